@@ -1,0 +1,66 @@
+"""AEASGD: asynchronous elastic averaging SGD. Workers explore, tied to the center by springs.
+
+    every period, before its first step     push x;   server   e = α (x − θ),  θ ← θ + e,  reply e
+    first step                              x ← x − e − η g_k(x)            gradient at x before the exchange
+    other steps                             x ← x − η g_k(x)
+
+with α = β / W. Workers are never reset to the center.
+
+Reference: Zhang, Choromanska, LeCun, *Deep learning with Elastic Averaging SGD*, NIPS 2015, arXiv:1412.6651,
+algorithm 1.
+Departures: the exchange is one atomic event on the server. What a worker learns after its last exchange does not
+reach the center.
+Limits: an exchange leaves Σ x_k + θ unchanged. β = 0 is W independent runs and a center that never moves. In turn,
+with period one on ½x², stable for 0 ≤ η ≤ 2 and 0 ≤ α ≤ (4 − 2η)/(4 − η).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..common.errors import at_least, positive
+from ..common.optimizers import sgd
+from ..common.scheme import Scheme
+
+
+@dataclass(frozen=True, kw_only=True)
+class AEASGD(Scheme):
+    """Workers tied to the center by springs, each exchanging when it likes."""
+
+    name = "aeasgd"
+    idea = "workers explore, tied to the center by springs"
+    paper = "Zhang et al. 2015"
+    exchange_first = True
+
+    communication_period: int = 10
+    """Local steps between two exchanges."""
+    learning_rate: float = 0.2
+    """The worker's step size η."""
+    beta: float = 0.9
+    """Elasticity β, the moving rate α times the workers."""
+
+    def __post_init__(self):
+        at_least(1, communication_period=self.communication_period)
+        positive(learning_rate=self.learning_rate)
+        if not self.beta >= 0:
+            positive(beta=self.beta)
+
+    def local_step(self, worker: Any, gradient: Any) -> None:
+        """x ← x − η g."""
+        sgd(worker.params, gradient, self.learning_rate)
+
+    def message(self, worker: Any) -> Any:
+        """x."""
+        return worker.params
+
+    def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
+        """e = α (x − θ),  θ ← θ + e;  the reply is e."""
+        moving_rate = self.beta / server.num_workers
+        force = moving_rate * (message - server.center)
+        server.center.assign_add(force)
+        return force
+
+    def adopt(self, worker: Any, reply: Any) -> None:
+        """x ← x − e."""
+        worker.params.assign_sub(reply)

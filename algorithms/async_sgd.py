@@ -1,0 +1,40 @@
+"""Asynchronous SGD: the plain parameter server.
+
+    worker      g = g_k(x),  push g,  x ← reply
+    server      θ ← θ − η g,  reply θ                            one atomic event
+
+Reference: the asynchronous mode of Dean et al., *Large Scale Distributed Deep Networks*, NIPS 2012, with a
+period of one; also called locked Hogwild.
+Departures: none.
+Limits: one worker is serial SGD. With W workers in turn every gradient is W − 1 updates old, and on ½hx² the
+iteration is stable only for ηh < 2 sin(π/(4W − 2)).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..common.errors import positive
+from ..common.optimizers import sgd
+from ..common.scheme import Scheme
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncSGD(Scheme):
+    """Every gradient is applied when it arrives."""
+
+    name = "async_sgd"
+    idea = "every gradient is applied when it arrives, under a lock"
+    paper = "Dean et al. 2012"
+
+    learning_rate: float = 0.1
+    """Step size η."""
+
+    def __post_init__(self):
+        positive(learning_rate=self.learning_rate)
+
+    def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
+        """θ ← θ − η g."""
+        sgd(server.center, message, self.learning_rate)
+        return server.center

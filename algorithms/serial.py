@@ -1,0 +1,42 @@
+"""Serial SGD: one process, no parameter server. The baseline of every comparison.
+
+    each step      θ ← θ − η g(θ)
+
+Reference: Robbins and Monro, *A Stochastic Approximation Method*, 1951.
+Departures: none.
+Limits: `async_sgd` with one worker is this; `sync_sgd` with W workers of batch b is this with batch W·b.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..common.errors import positive
+from ..common.gates import Alone
+from ..common.optimizers import sgd
+from ..common.scheme import Scheme
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serial(Scheme):
+    """Plain SGD in one process."""
+
+    name = "serial"
+    idea = "one process, the baseline"
+    paper = "Robbins & Monro 1951"
+
+    learning_rate: float = 0.2
+    """Step size η."""
+
+    def __post_init__(self):
+        positive(learning_rate=self.learning_rate)
+
+    @property
+    def gate(self) -> Alone:
+        """One worker alone."""
+        return Alone()
+
+    def local_step(self, worker: Any, gradient: Any) -> None:
+        """θ ← θ − η g."""
+        sgd(worker.params, gradient, self.learning_rate)

@@ -1,0 +1,49 @@
+"""Synchronous SGD, with backup workers.
+
+    worker k    g_k = g_k(θ),  push g_k,  wait,  x ← θ
+    server      of W = R + b workers keep the first R gradients computed at the present θ:
+                θ ← θ − η (1/R) Σ g_k,  then release everybody; later gradients are dropped
+
+Reference: Chen, Pan, Monga, Bengio, Jozefowicz, *Revisiting Distributed Synchronous SGD*, 2016, arXiv:1604.00981.
+Departures: one message of each worker at most goes into an update, and a message counts as a whole on all ps tasks:
+this is a strict barrier, which TensorFlow's `SyncReplicasOptimizer` is not.
+Limits: W workers with batch b and no backups are serial SGD with batch W·b. Staleness is always zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..common.errors import at_least, positive
+from ..common.gates import Barrier
+from ..common.optimizers import sgd
+from ..common.scheme import Scheme
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncSGD(Scheme):
+    """The mean of one gradient of each worker, then all go on."""
+
+    name = "sync_sgd"
+    idea = "the mean of one gradient of each worker; late ones may be dropped"
+    paper = "Chen et al. 2016"
+
+    learning_rate: float = 0.2
+    """Step size η of the mean gradient."""
+    backup_workers: int = 0
+    """Workers b that an update does not wait for."""
+
+    def __post_init__(self):
+        positive(learning_rate=self.learning_rate)
+        at_least(0, backup_workers=self.backup_workers)
+
+    @property
+    def gate(self) -> Barrier:
+        """All but the backup workers."""
+        return Barrier(self.backup_workers)
+
+    def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
+        """θ ← θ − η ḡ; the message is the mean over the workers."""
+        sgd(server.center, message, self.learning_rate)
+        return server.center

@@ -1,0 +1,120 @@
+"""Data: named data sets, the shard of each worker, and which examples make up a batch.
+
+A batch is a function of (seed, worker, step), so that a recorded run can be replayed exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .errors import UserError
+from .spec import parse
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Arrays whose first axis counts examples; x and y may be nested (tuples, dicts) as Keras takes them."""
+
+    train: tuple[Any, ...]  # (x, y) or (x, y, sample_weight)
+    test: Any = None  # (x, y), or a tf.data.Dataset of batches, or None
+    classes: int | None = None
+
+
+def digits() -> Dataset:
+    """UCI handwritten digits, bundled with scikit-learn: 1437 training and 360 test images of 8x8."""
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    x, y = (x / 16).astype(np.float32), y.astype(np.int32)
+    order = np.random.default_rng(0).permutation(len(x))  # the split is part of the data set: always the same
+    train, test = order[:1437], order[1437:]
+    return Dataset((x[train], y[train]), (x[test], y[test]), classes=10)
+
+
+def synthetic(*, examples: int = 8192, features: int = 32, classes: int = 10, noise: float = 0.5) -> Dataset:
+    """Gaussian clusters, two to a class, around unit vectors; 1/4 as many test examples are added."""
+    rng = np.random.default_rng(0)
+    centers = rng.standard_normal((2 * classes, features))
+    centers /= np.linalg.norm(centers, axis=1, keepdims=True)
+    total = examples + max(1, examples // 4)
+    cluster = rng.integers(2 * classes, size=total)
+    x = centers[cluster] + noise * rng.standard_normal((total, features)) / np.sqrt(features)
+    x, y = x.astype(np.float32), (cluster % classes).astype(np.int32)
+    return Dataset((x[:examples], y[:examples]), (x[examples:], y[examples:]), classes=classes)
+
+
+def _keras(name: str) -> Dataset:
+    import keras
+
+    try:
+        (x, y), (x_test, y_test) = getattr(keras.datasets, name).load_data()
+    except Exception as error:  # urllib and ssl raise many kinds
+        raise UserError(
+            f"data set {name} is not in the Keras cache and could not be downloaded "
+            f"({str(error).splitlines()[0]}). Run once with network access, copy its file into "
+            f"~/.keras/datasets, or use --dataset digits"
+        ) from None
+    channels = [np.asarray(a, np.float32).reshape(*a.shape[:3], -1) / 255 for a in (x, x_test)]
+    labels = [np.asarray(a, np.int32).reshape(-1) for a in (y, y_test)]
+    return Dataset((channels[0], labels[0]), (channels[1], labels[1]), classes=10)
+
+
+def mnist() -> Dataset:
+    """Handwritten digits, 60 000 training and 10 000 test images of 28x28 (needs the network once)."""
+    return _keras("mnist")
+
+
+def fashion_mnist() -> Dataset:
+    """Zalando's articles, 60 000 training and 10 000 test images of 28x28 (needs the network once)."""
+    return _keras("fashion_mnist")
+
+
+def cifar10() -> Dataset:
+    """CIFAR-10, 50 000 training and 10 000 test images of 32x32x3 (needs the network once)."""
+    return _keras("cifar10")
+
+
+DATASETS: dict[str, Callable[..., Dataset]] = {
+    f.__name__: f for f in (digits, synthetic, mnist, fashion_mnist, cifar10)
+}
+
+
+def load(text: str) -> Dataset:
+    """The data set of that name, with its options: `digits`, `synthetic:examples=2000,features=50`."""
+    name, options = parse("data set", text, DATASETS)
+    return DATASETS[name](**options)
+
+
+def leaves(arrays: Any) -> list[Any]:
+    """The arrays of a nested structure, in a fixed order."""
+    import tensorflow as tf
+
+    return tf.nest.flatten(arrays)
+
+
+def num_examples(arrays: Any) -> int:
+    """Length of the first axis, which all arrays must share."""
+    lengths = {len(a) for a in leaves(arrays)}
+    if len(lengths) != 1:
+        raise UserError(f"x and y must hold the same number of examples. Received lengths: {sorted(lengths)}")
+    return lengths.pop()
+
+
+def shard_rows(examples: int, worker: int, workers: int, seed: int) -> np.ndarray:
+    """Row numbers of one worker's shard: disjoint from the others', of equal size, shuffled by the seed."""
+    size = examples // workers
+    return np.random.default_rng([seed, 0]).permutation(examples)[worker * size : (worker + 1) * size]
+
+
+def batches(shard: int, batch_size: int, worker: int, seed: int) -> Iterator[np.ndarray]:
+    """Endless batches as positions within the shard, [batch_size] each; every epoch is shuffled anew."""
+    epoch = 0
+    while True:
+        order = np.random.default_rng([seed, 1 + worker, epoch]).permutation(shard)
+        for step in range(shard // batch_size):
+            yield order[step * batch_size : (step + 1) * batch_size].astype(np.int32)
+        epoch += 1

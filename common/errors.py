@@ -1,0 +1,78 @@
+"""What can go wrong, and the exit code of each.
+
+The codes are stable: scripts and schedulers may rely on them (the README lists them).
+"""
+
+from __future__ import annotations
+
+import math
+
+
+class DistsgdError(Exception):
+    """An error with an exit code and an outcome of its own."""
+
+    exit_code = 1
+    outcome = "failed"
+
+
+class UserError(DistsgdError, ValueError):
+    """Bad input: what was wrong, what was received and what to do, in one line. Nothing was started."""
+
+    exit_code = 2
+    outcome = "rejected"
+
+
+class TaskFailed(DistsgdError):
+    """A task of the cluster raised an exception."""
+
+
+class Diverged(DistsgdError):
+    """The loss of a worker became NaN or infinite."""
+
+    exit_code = 3
+    outcome = "diverged"
+
+
+class TaskLost(DistsgdError):
+    """A task of the cluster was killed or vanished."""
+
+    exit_code = 4
+    outcome = "lost"
+
+
+class WaitTimeout(DistsgdError):
+    """A wait for other tasks took longer than allowed; the message names the missing ones."""
+
+    exit_code = 5
+    outcome = "timeout"
+
+
+class Interrupted(DistsgdError):
+    """Ctrl-C (exit code 130) or SIGTERM (143)."""
+
+    outcome = "interrupted"
+
+    def __init__(self, signal_number: int):
+        super().__init__(f"interrupted by signal {signal_number}")
+        self.exit_code = 128 + signal_number
+
+
+def at_least(minimum: int, **values: int) -> None:
+    """Raise `UserError` for the first named value below `minimum`."""
+    for name, value in values.items():
+        if value < minimum:
+            raise UserError(f"{name} must be at least {minimum}. Received: {name}={value}")
+
+
+def positive(**values: float) -> None:
+    """Raise `UserError` for the first named value that is not a finite number above zero."""
+    for name, value in values.items():
+        if not (value > 0 and math.isfinite(value)):
+            raise UserError(f"{name} must be a positive number. Received: {name}={value}")
+
+
+def fraction(**values: float) -> None:
+    """Raise `UserError` for the first named value outside [0, 1]."""
+    for name, value in values.items():
+        if not 0 <= value <= 1:
+            raise UserError(f"{name} must lie between 0 and 1. Received: {name}={value}")

@@ -1,0 +1,192 @@
+"""Gates: who waits for whom on the parameter server. A gate builds one exchange, push to reply, into the graph.
+
+An exchange is one atomic event whatever the number of ps tasks. The lock lives on the first ps task and is taken
+after the whole message has arrived, so it is never held while a message travels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .errors import UserError, at_least
+
+if TYPE_CHECKING:
+    from .parameter_server import ParameterServer
+
+
+class Gate(Protocol):
+    """Who waits for whom."""
+
+    synchronous: bool
+
+    def check(self, workers: int) -> None:
+        """Raise `UserError` if this gate cannot work with so many workers."""
+
+    def variables(self, ps: ParameterServer) -> None:
+        """Make what the gate keeps on the ps."""
+
+    def exchange(self, ps: ParameterServer, worker: int, message: Any) -> Any:
+        """Push `message` [P] of `worker` and return the reply [P]."""
+
+
+@dataclass(frozen=True)
+class Async:
+    """Nobody waits: each message is folded when it arrives, under the lock."""
+
+    synchronous = False
+
+    def check(self, workers: int) -> None:
+        """Any number of workers will do."""
+
+    def variables(self, ps: ParameterServer) -> None:
+        """Nothing."""
+
+    def exchange(self, ps: ParameterServer, worker: int, message: Any) -> Any:
+        """Lock; staleness; update; version + 1; read the reply; unlock."""
+        parts = ps.receive(message)
+        with ps.lock(after=parts):
+            replies = _fold(ps, worker, parts)
+        return ps.concat(replies)
+
+
+@dataclass(frozen=True)
+class Unlocked:
+    """Hogwild: no lock at all. Reads may mix versions, and the recorded versions are approximate."""
+
+    synchronous = False
+
+    def check(self, workers: int) -> None:
+        """Any number of workers will do."""
+
+    def variables(self, ps: ParameterServer) -> None:
+        """Nothing."""
+
+    def exchange(self, ps: ParameterServer, worker: int, message: Any) -> Any:
+        """Update in place and read, with nothing to keep others out."""
+        return ps.concat(_fold(ps, worker, ps.receive(message)))
+
+
+def _fold(ps: ParameterServer, worker: int, parts: list[Any]) -> list[Any]:
+    """The event of an asynchronous scheme: every slice updated, the version counted, the event recorded."""
+    version = ps.read_version()
+    staleness = version - ps.pulled_version(worker)
+    replies = ps.update(parts, staleness)
+    ps.record(version, worker, staleness, accepted=True)
+    ps.set_version(version + 1)
+    ps.set_pulled_version(worker, version + 1)
+    return replies
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """A strict barrier: the mean of one message of each of `workers - backup_workers` workers, then all go on.
+
+    The message that completes the set applies the update and puts one token into the own queue of every worker
+    that waits. A message computed on an older version is dropped, and its worker goes on at once.
+    """
+
+    backup_workers: int = 0
+    synchronous = True
+
+    def check(self, workers: int) -> None:
+        """At least one worker must be needed."""
+        at_least(0, backup_workers=self.backup_workers)
+        if self.backup_workers >= workers:
+            raise UserError(
+                f"backup_workers must be fewer than the workers. Received: "
+                f"backup_workers={self.backup_workers}, workers={workers}"
+            )
+
+    def variables(self, ps: ParameterServer) -> None:
+        """An arrival flag and a token queue per worker; the sum of messages and the last reply per slice."""
+        import tensorflow as tf
+
+        with tf.device(ps.devices[0]):
+            ps.arrived = tf.Variable(tf.zeros([ps.num_workers], tf.bool), name="arrived")
+            ps.tokens = [
+                tf.queue.FIFOQueue(-1, [tf.bool], [[]], shared_name=f"token_{k}", name=f"token_{k}")
+                for k in range(ps.num_workers)
+            ]
+        for part in ps.slices:
+            with tf.device(part.device):
+                part.inbox = tf.Variable(tf.zeros_like(part.initial), name=f"inbox_{part.index}")
+                part.reply = tf.Variable(part.initial, name=f"reply_{part.index}")
+
+    def exchange(self, ps: ParameterServer, worker: int, message: Any) -> Any:
+        """Arrive; the last one folds; wait for the token; read the reply."""
+        import tensorflow as tf
+
+        parts = ps.receive(message)
+        with ps.lock(after=parts) as arrival:
+            self._arrive(ps, worker, parts)
+        with tf.control_dependencies([arrival.released]), tf.device(ps.devices[0]):
+            token = ps.tokens[worker].dequeue()
+        # With backup workers the others may fold again while this one reads, so it reads under the lock.
+        with ps.lock(after=[token]) if self.backup_workers else tf.control_dependencies([token]):
+            ps.set_pulled_version(worker, ps.read_version())
+            replies = ps.each_slice(lambda part, _: tf.identity(part.reply))
+        return ps.concat(replies)
+
+    def _arrive(self, ps: ParameterServer, worker: int, parts: list[Any]) -> None:
+        """Under the lock: add a fresh message to the sums; if it is the last one needed, fold."""
+        import tensorflow as tf
+
+        needed = ps.num_workers - self.backup_workers
+        with tf.device(ps.devices[0]):
+            version = ps.read_version()
+            staleness = version - ps.pulled_version(worker)
+            fresh = tf.equal(staleness, 0)
+            tf.raw_ops.ResourceScatterUpdate(resource=ps.arrived.handle, indices=worker, updates=fresh)
+            complete = fresh & tf.equal(tf.reduce_sum(tf.cast(ps.arrived, tf.int32)), needed)
+            ps.record(version, worker, staleness, accepted=fresh)
+
+        def fold(part: Any) -> Any:
+            reply = ps.scheme.server_update(part, part.inbox / needed, tf.constant(0.0))
+            with tf.control_dependencies([part.reply.assign(reply)]):
+                part.inbox.assign(tf.zeros_like(part.inbox))
+            return tf.constant(True)
+
+        def arrive_at(part: Any, u: Any) -> Any:
+            if self.backup_workers:
+                u = tf.where(fresh, u, tf.zeros_like(u))
+            part.inbox.assign_add(u)
+            return tf.cond(complete, lambda: fold(part), lambda: tf.constant(False))
+
+        folded = ps.each_slice(arrive_at, parts)
+
+        def release() -> Any:
+            ps.set_version(version + 1)
+            waiting = tf.cast(ps.arrived.read_value(), tf.int32)
+            for k, queue in enumerate(ps.tokens):
+                queue.enqueue_many([tf.ones([waiting[k]], tf.bool)])
+            with tf.control_dependencies([waiting]):
+                ps.arrived.assign(tf.zeros([ps.num_workers], tf.bool))
+            return tf.constant(True)
+
+        # No token before every slice has its update: enqueueing shares no resource with the center, so
+        # nothing else orders the two.
+        with tf.control_dependencies(folded), tf.device(ps.devices[0]):
+            tf.cond(complete, release, lambda: tf.constant(False))
+            if self.backup_workers:
+                late = tf.cast(~fresh, tf.int32)
+                ps.tokens[worker].enqueue_many([tf.ones([late], tf.bool)])
+
+
+@dataclass(frozen=True)
+class Alone:
+    """One worker without a ps: its parameters are the center, and nothing is exchanged."""
+
+    synchronous = True
+
+    def check(self, workers: int) -> None:
+        """Exactly one worker."""
+        if workers != 1:
+            raise UserError(f"this algorithm runs in one process: use --workers 1. Received: workers={workers}")
+
+    def variables(self, ps: ParameterServer) -> None:
+        """Nothing."""
+
+    def exchange(self, ps: ParameterServer, worker: int, message: Any) -> Any:
+        """Never called."""
+        raise NotImplementedError("a worker alone exchanges nothing")

@@ -1,0 +1,205 @@
+"""The parameter server: the global variables of a run, and the atomic events on them.
+
+Every task builds the same description; TensorFlow's runtime shares the variables by name. The flat center [P] is cut
+into equal contiguous slices, one for each ps task; version, lock and record live on the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import tensorflow as tf
+
+from .scheme import Scheme
+
+# One event of the record: what happened on the ps, in order.
+RECORD = ("version", "worker", "staleness", "accepted", "microseconds")
+
+
+class Slice(SimpleNamespace):
+    """What `Scheme.server_update` sees: `center`, the scheme's global variables, `num_workers`."""
+
+    index: int
+    device: str
+    center: Any
+    initial: Any
+    num_workers: int
+
+
+def even_sizes(size: int, parts: int) -> list[int]:
+    """Sizes of `parts` contiguous slices of a vector of `size`, different by one at most."""
+    return [size // parts + (i < size % parts) for i in range(parts)]
+
+
+def end_queue(index: int) -> Any:
+    """Where a ps task waits for the end of the run."""
+    return tf.queue.FIFOQueue(-1, [tf.bool], [[]], shared_name=f"end_{index}", name=f"end_{index}")
+
+
+class ParameterServer:
+    """Global variables and events, built into the current graph.
+
+    Args:
+        scheme: the algorithm.
+        size: P, the number of trainable parameters.
+        state_size: length of the model's non-trainable float state (batch normalisation), as one vector.
+        num_workers: W.
+        devices: one device for each ps task.
+    """
+
+    arrived: Any
+    tokens: list[Any]
+
+    def __init__(self, scheme: Scheme, size: int, state_size: int, num_workers: int, devices: Sequence[str]):
+        self.scheme = scheme
+        self.num_workers = num_workers
+        self.devices = list(devices)
+        self.sizes = even_sizes(size, len(self.devices))
+        # Fed by the chief once; everything that starts from the model starts from these.
+        self.initial_center = tf.compat.v1.placeholder(tf.float32, [size], name="initial_center")
+        self.initial_state = tf.compat.v1.placeholder(tf.float32, [state_size], name="initial_state")
+        with tf.device(self.devices[0]):
+            self.version = tf.Variable(tf.constant(0, tf.int64), name="version")
+            self.pulled = tf.Variable(tf.zeros([num_workers], tf.int64), name="pulled")
+            self.finished = tf.Variable(tf.zeros([num_workers], tf.bool), name="finished")
+            self.states = tf.Variable(
+                tf.tile(self.initial_state[None], [num_workers, 1]), name="states"
+            )  # a row per worker
+            self.mutex = tf.raw_ops.MutexV2(shared_name="lock", name="lock")
+            self.records = tf.queue.FIFOQueue(
+                -1, [tf.int64], [[len(RECORD)]], shared_name="records", name="records"
+            )
+        self.slices = [
+            self._slice(i, part) for i, part in enumerate(tf.split(self.initial_center, self.sizes))
+        ]
+        self.ends = []
+        for index, device in enumerate(self.devices):
+            with tf.device(device):
+                self.ends.append(end_queue(index))
+        scheme.gate.variables(self)
+        variables = tf.compat.v1.global_variables()
+        with tf.device(self.devices[0]):
+            self.ready = tf.Variable(tf.zeros([num_workers], tf.bool), name="ready")
+            with tf.control_dependencies([v.initializer for v in variables]):
+                # The last to exist: who sees it initialised sees everything initialised.
+                self.initialize = tf.group(self.ready.initializer)
+            self.is_initialized = tf.raw_ops.VarIsInitializedOp(resource=self.ready.handle)
+
+    def _slice(self, index: int, initial: Any) -> Slice:
+        device = self.devices[index]
+        with tf.device(device):
+            initial = tf.identity(initial)
+            center = tf.Variable(initial, name=f"center_{index}")
+            slots = {
+                name: tf.Variable(value, name=f"{name}_{index}")
+                for name, value in self.scheme.global_variables(initial).items()
+            }
+        return Slice(
+            index=index,
+            device=device,
+            initial=initial,
+            center=center,
+            num_workers=self.num_workers,
+            **slots,
+        )
+
+    # Pieces of an event, in the order in which gates use them.
+
+    def receive(self, message: Any) -> list[Any]:
+        """The message, cut into slices that have arrived on their ps tasks."""
+        parts = tf.split(message, self.sizes) if len(self.slices) > 1 else [message]
+        return self.each_slice(lambda _, u: tf.identity(u), parts)
+
+    @contextmanager
+    def lock(self, after: Sequence[Any]) -> Iterator[SimpleNamespace]:
+        """Whatever is built inside happens atomically, once everything in `after` is there.
+
+        The unlock waits for every operation built inside. `released` of the yielded object is the unlock.
+        """
+        graph = tf.compat.v1.get_default_graph()
+        with tf.control_dependencies(after), tf.device(self.devices[0]):
+            lock = tf.raw_ops.MutexLock(mutex=self.mutex)
+        held = SimpleNamespace(released=None)
+        first = len(graph.get_operations())
+        with tf.control_dependencies([lock]):
+            yield held
+        inside = tf.group(*graph.get_operations()[first:])  # one edge back for each device, not for each operation
+        with tf.control_dependencies([inside]), tf.device(self.devices[0]):
+            held.released = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+
+    def each_slice(self, build: Callable[[Slice, Any], Any], values: Sequence[Any] | None = None) -> list[Any]:
+        """`build(slice, value)` on the device of each slice."""
+        results = []
+        for part, value in zip(self.slices, values or [None] * len(self.slices), strict=True):
+            with tf.device(part.device):
+                results.append(build(part, value))
+        return results
+
+    def update(self, parts: Sequence[Any], staleness: Any) -> list[Any]:
+        """The scheme's rule on every slice; returns the replies."""
+        lateness = tf.cast(staleness, tf.float32)
+        return self.each_slice(
+            lambda part, u: tf.convert_to_tensor(self.scheme.server_update(part, u, lateness)), parts
+        )
+
+    def concat(self, replies: Sequence[Any]) -> Any:
+        """The slices of a reply as one vector, where the caller is."""
+        return tf.concat(replies, 0) if len(replies) > 1 else replies[0]
+
+    def read_version(self) -> Any:
+        """Number of updates folded into the center so far."""
+        with tf.device(self.devices[0]):
+            return self.version.read_value()
+
+    def set_version(self, version: Any) -> None:
+        """Count updates."""
+        with tf.device(self.devices[0]):
+            self.version.assign(version)
+
+    def pulled_version(self, worker: int) -> Any:
+        """The version that this worker pulled last."""
+        with tf.device(self.devices[0]):
+            return self.pulled.read_value()[worker]
+
+    def set_pulled_version(self, worker: int, version: Any) -> None:
+        """Note a pull."""
+        with tf.device(self.devices[0]):
+            tf.raw_ops.ResourceScatterUpdate(resource=self.pulled.handle, indices=worker, updates=version)
+
+    def record(self, version: Any, worker: int, staleness: Any, accepted: Any) -> Any:
+        """Append one event to the record of the run."""
+        with tf.device(self.devices[0]):
+            now = tf.cast(tf.timestamp() * 1e6, tf.int64)
+            event = [version, worker, staleness, accepted, now]
+            return self.records.enqueue(tf.stack([tf.cast(value, tf.int64) for value in event]))
+
+    # What tasks do besides rounds.
+
+    def pull(self, worker: int) -> Any:
+        """The center, as the first parameters of a worker."""
+        with self.lock(after=[]):
+            self.set_pulled_version(worker, self.read_version())
+            parts = self.each_slice(lambda part, _: part.center.read_value())
+        return self.concat(parts)
+
+    def store_state(self, worker: int, state: Any) -> None:
+        """Write the worker's non-trainable state, a vector, into its row."""
+        with tf.device(self.devices[0]):
+            tf.raw_ops.ResourceScatterUpdate(resource=self.states.handle, indices=worker, updates=state)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Version, center and state (the mean over the workers) at one moment."""
+        with self.lock(after=[]):
+            version = self.read_version()
+            parts = self.each_slice(lambda part, _: part.center.read_value())
+            with tf.device(self.devices[0]):
+                state = tf.reduce_mean(self.states, 0)
+        return {"version": version, "center": self.concat(parts), "state": state}
+
+    def drain(self) -> Any:
+        """The events recorded since the last call, [n, len(RECORD)]."""
+        with tf.device(self.devices[0]):
+            return self.records.dequeue_many(self.records.size())
