@@ -6,6 +6,7 @@ after the whole message has arrived, so it is never held while a message travels
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -137,40 +138,57 @@ class Barrier:
             version = ps.read_version()
             staleness = version - ps.pulled_version(worker)
             fresh = tf.equal(staleness, 0)
+            if self.backup_workers:
+                # Every round of a worker costs at least one version, so before the last version all workers are
+                # still there to fill a set; after it nobody waits.
+                fresh &= version < ps.last_version
             tf.raw_ops.ResourceScatterUpdate(resource=ps.arrived.handle, indices=worker, updates=fresh)
             complete = fresh & tf.equal(tf.reduce_sum(tf.cast(ps.arrived, tf.int32)), needed)
             ps.record(version, worker, staleness, accepted=fresh)
 
-        def fold(part: Any) -> Any:
+        def fold(part: Any) -> None:
             reply = ps.scheme.server_update(part, part.inbox / needed, tf.constant(0.0))
             with tf.control_dependencies([part.reply.assign(reply)]):
                 part.inbox.assign(tf.zeros_like(part.inbox))
-            return tf.constant(True)
 
         def arrive_at(part: Any, u: Any) -> Any:
             if self.backup_workers:
                 u = tf.where(fresh, u, tf.zeros_like(u))
             part.inbox.assign_add(u)
-            return tf.cond(complete, lambda: fold(part), lambda: tf.constant(False))
+            return when(complete, lambda: fold(part))
 
         folded = ps.each_slice(arrive_at, parts)
 
-        def release() -> Any:
-            ps.set_version(version + 1)
+        def release() -> None:
             waiting = tf.cast(ps.arrived.read_value(), tf.int32)
-            for k, queue in enumerate(ps.tokens):
-                queue.enqueue_many([tf.ones([waiting[k]], tf.bool)])
-            with tf.control_dependencies([waiting]):
-                ps.arrived.assign(tf.zeros([ps.num_workers], tf.bool))
-            return tf.constant(True)
+            with tf.control_dependencies([ps.set_version(version + 1), waiting]):
+                cleared = ps.arrived.assign(tf.zeros([ps.num_workers], tf.bool))
+            with tf.control_dependencies([cleared]):  # a released worker must see the new version
+                for k, queue in enumerate(ps.tokens):
+                    queue.enqueue_many([tf.ones([waiting[k]], tf.bool)])
 
         # No token before every slice has its update: enqueueing shares no resource with the center, so
         # nothing else orders the two.
         with tf.control_dependencies(folded), tf.device(ps.devices[0]):
-            tf.cond(complete, release, lambda: tf.constant(False))
+            when(complete, release)
             if self.backup_workers:
                 late = tf.cast(~fresh, tf.int32)
                 ps.tokens[worker].enqueue_many([tf.ones([late], tf.bool)])
+
+
+def when(condition: Any, action: Callable[[], None]) -> Any:
+    """Build `action` to run only if `condition` holds; the returned tensor is there when it has run.
+
+    A control edge from a `tf.cond` does not wait for what its branches do to variables; an edge from a tensor
+    made of its output does.
+    """
+    import tensorflow as tf
+
+    def act() -> Any:
+        action()
+        return tf.constant(True)  # inside a function, a result waits for everything that was built before it
+
+    return tf.identity(tf.cond(condition, act, lambda: tf.constant(False)))
 
 
 @dataclass(frozen=True)

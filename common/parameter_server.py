@@ -48,13 +48,24 @@ class ParameterServer:
         state_size: length of the model's non-trainable float state (batch normalisation), as one vector.
         num_workers: W.
         devices: one device for each ps task.
+        last_version: rounds of each worker; a barrier with backup workers makes so many updates.
     """
 
     arrived: Any
     tokens: list[Any]
 
-    def __init__(self, scheme: Scheme, size: int, state_size: int, num_workers: int, devices: Sequence[str]):
+    def __init__(
+        self,
+        scheme: Scheme,
+        *,
+        size: int,
+        state_size: int,
+        num_workers: int,
+        devices: Sequence[str],
+        last_version: int,
+    ):
         self.scheme = scheme
+        self.last_version = last_version
         self.num_workers = num_workers
         self.devices = list(devices)
         self.sizes = even_sizes(size, len(self.devices))
@@ -154,10 +165,10 @@ class ParameterServer:
         with tf.device(self.devices[0]):
             return self.version.read_value()
 
-    def set_version(self, version: Any) -> None:
+    def set_version(self, version: Any) -> Any:
         """Count updates."""
         with tf.device(self.devices[0]):
-            self.version.assign(version)
+            return self.version.assign(version)
 
     def pulled_version(self, worker: int) -> Any:
         """The version that this worker pulled last."""

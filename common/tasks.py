@@ -72,10 +72,11 @@ class TaskGraph:
         with self.graph.as_default():
             self.ps = ParameterServer(
                 job.scheme,
-                self.model.size,
-                self.model.state_size,
-                job.cluster.workers,
-                ps_devices(job.cluster, job.alone),
+                size=self.model.size,
+                state_size=self.model.state_size,
+                num_workers=job.cluster.workers,
+                devices=ps_devices(job.cluster, job.alone),
+                last_version=-(-job.steps // job.scheme.period),
             )
             self.workers: dict[int, Worker] = {}
             for k in workers:
