@@ -90,10 +90,17 @@ def load(text: str) -> Dataset:
 
 
 def leaves(arrays: Any) -> list[Any]:
-    """The arrays of a nested structure, in a fixed order."""
-    import tensorflow as tf
+    """The arrays of nested tuples, lists and dicts, in TensorFlow's order (dicts by sorted key)."""
+    if isinstance(arrays, dict):
+        return [leaf for key in sorted(arrays) for leaf in leaves(arrays[key])]
+    if isinstance(arrays, tuple | list):
+        return [leaf for item in arrays for leaf in leaves(item)]
+    return [arrays]
 
-    return tf.nest.flatten(arrays)
+
+def is_arrays(data: Any) -> bool:
+    """True for nested NumPy arrays."""
+    return all(isinstance(leaf, np.ndarray) for leaf in leaves(data))
 
 
 def num_examples(arrays: Any) -> int:

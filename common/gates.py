@@ -71,11 +71,10 @@ class Unlocked:
 def _fold(ps: ParameterServer, worker: int, parts: list[Any]) -> list[Any]:
     """The event of an asynchronous scheme: every slice updated, the version counted, the event recorded."""
     version = ps.read_version()
-    staleness = version - ps.pulled_version(worker)
+    staleness = ps.staleness(version, worker)
     replies = ps.update(parts, staleness)
     ps.record(version, worker, staleness, accepted=True)
-    ps.set_version(version + 1)
-    ps.set_pulled_version(worker, version + 1)
+    ps.set_pulled_version(worker, ps.count_updates(1))
     return replies
 
 
@@ -136,7 +135,7 @@ class Barrier:
         needed = ps.num_workers - self.backup_workers
         with tf.device(ps.devices[0]):
             version = ps.read_version()
-            staleness = version - ps.pulled_version(worker)
+            staleness = ps.staleness(version, worker)
             fresh = tf.equal(staleness, 0)
             if self.backup_workers:
                 # Every round of a worker costs at least one version, so before the last version all workers are
@@ -161,7 +160,7 @@ class Barrier:
 
         def release() -> None:
             waiting = tf.cast(ps.arrived.read_value(), tf.int32)
-            with tf.control_dependencies([ps.set_version(version + 1), waiting]):
+            with tf.control_dependencies([ps.count_updates(1), waiting]):
                 cleared = ps.arrived.assign(tf.zeros([ps.num_workers], tf.bool))
             with tf.control_dependencies([cleared]):  # a released worker must see the new version
                 for k, queue in enumerate(ps.tokens):

@@ -165,15 +165,15 @@ class ParameterServer:
         with tf.device(self.devices[0]):
             return self.version.read_value()
 
-    def set_version(self, version: Any) -> Any:
-        """Count updates."""
+    def count_updates(self, number: Any) -> Any:
+        """The version after `number` more updates."""
         with tf.device(self.devices[0]):
-            return self.version.assign(version)
+            return tf.convert_to_tensor(self.version.assign_add(tf.cast(number, tf.int64)))
 
-    def pulled_version(self, worker: int) -> Any:
-        """The version that this worker pulled last."""
+    def staleness(self, version: Any, worker: int) -> Any:
+        """Updates since this worker pulled last, at `version`; without a lock it is an estimate, never below 0."""
         with tf.device(self.devices[0]):
-            return self.pulled.read_value()[worker]
+            return tf.maximum(version - self.pulled.read_value()[worker], 0)
 
     def set_pulled_version(self, worker: int, version: Any) -> None:
         """Note a pull."""

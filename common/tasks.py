@@ -6,6 +6,7 @@ how the addresses were found.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import threading
@@ -28,7 +29,8 @@ from .scheme import Scheme
 Report = Callable[..., None]
 CHIEF = 0
 POLL_SECONDS = 0.01
-REPORT_SECONDS = 0.25
+REPORT_SECONDS = 0.1
+END_MILLISECONDS = 500
 ROUNDS_PER_CALL = 8  # a call costs some RPCs of its own; unrolling rounds in it doubles the throughput at period 1
 LONG_ROUND_SECONDS = 0.1  # longer rounds gain nothing from unrolling
 ALONE_STEPS = 64  # steps of a call without a ps
@@ -47,7 +49,7 @@ class Job:
     seed: int
     steps: int  # local steps of each worker
     run_dir: Path | None = None
-    evaluate_seconds: float = 0.5  # between two evaluations of the center
+    evaluate_seconds: float = 0.2  # between two evaluations of the center
     schedule: Sequence[int] = ()  # threads only: whose round comes next
 
     @property
@@ -166,6 +168,8 @@ class WorkerLoop:
         self.losses: list[float] = []  # since the last report
         self.reported = time.monotonic()
         self.longest = 0.0  # seconds of the longest call
+        self.several = 1 if self.job.alone or self.job.schedule else ROUNDS_PER_CALL
+        self.call = {count: self._callable(count) for count in {1, self.several}}
 
     def prepare(self) -> None:
         """Local variables; then the chief makes the global ones, and everybody pulls."""
@@ -191,21 +195,19 @@ class WorkerLoop:
         """All rounds; before each call, `turn()` may wait."""
         self.started = time.monotonic()
         rounds = plan(self.job, self.index)
-        several = 1 if self.job.alone or self.job.schedule else ROUNDS_PER_CALL
-        call = {count: self._callable(count) for count in {1, several}}
         count = 1  # the first two calls are single: one warms up, one tells how long a round takes
         while chunk := list(itertools.islice(rounds, count)):
             turn()
             began = time.monotonic()
             if len(chunk) == count and len(chunk[-1]) == len(chunk[0]):
-                self._did(chunk, call[count](np.stack(chunk)))
+                self._did(chunk, self.call[count](np.stack(chunk)))
             else:
                 for rows in chunk:
-                    self._did([rows], call[1](rows[None]))
+                    self._did([rows], self.call[1](rows[None]))
             if self.rounds == 1:
                 self.report(event="first_update", worker=self.index)
             elif self.rounds == 2 and time.monotonic() - began < LONG_ROUND_SECONDS:
-                count = several
+                count = self.several
         self.session.run(self.graph.set_finished, {self.graph.flag: self.index})
         self._progress()
         self.report(
@@ -331,9 +333,10 @@ class Evaluator:
 
     def _finish(self, snapshot: dict[str, Any]) -> None:
         """Save what the run produced, and end the ps tasks."""
+        import tensorflow as tf
+
         from .parameter_server import RECORD
 
-        self.session.run(self.graph.end)
         self.center, self.state = snapshot["center"], snapshot["state"]
         self.trace = np.concatenate(self.events) if self.events else np.zeros((0, len(RECORD)), np.int64)
         if self.job.run_dir:
@@ -350,9 +353,20 @@ class Evaluator:
             state=self.graph.model.state_size,
             **self.metrics,
         )
+        with contextlib.suppress(tf.errors.OpError):  # a ps may leave before it has answered
+            self.session.run(self.graph.end, options=tf.compat.v1.RunOptions(timeout_in_ms=END_MILLISECONDS))
 
 
 # Processes: one task each.
+
+_open: list[Any] = []  # sessions are left, never closed: closing waits for peers that may have gone already
+
+
+def _session(target: str, graph: Any, config: Any) -> Any:
+    import tensorflow as tf
+
+    _open.append(tf.compat.v1.Session(target, graph=graph, config=config))
+    return _open[-1]
 
 
 def _config(job: Job, inter_op: int) -> Any:
@@ -378,8 +392,7 @@ def run_ps(job: Job, addresses: Addresses, index: int, report: Report) -> None:
     with tf.Graph().as_default() as graph, tf.device(f"/job:ps/task:{index}/device:CPU:0"):
         end = end_queue(index).dequeue()
     filters = tf.compat.v1.ConfigProto(device_filters=[f"/job:ps/task:{index}"])
-    with tf.compat.v1.Session(server.target, graph=graph, config=filters) as session:
-        session.run(end)
+    _session(server.target, graph, filters).run(end)
 
 
 def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> None:
@@ -390,7 +403,7 @@ def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> No
     graph = TaskGraph(job, [index])
     config = _config(job, 2)
     config.device_filters.extend(["/job:ps", f"/job:worker/task:{index}"])
-    session = tf.compat.v1.Session(server.target, graph=graph.graph, config=config)
+    session = _session(server.target, graph.graph, config)
     loop = WorkerLoop(session, graph, index, report)
     loop.prepare()
     report(event="ready")
@@ -407,7 +420,7 @@ def run_evaluator(job: Job, addresses: Addresses, index: int, report: Report) ->
     graph = TaskGraph(job, [])
     host = addresses.ps[0] if not job.alone else addresses.worker[0]
     config = tf.compat.v1.ConfigProto(device_filters=["/job:worker/task:0" if job.alone else "/job:ps"])
-    session = tf.compat.v1.Session(f"grpc://{host}", graph=graph.graph, config=config)
+    session = _session(f"grpc://{host}", graph.graph, config)
     Evaluator(session, graph, report).follow()
 
 
@@ -455,3 +468,12 @@ def run_threads(job: Job, report: Report, model: FlatModel | None = None) -> Eva
     for thread in threads:
         thread.join()
     return evaluator
+
+
+def run_all_as_threads(job: Job, addresses: Addresses, index: int, report: Report) -> None:
+    """The threads back end as the one task of a run started from the command line."""
+    del addresses, index
+    run_threads(job, report)
+
+
+TASKS["threads"] = run_all_as_threads

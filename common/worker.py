@@ -113,9 +113,8 @@ class Worker:
         self.steps = tf.shape(rows)[0]
         if isinstance(scheme.gate, Alone):
             total = self._local_steps(rows)
-            version = self.ps.read_version()
-            self.ps.record(version, self.index, 0, accepted=True)
-            self.ps.set_version(version + tf.cast(self.steps, tf.int64))
+            self.ps.record(self.ps.read_version(), self.index, 0, accepted=True)
+            self.ps.count_updates(self.steps)
         elif scheme.exchange_first:
             total, gradient = self._gradient(rows[0])  # at the parameters before the exchange
             self._exchange()

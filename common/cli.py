@@ -1,0 +1,231 @@
+"""The command line: `bash run.sh <algorithm>`, and what else there is."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, NoReturn
+
+from .cluster import Backend, Cluster, Isolation
+from .errors import DistsgdError, Interrupted, UserError
+from .scheme import Scheme
+from .spec import nearest, parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options that every algorithm has."""
+
+    workers: int = 2
+    """Worker tasks."""
+    ps: int = 1
+    """Parameter server tasks; the center is cut evenly over them."""
+    epochs: int = 20
+    """Passes over the training data."""
+    steps: int | None = None
+    """Local steps of each worker, instead of --epochs."""
+    batch_size: int = 32
+    """Examples of one local step."""
+    dataset: str = "digits"
+    """digits, synthetic, mnist, fashion_mnist or cifar10; options as in synthetic:examples=2000,features=50."""
+    model: str = "mlp"
+    """softmax, mlp or cnn; options as in mlp:hidden=256-128."""
+    backend: Backend = "processes"
+    """A process for each task, or one process with a thread for each worker."""
+    seed: int = 0
+    """Of initial weights, shards and batches."""
+    run_dir: Path | None = None
+    """Folder of the record of the run; a fresh one in runs/ if not given."""
+    isolation: Isolation = "auto"
+    """Private network for the processes: where the kernel allows it, or demanded, or off."""
+    wait_seconds: float = 60.0
+    """How long a task waits for others before the run ends with the names of the missing ones."""
+    json: bool = False
+    """Print the result as one line of JSON, the last of standard output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AloneOptions(Options):
+    """Options of an algorithm without parameter server."""
+
+    workers: int = 1
+    """Must be 1."""
+
+
+def main() -> NoReturn:
+    """Entry point: dispatch, and turn errors into one line and an exit code."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        sys.exit(dispatch(sys.argv[1:]))
+    except DistsgdError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise Interrupted(number)
+
+
+def dispatch(arguments: list[str]) -> int:
+    """Run the command that the arguments name; returns the exit code."""
+    from ..algorithms import SCHEMES
+
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        return overview()
+    command, *rest = arguments
+    commands: dict[str, Callable[[list[str]], int]] = {"list": catalogue, "test": test, "throughput": throughput}
+    if command in commands:
+        return commands[command](rest)
+    if command in SCHEMES:
+        return run_algorithm(SCHEMES[command], rest)
+    raise UserError(f"unknown algorithm or command {command!r}. {nearest(command, [*SCHEMES, *commands])}")
+
+
+def overview() -> int:
+    """What there is."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print("Distributed SGD algorithms on TensorFlow, on real processes.\n")
+    for usage, meaning in (
+        ("<algorithm>", "train: 1 ps + 2 workers on the digits data, unless told otherwise"),
+        ("<algorithm> --help", "its hyperparameters and the common options"),
+        ("list", "the catalogue"),
+        ("test", "the test suite (arguments go to pytest)"),
+        ("throughput", "steps per second: single process, ParameterServerStrategy and the back ends here"),
+    ):
+        console.print(f"  bash run.sh [bold]{usage:<20}[/] {meaning}".replace("[/] ", "[/] "), markup=True)
+    console.print()
+    return catalogue([])
+
+
+def catalogue(arguments: list[str]) -> int:
+    """The algorithms as a table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..algorithms import SCHEMES
+
+    del arguments
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("algorithm", "", "idea", "paper"):
+        table.add_column(column)
+    for name, scheme in SCHEMES.items():
+        table.add_row(name, timing(scheme), scheme.idea, scheme.paper)
+    Console(highlight=False).print(table)
+    return 0
+
+
+def timing(scheme: type[Scheme]) -> str:
+    """'synchronous', 'asynchronous' or 'one process'."""
+    from .gates import Alone
+
+    gate = scheme().gate
+    if isinstance(gate, Alone):
+        return "one process"
+    return "synchronous" if gate.synchronous else "asynchronous"
+
+
+def test(arguments: list[str]) -> int:
+    """The test suite of the checkout."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / "tests").is_dir():
+        raise UserError("the tests are part of the source checkout, which this installation is not")
+    return subprocess.call([sys.executable, "-m", "pytest", *arguments], cwd=root)
+
+
+def throughput(arguments: list[str]) -> int:
+    """The benchmark of steps per second."""
+    from ..benchmarks.throughput import main as measure
+
+    return measure(arguments)
+
+
+def run_algorithm(scheme_type: type[Scheme], arguments: list[str]) -> int:
+    """Parse the flags of an algorithm and run it."""
+    scheme, options = parse_flags(scheme_type, arguments)
+    return run_command(scheme, options)
+
+
+def parse_flags(scheme_type: type[Scheme], arguments: list[str]) -> tuple[Scheme, Options]:
+    """The algorithm and the options that the flags describe."""
+    import dataclasses
+
+    import tyro
+
+    alone = timing(scheme_type) == "one process"
+    command = dataclasses.make_dataclass(
+        "Command",
+        [
+            ("scheme", Annotated[scheme_type, tyro.conf.arg(name="")]),
+            ("options", Annotated[AloneOptions if alone else Options, tyro.conf.arg(name="")]),
+        ],
+    )
+    parsed: Any = tyro.cli(
+        command,
+        prog=f"run.sh {scheme_type.name}",
+        description=scheme_type.idea[0].upper() + scheme_type.idea[1:] + f" ({scheme_type.paper}).",
+        args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    return parsed.scheme, parsed.options
+
+
+def run_command(scheme: Scheme, options: Options) -> int:
+    """Run an algorithm as the options say; shows the result, returns the exit code."""
+    from rich.console import Console
+
+    from . import data, models
+    from .display import summary
+    from .record import new_run_dir
+    from .training import describe, make_job, run
+
+    cluster = Cluster.local(
+        options.workers,
+        ps=options.ps,
+        backend=options.backend,
+        isolation=options.isolation,
+        wait_seconds=options.wait_seconds,
+    )
+    parse("model", options.model, models.MODELS)
+    dataset = data.load(options.dataset)
+    recipe = models.ModelRecipe.named(options.model, dataset.train[0].shape[1:], dataset.classes, options.seed)
+    job = make_job(
+        scheme,
+        recipe,
+        dataset.train,
+        dataset.test,
+        cluster,
+        epochs=options.epochs,
+        steps=options.steps,
+        batch_size=options.batch_size,
+        seed=options.seed,
+        run_dir=options.run_dir or new_run_dir(scheme.name),
+    )
+    record, error = run(job, describe(job, options.dataset, options.model), verbose=True)
+    if error is not None and not isinstance(error, DistsgdError):
+        raise error
+    result = record.finish(error)
+    if error is not None:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        if isinstance(error, UserError) and not record.rows:
+            return error.exit_code
+    else:
+        Console().print(summary(result))
+    if options.json:
+        print(json.dumps(result), flush=True)  # noqa: T201
+    return result["exit_code"]
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    main()

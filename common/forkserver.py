@@ -1,0 +1,200 @@
+"""The fork server: imports TensorFlow once, then forks the tasks of a run, each ready in milliseconds.
+
+Started as `python -m distsgd.common.forkserver FD ISOLATION` by the launcher, with which it talks over one
+SEQPACKET socket in JSON. Its children report their events on the same socket. It has a single thread, so forking
+is safe. When the launcher's end closes, for whatever reason, it ends its children and itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import json
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .cluster import Addresses
+from .errors import DistsgdError
+from .isolation import enter_private_network
+
+PR_SET_PDEATHSIG = 1
+EVENT_BYTES = 1 << 16  # the largest message on the socket
+
+
+class Server:
+    """Forks, watches and ends the tasks of the runs that it is sent."""
+
+    def __init__(self, channel: socket.socket):
+        self.channel = channel
+        self.tasks: dict[int, str] = {}  # pid -> task
+        self.reserved: list[socket.socket] = []  # the ports of the present run
+
+    def send(self, **event: Any) -> None:
+        """One event to the launcher."""
+        self.channel.send(json.dumps(event).encode())
+
+    def serve(self) -> None:
+        """Until the launcher goes away."""
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_write)
+        while True:
+            readable, _, _ = select.select([self.channel, wake_read], [], [])
+            if wake_read in readable:
+                os.read(wake_read, 4096)
+                self.reap()
+            if self.channel in readable:
+                message = self.channel.recv(EVENT_BYTES)
+                if not message:
+                    self.kill()
+                    return
+                request = json.loads(message)
+                if request["op"] == "start":
+                    self.start(request)
+                elif request["op"] == "kill":
+                    self.kill()
+
+    def start(self, request: dict[str, Any]) -> None:
+        """Fork the tasks of a run; the data in the job file is read once and shared by all of them."""
+        with open(request["job"], "rb") as file:
+            train, test, blob = pickle.load(file)
+        names = [tuple(task) for task in request["tasks"]]
+        addresses = self.reserve(names)
+        gc.freeze()  # what exists now stays shared with the children
+        threads = len(os.listdir("/proc/self/task"))
+        if threads != 1:
+            self.send(event="error", task="launcher", message=f"{threads} threads before the fork: not safe")
+            return
+        for job_name, index in names:
+            pid = os.fork()
+            if pid == 0:
+                self.become(job_name, index, (train, test, blob), addresses, Path(request["logs"]))
+            self.tasks[pid] = f"{job_name}-{index}"
+        self.send(event="started", pids={task: pid for pid, task in self.tasks.items()})
+
+    def reserve(self, names: list[tuple[str, int]]) -> Addresses:
+        """A free port for each task that listens, held until the run ends so that nobody else is given it."""
+        hosts: dict[str, list[str]] = {"ps": [], "worker": []}
+        for job_name, _ in names:
+            if job_name in hosts:
+                holder = socket.socket()
+                holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                holder.bind(("", 0))
+                self.reserved.append(holder)
+                hosts[job_name].append(f"127.0.0.1:{holder.getsockname()[1]}")
+        return Addresses(**hosts)
+
+    def become(
+        self, job_name: str, index: int, parts: tuple[Any, ...], addresses: Addresses, logs: Path
+    ) -> None:
+        """The life of a child: one task, from here to its end. Never returns."""
+        code = 1
+        try:
+            code = run_task(self.send, job_name, index, parts, addresses, logs)
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)  # TensorFlow's servers cannot be stopped, only left
+
+    def reap(self) -> None:
+        """Tell the launcher which children have ended, and how."""
+        while self.tasks:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            task = self.tasks.pop(pid)
+            if not self.tasks:
+                for holder in self.reserved:
+                    holder.close()
+                self.reserved.clear()
+            with contextlib.suppress(OSError):  # nobody may be listening any more
+                self.send(event="exit", task=task, status=os.waitstatus_to_exitcode(status))
+
+    def kill(self) -> None:
+        """End all children now, with whatever they have started."""
+        for pid in self.tasks:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+
+
+def run_task(
+    send: Callable[..., None],
+    job_name: str,
+    index: int,
+    parts: tuple[Any, ...],
+    addresses: Addresses,
+    logs: Path,
+) -> int:
+    """Set up the process of one task, run it, and report how it ended; returns the exit code."""
+    task = f"{job_name}-{index}"
+    os.setpgid(0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    log = os.open(logs / f"{task}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    faulthandler.enable()
+    if job_name == "ps":
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # a ps needs no GPU, and would take it whole
+
+    def report(**event: Any) -> None:
+        send(**{"task": task, **event})
+
+    try:
+        from .tasks import TASKS
+
+        train, test, blob = parts
+        job = pickle.loads(blob)
+        job.train = job.train if train is None else train
+        job.test = job.test if test is None else test
+        TASKS[job_name](job, addresses, index, report)
+        return 0
+    except BaseException as error:
+        import tensorflow as tf
+
+        traceback.print_exc()
+        peer_lost = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+        report(
+            event="error",
+            kind=type(error).__name__,
+            message=(str(error) or type(error).__name__)[:2000],
+            consequence=isinstance(error, peer_lost),  # of another task's end, most likely
+        )
+        return error.exit_code if isinstance(error, DistsgdError) else 1
+
+
+def main() -> None:
+    """Isolate, import, serve."""
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    server = Server(channel)
+    network = "open"
+    if sys.argv[2] != "off":
+        try:
+            enter_private_network()
+            network = "private"
+        except OSError as error:
+            network = f"refused: {error.strerror or error}"
+    import keras  # noqa: F401
+    import tensorflow  # noqa: F401
+
+    from . import parameter_server, tasks, worker  # noqa: F401
+
+    server.send(event="server", network=network)
+    server.serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""The launcher: starts the processes of a local run, watches them, and ends them, whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .cluster import Isolation
+from .data import is_arrays
+from .errors import Diverged, DistsgdError, TaskFailed, TaskLost, UserError, WaitTimeout
+from .forkserver import EVENT_BYTES
+
+if TYPE_CHECKING:
+    from .tasks import Job
+
+END_SECONDS = 5.0  # for what is left of a run to go away
+LEAVE_SECONDS = 2.0  # for a ps to leave by itself once the result is there
+CAUSE_SECONDS = 1.0  # a task that only lost its peers waits so long for the real cause to show up
+LOG_LINES = 8
+ERRORS = {kind.__name__: kind for kind in (UserError, Diverged, WaitTimeout)}
+
+OnEvent = Callable[[dict[str, Any]], None]
+
+
+class ForkServer:
+    """A running fork server and the channel to it."""
+
+    def __init__(self, isolation: Isolation):
+        self.isolation = isolation
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.channel = ours
+        self.folder = tempfile.TemporaryDirectory(prefix="distsgd-")
+        self.log = Path(self.folder.name) / "forkserver.log"
+        environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
+        environment |= {
+            "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
+            "OPENBLAS_NUM_THREADS": "1",  # no thread but one before the forks
+            "OMP_NUM_THREADS": "1",
+            "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1"),
+            "TF_GRPC_REUSE_PORT": "true",  # the fork server holds the ports until the run ends
+            "KERAS_BACKEND": "tensorflow",
+        }
+        with theirs, self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "distsgd.common.forkserver", str(theirs.fileno()), isolation],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is the launcher's business
+            )
+        try:
+            self.network: str = self.wait_for("server")["network"]
+            if isolation == "require" and self.network != "private":
+                raise UserError(
+                    f"this machine allows no private network ({self.network}): use --isolation off, and know "
+                    f"that the ports of the run are open to everybody who can reach this machine"
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, **request: Any) -> None:
+        """One request."""
+        self.channel.send(json.dumps(request).encode())
+
+    def receive(self, seconds: float | None) -> dict[str, Any] | None:
+        """The next event, or None after so many seconds.
+
+        Raises:
+            TaskLost: the fork server is gone.
+        """
+        if not select.select([self.channel], [], [], seconds)[0]:
+            return None
+        message = self.channel.recv(EVENT_BYTES)
+        if not message:
+            raise TaskLost(f"the fork server ended. {last_lines(self.log)}")
+        return json.loads(message)
+
+    def wait_for(self, kind: str) -> dict[str, Any]:
+        """The next event of that kind."""
+        while True:
+            event = self.receive(None)
+            if event and event["event"] == kind:
+                return event
+
+    def close(self) -> None:
+        """End the server and all its children."""
+        self.channel.close()
+        try:
+            self.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self.folder.cleanup()
+
+
+_warm: ForkServer | None = None
+
+
+@contextmanager
+def keep_warm(isolation: Isolation = "auto") -> Iterator[None]:
+    """Runs inside this context share one fork server, so that TensorFlow is imported only once."""
+    global _warm
+    server = ForkServer(isolation)
+    before, _warm = _warm, server
+    try:
+        yield
+    finally:
+        _warm = before
+        server.close()
+
+
+@contextmanager
+def fork_server(isolation: Isolation) -> Iterator[ForkServer]:
+    """The warm fork server if there is one of that isolation, else one for this run alone."""
+    if _warm is not None and _warm.isolation == isolation and _warm.process.poll() is None:
+        yield _warm
+        return
+    server = ForkServer(isolation)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def launch(job: Job, run_dir: Path, on_event: OnEvent) -> None:
+    """Run a job in processes until all of them have ended; `on_event` sees every event.
+
+    Raises:
+        DistsgdError: the first thing that went wrong, with the task's name and the last lines of its log.
+    """
+    logs = run_dir / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    with fork_server(job.cluster.isolation) as server:
+        on_event({"event": "network", "state": server.network})
+        with written(job, server) as path:
+            names = task_names(job)
+            server.send(op="start", job=str(path), tasks=names, logs=str(logs.resolve()))
+            on_event(server.wait_for("started"))
+        supervision = Supervision(server, {f"{name}-{index}" for name, index in names}, logs, on_event)
+        try:
+            supervision.run()
+        finally:
+            supervision.end()
+
+
+def task_names(job: Job) -> list[tuple[str, int]]:
+    """The tasks of a run."""
+    if job.cluster.backend == "threads":
+        return [("threads", 0)]
+    ps = [] if job.alone else [("ps", i) for i in range(job.cluster.ps)]
+    return [*ps, *(("worker", k) for k in range(job.cluster.workers)), ("evaluator", 0)]
+
+
+@contextmanager
+def written(job: Job, server: ForkServer) -> Iterator[Path]:
+    """The job as a file: arrays first, which every child shares; the rest by value, rebuilt in each child."""
+    import cloudpickle
+
+    arrays = [data if is_arrays(data) else None for data in (job.train, job.test)]
+    rest = replace(
+        job,
+        train=job.train if arrays[0] is None else None,
+        test=job.test if arrays[1] is None else None,
+    )
+    path = Path(server.folder.name) / "job.pkl"
+    with path.open("wb") as file:
+        pickle.dump((*arrays, cloudpickle.dumps(rest)), file, protocol=5)
+    try:
+        yield path
+    finally:
+        path.unlink()
+
+
+class Supervision:
+    """Watches the tasks of one run, and decides how it ended."""
+
+    def __init__(self, server: ForkServer, tasks: set[str], logs: Path, on_event: OnEvent):
+        self.server, self.alive, self.logs, self.on_event = server, tasks, logs, on_event
+        self.failure: DistsgdError | None = None
+        self.deadline: float | None = None  # when to stop waiting for the rest
+
+    def run(self) -> None:
+        """Until every task has ended, or one has failed."""
+        while self.alive:
+            left = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+            event = self.server.receive(left)
+            if event is None:
+                break
+            self.on_event(event)
+            self.judge(event)
+        if self.failure:
+            raise self.failure
+
+    def judge(self, event: dict[str, Any]) -> None:
+        """What an event means for the run; the first failure that is not a consequence counts."""
+        task = event.get("task")
+        if event["event"] == "exit":
+            self.alive.discard(str(task))
+            status = event["status"]
+            if status < 0:
+                name = signal.Signals(-status).name
+                self.fail(TaskLost(f"{task} was killed by {name}. {self.log_of(task)}"), final=True)
+            elif status:
+                self.fail(TaskFailed(f"{task} ended with code {status}. {self.log_of(task)}"), final=True)
+        elif event["event"] == "error":
+            kind = ERRORS.get(event.get("kind", ""))
+            text = f"{task}: {event['message']}"
+            if kind is None:
+                text = f"{task} raised {event.get('kind')}: {first_line(event['message'])}\n{self.log_of(task)}"
+            self.fail((kind or TaskFailed)(text), final=not event.get("consequence"))
+        elif event["event"] == "result":
+            self.deadline = time.monotonic() + LEAVE_SECONDS
+
+    def fail(self, failure: DistsgdError, final: bool) -> None:
+        """Keep the first failure; one that is only a consequence gives way to its cause."""
+        if self.failure is None or (self.provisional and final and not isinstance(failure, TaskFailed)):
+            self.failure, self.provisional = failure, not final
+            self.deadline = time.monotonic() + (0 if final else CAUSE_SECONDS)
+
+    provisional = False
+
+    def log_of(self, task: Any) -> str:
+        """Where the log of a task is, and how it ends."""
+        return last_lines(self.logs / f"{task}.log")
+
+    def end(self) -> None:
+        """Nothing of the run is left when this returns."""
+        with contextlib.suppress(DistsgdError, OSError):
+            if self.alive:
+                self.server.send(op="kill")
+            deadline = time.monotonic() + END_SECONDS
+            while self.alive and time.monotonic() < deadline:
+                event = self.server.receive(max(0.0, deadline - time.monotonic()))
+                if event and event["event"] == "exit":
+                    self.alive.discard(event["task"])
+
+
+def first_line(text: str) -> str:
+    """The first line of a message that may be long."""
+    return (text.splitlines() or [""])[0]
+
+
+def last_lines(log: Path) -> str:
+    """The path of a log and its last lines."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+    except OSError:
+        return f"Log: {log}"
+    return "\n".join([f"Log: {log}", *(f"  | {line}" for line in lines)])

@@ -1,0 +1,177 @@
+"""The record of a run: its folder, with configuration, metrics, result and plot.
+
+    runs/<algorithm>/<time>-<id>/
+        config.json     what was asked for
+        metrics.jsonl   a line for each report of a worker ("worker") and each evaluation of the center ("center")
+        result.json     how it ended; written after a failure too
+        plot.png        loss and accuracy over time
+        trace.npz       every event on the parameter server, in order
+        center.npz      the center as one flat vector; model.keras: the same as a Keras model
+        logs/           what each task printed
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from .errors import DistsgdError, UserError
+
+FLOAT_BYTES = 4
+
+
+def new_run_dir(algorithm: str, root: Path = Path("runs")) -> Path:
+    """A fresh folder for a run."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return root / algorithm / f"{stamp}-{uuid.uuid4().hex[:6]}"
+
+
+class RunRecord:
+    """Collects the events of a run and writes its folder."""
+
+    def __init__(self, run_dir: Path, config: dict[str, Any]):
+        self.run_dir, self.config = run_dir, config
+        self.began = time.monotonic()
+        self.rows: list[dict[str, Any]] = []
+        self.finished: dict[int, dict[str, Any]] = {}
+        self.steps: dict[int, int] = {}
+        self.last: dict[str, Any] = {}
+        self.first_update: float | None = None
+        self.network: str | None = None
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+            if (run_dir / "result.json").exists():
+                raise UserError(f"the run directory already holds a run: choose another. Received: {run_dir}")
+            (run_dir / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+            self.metrics = (run_dir / "metrics.jsonl").open("w")
+        except OSError as error:
+            raise UserError(f"cannot write the run directory {run_dir}: {error.strerror}") from None
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        """Take note of one event."""
+        now = time.monotonic() - self.began
+        kind = event["event"]
+        if kind in ("worker", "center"):
+            fields = {k: v for k, v in event.items() if k not in ("event", "task")}
+            row = {"kind": kind, "seconds": round(now, 3), **fields}
+            self.rows.append(row)
+            self.metrics.write(json.dumps(row) + "\n")
+        if kind == "worker":
+            self.steps[event["worker"]] = event["steps"]
+        elif kind == "finished":
+            self.finished[event["worker"]] = event
+        elif kind in ("result", "center"):
+            self.last |= {k: v for k, v in event.items() if k not in ("event", "task")}
+        elif kind == "first_update" and self.first_update is None:
+            self.first_update = now
+        elif kind == "network":
+            self.network = event["state"]
+
+    def history(self) -> dict[str, list[Any]]:
+        """Metrics of the center over time, a list for each name; `loss` is the workers' mean so far."""
+        centers = [row for row in self.rows if row["kind"] == "center"]
+        names = {name: None for row in centers for name in row if name != "kind"}
+        return {name: [row.get(name) for row in centers] for name in names}
+
+    def finish(self, error: BaseException | None) -> dict[str, Any]:
+        """Write result.json and the plot; returns the result."""
+        self.metrics.close()
+        result = self._result(error)
+        (self.run_dir / "result.json").write_text(json.dumps(result, indent=2) + "\n")
+        if any(row["kind"] == "center" for row in self.rows):
+            plot(self.rows, self.config, self.run_dir / "plot.png")
+        return result
+
+    def _result(self, error: BaseException | None) -> dict[str, Any]:
+        config, last = self.config, self.last
+        seconds = rate = None
+        if self.finished:
+            ended = max(e["ended"] for e in self.finished.values())
+            seconds = ended - min(e["started"] for e in self.finished.values())
+        steps = sum(self.steps.values())
+        examples = steps * config["batch_size"]
+        if seconds:
+            rate = examples / seconds
+        rounds = sum(e["rounds"] for e in self.finished.values()) if config["ps"] else 0
+        vector = (last.get("parameters", 0)) * FLOAT_BYTES
+        state = last.get("state", 0) * FLOAT_BYTES
+        outcome, code = "completed", 0
+        if error is not None:
+            outcome = error.outcome if isinstance(error, DistsgdError) else "failed"
+            code = error.exit_code if isinstance(error, DistsgdError) else 1
+        return {
+            "algorithm": config["algorithm"],
+            "outcome": outcome,
+            "exit_code": code,
+            "message": str(error) if error is not None else None,
+            "backend": config["backend"],
+            "workers": config["workers"],
+            "ps": config["ps"],
+            "seed": config["seed"],
+            "steps": steps,
+            "examples": examples,
+            "updates": last.get("updates", last.get("version")),
+            "seconds_to_first_update": _rounded(self.first_update),
+            "seconds_training": _rounded(seconds),
+            "seconds_total": _rounded(time.monotonic() - self.began),
+            "examples_per_second": _rounded(rate, 1),
+            "test_accuracy": _accuracy(last),
+            "test_loss": last.get("test_loss"),
+            "staleness": {
+                "mean": last.get("staleness_mean"),
+                "max": last.get("staleness_max"),
+                "histogram": last.get("staleness_histogram", {}),
+            },
+            "bytes_pushed": rounds * (vector + state),
+            "bytes_pulled": (rounds + config["workers"] if rounds else 0) * vector,
+            "dropped": last.get("dropped", 0),
+            "network": self.network,
+            "run_dir": str(self.run_dir),
+        }
+
+
+def _rounded(value: float | None, digits: int = 3) -> float | None:
+    return None if value is None else round(value, digits)
+
+
+def _accuracy(metrics: dict[str, Any]) -> float | None:
+    """The first of Keras' accuracies that was measured on the test data."""
+    return next((v for k, v in metrics.items() if k.startswith("test_") and k.endswith("accuracy")), None)
+
+
+def plot(rows: list[dict[str, Any]], config: dict[str, Any], path: Path) -> None:
+    """Loss of the workers and of the center, and accuracy of the center, over time."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    losses, accuracy = figure.subplots(1, 2)
+    zero = min(row["seconds"] for row in rows)
+    for worker in sorted({row["worker"] for row in rows if row["kind"] == "worker"})[:10]:
+        mine = [row for row in rows if row["kind"] == "worker" and row["worker"] == worker]
+        losses.plot(
+            [row["seconds"] - zero for row in mine],
+            [row["loss"] for row in mine],
+            lw=1,
+            alpha=0.6,
+            label=f"worker {worker}, training",
+        )
+    centers = [row for row in rows if row["kind"] == "center"]
+    seconds = [row["seconds"] - zero for row in centers]
+    if "test_loss" in centers[0]:
+        losses.plot(seconds, [row["test_loss"] for row in centers], "k.-", label="center, test")
+    losses.set(xlabel="seconds", ylabel="loss", yscale="log")
+    losses.legend()
+    if _accuracy(centers[0]) is not None:
+        accuracy.plot(seconds, [_accuracy(row) for row in centers], "k.-")
+        accuracy.set_ylim(0, 1.02)
+        accuracy.axhline(1, color="0.8", lw=0.8)
+    accuracy.set(xlabel="seconds", ylabel="test accuracy of the center")
+    for axes in (losses, accuracy):
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    tasks = f"{config['ps']} ps + {config['workers']} workers" if config["ps"] else "1 process"
+    figure.suptitle(f"{config['algorithm']}   ({tasks}, {config['dataset']}, {config['model']})")
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,247 @@
+"""`train`: one call from a model, data and an algorithm to a result."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .cluster import Cluster
+from .data import is_arrays, num_examples
+from .display import Display
+from .errors import Interrupted, UserError, at_least
+from .gates import Alone
+from .launcher import launch
+from .models import FlatModel, ModelRecipe
+from .record import RunRecord, new_run_dir
+from .scheme import Scheme
+
+if TYPE_CHECKING:
+    from .tasks import Job
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run produced.
+
+    Attributes:
+        model: the Keras model, with the weights of the center.
+        history: metrics of the center over time: `seconds`, `version`, `examples`, `test_loss`, ...
+        metrics: the content of result.json.
+        run_dir: where everything else is.
+    """
+
+    model: Any
+    history: dict[str, list[Any]]
+    metrics: dict[str, Any]
+    run_dir: Path
+
+
+def train(
+    model: Any,
+    data: Any,
+    scheme: Scheme,
+    *,
+    cluster: Cluster | None = None,
+    epochs: int = 1,
+    steps: int | None = None,
+    batch_size: int = 32,
+    validation_data: Any = None,
+    seed: int = 0,
+    run_dir: str | Path | None = None,
+    verbose: bool = True,
+    schedule: Sequence[int] = (),
+) -> Result:
+    """Train a compiled Keras model with a distributed algorithm.
+
+    Args:
+        model: a built Keras 3 model, compiled with a loss. Its optimizer is not used. It receives the weights of the
+            center at the end.
+        data: (x, y) or (x, y, sample_weight) of NumPy arrays, possibly nested as the model takes them; each worker
+            trains on its own shard. Or a function that returns a `tf.data.Dataset` of batches of `batch_size`: with one
+            parameter it is given a `tf.distribute.InputContext` and does the sharding, without parameters
+            every worker takes its share of the batches.
+        scheme: the algorithm, for instance `Downpour(communication_period=5)`.
+        cluster: where to run; the default is `Cluster.local()`, 1 ps and 2 workers in processes.
+        epochs: passes over the data.
+        steps: local steps of each worker, instead of `epochs`.
+        batch_size: examples of one local step.
+        validation_data: (x, y) arrays, or a function that returns a `tf.data.Dataset`, on which the center is evaluated
+            with the model's own metrics.
+        seed: of shards and batches.
+        run_dir: folder of the record; a fresh one in `runs/` if not given.
+        verbose: show progress.
+        schedule: threads only: the workers whose rounds come one after the other, so that staleness is an input.
+
+    Raises:
+        UserError: something in the input; nothing was started.
+        DistsgdError: the run failed; `result.json` in the run directory says how.
+    """
+    cluster = cluster or Cluster.local(workers=1 if isinstance(scheme.gate, Alone) else 2)
+    if run_dir is None:
+        run_dir = new_run_dir(scheme.name)
+    job = make_job(
+        scheme,
+        ModelRecipe.of(model),
+        data,
+        validation_data,
+        cluster,
+        epochs=epochs,
+        steps=steps,
+        batch_size=batch_size,
+        seed=seed,
+        run_dir=Path(run_dir),
+        schedule=schedule,
+    )
+    record, error = run(job, describe(job, dataset="own data", model=model.name), verbose, model)
+    metrics = record.finish(error)
+    if error is not None:
+        raise error
+    return Result(model, record.history(), metrics, job_dir(job))
+
+
+def make_job(
+    scheme: Scheme,
+    recipe: ModelRecipe,
+    train_data: Any,
+    test_data: Any,
+    cluster: Cluster,
+    *,
+    epochs: int,
+    steps: int | None,
+    batch_size: int,
+    seed: int,
+    run_dir: Path,
+    schedule: Sequence[int] = (),
+) -> Job:
+    """Check everything that can be checked before anything is started.
+
+    Raises:
+        UserError: in one line, what is wrong.
+    """
+    from .tasks import Job
+
+    at_least(1, epochs=epochs, batch_size=batch_size, **({} if steps is None else {"steps": steps}))
+    at_least(0, seed=seed)
+    scheme.gate.check(cluster.workers)
+    if schedule and cluster.backend != "threads":
+        raise UserError("a schedule needs the threads back end: Cluster.local(..., backend='threads')")
+    if set(schedule) - set(range(cluster.workers)):
+        raise UserError(f"schedule names workers below {cluster.workers}. Received: {list(schedule)}")
+    if callable(train_data):
+        train_data = _sharding(train_data)
+        if steps is None:
+            steps = epochs * _steps_of_epoch(train_data, cluster.workers)
+    else:
+        train_data = _arrays(train_data)
+        shard = num_examples(train_data) // cluster.workers
+        if batch_size > shard:
+            raise UserError(
+                f"batch_size must not be larger than the shard of a worker, {shard} examples "
+                f"({num_examples(train_data)} for {cluster.workers} workers). Received: batch_size={batch_size}"
+            )
+        steps = steps or epochs * (shard // batch_size)
+    if test_data is not None and not callable(test_data):
+        test_data = _arrays(test_data)
+    return Job(
+        scheme=scheme,
+        recipe=recipe,
+        train=train_data,
+        test=test_data,
+        cluster=cluster,
+        batch_size=batch_size,
+        seed=seed,
+        steps=steps,
+        run_dir=run_dir,
+        schedule=tuple(schedule),
+    )
+
+
+def _arrays(data: Any) -> tuple[Any, ...]:
+    if not (isinstance(data, tuple | list) and len(data) in (2, 3) and is_arrays(tuple(data))):
+        raise UserError(
+            "data must be (x, y) or (x, y, sample_weight) of NumPy arrays, or a function that returns a "
+            f"tf.data.Dataset. Received: {type(data).__name__}"
+        )
+    return tuple(data)
+
+
+def _sharding(make: Callable[..., Any]) -> Callable[[Any], Any]:
+    """A data function of an InputContext, whatever the user's takes."""
+    if inspect.signature(make).parameters:
+        return make
+    return lambda context: make().shard(context.num_input_pipelines, context.input_pipeline_id)
+
+
+def _steps_of_epoch(make: Callable[[Any], Any], workers: int) -> int:
+    import tensorflow as tf
+
+    count = int(make(tf.distribute.InputContext(workers, 0, workers)).cardinality())
+    if count <= 0:
+        raise UserError("the length of the tf.data.Dataset is not known: give steps=, local steps of each worker")
+    return count
+
+
+def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
+    """The configuration of a run, as it is written and shown."""
+    return {
+        "algorithm": job.scheme.name,
+        "hyperparameters": dataclasses.asdict(job.scheme),
+        "backend": job.cluster.backend,
+        "workers": job.cluster.workers,
+        "ps": 0 if job.alone else job.cluster.ps,
+        "isolation": job.cluster.isolation,
+        "dataset": dataset,
+        "model": model,
+        "batch_size": job.batch_size,
+        "steps_per_worker": job.steps,
+        "seed": job.seed,
+    }
+
+
+def job_dir(job: Job) -> Path:
+    """The run directory of a job that was made by `make_job`."""
+    return job.run_dir or Path()
+
+
+def run(
+    job: Job, config: dict[str, Any], verbose: bool, model: Any = None
+) -> tuple[RunRecord, BaseException | None]:
+    """Run a job; returns its record and what went wrong, if anything did.
+
+    With `model`, threads live in this process, and the model receives the center.
+    """
+    record = RunRecord(job_dir(job), config)
+    display = Display(config)
+
+    def on_event(event: dict[str, Any]) -> None:
+        record.on_event(event)
+        if verbose:
+            display.on_event(event)
+
+    error: BaseException | None = None
+    try:
+        with display:
+            if model is not None and job.cluster.backend == "threads":
+                from .tasks import run_threads
+
+                run_threads(job, lambda **event: on_event(event), FlatModel(model))
+            else:
+                launch(job, job_dir(job), on_event)
+        if model is not None:
+            _load_center(model, job_dir(job))
+    except KeyboardInterrupt:
+        error = Interrupted(2)
+    except Exception as problem:
+        error = problem
+    return record, error
+
+
+def _load_center(model: Any, run_dir: Path) -> None:
+    import numpy as np
+
+    with np.load(run_dir / "center.npz") as saved:
+        FlatModel(model).load(saved["center"], saved["state"])
