@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .errors import UserError, at_least
 
 if TYPE_CHECKING:
-    from .parameter_server import ParameterServer
+    from .parameter_server import ParameterServer, Seat
 
 
 class Gate(Protocol):
@@ -27,8 +27,8 @@ class Gate(Protocol):
     def variables(self, ps: ParameterServer) -> None:
         """Make what the gate keeps on the ps."""
 
-    def exchange(self, ps: ParameterServer, worker: int, message: Any) -> Any:
-        """Push `message` [P] of `worker` and return the reply [P]."""
+    def exchange(self, ps: ParameterServer, seat: Seat, message: Any) -> Any:
+        """Push `message` [P] of the worker in that seat and return the reply [P]."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Async:
     def variables(self, ps: ParameterServer) -> None:
         """Nothing."""
 
-    def exchange(self, ps: ParameterServer, worker: int, message: Any) -> Any:
+    def exchange(self, ps: ParameterServer, seat: Seat, message: Any) -> Any:
         """Lock; staleness; update; version + 1; read the reply; unlock."""
         parts = ps.receive(message)
         with ps.lock(after=parts):
-            replies = _fold(ps, worker, parts)
+            replies = _fold(ps, seat, parts)
         return ps.concat(replies)
 
 
@@ -63,18 +63,18 @@ class Unlocked:
     def variables(self, ps: ParameterServer) -> None:
         """Nothing."""
 
-    def exchange(self, ps: ParameterServer, worker: int, message: Any) -> Any:
+    def exchange(self, ps: ParameterServer, seat: Seat, message: Any) -> Any:
         """Update in place and read, with nothing to keep others out."""
-        return ps.concat(_fold(ps, worker, ps.receive(message)))
+        return ps.concat(_fold(ps, seat, ps.receive(message)))
 
 
-def _fold(ps: ParameterServer, worker: int, parts: list[Any]) -> list[Any]:
+def _fold(ps: ParameterServer, seat: Seat, parts: list[Any]) -> list[Any]:
     """The event of an asynchronous scheme: every slice updated, the version counted, the event recorded."""
     version = ps.read_version()
-    staleness = ps.staleness(version, worker)
+    staleness = ps.staleness(version, seat)
     replies = ps.update(parts, staleness)
-    ps.record(version, worker, staleness, accepted=True)
-    ps.set_pulled_version(worker, ps.count_updates(1))
+    ps.record(version, seat, staleness, accepted=True)
+    ps.set_pulled_version(seat, ps.count_updates(1))
     return replies
 
 
@@ -102,48 +102,47 @@ class Barrier:
         """An arrival flag and a token queue per worker; the sum of messages and the last reply per slice."""
         import tensorflow as tf
 
+        from .parameter_server import queue
+
         with tf.device(ps.devices[0]):
             ps.arrived = tf.Variable(tf.zeros([ps.num_workers], tf.bool), name="arrived")
-            ps.tokens = [
-                tf.queue.FIFOQueue(-1, [tf.bool], [[]], shared_name=f"token_{k}", name=f"token_{k}")
-                for k in range(ps.num_workers)
-            ]
+            ps.tokens = [queue(f"token_{k}") for k in range(ps.num_workers)]
         for part in ps.slices:
             with tf.device(part.device):
                 part.inbox = tf.Variable(tf.zeros_like(part.initial), name=f"inbox_{part.index}")
                 part.reply = tf.Variable(part.initial, name=f"reply_{part.index}")
 
-    def exchange(self, ps: ParameterServer, worker: int, message: Any) -> Any:
+    def exchange(self, ps: ParameterServer, seat: Seat, message: Any) -> Any:
         """Arrive; the last one folds; wait for the token; read the reply."""
         import tensorflow as tf
 
         parts = ps.receive(message)
         with ps.lock(after=parts) as arrival:
-            self._arrive(ps, worker, parts)
+            self._arrive(ps, seat, parts)
         with tf.control_dependencies([arrival.released]), tf.device(ps.devices[0]):
-            token = ps.tokens[worker].dequeue()
+            token = seat.tokens.dequeue()
         # With backup workers the others may fold again while this one reads, so it reads under the lock.
         with ps.lock(after=[token]) if self.backup_workers else tf.control_dependencies([token]):
-            ps.set_pulled_version(worker, ps.read_version())
+            ps.set_pulled_version(seat, ps.read_version())
             replies = ps.each_slice(lambda part, _: tf.identity(part.reply))
         return ps.concat(replies)
 
-    def _arrive(self, ps: ParameterServer, worker: int, parts: list[Any]) -> None:
+    def _arrive(self, ps: ParameterServer, seat: Seat, parts: list[Any]) -> None:
         """Under the lock: add a fresh message to the sums; if it is the last one needed, fold."""
         import tensorflow as tf
 
         needed = ps.num_workers - self.backup_workers
         with tf.device(ps.devices[0]):
             version = ps.read_version()
-            staleness = ps.staleness(version, worker)
+            staleness = ps.staleness(version, seat)
             fresh = tf.equal(staleness, 0)
             if self.backup_workers:
                 # Every round of a worker costs at least one version, so before the last version all workers are
                 # still there to fill a set; after it nobody waits.
                 fresh &= version < ps.last_version
-            tf.raw_ops.ResourceScatterUpdate(resource=ps.arrived.handle, indices=worker, updates=fresh)
+            tf.raw_ops.ResourceScatterUpdate(resource=ps.arrived.handle, indices=seat.index, updates=fresh)
             complete = fresh & tf.equal(tf.reduce_sum(tf.cast(ps.arrived, tf.int32)), needed)
-            ps.record(version, worker, staleness, accepted=fresh)
+            ps.record(version, seat, staleness, accepted=fresh)
 
         def fold(part: Any) -> None:
             reply = ps.scheme.server_update(part, part.inbox / needed, tf.constant(0.0))
@@ -163,8 +162,8 @@ class Barrier:
             with tf.control_dependencies([ps.count_updates(1), waiting]):
                 cleared = ps.arrived.assign(tf.zeros([ps.num_workers], tf.bool))
             with tf.control_dependencies([cleared]):  # a released worker must see the new version
-                for k, queue in enumerate(ps.tokens):
-                    queue.enqueue_many([tf.ones([waiting[k]], tf.bool)])
+                for k, tokens in enumerate(ps.tokens):
+                    tokens.enqueue_many([tf.ones([waiting[k]], tf.bool)])
 
         # No token before every slice has its update: enqueueing shares no resource with the center, so
         # nothing else orders the two.
@@ -172,7 +171,7 @@ class Barrier:
             when(complete, release)
             if self.backup_workers:
                 late = tf.cast(~fresh, tf.int32)
-                ps.tokens[worker].enqueue_many([tf.ones([late], tf.bool)])
+                seat.tokens.enqueue_many([tf.ones([late], tf.bool)])
 
 
 def when(condition: Any, action: Callable[[], None]) -> Any:
@@ -204,6 +203,6 @@ class Alone:
     def variables(self, ps: ParameterServer) -> None:
         """Nothing."""
 
-    def exchange(self, ps: ParameterServer, worker: int, message: Any) -> Any:
+    def exchange(self, ps: ParameterServer, seat: Seat, message: Any) -> Any:
         """Never called."""
         raise NotImplementedError("a worker alone exchanges nothing")

@@ -147,9 +147,10 @@ def launch(job: Job, run_dir: Path, on_event: OnEvent) -> None:
     """
     logs = run_dir / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    with fork_server(job.cluster.isolation) as server:
+    with fork_server(job.cluster.isolation) as server, tempfile.TemporaryDirectory(dir=server.folder.name) as scratch:
+        job = replace(job, graph_file=Path(scratch) / "worker.graph")
         on_event({"event": "network", "state": server.network})
-        with written(job, server) as path:
+        with written(job, Path(scratch)) as path:
             names = task_names(job)
             server.send(op="start", job=str(path), tasks=names, logs=str(logs.resolve()))
             on_event(server.wait_for("started"))
@@ -169,7 +170,7 @@ def task_names(job: Job) -> list[tuple[str, int]]:
 
 
 @contextmanager
-def written(job: Job, server: ForkServer) -> Iterator[Path]:
+def written(job: Job, folder: Path) -> Iterator[Path]:
     """The job as a file: arrays first, which every child shares; the rest by value, rebuilt in each child."""
     import cloudpickle
 
@@ -179,7 +180,7 @@ def written(job: Job, server: ForkServer) -> Iterator[Path]:
         train=job.train if arrays[0] is None else None,
         test=job.test if arrays[1] is None else None,
     )
-    path = Path(server.folder.name) / "job.pkl"
+    path = folder / "job.pkl"
     with path.open("wb") as file:
         pickle.dump((*arrays, cloudpickle.dumps(rest)), file, protocol=5)
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,9 +35,22 @@ def even_sizes(size: int, parts: int) -> list[int]:
     return [size // parts + (i < size % parts) for i in range(parts)]
 
 
+def queue(name: str, shared_name: str | None = None, shape: Sequence[int] = (), dtype: Any = tf.bool) -> Any:
+    """An unbounded queue on the present device, shared by name among the tasks."""
+    return tf.queue.FIFOQueue(-1, [dtype], [list(shape)], shared_name=shared_name or name, name=name)
+
+
 def end_queue(index: int) -> Any:
     """Where a ps task waits for the end of the run."""
-    return tf.queue.FIFOQueue(-1, [tf.bool], [[]], shared_name=f"end_{index}", name=f"end_{index}")
+    return queue(f"end_{index}")
+
+
+@dataclass(frozen=True)
+class Seat:
+    """The place of one worker on the ps: its index, an integer or a scalar on the first ps task, and its tokens."""
+
+    index: Any
+    tokens: Any
 
 
 class ParameterServer:
@@ -75,14 +89,14 @@ class ParameterServer:
         with tf.device(self.devices[0]):
             self.version = tf.Variable(tf.constant(0, tf.int64), name="version")
             self.pulled = tf.Variable(tf.zeros([num_workers], tf.int64), name="pulled")
+            self.ready = tf.Variable(tf.zeros([num_workers], tf.bool), name="ready")
             self.finished = tf.Variable(tf.zeros([num_workers], tf.bool), name="finished")
             self.states = tf.Variable(
                 tf.tile(self.initial_state[None], [num_workers, 1]), name="states"
             )  # a row per worker
             self.mutex = tf.raw_ops.MutexV2(shared_name="lock", name="lock")
-            self.records = tf.queue.FIFOQueue(
-                -1, [tf.int64], [[len(RECORD)]], shared_name="records", name="records"
-            )
+            self.initialized, self.go = queue("initialized"), queue("go")
+            self.records = queue("records", shape=[len(RECORD)], dtype=tf.int64)
         self.slices = [
             self._slice(i, part) for i, part in enumerate(tf.split(self.initial_center, self.sizes))
         ]
@@ -91,13 +105,7 @@ class ParameterServer:
             with tf.device(device):
                 self.ends.append(end_queue(index))
         scheme.gate.variables(self)
-        variables = tf.compat.v1.global_variables()
-        with tf.device(self.devices[0]):
-            self.ready = tf.Variable(tf.zeros([num_workers], tf.bool), name="ready")
-            with tf.control_dependencies([v.initializer for v in variables]):
-                # The last to exist: who sees it initialised sees everything initialised.
-                self.initialize = tf.group(self.ready.initializer)
-            self.is_initialized = tf.raw_ops.VarIsInitializedOp(resource=self.ready.handle)
+        self.initialize = tf.group(*(v.initializer for v in tf.compat.v1.global_variables()))
 
     def _slice(self, index: int, initial: Any) -> Slice:
         device = self.devices[index]
@@ -170,45 +178,50 @@ class ParameterServer:
         with tf.device(self.devices[0]):
             return tf.convert_to_tensor(self.version.assign_add(tf.cast(number, tf.int64)))
 
-    def staleness(self, version: Any, worker: int) -> Any:
+    def staleness(self, version: Any, seat: Seat) -> Any:
         """Updates since this worker pulled last, at `version`; without a lock it is an estimate, never below 0."""
         with tf.device(self.devices[0]):
-            return tf.maximum(version - self.pulled.read_value()[worker], 0)
+            return tf.maximum(version - self.pulled.read_value()[seat.index], 0)
 
-    def set_pulled_version(self, worker: int, version: Any) -> None:
+    def set_pulled_version(self, seat: Seat, version: Any) -> None:
         """Note a pull."""
         with tf.device(self.devices[0]):
-            tf.raw_ops.ResourceScatterUpdate(resource=self.pulled.handle, indices=worker, updates=version)
+            tf.raw_ops.ResourceScatterUpdate(resource=self.pulled.handle, indices=seat.index, updates=version)
 
-    def record(self, version: Any, worker: int, staleness: Any, accepted: Any) -> Any:
+    def record(self, version: Any, seat: Seat, staleness: Any, accepted: Any) -> Any:
         """Append one event to the record of the run."""
         with tf.device(self.devices[0]):
             now = tf.cast(tf.timestamp() * 1e6, tf.int64)
-            event = [version, worker, staleness, accepted, now]
+            event = [version, seat.index, staleness, accepted, now]
             return self.records.enqueue(tf.stack([tf.cast(value, tf.int64) for value in event]))
 
     # What tasks do besides rounds.
 
-    def pull(self, worker: int) -> Any:
+    def seat(self, worker: int, index: Any) -> Seat:
+        """The seat of a worker; `index` is its number as the graph shall see it."""
+        with tf.device(self.devices[0]):
+            return Seat(index, queue("own_tokens", shared_name=f"token_{worker}"))
+
+    def pull(self, seat: Seat) -> Any:
         """The center, as the first parameters of a worker."""
         with self.lock(after=[]):
-            self.set_pulled_version(worker, self.read_version())
+            self.set_pulled_version(seat, self.read_version())
             parts = self.each_slice(lambda part, _: part.center.read_value())
         return self.concat(parts)
 
-    def store_state(self, worker: int, state: Any) -> None:
+    def store_state(self, seat: Seat, state: Any) -> None:
         """Write the worker's non-trainable state, a vector, into its row."""
         with tf.device(self.devices[0]):
-            tf.raw_ops.ResourceScatterUpdate(resource=self.states.handle, indices=worker, updates=state)
+            tf.raw_ops.ResourceScatterUpdate(resource=self.states.handle, indices=seat.index, updates=state)
 
     def snapshot(self) -> dict[str, Any]:
-        """Version, center and state (the mean over the workers) at one moment."""
+        """Version (`at`), center and state (the mean over the workers) at one moment."""
         with self.lock(after=[]):
             version = self.read_version()
             parts = self.each_slice(lambda part, _: part.center.read_value())
             with tf.device(self.devices[0]):
                 state = tf.reduce_mean(self.states, 0)
-        return {"version": version, "center": self.concat(parts), "state": state}
+        return {"at": version, "center": self.concat(parts), "state": state}
 
     def drain(self) -> Any:
         """The events recorded since the last call, [n, len(RECORD)]."""

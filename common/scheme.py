@@ -29,8 +29,8 @@ Tensor = Any  # a tf.Tensor or tf.Variable; TensorFlow ships no types
 class Scheme:
     """Defaults: plain data flow, no state of its own, asynchronous.
 
-    `worker` has: `params` (variable [P]), `gradient` (of the last step, [P]), `steps` (of this round), `index`,
-    and the scheme's local variables by name. `server` has: `center` (variable), `num_workers`, and the scheme's
+    `worker` has: `params` (variable [P]), `gradient` (of the last step, [P]; only if the period is one),
+    `steps` (of this round), and the scheme's local variables by name. `server` has: `center` (variable), `num_workers`, and the scheme's
     global variables by name.
     """
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import pickle
 import threading
 import time
 from collections import Counter
@@ -32,6 +33,7 @@ POLL_SECONDS = 0.01
 REPORT_SECONDS = 0.1
 END_MILLISECONDS = 500
 ROUNDS_PER_CALL = 8  # a call costs some RPCs of its own; unrolling rounds in it doubles the throughput at period 1
+LONG_RUN_ROUNDS = 500  # shorter runs do not earn back the time that the larger graph takes
 LONG_ROUND_SECONDS = 0.1  # longer rounds gain nothing from unrolling
 ALONE_STEPS = 64  # steps of a call without a ps
 
@@ -51,6 +53,18 @@ class Job:
     run_dir: Path | None = None
     evaluate_seconds: float = 0.2  # between two evaluations of the center
     schedule: Sequence[int] = ()  # threads only: whose round comes next
+    graph_file: Path | None = None  # where the chief leaves its graph for the other workers of this machine
+
+    @property
+    def rounds_per_call(self) -> int:
+        """How many rounds a call may hold."""
+        short = self.alone or self.schedule or self.steps < LONG_RUN_ROUNDS * self.scheme.period
+        return 1 if short else ROUNDS_PER_CALL
+
+    @property
+    def waits(self) -> bool:
+        """True if workers wait for each other at a barrier."""
+        return self.scheme.gate.synchronous and not self.alone
 
     @property
     def alone(self) -> bool:
@@ -59,18 +73,20 @@ class Job:
 
 
 class TaskGraph:
-    """The graph of one task: the global variables and the workers that live in it."""
+    """The graph of one task: the global variables, and the workers that live in it.
 
-    def __init__(self, job: Job, workers: list[int], model: FlatModel | None = None):
+    `ops` names everything that a session ever runs or feeds; what belongs to a worker is in `worker_ops[k]`.
+    """
+
+    def __init__(self, job: Job, workers: Sequence[int] = (), model: FlatModel | None = None):
         import tensorflow as tf
 
         from .parameter_server import ParameterServer
-        from .worker import Worker
 
         self.job = job
         self.model = model or FlatModel(job.recipe.build())
+        self.initial = self.model.pack(), self.model.pack_state()
         self.graph = tf.Graph()
-        gradient = tf.function(self.model.gradient, reduce_retracing=True)
         with self.graph.as_default():
             self.ps = ParameterServer(
                 job.scheme,
@@ -80,41 +96,98 @@ class TaskGraph:
                 devices=ps_devices(job.cluster, job.alone),
                 last_version=-(-job.steps // job.scheme.period),
             )
-            self.workers: dict[int, Worker] = {}
-            for k in workers:
-                device = worker_device(job.cluster, k)
-                with tf.device(device):
-                    source, structure = _source(job, k)
-                self.workers[k] = Worker(
-                    job.scheme, self.model, gradient, self.ps, k, device, source, structure
-                )
-            self._build()
+            self.ops = self._global_ops()
+            gradient = tf.function(self.model.gradient, reduce_retracing=True)
+            self.worker_ops = {k: self._worker_ops(k, gradient) for k in workers}
 
-    def _build(self) -> None:
-        """Everything that will ever be called: a graph cannot grow once sessions use it."""
+    def _global_ops(self) -> dict[str, Any]:
         import tensorflow as tf
 
-        def built(function: Callable[..., Any], *arguments: Any) -> Any:
-            return tf.function(function, autograph=False)(*arguments)
-
-        self.snapshot = built(self.ps.snapshot)
-        self.drain = built(self.ps.drain)
-        self.recorded = self.ps.records.size()
-        self.end = [queue.enqueue(True) for queue in self.ps.ends]
-        self.await_end = self.ps.ends[0].dequeue()
-        self.version = self.ps.read_version()
-        self.flag = tf.compat.v1.placeholder(tf.int32, [], name="flag")
-        with tf.device(self.ps.devices[0]):
-            self.set_ready, self.set_finished = (
-                tf.raw_ops.ResourceScatterUpdate(resource=v.handle, indices=self.flag, updates=True)
-                for v in (self.ps.ready, self.ps.finished)
+        ps = self.ps
+        with tf.device(ps.devices[0]):
+            # Fed with every call: it goes along with the call, where a constant of each worker's own graph would
+            # mean that no worker can use another's.
+            self.index = tf.compat.v1.placeholder_with_default(-1, [], name="index")
+            set_ready, set_finished = (
+                tf.raw_ops.ResourceScatterUpdate(resource=v.handle, indices=self.index, updates=True)
+                for v in (ps.ready, ps.finished)
             )
-        self.starts = {k: built(worker.start) for k, worker in self.workers.items()}
-        self.rounds: dict[tuple[int, int], tuple[Any, Any]] = {}
-        counts = (1,) if self.job.alone else (1, ROUNDS_PER_CALL)
-        for (k, worker), count in itertools.product(self.workers.items(), counts):
-            rows = tf.compat.v1.placeholder(tf.int32, [count, None, self.job.batch_size])
-            self.rounds[k, count] = rows, built(worker.rounds, rows)
+        ops = {
+            "index": self.index,
+            "initial_center": ps.initial_center,
+            "initial_state": ps.initial_state,
+            "initialize": ps.initialize,
+            "announce": ps.initialized.enqueue_many([tf.ones([ps.num_workers + 1], tf.bool)]),
+            "await_initialized": ps.initialized.dequeue(),
+            "go": ps.go.enqueue_many([tf.ones([ps.num_workers - 1], tf.bool)]),
+            "await_go": ps.go.dequeue(),
+            "set_ready": set_ready,
+            "set_finished": set_finished,
+            "ready": ps.ready.read_value(),
+            "finished": ps.finished.read_value(),
+            "version": ps.read_version(),
+            "recorded": ps.records.size(),
+            "drain": tf.function(ps.drain)(),
+            "end": tf.group(*(queue.enqueue(True) for queue in ps.ends)),
+            "await_end": ps.ends[0].dequeue(),
+            **tf.function(ps.snapshot)(),
+        }
+        if self.job.waits:
+            ops["arrived"] = ps.arrived.read_value()
+        return ops
+
+    def _worker_ops(self, k: int, gradient: Any) -> dict[str, Any]:
+        import tensorflow as tf
+
+        from .worker import Worker
+
+        job = self.job
+        device = worker_device(job.cluster, k)
+        with tf.device(device):
+            source, structure = _source(job, k)
+        seat = self.ps.seat(k, k if job.cluster.backend == "threads" else self.index)
+        worker = Worker(
+            job.scheme, self.model, gradient, self.ps, seat, f"worker_{k}", device, source, structure
+        )
+        ops = {"initialize": worker.initialize, "start": tf.function(worker.start, autograph=False)()}
+        ops |= {f"data_{i}": fed for i, fed in enumerate(source.fed)}
+        for count in {1, job.rounds_per_call}:
+            rows = tf.compat.v1.placeholder(tf.int32, [count, None, job.batch_size])
+            ops[f"rows_{count}"] = rows
+            ops[f"losses_{count}"] = tf.function(worker.rounds, autograph=False)(rows)
+        return ops
+
+    # A graph that one task has built serves all workers: building takes longer than everything else at the start.
+
+    def export(self, path: Path) -> None:
+        """Write the graph of worker 0 for `TaskGraph.load`."""
+        names = [{key: op.name for key, op in ops.items()} for ops in (self.ops, self.worker_ops[CHIEF])]
+        content = (self.graph.as_graph_def().SerializeToString(), names, self.initial)
+        path.with_suffix(".part").write_bytes(pickle.dumps(content))
+        path.with_suffix(".part").rename(path)
+
+    @classmethod
+    def load(cls, job: Job, worker: int, path: Path) -> TaskGraph:
+        """The graph of another worker, from what the chief has written."""
+        import tensorflow as tf
+
+        serialized, names, initial = pickle.loads(path.read_bytes())
+        definition = tf.compat.v1.GraphDef.FromString(serialized)
+        chief, own = (worker_device(job.cluster, k) for k in (CHIEF, worker))
+        for function in [definition, *definition.library.function]:
+            for node in function.node if function is definition else function.node_def:
+                node.device = node.device.replace(chief, own)
+                if node.name == "own_tokens":
+                    node.attr["shared_name"].s = f"token_{worker}".encode()
+        self = cls.__new__(cls)
+        self.job, self.initial, self.graph = job, initial, tf.Graph()
+        with self.graph.as_default():
+            tf.import_graph_def(definition, name="")
+            self.ops, mine = (
+                {key: self.graph.as_graph_element(name) for key, name in part.items()} for part in names
+            )
+        self.worker_ops = {worker: mine}
+        return self
 
 
 def _source(job: Job, worker: int) -> tuple[Any, Any]:
@@ -126,8 +199,15 @@ def _source(job: Job, worker: int) -> tuple[Any, Any]:
     if callable(job.train):
         dataset = job.train(tf.distribute.InputContext(job.cluster.workers, worker, job.cluster.workers))
         return Stream(dataset.repeat()), dataset.element_spec
+    return Shard(shard(job, worker), f"worker_{worker}"), job.train
+
+
+def shard(job: Job, worker: int) -> list[np.ndarray]:
+    """The arrays that a worker trains on."""
+    if callable(job.train):
+        return []
     rows = shard_rows(num_examples(job.train), worker, job.cluster.workers, job.seed)
-    return Shard([np.asarray(a)[rows] for a in leaves(job.train)], f"worker_{worker}"), job.train
+    return [array[rows] for array in leaves(job.train)]
 
 
 def plan(job: Job, worker: int) -> Iterator[np.ndarray]:
@@ -136,8 +216,7 @@ def plan(job: Job, worker: int) -> Iterator[np.ndarray]:
     if callable(job.train):
         stream: Iterator[np.ndarray] = itertools.repeat(np.zeros(job.batch_size, np.int32))
     else:
-        shard = num_examples(job.train) // job.cluster.workers
-        stream = batches(shard, job.batch_size, worker, job.seed)
+        stream = batches(num_examples(job.train) // job.cluster.workers, job.batch_size, worker, job.seed)
     steps = job.schedule.count(worker) * period if job.schedule else job.steps
     for start in range(0, steps, period):
         yield np.stack(list(itertools.islice(stream, min(period, steps - start))))
@@ -152,6 +231,16 @@ def wait_until(condition: Callable[[], bool], seconds: float, missing: Callable[
         time.sleep(POLL_SECONDS)
 
 
+def wait_for(session: Any, blocking: Any, seconds: float, missing: Callable[[], str]) -> None:
+    """Run an operation that blocks; `WaitTimeout` with what is missing after so many seconds."""
+    import tensorflow as tf
+
+    try:
+        session.run(blocking, options=tf.compat.v1.RunOptions(timeout_in_ms=round(seconds * 1000)))
+    except tf.errors.DeadlineExceededError:
+        raise WaitTimeout(f"waited {seconds:g} s for {missing()}") from None
+
+
 def absent(flags: np.ndarray) -> str:
     """The workers whose flag is not set, by name."""
     return ", ".join(f"worker {k}" for k in np.flatnonzero(~np.asarray(flags)))
@@ -162,34 +251,39 @@ class WorkerLoop:
 
     def __init__(self, session: Any, graph: TaskGraph, index: int, report: Report):
         self.session, self.graph, self.index, self.report = session, graph, index, report
-        self.job, self.worker = graph.job, graph.workers[index]
+        self.job, self.ops = graph.job, graph.ops | graph.worker_ops[index]
         self.wait_seconds = self.job.cluster.wait_seconds
         self.steps = self.rounds = 0
         self.losses: list[float] = []  # since the last report
         self.reported = time.monotonic()
         self.longest = 0.0  # seconds of the longest call
-        self.several = 1 if self.job.alone or self.job.schedule else ROUNDS_PER_CALL
-        self.call = {count: self._callable(count) for count in {1, self.several}}
+        self.call = {count: self._callable(count) for count in {1, self.job.rounds_per_call}}
 
     def prepare(self) -> None:
         """Local variables; then the chief makes the global ones, and everybody pulls."""
-        session, ps = self.session, self.graph.ps
-        session.run(self.worker.initialize, self.worker.source.feed)
+        arrays = {self.ops[f"data_{i}"]: array for i, array in enumerate(shard(self.job, self.index))}
+        self._run(self.graph.worker_ops[self.index]["initialize"], arrays)
         if self.index == CHIEF:
-            model = self.graph.model
-            feed = {ps.initial_center: model.pack(), ps.initial_state: model.pack_state()}
-            session.run(ps.initialize, feed)
-        wait_until(lambda: session.run(ps.is_initialized), self.wait_seconds, lambda: "the chief, worker 0")
-        session.run(self.graph.starts[self.index])
-        session.run(self.graph.set_ready, {self.graph.flag: self.index})
+            center, state = self.graph.initial
+            feed = {self.ops["initial_center"]: center, self.ops["initial_state"]: state}
+            self._run(self.graph.ops["initialize"], feed)
+            self._run("announce")
+        wait_for(self.session, self.ops["await_initialized"], self.wait_seconds, lambda: "the chief, worker 0")
+        self._run("start")
+        self._run("set_ready")
 
     def await_others(self) -> None:
-        """All workers start together, so that examples per second mean something."""
+        """All workers start together, so that examples per second mean something: the chief says when."""
+        if self.index == CHIEF:
+            wait_until(lambda: self._run("ready").all(), self.wait_seconds, lambda: absent(self._run("ready")))
+            self._run("go")
+        else:
+            wait_for(self.session, self.ops["await_go"], self.wait_seconds, lambda: absent(self._run("ready")))
 
-        def ready() -> np.ndarray:
-            return self.session.run(self.graph.ps.ready)
-
-        wait_until(lambda: bool(ready().all()), self.wait_seconds, lambda: absent(ready()))
+    def _run(self, fetch: Any, feed: dict[Any, Any] | None = None) -> Any:
+        """Run one operation of the graph as this worker."""
+        fetch = self.ops[fetch] if isinstance(fetch, str) else fetch
+        return self.session.run(fetch, {self.ops["index"]: self.index, **(feed or {})})
 
     def run(self, turn: Callable[[], None] = lambda: None) -> None:
         """All rounds; before each call, `turn()` may wait."""
@@ -207,8 +301,8 @@ class WorkerLoop:
             if self.rounds == 1:
                 self.report(event="first_update", worker=self.index)
             elif self.rounds == 2 and time.monotonic() - began < LONG_ROUND_SECONDS:
-                count = self.several
-        self.session.run(self.graph.set_finished, {self.graph.flag: self.index})
+                count = self.job.rounds_per_call
+        self._run("set_finished")
         self._progress()
         self.report(
             event="finished",
@@ -223,18 +317,17 @@ class WorkerLoop:
         """A function that runs `count` rounds in one call and returns their losses."""
         import tensorflow as tf
 
-        rows, losses = self.graph.rounds[self.index, count]
-        run = self.session.make_callable(losses, [rows], accept_options=True)
-        waits = self.job.scheme.gate.synchronous and not self.job.alone
+        rows, losses = self.ops[f"rows_{count}"], self.ops[f"losses_{count}"]
+        run = self.session.make_callable(losses, [rows, self.ops["index"]], accept_options=True)
 
         def call(batches: np.ndarray) -> np.ndarray:
             limit = self.wait_seconds + 2 * self.longest
-            options = tf.compat.v1.RunOptions(timeout_in_ms=round(limit * 1000)) if waits else None
+            options = tf.compat.v1.RunOptions(timeout_in_ms=round(limit * 1000)) if self.job.waits else None
             began = time.monotonic()
             try:
-                return run(batches, options=options)
+                return run(batches, self.index, options=options)
             except tf.errors.DeadlineExceededError:
-                missing = absent(self.session.run(self.graph.ps.arrived))
+                missing = absent(self._run("arrived"))
                 raise WaitTimeout(
                     f"worker {self.index} waited {limit:.0f} s at the barrier for {missing or 'the ps'}"
                 ) from None
@@ -248,7 +341,7 @@ class WorkerLoop:
         self.rounds += len(chunk)
         self.steps += sum(map(len, chunk))
         if not np.isfinite(losses).all():
-            version = self.session.run(self.graph.version)
+            version = self._run("version")
             bad = self.rounds - len(chunk) + int(np.flatnonzero(~np.isfinite(losses))[0])
             raise Diverged(
                 f"the loss of worker {self.index} became {losses[~np.isfinite(losses)][0]} in its round {bad}, "
@@ -277,12 +370,11 @@ class Evaluator:
 
     def follow(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """Evaluate now and then until all workers have finished (or `stopped()`), and once more then."""
-        ps, job = self.graph.ps, self.job
-        while not (self.session.run(ps.is_initialized) or stopped()):
-            time.sleep(POLL_SECONDS)
+        ops, job = self.graph.ops, self.job
+        wait_for(self.session, ops["await_initialized"], job.cluster.wait_seconds, lambda: "the chief, worker 0")
         due = 0.0
         while not stopped():
-            finished = bool(self.session.run(ps.finished).all())
+            finished = bool(self.session.run(ops["finished"]).all())
             if finished or time.monotonic() >= due:
                 began = time.monotonic()
                 snapshot = self._observe()
@@ -295,8 +387,9 @@ class Evaluator:
 
     def _observe(self) -> dict[str, Any]:
         """Read center and record, evaluate, report."""
-        snapshot = self.session.run(self.graph.snapshot)
-        self._count(self.session.run(self.graph.drain))
+        ops = self.graph.ops
+        snapshot = self.session.run({name: ops[name] for name in ("at", "center", "state")})
+        self._count(self.session.run(ops["drain"]))
         metrics: dict[str, float] = {}
         if self.job.test is not None:
             model = self.graph.model
@@ -306,7 +399,7 @@ class Evaluator:
             metrics = {f"test_{name}": float(value) for name, value in logs.items()}
         total = sum(self.staleness.values())
         self.metrics = {
-            "version": int(snapshot["version"]),
+            "version": int(snapshot["at"]),
             "examples": self._examples(),
             "staleness_mean": sum(t * n for t, n in self.staleness.items()) / max(1, total),
             "staleness_max": max(self.staleness, default=0),
@@ -354,7 +447,7 @@ class Evaluator:
             **self.metrics,
         )
         with contextlib.suppress(tf.errors.OpError):  # a ps may leave before it has answered
-            self.session.run(self.graph.end, options=tf.compat.v1.RunOptions(timeout_in_ms=END_MILLISECONDS))
+            self.session.run(self.graph.ops["end"], options=tf.compat.v1.RunOptions(timeout_in_ms=END_MILLISECONDS))
 
 
 # Processes: one task each.
@@ -410,14 +503,27 @@ def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> No
     loop.await_others()
     loop.run()
     if job.alone:  # this task is its own ps
-        session.run(graph.await_end)
+        session.run(graph.ops["await_end"])
+
+
+def _worker_graph(job: Job, index: int) -> TaskGraph:
+    """Built here, or taken over from the chief where there is a file for that."""
+    path = job.graph_file
+    if path is None or callable(job.train):
+        return TaskGraph(job, [index])
+    if index == CHIEF:
+        graph = TaskGraph(job, [CHIEF])
+        graph.export(path)
+        return graph
+    wait_until(path.exists, job.cluster.wait_seconds, lambda: "the graph that the chief, worker 0, builds")
+    return TaskGraph.load(job, index, path)
 
 
 def run_evaluator(job: Job, addresses: Addresses, index: int, report: Report) -> None:
     """Follow the center from outside the cluster, as a client of the first ps."""
     import tensorflow as tf
 
-    graph = TaskGraph(job, [])
+    graph = TaskGraph(job)
     host = addresses.ps[0] if not job.alone else addresses.worker[0]
     config = tf.compat.v1.ConfigProto(device_filters=["/job:worker/task:0" if job.alone else "/job:ps"])
     session = _session(f"grpc://{host}", graph.graph, config)
@@ -458,7 +564,7 @@ def run_threads(job: Job, report: Report, model: FlatModel | None = None) -> Eva
     for done, worker in enumerate(job.schedule, 1):
         turns[worker].release()
         wait_until(
-            lambda: bool(failures) or session.run(graph.recorded) >= done,
+            lambda: bool(failures) or session.run(graph.ops["recorded"]) >= done,
             job.cluster.wait_seconds,
             lambda: f"worker {worker}, turn {done} of the schedule",
         )

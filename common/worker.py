@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from .gates import Alone
 from .models import FlatModel
-from .parameter_server import ParameterServer
+from .parameter_server import ParameterServer, Seat
 from .scheme import Scheme
 
 
@@ -18,13 +18,11 @@ class Shard:
     """Batches from arrays kept on the worker's device; a batch is named by its rows."""
 
     def __init__(self, arrays: Sequence[np.ndarray], prefix: str):
-        self.arrays = [np.asarray(a) for a in arrays]
-        self.fed = [tf.compat.v1.placeholder(a.dtype, a.shape) for a in self.arrays]
+        self.fed = [tf.compat.v1.placeholder(a.dtype, a.shape) for a in arrays]
         self.variables = [
             tf.Variable(fed, trainable=False, name=f"{prefix}_data_{i}") for i, fed in enumerate(self.fed)
         ]
         self.initialize = tf.group(*(v.initializer for v in self.variables))
-        self.feed = dict(zip(self.fed, self.arrays, strict=True))
 
     def batch(self, rows: Any) -> list[Any]:
         """The examples in those rows."""
@@ -37,7 +35,7 @@ class Stream:
     def __init__(self, dataset: Any):
         self.iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
         self.initialize = self.iterator.initializer
-        self.feed: dict[Any, Any] = {}
+        self.fed: list[Any] = []
 
     def batch(self, rows: Any) -> list[Any]:
         """The next batch."""
@@ -46,9 +44,9 @@ class Stream:
 
 
 class Worker:
-    """The local variables of worker `index`, and its round, built into the current graph.
+    """The local variables of one worker, and its round, built into the current graph.
 
-    Algorithms see `params`, `gradient`, `steps`, `index` and the scheme's local variables by name.
+    Algorithms see `params`, `gradient`, `steps` and the scheme's local variables by name.
     """
 
     def __init__(
@@ -57,16 +55,16 @@ class Worker:
         model: FlatModel,
         gradient: Any,
         ps: ParameterServer,
-        index: int,
+        seat: Seat,
+        name: str,
         device: str,
         source: Shard | Stream,
         structure: Any,
     ):
-        self.scheme, self.model, self.ps, self.index, self.device = scheme, model, ps, index, device
+        self.scheme, self.model, self.ps, self.seat, self.device = scheme, model, ps, seat, device
         self.source, self.structure, self._gradient_function = source, structure, gradient
         self.gradient: Any = None
         self.steps: Any = None
-        name = f"worker_{index}"
         with tf.device(device):
             if isinstance(scheme.gate, Alone):
                 self.params = ps.slices[0].center
@@ -77,7 +75,7 @@ class Worker:
             vars(self).update(self.slots)
             self.state = tf.Variable(model.pack_state(), name=f"{name}_state")
             self.private = [
-                tf.Variable(np.asarray(v.value) + np.asarray(index, v.dtype), name=f"{name}_private_{i}")
+                tf.Variable(np.asarray(v.value) + tf.cast(seat.index, v.dtype), name=f"{name}_private_{i}")
                 for i, v in enumerate(model.private)
             ]
             local = [*self.slots.values(), self.state, *self.private]
@@ -89,7 +87,7 @@ class Worker:
         """First pull: the local variables become twins of the global ones."""
         if not isinstance(self.scheme.gate, Alone):
             with tf.device(self.device):
-                center = self.ps.pull(self.index)
+                center = self.ps.pull(self.seat)
                 self.params.assign(center)
                 for name, value in self.scheme.local_variables(center).items():
                     self.slots[name].assign(value)
@@ -113,7 +111,7 @@ class Worker:
         self.steps = tf.shape(rows)[0]
         if isinstance(scheme.gate, Alone):
             total = self._local_steps(rows)
-            self.ps.record(self.ps.read_version(), self.index, 0, accepted=True)
+            self.ps.record(self.ps.read_version(), self.seat, 0, accepted=True)
             self.ps.count_updates(self.steps)
         elif scheme.exchange_first:
             total, gradient = self._gradient(rows[0])  # at the parameters before the exchange
@@ -125,12 +123,12 @@ class Worker:
             total = self._local_steps(rows)
             self._exchange()
         if self.model.state_size:
-            self.ps.store_state(self.index, self.state.read_value())
+            self.ps.store_state(self.seat, self.state.read_value())
         return total / tf.cast(self.steps, tf.float32)
 
     def _exchange(self) -> None:
         message = tf.convert_to_tensor(self.scheme.message(self))
-        self.scheme.adopt(self, self.scheme.gate.exchange(self.ps, self.index, message))
+        self.scheme.adopt(self, self.scheme.gate.exchange(self.ps, self.seat, message))
 
     def _local_steps(self, rows: Any) -> Any:
         """One local step for each of `rows`; returns the sum of the losses."""
