@@ -493,7 +493,7 @@ def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> No
     import tensorflow as tf
 
     server = tf.distribute.Server(addresses.as_dict(), "worker", index, config=_config(job, 2))
-    graph = TaskGraph(job, [index])
+    graph = _worker_graph(job, index)
     config = _config(job, 2)
     config.device_filters.extend(["/job:ps", f"/job:worker/task:{index}"])
     session = _session(server.target, graph.graph, config)

@@ -1,0 +1,182 @@
+"""What the throughput benchmark compares with, each in processes of its own:
+
+    python -m distsgd.benchmarks.peers single MODEL SECONDS     one process, all cores, the loop inside the graph
+    python -m distsgd.benchmarks.peers pss MODEL SECONDS        ParameterServerStrategy, 1 ps + 2 workers
+
+Both print one line of JSON: {"rate": steps per second, "network": ...}. Variables are per layer and the step is
+written with plain operations, without Keras, which only adds to the time of either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..common.data import synthetic
+from ..common.isolation import enter_private_network
+
+WORKERS = 2
+BATCH = 64
+EXAMPLES = 4096
+LEARNING_RATE = 0.01  # nothing is learnt here; it only must not diverge
+WARM_SECONDS = 1.0
+PR_SET_PDEATHSIG = 1
+
+# Units of each layer, inputs first.
+LAYERS = {"small": (64, 128, 10), "medium": (784, 1024, 1024, 10)}
+
+
+def variables(units: tuple[int, ...]) -> list[Any]:
+    """Weights and biases of each layer."""
+    import tensorflow as tf
+
+    tf.random.set_seed(0)
+    made = []
+    for inputs, outputs in zip(units[:-1], units[1:], strict=True):
+        made.append(tf.Variable(tf.random.normal([inputs, outputs], stddev=inputs**-0.5)))
+        made.append(tf.Variable(tf.zeros([outputs])))
+    return made
+
+
+def step(params: list[Any], x: Any, y: Any) -> None:
+    """One step of SGD on one batch."""
+    import tensorflow as tf
+
+    values = [p.read_value() for p in params]  # one read each: on a ps, every further one is one more transfer
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        for layer in range(0, len(values), 2):
+            x = tf.matmul(x if layer == 0 else tf.tanh(x), values[layer]) + values[layer + 1]
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, x))
+    for variable, gradient in zip(params, tape.gradient(loss, values), strict=True):
+        variable.assign_sub(LEARNING_RATE * gradient)
+
+
+def rate_of(run: Callable[[int], None], seconds: float) -> float:
+    """Steps per second of `run(steps)`, after a warm-up which also tells how many steps to take."""
+    run(20)
+    steps, began = 0, time.perf_counter()
+    while time.perf_counter() - began < WARM_SECONDS:
+        run(50)
+        steps += 50
+    steps = max(50, round(seconds * steps / (time.perf_counter() - began)))
+    began = time.perf_counter()
+    run(steps)
+    return steps / (time.perf_counter() - began)
+
+
+def single(model: str, seconds: float) -> dict[str, Any]:
+    """The limit of one process: batches are gathered and steps are looped over inside one graph call."""
+    import tensorflow as tf
+
+    x, y = (tf.constant(a) for a in synthetic(examples=EXAMPLES, features=LAYERS[model][0]).train)
+    params = variables(LAYERS[model])
+
+    @tf.function
+    def run(steps: Any) -> None:
+        for _ in tf.range(steps):
+            rows = tf.random.uniform([BATCH], maxval=EXAMPLES, dtype=tf.int32)
+            step(params, tf.gather(x, rows), tf.gather(y, rows))
+
+    return {"rate": rate_of(lambda steps: run(tf.constant(steps)), seconds), "network": "none"}
+
+
+def pss(model: str, seconds: float) -> dict[str, Any]:
+    """`ParameterServerStrategy` with `ClusterCoordinator`: a full queue of single steps, then one join."""
+    network = "open"
+    with contextlib.suppress(OSError):
+        enter_private_network()
+        network = "private"
+    with servers() as spec:
+        import tensorflow as tf
+
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec(spec), rpc_layer="grpc"
+        )
+        strategy = tf.distribute.ParameterServerStrategy(resolver)
+        coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        with strategy.scope():
+            params = variables(LAYERS[model])
+        data = synthetic(examples=EXAMPLES, features=LAYERS[model][0]).train
+
+        def batches() -> Any:
+            dataset = tf.data.Dataset.from_tensor_slices(data).shuffle(EXAMPLES).repeat()
+            return dataset.batch(BATCH, drop_remainder=True).prefetch(8)
+
+        feed = iter(coordinator.create_per_worker_dataset(batches))
+
+        @tf.function
+        def train(iterator: Any) -> None:
+            x, y = next(iterator)
+            step(params, x, y)
+
+        def run(steps: int) -> None:
+            for _ in range(steps):
+                coordinator.schedule(train, args=(feed,))
+            coordinator.join()
+
+        return {"rate": rate_of(run, seconds), "network": network}
+
+
+@contextlib.contextmanager
+def servers() -> Iterator[dict[str, list[str]]]:
+    """The servers of one ps and two workers as processes; they are gone at the end, whatever happens."""
+    spec = free_addresses()
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for job, hosts in spec.items():
+            for index in range(len(hosts)):
+                command = [sys.executable, "-m", __spec__.name, "server", json.dumps(spec), job, str(index)]
+                started.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr))
+        yield spec
+    finally:
+        for process in started:
+            process.kill()
+        for process in started:
+            process.wait()
+
+
+def free_addresses() -> dict[str, list[str]]:
+    """A free port of this machine for each server."""
+    with contextlib.ExitStack() as held:
+        ports = []
+        for _ in range(1 + WORKERS):
+            holder = held.enter_context(socket.socket())
+            holder.bind(("127.0.0.1", 0))
+            ports.append(f"127.0.0.1:{holder.getsockname()[1]}")
+    return {"ps": ports[:1], "worker": ports[1:]}
+
+
+def serve(spec: dict[str, list[str]], job: str, index: int) -> None:
+    """Be one server until killed, at the latest when the coordinator ends."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return
+    import tensorflow as tf
+
+    tf.distribute.Server(spec, job_name=job, task_index=index, protocol="grpc").join()
+
+
+def main() -> None:
+    """Entry point of the processes above."""
+    role, *rest = sys.argv[1:]
+    if role == "server":
+        serve(json.loads(rest[0]), rest[1], int(rest[2]))
+        return
+    result = {"single": single, "pss": pss}[role](rest[0], float(rest[1]))
+    print(json.dumps(result), flush=True)
+    os._exit(0)  # the coordinator's threads would wait for servers that have gone
+
+
+if __name__ == "__main__":
+    main()

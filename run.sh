@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Sets up .venv on first use, then passes its arguments to the console script `distsgd`.
+#   bash run.sh downpour        train        bash run.sh --help      what else there is
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+find_python() {  # the first installed Python that TensorFlow supports
+    local python
+    for python in python3 python3.13 python3.12 python3.11; do
+        if "$python" -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then
+            command -v "$python"
+            return
+        fi
+    done
+    echo "error: TensorFlow needs Python 3.11, 3.12 or 3.13, with its venv module; none was found on the PATH." >&2
+    exit 2
+}
+
+install() {  # from pinned versions; the stamp is written last, so an interrupted set-up is done again
+    echo "Setting up .venv (once; TensorFlow is large) ..." >&2
+    if command -v uv >/dev/null; then
+        uv venv --quiet --allow-existing --python "$1" .venv
+        uv pip install --quiet --python .venv/bin/python --constraint constraints.txt --editable . --group dev
+    else
+        "$1" -m venv .venv
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+            --constraint constraints.txt --editable . --group dev
+    fi
+    pins >.venv/pins
+}
+
+pins() { cat constraints.txt pyproject.toml; }
+
+if ! pins | cmp --silent - .venv/pins; then
+    python=$(find_python)
+    install "$python" >&2
+fi
+exec .venv/bin/distsgd "$@"

@@ -1,0 +1,51 @@
+import os
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import pytest
+from distsgd.common import keep_warm
+from distsgd.common.errors import UserError
+
+
+def children() -> set[int]:
+    """Processes started by this one, and theirs, that are still there (zombies apart)."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if fields[0] != "Z":
+            parents[int(stat.parent.name)] = int(fields[1])
+    found = {os.getpid()}
+    while new := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= new
+    return found - {os.getpid()}
+
+
+@pytest.fixture(scope="session")
+def warm():
+    """One fork server for all runs of the session: TensorFlow is imported once."""
+    with keep_warm("auto"):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left():
+    """The suite leaves no process behind."""
+    yield
+    import multiprocessing.resource_tracker as tracker
+
+    left = children() - {getattr(tracker._resource_tracker, "_pid", None)}
+    assert not left, f"processes left: {left}"
+
+
+@pytest.fixture(scope="session")
+def private_network() -> bool:
+    """Whether this machine allows private networks."""
+    try:
+        with keep_warm("require"):
+            return True
+    except UserError:
+        return False

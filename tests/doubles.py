@@ -1,0 +1,60 @@
+"""Algorithms that are broken on purpose: what the replay must catch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from distsgd.algorithms import AsyncSGD
+from distsgd.common.gates import Async, Unlocked, _fold
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowAsyncSGD(AsyncSGD):
+    """Correct, but it reads, thinks for a while and writes: harmless under the lock, fatal without."""
+
+    def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
+        import tensorflow as tf
+
+        before = server.center.read_value()
+        thought = tf.ones([128, 128]) * before[0]
+        for _ in range(8):
+            thought = tf.matmul(thought, tf.zeros([128, 128])) + before[0]
+        server.center.assign(before - self.learning_rate * message + 0 * thought[0, 0])
+        return server.center
+
+
+@dataclass(frozen=True)
+class EarlyUnlock(Async):
+    """Releases the lock before the update instead of after it."""
+
+    def exchange(self, ps: Any, seat: Any, message: Any) -> Any:
+        import tensorflow as tf
+
+        parts = ps.receive(message)
+        with ps.lock(after=parts) as held:
+            ps.read_version()
+        with tf.control_dependencies([held.released]):
+            return ps.concat(_fold(ps, seat, parts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoLock(SlowAsyncSGD):
+    @property
+    def gate(self) -> Unlocked:
+        return Unlocked()
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnlockedEarly(SlowAsyncSGD):
+    @property
+    def gate(self) -> EarlyUnlock:
+        return EarlyUnlock()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaisesInWorker(AsyncSGD):
+    """A bug in the worker's part."""
+
+    def message(self, worker: Any) -> Any:
+        raise RuntimeError("a bug in the message")

@@ -1,0 +1,158 @@
+"""Runs of the code under test, in a form that the NumPy reference can replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import reference
+from distsgd.algorithms import AEASGD, Downpour, DownpourEasy, Serial, SyncSGD
+from distsgd.common import Cluster
+from distsgd.common.data import load, shard_rows
+from distsgd.common.models import FlatModel, ModelRecipe
+from distsgd.common.scheme import Scheme
+from distsgd.common.tasks import plan
+from distsgd.common.training import describe, make_job, run
+
+DIGITS = load("digits")
+HIDDEN = (32, 16)  # layers of three different shapes
+
+
+@dataclass
+class Recorded:
+    """A finished run: where it started, what happened in which order, where it ended."""
+
+    scheme: Scheme
+    workers: int
+    steps: int
+    start: np.ndarray
+    trace: dict[str, np.ndarray]
+    center: np.ndarray
+    gradient: reference.Gradient
+    result: dict[str, Any]
+
+    @property
+    def order(self) -> list[int]:
+        return self.trace["worker"].tolist()
+
+    def replay(self) -> np.ndarray:
+        """The center at the end by the paper's equations in the recorded order, float64."""
+        return replay(self.scheme, self.start, self.gradient, self.trace, self.workers, self.steps)
+
+    def error(self) -> float:
+        """Relative distance between the replay and the run."""
+        return float(np.linalg.norm(self.replay() - self.center) / np.linalg.norm(self.center))
+
+
+def replay(scheme: Any, start, gradient, trace, workers: int, steps: int) -> np.ndarray:
+    order = trace["worker"].tolist()
+    if isinstance(scheme, Serial):
+        return reference.serial(start, gradient, steps, eta=scheme.learning_rate)[-1]
+    if isinstance(scheme, SyncSGD):
+        pulled = (trace["version"] - trace["staleness"]).tolist()
+        path, kept = reference.sync_sgd(
+            start,
+            gradient,
+            list(zip(order, pulled, strict=True)),
+            workers,
+            eta=scheme.learning_rate,
+            updates=steps,
+            backup=scheme.backup_workers,
+        )
+        assert kept == trace["accepted"].astype(bool).tolist()
+        return path[-1]
+    if isinstance(scheme, AEASGD):
+        return reference.aeasgd(
+            start,
+            gradient,
+            order,
+            workers,
+            eta=scheme.learning_rate,
+            alpha=scheme.beta / workers,
+            period=scheme.period,
+            steps=steps,
+        )[-1]
+    if isinstance(scheme, Downpour | DownpourEasy):
+        adagrad = {}
+        if isinstance(scheme, Downpour):
+            adagrad = {"gamma": scheme.server_learning_rate, "accumulator": scheme.initial_accumulator}
+        return reference.downpour(
+            start, gradient, order, workers, eta=scheme.learning_rate, period=scheme.period, steps=steps, **adagrad
+        )[-1]
+    return reference.async_sgd(start, gradient, order, workers, eta=scheme.learning_rate)[-1]
+
+
+def record(
+    scheme: Scheme,
+    run_dir: Path,
+    *,
+    workers: int = 3,
+    ps: int = 1,
+    backend: Any = "processes",
+    steps: int = 120,
+    batch_size: int = 16,
+    seed: int = 0,
+    schedule: Sequence[int] = (),
+    hidden: Sequence[int] = HIDDEN,
+    wait_seconds: float = 30,
+) -> Recorded:
+    """Train a tanh network on digits, and keep everything that a replay needs."""
+    model = "mlp:hidden=" + "-".join(map(str, hidden))
+    recipe = ModelRecipe.named(model, (64,), 10, seed)
+    keras_model = recipe.build()
+    start = FlatModel(keras_model).pack().astype(np.float64)
+    job = make_job(
+        scheme,
+        recipe,
+        DIGITS.train,
+        None,
+        Cluster.local(workers, ps=ps, backend=backend, wait_seconds=wait_seconds),
+        epochs=1,
+        steps=steps,
+        batch_size=batch_size,
+        seed=seed,
+        run_dir=run_dir,
+        schedule=schedule,
+    )
+    in_process = keras_model if backend == "threads" else None
+    log, error = run(job, describe(job, "digits", model), verbose=False, model=in_process)
+    result = log.finish(error)
+    if error is not None:
+        raise error
+    with np.load(run_dir / "trace.npz") as file:
+        trace = dict(file)
+    with np.load(run_dir / "center.npz") as file:
+        center = file["center"]
+    gradient = network_gradient(job, [64, *hidden, 10])
+    return Recorded(scheme, workers, job.steps, start, trace, center, gradient, result)
+
+
+def network_gradient(job: Any, sizes: Sequence[int]) -> reference.Gradient:
+    """The gradient of worker k's t-th batch of a job on digits."""
+    x, y = DIGITS.train
+    by_rows = reference.mlp_gradient(x, y, sizes)
+    workers = job.cluster.workers
+    shards = [shard_rows(len(x), k, workers, job.seed) for k in range(workers)]
+    rows = [np.concatenate([np.zeros((0, job.batch_size), np.int32), *plan(job, k)]) for k in range(workers)]
+    return lambda params, k, t: by_rows(params, shards[k][rows[k][t]])
+
+
+# Problems small enough to be solved by hand, as Keras models: the "prediction" is the parameters themselves.
+
+
+def quadratic(start: Sequence[float], curvature: float = 1.0) -> Any:
+    """A Keras model whose loss is h/2 |x|², whatever the data."""
+    import keras
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(len(start), use_bias=False)])
+    model.compile(loss=lambda y, p: curvature / 2 * keras.ops.sum(p * p, axis=-1))
+    model.layers[0].kernel.assign(np.asarray(start, np.float32)[None])
+    return model
+
+
+ONES = (np.ones((64, 1), np.float32), np.zeros((64, 1), np.float32))
+
+Check = Callable[[Recorded], None]
