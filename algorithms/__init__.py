@@ -13,4 +13,14 @@ SCHEMES: dict[str, type[Scheme]] = {
     scheme.name: scheme for scheme in (Serial, AsyncSGD, Hogwild, Downpour, DownpourEasy, SyncSGD, AEASGD)
 }
 
-__all__ = ["AEASGD", "SCHEMES", "AsyncSGD", "Downpour", "DownpourEasy", "Hogwild", "Scheme", "Serial", "SyncSGD"]
+__all__ = [
+    "AEASGD",
+    "SCHEMES",
+    "AsyncSGD",
+    "Downpour",
+    "DownpourEasy",
+    "Hogwild",
+    "Scheme",
+    "Serial",
+    "SyncSGD",
+]

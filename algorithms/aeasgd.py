@@ -47,20 +47,20 @@ class AEASGD(Scheme):
             positive(beta=self.beta)
 
     def local_step(self, worker: Any, gradient: Any) -> None:
-        """x ← x − η g."""
+        """X ← x − η g."""
         sgd(worker.params, gradient, self.learning_rate)
 
     def message(self, worker: Any) -> Any:
-        """x."""
+        """X."""
         return worker.params
 
     def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
-        """e = α (x − θ),  θ ← θ + e;  the reply is e."""
+        """E = α (x − θ),  θ ← θ + e;  the reply is e."""
         moving_rate = self.beta / server.num_workers
         force = moving_rate * (message - server.center)
         server.center.assign_add(force)
         return force
 
     def adopt(self, worker: Any, reply: Any) -> None:
-        """x ← x − e."""
+        """X ← x − e."""
         worker.params.assign_sub(reply)

@@ -56,7 +56,7 @@ class Downpour(Scheme):
         return {"squares": 0 * center + self.initial_accumulator}
 
     def local_step(self, worker: Any, gradient: Any) -> None:
-        """x ← x − η g,  A ← A + g."""
+        """X ← x − η g,  A ← A + g."""
         sgd(worker.params, gradient, self.learning_rate)
         worker.accumulated.assign_add(gradient)
 
@@ -70,6 +70,6 @@ class Downpour(Scheme):
         return server.center
 
     def adopt(self, worker: Any, reply: Any) -> None:
-        """x ← θ,  A ← 0."""
+        """X ← θ,  A ← 0."""
         worker.params.assign(reply)
         worker.accumulated.assign(0 * reply)

@@ -43,7 +43,7 @@ class DownpourEasy(Scheme):
         return {"accumulated": 0 * params}
 
     def local_step(self, worker: Any, gradient: Any) -> None:
-        """x ← x − η g,  A ← A + g."""
+        """X ← x − η g,  A ← A + g."""
         sgd(worker.params, gradient, self.learning_rate)
         worker.accumulated.assign_add(gradient)
 
@@ -57,6 +57,6 @@ class DownpourEasy(Scheme):
         return server.center
 
     def adopt(self, worker: Any, reply: Any) -> None:
-        """x ← θ,  A ← 0."""
+        """X ← θ,  A ← 0."""
         worker.params.assign(reply)
         worker.accumulated.assign(0 * reply)

@@ -42,6 +42,6 @@ class Hogwild(Scheme):
         return Unlocked()
 
     def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
-        """x ← x − η g."""
+        """X ← x − η g."""
         sgd(server.center, message, self.learning_rate)
         return server.center

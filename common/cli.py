@@ -82,7 +82,11 @@ def dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         return overview()
     command, *rest = arguments
-    commands: dict[str, Callable[[list[str]], int]] = {"list": catalogue, "test": test, "throughput": throughput}
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "list": catalogue,
+        "test": test,
+        "throughput": throughput,
+    }
     if command in commands:
         return commands[command](rest)
     if command in SCHEMES:
@@ -123,6 +127,17 @@ def catalogue(arguments: list[str]) -> int:
         table.add_row(name, timing(scheme), scheme.idea, scheme.paper)
     Console(highlight=False).print(table)
     return 0
+
+
+def readme_table() -> str:
+    """The catalogue as the README shows it."""
+    from ..algorithms import SCHEMES
+
+    rows = [
+        f"| [`{name}`](algorithms/{name}.py) | {timing(scheme)} | {scheme.idea} | {scheme.paper} |"
+        for name, scheme in SCHEMES.items()
+    ]
+    return "\n".join(["| algorithm | timing | idea | paper |", "|---|---|---|---|", *rows])
 
 
 def timing(scheme: type[Scheme]) -> str:

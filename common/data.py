@@ -20,8 +20,8 @@ class Dataset:
     """Arrays whose first axis counts examples; x and y may be nested (tuples, dicts) as Keras takes them."""
 
     train: tuple[Any, ...]  # (x, y) or (x, y, sample_weight)
-    test: Any = None  # (x, y), or a tf.data.Dataset of batches, or None
-    classes: int | None = None
+    test: tuple[Any, ...]
+    classes: int
 
 
 def digits() -> Dataset:

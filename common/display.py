@@ -43,7 +43,7 @@ class Display:
         if kind == "network":
             self._network(event["state"])
         elif kind == "started":
-            self.tasks = {name: "starting" for name in event["pids"]}
+            self.tasks = dict.fromkeys(event["pids"], "starting")
         elif kind == "worker":
             self.began = self.began or time.monotonic()
             self.steps[event["worker"]] = event["steps"]

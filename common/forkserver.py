@@ -94,9 +94,7 @@ class Server:
                 hosts[job_name].append(f"127.0.0.1:{holder.getsockname()[1]}")
         return Addresses(**hosts)
 
-    def become(
-        self, job_name: str, index: int, parts: tuple[Any, ...], addresses: Addresses, logs: Path
-    ) -> None:
+    def become(self, job_name: str, index: int, parts: tuple[Any, ...], addresses: Addresses, logs: Path) -> None:
         """The life of a child: one task, from here to its end. Never returns."""
         code = 1
         try:

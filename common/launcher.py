@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from .cluster import Isolation
 from .data import is_arrays
-from .errors import Diverged, DistsgdError, TaskFailed, TaskLost, UserError, WaitTimeout
+from .errors import DistsgdError, Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
 from .forkserver import EVENT_BYTES
 
 if TYPE_CHECKING:
@@ -147,7 +147,10 @@ def launch(job: Job, run_dir: Path, on_event: OnEvent) -> None:
     """
     logs = run_dir / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    with fork_server(job.cluster.isolation) as server, tempfile.TemporaryDirectory(dir=server.folder.name) as scratch:
+    with (
+        fork_server(job.cluster.isolation) as server,
+        tempfile.TemporaryDirectory(dir=server.folder.name) as scratch,
+    ):
         job = replace(job, graph_file=Path(scratch) / "worker.graph")
         on_event({"event": "network", "state": server.network})
         with written(job, Path(scratch)) as path:
@@ -195,6 +198,7 @@ class Supervision:
     def __init__(self, server: ForkServer, tasks: set[str], logs: Path, on_event: OnEvent):
         self.server, self.alive, self.logs, self.on_event = server, tasks, logs, on_event
         self.failure: DistsgdError | None = None
+        self.provisional = False  # the failure may be a consequence of one that is not known yet
         self.deadline: float | None = None  # when to stop waiting for the rest
 
     def run(self) -> None:
@@ -234,8 +238,6 @@ class Supervision:
         if self.failure is None or (self.provisional and final and not isinstance(failure, TaskFailed)):
             self.failure, self.provisional = failure, not final
             self.deadline = time.monotonic() + (0 if final else CAUSE_SECONDS)
-
-    provisional = False
 
     def log_of(self, task: Any) -> str:
         """Where the log of a task is, and how it ends."""

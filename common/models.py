@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +36,9 @@ class FlatModel:
         others = model.non_trainable_variables
         self.averaged = [v for v in others if str(v.dtype) == "float32"]
         self.private = [v for v in others if str(v.dtype) != "float32"]
+        # As arrays from the start: inside a graph Keras' variables cannot be read.
+        self.initial_state = self.pack_state()
+        self.initial_private = [np.asarray(v.value) for v in self.private]
         self.shapes = [tuple(v.shape) for v in self.trainable]
         self.size = sum(int(np.prod(shape)) for shape in self.shapes)
         self.state_size = sum(int(np.prod(v.shape)) for v in self.averaged)
@@ -87,9 +92,7 @@ class FlatModel:
             ]
             with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
                 y_pred = self.model(x, training=True)
-                loss = self.model.compute_loss(
-                    x=x, y=y, y_pred=y_pred, sample_weight=weight[0] if weight else None
-                )
+                loss = self.model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=weight[0] if weight else None)
         gradients = tape.gradient(loss, parts, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         gradient = tf.concat([tf.reshape(g, [-1]) for g in gradients], 0)
         after = [tf.reshape(scope.get_current_value(v), [-1]) for v in self.averaged]
@@ -123,7 +126,9 @@ class ModelRecipe:
         import keras
 
         FlatModel(model)  # says what is wrong with it, if anything is
-        config = keras.saving.serialize_keras_object(model)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # lambdas are unsafe in a file; this goes from memory to memory
+            config = keras.saving.serialize_keras_object(model)
         objects = _custom_objects(model)
         weights = [np.asarray(v.value) for v in model.variables]
 
@@ -142,6 +147,8 @@ class ModelRecipe:
     def named(cls, text: str, shape: tuple[int, ...], classes: int, seed: int) -> ModelRecipe:
         """The recipe of a model by name, for inputs of `shape`."""
         name, options = parse("model", text, MODELS)
+        if name == "cnn":
+            image_side(shape)
 
         def build() -> Any:
             import keras
@@ -171,7 +178,8 @@ def _custom_objects(model: Any) -> dict[str, Any]:
     for layer in [model, *model._flatten_layers()]:
         visit(layer)
         for value in vars(layer).values():
-            if callable(value) and not isinstance(value, type) and hasattr(value, "__module__"):
+            # Functions (activations) and objects (initializers); not Keras' wrappers of the layer's own methods.
+            if (inspect.isfunction(value) and not hasattr(value, "__wrapped__")) or hasattr(value, "get_config"):
                 visit(value)
     config = getattr(model, "_compile_config", None)
     for value in getattr(config, "config", {}).values():
@@ -198,14 +206,20 @@ def mlp(shape: tuple[int, ...], classes: int, *, hidden: tuple[int, ...] = (128,
     return keras.Sequential([keras.Input(shape), layers.Flatten(), *inner, layers.Dense(classes)])
 
 
+def image_side(shape: tuple[int, ...]) -> int:
+    """Pixels on a side of an image, which may be given as a flat vector."""
+    side = round(shape[0] ** 0.5) if len(shape) == 1 else shape[0]
+    if len(shape) not in (1, 3) or (len(shape) == 1 and side * side != shape[0]):
+        raise UserError(f"model cnn needs images, or vectors of a square length. Received: shape {shape}")
+    return side
+
+
 def cnn(shape: tuple[int, ...], classes: int, *, filters: int = 16) -> Any:
     """Two convolutions and a linear layer; flat inputs are taken as square images."""
     import keras
 
     layers = keras.layers
-    side = round(shape[0] ** 0.5)
-    if len(shape) == 1 and side * side != shape[0]:
-        raise UserError(f"model cnn needs images, or vectors of a square length. Received: shape {shape}")
+    side = image_side(shape)
     image = [layers.Reshape((side, side, 1))] if len(shape) == 1 else []
     return keras.Sequential(
         [

@@ -10,12 +10,10 @@ from typing import Any
 
 
 def sgd(variable: Any, gradient: Any, learning_rate: Any) -> None:
-    """x <- x - eta g."""
+    """X <- x - eta g."""
     import tensorflow as tf
 
-    tf.raw_ops.ResourceApplyGradientDescent(
-        var=variable.handle, alpha=learning_rate, delta=gradient, use_locking=True
-    )
+    tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=learning_rate, delta=gradient, use_locking=True)
 
 
 def adagrad(variable: Any, squares: Any, gradient: Any, learning_rate: Any) -> None:

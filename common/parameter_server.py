@@ -97,9 +97,7 @@ class ParameterServer:
             self.mutex = tf.raw_ops.MutexV2(shared_name="lock", name="lock")
             self.initialized, self.go = queue("initialized"), queue("go")
             self.records = queue("records", shape=[len(RECORD)], dtype=tf.int64)
-        self.slices = [
-            self._slice(i, part) for i, part in enumerate(tf.split(self.initial_center, self.sizes))
-        ]
+        self.slices = [self._slice(i, part) for i, part in enumerate(tf.split(self.initial_center, self.sizes))]
         self.ends = []
         for index, device in enumerate(self.devices):
             with tf.device(device):

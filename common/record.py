@@ -1,13 +1,13 @@
 """The record of a run: its folder, with configuration, metrics, result and plot.
 
-    runs/<algorithm>/<time>-<id>/
-        config.json     what was asked for
-        metrics.jsonl   a line for each report of a worker ("worker") and each evaluation of the center ("center")
-        result.json     how it ended; written after a failure too
-        plot.png        loss and accuracy over time
-        trace.npz       every event on the parameter server, in order
-        center.npz      the center as one flat vector; model.keras: the same as a Keras model
-        logs/           what each task printed
+runs/<algorithm>/<time>-<id>/
+    config.json     what was asked for
+    metrics.jsonl   a line for each report of a worker ("worker") and each evaluation of the center ("center")
+    result.json     how it ended; written after a failure too
+    plot.png        loss and accuracy over time
+    trace.npz       every event on the parameter server, in order
+    center.npz      the center as one flat vector; model.keras: the same as a Keras model
+    logs/           what each task printed
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RunRecord:
             if (run_dir / "result.json").exists():
                 raise UserError(f"the run directory already holds a run: choose another. Received: {run_dir}")
             (run_dir / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-            self.metrics = (run_dir / "metrics.jsonl").open("w")
+            self.metrics = (run_dir / "metrics.jsonl").open("w", buffering=1)  # a line at a time, to be followed
         except OSError as error:
             raise UserError(f"cannot write the run directory {run_dir}: {error.strerror}") from None
 
@@ -162,7 +162,8 @@ def plot(rows: list[dict[str, Any]], config: dict[str, Any], path: Path) -> None
     seconds = [row["seconds"] - zero for row in centers]
     if "test_loss" in centers[0]:
         losses.plot(seconds, [row["test_loss"] for row in centers], "k.-", label="center, test")
-    losses.set(xlabel="seconds", ylabel="loss", yscale="log")
+    positive = all(row.get("loss", 1) > 0 and row.get("test_loss", 1) > 0 for row in rows)
+    losses.set(xlabel="seconds", ylabel="loss", yscale="log" if positive else "linear")
     losses.legend()
     if _accuracy(centers[0]) is not None:
         accuracy.plot(seconds, [_accuracy(row) for row in centers], "k.-")

@@ -32,6 +32,7 @@ CHIEF = 0
 POLL_SECONDS = 0.01
 REPORT_SECONDS = 0.1
 END_MILLISECONDS = 500
+END_SECONDS = 5.0
 ROUNDS_PER_CALL = 8  # a call costs some RPCs of its own; unrolling rounds in it doubles the throughput at period 1
 LONG_RUN_ROUNDS = 500  # shorter runs do not earn back the time that the larger graph takes
 LONG_ROUND_SECONDS = 0.1  # longer rounds gain nothing from unrolling
@@ -146,9 +147,7 @@ class TaskGraph:
         with tf.device(device):
             source, structure = _source(job, k)
         seat = self.ps.seat(k, k if job.cluster.backend == "threads" else self.index)
-        worker = Worker(
-            job.scheme, self.model, gradient, self.ps, seat, f"worker_{k}", device, source, structure
-        )
+        worker = Worker(job.scheme, self.model, gradient, self.ps, seat, f"worker_{k}", device, source, structure)
         ops = {"initialize": worker.initialize, "start": tf.function(worker.start, autograph=False)()}
         ops |= {f"data_{i}": fed for i, fed in enumerate(source.fed)}
         for count in {1, job.rounds_per_call}:
@@ -183,9 +182,7 @@ class TaskGraph:
         self.job, self.initial, self.graph = job, initial, tf.Graph()
         with self.graph.as_default():
             tf.import_graph_def(definition, name="")
-            self.ops, mine = (
-                {key: self.graph.as_graph_element(name) for key, name in part.items()} for part in names
-            )
+            self.ops, mine = ({key: self.graph.as_graph_element(name) for key, name in part.items()} for part in names)
         self.worker_ops = {worker: mine}
         return self
 
@@ -197,7 +194,7 @@ def _source(job: Job, worker: int) -> tuple[Any, Any]:
     from .worker import Shard, Stream
 
     if callable(job.train):
-        dataset = job.train(tf.distribute.InputContext(job.cluster.workers, worker, job.cluster.workers))
+        dataset: Any = job.train(tf.distribute.InputContext(job.cluster.workers, worker, job.cluster.workers))
         return Stream(dataset.repeat()), dataset.element_spec
     return Shard(shard(job, worker), f"worker_{worker}"), job.train
 
@@ -365,6 +362,7 @@ class Evaluator:
         self.session, self.graph, self.report, self.job = session, graph, report, graph.job
         self.events: list[np.ndarray] = []
         self.staleness: Counter[int] = Counter()
+        self.test = (self.job.test(),) if callable(self.job.test) else self.job.test
         self.dropped = 0
         self.rounds = [0] * self.job.cluster.workers
 
@@ -375,14 +373,14 @@ class Evaluator:
         due = 0.0
         while not stopped():
             finished = bool(self.session.run(ops["finished"]).all())
-            if finished or time.monotonic() >= due:
+            if finished:
+                self._finish(self._observe())
+                return
+            if time.monotonic() >= due:
                 began = time.monotonic()
-                snapshot = self._observe()
+                self._observe()
                 now = time.monotonic()
                 due = now + max(job.evaluate_seconds, 10 * (now - began))  # 10 % of one core at most
-            if finished:
-                self._finish(snapshot)
-                return
             time.sleep(POLL_SECONDS)
 
     def _observe(self) -> dict[str, Any]:
@@ -394,8 +392,7 @@ class Evaluator:
         if self.job.test is not None:
             model = self.graph.model
             model.load(snapshot["center"], snapshot["state"])
-            test = self.job.test if isinstance(self.job.test, tuple) else (self.job.test,)
-            logs = model.model.evaluate(*test, batch_size=None, verbose=0, return_dict=True)
+            logs = model.model.evaluate(*self.test, batch_size=None, verbose=0, return_dict=True)
             metrics = {f"test_{name}": float(value) for name, value in logs.items()}
         total = sum(self.staleness.values())
         self.metrics = {
@@ -540,40 +537,67 @@ def run_threads(job: Job, report: Report, model: FlatModel | None = None) -> Eva
     """Workers as threads of this process, on one direct session; returns the evaluator at the end."""
     import tensorflow as tf
 
-    workers = list(range(job.cluster.workers))
+    workers = range(job.cluster.workers)
     graph = TaskGraph(job, workers, model)
-    config = _config(job, max(2, len(workers)))
-    session = tf.compat.v1.Session(graph=graph.graph, config=config)
-    loops = [WorkerLoop(session, graph, k, report) for k in workers]
-    for loop in loops:
-        loop.prepare()
-        report(event="ready", task=f"worker-{loop.index}")
-    failures: list[BaseException] = []
-    turns = [threading.Semaphore(0) for _ in workers]
-
-    def run(loop: WorkerLoop) -> None:
+    with tf.compat.v1.Session(graph=graph.graph, config=_config(job, max(2, len(workers)))) as session:
+        loops = [WorkerLoop(session, graph, k, report) for k in workers]
+        for loop in loops:
+            loop.prepare()
+        crew = Crew(loops, scripted=bool(job.schedule))
         try:
-            loop.run(turns[loop.index].acquire if job.schedule else lambda: None)  # type: ignore[arg-type]
-        except BaseException as error:  # handed to the caller below
-            failures.append(error)
-
-    threads = [threading.Thread(target=run, args=(loop,), daemon=True) for loop in loops]
-    for thread in threads:
-        thread.start()
-    evaluator = Evaluator(session, graph, report)
-    for done, worker in enumerate(job.schedule, 1):
-        turns[worker].release()
-        wait_until(
-            lambda: bool(failures) or session.run(graph.ops["recorded"]) >= done,
-            job.cluster.wait_seconds,
-            lambda: f"worker {worker}, turn {done} of the schedule",
-        )
-    evaluator.follow(stopped=lambda: bool(failures))
-    if failures:
-        raise failures[0]
-    for thread in threads:
-        thread.join()
+            for number, worker in enumerate(job.schedule, 1):
+                crew.give_turn(worker, number)
+            evaluator = Evaluator(session, graph, report)
+            evaluator.follow(stopped=lambda: bool(crew.failures))
+        finally:
+            session.close()  # wakes the threads that wait at a barrier
+            crew.leave()
     return evaluator
+
+
+class Crew:
+    """The threads of all workers, running freely or, if scripted, each only when it is given a turn."""
+
+    def __init__(self, loops: Sequence[WorkerLoop], scripted: bool):
+        self.loops, self.scripted = loops, scripted
+        self.failures: list[BaseException] = []
+        self.turns = [threading.Semaphore(0) for _ in loops]
+        self.threads = [threading.Thread(target=self._run, args=(loop,), daemon=True) for loop in loops]
+        for thread in self.threads:
+            thread.start()
+
+    def _run(self, loop: WorkerLoop) -> None:
+        def turn() -> None:
+            if self.scripted:
+                self.turns[loop.index].acquire()
+            if self.failures:
+                raise self.failures[0]
+
+        try:
+            loop.run(turn)
+        except BaseException as error:  # raised again in the thread that made the crew
+            self.failures.append(error)
+
+    def give_turn(self, worker: int, number: int) -> None:
+        """Let a worker do one round; returns when its message, the `number`-th of all, is on the ps."""
+        first = self.loops[0]
+        self.turns[worker].release()
+        wait_until(
+            lambda: bool(self.failures) or first.session.run(first.ops["recorded"]) >= number,
+            first.wait_seconds,
+            lambda: f"worker {worker}, turn {number} of the schedule",
+        )
+
+    def leave(self) -> None:
+        """Wait for the threads; raise what went wrong in one of them."""
+        failed = list(self.failures)
+        if self.scripted and failed:
+            for turn in self.turns:
+                turn.release()
+        for thread in self.threads:
+            thread.join(END_SECONDS)
+        if failed:
+            raise failed[0]
 
 
 def run_all_as_threads(job: Job, addresses: Addresses, index: int, report: Report) -> None:

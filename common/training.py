@@ -207,9 +207,7 @@ def job_dir(job: Job) -> Path:
     return job.run_dir or Path()
 
 
-def run(
-    job: Job, config: dict[str, Any], verbose: bool, model: Any = None
-) -> tuple[RunRecord, BaseException | None]:
+def run(job: Job, config: dict[str, Any], verbose: bool, model: Any = None) -> tuple[RunRecord, BaseException | None]:
     """Run a job; returns its record and what went wrong, if anything did.
 
     With `model`, threads live in this process, and the model receives the center.

@@ -73,10 +73,10 @@ class Worker:
             slots = scheme.local_variables(tf.zeros([model.size])).items()
             self.slots = {slot: tf.Variable(value, name=f"{name}_{slot}") for slot, value in slots}
             vars(self).update(self.slots)
-            self.state = tf.Variable(model.pack_state(), name=f"{name}_state")
+            self.state = tf.Variable(model.initial_state, name=f"{name}_state")
             self.private = [
-                tf.Variable(np.asarray(v.value) + tf.cast(seat.index, v.dtype), name=f"{name}_private_{i}")
-                for i, v in enumerate(model.private)
+                tf.Variable(value + tf.cast(seat.index, value.dtype), name=f"{name}_private_{i}")
+                for i, value in enumerate(model.initial_private)
             ]
             local = [*self.slots.values(), self.state, *self.private]
             if self.params is not ps.slices[0].center:

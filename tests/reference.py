@@ -9,6 +9,7 @@ network on recorded batches, a quadratic, or a gradient drawn from a list.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -137,15 +138,13 @@ def aeasgd(
 # Problems.
 
 
-def mlp_gradient(
-    x: np.ndarray, y: np.ndarray, sizes: Sequence[int]
-) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+def mlp_gradient(x: np.ndarray, y: np.ndarray, sizes: Sequence[int]) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """Gradient of the mean softmax cross-entropy of a tanh network on the rows given, by hand.
 
     The flat vector holds W_1, b_1, W_2, b_2, ... with W_i of shape [in, out].
     """
     x = x.astype(np.float64)
-    shapes = list(zip(sizes[:-1], sizes[1:], strict=True))
+    shapes = list(itertools.pairwise(sizes))
 
     def gradient(params: np.ndarray, rows: np.ndarray) -> np.ndarray:
         layers, start = [], 0

@@ -80,7 +80,14 @@ def replay(scheme: Any, start, gradient, trace, workers: int, steps: int) -> np.
         if isinstance(scheme, Downpour):
             adagrad = {"gamma": scheme.server_learning_rate, "accumulator": scheme.initial_accumulator}
         return reference.downpour(
-            start, gradient, order, workers, eta=scheme.learning_rate, period=scheme.period, steps=steps, **adagrad
+            start,
+            gradient,
+            order,
+            workers,
+            eta=scheme.learning_rate,
+            period=scheme.period,
+            steps=steps,
+            **adagrad,
         )[-1]
     return reference.async_sgd(start, gradient, order, workers, eta=scheme.learning_rate)[-1]
 

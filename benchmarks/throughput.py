@@ -1,0 +1,295 @@
+"""Steps per second: one process, `ParameterServerStrategy`, and the back ends of this project, side by side.
+
+Every number is the median of some repetitions, taken in turn (the first of every contender, then the second,
+...), so that a machine that is busy for a while does not hit one contender alone. Ours are read from the trace
+of the run: local steps between 25 % and 95 % of the time in which all workers were at work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from ..algorithms import AsyncSGD, Downpour, Hogwild, Scheme, SyncSGD
+from ..common.cluster import Backend, Cluster
+from ..common.data import synthetic
+from ..common.errors import DistsgdError, UserError, at_least, positive
+from ..common.launcher import keep_warm, launch
+from ..common.models import ModelRecipe
+from ..common.spec import nearest
+from ..common.training import make_job
+from .peers import BATCH, CORES, EXAMPLES, LAYERS, LEARNING_RATE, WORKERS
+from .startup import measure_startup
+
+RESULTS = Path(__file__).parent / "results" / "throughput.json"
+PEER_SECONDS = 120  # a peer that takes longer than this beyond its measurement hangs
+LEAST_ROUNDS = 600  # from 500 rounds on, several go into one call, as in any run that is not very short
+STEADY = 0.25, 0.95  # part of a run that counts
+
+Rates = dict[str, dict[str, list[float]]]  # by model and contender, one for each repetition
+
+
+@dataclass(frozen=True)
+class Options:
+    """Steps per second, side by side."""
+
+    repetitions: int = 3
+    """Measurements of each contender; the median counts."""
+    seconds: float = 4.0
+    """Of one measurement, about."""
+    only: tuple[str, ...] = ()
+    """Names of contenders; all if not given."""
+    models: tuple[str, ...] = ("small", "medium")
+    """small (64-128-10) and medium (784-1024-1024-10)."""
+    startup: bool = True
+    """Measure start-up times and memory as well."""
+
+    def __post_init__(self):
+        at_least(1, repetitions=self.repetitions)
+        positive(seconds=self.seconds)
+        for what, names, known in (("contender", self.only, CONTENDERS), ("model", self.models, LAYERS)):
+            for name in names:
+                if name not in known:
+                    raise UserError(f"unknown {what} {name!r}. {nearest(name, [*known])}")
+
+
+# Contenders: each is a function of (model, seconds, expected steps/s) that returns steps/s.
+
+
+def peer(role: str, model: str, seconds: float, expected: float) -> float:
+    """Measure one of `peers.py` in a process of its own."""
+    del expected
+    environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
+    environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "distsgd.benchmarks.peers", role, model, str(seconds)]
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=environment
+        )
+        try:
+            output = process.communicate(timeout=seconds + PEER_SECONDS)[0]
+        finally:
+            process.kill()  # its servers end with it
+            process.wait()
+        if process.returncode:
+            log.seek(0)
+            tail = log.read().decode(errors="replace").splitlines()[-8:]
+            raise DistsgdError("\n".join([f"{role} failed on the {model} model:", *tail]))
+    return json.loads(output.splitlines()[-1])["rate"]
+
+
+def ours(scheme: Scheme, backend: Backend, model: str, seconds: float, expected: float) -> float:
+    """Measure one of our schemes: a run without evaluation, on the warm fork server."""
+    features, *hidden, classes = LAYERS[model]
+    recipe = ModelRecipe.named(f"mlp:hidden={'-'.join(map(str, hidden))}", (features,), classes, seed=0)
+    steps = round(expected * seconds / WORKERS)
+    if scheme.period == 1:
+        steps = max(steps, LEAST_ROUNDS)
+    folder = Path(tempfile.mkdtemp(prefix="distsgd-benchmark-"))
+    try:
+        job = make_job(
+            scheme,
+            recipe,
+            synthetic(examples=EXAMPLES, features=features).train,
+            None,
+            Cluster.local(WORKERS, backend=backend),
+            epochs=1,
+            steps=-(-steps // scheme.period) * scheme.period,
+            batch_size=BATCH,
+            seed=0,
+            run_dir=folder,
+        )
+        launch(job, folder, lambda event: None)
+        with np.load(folder / "trace.npz") as trace:
+            return steady_rate(trace["microseconds"], trace["worker"], scheme.period)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def steady_rate(microseconds: np.ndarray, worker: np.ndarray, period: int) -> float:
+    """Local steps per second of all workers, from the events of a trace while all of them were at work."""
+    start = microseconds.min()
+    end = min(microseconds[worker == k].max() for k in np.unique(worker))
+    low, high = (start + part * (end - start) for part in STEADY)
+    rounds = np.count_nonzero((microseconds >= low) & (microseconds < high))
+    return float(period * rounds / (high - low) * 1e6)
+
+
+SCHEMES: dict[str, tuple[Scheme, Backend]] = {
+    "hogwild": (Hogwild(learning_rate=LEARNING_RATE), "processes"),
+    "async_sgd": (AsyncSGD(learning_rate=LEARNING_RATE), "processes"),
+    "sync_sgd": (SyncSGD(learning_rate=LEARNING_RATE), "processes"),
+    "downpour": (
+        Downpour(communication_period=10, learning_rate=LEARNING_RATE, server_learning_rate=0.001),
+        "processes",
+    ),
+}
+SCHEMES |= {f"threads:{name}": (SCHEMES[name][0], "threads") for name in ("hogwild", "downpour")}
+
+CONTENDERS: dict[str, Callable[[str, float, float], float]] = {
+    "single": partial(peer, "single"),
+    "pss": partial(peer, "pss"),
+    **{name: partial(ours, *setup) for name, setup in SCHEMES.items()},
+}
+
+TITLES = {
+    "single": "one process, loop in the graph",
+    "pss": "ParameterServerStrategy",
+    **{name: f"{scheme.name}, {backend}, period {scheme.period}" for name, (scheme, backend) in SCHEMES.items()},
+}
+
+# Steps/s to expect on two cores at first; they only set the length of the first repetition.
+FIRST_GUESS = {
+    "small": {"downpour": 5000.0, "threads:hogwild": 6000.0, "threads:downpour": 9000.0},
+    "medium": {"downpour": 200.0, "threads:hogwild": 150.0, "threads:downpour": 200.0},
+}
+OTHER_GUESS = {"small": 1000.0, "medium": 100.0}
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The ratio of two contenders that is to be reached."""
+
+    contender: str
+    over: str
+    least: dict[str, float]  # by model
+
+
+GOALS = [
+    Goal("hogwild", "pss", {"small": 4, "medium": 1.5}),
+    Goal("async_sgd", "pss", {"small": 3.5, "medium": 1.4}),
+    Goal("sync_sgd", "pss", {"small": 3, "medium": 1.2}),
+    Goal("downpour", "pss", {"small": 15, "medium": 3.3}),
+    Goal("downpour", "single", {"small": 0.5, "medium": 0.9}),
+    Goal("threads:hogwild", "single", {"small": 0.7, "medium": 0.8}),
+]
+
+
+def main(arguments: list[str]) -> int:
+    """Measure, show and save; returns the exit code."""
+    import tyro
+
+    options = tyro.cli(Options, prog="run.sh throughput", args=arguments)
+    console = Console(highlight=False)
+    console.print(
+        f"{CORES} cores, TensorFlow {version('tensorflow')}, batch {BATCH}, "
+        f"{WORKERS} workers + 1 ps, median of {options.repetitions}"
+    )
+    rates = measure(options, console)
+    for model in options.models:
+        console.print(rate_table(model, rates[model]))
+        console.print(goal_table(model, rates[model]))
+    startup = measure_startup(console) if options.startup else None
+    save(options, rates, startup)
+    console.print(f"written to {RESULTS}", soft_wrap=True)
+    return 0
+
+
+def measure(options: Options, console: Console) -> Rates:
+    """All repetitions of all contenders."""
+    names = [name for name in CONTENDERS if not options.only or name in options.only]
+    rates: Rates = {model: {name: [] for name in names} for model in options.models}
+    with keep_warm():  # TensorFlow is imported once for all of ours
+        for repetition in range(options.repetitions):
+            for model in options.models:
+                for name in names:
+                    guess = FIRST_GUESS[model].get(name, OTHER_GUESS[model])
+                    expected = (rates[model][name] or [guess])[-1]
+                    rate = CONTENDERS[name](model, options.seconds, expected)
+                    rates[model][name].append(rate)
+                    console.print(f"  {repetition + 1}/{options.repetitions} {model} {name}: {rate:.0f} steps/s")
+    return rates
+
+
+def ratio(rates: dict[str, list[float]], contender: str, over: str) -> float | None:
+    """Of the medians; None if one of the two was not measured."""
+    if contender not in rates or over not in rates:
+        return None
+    return median(rates[contender]) / median(rates[over])
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def table(title: str, columns: Sequence[str]) -> Table:
+    """An empty table: the first column is text, the others are numbers."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for i, column in enumerate(columns):
+        made.add_column(column, justify="right" if i else "left")
+    return made
+
+
+def rate_table(model: str, rates: dict[str, list[float]]) -> Table:
+    """Steps per second of one model."""
+    units = "-".join(map(str, LAYERS[model]))
+    made = table(f"\n{model} ({units})", ["contender", "steps/s", "min - max", "/ pss", "/ single"])
+    for name, values in rates.items():
+        made.add_row(
+            TITLES[name],
+            f"{median(values):.0f}",
+            f"{min(values):.0f} - {max(values):.0f}",
+            _shown(ratio(rates, name, "pss")),
+            _shown(ratio(rates, name, "single")),
+        )
+    return made
+
+
+def goal_table(model: str, rates: dict[str, list[float]]) -> Table:
+    """What was to be reached with one model."""
+    made = table(f"\ngoals, {model}", ["ratio", "at least", "measured", ""])
+    for goal, value in reached(rates):
+        verdict = "[green]met[/]" if value >= goal.least[model] else "[red]missed[/]"
+        made.add_row(f"{TITLES[goal.contender]} / {goal.over}", f"{goal.least[model]:g}", f"{value:.2f}", verdict)
+    return made
+
+
+def reached(rates: dict[str, list[float]]) -> list[tuple[Goal, float]]:
+    """The goals whose contenders were measured, with the ratio."""
+    values = [(goal, ratio(rates, goal.contender, goal.over)) for goal in GOALS]
+    return [(goal, value) for goal, value in values if value is not None]
+
+
+def save(options: Options, rates: Rates, startup: dict[str, Any] | None) -> None:
+    """Everything as JSON, with nothing in it that names this machine."""
+    goals = [
+        {
+            "model": model,
+            "ratio": f"{goal.contender} / {goal.over}",
+            "at_least": goal.least[model],
+            "measured": round(value, 2),
+            "met": value >= goal.least[model],
+        }
+        for model in rates
+        for goal, value in reached(rates[model])
+    ]
+    content = {
+        "cores": CORES,
+        "tensorflow": version("tensorflow"),
+        "batch_size": BATCH,
+        "workers": WORKERS,
+        "options": asdict(options),
+        "steps_per_second": {
+            model: {name: [round(v, 1) for v in values] for name, values in of_model.items()}
+            for model, of_model in rates.items()
+        },
+        "goals": goals,
+        "startup": startup,
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(content, indent=2) + "\n")

@@ -1,0 +1,103 @@
+"""The command line, as its users type it."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from distsgd.algorithms import SCHEMES
+
+
+def distsgd(*arguments, cwd=None, timeout=60):
+    command = [sys.executable, "-m", "distsgd.common.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=cwd)
+
+
+def test_the_default_run_reaches_its_accuracy_and_says_so_in_json(tmp_path):
+    done = distsgd("downpour", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result.keys() >= {
+        "algorithm", "outcome", "exit_code", "backend", "workers", "ps", "seed", "steps", "examples", "updates",
+        "seconds_training", "seconds_total", "examples_per_second", "test_accuracy", "test_loss", "staleness",
+        "bytes_pushed", "bytes_pulled", "dropped", "run_dir",
+    }  # fmt: skip
+    assert result["staleness"].keys() == {"mean", "max", "histogram"}
+    assert result["outcome"] == "completed"
+    assert result["test_accuracy"] >= 0.95
+    assert (result["workers"], result["ps"], result["steps"]) == (2, 1, 2 * 20 * 22)
+    assert json.loads((tmp_path / result["run_dir"] / "result.json").read_text()) == result
+    for noise in ("oneDNN", "cuda", "I0000", "W0000", "E0000", "WARNING"):
+        assert noise not in done.stdout + done.stderr
+    assert "test accuracy" in done.stdout
+    assert "plot.png" in done.stdout
+
+
+def test_threads_run_from_the_command_line_too(tmp_path):
+    done = distsgd("sync_sgd", "--backend", "threads", "--epochs", 8, "--json", "--run-dir", "here", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["staleness"]["histogram"] == {"0": 352}
+    assert (tmp_path / "here" / "plot.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("list",)])
+def test_it_says_what_there_is(arguments):
+    done = distsgd(*arguments)
+    assert done.returncode == 0
+    for name, scheme in SCHEMES.items():
+        assert name in done.stdout
+        assert scheme.paper.split()[0] in done.stdout
+
+
+def test_help_shows_the_algorithms_own_flags_and_the_common_ones_with_defaults():
+    shown = distsgd("downpour", "--help").stdout
+    for flag in (
+        "communication-period", "server-learning-rate", "workers", "ps", "epochs", "steps", "batch-size", "dataset",
+        "model", "backend", "seed", "run-dir", "json",
+    ):  # fmt: skip
+        assert f"--{flag}" in shown
+    assert re.search(r"Local steps between two exchanges.\s+\(default: 5\)", shown)
+    assert "--moving-rate" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["downpuor"], "unknown algorithm or command 'downpuor'. Did you mean downpour"),
+        (["downpour", "--communication-period", "0"], "communication_period must be at least 1"),
+        (["downpour", "--workers", "0"], "workers must be at least 1"),
+        (["downpour", "--ps", "0"], "ps must be at least 1"),
+        (["async_sgd", "--learning-rate", "-0.1"], "learning_rate must be a positive number"),
+        (["async_sgd", "--learning-rate", "nan"], "learning_rate must be a positive number"),
+        (["sync_sgd", "--backup-workers", "2"], "backup_workers must be fewer than the workers"),
+        (["sync_sgd", "--backup-workers", "-1"], "backup_workers must be at least 0"),
+        (
+            ["downpour", "--batch-size", "719"],
+            "batch_size must not be larger than the shard of a worker, 718",
+        ),
+        (["downpour", "--dataset", "digit"], "unknown data set 'digit'. Did you mean digits"),
+        (["downpour", "--model", "mpl"], "unknown model 'mpl'. Did you mean mlp"),
+        (["downpour", "--steps", "0"], "steps must be at least 1"),
+        (["downpour", "--seed", "-1"], "seed must be at least 0"),
+        (["serial", "--workers", "2"], "use --workers 1"),
+        (["aeasgd", "--beta", "-1"], "beta must be"),
+        (["downpour", "--model", "cnn", "--dataset", "synthetic"], "square length"),
+        (["downpour", "--run-dir", "/proc/nowhere"], "cannot write the run directory"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_is_one_clear_line_with_exit_code_2_and_nothing_started(arguments, message, tmp_path):
+    done = distsgd(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_flag_that_does_not_exist_is_refused_without_a_traceback(tmp_path):
+    done = distsgd("downpour", "--wrokers", "3", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--workers" in done.stderr
+    assert "Traceback" not in done.stderr

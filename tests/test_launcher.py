@@ -1,0 +1,214 @@
+"""How runs end: tasks that raise, die, stop or wait; signals; the private network. Nothing is ever left."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from conftest import children
+from distsgd.algorithms import AsyncSGD, Downpour, SyncSGD
+from distsgd.common import Cluster, keep_warm
+from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
+from distsgd.common.models import ModelRecipe
+from distsgd.common.training import describe, make_job, run
+from doubles import RaisesInWorker
+
+from runs import DIGITS, record
+
+FOREVER = 10**7
+SECONDS_TO_END = 5
+
+
+def wait_until(condition, seconds=40):
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+    return value
+
+
+class Background:
+    """A run in a thread of this process, and the pids of its tasks."""
+
+    def __init__(self, scheme, run_dir: Path, workers=2, ps=1, wait_seconds=60.0):
+        recipe = ModelRecipe.named("mlp:hidden=16", (64,), 10, 0)
+        cluster = Cluster.local(workers, ps=ps, wait_seconds=wait_seconds)
+        self.job = make_job(
+            scheme, recipe, DIGITS.train, None, cluster,
+            epochs=1, steps=FOREVER, batch_size=8, seed=0, run_dir=run_dir,
+        )  # fmt: skip
+        self.run_dir, self.error, self.result = run_dir, None, {}
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+        wait_until(lambda: "worker" in self.metrics())
+
+    def _run(self):
+        log, self.error = run(self.job, describe(self.job, "digits", "mlp"), verbose=False)
+        self.result = log.finish(self.error)
+
+    def metrics(self):
+        path = self.run_dir / "metrics.jsonl"
+        return path.read_text() if path.exists() else ""
+
+    def task(self, log: str) -> int:
+        """The pid of the process that writes that log."""
+        return next(pid for pid in children() if task_log(pid) == log)
+
+    def end(self):
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+        return self.error
+
+
+def task_log(pid: int) -> str:
+    try:
+        return Path(os.readlink(f"/proc/{pid}/fd/1")).name
+    except OSError:
+        return ""
+
+
+@pytest.fixture
+def background(warm, tmp_path):
+    return lambda *args, **options: Background(*args, run_dir=tmp_path / "run", **options)
+
+
+@pytest.mark.parametrize("victim", ["worker-1", "worker-0", "ps-0", "evaluator-0"])
+def test_a_killed_task_ends_the_run_with_its_name(victim, background):
+    going = background(AsyncSGD())
+    os.kill(going.task(f"{victim}.log"), signal.SIGKILL)
+    killed = time.monotonic()
+    error = going.end()
+    assert time.monotonic() - killed < SECONDS_TO_END
+    assert isinstance(error, TaskLost)
+    assert f"{victim} was killed by SIGKILL" in str(error)
+    assert f"{victim}.log" in str(error)
+    assert (going.result["outcome"], going.result["exit_code"]) == ("lost", 4)
+    assert not [pid for pid in children() if task_log(pid).endswith(("-0.log", "-1.log"))]
+
+
+def test_a_killed_worker_of_a_barrier_ends_the_run_with_its_name(background):
+    going = background(SyncSGD())
+    os.kill(going.task("worker-1.log"), signal.SIGKILL)
+    assert "worker-1 was killed" in str(going.end())
+
+
+def test_a_stopped_worker_is_named_when_the_barrier_has_waited_long_enough(background):
+    going = background(SyncSGD(), workers=3, wait_seconds=2)
+    os.kill(going.task("worker-2.log"), signal.SIGSTOP)
+    error = going.end()
+    assert isinstance(error, WaitTimeout)
+    assert "at the barrier for worker 2" in str(error)
+    assert (going.result["outcome"], going.result["exit_code"]) == ("timeout", 5)
+
+
+def test_a_worker_that_raises_is_named_with_the_end_of_its_log(warm, tmp_path):
+    with pytest.raises(TaskFailed) as caught:
+        record(RaisesInWorker(), tmp_path / "run", workers=2)
+    assert "worker-0 raised RuntimeError" in str(caught.value)
+    assert "a bug in the message" in str(caught.value)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["outcome"], result["exit_code"]) == ("failed", 1)
+
+
+@pytest.mark.parametrize("backend", ["processes", "threads"])
+def test_a_loss_that_becomes_nan_ends_the_run_as_diverged(backend, warm, tmp_path):
+    with pytest.raises(Diverged, match=r"loss of worker \d became (nan|inf).* at version \d+"):
+        record(AsyncSGD(learning_rate=1e38), tmp_path / "run", workers=2, steps=300, backend=backend)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["outcome"], result["exit_code"]) == ("diverged", 3)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_the_run_and_all_its_processes(number, code, tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "distsgd.common.cli",
+        "downpour",
+        "--steps",
+        str(FOREVER),
+        "--run-dir",
+        "run",
+    ]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    wait_until(lambda: metrics.exists() and "center" in metrics.read_text())
+    mine = {pid for pid in children() if str(tmp_path) in str(log_path(pid))}
+    assert len(mine) >= 4
+    process.send_signal(number)
+    sent = time.monotonic()
+    _, errors = process.communicate(timeout=20)
+    assert time.monotonic() - sent < SECONDS_TO_END
+    assert process.returncode == code
+    assert "Traceback" not in errors
+    assert not any(Path(f"/proc/{pid}").exists() for pid in mine)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["outcome"], result["exit_code"]) == ("interrupted", code)
+
+
+def log_path(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/fd/1")
+    except OSError:
+        return ""
+
+
+def test_nothing_survives_a_launcher_that_is_killed(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "distsgd.common.cli",
+        "downpour",
+        "--steps",
+        str(FOREVER),
+        "--run-dir",
+        "run",
+    ]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    wait_until(lambda: metrics.exists() and "center" in metrics.read_text())
+    mine = {pid for pid in children() if str(tmp_path) in log_path(pid)}
+    process.kill()
+    process.wait()
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in mine), SECONDS_TO_END)
+
+
+def test_the_ports_of_a_run_are_invisible_from_outside(private_network, background):
+    if not private_network:
+        pytest.skip("this machine allows no private network")
+    going = background(Downpour())
+    pid = going.task("ps-0.log")
+    assert os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
+    assert going.result == {}
+    inside = Path(f"/proc/{pid}/net/tcp").read_text() + Path(f"/proc/{pid}/net/tcp6").read_text()
+    ports = {line.split()[1].rsplit(":", 1)[1] for line in inside.splitlines() if " 0A " in line}
+    assert len(ports) >= 3  # a ps and two workers listen
+    os.kill(pid, signal.SIGKILL)
+    going.end()
+
+
+def test_isolation_that_is_demanded_and_refused_starts_nothing(monkeypatch):
+    """The answer of a kernel without user namespaces, which this machine's may not be, is put in its mouth."""
+    answer = {"event": "server", "network": "refused: Operation not permitted"}
+    monkeypatch.setattr("distsgd.common.launcher.ForkServer.wait_for", lambda *_: answer)
+    with pytest.raises(UserError, match="allows no private network .*Operation not permitted"), keep_warm("require"):
+        pass
+
+
+def test_runs_can_follow_each_other_on_one_fork_server_with_isolation_off(tmp_path):
+    with keep_warm("off"):
+        for i in range(2):
+            recipe = ModelRecipe.named("softmax", (64,), 10, 0)
+            cluster = Cluster.local(2, isolation="off")
+            job = make_job(
+                AsyncSGD(), recipe, DIGITS.train, None, cluster,
+                epochs=1, steps=10, batch_size=8, seed=0, run_dir=tmp_path / str(i),
+            )  # fmt: skip
+            log, error = run(job, describe(job, "digits", "softmax"), verbose=False)
+            assert error is None
+            assert log.finish(None)["updates"] == 20
