@@ -193,15 +193,17 @@ def main(arguments: list[str]) -> int:
     rates = measure(options, console)
     for model in options.models:
         console.print(rate_table(model, rates[model]))
-        console.print(goal_table(model, rates[model]))
+        if reached(rates[model]):
+            console.print(goal_table(model, rates[model]))
     startup = measure_startup(console) if options.startup else None
     save(options, rates, startup)
     console.print(f"written to {RESULTS}", soft_wrap=True)
-    return 0
+    complete = all(len(v) == options.repetitions for of_model in rates.values() for v in of_model.values())
+    return 0 if complete else 1
 
 
 def measure(options: Options, console: Console) -> Rates:
-    """All repetitions of all contenders."""
+    """All repetitions of all contenders; fewer numbers where one has failed."""
     names = [name for name in CONTENDERS if not options.only or name in options.only]
     rates: Rates = {model: {name: [] for name in names} for model in options.models}
     with keep_warm():  # TensorFlow is imported once for all of ours
@@ -210,15 +212,20 @@ def measure(options: Options, console: Console) -> Rates:
                 for name in names:
                     guess = FIRST_GUESS[model].get(name, OTHER_GUESS[model])
                     expected = (rates[model][name] or [guess])[-1]
-                    rate = CONTENDERS[name](model, options.seconds, expected)
+                    heading = f"  {repetition + 1}/{options.repetitions} {model} {name}:"
+                    try:
+                        rate = CONTENDERS[name](model, options.seconds, expected)
+                    except DistsgdError as error:  # the others are still worth measuring
+                        console.print(f"{heading} failed. {error}", markup=False)
+                        continue
                     rates[model][name].append(rate)
-                    console.print(f"  {repetition + 1}/{options.repetitions} {model} {name}: {rate:.0f} steps/s")
+                    console.print(f"{heading} {rate:.0f} steps/s")
     return rates
 
 
 def ratio(rates: dict[str, list[float]], contender: str, over: str) -> float | None:
     """Of the medians; None if one of the two was not measured."""
-    if contender not in rates or over not in rates:
+    if not rates.get(contender) or not rates.get(over):
         return None
     return median(rates[contender]) / median(rates[over])
 
@@ -242,8 +249,8 @@ def rate_table(model: str, rates: dict[str, list[float]]) -> Table:
     for name, values in rates.items():
         made.add_row(
             TITLES[name],
-            f"{median(values):.0f}",
-            f"{min(values):.0f} - {max(values):.0f}",
+            f"{median(values):.0f}" if values else "failed",
+            f"{min(values):.0f} - {max(values):.0f}" if values else "-",
             _shown(ratio(rates, name, "pss")),
             _shown(ratio(rates, name, "single")),
         )

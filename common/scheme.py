@@ -30,8 +30,8 @@ class Scheme:
     """Defaults: plain data flow, no state of its own, asynchronous.
 
     `worker` has: `params` (variable [P]), `gradient` (of the last step, [P]; only if the period is one),
-    `steps` (of this round), and the scheme's local variables by name. `server` has: `center` (variable), `num_workers`, and the scheme's
-    global variables by name.
+    `steps` (of this round), and the scheme's local variables by name. `server` has: `center` (variable),
+    `num_workers`, and the scheme's global variables by name.
     """
 
     name: ClassVar[str]  # the command: `bash run.sh <name>`

@@ -12,6 +12,7 @@ import os
 import pickle
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -433,7 +434,9 @@ class Evaluator:
             np.savez(self.job.run_dir / "center.npz", center=self.center, state=self.state)
             np.savez(self.job.run_dir / "trace.npz", **dict(zip(RECORD, self.trace.T, strict=True)))
             self.graph.model.load(self.center, self.state)
-            self.graph.model.model.save(self.job.run_dir / "model.keras")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of lambdas, which a loader must allow
+                self.graph.model.model.save(self.job.run_dir / "model.keras")
         self.report(
             event="result",
             updates=self.metrics["version"],
@@ -539,19 +542,19 @@ def run_threads(job: Job, report: Report, model: FlatModel | None = None) -> Eva
 
     workers = range(job.cluster.workers)
     graph = TaskGraph(job, workers, model)
-    with tf.compat.v1.Session(graph=graph.graph, config=_config(job, max(2, len(workers)))) as session:
-        loops = [WorkerLoop(session, graph, k, report) for k in workers]
-        for loop in loops:
-            loop.prepare()
-        crew = Crew(loops, scripted=bool(job.schedule))
-        try:
-            for number, worker in enumerate(job.schedule, 1):
-                crew.give_turn(worker, number)
-            evaluator = Evaluator(session, graph, report)
-            evaluator.follow(stopped=lambda: bool(crew.failures))
-        finally:
-            session.close()  # wakes the threads that wait at a barrier
-            crew.leave()
+    session = tf.compat.v1.Session(graph=graph.graph, config=_config(job, max(2, len(workers))))
+    loops = [WorkerLoop(session, graph, k, report) for k in workers]
+    for loop in loops:
+        loop.prepare()
+    crew = Crew(loops, scripted=bool(job.schedule))
+    try:
+        for number, worker in enumerate(job.schedule, 1):
+            crew.give_turn(worker, number)
+        evaluator = Evaluator(session, graph, report)
+        evaluator.follow(stopped=lambda: bool(crew.failures))
+    finally:
+        session.close()  # wakes the threads that wait at a barrier
+        crew.leave()
     return evaluator
 
 

@@ -196,7 +196,7 @@ def test_isolation_that_is_demanded_and_refused_starts_nothing(monkeypatch):
     """The answer of a kernel without user namespaces, which this machine's may not be, is put in its mouth."""
     answer = {"event": "server", "network": "refused: Operation not permitted"}
     monkeypatch.setattr("distsgd.common.launcher.ForkServer.wait_for", lambda *_: answer)
-    with pytest.raises(UserError, match="allows no private network .*Operation not permitted"), keep_warm("require"):
+    with pytest.raises(UserError, match=r"allows no private network .*Operation not permitted"), keep_warm("require"):
         pass
 
 
