@@ -32,6 +32,8 @@ Report = Callable[..., None]
 CHIEF = 0
 POLL_SECONDS = 0.01
 REPORT_SECONDS = 0.1
+EVALUATION_SHARE = 3  # evaluations wait so many times as long as they take
+EVALUATION_BATCH = 512
 END_MILLISECONDS = 500
 END_SECONDS = 5.0
 ROUNDS_PER_CALL = 8  # a call costs some RPCs of its own; unrolling rounds in it doubles the throughput at period 1
@@ -53,7 +55,7 @@ class Job:
     seed: int
     steps: int  # local steps of each worker
     run_dir: Path | None = None
-    evaluate_seconds: float = 0.2  # between two evaluations of the center
+    evaluate_seconds: float = 0.1  # between two evaluations of the center
     schedule: Sequence[int] = ()  # threads only: whose round comes next
     graph_file: Path | None = None  # where the chief leaves its graph for the other workers of this machine
 
@@ -366,6 +368,7 @@ class Evaluator:
         self.test = (self.job.test(),) if callable(self.job.test) else self.job.test
         self.dropped = 0
         self.rounds = [0] * self.job.cluster.workers
+        self._evaluate()  # the first time is slow, and belongs before the training
 
     def follow(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """Evaluate now and then until all workers have finished (or `stopped()`), and once more then."""
@@ -381,7 +384,7 @@ class Evaluator:
                 began = time.monotonic()
                 self._observe()
                 now = time.monotonic()
-                due = now + max(job.evaluate_seconds, 10 * (now - began))  # 10 % of one core at most
+                due = now + max(job.evaluate_seconds, EVALUATION_SHARE * (now - began))
             time.sleep(POLL_SECONDS)
 
     def _observe(self) -> dict[str, Any]:
@@ -389,12 +392,8 @@ class Evaluator:
         ops = self.graph.ops
         snapshot = self.session.run({name: ops[name] for name in ("at", "center", "state")})
         self._count(self.session.run(ops["drain"]))
-        metrics: dict[str, float] = {}
-        if self.job.test is not None:
-            model = self.graph.model
-            model.load(snapshot["center"], snapshot["state"])
-            logs = model.model.evaluate(*self.test, batch_size=None, verbose=0, return_dict=True)
-            metrics = {f"test_{name}": float(value) for name, value in logs.items()}
+        self.graph.model.load(snapshot["center"], snapshot["state"])
+        metrics = self._evaluate()
         total = sum(self.staleness.values())
         self.metrics = {
             "version": int(snapshot["at"]),
@@ -405,6 +404,14 @@ class Evaluator:
         }
         self.report(event="center", **self.metrics)
         return snapshot
+
+    def _evaluate(self) -> dict[str, float]:
+        """Keras' metrics of the model on the test data."""
+        if self.test is None:
+            return {}
+        size = None if callable(self.job.test) else EVALUATION_BATCH
+        logs = self.graph.model.model.evaluate(*self.test, batch_size=size, verbose=0, return_dict=True)
+        return {f"test_{name}": float(value) for name, value in logs.items()}
 
     def _count(self, events: np.ndarray) -> None:
         self.events.append(events)
