@@ -227,9 +227,9 @@ def run_command(scheme: Scheme, options: Options) -> int:
         run_dir=options.run_dir or new_run_dir(scheme.name),
     )
     record, error = run(job, describe(job, options.dataset, options.model), verbose=True)
-    if error is not None and not isinstance(error, DistsgdError):
-        raise error
     result = record.finish(error)
+    if error is not None and not isinstance(error, DistsgdError):
+        raise error  # a fault of ours: the traceback helps
     if error is not None:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         if isinstance(error, UserError) and not record.rows:

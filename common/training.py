@@ -78,6 +78,7 @@ def train(
 
     Raises:
         UserError: something in the input; nothing was started.
+        KeyboardInterrupt: Ctrl-C, after all processes have ended.
         DistsgdError: the run failed; `result.json` in the run directory says how.
     """
     cluster = cluster or Cluster.local(workers=1 if isinstance(scheme.gate, Alone) else 2)
@@ -98,6 +99,8 @@ def train(
     )
     record, error = run(job, describe(job, dataset="own data", model=model.name), verbose, model)
     metrics = record.finish(error)
+    if isinstance(error, Interrupted):
+        raise KeyboardInterrupt from error
     if error is not None:
         raise error
     return Result(model, record.history(), metrics, job_dir(job))
