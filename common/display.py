@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 LINE_SECONDS = 2.0  # between two plain lines
+SETTLE_SECONDS = 0.2  # before a rate means something
 
 
 class Display:
@@ -43,7 +44,7 @@ class Display:
         if kind == "network":
             self._network(event["state"])
         elif kind == "started":
-            self.tasks = dict.fromkeys(event["pids"], "starting")
+            self.tasks = {name: self.tasks.get(name, "starting") for name in event["pids"]}
         elif kind == "worker":
             self.began = self.began or time.monotonic()
             self.steps[event["worker"]] = event["steps"]
@@ -67,7 +68,7 @@ class Display:
         """The numbers to show, by name."""
         center = self.center
         found: dict[str, str] = {"version": str(center.get("version", 0))}
-        if self.began and (elapsed := time.monotonic() - self.began) > 0:
+        if self.began and (elapsed := time.monotonic() - self.began) > SETTLE_SECONDS:
             found["examples/s"] = f"{sum(self.steps.values()) * self.config['batch_size'] / elapsed:,.0f}"
         if self.losses:
             found["loss"] = f"{sum(self.losses.values()) / len(self.losses):.4f}"

@@ -68,12 +68,14 @@ class Server:
         """Fork the tasks of a run; the data in the job file is read once and shared by all of them."""
         with open(request["job"], "rb") as file:
             train, test, blob = pickle.load(file)
+        os.unlink(request["job"])  # large, and not needed any more
         names = [tuple(task) for task in request["tasks"]]
         addresses = self.reserve(names)
         gc.freeze()  # what exists now stays shared with the children
         threads = len(os.listdir("/proc/self/task"))
         if threads != 1:
-            self.send(event="error", task="launcher", message=f"{threads} threads before the fork: not safe")
+            message = f"{threads} threads before the fork, where only one is safe"
+            self.send(event="error", task="forkserver", kind="RuntimeError", message=message)
             return
         for job_name, index in names:
             pid = os.fork()

@@ -147,21 +147,18 @@ def launch(job: Job, run_dir: Path, on_event: OnEvent) -> None:
     """
     logs = run_dir / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    with (
-        fork_server(job.cluster.isolation) as server,
-        tempfile.TemporaryDirectory(dir=server.folder.name) as scratch,
-    ):
-        job = replace(job, graph_file=Path(scratch) / "worker.graph")
+    with fork_server(job.cluster.isolation) as server:
         on_event({"event": "network", "state": server.network})
-        with written(job, Path(scratch)) as path:
+        with tempfile.TemporaryDirectory(dir=server.folder.name) as scratch:
+            job = replace(job, graph_file=Path(scratch) / "worker.graph")
             names = task_names(job)
-            server.send(op="start", job=str(path), tasks=names, logs=str(logs.resolve()))
-            on_event(server.wait_for("started"))
-        supervision = Supervision(server, {f"{name}-{index}" for name, index in names}, logs, on_event)
-        try:
-            supervision.run()
-        finally:
-            supervision.end()
+            supervision = Supervision(server, {f"{name}-{index}" for name, index in names}, logs, on_event)
+            path = write(job, Path(scratch))
+            try:
+                server.send(op="start", job=str(path), tasks=names, logs=str(logs.resolve()))
+                supervision.run()
+            finally:
+                supervision.end()
 
 
 def task_names(job: Job) -> list[tuple[str, int]]:
@@ -172,8 +169,7 @@ def task_names(job: Job) -> list[tuple[str, int]]:
     return [*ps, *(("worker", k) for k in range(job.cluster.workers)), ("evaluator", 0)]
 
 
-@contextmanager
-def written(job: Job, folder: Path) -> Iterator[Path]:
+def write(job: Job, folder: Path) -> Path:
     """The job as a file: arrays first, which every child shares; the rest by value, rebuilt in each child."""
     import cloudpickle
 
@@ -186,10 +182,7 @@ def written(job: Job, folder: Path) -> Iterator[Path]:
     path = folder / "job.pkl"
     with path.open("wb") as file:
         pickle.dump((*arrays, cloudpickle.dumps(rest)), file, protocol=5)
-    try:
-        yield path
-    finally:
-        path.unlink()
+    return path
 
 
 class Supervision:

@@ -98,10 +98,10 @@ def test_a_killed_worker_of_a_barrier_ends_the_run_with_its_name(background):
 
 
 def test_a_stopped_worker_is_named_when_the_barrier_has_waited_long_enough(background):
-    going = background(SyncSGD(), workers=3, wait_seconds=2)
+    going = background(SyncSGD(), workers=3, wait_seconds=5)
     os.kill(going.task("worker-2.log"), signal.SIGSTOP)
     error = going.end()
-    assert isinstance(error, WaitTimeout)
+    assert isinstance(error, WaitTimeout), error
     assert "at the barrier for worker 2" in str(error)
     assert (going.result["outcome"], going.result["exit_code"]) == ("timeout", 5)
 
