@@ -23,8 +23,8 @@ install() {  # from pinned versions; the stamp is written last, so an interrupte
         uv pip install --quiet --python .venv/bin/python --constraint constraints.txt --editable . --group dev
     else
         "$1" -m venv .venv
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+        .venv/bin/python -m pip install -qq --disable-pip-version-check --upgrade "pip>=25.1"
+        .venv/bin/python -m pip install -qq --disable-pip-version-check \
             --constraint constraints.txt --editable . --group dev
     fi
     pins >.venv/pins

@@ -99,7 +99,7 @@ class Barrier:
             )
 
     def variables(self, ps: ParameterServer) -> None:
-        """An arrival flag and a token queue per worker; the sum of messages and the last reply per slice."""
+        """An arrival flag and a token queue per worker; the sum of messages and the last reply of each slice."""
         import tensorflow as tf
 
         from .parameter_server import queue
@@ -146,8 +146,11 @@ class Barrier:
 
         def fold(part: Any) -> None:
             reply = ps.scheme.server_update(part, part.inbox / needed, tf.constant(0.0))
-            with tf.control_dependencies([part.reply.assign(reply)]):
-                part.inbox.assign(tf.zeros_like(part.inbox))
+            if reply is part.center and not self.backup_workers:
+                part.reply = part.center  # nobody can change it before everybody has read it: no copy needed
+            else:
+                part.reply.assign(reply)
+            part.inbox.assign(tf.zeros_like(part.inbox))
 
         def arrive_at(part: Any, u: Any) -> Any:
             if self.backup_workers:

@@ -475,11 +475,13 @@ def _config(job: Job, inter_op: int) -> Any:
     import tensorflow as tf
 
     cores = len(os.sched_getaffinity(0))
-    return tf.compat.v1.ConfigProto(
+    config = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=max(1, cores // job.cluster.workers),
         inter_op_parallelism_threads=inter_op,
         allow_soft_placement=True,
     )
+    config.experimental.disable_thread_spinning = True  # an idle task leaves the core to those that work
+    return config
 
 
 def run_ps(job: Job, addresses: Addresses, index: int, report: Report) -> None:
