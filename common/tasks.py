@@ -32,7 +32,7 @@ Report = Callable[..., None]
 CHIEF = 0
 POLL_SECONDS = 0.01
 REPORT_SECONDS = 0.1
-EVALUATION_SHARE = 3  # evaluations wait so many times as long as they take
+EVALUATION_SHARE = 10  # evaluations wait so many times as long as they take: a tenth of one core at most
 EVALUATION_BATCH = 512
 END_MILLISECONDS = 500
 END_SECONDS = 5.0
@@ -393,8 +393,7 @@ class Evaluator:
         ops = self.graph.ops
         snapshot = self.session.run({name: ops[name] for name in ("at", "center", "state")})
         self._count(self.session.run(ops["drain"]))
-        self.graph.model.load(snapshot["center"], snapshot["state"])
-        metrics = self._evaluate()
+        metrics = self._evaluate(snapshot)
         total = sum(self.staleness.values())
         self.metrics = {
             "version": int(snapshot["at"]),
@@ -406,10 +405,12 @@ class Evaluator:
         self.report(event="center", **self.metrics)
         return snapshot
 
-    def _evaluate(self) -> dict[str, float]:
-        """Keras' metrics of the model on the test data."""
+    def _evaluate(self, snapshot: dict[str, Any] | None = None) -> dict[str, float]:
+        """Keras' metrics of the center on the test data."""
         if self.test is None:
             return {}
+        if snapshot is not None:
+            self.graph.model.load(snapshot["center"], snapshot["state"])
         size = None if callable(self.job.test) else EVALUATION_BATCH
         logs = self.graph.model.model.evaluate(*self.test, batch_size=size, verbose=0, return_dict=True)
         return {f"test_{name}": float(value) for name, value in logs.items()}
