@@ -5,7 +5,10 @@ A batch is a function of (seed, worker, step), so that a recorded run can be rep
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,8 +50,23 @@ def synthetic(*, examples: int = 8192, features: int = 32, classes: int = 10, no
     return Dataset((x[:examples], y[:examples]), (x[examples:], y[examples:]), classes=classes)
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what TensorFlow's libraries print at import off the terminal."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
 def _keras(name: str) -> Dataset:
-    import keras
+    with _quiet():
+        import keras
 
     try:
         (x, y), (x_test, y_test) = getattr(keras.datasets, name).load_data()

@@ -31,6 +31,7 @@ from .scheme import Scheme
 Report = Callable[..., None]
 CHIEF = 0
 POLL_SECONDS = 0.01
+FOLLOW_SECONDS = 0.05  # a look at the ps costs it about a millisecond
 REPORT_SECONDS = 0.1
 EVALUATION_SHARE = 10  # evaluations wait so many times as long as they take: a tenth of one core at most
 EVALUATION_BATCH = 512
@@ -386,7 +387,7 @@ class Evaluator:
                 now = time.monotonic()
                 cost = min(cost, now - began)  # the quickest so far: the first ones warm up
                 due = now + max(job.evaluate_seconds, EVALUATION_SHARE * cost)
-            time.sleep(POLL_SECONDS)
+            time.sleep(FOLLOW_SECONDS)
 
     def _observe(self) -> dict[str, Any]:
         """Read center and record, evaluate, report."""
