@@ -4,6 +4,7 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import pytest
+
 from distsgd.common import keep_warm
 from distsgd.common.errors import UserError
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 import reference
 from distsgd.algorithms import AEASGD, Downpour, DownpourEasy, Serial, SyncSGD
 from distsgd.common import Cluster

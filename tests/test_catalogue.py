@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+
 from distsgd.algorithms import SCHEMES
 from distsgd.common import UserError
 

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from distsgd.common import UserError, data
 from distsgd.common.data import batches, leaves, num_examples, shard_rows
 from distsgd.common.parameter_server import even_sizes

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+
 import reference
 from distsgd.algorithms import AEASGD, AsyncSGD, Downpour, DownpourEasy, Hogwild, Serial, SyncSGD
 from distsgd.common import Cluster, train
 from distsgd.common.errors import WaitTimeout
-
 from runs import DIGITS, ONES, quadratic, record
 
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}  # float32 against float32 in another order

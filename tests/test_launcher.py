@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from conftest import children
 from distsgd.algorithms import AsyncSGD, Downpour, SyncSGD
 from distsgd.common import Cluster, keep_warm
@@ -17,7 +18,6 @@ from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, Wai
 from distsgd.common.models import ModelRecipe
 from distsgd.common.training import describe, make_job, run
 from doubles import RaisesInWorker
-
 from runs import DIGITS, record
 
 FOREVER = 10**7

@@ -2,6 +2,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+
 from distsgd.common import UserError
 from distsgd.common.models import MODELS, FlatModel, ModelRecipe
 

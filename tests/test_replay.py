@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+
 import reference
 from distsgd.algorithms import AEASGD, AsyncSGD, Downpour, DownpourEasy, Serial, SyncSGD
 from doubles import NoLock, SlowAsyncSGD, UnlockedEarly
-
 from runs import DIGITS, record
 
 TOLERANCE = 1e-5

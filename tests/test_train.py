@@ -8,9 +8,9 @@ import textwrap
 import keras
 import numpy as np
 import pytest
+
 from distsgd.algorithms import AEASGD, AsyncSGD, Downpour, DownpourEasy, Hogwild, Serial, SyncSGD
 from distsgd.common import Cluster, UserError, train
-
 from runs import DIGITS
 
 IMAGES = (DIGITS.train[0].reshape(-1, 8, 8, 1), DIGITS.train[1])
