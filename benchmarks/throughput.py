@@ -195,8 +195,9 @@ def main(arguments: list[str]) -> int:
         console.print(rate_table(model, rates[model]))
         if reached(rates[model]):
             console.print(goal_table(model, rates[model]))
-    startup = measure_startup(console) if options.startup else None
-    save(options, rates, startup)
+    save(options, rates, startup=None)
+    if options.startup:
+        save(options, rates, measure_startup(console))
     console.print(f"written to {RESULTS}", soft_wrap=True)
     complete = all(len(v) == options.repetitions for of_model in rates.values() for v in of_model.values())
     return 0 if complete else 1

@@ -58,13 +58,18 @@ class Job:
     run_dir: Path | None = None
     evaluate_seconds: float = 0.1  # between two evaluations of the center
     schedule: Sequence[int] = ()  # threads only: whose round comes next
-    graph_file: Path | None = None  # where the chief leaves its graph for the other workers of this machine
+    graph_file: Path | None = None  # where the evaluator leaves a graph for the workers of this machine
 
     @property
     def rounds_per_call(self) -> int:
         """How many rounds a call may hold."""
         short = self.alone or self.schedule or self.steps < LONG_RUN_ROUNDS * self.scheme.period
         return 1 if short else ROUNDS_PER_CALL
+
+    @property
+    def shared_graph(self) -> Path | None:
+        """Where the workers' graph is, unless each has its own because each has its own data function."""
+        return None if callable(self.train) else self.graph_file
 
     @property
     def waits(self) -> bool:
@@ -171,7 +176,7 @@ class TaskGraph:
 
     @classmethod
     def load(cls, job: Job, worker: int, path: Path) -> TaskGraph:
-        """The graph of another worker, from what the chief has written."""
+        """The graph of a worker, from what `export` has written for worker 0."""
         import tensorflow as tf
 
         serialized, names, initial = pickle.loads(path.read_bytes())
@@ -519,15 +524,11 @@ def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> No
 
 
 def _worker_graph(job: Job, index: int) -> TaskGraph:
-    """Built here, or taken over from the chief where there is a file for that."""
-    path = job.graph_file
-    if path is None or callable(job.train):
+    """Taken over from the evaluator, or built here where there is nothing to take over."""
+    path = job.shared_graph
+    if path is None:
         return TaskGraph(job, [index])
-    if index == CHIEF:
-        graph = TaskGraph(job, [CHIEF])
-        graph.export(path)
-        return graph
-    wait_until(path.exists, job.cluster.wait_seconds, lambda: "the graph that the chief, worker 0, builds")
+    wait_until(path.exists, job.cluster.wait_seconds, lambda: "the graph that the evaluator builds")
     return TaskGraph.load(job, index, path)
 
 
@@ -535,7 +536,10 @@ def run_evaluator(job: Job, addresses: Addresses, index: int, report: Report) ->
     """Follow the center from outside the cluster, as a client of the first ps."""
     import tensorflow as tf
 
-    graph = TaskGraph(job)
+    model = FlatModel(job.recipe.build())
+    if job.shared_graph is not None:  # the evaluator has the Keras model anyway; the workers can do without
+        TaskGraph(job, [CHIEF], model).export(job.shared_graph)
+    graph = TaskGraph(job, model=model)
     host = addresses.ps[0] if not job.alone else addresses.worker[0]
     config = tf.compat.v1.ConfigProto(device_filters=["/job:worker/task:0" if job.alone else "/job:ps"])
     session = _session(f"grpc://{host}", graph.graph, config)

@@ -13,7 +13,7 @@ import pytest
 
 from conftest import children
 from distsgd.algorithms import AsyncSGD, Downpour, SyncSGD
-from distsgd.common import Cluster, keep_warm
+from distsgd.common import Cluster, keep_warm, train
 from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
 from distsgd.common.models import ModelRecipe
 from distsgd.common.training import describe, make_job, run
@@ -107,12 +107,26 @@ def test_a_stopped_worker_is_named_when_the_barrier_has_waited_long_enough(backg
 
 
 def test_a_worker_that_raises_is_named_with_the_end_of_its_log(warm, tmp_path):
+    def data(context):
+        import tensorflow as tf
+
+        if context.input_pipeline_id == 1:
+            raise RuntimeError("no data for this one")
+        return tf.data.Dataset.from_tensor_slices(DIGITS.train).batch(8)
+
+    model = ModelRecipe.named("softmax", (64,), 10, 0).build()
     with pytest.raises(TaskFailed) as caught:
-        record(RaisesInWorker(), tmp_path / "run", workers=2)
-    assert "worker-0 raised RuntimeError" in str(caught.value)
-    assert "a bug in the message" in str(caught.value)
+        train(model, data, AsyncSGD(), steps=5, batch_size=8, run_dir=tmp_path / "run", verbose=False)
+    assert "worker-1 raised RuntimeError: no data for this one" in str(caught.value)
+    assert "worker-1.log" in str(caught.value)
+    assert "| RuntimeError" in str(caught.value)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["outcome"], result["exit_code"]) == ("failed", 1)
+
+
+def test_a_bug_in_an_algorithm_ends_the_run_with_its_message(warm, tmp_path):
+    with pytest.raises(TaskFailed, match="RuntimeError: a bug in the message"):
+        record(RaisesInWorker(), tmp_path / "run", workers=2)
 
 
 @pytest.mark.parametrize("backend", ["processes", "threads"])
