@@ -380,7 +380,8 @@ class Evaluator:
         """Evaluate now and then until all workers have finished (or `stopped()`), and once more then."""
         ops, job = self.graph.ops, self.job
         wait_for(self.session, ops["await_initialized"], job.cluster.wait_seconds, lambda: "the chief, worker 0")
-        due, cost = 0.0, float("inf")
+        self._observe()  # where it starts; slow, like every first time
+        due, cost = time.monotonic() + job.evaluate_seconds, float("inf")
         while not stopped():
             finished = bool(self.session.run(ops["finished"]).all())
             if finished:
@@ -390,7 +391,7 @@ class Evaluator:
                 began = time.monotonic()
                 self._observe()
                 now = time.monotonic()
-                cost = min(cost, now - began)  # the quickest so far: the first ones warm up
+                cost = min(cost, now - began)
                 due = now + max(job.evaluate_seconds, EVALUATION_SHARE * cost)
             time.sleep(FOLLOW_SECONDS)
 
