@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,5 +162,3 @@ def quadratic(start: Sequence[float], curvature: float = 1.0) -> Any:
 
 
 ONES = (np.ones((64, 1), np.float32), np.zeros((64, 1), np.float32))
-
-Check = Callable[[Recorded], None]

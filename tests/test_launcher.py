@@ -65,11 +65,25 @@ class Background:
         return self.error
 
 
-def task_log(pid: int) -> str:
+def log_path(pid: int) -> str:
     try:
-        return Path(os.readlink(f"/proc/{pid}/fd/1")).name
+        return os.readlink(f"/proc/{pid}/fd/1")
     except OSError:
         return ""
+
+
+def task_log(pid: int) -> str:
+    return Path(log_path(pid)).name
+
+
+def command_line_run(folder: Path, output: int) -> tuple[subprocess.Popen, set[int]]:
+    """An endless run started from the command line, once it trains, and the pids of its tasks."""
+    arguments = ["downpour", "--steps", str(FOREVER), "--run-dir", "run"]
+    command = [sys.executable, "-m", "distsgd.common.cli", *arguments]
+    process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output, text=True)
+    metrics = folder / "run" / "metrics.jsonl"
+    wait_until(lambda: metrics.exists() and "center" in metrics.read_text())
+    return process, {pid for pid in children() if str(folder) in log_path(pid)}
 
 
 @pytest.fixture
@@ -139,20 +153,7 @@ def test_a_loss_that_becomes_nan_ends_the_run_as_diverged(backend, warm, tmp_pat
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_end_the_run_and_all_its_processes(number, code, tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "distsgd.common.cli",
-        "downpour",
-        "--steps",
-        str(FOREVER),
-        "--run-dir",
-        "run",
-    ]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    wait_until(lambda: metrics.exists() and "center" in metrics.read_text())
-    mine = {pid for pid in children() if str(tmp_path) in str(log_path(pid))}
+    process, mine = command_line_run(tmp_path, subprocess.PIPE)
     assert len(mine) >= 4
     process.send_signal(number)
     sent = time.monotonic()
@@ -165,28 +166,8 @@ def test_signals_end_the_run_and_all_its_processes(number, code, tmp_path):
     assert (result["outcome"], result["exit_code"]) == ("interrupted", code)
 
 
-def log_path(pid: int) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/fd/1")
-    except OSError:
-        return ""
-
-
 def test_nothing_survives_a_launcher_that_is_killed(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "distsgd.common.cli",
-        "downpour",
-        "--steps",
-        str(FOREVER),
-        "--run-dir",
-        "run",
-    ]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    wait_until(lambda: metrics.exists() and "center" in metrics.read_text())
-    mine = {pid for pid in children() if str(tmp_path) in log_path(pid)}
+    process, mine = command_line_run(tmp_path, subprocess.DEVNULL)
     process.kill()
     process.wait()
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in mine), SECONDS_TO_END)
