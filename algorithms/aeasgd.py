@@ -19,9 +19,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..common.errors import at_least, positive
+from ..common.errors import at_least, not_negative, positive
 from ..common.optimizers import sgd
-from ..common.scheme import Scheme
+from ..common.scheme import Rate, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class AEASGD(Scheme):
 
     communication_period: int = 10
     """Local steps between two exchanges."""
-    learning_rate: float = 0.2
+    learning_rate: Rate = 0.2
     """The worker's step size η."""
     beta: float = 0.9
     """Elasticity β, the moving rate α times the workers."""
@@ -43,8 +43,7 @@ class AEASGD(Scheme):
     def __post_init__(self):
         at_least(1, communication_period=self.communication_period)
         positive(learning_rate=self.learning_rate)
-        if not self.beta >= 0:
-            positive(beta=self.beta)
+        not_negative(beta=self.beta)
 
     def local_step(self, worker: Any, gradient: Any) -> None:
         """X ← x − η g."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..common.errors import positive
 from ..common.optimizers import sgd
-from ..common.scheme import Scheme
+from ..common.scheme import Rate, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class AsyncSGD(Scheme):
     idea = "every gradient is applied when it arrives, under a lock"
     paper = "Dean et al. 2012"
 
-    learning_rate: float = 0.1
+    learning_rate: Rate = 0.1
     """Step size η."""
 
     def __post_init__(self):

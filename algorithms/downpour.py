@@ -1,25 +1,32 @@
 """DOWNPOUR SGD: workers train alone for a while and push sums of gradients; Adagrad on the server.
 
     worker, each step       x ← x − η g_k(x),  A ← A + g
-    every period            push A,  x ← reply,  A ← 0
-    server, each push       S ← S + A²,  θ ← θ − γ A / √S,  reply θ        one atomic event, elementwise
+    every push period       push A,  A ← 0
+    every pull period       x ← θ
+    server, each push       S ← S + A²,  θ ← θ − γ A / √S                  one atomic event, elementwise
+
+Where both periods end, push and pull are one atomic event. The phase says when that is, with t steps done:
+
+    window      push when t is a multiple of the push period, pull when it is one of the pull period
+    dean        the paper's loop: pull before step t + 1, push after it, when t is a multiple; so the first push has one
+                gradient, and with equal periods above one a worker forgets its newest steps until they come back
 
 Reference: Dean et al., *Large Scale Distributed Deep Networks*, NIPS 2012.
-Departures: push and pull share one period and happen together at its end (the paper's periods are independent,
-and its loop fetches before it pushes); the worker waits for the reply. S starts at `initial_accumulator`, as in
-TensorFlow, where the paper starts at zero.
-Limits: a period of one is `async_sgd` with Adagrad on the server; `downpour_easy` has plain SGD there.
+Departures: by default push and pull end a window together, as in most implementations (the paper: phase `dean`). The
+worker waits for what it pulls. S starts at `initial_accumulator`, as in TensorFlow, where the paper starts at zero.
+Limits: periods of one are `async_sgd` with Adagrad on the server; `downpour_easy` has plain SGD there. A warm start
+longer than the run is one worker alone, then the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from ..common.errors import at_least, positive
-from ..common.optimizers import adagrad, sgd
-from ..common.scheme import Scheme
+from ..common.errors import at_least, one_of, positive
+from ..common.optimizers import adagrad, sgd, take
+from ..common.scheme import Event, Rate, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,21 +38,51 @@ class Downpour(Scheme):
     paper = "Dean et al. 2012"
 
     communication_period: int = 5
-    """Local steps between two exchanges."""
-    learning_rate: float = 0.1
+    """Local steps between two exchanges, unless push or pull have a period of their own."""
+    push_period: int | None = None
+    """Local steps between two pushes."""
+    pull_period: int | None = None
+    """Local steps between two pulls."""
+    phase: Literal["window", "dean"] = "window"
+    """Exchange at the end of a period, or as in the paper's loop."""
+    learning_rate: Rate = 0.1
     """The worker's step size η."""
-    server_learning_rate: float = 0.1
+    server_learning_rate: Rate = 0.1
     """The server's step size γ (Adagrad)."""
     initial_accumulator: float = 0.1
     """Where Adagrad's sum of squares starts."""
+    warm_start: int = 0
+    """Updates that worker 0 makes alone before the others start."""
 
     def __post_init__(self):
-        at_least(1, communication_period=self.communication_period)
-        positive(
-            learning_rate=self.learning_rate,
-            server_learning_rate=self.server_learning_rate,
-            initial_accumulator=self.initial_accumulator,
-        )
+        periods = {"push_period": self.push_period, "pull_period": self.pull_period}
+        given = {name: period for name, period in periods.items() if period is not None}
+        at_least(1, communication_period=self.communication_period, **given)
+        one_of(("window", "dean"), phase=self.phase)
+        positive(learning_rate=self.learning_rate, server_learning_rate=self.server_learning_rate)
+        positive(initial_accumulator=self.initial_accumulator)
+        at_least(0, warm_start=self.warm_start)
+
+    @property
+    def period(self) -> int:
+        """Local steps between two pushes."""
+        return self.push_period or self.communication_period
+
+    @property
+    def events(self) -> frozenset[Event]:
+        """Exchanges only, if push and pull always coincide."""
+        together = self.phase == "window" and self.period == (self.pull_period or self.communication_period)
+        return frozenset({"exchange"} if together else {"exchange", "push", "pull"})
+
+    def rounds(self, steps: int) -> Iterator[tuple[int, Event]]:
+        """Up to each push or pull; everything is exchanged at the end."""
+        pull_period, done = self.pull_period or self.communication_period, 0
+        for t in range(1, steps + 1):
+            push = (t - (self.phase == "dean")) % self.period == 0
+            pull = t % pull_period == 0
+            if push or pull or t == steps:
+                yield t - done, "exchange" if push == pull or t == steps else "push" if push else "pull"
+                done = t
 
     def local_variables(self, params: Any) -> Mapping[str, Any]:
         """A, the sum of gradients since the last push."""
@@ -61,15 +98,10 @@ class Downpour(Scheme):
         worker.accumulated.assign_add(gradient)
 
     def message(self, worker: Any) -> Any:
-        """A."""
-        return worker.accumulated
+        """A;  A ← 0."""
+        return take(worker.accumulated)
 
     def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
         """S ← S + A²,  θ ← θ − γ A / √S."""
         adagrad(server.center, server.squares, message, self.server_learning_rate)
         return server.center
-
-    def adopt(self, worker: Any, reply: Any) -> None:
-        """X ← θ,  A ← 0."""
-        worker.params.assign(reply)
-        worker.accumulated.assign(0 * reply)

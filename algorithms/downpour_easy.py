@@ -1,11 +1,11 @@
 """DOWNPOUR-Easy: DOWNPOUR with plain SGD on the server.
 
     worker, each step       x ← x − η g_k(x),  A ← A + g
-    every period            push A,  x ← reply,  A ← 0
+    every period            push A,  A ← 0,  x ← reply
     server, each push       θ ← θ − η A,  reply θ                          one atomic event
 
 Reference: Dean et al., *Large Scale Distributed Deep Networks*, NIPS 2012, without its Adagrad.
-Departures: as `downpour`.
+Departures: as `downpour` in its default phase.
 Limits: one worker is serial SGD whatever the period; a period of one is `async_sgd`. Sums grow with the period,
 so W workers with period H move θ by about W·H gradients at a time: it diverges when W·H·η is large.
 """
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..common.errors import at_least, positive
-from ..common.optimizers import sgd
-from ..common.scheme import Scheme
+from ..common.optimizers import sgd, take
+from ..common.scheme import Rate, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class DownpourEasy(Scheme):
 
     communication_period: int = 5
     """Local steps between two exchanges."""
-    learning_rate: float = 0.1
+    learning_rate: Rate = 0.1
     """Step size η, on the worker and on the server."""
 
     def __post_init__(self):
@@ -48,15 +48,10 @@ class DownpourEasy(Scheme):
         worker.accumulated.assign_add(gradient)
 
     def message(self, worker: Any) -> Any:
-        """A."""
-        return worker.accumulated
+        """A;  A ← 0."""
+        return take(worker.accumulated)
 
     def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
         """θ ← θ − η A."""
         sgd(server.center, message, self.learning_rate)
         return server.center
-
-    def adopt(self, worker: Any, reply: Any) -> None:
-        """X ← θ,  A ← 0."""
-        worker.params.assign(reply)
-        worker.accumulated.assign(0 * reply)

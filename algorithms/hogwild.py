@@ -19,7 +19,7 @@ from typing import Any
 from ..common.errors import positive
 from ..common.gates import Unlocked
 from ..common.optimizers import sgd
-from ..common.scheme import Scheme
+from ..common.scheme import Rate, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Hogwild(Scheme):
     idea = "updates in place, with no lock at all"
     paper = "Niu et al. 2011"
 
-    learning_rate: float = 0.1
+    learning_rate: Rate = 0.1
     """Step size η."""
 
     def __post_init__(self):

@@ -15,7 +15,7 @@ from typing import Any
 from ..common.errors import positive
 from ..common.gates import Alone
 from ..common.optimizers import sgd
-from ..common.scheme import Scheme
+from ..common.scheme import Rate, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class Serial(Scheme):
     idea = "one process, the baseline"
     paper = "Robbins & Monro 1951"
 
-    learning_rate: float = 0.2
+    learning_rate: Rate = 0.2
     """Step size η."""
 
     def __post_init__(self):

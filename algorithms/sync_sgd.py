@@ -18,7 +18,7 @@ from typing import Any
 from ..common.errors import at_least, positive
 from ..common.gates import Barrier
 from ..common.optimizers import sgd
-from ..common.scheme import Scheme
+from ..common.scheme import Rate, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class SyncSGD(Scheme):
     idea = "the mean of one gradient of each worker; late ones may be dropped"
     paper = "Chen et al. 2016"
 
-    learning_rate: float = 0.2
+    learning_rate: Rate = 0.2
     """Step size η of the mean gradient."""
     backup_workers: int = 0
     """Workers b that an update does not wait for."""

@@ -15,6 +15,7 @@ from typing import Annotated, Any, NoReturn
 
 from .cluster import Backend, Cluster, Isolation
 from .errors import DistsgdError, Interrupted, UserError
+from .schedules import Shape, shaped
 from .scheme import Scheme
 from .spec import nearest, parse
 
@@ -39,6 +40,17 @@ class Options:
     """softmax, mlp or cnn; options as in mlp:hidden=256-128."""
     backend: Backend = "processes"
     """A process for each task, or one process with a thread for each worker."""
+    towers: int | None = None
+    """Devices of each worker that share its batches: its GPUs in turn, else logical CPU devices. By default 1, or 2 for
+    multi_gpu and hierarchical."""
+    clip_norm: float | None = None
+    """Gradients longer than this, as one vector, are shortened to it."""
+    l2: float = 0.0
+    """Adds l2/2 |x|^2 to the loss."""
+    ema_decay: float | None = None
+    """Evaluate an exponential moving average of the center, with this decay, instead of the center."""
+    lr_schedule: Shape = "constant"
+    """How the learning rates fall over the run: keras.optimizers.schedules by name."""
     seed: int = 0
     """Of initial weights, shards and batches."""
     run_dir: Path | None = None
@@ -210,6 +222,7 @@ def run_command(scheme: Scheme, options: Options) -> int:
         backend=options.backend,
         isolation=options.isolation,
         wait_seconds=options.wait_seconds,
+        towers=options.towers,
     )
     parse("model", options.model, models.MODELS)
     dataset = data.load(options.dataset)
@@ -225,7 +238,11 @@ def run_command(scheme: Scheme, options: Options) -> int:
         batch_size=options.batch_size,
         seed=options.seed,
         run_dir=options.run_dir or new_run_dir(scheme.name),
+        clip_norm=options.clip_norm,
+        l2=options.l2,
+        ema_decay=options.ema_decay,
     )
+    job.scheme = shaped(job.scheme, options.lr_schedule, job.steps)
     record, error = run(job, describe(job, options.dataset, options.model), verbose=True)
     result = record.finish(error)
     if error is not None and not isinstance(error, DistsgdError):

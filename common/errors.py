@@ -6,6 +6,8 @@ The codes are stable: scripts and schedulers may rely on them (the README lists 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 
 class DistsgdError(Exception):
@@ -64,10 +66,10 @@ def at_least(minimum: int, **values: int) -> None:
             raise UserError(f"{name} must be at least {minimum}. Received: {name}={value}")
 
 
-def positive(**values: float) -> None:
-    """Raise `UserError` for the first named value that is not a finite number above zero."""
+def positive(**values: Any) -> None:
+    """Raise `UserError` for the first named value that is not a finite number above zero (or a schedule)."""
     for name, value in values.items():
-        if not (value > 0 and math.isfinite(value)):
+        if not callable(value) and not (value > 0 and math.isfinite(value)):
             raise UserError(f"{name} must be a positive number. Received: {name}={value}")
 
 
@@ -76,3 +78,17 @@ def fraction(**values: float) -> None:
     for name, value in values.items():
         if not 0 <= value <= 1:
             raise UserError(f"{name} must lie between 0 and 1. Received: {name}={value}")
+
+
+def not_negative(**values: float) -> None:
+    """Raise `UserError` for the first named value that is not a finite number from zero."""
+    for name, value in values.items():
+        if not (value >= 0 and math.isfinite(value)):
+            raise UserError(f"{name} must not be negative. Received: {name}={value}")
+
+
+def one_of(known: Sequence[str], **values: str) -> None:
+    """Raise `UserError` for the first named value that is not known."""
+    for name, value in values.items():
+        if value not in known:
+            raise UserError(f"{name} must be one of {', '.join(known)}. Received: {name}={value}")

@@ -7,19 +7,21 @@ after the whole message has arrived, so it is never held while a message travels
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .errors import UserError, at_least
 
 if TYPE_CHECKING:
     from .parameter_server import ParameterServer, Seat
+    from .scheme import Event
 
 
-class Gate(Protocol):
-    """Who waits for whom."""
+class Gate:
+    """Who waits for whom. The defaults: an exchange of one message with the parameter server, for any workers."""
 
-    synchronous: bool
+    synchronous: ClassVar[bool] = False
+    uses_ps: ClassVar[bool] = True
 
     def check(self, workers: int) -> None:
         """Raise `UserError` if this gate cannot work with so many workers."""
@@ -29,57 +31,64 @@ class Gate(Protocol):
 
     def exchange(self, ps: ParameterServer, seat: Seat, message: Any) -> Any:
         """Push `message` [P] of the worker in that seat and return the reply [P]."""
+        raise NotImplementedError(f"{type(self).__name__} exchanges nothing")
+
+    def push(self, ps: ParameterServer, seat: Seat, message: Any) -> None:
+        """Push without waiting for a reply; only schemes with such rounds need it."""
+        raise NotImplementedError(f"{type(self).__name__} cannot push without a reply")
+
+    def share_state(self, ps: ParameterServer, seat: Seat, state: Any) -> None:
+        """Let the evaluator see the worker's non-trainable state [S]."""
+        ps.store_state(seat, state)
+
+    def traffic(self, workers: int) -> tuple[float, float]:
+        """Vectors that a recorded exchange moves, towards the center and back."""
+        del workers
+        return 1, 1
 
 
 @dataclass(frozen=True)
-class Async:
+class Async(Gate):
     """Nobody waits: each message is folded when it arrives, under the lock."""
-
-    synchronous = False
-
-    def check(self, workers: int) -> None:
-        """Any number of workers will do."""
-
-    def variables(self, ps: ParameterServer) -> None:
-        """Nothing."""
 
     def exchange(self, ps: ParameterServer, seat: Seat, message: Any) -> Any:
         """Lock; staleness; update; version + 1; read the reply; unlock."""
         parts = ps.receive(message)
         with ps.lock(after=parts):
             replies = _fold(ps, seat, parts)
+            ps.note_pull(seat)
         return ps.concat(replies)
+
+    def push(self, ps: ParameterServer, seat: Seat, message: Any) -> None:
+        """The same without the reply."""
+        parts = ps.receive(message)
+        with ps.lock(after=parts):
+            _fold(ps, seat, parts, "push")
 
 
 @dataclass(frozen=True)
-class Unlocked:
+class Unlocked(Gate):
     """Hogwild: no lock at all. Reads may mix versions, and the recorded versions are approximate."""
-
-    synchronous = False
-
-    def check(self, workers: int) -> None:
-        """Any number of workers will do."""
-
-    def variables(self, ps: ParameterServer) -> None:
-        """Nothing."""
 
     def exchange(self, ps: ParameterServer, seat: Seat, message: Any) -> Any:
         """Update in place and read, with nothing to keep others out."""
-        return ps.concat(_fold(ps, seat, ps.receive(message)))
+        replies = _fold(ps, seat, ps.receive(message))
+        ps.note_pull(seat)
+        return ps.concat(replies)
 
 
-def _fold(ps: ParameterServer, seat: Seat, parts: list[Any]) -> list[Any]:
-    """The event of an asynchronous scheme: every slice updated, the version counted, the event recorded."""
+def _fold(ps: ParameterServer, seat: Seat, parts: list[Any], event: Event = "exchange") -> list[Any]:
+    """The event of an asynchronous scheme: every slice updated, the event recorded, the version counted."""
     version = ps.read_version()
     staleness = ps.staleness(version, seat)
-    replies = ps.update(parts, staleness)
-    ps.record(version, seat, staleness, accepted=True)
-    ps.set_pulled_version(seat, ps.count_updates(1))
+    replies = ps.update(parts, staleness, version, seat)
+    ps.record(version, seat, staleness, accepted=True, event=event)
+    ps.count_updates(1)
     return replies
 
 
 @dataclass(frozen=True)
-class Barrier:
+class Barrier(Gate):
     """A strict barrier: the mean of one message of each of `workers - backup_workers` workers, then all go on.
 
     The message that completes the set applies the update and puts one token into the own queue of every worker
@@ -123,7 +132,7 @@ class Barrier:
             token = seat.tokens.dequeue()
         # With backup workers the others may fold again while this one reads, so it reads under the lock.
         with ps.lock(after=[token]) if self.backup_workers else tf.control_dependencies([token]):
-            ps.set_pulled_version(seat, ps.read_version())
+            ps.note_pull(seat)
             replies = ps.each_slice(lambda part, _: tf.identity(part.reply))
         return ps.concat(replies)
 
@@ -145,7 +154,7 @@ class Barrier:
             ps.record(version, seat, staleness, accepted=fresh)
 
         def fold(part: Any) -> None:
-            reply = ps.scheme.server_update(part, part.inbox / needed, tf.constant(0.0))
+            reply = ps.merge(part, part.inbox / needed, tf.constant(0.0), version)
             if reply is part.center and not self.backup_workers:
                 part.reply = part.center  # nobody can change it before everybody has read it: no copy needed
             else:
@@ -193,19 +202,79 @@ def when(condition: Any, action: Callable[[], None]) -> Any:
 
 
 @dataclass(frozen=True)
-class Alone:
+class Alone(Gate):
     """One worker without a ps: its parameters are the center, and nothing is exchanged."""
 
     synchronous = True
+    uses_ps = False
 
     def check(self, workers: int) -> None:
         """Exactly one worker."""
         if workers != 1:
             raise UserError(f"this algorithm runs in one process: use --workers 1. Received: workers={workers}")
 
+    def traffic(self, workers: int) -> tuple[float, float]:
+        """None."""
+        del workers
+        return 0, 0
+
+
+@dataclass(frozen=True)
+class AllReduce(Barrier):
+    """No ps: every worker gets the mean of all messages from TensorFlow's ring all-reduce.
+
+    The center is the parameters of worker 0, which keeps the record too. As threads, the workers have one memory: there
+    the reduction is a sum in it, behind a barrier.
+    """
+
+    uses_ps = False
+
     def variables(self, ps: ParameterServer) -> None:
-        """Nothing."""
+        """What a barrier needs, for threads."""
+        if ps.in_process:
+            super().variables(ps)
 
     def exchange(self, ps: ParameterServer, seat: Seat, message: Any) -> Any:
-        """Never called."""
-        raise NotImplementedError("a worker alone exchanges nothing")
+        """The mean message."""
+        import tensorflow as tf
+
+        if ps.in_process:
+            return super().exchange(ps, seat, message)
+        mean = self._mean(ps, seat, message)
+        if seat.index == 0:
+            with tf.control_dependencies([mean]):
+                for k in range(ps.num_workers):
+                    ps.record(ps.read_version(), replace(seat, index=k), 0, accepted=True)
+                ps.count_updates(1)
+        return mean
+
+    def share_state(self, ps: ParameterServer, seat: Seat, state: Any) -> None:
+        """The mean over the workers; nobody but worker 0 may touch its variables in the middle of a reduction."""
+        import tensorflow as tf
+
+        if ps.in_process:
+            super().share_state(ps, seat, state)
+            return
+        mean = self._mean(ps, seat, state)
+        if seat.index == 0:
+            ps.states.assign(tf.tile(mean[None], [ps.num_workers, 1]))
+
+    def _mean(self, ps: ParameterServer, seat: Seat, vector: Any) -> Any:
+        import tensorflow as tf
+
+        if ps.num_workers == 1:
+            return vector
+        return tf.raw_ops.CollectiveReduce(
+            input=vector,
+            group_size=ps.num_workers,
+            group_key=1,
+            instance_key=next(seat.collectives),
+            merge_op="Add",
+            final_op="Div",
+            subdiv_offsets=[0],
+            communication_hint="ring",
+        )
+
+    def traffic(self, workers: int) -> tuple[float, float]:
+        """In a ring everyone sends (W - 1)/W of a vector twice: to reduce, and to gather."""
+        return (workers - 1) / workers, (workers - 1) / workers

@@ -166,7 +166,7 @@ def task_names(job: Job) -> list[tuple[str, int]]:
     """The tasks of a run."""
     if job.cluster.backend == "threads":
         return [("threads", 0)]
-    ps = [] if job.alone else [("ps", i) for i in range(job.cluster.ps)]
+    ps = [] if not job.uses_ps else [("ps", i) for i in range(job.cluster.ps)]
     return [*ps, *(("worker", k) for k in range(job.cluster.workers)), ("evaluator", 0)]
 
 

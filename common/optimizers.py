@@ -23,3 +23,49 @@ def adagrad(variable: Any, squares: Any, gradient: Any, learning_rate: Any) -> N
     tf.raw_ops.ResourceApplyAdagrad(
         var=variable.handle, accum=squares.handle, lr=learning_rate, grad=gradient, use_locking=True
     )
+
+
+def adamw(
+    variable: Any,
+    first_moment: Any,
+    second_moment: Any,
+    steps: Any,
+    gradient: Any,
+    learning_rate: Any,
+    weight_decay: float,
+    *,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-8,
+) -> None:
+    """AdamW (Loshchilov and Hutter 2019): x <- x - eta lambda x, then Adam's step (Kingma and Ba 2015, algorithm 1).
+
+    t <- t + 1;  m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g**2;
+    x <- x - eta (m / (1 - b1**t)) / (sqrt(v / (1 - b2**t)) + epsilon).
+    """
+    import tensorflow as tf
+
+    t = steps.assign_add(1.0)
+    power_1, power_2 = tf.pow(beta_1, t), tf.pow(beta_2, t)
+    if weight_decay:
+        variable.assign_sub(learning_rate * weight_decay * variable)
+    tf.raw_ops.ResourceApplyAdam(
+        var=variable.handle,
+        m=first_moment.handle,
+        v=second_moment.handle,
+        beta1_power=power_1,
+        beta2_power=power_2,
+        lr=learning_rate,
+        beta1=beta_1,
+        beta2=beta_2,
+        epsilon=epsilon * tf.sqrt(1 - power_2),  # the kernel adds it before the second moment is corrected
+        grad=gradient,
+        use_locking=True,
+    )
+
+
+def take(variable: Any) -> Any:
+    """The value of an accumulator, which starts anew from zero."""
+    value = variable.read_value()
+    variable.assign(0 * value)
+    return value

@@ -6,28 +6,30 @@ into equal contiguous slices, one for each ps task; version, lock and record liv
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import tensorflow as tf
 
-from .scheme import Scheme
-
-# One event of the record: what happened on the ps, in order.
-RECORD = ("version", "worker", "staleness", "accepted", "microseconds")
+from .record import EVENTS, RECORD
+from .scheme import Event, Scheme
 
 
 class Slice(SimpleNamespace):
-    """What `Scheme.server_update` sees: `center`, the scheme's global variables, `num_workers`."""
+    """What `Scheme.server_update` sees: `center`, the scheme's global variables, `num_workers`, perhaps `anchor`."""
 
     index: int
     device: str
     center: Any
     initial: Any
     num_workers: int
+    average: Any = None  # of the center, for evaluation
+    anchors: Any = None  # the center that each worker pulled last, a row per worker
+    anchor: Any = None  # the row of the present sender
 
 
 def even_sizes(size: int, parts: int) -> list[int]:
@@ -51,6 +53,7 @@ class Seat:
 
     index: Any
     tokens: Any
+    collectives: Iterator[int] = field(default_factory=lambda: itertools.count(1))  # the same in every worker's graph
 
 
 class ParameterServer:
@@ -63,6 +66,8 @@ class ParameterServer:
         num_workers: W.
         devices: one device for each ps task.
         last_version: rounds of each worker; a barrier with backup workers makes so many updates.
+        ema_decay: of the average of the center; no average without it.
+        in_process: True if all workers are threads of this process.
     """
 
     arrived: Any
@@ -77,8 +82,10 @@ class ParameterServer:
         num_workers: int,
         devices: Sequence[str],
         last_version: int,
+        ema_decay: float | None = None,
+        in_process: bool = False,
     ):
-        self.scheme = scheme
+        self.scheme, self.ema_decay, self.in_process = scheme, ema_decay, in_process
         self.last_version = last_version
         self.num_workers = num_workers
         self.devices = list(devices)
@@ -114,6 +121,11 @@ class ParameterServer:
                 name: tf.Variable(value, name=f"{name}_{index}")
                 for name, value in self.scheme.global_variables(initial).items()
             }
+            if self.ema_decay is not None:
+                slots["average"] = tf.Variable(initial, name=f"average_{index}")
+            if self.scheme.keeps_anchors:
+                rows = tf.tile(initial[None], [self.num_workers, 1])
+                slots["anchors"] = tf.Variable(rows, name=f"anchors_{index}")
         return Slice(
             index=index,
             device=device,
@@ -155,12 +167,35 @@ class ParameterServer:
                 results.append(build(part, value))
         return results
 
-    def update(self, parts: Sequence[Any], staleness: Any) -> list[Any]:
-        """The scheme's rule on every slice; returns the replies."""
+    def update(self, parts: Sequence[Any], staleness: Any, version: Any, seat: Seat) -> list[Any]:
+        """The scheme's rule on every slice, for a message from that seat; returns the replies."""
         lateness = tf.cast(staleness, tf.float32)
-        return self.each_slice(
-            lambda part, u: tf.convert_to_tensor(self.scheme.server_update(part, u, lateness)), parts
-        )
+
+        def merge(part: Slice, message: Any) -> Any:
+            if part.anchors is not None:
+                part.anchor = tf.raw_ops.ResourceGather(
+                    resource=part.anchors.handle, indices=seat.index, dtype=tf.float32
+                )
+            return tf.convert_to_tensor(self.merge(part, message, lateness, version))
+
+        return self.each_slice(merge, parts)
+
+    def merge(self, part: Slice, message: Any, staleness: Any, version: Any) -> Any:
+        """The scheme's rule on one slice, then the average; returns the reply."""
+        scheme = self.scheme
+        if scheme.scheduled:  # in local steps of the average worker, as on the workers
+            steps = tf.cast(version, tf.float32) * scheme.period
+            scheme = scheme.at(steps if scheme.gate.synchronous else steps / self.num_workers)
+        reply = scheme.server_update(part, message, staleness)
+        self.move_average(part, version)
+        return reply
+
+    def move_average(self, part: Slice, version: Any) -> None:
+        """A <- d A + (1 - d) theta, with d = min(decay, (1 + n) / (10 + n)) as TensorFlow's averages have it."""
+        if self.ema_decay is not None:
+            n = tf.cast(version, tf.float32)
+            decay = tf.minimum(self.ema_decay, (1 + n) / (10 + n))
+            part.average.assign_sub((1 - decay) * (part.average - part.center))
 
     def concat(self, replies: Sequence[Any]) -> Any:
         """The slices of a reply as one vector, where the caller is."""
@@ -181,17 +216,23 @@ class ParameterServer:
         with tf.device(self.devices[0]):
             return tf.maximum(version - self.pulled.read_value()[seat.index], 0)
 
-    def set_pulled_version(self, seat: Seat, version: Any) -> None:
-        """Note a pull."""
+    def note_pull(self, seat: Seat) -> None:
+        """This worker has the present center."""
         with tf.device(self.devices[0]):
+            version = self.version.read_value()
             tf.raw_ops.ResourceScatterUpdate(resource=self.pulled.handle, indices=seat.index, updates=version)
+        for part in self.slices:
+            if part.anchors is not None:
+                with tf.device(part.device):
+                    center = part.center.read_value()
+                    tf.raw_ops.ResourceScatterUpdate(resource=part.anchors.handle, indices=seat.index, updates=center)
 
-    def record(self, version: Any, seat: Seat, staleness: Any, accepted: Any) -> Any:
+    def record(self, version: Any, seat: Seat, staleness: Any, accepted: Any, event: Event = "exchange") -> Any:
         """Append one event to the record of the run."""
         with tf.device(self.devices[0]):
             now = tf.cast(tf.timestamp() * 1e6, tf.int64)
-            event = [version, seat.index, staleness, accepted, now]
-            return self.records.enqueue(tf.stack([tf.cast(value, tf.int64) for value in event]))
+            values = [version, seat.index, staleness, accepted, now, EVENTS.index(event)]
+            return self.records.enqueue(tf.stack([tf.cast(value, tf.int64) for value in values]))
 
     # What tasks do besides rounds.
 
@@ -200,10 +241,13 @@ class ParameterServer:
         with tf.device(self.devices[0]):
             return Seat(index, queue("own_tokens", shared_name=f"token_{worker}"))
 
-    def pull(self, seat: Seat) -> Any:
-        """The center, as the first parameters of a worker."""
+    def pull(self, seat: Seat, recorded: bool = False) -> Any:
+        """The center as it is now."""
         with self.lock(after=[]):
-            self.set_pulled_version(seat, self.read_version())
+            if recorded:
+                version = self.read_version()
+                self.record(version, seat, self.staleness(version, seat), accepted=False, event="pull")
+            self.note_pull(seat)
             parts = self.each_slice(lambda part, _: part.center.read_value())
         return self.concat(parts)
 
@@ -213,13 +257,15 @@ class ParameterServer:
             tf.raw_ops.ResourceScatterUpdate(resource=self.states.handle, indices=seat.index, updates=state)
 
     def snapshot(self) -> dict[str, Any]:
-        """Version (`at`), center and state (the mean over the workers) at one moment."""
+        """At one moment: version (`at`), center, its `average` if there is one, state (the mean over the workers)."""
         with self.lock(after=[]):
             version = self.read_version()
-            parts = self.each_slice(lambda part, _: part.center.read_value())
+            vectors = {"center": self.each_slice(lambda part, _: part.center.read_value())}
+            if self.ema_decay is not None:
+                vectors["average"] = self.each_slice(lambda part, _: part.average.read_value())
             with tf.device(self.devices[0]):
                 state = tf.reduce_mean(self.states, 0)
-        return {"at": version, "center": self.concat(parts), "state": state}
+        return {"at": version, "state": state} | {name: self.concat(parts) for name, parts in vectors.items()}
 
     def drain(self) -> Any:
         """The events recorded since the last call, [n, len(RECORD)]."""

@@ -19,8 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from .errors import DistsgdError, UserError
+from .scheme import Event
 
 FLOAT_BYTES = 4
+# One event of the trace: what happened on the ps, in order.
+RECORD = ("version", "worker", "staleness", "accepted", "microseconds", "event")
+EVENTS: tuple[Event, ...] = ("exchange", "push", "pull")  # an event is recorded as its position in here
 
 
 def new_run_dir(algorithm: str, root: Path = Path("runs")) -> Path:
@@ -95,9 +99,6 @@ class RunRecord:
         examples = steps * config["batch_size"]
         if seconds:
             rate = examples / seconds
-        rounds = sum(e["rounds"] for e in self.finished.values()) if config["ps"] else 0
-        vector = (last.get("parameters", 0)) * FLOAT_BYTES
-        state = last.get("state", 0) * FLOAT_BYTES
         outcome, code = "completed", 0
         if error is not None:
             outcome = error.outcome if isinstance(error, DistsgdError) else "failed"
@@ -125,8 +126,8 @@ class RunRecord:
                 "max": last.get("staleness_max"),
                 "histogram": last.get("staleness_histogram", {}),
             },
-            "bytes_pushed": rounds * (vector + state),
-            "bytes_pulled": (rounds + config["workers"] if rounds else 0) * vector,
+            "bytes_pushed": last.get("bytes_pushed", 0),
+            "bytes_pulled": last.get("bytes_pulled", 0),
             "dropped": last.get("dropped", 0),
             "network": self.network,
             "run_dir": str(self.run_dir),

@@ -3,7 +3,8 @@
 A worker repeats **rounds**. One round is: `communication_period` local steps, each on a fresh batch;
 a message; the server's update and reply, one atomic event; what the worker does with the reply.
 
-    local_step      what does a worker do alone?
+    gradient_point  where does a worker take its gradients?
+    local_step      what does it do alone?
     message         what does it push?
     gate            who waits for whom?
     server_update   how does the server merge a message, and what does it answer?
@@ -16,13 +17,16 @@ variable happen in the order in which they are written here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
 
 from .gates import Async, Gate
 
 Tensor = Any  # a tf.Tensor or tf.Variable; TensorFlow ships no types
+Rate = float | Callable[[Any], Any]  # a learning rate, or a schedule (`keras.optimizers.schedules`) of local steps
+Event = Literal["exchange", "push", "pull"]  # how a round ends; an exchange is a push and its reply
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +34,17 @@ class Scheme:
     """Defaults: plain data flow, no state of its own, asynchronous.
 
     `worker` has: `params` (variable [P]), `gradient` (of the last step, [P]; only if the period is one),
-    `steps` (of this round), and the scheme's local variables by name. `server` has: `center` (variable),
-    `num_workers`, and the scheme's global variables by name.
+    `steps` (of this round, a float), `index`, `num_workers`, and the scheme's local variables by name.
+    `server` has: `center` (variable), `num_workers`, the scheme's global variables by name, and `anchor` (the center
+    that the sender of this message pulled last) if the scheme `keeps_anchors`.
     """
 
     name: ClassVar[str]  # the command: `bash run.sh <name>`
     idea: ClassVar[str]  # one line for the catalogue
     paper: ClassVar[str]  # authors and year
     exchange_first: ClassVar[bool] = False  # elastic schemes exchange before the first step of a period
+    keeps_anchors: ClassVar[bool] = False  # one more center for each worker on the ps
+    default_towers: ClassVar[int] = 1  # devices that share the batches of a worker, unless the user says how many
 
     @property
     def gate(self) -> Gate:
@@ -49,6 +56,38 @@ class Scheme:
         """Local steps of a round."""
         return getattr(self, "communication_period", 1)
 
+    @property
+    def events(self) -> frozenset[Event]:
+        """How rounds may end."""
+        return frozenset({"exchange"})
+
+    def rounds(self, steps: int) -> Iterator[tuple[int, Event]]:
+        """The rounds of a worker that does so many local steps: their steps, and how each ends."""
+        for start in range(0, steps, self.period):
+            yield min(self.period, steps - start), "exchange"
+
+    @property
+    def warmup_updates(self) -> int:
+        """Updates that worker 0 makes alone before the others start."""
+        return getattr(self, "warm_start", 0)
+
+    def at(self, step: Tensor) -> Scheme:
+        """This scheme, with every learning-rate schedule replaced by its value after so many local steps."""
+        schedules = {f.name: value for f in fields(self) if callable(value := getattr(self, f.name))}
+        now = copy.copy(self) if schedules else self
+        for name, schedule in schedules.items():
+            object.__setattr__(now, name, schedule(step))
+        return now
+
+    @property
+    def scheduled(self) -> bool:
+        """True if a learning rate is a schedule."""
+        return any(callable(getattr(self, f.name)) for f in fields(self))
+
+    def check(self, workers: int) -> None:
+        """Raise `UserError` if this cannot work with so many workers."""
+        self.gate.check(workers)
+
     def local_variables(self, params: Tensor) -> Mapping[str, Tensor]:
         """Initial values of further variables on the worker, by name; `params` is the initial center."""
         return {}
@@ -56,6 +95,10 @@ class Scheme:
     def global_variables(self, center: Tensor) -> Mapping[str, Tensor]:
         """Initial values of further variables beside the center, by name; `center` is its initial value."""
         return {}
+
+    def gradient_point(self, worker: Any) -> Tensor:
+        """Where the gradient of the next step is taken, [P]. Default: the worker's parameters."""
+        return worker.params.read_value()
 
     def local_step(self, worker: Any, gradient: Tensor) -> None:
         """One step alone: update `worker.params` and the local variables. Default: nothing, the gradient is pushed."""

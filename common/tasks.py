@@ -21,12 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from .cluster import Addresses, Cluster, ps_devices, worker_device
+from .cluster import Addresses, Cluster, ps_devices, tower_devices, worker_device
 from .data import batches, leaves, num_examples, shard_rows
 from .errors import Diverged, WaitTimeout
 from .gates import Alone
 from .models import FlatModel, ModelRecipe
-from .scheme import Scheme
+from .record import EVENTS, FLOAT_BYTES, RECORD
+from .scheme import Event, Scheme
 
 Report = Callable[..., None]
 CHIEF = 0
@@ -40,6 +41,7 @@ END_SECONDS = 5.0
 ROUNDS_PER_CALL = 8  # a call costs some RPCs of its own; unrolling rounds in it doubles the throughput at period 1
 LONG_RUN_ROUNDS = 500  # shorter runs do not earn back the time that the larger graph takes
 LONG_ROUND_SECONDS = 0.1  # longer rounds gain nothing from unrolling
+ENDLESS = 10**9  # steps: a schedule says how many rounds there are
 ALONE_STEPS = 64  # steps of a call without a ps
 
 
@@ -59,17 +61,21 @@ class Job:
     evaluate_seconds: float = 0.1  # between two evaluations of the center
     schedule: Sequence[int] = ()  # threads only: whose round comes next
     graph_file: Path | None = None  # where the evaluator leaves a graph for the workers of this machine
+    clip_norm: float | None = None  # gradients are clipped to this norm of the whole vector
+    l2: float = 0.0  # adds l2/2 |x|^2 to the loss
+    ema_decay: float | None = None  # an exponential moving average of the center is evaluated instead of the center
 
     @property
     def rounds_per_call(self) -> int:
         """How many rounds a call may hold."""
         short = self.alone or self.schedule or self.steps < LONG_RUN_ROUNDS * self.scheme.period
-        return 1 if short else ROUNDS_PER_CALL
+        return 1 if short or len(self.scheme.events) > 1 else ROUNDS_PER_CALL
 
     @property
     def shared_graph(self) -> Path | None:
-        """Where the workers' graph is, unless each has its own because each has its own data function."""
-        return None if callable(self.train) else self.graph_file
+        """Where the workers' graph is, unless each has its own: because of a data function, or to meet without a ps."""
+        own = callable(self.train) or not (self.uses_ps or self.alone)
+        return None if own else self.graph_file
 
     @property
     def waits(self) -> bool:
@@ -78,8 +84,26 @@ class Job:
 
     @property
     def alone(self) -> bool:
-        """True if there is no parameter server."""
+        """True if one worker is all there is."""
         return isinstance(self.scheme.gate, Alone)
+
+    @property
+    def uses_ps(self) -> bool:
+        """True if there is a parameter server; without one, worker 0 holds the center and the record."""
+        return self.scheme.gate.uses_ps
+
+    @property
+    def towers(self) -> int:
+        """Devices that share the batches of a worker."""
+        return self.cluster.towers or self.scheme.default_towers
+
+    def rounds(self, worker: int) -> Iterator[tuple[int, Event]]:
+        """The rounds of a worker: how many local steps, and how each ends."""
+        if self.alone:
+            return ((min(ALONE_STEPS, self.steps - start), "exchange") for start in range(0, self.steps, ALONE_STEPS))
+        if self.schedule:
+            return itertools.islice(self.scheme.rounds(ENDLESS), self.schedule.count(worker))
+        return self.scheme.rounds(self.steps)
 
 
 class TaskGraph:
@@ -103,8 +127,10 @@ class TaskGraph:
                 size=self.model.size,
                 state_size=self.model.state_size,
                 num_workers=job.cluster.workers,
-                devices=ps_devices(job.cluster, job.alone),
+                devices=ps_devices(job.cluster, job.uses_ps),
                 last_version=-(-job.steps // job.scheme.period),
+                ema_decay=job.ema_decay,
+                in_process=job.cluster.backend == "threads",
             )
             self.ops = self._global_ops()
             gradient = tf.function(self.model.gradient, reduce_retracing=True)
@@ -142,7 +168,7 @@ class TaskGraph:
             "await_end": ps.ends[0].dequeue(),
             **tf.function(ps.snapshot)(),
         }
-        if self.job.waits:
+        if hasattr(ps, "arrived"):
             ops["arrived"] = ps.arrived.read_value()
         return ops
 
@@ -152,17 +178,18 @@ class TaskGraph:
         from .worker import Worker
 
         job = self.job
-        device = worker_device(job.cluster, k)
-        with tf.device(device):
+        devices = tower_devices(worker_device(job.cluster, k), job.towers)
+        with tf.device(devices[0]):
             source, structure = _source(job, k)
-        seat = self.ps.seat(k, k if job.cluster.backend == "threads" else self.index)
-        worker = Worker(job.scheme, self.model, gradient, self.ps, seat, f"worker_{k}", device, source, structure)
+        seat = self.ps.seat(k, k if job.shared_graph is None else self.index)
+        worker = Worker(job, self.model, gradient, self.ps, seat, f"worker_{k}", devices, source, structure)
         ops = {"initialize": worker.initialize, "start": tf.function(worker.start, autograph=False)()}
         ops |= {f"data_{i}": fed for i, fed in enumerate(source.fed)}
-        for count in {1, job.rounds_per_call}:
+        for count in sorted({1, job.rounds_per_call}):
             rows = tf.compat.v1.placeholder(tf.int32, [count, None, job.batch_size])
             ops[f"rows_{count}"] = rows
-            ops[f"losses_{count}"] = tf.function(worker.rounds, autograph=False)(rows)
+            for event in sorted(job.scheme.events):
+                ops[f"{event}_{count}"] = tf.function(worker.rounds, autograph=False)(rows, event)
         return ops
 
     # A graph that one task has built serves all workers: building takes longer than everything else at the start.
@@ -216,16 +243,14 @@ def shard(job: Job, worker: int) -> list[np.ndarray]:
     return [array[rows] for array in leaves(job.train)]
 
 
-def plan(job: Job, worker: int) -> Iterator[np.ndarray]:
-    """The batches of each round of a worker, [steps, batch size] row numbers; the last round may be shorter."""
-    period = ALONE_STEPS if job.alone else job.scheme.period
+def plan(job: Job, worker: int) -> Iterator[tuple[np.ndarray, Event]]:
+    """The rounds of a worker: their batches, [steps, batch size] row numbers, and how each ends."""
     if callable(job.train):
         stream: Iterator[np.ndarray] = itertools.repeat(np.zeros(job.batch_size, np.int32))
     else:
         stream = batches(num_examples(job.train) // job.cluster.workers, job.batch_size, worker, job.seed)
-    steps = job.schedule.count(worker) * period if job.schedule else job.steps
-    for start in range(0, steps, period):
-        yield np.stack(list(itertools.islice(stream, min(period, steps - start))))
+    for steps, event in job.rounds(worker):
+        yield np.stack(list(itertools.islice(stream, steps))), event
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, missing: Callable[[], str]) -> None:
@@ -263,7 +288,11 @@ class WorkerLoop:
         self.losses: list[float] = []  # since the last report
         self.reported = time.monotonic()
         self.longest = 0.0  # seconds of the longest call
-        self.call = {count: self._callable(count) for count in {1, self.job.rounds_per_call}}
+        self.call = {
+            (event, count): self._callable(event, count)
+            for event in self.job.scheme.events
+            for count in {1, self.job.rounds_per_call}
+        }
 
     def prepare(self) -> None:
         """Local variables; then the chief makes the global ones, and everybody pulls."""
@@ -298,12 +327,15 @@ class WorkerLoop:
         count = 1  # the first two calls are single: one warms up, one tells how long a round takes
         while chunk := list(itertools.islice(rounds, count)):
             turn()
+            if self.rounds == 0 and self.index != CHIEF and self.job.scheme.warmup_updates:
+                self._await_warmup()
             began = time.monotonic()
-            if len(chunk) == count and len(chunk[-1]) == len(chunk[0]):
-                self._did(chunk, self.call[count](np.stack(chunk)))
+            batches, (event, *_) = zip(*chunk, strict=True)
+            if len(chunk) == count and len(batches[-1]) == len(batches[0]):
+                self._did(batches, self.call[event, count](np.stack(batches)))
             else:
-                for rows in chunk:
-                    self._did([rows], self.call[1](rows[None]))
+                for rows in batches:
+                    self._did([rows], self.call[event, 1](rows[None]))
             if self.rounds == 1:
                 self.report(event="first_update", worker=self.index)
             elif self.rounds == 2 and time.monotonic() - began < LONG_ROUND_SECONDS:
@@ -319,21 +351,37 @@ class WorkerLoop:
             ended=time.monotonic(),
         )
 
-    def _callable(self, count: int) -> Callable[[np.ndarray], np.ndarray]:
+    def _await_warmup(self) -> None:
+        """Wait while worker 0 trains alone, then start from what it has reached."""
+
+        def over() -> bool:
+            return self._run("version") >= self.job.scheme.warmup_updates or self._run("finished")[CHIEF]
+
+        def progress() -> bool:
+            return over() or self._run("version") > seen
+
+        seen = -1
+        while not over():  # each update of worker 0 earns it more time
+            seen = self._run("version")
+            wait_until(progress, self.wait_seconds, lambda: "worker 0, which warms up")
+        self._run("start")
+
+    def _callable(self, event: Event, count: int) -> Callable[[np.ndarray], np.ndarray]:
         """A function that runs `count` rounds in one call and returns their losses."""
         import tensorflow as tf
 
-        rows, losses = self.ops[f"rows_{count}"], self.ops[f"losses_{count}"]
+        rows, losses = self.ops[f"rows_{count}"], self.ops[f"{event}_{count}"]
         run = self.session.make_callable(losses, [rows, self.ops["index"]], accept_options=True)
 
         def call(batches: np.ndarray) -> np.ndarray:
             limit = self.wait_seconds + 2 * self.longest
-            options = tf.compat.v1.RunOptions(timeout_in_ms=round(limit * 1000)) if self.job.waits else None
+            options = tf.compat.v1.RunOptions(timeout_in_ms=round(limit * 1000) if self.job.waits else 0)
+            options.experimental.collective_graph_key = 0 if self.job.uses_ps else 1
             began = time.monotonic()
             try:
                 return run(batches, self.index, options=options)
             except tf.errors.DeadlineExceededError:
-                missing = absent(self._run("arrived"))
+                missing = absent(self._run("arrived")) if "arrived" in self.ops else "another worker"
                 raise WaitTimeout(
                     f"worker {self.index} waited {limit:.0f} s at the barrier for {missing or 'the ps'}"
                 ) from None
@@ -374,6 +422,10 @@ class Evaluator:
         self.test = (self.job.test(),) if callable(self.job.test) else self.job.test
         self.dropped = 0
         self.rounds = [0] * self.job.cluster.workers
+        self.steps_after = [
+            np.cumsum([0, *(steps for steps, _ in self.job.rounds(k))]) for k in range(self.job.cluster.workers)
+        ]
+        self.vectors = np.array([0, self.job.cluster.workers if self.job.uses_ps else 0], float)  # pushed, pulled
         self._evaluate()  # the first time is slow, and belongs before the training
 
     def follow(self, stopped: Callable[[], bool] = lambda: False) -> None:
@@ -398,13 +450,15 @@ class Evaluator:
     def _observe(self) -> dict[str, Any]:
         """Read center and record, evaluate, report."""
         ops = self.graph.ops
-        snapshot = self.session.run({name: ops[name] for name in ("at", "center", "state")})
+        names = [name for name in ("at", "center", "average", "state") if name in ops]
+        snapshot = self.session.run({name: ops[name] for name in names})
         self._count(self.session.run(ops["drain"]))
         metrics = self._evaluate(snapshot)
         total = sum(self.staleness.values())
         self.metrics = {
             "version": int(snapshot["at"]),
             "examples": self._examples(),
+            **self._bytes(),
             "staleness_mean": sum(t * n for t, n in self.staleness.items()) / max(1, total),
             "staleness_max": max(self.staleness, default=0),
             **metrics,
@@ -417,39 +471,49 @@ class Evaluator:
         if self.test is None:
             return {}
         if snapshot is not None:
-            self.graph.model.load(snapshot["center"], snapshot["state"])
+            self._load(snapshot)
         size = None if callable(self.job.test) else EVALUATION_BATCH
         logs = self.graph.model.model.evaluate(*self.test, batch_size=size, verbose=0, return_dict=True)
         return {f"test_{name}": float(value) for name, value in logs.items()}
 
     def _count(self, events: np.ndarray) -> None:
         self.events.append(events)
-        for _, worker, staleness, accepted, _ in events:
+        up, down = self.job.scheme.gate.traffic(self.job.cluster.workers)
+        traffic = {"exchange": (up, down), "push": (up, 0), "pull": (0, down)}
+        for _, worker, staleness, accepted, _, kind in events:
+            event = EVENTS[kind]
+            self.vectors += traffic[event]
             self.rounds[worker] += 1
             if accepted:
                 self.staleness[int(staleness)] += 1
-            else:
+            elif event != "pull":
                 self.dropped += 1
 
     def _examples(self) -> int:
-        """Examples that went into the recorded messages."""
-        job = self.job
-        period = ALONE_STEPS if job.alone else job.scheme.period
-        limit = [job.schedule.count(k) * period if job.schedule else job.steps for k in range(len(self.rounds))]
-        return job.batch_size * sum(min(n * period, m) for n, m in zip(self.rounds, limit, strict=True))
+        """Examples that went into the recorded rounds."""
+        steps = sum(int(after[n]) for after, n in zip(self.steps_after, self.rounds, strict=True))
+        return self.job.batch_size * steps
+
+    def _bytes(self) -> dict[str, int]:
+        """What has travelled to the center and back so far."""
+        vector, state = FLOAT_BYTES * self.graph.model.size, FLOAT_BYTES * self.graph.model.state_size
+        pushed, pulled = self.vectors
+        return {"bytes_pushed": int(pushed * (vector + state)), "bytes_pulled": int(pulled * vector)}
+
+    def _load(self, snapshot: dict[str, Any]) -> None:
+        """Put what is evaluated into the Keras model: the average of the center if there is one."""
+        self.graph.model.load(snapshot.get("average", snapshot["center"]), snapshot["state"])
 
     def _finish(self, snapshot: dict[str, Any]) -> None:
         """Save what the run produced, and end the ps tasks."""
         import tensorflow as tf
 
-        from .parameter_server import RECORD
-
-        self.center, self.state = snapshot["center"], snapshot["state"]
+        saved = {name: value for name, value in snapshot.items() if name != "at"}
         self.trace = np.concatenate(self.events) if self.events else np.zeros((0, len(RECORD)), np.int64)
         if self.job.run_dir:
-            np.savez(self.job.run_dir / "center.npz", center=self.center, state=self.state)
+            np.savez(self.job.run_dir / "center.npz", **saved)
             np.savez(self.job.run_dir / "trace.npz", **dict(zip(RECORD, self.trace.T, strict=True)))
-            self.graph.model.load(self.center, self.state)
+            self._load(snapshot)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of lambdas, which a loader must allow
                 self.graph.model.model.save(self.job.run_dir / "model.keras")
@@ -458,8 +522,6 @@ class Evaluator:
             updates=self.metrics["version"],
             dropped=self.dropped,
             staleness_histogram={str(t): n for t, n in sorted(self.staleness.items())},
-            parameters=self.graph.model.size,
-            state=self.graph.model.state_size,
             **self.metrics,
         )
         with contextlib.suppress(tf.errors.OpError):  # a ps may leave before it has answered
@@ -484,10 +546,13 @@ def _config(job: Job, inter_op: int) -> Any:
 
     cores = len(os.sched_getaffinity(0))
     config = tf.compat.v1.ConfigProto(
+        device_count={"CPU": job.towers},
         intra_op_parallelism_threads=max(1, cores // job.cluster.workers),
         inter_op_parallelism_threads=inter_op,
         allow_soft_placement=True,
     )
+    if not job.uses_ps:
+        config.experimental.collective_group_leader = "/job:worker/replica:0/task:0"
     config.experimental.disable_thread_spinning = True  # an idle task leaves the core to those that work
     return config
 
@@ -513,14 +578,14 @@ def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> No
     server = tf.distribute.Server(addresses.as_dict(), "worker", index, config=_config(job, 2))
     graph = _worker_graph(job, index)
     config = _config(job, 2)
-    config.device_filters.extend(["/job:ps", f"/job:worker/task:{index}"])
+    config.device_filters.extend(["/job:ps" if job.uses_ps else "/job:worker/task:0", f"/job:worker/task:{index}"])
     session = _session(server.target, graph.graph, config)
     loop = WorkerLoop(session, graph, index, report)
     loop.prepare()
     report(event="ready")
     loop.await_others()
     loop.run()
-    if job.alone:  # this task is its own ps
+    if not job.uses_ps and index == CHIEF:  # this task is the ps of its bookkeeping
         session.run(graph.ops["await_end"])
 
 
@@ -541,8 +606,8 @@ def run_evaluator(job: Job, addresses: Addresses, index: int, report: Report) ->
     if job.shared_graph is not None:  # the evaluator has the Keras model anyway; the workers can do without
         TaskGraph(job, [CHIEF], model).export(job.shared_graph)
     graph = TaskGraph(job, model=model)
-    host = addresses.ps[0] if not job.alone else addresses.worker[0]
-    config = tf.compat.v1.ConfigProto(device_filters=["/job:worker/task:0" if job.alone else "/job:ps"])
+    host = addresses.ps[0] if job.uses_ps else addresses.worker[0]
+    config = tf.compat.v1.ConfigProto(device_filters=["/job:ps" if job.uses_ps else "/job:worker/task:0"])
     session = _session(f"grpc://{host}", graph.graph, config)
     Evaluator(session, graph, report).follow()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .cluster import Cluster
 from .data import is_arrays, num_examples
 from .display import Display
-from .errors import Interrupted, UserError, at_least
+from .errors import Interrupted, UserError, at_least, fraction, not_negative, positive
 from .gates import Alone
 from .launcher import launch
 from .models import FlatModel, ModelRecipe
@@ -54,6 +53,9 @@ def train(
     run_dir: str | Path | None = None,
     verbose: bool = True,
     schedule: Sequence[int] = (),
+    clip_norm: float | None = None,
+    l2: float = 0.0,
+    ema_decay: float | None = None,
 ) -> Result:
     """Train a compiled Keras model with a distributed algorithm.
 
@@ -75,6 +77,9 @@ def train(
         run_dir: folder of the record; a fresh one in `runs/` if not given.
         verbose: show progress.
         schedule: threads only: the workers whose rounds come one after the other, so that staleness is an input.
+        clip_norm: gradients longer than this, as one vector, are shortened to it.
+        l2: adds l2/2 |x|² to the loss.
+        ema_decay: keep an exponential moving average of the center, evaluate it, and give it to the model at the end.
 
     Raises:
         UserError: something in the input; nothing was started.
@@ -96,6 +101,9 @@ def train(
         seed=seed,
         run_dir=Path(run_dir),
         schedule=schedule,
+        clip_norm=clip_norm,
+        l2=l2,
+        ema_decay=ema_decay,
     )
     record, error = run(job, describe(job, dataset="own data", model=model.name), verbose, model)
     metrics = record.finish(error)
@@ -119,6 +127,9 @@ def make_job(
     seed: int,
     run_dir: Path,
     schedule: Sequence[int] = (),
+    clip_norm: float | None = None,
+    l2: float = 0.0,
+    ema_decay: float | None = None,
 ) -> Job:
     """Check everything that can be checked before anything is started.
 
@@ -129,7 +140,18 @@ def make_job(
 
     at_least(1, epochs=epochs, batch_size=batch_size, **({} if steps is None else {"steps": steps}))
     at_least(0, seed=seed)
-    scheme.gate.check(cluster.workers)
+    scheme.check(cluster.workers)
+    not_negative(l2=l2)
+    if clip_norm is not None:
+        positive(clip_norm=clip_norm)
+    if ema_decay is not None:
+        fraction(ema_decay=ema_decay)
+    towers = cluster.towers or scheme.default_towers
+    if batch_size % towers:
+        raise UserError(
+            f"batch_size must be a multiple of the towers of a worker. Received: batch_size={batch_size}, "
+            f"towers={towers}"
+        )
     if schedule and cluster.backend != "threads":
         raise UserError("a schedule needs the threads back end: Cluster.local(..., backend='threads')")
     if set(schedule) - set(range(cluster.workers)):
@@ -160,6 +182,9 @@ def make_job(
         steps=steps,
         run_dir=run_dir,
         schedule=tuple(schedule),
+        clip_norm=clip_norm,
+        l2=l2,
+        ema_decay=ema_decay,
     )
 
 
@@ -192,14 +217,20 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
     """The configuration of a run, as it is written and shown."""
     return {
         "algorithm": job.scheme.name,
-        "hyperparameters": dataclasses.asdict(job.scheme),
+        "hyperparameters": {
+            name: value if not callable(value) else repr(value) for name, value in vars(job.scheme).items()
+        },
         "backend": job.cluster.backend,
         "workers": job.cluster.workers,
-        "ps": 0 if job.alone else job.cluster.ps,
+        "ps": job.cluster.ps if job.uses_ps else 0,
         "isolation": job.cluster.isolation,
         "dataset": dataset,
         "model": model,
         "batch_size": job.batch_size,
+        "towers": job.towers,
+        "clip_norm": job.clip_norm,
+        "l2": job.l2,
+        "ema_decay": job.ema_decay,
         "steps_per_worker": job.steps,
         "seed": job.seed,
     }
@@ -245,4 +276,4 @@ def _load_center(model: Any, run_dir: Path) -> None:
     import numpy as np
 
     with np.load(run_dir / "center.npz") as saved:
-        FlatModel(model).load(saved["center"], saved["state"])
+        FlatModel(model).load(saved["average" if "average" in saved else "center"], saved["state"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +11,10 @@ import tensorflow as tf
 from .gates import Alone
 from .models import FlatModel
 from .parameter_server import ParameterServer, Seat
-from .scheme import Scheme
+from .scheme import Event, Scheme
+
+if TYPE_CHECKING:
+    from .tasks import Job
 
 
 class Shard:
@@ -46,40 +49,56 @@ class Stream:
 class Worker:
     """The local variables of one worker, and its round, built into the current graph.
 
-    Algorithms see `params`, `gradient`, `steps` and the scheme's local variables by name.
+    Algorithms see `params`, `gradient`, `steps`, `index`, `num_workers` and the scheme's local variables by name.
+
+    Args:
+        job: the run.
+        model: what is trained.
+        gradient: `model.gradient` as a function of the graph, shared by all workers in it.
+        ps: the global variables.
+        seat: the worker's place there.
+        name: prefix of the names of its variables.
+        devices: where it computes; its batches are split evenly over them (towers). Its variables are on the first.
+        source: its batches.
+        structure: how x and y are nested.
     """
 
     def __init__(
         self,
-        scheme: Scheme,
+        job: Job,
         model: FlatModel,
         gradient: Any,
         ps: ParameterServer,
         seat: Seat,
         name: str,
-        device: str,
+        devices: Sequence[str],
         source: Shard | Stream,
         structure: Any,
     ):
-        self.scheme, self.model, self.ps, self.seat, self.device = scheme, model, ps, seat, device
+        self.job, self.scheme, self.model, self.ps, self.seat = job, job.scheme, model, ps, seat
+        self.devices, self.device = devices, devices[0]
         self.source, self.structure, self._gradient_function = source, structure, gradient
+        self.index, self.num_workers = seat.index, ps.num_workers
         self.gradient: Any = None
         self.steps: Any = None
-        with tf.device(device):
-            if isinstance(scheme.gate, Alone):
+        # Without a ps, what the chief has is the center.
+        self.is_center = not self.scheme.gate.uses_ps and (name == "worker_0")
+        with tf.device(self.device):
+            if self.is_center:
                 self.params = ps.slices[0].center
             else:
                 self.params = tf.Variable(tf.zeros([model.size]), name=f"{name}_params")
-            slots = scheme.local_variables(tf.zeros([model.size])).items()
+            slots = self.scheme.local_variables(tf.zeros([model.size])).items()
             self.slots = {slot: tf.Variable(value, name=f"{name}_{slot}") for slot, value in slots}
             vars(self).update(self.slots)
+            self.clock = tf.Variable(0.0, name=f"{name}_clock")  # local steps done, for schedules
             self.state = tf.Variable(model.initial_state, name=f"{name}_state")
             self.private = [
                 tf.Variable(value + tf.cast(seat.index, value.dtype), name=f"{name}_private_{i}")
                 for i, value in enumerate(model.initial_private)
             ]
-            local = [*self.slots.values(), self.state, *self.private]
-            if self.params is not ps.slices[0].center:
+            local = [*self.slots.values(), self.clock, self.state, *self.private]
+            if not self.is_center:
                 local.append(self.params)
             self.initialize = tf.group(*(v.initializer for v in local), source.initialize)
 
@@ -88,73 +107,115 @@ class Worker:
         if not isinstance(self.scheme.gate, Alone):
             with tf.device(self.device):
                 center = self.ps.pull(self.seat)
-                self.params.assign(center)
+                if not self.is_center:
+                    self.params.assign(center)
                 for name, value in self.scheme.local_variables(center).items():
                     self.slots[name].assign(value)
         return tf.constant(True)
 
-    def rounds(self, rows: Any) -> Any:
+    def rounds(self, rows: Any, event: Event) -> Any:
         """Several rounds, one after the other in one call.
 
         Args:
             rows: the batches, [rounds, steps, batch size].
+            event: how each of them ends.
 
         Returns:
             the mean loss of each round, [rounds].
         """
         with tf.device(self.device):
-            return tf.stack([self.round(rows[r]) for r in range(rows.shape[0])])
+            return tf.stack([self.round(rows[r], event) for r in range(rows.shape[0])])
 
-    def round(self, rows: Any) -> Any:
+    def round(self, rows: Any, event: Event) -> Any:
         """One round on the batches `rows`, [steps, batch size]; returns its mean loss."""
-        scheme = self.scheme
-        self.steps = tf.shape(rows)[0]
+        scheme, ps = self._scheme_now(), self.ps
+        self.steps = tf.cast(tf.shape(rows)[0], tf.float32)
         if isinstance(scheme.gate, Alone):
             total = self._local_steps(rows)
-            self.ps.record(self.ps.read_version(), self.seat, 0, accepted=True)
-            self.ps.count_updates(self.steps)
+            version = ps.read_version()
+            ps.record(version, self.seat, 0, accepted=True)
+            ps.count_updates(self.steps)
         elif scheme.exchange_first:
             total, gradient = self._gradient(rows[0])  # at the parameters before the exchange
-            self._exchange()
-            scheme.local_step(self, gradient)
+            self._meet_server(scheme, event)
+            self._step(gradient)
             if scheme.period > 1:
                 total += self._local_steps(rows[1:])
         else:
             total = self._local_steps(rows)
-            self._exchange()
+            self._meet_server(scheme, event)
         if self.model.state_size:
-            self.ps.store_state(self.seat, self.state.read_value())
-        return total / tf.cast(self.steps, tf.float32)
+            scheme.gate.share_state(ps, self.seat, self.state.read_value())
+        return total / self.steps
 
-    def _exchange(self) -> None:
-        message = tf.convert_to_tensor(self.scheme.message(self))
-        self.scheme.adopt(self, self.scheme.gate.exchange(self.ps, self.seat, message))
+    def _meet_server(self, scheme: Scheme, event: Event) -> None:
+        if event == "pull":
+            scheme.adopt(self, self.ps.pull(self.seat, recorded=True))
+            return
+        message = tf.convert_to_tensor(scheme.message(self))
+        if event == "push":
+            scheme.gate.push(self.ps, self.seat, message)
+        else:
+            scheme.adopt(self, scheme.gate.exchange(self.ps, self.seat, message))
+            if self.is_center:
+                self.ps.move_average(self.ps.slices[0], self.clock.read_value())
 
     def _local_steps(self, rows: Any) -> Any:
         """One local step for each of `rows`; returns the sum of the losses."""
 
         def step(t: Any, total: Any) -> tuple[Any, Any]:
             loss, gradient = self._gradient(rows[t])
-            self.scheme.local_step(self, gradient)
+            self._step(gradient)
             return t + 1, total + loss
 
         if self.scheme.period == 1 and not isinstance(self.scheme.gate, Alone):
             loss, self.gradient = self._gradient(rows[0])
-            self.scheme.local_step(self, self.gradient)
+            self._step(self.gradient)
             return loss
         self.gradient = None  # a message over several steps is made from local variables
         zero = tf.constant(0), tf.constant(0.0)
         return tf.while_loop(lambda t, _: t < tf.shape(rows)[0], step, zero, parallel_iterations=1)[1]
 
+    def _step(self, gradient: Any) -> None:
+        self._scheme_now().local_step(self, gradient)
+        if isinstance(self.scheme.gate, Alone):
+            self.ps.move_average(self.ps.slices[0], self.clock.read_value())
+        if self.scheme.scheduled or self.is_center:
+            self.clock.assign_add(1.0)
+
+    def _scheme_now(self) -> Scheme:
+        """The scheme with its learning rates of this moment."""
+        return self.scheme.at(self.clock.read_value()) if self.scheme.scheduled else self.scheme
+
     def _gradient(self, rows: Any) -> tuple[Any, Any]:
-        """Loss and gradient at the present parameters on one batch; the model's own state moves on."""
-        batch = tf.nest.pack_sequence_as(self.structure, self.source.batch(rows))
+        """Loss and gradient on one batch, the mean over the towers; the model's own state moves on."""
+        params, state = self.scheme.gradient_point(self), self.state.read_value()
         private = [v.read_value() for v in self.private]
-        loss, gradient, state, private = self._gradient_function(
-            self.params.read_value(), self.state.read_value(), private, batch
-        )
+        towers = []
+        for i, (device, batch) in enumerate(zip(self.devices, self._batches(rows), strict=True)):
+            with tf.device(device):
+                seeds = [p + tf.cast(i * self.num_workers, p.dtype) for p in private]  # no two towers drop the same
+                towers.append(self._gradient_function(params, state, seeds if i else private, batch))
+        losses, gradients, states, _ = zip(*towers, strict=True)
+        loss, gradient, state = (_mean(values) for values in (losses, gradients, states))
+        if self.job.l2:
+            loss += self.job.l2 / 2 * tf.reduce_sum(tf.square(params))
+            gradient += self.job.l2 * params
+        if self.job.clip_norm is not None:
+            gradient = tf.clip_by_norm(gradient, self.job.clip_norm)
         if self.model.state_size:
             self.state.assign(state)
-        for variable, value in zip(self.private, private, strict=True):
+        for variable, value in zip(self.private, towers[0][3], strict=True):
             variable.assign(value)
         return loss, gradient
+
+    def _batches(self, rows: Any) -> list[Any]:
+        """The batch, cut evenly for the towers."""
+        count = len(self.devices)
+        leaves = self.source.batch(rows)
+        parts = [tf.split(leaf, count) if count > 1 else [leaf] for leaf in leaves]
+        return [tf.nest.pack_sequence_as(self.structure, part) for part in zip(*parts, strict=True)]
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    return tf.add_n(values) / len(values) if len(values) > 1 else values[0]

@@ -35,7 +35,9 @@ class EarlyUnlock(Async):
         with ps.lock(after=parts) as held:
             ps.read_version()
         with tf.control_dependencies([held.released]):
-            return ps.concat(_fold(ps, seat, parts))
+            replies = _fold(ps, seat, parts)
+            ps.note_pull(seat)
+            return ps.concat(replies)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -144,7 +144,10 @@ def network_gradient(job: Any, sizes: Sequence[int]) -> reference.Gradient:
     by_rows = reference.mlp_gradient(x, y, sizes)
     workers = job.cluster.workers
     shards = [shard_rows(len(x), k, workers, job.seed) for k in range(workers)]
-    rows = [np.concatenate([np.zeros((0, job.batch_size), np.int32), *plan(job, k)]) for k in range(workers)]
+    rows = [
+        np.concatenate([np.zeros((0, job.batch_size), np.int32), *(batches for batches, _ in plan(job, k))])
+        for k in range(workers)
+    ]
     return lambda params, k, t: by_rows(params, shards[k][rows[k][t]])
 
 

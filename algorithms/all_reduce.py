@@ -1,0 +1,48 @@
+"""All-reduce: synchronous SGD without a parameter server. Every worker has the mean gradient and makes the same step.
+
+    worker k    g_k = g_k(x),  ḡ = all-reduce (1/W) Σ g_k,  x ← x − η ḡ    x is the same on all
+
+Reference: Patarasuk and Yuan, *Bandwidth optimal all-reduce algorithms for clusters of workstations*, 2009; for
+SGD, Goyal et al., *Accurate, Large Minibatch SGD*, 2017, arXiv:1706.02677. The ring is TensorFlow's own collective.
+Departures: workers as threads of one process sum in their common memory instead.
+Limits: `sync_sgd` with no backup workers, with 2 (W − 1)/W vectors sent by each worker instead of W that
+meet at the ps. A lost worker stops everybody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..common.errors import positive
+from ..common.gates import AllReduce as Ring
+from ..common.optimizers import sgd
+from ..common.scheme import Rate, Scheme
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllReduce(Scheme):
+    """Synchronous SGD over a ring of workers."""
+
+    name = "all_reduce"
+    idea = "synchronous without a ps: all workers average their gradients in a ring"
+    paper = "Patarasuk & Yuan 2009"
+
+    learning_rate: Rate = 0.2
+    """Step size η of the mean gradient."""
+
+    def __post_init__(self):
+        positive(learning_rate=self.learning_rate)
+
+    @property
+    def gate(self) -> Ring:
+        """All wait for all, and get the mean message."""
+        return Ring()
+
+    def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
+        """Nothing to keep: the reply is the mean message."""
+        return message
+
+    def adopt(self, worker: Any, reply: Any) -> None:
+        """X ← x − η ḡ."""
+        sgd(worker.params, reply, self.learning_rate)

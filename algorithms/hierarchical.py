@@ -1,0 +1,43 @@
+"""Hierarchical: synchronous inside a worker, between its p devices; asynchronous between workers.
+
+    worker k    g_k = (1/p) Σ g_ki(x) over its towers,  push g_k,  x ← reply
+    server      θ ← θ − η g_k,  reply θ                                    one atomic event
+
+One worker for each machine and a tower for each of its GPUs: only one push of each machine reaches the ps.
+
+Reference: Hadjis, Zhang, Mitliagkas, Iter, Ré, *Omnivore: An Optimizer for Multi-device Deep Learning on CPUs and
+GPUs*, 2016, arXiv:1606.04487 (compute groups).
+Departures: a group is the devices of one machine.
+Limits: one worker with p towers is `sync_sgd` of p workers; workers with one tower are `async_sgd`. Asynchrony acts as
+momentum 1 − 1/W: fewer, larger groups have less of it. Any asynchronous algorithm can be run this way by `--towers p`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..common.errors import positive
+from ..common.optimizers import sgd
+from ..common.scheme import Rate, Scheme
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hierarchical(Scheme):
+    """Asynchronous SGD of workers that have several devices each."""
+
+    name = "hierarchical"
+    idea = "synchronous over the devices of a worker, asynchronous between workers"
+    paper = "Hadjis et al. 2016"
+    default_towers = 2
+
+    learning_rate: Rate = 0.1
+    """Step size η."""
+
+    def __post_init__(self):
+        positive(learning_rate=self.learning_rate)
+
+    def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
+        """θ ← θ − η ḡ; the message is the mean over the sender's towers."""
+        sgd(server.center, message, self.learning_rate)
+        return server.center

@@ -1,0 +1,58 @@
+"""Local SGD: workers train alone for a while, then all take the mean of their parameters.
+
+    worker, each step       x ← x − η g_k(x)
+    every period            push x,  wait,  x ← θ
+    server                  θ ← (1/W) Σ x_k,  then release everybody
+
+Reference: Stich, *Local SGD Converges Fast and Communicates Little*, ICLR 2019, arXiv:1805.09767; federated averaging:
+McMahan et al., *Communication-Efficient Learning of Deep Networks from Decentralized Data*, 2016, arXiv:1602.05629.
+Departures: none.
+Limits: a period of one is `sync_sgd`; one worker is serial SGD whatever the period; a period of one epoch is model
+averaging. `diloco` with SGD inside and an outer rate of one without momentum is this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..common.errors import at_least, positive
+from ..common.gates import Barrier
+from ..common.optimizers import sgd
+from ..common.scheme import Rate, Scheme
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSGD(Scheme):
+    """Local steps, then the mean of the parameters."""
+
+    name = "local_sgd"
+    idea = "local steps, then the mean of the parameters"
+    paper = "Stich 2019"
+
+    communication_period: int = 10
+    """Local steps between two averages."""
+    learning_rate: Rate = 0.2
+    """Step size η."""
+
+    def __post_init__(self):
+        at_least(1, communication_period=self.communication_period)
+        positive(learning_rate=self.learning_rate)
+
+    @property
+    def gate(self) -> Barrier:
+        """All wait for all."""
+        return Barrier()
+
+    def local_step(self, worker: Any, gradient: Any) -> None:
+        """X ← x − η g."""
+        sgd(worker.params, gradient, self.learning_rate)
+
+    def message(self, worker: Any) -> Any:
+        """X."""
+        return worker.params
+
+    def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
+        """θ ← the mean message."""
+        server.center.assign(message)
+        return server.center
