@@ -40,7 +40,61 @@ def async_sgd(
     return path
 
 
+def window(x: np.ndarray, gradient: Gradient, k: int, t: int, length: int, eta: float) -> tuple[np.ndarray, np.ndarray]:
+    """`length` local steps from x: x ← x − η g, A ← A + g. Returns x and A."""
+    a = np.zeros_like(x)
+    for h in range(length):
+        g = gradient(x, k, t + h)
+        x, a = x - eta * g, a + g
+    return x, a
+
+
 def downpour(
+    start: np.ndarray,
+    gradient: Gradient,
+    events: Sequence[tuple[int, str]],
+    workers: int,
+    *,
+    eta: float,
+    lengths: Sequence[Sequence[int]],
+    gamma: float | None = None,
+    accumulator: float = 0.1,
+    first: Sequence[int] | None = None,
+) -> list[np.ndarray]:
+    """Worker: x ← x − η g, A ← A + g for so many steps, then push A, or pull x ← θ, or both; A ← 0 after a push.
+
+    Server: Adagrad with step γ, S ← S + A², θ ← θ − γ A/√S; without γ plain SGD, θ ← θ − η A ("easy").
+    `events` is who pushed ("push"), pulled ("pull") or both ("exchange") in which order, `lengths[k]` the local steps
+    before each event of worker k, `first[k]` the number of updates that it waited for before its first pull.
+    """
+    theta, path, squares = start.copy(), [], np.full_like(start, accumulator)
+    x: list[np.ndarray | None] = [None if first else start.copy() for _ in range(workers)]
+    a, t, done = [np.zeros_like(start) for _ in range(workers)], [0] * workers, [0] * workers
+    history = [start.copy()]
+    for k, event in events:
+        if x[k] is None:
+            assert first is not None
+            x[k] = history[first[k]].copy()
+        steps = lengths[k][done[k]]
+        done[k] += 1
+        x[k], sum_of_gradients = window(x[k], gradient, k, t[k], steps, eta)
+        t[k] += steps
+        a[k] = a[k] + sum_of_gradients
+        if event != "pull":
+            if gamma is None:
+                theta = theta - eta * a[k]
+            else:
+                squares = squares + a[k] * a[k]
+                theta = theta - gamma * a[k] / np.sqrt(squares)
+            a[k] = np.zeros_like(start)
+            history.append(theta.copy())
+        if event != "push":
+            x[k] = theta.copy()
+        path.append(theta.copy())
+    return path
+
+
+def agn(
     start: np.ndarray,
     gradient: Gradient,
     order: Sequence[int],
@@ -50,27 +104,45 @@ def downpour(
     period: int,
     steps: int,
     gamma: float | None = None,
-    accumulator: float = 0.1,
+    distance_scale: float = np.inf,
 ) -> list[np.ndarray]:
-    """Window form. Worker: x ← x − η g, A ← A + g; after `period` steps push A, x ← θ.
+    """Worker: x ← pull; H times a ← a + η g, x ← x − η g; push a/H. Server: θ ← θ − a/H.
 
-    Server: Adagrad with step γ, S ← S + A², θ ← θ − γ A/√S; without γ plain SGD, θ ← θ − η A ("easy").
-    A worker does `steps` local steps in all; its last window may be shorter.
+    With γ, a rate of the server's own, θ ← θ − γ (1/H) Σ g. With a finite `distance_scale` c the thesis' ADAG:
+    θ ← θ − u / ((θ − m_k)²/c + 1), elementwise, where m_k is what worker k pulled.
     """
     theta, x, t, path = start.copy(), [start.copy() for _ in range(workers)], [0] * workers, []
-    squares = np.full_like(start, accumulator)
+    anchor = [start.copy() for _ in range(workers)]
     for k in order:
-        a = np.zeros_like(start)
-        for _ in range(min(period, steps - t[k])):
-            g = gradient(x[k], k, t[k])
-            t[k] += 1
-            x[k] = x[k] - eta * g
-            a = a + g
-        if gamma is None:
-            theta = theta - eta * a
-        else:
-            squares = squares + a * a
-            theta = theta - gamma * a / np.sqrt(squares)
+        length = min(period, steps - t[k])
+        _, a = window(x[k], gradient, k, t[k], length, eta)
+        t[k] += length
+        u = (eta if gamma is None else gamma) * a / length
+        theta = theta - u / ((theta - anchor[k]) ** 2 / distance_scale + 1)
+        x[k], anchor[k] = theta.copy(), theta.copy()
+        path.append(theta.copy())
+    return path
+
+
+def dynsgd(
+    start: np.ndarray,
+    gradient: Gradient,
+    order: Sequence[int],
+    workers: int,
+    *,
+    eta: float,
+    period: int,
+    steps: int,
+) -> list[np.ndarray]:
+    """Worker: as DOWNPOUR; push (Σ η g, c_k). Server: θ ← θ − u/(τ + 1), τ = c − c_k; c ← c + 1."""
+    theta, x, t, path = start.copy(), [start.copy() for _ in range(workers)], [0] * workers, []
+    pulled = [0] * workers
+    for c, k in enumerate(order):
+        length = min(period, steps - t[k])
+        _, a = window(x[k], gradient, k, t[k], length, eta)
+        t[k] += length
+        theta = theta - eta * a / (c - pulled[k] + 1)
+        pulled[k] = c + 1
         x[k] = theta.copy()
         path.append(theta.copy())
     return path
@@ -132,6 +204,149 @@ def aeasgd(
             x_k[k] = x_k[k] - eta * gradient(x, k, t[k])
             t[k] += 1
             first = False
+    return path
+
+
+def aeamsgd(
+    start: np.ndarray,
+    gradient: Gradient,
+    order: Sequence[int],
+    workers: int,
+    *,
+    eta: float,
+    alpha: float,
+    delta: float,
+    period: int,
+    steps: int,
+) -> list[np.ndarray]:
+    """Algorithm 2 of the paper: as `aeasgd`, with the last line v ← δ v − η g(x + δ v), x_k ← x_k + v."""
+    theta, x_k, v, path = start.copy(), [start.copy() for _ in range(workers)], [0 * start for _ in range(workers)], []
+    t = [0] * workers
+    for k in order:
+        for h in range(min(period, steps - t[k])):
+            x = x_k[k].copy()
+            if h == 0:
+                force = alpha * (x - theta)
+                x_k[k] = x_k[k] - force
+                theta = theta + force
+                path.append(theta.copy())
+            v[k] = delta * v[k] - eta * gradient(x + delta * v[k], k, t[k])
+            x_k[k] = x_k[k] + v[k]
+            t[k] += 1
+    return path
+
+
+def easgd(
+    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, beta: float, period: int, steps: int
+) -> list[np.ndarray]:
+    """All right-hand sides old: x_k ← x_k − η g(x_k) − α (x_k − θ); θ ← (1 − β) θ + β mean x_k; elastic if τ | t."""
+    theta, x, path = start.copy(), [start.copy() for _ in range(workers)], []
+    for t in range(steps):
+        old, center = [x_k.copy() for x_k in x], theta.copy()
+        for k in range(workers):
+            x[k] = old[k] - eta * gradient(old[k], k, t)
+            if t % period == 0:
+                x[k] = x[k] - beta / workers * (old[k] - center)
+        if t % period == 0:
+            theta = (1 - beta) * center + beta * np.mean(old, axis=0)
+            path.append(theta.copy())
+    return path
+
+
+def sync_sgd_lr(
+    start: np.ndarray, gradient: Gradient, workers: int, *, etas: Sequence[float], mean: bool, steps: int
+) -> list[np.ndarray]:
+    """θ ← θ − Σ η_k g_k(θ), or the mean."""
+    theta, path = start.copy(), []
+    for t in range(steps):
+        pushed = [eta * gradient(theta, k, t) for k, eta in enumerate(etas)]
+        theta = theta - (np.mean(pushed, axis=0) if mean else np.sum(pushed, axis=0))
+        path.append(theta.copy())
+    return path
+
+
+def sagn(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    gamma: float,
+    period: int,
+    steps: int,
+) -> list[np.ndarray]:
+    """Workers as AGN; server as synchronous SGD on the window means: θ ← θ − γ (1/W) Σ ḡ_k."""
+    theta, path = start.copy(), []
+    for t in range(0, steps, period):
+        length = min(period, steps - t)
+        means = [window(theta, gradient, k, t, length, eta)[1] / length for k in range(workers)]
+        theta = theta - gamma * np.mean(means, axis=0)
+        path.append(theta.copy())
+    return path
+
+
+def local_sgd(
+    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, period: int, steps: int
+) -> list[np.ndarray]:
+    """H SGD steps from θ on every worker; θ ← mean_k x_k."""
+    theta, path = start.copy(), []
+    for t in range(0, steps, period):
+        length = min(period, steps - t)
+        theta = np.mean([window(theta, gradient, k, t, length, eta)[0] for k in range(workers)], axis=0)
+        path.append(theta.copy())
+    return path
+
+
+def diloco(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    epsilon: float,
+    mu: float,
+    period: int,
+    steps: int,
+    weight_decay: float | None,
+) -> list[np.ndarray]:
+    """x_k ← θ; H inner steps; Δ = mean_k(θ − x_k); m ← μ m + Δ; θ ← θ − ε (Δ + μ m).
+
+    Inner: AdamW (β₁ = .9, β₂ = .999, 1e-8), its moments kept over rounds; plain SGD without `weight_decay`.
+    """
+    theta, m, path = start.copy(), np.zeros_like(start), []
+    first, second = ([np.zeros_like(start) for _ in range(workers)] for _ in range(2))
+    for t in range(0, steps, period):
+        x = [theta.copy() for _ in range(workers)]
+        for k in range(workers):
+            for h in range(t, min(t + period, steps)):
+                g = gradient(x[k], k, h)
+                if weight_decay is None:
+                    x[k] = x[k] - eta * g
+                    continue
+                first[k] = 0.9 * first[k] + 0.1 * g
+                second[k] = 0.999 * second[k] + 0.001 * g * g
+                x[k] = x[k] - eta * weight_decay * x[k]
+                corrected = first[k] / (1 - 0.9 ** (h + 1)), second[k] / (1 - 0.999 ** (h + 1))
+                x[k] = x[k] - eta * corrected[0] / (np.sqrt(corrected[1]) + 1e-8)
+        delta = np.mean([theta - x_k for x_k in x], axis=0)
+        m = mu * m + delta
+        theta = theta - epsilon * (delta + mu * m)
+        path.append(theta.copy())
+    return path
+
+
+def bmuf_nesterov(
+    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, zeta: float, mu: float, period: int, steps: int
+) -> list[np.ndarray]:
+    """Chen and Huo 2016: from B: H local steps; D ← μ D + ζ (mean_k x_k − B); θ ← θ + D; B = θ + μ D. Returns B."""
+    theta, b, d, path = start.copy(), start.copy(), np.zeros_like(start), []
+    for t in range(0, steps, period):
+        length = min(period, steps - t)
+        moved = np.mean([window(b, gradient, k, t, length, eta)[0] for k in range(workers)], axis=0) - b
+        d = mu * d + zeta * moved
+        theta = theta + d
+        b = theta + mu * d
+        path.append(b.copy())
     return path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import Any
 import numpy as np
 
 import reference
-from distsgd.algorithms import AEASGD, Downpour, DownpourEasy, Serial, SyncSGD
 from distsgd.common import Cluster
 from distsgd.common.data import load, shard_rows
 from distsgd.common.models import FlatModel, ModelRecipe
+from distsgd.common.record import EVENTS
 from distsgd.common.scheme import Scheme
 from distsgd.common.tasks import plan
 from distsgd.common.training import describe, make_job, run
@@ -49,10 +50,33 @@ class Recorded:
 
 
 def replay(scheme: Any, start, gradient, trace, workers: int, steps: int) -> np.ndarray:
+    """The last center of the NumPy transcription of that scheme."""
     order = trace["worker"].tolist()
-    if isinstance(scheme, Serial):
-        return reference.serial(start, gradient, steps, eta=scheme.learning_rate)[-1]
-    if isinstance(scheme, SyncSGD):
+    local = {"steps": steps, "period": scheme.period}
+
+    def in_order(transcription, **options):
+        return transcription(start, gradient, order, workers, eta=scheme.learning_rate, **options)
+
+    def in_rounds(transcription, **options):
+        return transcription(start, gradient, workers, **options)
+
+    def downpour(**options):
+        first = [0] * workers
+        for k, version, staleness in reversed(list(zip(order, trace["version"], trace["staleness"], strict=True))):
+            first[k] = int(version - staleness)
+        rounds = [list(itertools.islice(scheme.rounds(steps), order.count(k))) for k in range(workers)]
+        return reference.downpour(
+            start,
+            gradient,
+            [(k, EVENTS[event]) for k, event in zip(order, trace["event"], strict=True)],
+            workers,
+            eta=scheme.learning_rate,
+            lengths=[[length for length, _ in mine] for mine in rounds],
+            first=first,
+            **options,
+        )
+
+    def sync_sgd(backup_workers=0):
         pulled = (trace["version"] - trace["staleness"]).tolist()
         path, kept = reference.sync_sgd(
             start,
@@ -61,36 +85,44 @@ def replay(scheme: Any, start, gradient, trace, workers: int, steps: int) -> np.
             workers,
             eta=scheme.learning_rate,
             updates=steps,
-            backup=scheme.backup_workers,
+            backup=backup_workers,
         )
         assert kept == trace["accepted"].astype(bool).tolist()
-        return path[-1]
-    if isinstance(scheme, AEASGD):
-        return reference.aeasgd(
-            start,
-            gradient,
-            order,
-            workers,
-            eta=scheme.learning_rate,
-            alpha=scheme.beta / workers,
-            period=scheme.period,
+        return path
+
+    transcriptions = {
+        "serial": lambda s: reference.serial(start, gradient, steps, eta=s.learning_rate),
+        "multi_gpu": lambda s: reference.serial(start, gradient, steps, eta=s.learning_rate),
+        "async_sgd": lambda s: in_order(reference.async_sgd),
+        "hierarchical": lambda s: in_order(reference.async_sgd),
+        "downpour": lambda s: downpour(gamma=s.server_learning_rate, accumulator=s.initial_accumulator),
+        "downpour_easy": lambda s: downpour(),
+        "agn": lambda s: in_order(reference.agn, gamma=s.server_learning_rate, **local),
+        "adag": lambda s: in_order(reference.agn, distance_scale=s.distance_scale, **local),
+        "dynsgd": lambda s: in_order(reference.dynsgd, **local),
+        "aeasgd": lambda s: in_order(reference.aeasgd, alpha=s.beta / workers, **local),
+        "aeamsgd": lambda s: in_order(reference.aeamsgd, alpha=s.beta / workers, delta=s.momentum, **local),
+        "sync_sgd": lambda s: sync_sgd(s.backup_workers),
+        "all_reduce": lambda s: sync_sgd(),
+        "sync_sgd_lr": lambda s: in_rounds(
+            reference.sync_sgd_lr,
+            etas=s.learning_rates * (workers // len(s.learning_rates)),
+            mean=s.reduction == "mean",
             steps=steps,
-        )[-1]
-    if isinstance(scheme, Downpour | DownpourEasy):
-        adagrad = {}
-        if isinstance(scheme, Downpour):
-            adagrad = {"gamma": scheme.server_learning_rate, "accumulator": scheme.initial_accumulator}
-        return reference.downpour(
-            start,
-            gradient,
-            order,
-            workers,
-            eta=scheme.learning_rate,
-            period=scheme.period,
-            steps=steps,
-            **adagrad,
-        )[-1]
-    return reference.async_sgd(start, gradient, order, workers, eta=scheme.learning_rate)[-1]
+        ),
+        "sagn": lambda s: in_rounds(reference.sagn, eta=s.learning_rate, gamma=s.server_learning_rate, **local),
+        "easgd": lambda s: in_rounds(reference.easgd, eta=s.learning_rate, beta=s.beta, **local),
+        "local_sgd": lambda s: in_rounds(reference.local_sgd, eta=s.learning_rate, **local),
+        "diloco": lambda s: in_rounds(
+            reference.diloco,
+            eta=s.learning_rate,
+            epsilon=s.outer_learning_rate,
+            mu=s.momentum,
+            weight_decay=s.weight_decay if s.inner_optimizer == "adamw" else None,
+            **local,
+        ),
+    }
+    return transcriptions[scheme.name](scheme)[-1]
 
 
 def record(
