@@ -13,16 +13,16 @@ def sgd(variable: Any, gradient: Any, learning_rate: Any) -> None:
     """X <- x - eta g."""
     import tensorflow as tf
 
-    tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=learning_rate, delta=gradient, use_locking=True)
+    rate = tf.cast(learning_rate, tf.float32)
+    tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient, use_locking=True)
 
 
 def adagrad(variable: Any, squares: Any, gradient: Any, learning_rate: Any) -> None:
     """S <- S + g**2;  x <- x - gamma g / sqrt(S)   (Duchi, Hazan, Singer 2011; no epsilon, as in the paper)."""
     import tensorflow as tf
 
-    tf.raw_ops.ResourceApplyAdagrad(
-        var=variable.handle, accum=squares.handle, lr=learning_rate, grad=gradient, use_locking=True
-    )
+    rate = tf.cast(learning_rate, tf.float32)
+    tf.raw_ops.ResourceApplyAdagrad(var=variable.handle, accum=squares.handle, lr=rate, grad=gradient, use_locking=True)
 
 
 def adamw(
@@ -45,17 +45,17 @@ def adamw(
     """
     import tensorflow as tf
 
-    t = steps.assign_add(1.0)
+    rate, t = tf.cast(learning_rate, tf.float32), steps.assign_add(1.0)
     power_1, power_2 = tf.pow(beta_1, t), tf.pow(beta_2, t)
     if weight_decay:
-        variable.assign_sub(learning_rate * weight_decay * variable)
+        variable.assign_sub(rate * weight_decay * variable)
     tf.raw_ops.ResourceApplyAdam(
         var=variable.handle,
         m=first_moment.handle,
         v=second_moment.handle,
         beta1_power=power_1,
         beta2_power=power_2,
-        lr=learning_rate,
+        lr=rate,
         beta1=beta_1,
         beta2=beta_2,
         epsilon=epsilon * tf.sqrt(1 - power_2),  # the kernel adds it before the second moment is corrected

@@ -138,6 +138,8 @@ def record(
     schedule: Sequence[int] = (),
     hidden: Sequence[int] = HIDDEN,
     wait_seconds: float = 30,
+    towers: int | None = None,
+    **options: Any,
 ) -> Recorded:
     """Train a tanh network on digits, and keep everything that a replay needs."""
     model = "mlp:hidden=" + "-".join(map(str, hidden))
@@ -149,13 +151,14 @@ def record(
         recipe,
         DIGITS.train,
         None,
-        Cluster.local(workers, ps=ps, backend=backend, wait_seconds=wait_seconds),
+        Cluster.local(workers, ps=ps, backend=backend, wait_seconds=wait_seconds, towers=towers),
         epochs=1,
         steps=steps,
         batch_size=batch_size,
         seed=seed,
         run_dir=run_dir,
         schedule=schedule,
+        **options,
     )
     in_process = keras_model if backend == "threads" else None
     log, error = run(job, describe(job, "digits", model), verbose=False, model=in_process)

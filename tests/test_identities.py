@@ -1,10 +1,32 @@
 """What must be equal, conserved or bounded, on the threads back end, where the order of events is an input."""
 
+import functools
+
 import numpy as np
 import pytest
 
 import reference
-from distsgd.algorithms import AEASGD, AsyncSGD, Downpour, DownpourEasy, Hogwild, Serial, SyncSGD
+from distsgd.algorithms import (
+    ADAG,
+    AEAMSGD,
+    AEASGD,
+    AGN,
+    EASGD,
+    SAGN,
+    AllReduce,
+    AsyncSGD,
+    DiLoCo,
+    Downpour,
+    DownpourEasy,
+    DynSGD,
+    Hierarchical,
+    Hogwild,
+    LocalSGD,
+    MultiGPU,
+    Serial,
+    SyncSGD,
+    SyncSGDLR,
+)
 from distsgd.common import Cluster, train
 from distsgd.common.errors import WaitTimeout
 from runs import DIGITS, ONES, quadratic, record
@@ -16,29 +38,138 @@ def threads(scheme, tmp_path, name="run", **options):
     return record(scheme, tmp_path / name, **{"backend": "threads", "workers": 1, "steps": 30, **options})
 
 
-@pytest.mark.parametrize(
-    "scheme",
-    [
-        AsyncSGD(learning_rate=0.2),
-        Hogwild(learning_rate=0.2),
-        DownpourEasy(learning_rate=0.2, communication_period=4),
-        SyncSGD(learning_rate=0.2),
-    ],
-    ids=lambda scheme: scheme.name,
-)
-def test_one_worker_is_serial_sgd(scheme, tmp_path):
-    serial = threads(Serial(learning_rate=0.2), tmp_path, "serial")
+ETA = 0.2
+ONE_WORKER = [
+    AsyncSGD(learning_rate=ETA),
+    Hogwild(learning_rate=ETA),
+    DownpourEasy(learning_rate=ETA, communication_period=4),
+    DynSGD(learning_rate=ETA, communication_period=4),
+    AGN(learning_rate=ETA, server_learning_rate=ETA, communication_period=1),
+    ADAG(learning_rate=ETA, communication_period=1),
+    Hierarchical(learning_rate=ETA),
+    SyncSGD(learning_rate=ETA),
+    SyncSGDLR(learning_rates=(ETA,)),
+    SAGN(learning_rate=ETA, server_learning_rate=ETA, communication_period=1),
+    LocalSGD(learning_rate=ETA, communication_period=4),
+    DiLoCo(inner_optimizer="sgd", learning_rate=ETA, outer_learning_rate=1.0, momentum=0.0),
+    AllReduce(learning_rate=ETA),
+    MultiGPU(learning_rate=ETA),
+]
+
+
+@pytest.mark.parametrize("scheme", ONE_WORKER, ids=lambda scheme: scheme.name)
+def test_one_worker_is_serial_sgd(scheme, tmp_path, runs):
+    serial = runs(Serial(learning_rate=ETA))
     np.testing.assert_allclose(threads(scheme, tmp_path).center, serial.center, **CLOSE)
 
 
-def test_downpour_easy_with_period_one_is_async_sgd(tmp_path):
-    schedule = [0, 1, 1, 2, 0, 2, 2, 1, 0, 0, 1, 2] * 2
-    one, two = (
-        threads(scheme, tmp_path, scheme.name, workers=3, schedule=schedule)
-        for scheme in (AsyncSGD(), DownpourEasy(communication_period=1))
+INTERLEAVED = {"workers": 3, "schedule": (0, 1, 1, 2, 0, 2, 2, 1, 0, 0, 1, 2) * 2}
+TOGETHER = {"workers": 3, "steps": 24}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "options"),
+    [
+        (AsyncSGD(), DownpourEasy(communication_period=1), INTERLEAVED),
+        (AsyncSGD(), AGN(communication_period=1, server_learning_rate=0.1), INTERLEAVED),
+        (AsyncSGD(), Hierarchical(), INTERLEAVED | {"towers": 1}),
+        (AGN(communication_period=4, server_learning_rate=0.4), DownpourEasy(communication_period=4), INTERLEAVED),
+        (AGN(server_learning_rate=0.1), ADAG(learning_rate=0.1, distance_scale=1e30), INTERLEAVED),
+        (AEASGD(), AEAMSGD(learning_rate=0.2, momentum=0.0), INTERLEAVED),
+        (SyncSGD(), SyncSGDLR(learning_rates=(0.2,), reduction="mean"), TOGETHER),
+        (SyncSGD(), SyncSGDLR(learning_rates=(0.2 / 3,) * 3), TOGETHER),
+        (SyncSGD(), AllReduce(), TOGETHER),
+        (SyncSGD(), SyncSGD(backup_workers=0), TOGETHER),
+        (SyncSGD(), SAGN(communication_period=1, server_learning_rate=0.2), TOGETHER),
+        (SyncSGD(), LocalSGD(communication_period=1), TOGETHER),
+        (
+            SyncSGD(),
+            DiLoCo(communication_period=1, inner_optimizer="sgd", learning_rate=0.2, outer_learning_rate=1, momentum=0),
+            TOGETHER,
+        ),
+        (LocalSGD(communication_period=5), SAGN(communication_period=5, server_learning_rate=1.0), {"steps": 25}),
+        (
+            LocalSGD(),
+            DiLoCo(
+                communication_period=10, inner_optimizer="sgd", learning_rate=0.2, outer_learning_rate=1, momentum=0
+            ),
+            TOGETHER,
+        ),
+        (Downpour(), Downpour(push_period=5, pull_period=5, warm_start=0), INTERLEAVED),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_two_schemes_are_one_in_a_limit(one, other, options, tmp_path, runs):
+    options = {"workers": 3, **options}
+    np.testing.assert_allclose(runs(one, **options).center, threads(other, tmp_path, **options).center, **CLOSE)
+
+
+def test_diloco_with_sgd_inside_is_blockwise_model_update_filtering(tmp_path):
+    scheme = DiLoCo(inner_optimizer="sgd", learning_rate=0.1, communication_period=6, momentum=0.8)
+    run = threads(scheme, tmp_path, workers=3, steps=30)
+    path = reference.bmuf_nesterov(run.start, run.gradient, 3, eta=0.1, zeta=0.7, mu=0.8, period=6, steps=30)
+    np.testing.assert_allclose(run.center, path[-1], **CLOSE)
+
+
+def test_diloco_of_one_worker_is_lookahead(tmp_path):
+    scheme = DiLoCo(
+        inner_optimizer="sgd", learning_rate=0.1, communication_period=5, outer_learning_rate=0.5, momentum=0
     )
-    assert one.order == two.order == schedule
-    np.testing.assert_allclose(one.center, two.center, **CLOSE)
+    run = threads(scheme, tmp_path, steps=20)
+    slow = run.start
+    for t in range(0, 20, 5):
+        fast = slow
+        for h in range(5):
+            fast = fast - 0.1 * run.gradient(fast, 0, t + h)
+        slow = slow + 0.5 * (fast - slow)
+    np.testing.assert_allclose(run.center, slow, **CLOSE)
+
+
+def test_with_beta_one_easgd_centers_on_the_mean_of_its_workers(tmp_path):
+    run = threads(EASGD(beta=1.0, communication_period=1), tmp_path, workers=3, steps=8)
+    x, center = [run.start.copy() for _ in range(3)], run.start
+    for t in range(8):
+        before, mean = center, np.mean(x, axis=0)
+        x = [x_k - 0.2 * run.gradient(x_k, k, t) - (x_k - before) / 3 for k, x_k in enumerate(x)]
+        center = mean
+    np.testing.assert_allclose(run.center, center, **CLOSE)
+
+
+def test_a_warm_start_lets_worker_0_train_alone_first(warm, tmp_path):
+    run = record(Downpour(warm_start=10), tmp_path / "run", workers=3, steps=100)
+    assert run.order[:10] == [0] * 10
+    assert {1, 2} <= set(run.order)
+    assert run.trace["staleness"][:10].tolist() == [0] * 10
+
+
+def test_a_warm_start_longer_than_the_run_is_one_worker_after_the_other(warm, tmp_path):
+    run = record(Downpour(warm_start=10**6), tmp_path / "run", workers=2, steps=20)
+    assert run.order[:4] == [0] * 4
+    alone = reference.downpour(run.start, run.gradient, [(0, "exchange")] * 4, 1, eta=0.1, gamma=0.1, lengths=[[5] * 4])
+    assert run.trace["staleness"][4] == 0
+    assert run.error() < 1e-5
+    assert len(alone) == 4
+
+
+def test_dean_s_phase_pushes_one_gradient_first_and_forgets_its_newest_steps(tmp_path):
+    scheme = Downpour(phase="dean", communication_period=3)
+    assert list(scheme.rounds(8)) == [(1, "push"), (2, "pull"), (1, "push"), (2, "pull"), (1, "push"), (1, "exchange")]
+    run = threads(scheme, tmp_path, workers=2, schedule=[0, 1, 1, 0, 0, 1, 0, 1])
+    run.steps = 10**6
+    assert run.error() < 1e-5
+    assert run.trace["event"].tolist() == [1, 1, 2, 2, 1, 1, 2, 2]
+
+
+def test_push_and_pull_may_have_periods_of_their_own(tmp_path):
+    scheme = Downpour(push_period=2, pull_period=3)
+    ends = [(2, "push"), (1, "pull"), (1, "push"), (2, "exchange"), (2, "push"), (1, "exchange")]
+    assert list(scheme.rounds(9)) == ends
+    run = threads(scheme, tmp_path, workers=2, schedule=[0, 1, 1, 0, 0, 1, 0, 1])
+    run.steps = 10**6
+    assert run.error() < 1e-5
+    parameters = 4 * len(run.start)
+    pushes = (run.trace["event"] != 2).sum()
+    assert (run.result["bytes_pushed"], run.result["bytes_pulled"]) == (pushes * parameters, (4 + 2) * parameters)
 
 
 def test_downpour_with_period_one_is_async_sgd_with_adagrad_on_the_server(tmp_path):
@@ -55,7 +186,22 @@ def test_downpour_with_period_one_is_async_sgd_with_adagrad_on_the_server(tmp_pa
     np.testing.assert_allclose(run.center, theta, **CLOSE)
 
 
-@pytest.mark.parametrize("scheme", [AsyncSGD(), Downpour(), DownpourEasy(), AEASGD()], ids=lambda s: s.name)
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Runs on threads that several tests compare with, made once."""
+
+    @functools.cache
+    def run(scheme, **options):
+        return threads(scheme, tmp_path_factory.mktemp(scheme.name), **options)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [AsyncSGD(), Downpour(), DownpourEasy(), AEASGD(), AGN(), ADAG(distance_scale=1e-4), DynSGD(), AEAMSGD()],
+    ids=lambda s: s.name,
+)
 def test_a_scripted_interleaving_replays(scheme, tmp_path):
     schedule = [0, 0, 1, 0, 2, 2, 1, 1, 0, 2, 1, 0]
     run = threads(scheme, tmp_path, workers=3, schedule=schedule, ps=2)
@@ -86,7 +232,7 @@ def test_staleness_sums_to_the_bookkeeping_of_versions_on_real_processes(warm, t
 
 
 @pytest.mark.parametrize("ps", [1, 2])
-def test_synchronous_sgd_of_w_workers_is_serial_sgd_with_w_times_the_batch(ps, tmp_path):
+def test_synchronous_workers_and_towers_are_serial_sgd_with_a_larger_batch(ps, tmp_path):
     x, y = (array[:96] for array in DIGITS.train)
 
     def batches(size):
@@ -99,33 +245,33 @@ def test_synchronous_sgd_of_w_workers_is_serial_sgd_with_w_times_the_batch(ps, t
         return make
 
     centers = []
-    for scheme, workers, size in ((SyncSGD(learning_rate=0.3), 3, 8), (Serial(learning_rate=0.3), 1, 24)):
+    for scheme, workers, size, towers in (
+        (Serial(learning_rate=0.3), 1, 24, 1),
+        (SyncSGD(learning_rate=0.3), 3, 8, 1),
+        (AllReduce(learning_rate=0.3), 3, 8, 1),
+        (MultiGPU(learning_rate=0.3), 1, 24, 3),
+        (Hierarchical(learning_rate=0.3), 1, 24, 3),
+        (SyncSGD(learning_rate=0.3), 3, 8, 2),
+    ):
         run = train(
             digits_model(),
             batches(size),
             scheme,
-            cluster=Cluster.local(workers, ps=ps if workers > 1 else 1, backend="threads"),
+            cluster=Cluster.local(workers, ps=ps if workers > 1 else 1, backend="threads", towers=towers),
             steps=12,
             batch_size=size,
-            run_dir=tmp_path / scheme.name,
+            run_dir=tmp_path / f"{scheme.name}-{towers}",
             verbose=False,
         )
         centers.append(np.concatenate([w.ravel() for w in run.model.get_weights()]))
-    np.testing.assert_allclose(*centers, **CLOSE)
+    for center in centers[1:]:
+        np.testing.assert_allclose(center, centers[0], **CLOSE)
 
 
 def digits_model():
     from distsgd.common.models import ModelRecipe
 
     return ModelRecipe.named("mlp:hidden=7-5", (64,), 10, 0).build()
-
-
-def test_no_backup_workers_is_the_plain_barrier(tmp_path):
-    one = threads(SyncSGD(), tmp_path, "one", workers=3)
-    two = threads(SyncSGD(backup_workers=0), tmp_path, "two", workers=3)
-    np.testing.assert_allclose(one.center, two.center, **CLOSE)
-    assert one.trace["accepted"].all()
-    assert not one.trace["staleness"].any()
 
 
 def test_the_late_gradient_is_dropped_and_its_worker_goes_on(tmp_path):
@@ -178,25 +324,63 @@ def test_an_elastic_exchange_conserves_params_plus_center(tmp_path):
     np.testing.assert_allclose(result.model.get_weights()[0].ravel(), expected, rtol=1e-5)
 
 
-def test_without_elasticity_the_center_never_moves(tmp_path):
-    run = threads(AEASGD(beta=0.0), tmp_path, workers=2, steps=25)
+def test_a_synchronous_elastic_exchange_conserves_params_plus_center(tmp_path):
+    """Σ x_k + θ of the transcription moves by −η Σ g_k in every step, and the run agrees with the transcription."""
+    run = threads(EASGD(communication_period=2), tmp_path, workers=3, steps=9)
+    assert run.error() < 1e-5
+
+
+@pytest.mark.parametrize("scheme", [AEASGD(beta=0.0), EASGD(beta=0.0), AEAMSGD(beta=0.0)], ids=lambda s: s.name)
+def test_without_elasticity_the_center_never_moves(scheme, tmp_path):
+    run = threads(scheme, tmp_path, workers=2, steps=25)
     np.testing.assert_array_equal(run.center, run.start.astype(np.float32))
 
 
-@pytest.mark.parametrize(("step", "stable"), [(0.95, True), (1.05, False)])
-def test_two_workers_in_turn_are_stable_exactly_below_the_known_step(step, stable, tmp_path):
-    """On ½x² with W workers in turn the limit is 2 sin(π/(4W − 2)): 1 for W = 2."""
+def size_after(scheme, tmp_path, workers, rounds=60):
+    """|x| on ½x² after so many rounds of workers in turn, from 1."""
+    synchronous = scheme.gate.synchronous
     result = train(
         quadratic([1.0, -0.5]),
         ONES,
-        AsyncSGD(learning_rate=step),
-        cluster=Cluster.local(2, backend="threads"),
+        scheme,
+        cluster=Cluster.local(workers, backend="threads"),
         batch_size=8,
+        steps=rounds,
         run_dir=tmp_path / "run",
-        schedule=[0, 1] * 60,
+        schedule=() if synchronous else list(range(workers)) * rounds,
         verbose=False,
     )
-    size = np.abs(result.model.get_weights()[0]).max()
+    return np.abs(result.model.get_weights()[0]).max()
+
+
+@pytest.mark.parametrize(("factor", "stable"), [(0.93, True), (1.07, False)])
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_workers_in_turn_are_stable_exactly_below_the_known_step(workers, factor, stable, tmp_path):
+    """On ½x² with W workers in turn the limit is 2 sin(π/(4W − 2)): 2, 1, 0.618, 0.445."""
+    limit = 2 * np.sin(np.pi / (4 * workers - 2))
+    size = size_after(AsyncSGD(learning_rate=factor * limit), tmp_path, workers)
+    assert size < 0.3 if stable else size > 3
+
+
+@pytest.mark.parametrize(("factor", "stable"), [(0.93, True), (1.07, False)])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_elastic_workers_in_turn_are_stable_exactly_below_the_papers_bound(workers, factor, stable, tmp_path):
+    """On ½x² with period one: α ≤ (4 − 2η)/(4 − η), whatever the odd number of workers."""
+    eta = 1.2
+    alpha = factor * (4 - 2 * eta) / (4 - eta)
+    scheme = AEASGD(learning_rate=eta, beta=alpha * workers, communication_period=1)
+    size = size_after(scheme, tmp_path, workers)
+    assert size < 0.3 if stable else size > 3
+
+
+@pytest.mark.parametrize(("factor", "stable"), [(0.93, True), (1.07, False)])
+@pytest.mark.parametrize("workers", [1, 4])
+def test_synchronous_elastic_workers_are_stable_exactly_below_the_known_bound(workers, factor, stable, tmp_path):
+    """On ½x² with period one: α ≤ (4 − 2η)/(2 + W(2 − η))."""
+    eta = 1.2
+    alpha = factor * (4 - 2 * eta) / (2 + workers * (2 - eta))
+    scheme = EASGD(learning_rate=eta, beta=alpha * workers, communication_period=1)
+    size = size_after(scheme, tmp_path, workers, rounds=90)
     assert size < 0.3 if stable else size > 3
 
 
