@@ -37,9 +37,10 @@ class Gate:
         """Push without waiting for a reply; only schemes with such rounds need it."""
         raise NotImplementedError(f"{type(self).__name__} cannot push without a reply")
 
-    def share_state(self, ps: ParameterServer, seat: Seat, state: Any) -> None:
-        """Let the evaluator see the worker's non-trainable state [S]."""
+    def share_state(self, ps: ParameterServer, seat: Seat, state: Any) -> Any:
+        """Let the evaluator see the worker's non-trainable state [S]; returns what the worker goes on with."""
         ps.store_state(seat, state)
+        return state
 
     def traffic(self, workers: int) -> tuple[float, float]:
         """Vectors that a recorded exchange moves, towards the center and back."""
@@ -248,16 +249,16 @@ class AllReduce(Barrier):
                 ps.count_updates(1)
         return mean
 
-    def share_state(self, ps: ParameterServer, seat: Seat, state: Any) -> None:
+    def share_state(self, ps: ParameterServer, seat: Seat, state: Any) -> Any:
         """The mean over the workers; nobody but worker 0 may touch its variables in the middle of a reduction."""
         import tensorflow as tf
 
         if ps.in_process:
-            super().share_state(ps, seat, state)
-            return
+            return super().share_state(ps, seat, state)
         mean = self._mean(ps, seat, state)
         if seat.index == 0:
             ps.states.assign(tf.tile(mean[None], [ps.num_workers, 1]))
+        return mean
 
     def _mean(self, ps: ParameterServer, seat: Seat, vector: Any) -> Any:
         import tensorflow as tf

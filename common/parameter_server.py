@@ -187,7 +187,8 @@ class ParameterServer:
             steps = tf.cast(version, tf.float32) * scheme.period
             scheme = scheme.at(steps if scheme.gate.synchronous else steps / self.num_workers)
         reply = scheme.server_update(part, message, staleness)
-        self.move_average(part, version)
+        if scheme.gate.uses_ps:
+            self.move_average(part, version)
         return reply
 
     def move_average(self, part: Slice, version: Any) -> None:

@@ -145,7 +145,8 @@ class Worker:
             total = self._local_steps(rows)
             self._meet_server(scheme, event)
         if self.model.state_size:
-            scheme.gate.share_state(ps, self.seat, self.state.read_value())
+            with tf.control_dependencies([self.params.read_value()]):  # collectives one after the other
+                self.state.assign(scheme.gate.share_state(ps, self.seat, self.state.read_value()))
         return total / self.steps
 
     def _meet_server(self, scheme: Scheme, event: Event) -> None:
@@ -158,7 +159,7 @@ class Worker:
         else:
             scheme.adopt(self, scheme.gate.exchange(self.ps, self.seat, message))
             if self.is_center:
-                self.ps.move_average(self.ps.slices[0], self.clock.read_value())
+                self.ps.move_average(self.ps.slices[0], self.clock - 1)  # the step has been counted already
 
     def _local_steps(self, rows: Any) -> Any:
         """One local step for each of `rows`; returns the sum of the losses."""

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from distsgd.algorithms import SCHEMES
-from distsgd.common import UserError
+from distsgd.common import Cluster, UserError, train
+from distsgd.common.cli import dispatch
+from distsgd.common.gates import Alone
+from distsgd.common.models import ModelRecipe
+from runs import DIGITS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -59,3 +63,30 @@ def test_the_readme_has_the_table_of_algorithms():
     from distsgd.common.cli import readme_table
 
     assert readme_table() in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_it_trains_digits_and_keeps_shapes_and_type(name, tmp_path):
+    scheme = SCHEMES[name]()
+    model = ModelRecipe.named("mlp:hidden=32-16", (64,), 10, 0).build()
+    shapes = [w.shape for w in model.get_weights()]
+    result = train(
+        model,
+        DIGITS.train,
+        scheme,
+        cluster=Cluster.local(workers=1 if isinstance(scheme.gate, Alone) else 2, backend="threads"),
+        epochs=15,
+        validation_data=DIGITS.test,
+        run_dir=tmp_path / "run",
+        verbose=False,
+    )
+    assert [w.shape for w in model.get_weights()] == shapes
+    assert {w.dtype.name for w in model.get_weights()} == {"float32"}
+    assert result.metrics["test_accuracy"] > 0.85
+
+
+def test_the_list_command_shows_all(capsys):
+    dispatch(["list"])
+    shown = capsys.readouterr().out
+    for name in SCHEMES:
+        assert f"\n{name} " in shown

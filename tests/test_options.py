@@ -1,0 +1,161 @@
+"""Options that every algorithm has: they do what NumPy says they do."""
+
+import keras
+import numpy as np
+import pytest
+
+import reference
+from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, MultiGPU, Serial, SyncSGD, SyncSGDLR
+from distsgd.common import Cluster, UserError, train
+from distsgd.common.schedules import shaped
+from runs import DIGITS, record
+
+CLOSE = {"rtol": 2e-5, "atol": 2e-6}
+SCHEDULE = [0, 1, 1, 0, 2, 0, 2, 1, 1, 0, 2, 2] * 2
+
+
+def threads(scheme, tmp_path, **options):
+    return record(scheme, tmp_path / "run", **{"backend": "threads", "workers": 3, "schedule": SCHEDULE} | options)
+
+
+def test_l2_is_added_before_the_gradient_is_clipped_to_the_norm(tmp_path):
+    run = threads(AsyncSGD(), tmp_path, l2=0.5, clip_norm=2.0)
+
+    def gradient(x, k, t):
+        g = run.gradient(x, k, t) + 0.5 * x
+        return g * min(1, 2 / np.linalg.norm(g))
+
+    path = reference.async_sgd(run.start, gradient, run.order, 3, eta=0.1)
+    np.testing.assert_allclose(run.center, path[-1], **CLOSE)
+    assert np.linalg.norm(run.gradient(run.start, 0, 0) + 0.5 * run.start) > 2  # it was clipped
+
+
+def test_the_average_follows_the_center_and_is_what_the_model_gets(tmp_path):
+    run = threads(AsyncSGD(), tmp_path, ema_decay=0.8)
+    average = run.start
+    for n, center in enumerate(reference.async_sgd(run.start, run.gradient, run.order, 3, eta=0.1)):
+        decay = min(0.8, (1 + n) / (10 + n))
+        average = decay * average + (1 - decay) * center
+    with np.load(tmp_path / "run" / "center.npz") as saved:
+        np.testing.assert_allclose(saved["average"], average, **CLOSE)
+    model = keras.models.load_model(tmp_path / "run" / "model.keras", compile=False)
+    np.testing.assert_allclose(np.concatenate([w.ravel() for w in model.get_weights()]), average, **CLOSE)
+
+
+@pytest.mark.parametrize("scheme", [Serial(), MultiGPU(), AllReduce()], ids=lambda s: s.name)
+def test_without_a_server_the_average_moves_with_every_step(scheme, tmp_path):
+    run = threads(scheme, tmp_path, workers=1, schedule=(), steps=70, ema_decay=0.9)
+    average = run.start
+    for n, center in enumerate(reference.serial(run.start, run.gradient, 70, eta=0.2)):
+        decay = min(0.9, (1 + n) / (10 + n))
+        average = decay * average + (1 - decay) * center
+    with np.load(tmp_path / "run" / "center.npz") as saved:
+        np.testing.assert_allclose(saved["average"], average, **CLOSE)
+
+
+def cosine(initial, steps):
+    return lambda t: initial * (1 + np.cos(np.pi * min(t, steps) / steps)) / 2
+
+
+@pytest.mark.parametrize("scheme", [Serial, AllReduce, SyncSGD], ids=lambda s: s.name)
+def test_a_schedule_of_keras_is_a_function_of_the_local_step(scheme, tmp_path):
+    schedule = keras.optimizers.schedules.CosineDecay(0.3, 20)
+    run = threads(scheme(learning_rate=schedule), tmp_path, workers=1, schedule=(), steps=16)
+    theta = run.start
+    for t in range(16):
+        theta = theta - cosine(0.3, 20)(t) * run.gradient(theta, 0, t)
+    np.testing.assert_allclose(run.center, theta, **CLOSE)
+
+
+def test_on_the_server_a_schedule_counts_the_local_steps_of_the_average_worker(tmp_path):
+    scheme = Downpour(communication_period=2, server_learning_rate=keras.optimizers.schedules.CosineDecay(0.1, 20))
+    run = threads(scheme, tmp_path)
+    theta, squares, path = run.start, np.full_like(run.start, 0.1), []
+    x, t = [theta] * 3, [0] * 3
+    for version, k in enumerate(run.order):
+        _, a = reference.window(x[k], run.gradient, k, t[k], 2, 0.1)
+        t[k] += 2
+        squares = squares + a * a
+        theta = theta - cosine(0.1, 20)(version * 2 / 3) * a / np.sqrt(squares)
+        x[k] = theta
+        path.append(theta)
+    np.testing.assert_allclose(run.center, theta, **CLOSE)
+
+
+@pytest.mark.parametrize(("shape", "half"), [("linear", 0.05), ("cosine", 0.05), ("exponential", 0.01)])
+def test_schedules_by_name_fall_over_the_run(shape, half):
+    scheme = shaped(Downpour(), shape, 100)
+    assert float(scheme.learning_rate(0)) == pytest.approx(0.1)
+    assert float(scheme.server_learning_rate(50)) == pytest.approx(half)
+
+
+def test_a_scheme_without_a_single_rate_has_no_schedule():
+    with pytest.raises(UserError, match="no learning_rate"):
+        shaped(SyncSGDLR(), "cosine", 100)
+
+
+def test_towers_train_a_model_with_batch_normalisation_and_dropout(tmp_path):
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((64,)),
+            layers.Dense(32),
+            layers.BatchNormalization(),
+            layers.Activation("tanh"),
+            layers.Dropout(0.2),
+            layers.Dense(10),
+        ]
+    )
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    for scheme, workers in ((MultiGPU(), 1), (AllReduce(), 2)):
+        result = train(
+            model,
+            DIGITS.train,
+            scheme,
+            cluster=Cluster.local(workers, towers=2, backend="threads"),
+            epochs=5,
+            validation_data=DIGITS.test,
+            run_dir=tmp_path / scheme.name,
+            verbose=False,
+        )
+    assert result.metrics["test_accuracy"] > 0.9
+
+
+def test_the_all_reduce_of_processes_averages_the_models_own_state(warm, tmp_path):
+    model = keras.Sequential(
+        [keras.Input((64,)), keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dense(10)]
+    )
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    result = train(
+        model,
+        DIGITS.train,
+        AllReduce(),
+        cluster=Cluster.local(3),
+        epochs=3,
+        validation_data=DIGITS.test,
+        run_dir=tmp_path / "run",
+        verbose=False,
+    )
+    mean = DIGITS.train[0].mean(0)
+    np.testing.assert_allclose(result.model.layers[0].moving_mean, mean, atol=0.15)
+    assert result.metrics["test_accuracy"] > 0.85
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 5, "towers": 2}, "multiple of the towers"),
+        ({"towers": 0}, "towers must be at least 1"),
+        ({"clip_norm": 0.0}, "clip_norm"),
+        ({"l2": -1.0}, "l2"),
+        ({"ema_decay": 1.5}, "ema_decay"),
+    ],
+)
+def test_bad_options_are_refused(options, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        threads(AsyncSGD(), tmp_path, **options)
+
+
+def test_one_rate_for_each_worker_or_one_for_all(tmp_path):
+    with pytest.raises(UserError, match="each of the 3 workers"):
+        threads(SyncSGDLR(learning_rates=(0.1, 0.2)), tmp_path, schedule=())
