@@ -82,7 +82,7 @@ def test_help_shows_the_algorithms_own_flags_and_the_common_ones_with_defaults()
         (["downpour", "--steps", "0"], "steps must be at least 1"),
         (["downpour", "--seed", "-1"], "seed must be at least 0"),
         (["serial", "--workers", "2"], "use --workers 1"),
-        (["aeasgd", "--beta", "-1"], "beta must be"),
+        (["aeasgd", "--beta", "-1"], "beta must not be negative"),
         (["downpour", "--model", "cnn", "--dataset", "synthetic"], "square length"),
         (["downpour", "--run-dir", "/proc/nowhere"], "cannot write the run directory"),
     ],
