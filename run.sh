@@ -2,7 +2,7 @@
 # Sets up .venv on first use, then passes its arguments to the console script `distsgd`.
 #   bash run.sh downpour        train        bash run.sh --help      what else there is
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")"
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 find_python() {  # the first installed Python that TensorFlow supports
     local python
@@ -32,8 +32,8 @@ install() {  # from pinned versions; the stamp is written last, so an interrupte
 
 pins() { cat constraints.txt pyproject.toml; }
 
-if ! pins | cmp --silent - .venv/pins; then
+if ! (cd "$here" && pins | cmp --silent - .venv/pins); then
     python=$(find_python)
-    install "$python" >&2
+    (cd "$here" && install "$python" >&2)
 fi
-exec .venv/bin/distsgd "$@"
+exec "$here/.venv/bin/distsgd" "$@"  # where the user is: files that are named, and runs/, are relative to that

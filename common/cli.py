@@ -15,6 +15,7 @@ from typing import Annotated, Any, NoReturn
 
 from .cluster import Backend, Cluster, Isolation
 from .errors import DistsgdError, Interrupted, UserError
+from .imports import import_schemes, split_imports
 from .schedules import Shape, shaped
 from .scheme import Scheme
 from .spec import nearest, parse
@@ -91,11 +92,15 @@ def dispatch(arguments: list[str]) -> int:
     """Run the command that the arguments name; returns the exit code."""
     from ..algorithms import SCHEMES
 
+    files, arguments = split_imports(arguments)
+    for file in files:
+        SCHEMES.update(import_schemes(file, SCHEMES))
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         return overview()
     command, *rest = arguments
     commands: dict[str, Callable[[list[str]], int]] = {
         "list": catalogue,
+        "explain": explanation,
         "test": test,
         "throughput": throughput,
     }
@@ -115,6 +120,8 @@ def overview() -> int:
     for usage, meaning in (
         ("<algorithm>", "train: 1 ps + 2 workers on the digits data, unless told otherwise"),
         ("<algorithm> --help", "its hyperparameters and the common options"),
+        ("explain <algorithm>", "its equations, origin, departures, limits"),
+        ("--import file.py ...", "the same with an algorithm of your own"),
         ("list", "the catalogue"),
         ("test", "the test suite (arguments go to pytest)"),
         ("throughput", "steps per second: single process, ParameterServerStrategy and the back ends here"),
@@ -138,6 +145,21 @@ def catalogue(arguments: list[str]) -> int:
     for name, scheme in SCHEMES.items():
         table.add_row(name, timing(scheme), scheme.idea, scheme.paper)
     Console(highlight=False).print(table)
+    return 0
+
+
+def explanation(arguments: list[str]) -> int:
+    """What an algorithm does."""
+    from ..algorithms import SCHEMES
+    from .explain import explain
+
+    if len(arguments) != 1:
+        raise UserError(
+            f"explain takes the name of one algorithm, as in: explain agn. Received: {len(arguments)} names"
+        )
+    if arguments[0] not in SCHEMES:
+        raise UserError(f"unknown algorithm {arguments[0]!r}. {nearest(arguments[0], SCHEMES)}")
+    explain(SCHEMES[arguments[0]])
     return 0
 
 

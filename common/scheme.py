@@ -20,12 +20,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from .gates import Async, Gate
 
 Tensor = Any  # a tf.Tensor or tf.Variable; TensorFlow ships no types
-Rate = float | Callable[[Any], Any]  # a learning rate, or a schedule (`keras.optimizers.schedules`) of local steps
+if TYPE_CHECKING:
+    Rate = float | Callable[[Any], Any]  # a learning rate, or a schedule (`keras.optimizers.schedules`) of local steps
+else:
+    Rate = float  # what the command line takes: of a union with a function it would make no flag at all
 Event = Literal["exchange", "push", "pull"]  # how a round ends; an exchange is a push and its reply
 
 

@@ -1,0 +1,126 @@
+"""`--import` and `explain`: a scheme from a user's own file."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distsgd.algorithms import SCHEMES
+from distsgd.common import Cluster, UserError, train
+from distsgd.common.explain import explain, hyperparameters
+from distsgd.common.imports import import_schemes, split_imports
+from runs import ONES, quadratic
+
+README = (Path(__file__).resolve().parent.parent / "README.md").read_text()
+CONSOLE_SCRIPT = Path(sys.executable).with_name("distsgd")  # what run.sh ends with
+HEAD = "from dataclasses import dataclass\nfrom distsgd.common import Scheme\nfrom distsgd.algorithms import AsyncSGD\n"
+
+
+def distsgd(*arguments, cwd):
+    return subprocess.run([CONSOLE_SCRIPT, *arguments], capture_output=True, text=True, timeout=110, cwd=cwd)
+
+
+@pytest.fixture(scope="module")
+def section():
+    """The README's code and command for a first own algorithm."""
+    text = README.split("## Two minutes from clone to the first own algorithm")[1].split("\n## ")[0]
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (command,) = re.findall(r"```bash\nbash run\.sh (.*?)\n```", text, re.DOTALL)
+    return code, command.split()
+
+
+def test_the_readmes_first_own_algorithm_runs_as_the_readme_says(section, tmp_path):
+    code, command = section
+    (tmp_path / "my_scheme.py").write_text(code)
+    done = distsgd(*command, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["algorithm"], result["backend"], result["outcome"]) == ("my_scheme", "processes", "completed")
+    assert result["test_accuracy"] > 0.9
+    config = json.loads((tmp_path / result["run_dir"] / "config.json").read_text())
+    assert config["hyperparameters"] == {"learning_rate": 0.3}
+
+
+def test_import_goes_with_help_list_and_explain(section, tmp_path):
+    (tmp_path / "my_scheme.py").write_text(section[0])
+    shown = distsgd("--import", "my_scheme.py", "my_scheme", "--help", cwd=tmp_path).stdout
+    shown = " ".join(shown.replace("│", " ").split())  # without the box
+    assert "Step size η of a gradient that is not late. (default: 0.2)" in shown
+    assert re.search("my_scheme +asynchronous", distsgd("list", "--import=my_scheme.py", cwd=tmp_path).stdout)
+    explained = distsgd("--import", "my_scheme.py", "explain", "my_scheme", cwd=tmp_path).stdout
+    assert "    server      θ ← θ − η g / (1 + τ),  reply θ" in explained
+    assert "\x1b" not in explained
+
+
+def test_the_readmes_algorithm_does_what_its_equation_says(section, tmp_path):
+    (tmp_path / "mine.py").write_text(section[0])
+    damped = import_schemes(tmp_path / "mine.py", {})["my_scheme"](learning_rate=0.5)
+    model, order = quadratic([1.0, -2.0]), [0, 1, 1, 0]
+    cluster = Cluster.local(2, backend="threads")
+    train(model, ONES, damped, cluster=cluster, schedule=order, verbose=False, run_dir=tmp_path / "run")
+    theta, pulled = np.array([1.0, -2.0]), [(np.array([1.0, -2.0]), 0)] * 2
+    for version, k in enumerate(order):
+        x, at = pulled[k]
+        theta = theta - 0.5 / (1 + version - at) * x
+        pulled[k] = theta, version + 1
+    np.testing.assert_allclose(model.layers[0].kernel.numpy()[0], theta, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("x = 1", "defines no scheme"),
+        (HEAD + "class Mine(Scheme):\n    pass", "has no name"),
+        (HEAD + "class Mine(AsyncSGD):\n    pass", "has no name"),
+        (HEAD + "class Mine(Scheme):\n    name = 'agn'", "another algorithm has already"),
+        (HEAD + "class Mine(Scheme):\n    name = 'mine'\n    rate: float = 1.0", "needs @dataclass"),
+        (
+            HEAD + "@dataclass(frozen=True, kw_only=True)\nclass Mine(Scheme):\n    name = 'mine'\n    rate: float",
+            "hyperparameter rate needs a default",
+        ),
+        ("a = 1\nb = a / 0  # here", "mine.py, line 2 (b = a / 0  # here): ZeroDivisionError"),
+        ("import json\njson.loads('{')", "mine.py, line 2 (json.loads('{')): JSONDecodeError"),
+        ("a = 1\nif a\n    pass", "mine.py, line 2 (if a): SyntaxError"),
+        (None, "there is no file"),
+    ],
+    ids=lambda value: value if value and "\n" not in value else "",
+)
+def test_what_is_wrong_with_the_file_is_said(code, message, tmp_path):
+    if code is not None:
+        (tmp_path / "mine.py").write_text(code)
+    with pytest.raises(UserError, match=re.escape(message)):
+        import_schemes(tmp_path / "mine.py", SCHEMES)
+
+
+def test_an_error_in_the_file_is_one_line_on_the_terminal(tmp_path):
+    (tmp_path / "mine.py").write_text("a = 1\nb = a / 0")
+    done = distsgd("--import", "mine.py", "list", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "line 2 (b = a / 0): ZeroDivisionError" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_import_without_a_file_is_refused():
+    assert split_imports(["--import", "a.py", "x", "--import=b.py", "--json"]) == (
+        [Path("a.py"), Path("b.py")],
+        ["x", "--json"],
+    )
+    with pytest.raises(UserError, match="needs a Python file"):
+        split_imports(["list", "--import"])
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_every_algorithm_is_explained(name, capsys):
+    explain(SCHEMES[name])
+    shown = capsys.readouterr().out
+    assert "←" in shown
+    assert "Reference: " in shown
+    meanings = hyperparameters(SCHEMES[name])
+    assert list(meanings) == [field.name for field in fields(SCHEMES[name])]
+    assert all(meaning for _, meaning in meanings.values())
+    assert all("--" + option.replace("_", "-") in shown for option in meanings)
