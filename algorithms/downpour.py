@@ -38,11 +38,11 @@ class Downpour(Scheme):
     paper = "Dean et al. 2012"
 
     communication_period: int = 5
-    """Local steps between two exchanges, unless push or pull have a period of their own."""
+    """Local steps between two exchanges."""
     push_period: int | None = None
-    """Local steps between two pushes."""
+    """Local steps between two pushes, if that is not the communication period."""
     pull_period: int | None = None
-    """Local steps between two pulls."""
+    """Local steps between two pulls, if that is not the communication period."""
     phase: Literal["window", "dean"] = "window"
     """Exchange at the end of a period, or as in the paper's loop."""
     learning_rate: Rate = 0.1

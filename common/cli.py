@@ -42,8 +42,8 @@ class Options:
     backend: Backend = "processes"
     """A process for each task, or one process with a thread for each worker."""
     towers: int | None = None
-    """Devices of each worker that share its batches: its GPUs in turn, else logical CPU devices. By default 1, or 2 for
-    multi_gpu and hierarchical."""
+    """Devices of each worker that share its batches: its GPUs in turn, else logical CPU devices. If not given: 1, but 2
+    for multi_gpu and hierarchical."""
     clip_norm: float | None = None
     """Gradients longer than this, as one vector, are shortened to it."""
     l2: float = 0.0
