@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import children
-from distsgd.algorithms import AsyncSGD, Downpour, SyncSGD
+from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, SyncSGD
 from distsgd.common import Cluster, keep_warm, train
 from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
 from distsgd.common.models import ModelRecipe
@@ -118,6 +118,15 @@ def test_a_stopped_worker_is_named_when_the_barrier_has_waited_long_enough(backg
     assert isinstance(error, WaitTimeout), error
     assert "at the barrier for worker 2" in str(error)
     assert (going.result["outcome"], going.result["exit_code"]) == ("timeout", 5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_an_all_reduce_ends_when_a_worker_does_not_answer(number, background):
+    going = background(AllReduce(), workers=3, wait_seconds=5)
+    os.kill(going.task("worker-2.log"), number)
+    error = going.end()
+    assert isinstance(error, WaitTimeout if number == signal.SIGSTOP else TaskLost)
+
 
 
 def test_a_worker_that_raises_is_named_with_the_end_of_its_log(warm, tmp_path):
