@@ -27,6 +27,7 @@ class AsyncSGD(Scheme):
     name = "async_sgd"
     idea = "every gradient is applied when it arrives, under a lock"
     paper = "Dean et al. 2012"
+    sparse = True
 
     learning_rate: Rate = 0.1
     """Step size η."""

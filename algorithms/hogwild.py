@@ -29,6 +29,7 @@ class Hogwild(Scheme):
     name = "hogwild"
     idea = "updates in place, with no lock at all"
     paper = "Niu et al. 2011"
+    sparse = True
 
     learning_rate: Rate = 0.1
     """Step size η."""

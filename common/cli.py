@@ -36,9 +36,10 @@ class Options:
     batch_size: int = 32
     """Examples of one local step."""
     dataset: str = "digits"
-    """digits, synthetic, mnist, fashion_mnist or cifar10; options as in synthetic:examples=2000,features=50."""
-    model: str = "mlp"
-    """softmax, mlp or cnn; options as in mlp:hidden=256-128."""
+    """digits, synthetic, mnist, fashion_mnist, cifar10, sparse or libsvm; options as in
+    synthetic:examples=2000,features=50 or libsvm:path=train.svm."""
+    model: str | None = None
+    """softmax, mlp (the default) or cnn; options as in mlp:hidden=256-128. logistic for sparse data sets."""
     backend: Backend = "processes"
     """A process for each task, or one process with a thread for each worker."""
     towers: int | None = None
@@ -236,6 +237,7 @@ def run_command(scheme: Scheme, options: Options) -> int:
     from . import data, models
     from .display import summary
     from .record import new_run_dir
+    from .sparse import sparsity
     from .training import describe, make_job, run
 
     cluster = Cluster.local(
@@ -246,9 +248,11 @@ def run_command(scheme: Scheme, options: Options) -> int:
         wait_seconds=options.wait_seconds,
         towers=options.towers,
     )
-    parse("model", options.model, models.MODELS)
+    if options.model:
+        parse("model", options.model, models.MODELS)
     dataset = data.load(options.dataset)
-    recipe = models.ModelRecipe.named(options.model, dataset.train[0].shape[1:], dataset.classes, options.seed)
+    model = models.name_for(options.model, sparse=dataset.features > 0)
+    recipe = models.ModelRecipe.named(model, dataset.shape, dataset.classes, options.seed)
     job = make_job(
         scheme,
         recipe,
@@ -265,7 +269,10 @@ def run_command(scheme: Scheme, options: Options) -> int:
         ema_decay=options.ema_decay,
     )
     job.scheme = shaped(job.scheme, options.lr_schedule, job.steps)
-    record, error = run(job, describe(job, options.dataset, options.model), verbose=True)
+    config = describe(job, options.dataset, model)
+    if dataset.features:
+        config["sparsity"] = sparsity(dataset.train[0], dataset.features)
+    record, error = run(job, config, verbose=True)
     result = record.finish(error)
     if error is not None and not isinstance(error, DistsgdError):
         raise error  # a fault of ours: the traceback helps

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .errors import UserError
+from .sparse import libsvm, sparse
 from .spec import parse
 
 
@@ -25,6 +26,12 @@ class Dataset:
     train: tuple[Any, ...]  # (x, y) or (x, y, sample_weight)
     test: tuple[Any, ...]
     classes: int
+    features: int = 0  # of a sparse problem: x is (indices, values)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one example."""
+        return (self.features,) if self.features else self.train[0].shape[1:]
 
 
 def digits() -> Dataset:
@@ -97,7 +104,7 @@ def cifar10() -> Dataset:
 
 
 DATASETS: dict[str, Callable[..., Dataset]] = {
-    f.__name__: f for f in (digits, synthetic, mnist, fashion_mnist, cifar10)
+    f.__name__: f for f in (digits, synthetic, mnist, fashion_mnist, cifar10, sparse, libsvm)
 }
 
 

@@ -6,7 +6,8 @@ after the whole message has arrived, so it is never held while a message travels
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -37,6 +38,10 @@ class Gate:
         """Push without waiting for a reply; only schemes with such rounds need it."""
         raise NotImplementedError(f"{type(self).__name__} cannot push without a reply")
 
+    def gather(self, ps: ParameterServer, seat: Seat, indices: Any) -> Any:
+        """Read some coordinates of the center; only schemes for sparse problems need it."""
+        raise NotImplementedError(f"{type(self).__name__} reads the whole center")
+
     def share_state(self, ps: ParameterServer, seat: Seat, state: Any) -> Any:
         """Let the evaluator see the worker's non-trainable state [S]; returns what the worker goes on with."""
         ps.store_state(seat, state)
@@ -66,6 +71,10 @@ class Async(Gate):
         with ps.lock(after=parts):
             _fold(ps, seat, parts, "push")
 
+    def gather(self, ps: ParameterServer, seat: Seat, indices: Any) -> Any:
+        """Lock; read; unlock."""
+        return ps.gather(seat, indices, locked=True)
+
 
 @dataclass(frozen=True)
 class Unlocked(Gate):
@@ -73,9 +82,28 @@ class Unlocked(Gate):
 
     def exchange(self, ps: ParameterServer, seat: Seat, message: Any) -> Any:
         """Update in place and read, with nothing to keep others out."""
-        replies = _fold(ps, seat, ps.receive(message))
-        ps.note_pull(seat)
+        with self._arrived(ps, message) as parts:
+            replies = _fold(ps, seat, parts)
+            ps.note_pull(seat)
         return ps.concat(replies)
+
+    def push(self, ps: ParameterServer, seat: Seat, message: Any) -> None:
+        """Update in place."""
+        with self._arrived(ps, message) as parts:
+            _fold(ps, seat, parts, "push")
+
+    def gather(self, ps: ParameterServer, seat: Seat, indices: Any) -> Any:
+        """Read, whatever others are writing."""
+        return ps.gather(seat, indices, locked=False)
+
+    @contextmanager
+    def _arrived(self, ps: ParameterServer, message: Any) -> Iterator[list[Any]]:
+        """What is built inside happens once the message is there: the staleness too is taken then, not earlier."""
+        import tensorflow as tf
+
+        parts = ps.receive(message)
+        with tf.control_dependencies(tf.nest.flatten(parts, expand_composites=True)):
+            yield parts
 
 
 def _fold(ps: ParameterServer, seat: Seat, parts: list[Any], event: Event = "exchange") -> list[Any]:

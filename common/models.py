@@ -122,6 +122,7 @@ class ModelRecipe:
     """
 
     build: Callable[[], Any]
+    sparse: bool = False  # logistic regression on (indices, values)
 
     @classmethod
     def of(cls, model: Any) -> ModelRecipe:
@@ -152,17 +153,22 @@ class ModelRecipe:
         name, options = parse("model", text, MODELS)
         if name == "cnn":
             image_side(shape)
+        sparse = name == "logistic"
 
         def build() -> Any:
             import keras
 
             keras.utils.set_random_seed(seed)
             model = MODELS[name](shape, classes, **options)
-            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-            model.compile(loss=loss, metrics=["accuracy"])
+            if sparse:
+                loss: Any = keras.losses.BinaryCrossentropy(from_logits=True)
+                metric: Any = keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0)
+            else:
+                loss, metric = keras.losses.SparseCategoricalCrossentropy(from_logits=True), "accuracy"
+            model.compile(loss=loss, metrics=[metric])
             return model
 
-        return cls(build)
+        return cls(build, sparse)
 
 
 def _custom_objects(model: Any) -> dict[str, Any]:
@@ -237,4 +243,24 @@ def cnn(shape: tuple[int, ...], classes: int, *, filters: int = 16) -> Any:
     )
 
 
-MODELS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (softmax, mlp, cnn)}
+def logistic(shape: tuple[int, ...], classes: int) -> Any:
+    """Logistic regression on sparse examples (indices, values), without a bias, which all examples would share."""
+    import keras
+
+    del classes
+    layers = keras.layers
+    indices, values = keras.Input((None,), dtype="int32"), keras.Input((None,))
+    weights = layers.Embedding(shape[0], 1, embeddings_initializer="zeros")(indices)
+    return keras.Model((indices, values), layers.Dot(axes=1)([layers.Reshape((-1,))(weights), values]))
+
+
+MODELS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (softmax, mlp, cnn, logistic)}
+
+
+def name_for(text: str | None, sparse: bool) -> str:
+    """The model of a command line, for a data set that is sparse or not."""
+    text = text or ("logistic" if sparse else "mlp")
+    if (parse("model", text, MODELS)[0] == "logistic") != sparse:
+        need = "a sparse data set needs the model logistic" if sparse else "the model logistic needs a sparse data set"
+        raise UserError(f"{need}. Received: --model {text}")
+    return text

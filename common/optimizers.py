@@ -1,7 +1,8 @@
 """Update rules on flat vectors, as TensorFlow's fused kernels.
 
 A variable is a `tf.Variable` of shape [P], a gradient a tensor of shape [P]. The kernels hold the
-variable's own lock while they write, so concurrent updates of one variable are never lost.
+variable's own lock while they write, so concurrent updates of one variable are never lost. The gradient of `sgd` may
+also be a `tf.IndexedSlices`: then only its coordinates are written, in place, and nothing keeps others out.
 """
 
 from __future__ import annotations
@@ -10,9 +11,14 @@ from typing import Any
 
 
 def sgd(variable: Any, gradient: Any, learning_rate: Any) -> None:
-    """X <- x - eta g."""
+    """X <- x - eta g; coordinates that occur several times in a sparse g add up."""
     import tensorflow as tf
 
+    if isinstance(gradient, tf.IndexedSlices):
+        tf.raw_ops.ResourceScatterSub(
+            resource=variable.handle, indices=gradient.indices, updates=learning_rate * gradient.values
+        )
+        return
     rate = tf.cast(learning_rate, tf.float32)
     tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient, use_locking=True)
 

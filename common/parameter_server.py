@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from .record import EVENTS, RECORD
 from .scheme import Event, Scheme
+from .sparse import Cut
 
 
 class Slice(SimpleNamespace):
@@ -139,7 +140,12 @@ class ParameterServer:
 
     def receive(self, message: Any) -> list[Any]:
         """The message, cut into slices that have arrived on their ps tasks."""
-        parts = tf.split(message, self.sizes) if len(self.slices) > 1 else [message]
+        if isinstance(message, tf.IndexedSlices):
+            cut = Cut(message.indices, self.sizes)
+            pairs = zip(cut.cut(message.values), cut.indices, strict=True)
+            parts = [tf.IndexedSlices(values, indices) for values, indices in pairs]
+        else:
+            parts = tf.split(message, self.sizes) if len(self.slices) > 1 else [message]
         return self.each_slice(lambda _, u: tf.identity(u), parts)
 
     @contextmanager
@@ -149,7 +155,8 @@ class ParameterServer:
         The unlock waits for every operation built inside. `released` of the yielded object is the unlock.
         """
         graph = tf.compat.v1.get_default_graph()
-        with tf.control_dependencies(after), tf.device(self.devices[0]):
+        arrived = tf.nest.flatten(after, expand_composites=True)
+        with tf.control_dependencies(arrived), tf.device(self.devices[0]):
             lock = tf.raw_ops.MutexLock(mutex=self.mutex)
         held = SimpleNamespace(released=None)
         first = len(graph.get_operations())
@@ -176,7 +183,8 @@ class ParameterServer:
                 part.anchor = tf.raw_ops.ResourceGather(
                     resource=part.anchors.handle, indices=seat.index, dtype=tf.float32
                 )
-            return tf.convert_to_tensor(self.merge(part, message, lateness, version))
+            reply = self.merge(part, message, lateness, version)
+            return reply if isinstance(message, tf.IndexedSlices) else tf.convert_to_tensor(reply)  # nobody reads it
 
         return self.each_slice(merge, parts)
 
@@ -251,6 +259,15 @@ class ParameterServer:
             self.note_pull(seat)
             parts = self.each_slice(lambda part, _: part.center.read_value())
         return self.concat(parts)
+
+    def gather(self, seat: Seat, indices: Any, locked: bool) -> Any:
+        """Some coordinates of the center as they are now; under the lock, all at one moment."""
+        cut = Cut(indices, self.sizes)
+        parts = self.each_slice(lambda _, i: tf.identity(i), cut.indices)
+        with self.lock(after=parts) if locked else nullcontext():
+            self.note_pull(seat)
+            values = self.each_slice(lambda part, i: tf.gather(part.center, i), parts)
+        return cut.join(values)
 
     def store_state(self, seat: Seat, state: Any) -> None:
         """Write the worker's non-trainable state, a vector, into its row."""

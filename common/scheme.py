@@ -47,6 +47,7 @@ class Scheme:
     paper: ClassVar[str]  # authors and year
     exchange_first: ClassVar[bool] = False  # elastic schemes exchange before the first step of a period
     keeps_anchors: ClassVar[bool] = False  # one more center for each worker on the ps
+    sparse: ClassVar[bool] = False  # on a sparse problem, pushes gradients on the coordinates of the batch alone
     default_towers: ClassVar[int] = 1  # devices that share the batches of a worker, unless the user says how many
 
     @property

@@ -17,7 +17,7 @@ def nearest(name: str, known: Mapping[str, Any] | list[str]) -> str:
 
 
 def parse(kind: str, text: str, known: Mapping[str, Callable[..., Any]]) -> tuple[str, dict[str, Any]]:
-    """Split `name:key=value,...` and check it against the integer (or a-b-c list) options of `known[name]`."""
+    """Split `name:key=value,...` and check it against the number, text or a-b-c list options of `known[name]`."""
     name, _, rest = text.partition(":")
     if name not in known:
         raise UserError(f"unknown {kind} {name!r}. {nearest(name, known)}")
@@ -33,6 +33,9 @@ def parse(kind: str, text: str, known: Mapping[str, Callable[..., Any]]) -> tupl
             have = f"its options: {', '.join(allowed)}" if allowed else "it has none"
             raise UserError(f"{kind} {name} has no option {key!r} ({have}). Received: {text!r}")
         default = allowed[key]
+        if isinstance(default, str):
+            options[key] = value
+            continue
         try:
             numbers = tuple(type(default[0] if isinstance(default, tuple) else default)(v) for v in value.split("-"))
         except ValueError:

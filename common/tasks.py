@@ -93,6 +93,12 @@ class Job:
         return self.scheme.gate.uses_ps
 
     @property
+    def sparse(self) -> bool:
+        """True if workers read and push the coordinates of their batch alone; else vectors are dense."""
+        dense = self.l2 or self.clip_norm is not None or self.ema_decay is not None or self.towers > 1
+        return self.recipe.sparse and self.scheme.sparse and not dense
+
+    @property
     def towers(self) -> int:
         """Devices that share the batches of a worker."""
         return self.cluster.towers or self.scheme.default_towers
@@ -175,6 +181,7 @@ class TaskGraph:
     def _worker_ops(self, k: int, gradient: Any) -> dict[str, Any]:
         import tensorflow as tf
 
+        from .sparse import SparseWorker
         from .worker import Worker
 
         job = self.job
@@ -182,7 +189,10 @@ class TaskGraph:
         with tf.device(devices[0]):
             source, structure = _source(job, k)
         seat = self.ps.seat(k, k if job.shared_graph is None else self.index)
-        worker = Worker(job, self.model, gradient, self.ps, seat, f"worker_{k}", devices, source, structure)
+        if job.sparse:
+            worker = SparseWorker(job, self.ps, seat, devices[0], source)
+        else:
+            worker = Worker(job, self.model, gradient, self.ps, seat, f"worker_{k}", devices, source, structure)
         ops = {"initialize": worker.initialize, "start": tf.function(worker.start, autograph=False)()}
         ops |= {f"data_{i}": fed for i, fed in enumerate(source.fed)}
         for count in sorted({1, job.rounds_per_call}):
@@ -496,6 +506,9 @@ class Evaluator:
 
     def _bytes(self) -> dict[str, int]:
         """What has travelled to the center and back so far."""
+        if self.job.sparse:  # up: the coordinates to read, then coordinates and gradient; down: values
+            entries = FLOAT_BYTES * self.job.batch_size * self.job.train[0][0].shape[1] * sum(self.rounds)
+            return {"bytes_pushed": 3 * entries, "bytes_pulled": entries}
         vector, state = FLOAT_BYTES * self.graph.model.size, FLOAT_BYTES * self.graph.model.state_size
         pushed, pulled = self.vectors
         return {"bytes_pushed": int(pushed * (vector + state)), "bytes_pulled": int(pulled * vector)}

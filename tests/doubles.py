@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from distsgd.algorithms import AsyncSGD
+from distsgd.algorithms import AsyncSGD, Hogwild
 from distsgd.common.gates import Async, Unlocked, _fold
 
 
@@ -60,3 +60,29 @@ class RaisesInWorker(AsyncSGD):
 
     def message(self, worker: Any) -> Any:
         raise RuntimeError("a bug in the message")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountingHogwild(Hogwild):
+    """The lost-update detector: every entry of a batch subtracts 1, whatever x is."""
+
+    learning_rate: float = 1.0
+
+    def message(self, worker: Any) -> Any:
+        return ones(worker.gradient)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountingAsyncSGD(AsyncSGD):
+    """The same under the lock."""
+
+    learning_rate: float = 1.0
+
+    def message(self, worker: Any) -> Any:
+        return ones(worker.gradient)
+
+
+def ones(gradient: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.IndexedSlices(tf.ones_like(gradient.values), gradient.indices)

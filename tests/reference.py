@@ -382,3 +382,34 @@ def mlp_gradient(x: np.ndarray, y: np.ndarray, sizes: Sequence[int]) -> Callable
         return np.concatenate(parts)
 
     return gradient
+
+
+# Sparse problems.
+
+
+def sparse_logistic_gradient(
+    indices: np.ndarray, values: np.ndarray, y: np.ndarray
+) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Gradient of the mean logistic loss log(1 + exp(-s z)), s = ±1, z = Σ values x[indices], on the rows given."""
+
+    def gradient(params: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        g = np.zeros_like(params)
+        for row in rows:
+            sign = 2.0 * y[row] - 1
+            z = sum(v * params[i] for i, v in zip(indices[row], values[row].astype(np.float64), strict=True))
+            for i, v in zip(indices[row], values[row].astype(np.float64), strict=True):
+                g[i] -= sign * v / (1 + np.exp(sign * z)) / len(rows)
+        return g
+
+    return gradient
+
+
+def async_sgd_reading_apart(
+    start: np.ndarray, gradient: Gradient, events: Sequence[tuple[int, int]], workers: int, *, eta: float
+) -> list[np.ndarray]:
+    """θ ← θ − η g_k(θ_r), where r is how many updates were in what worker k read; events are (k, r)."""
+    path, t = [start.copy()], [0] * workers
+    for k, read in events:
+        path.append(path[-1] - eta * gradient(path[read], k, t[k]))
+        t[k] += 1
+    return path[1:]
