@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -19,6 +20,8 @@ from .imports import import_schemes, split_imports
 from .schedules import Shape, shaped
 from .scheme import Scheme
 from .spec import nearest, parse
+
+MEASUREMENTS = {"benchmark": "convergence", "throughput": "throughput", "collisions": "collisions"}  # command: module
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +106,7 @@ def dispatch(arguments: list[str]) -> int:
         "list": catalogue,
         "explain": explanation,
         "test": test,
-        "throughput": throughput,
+        **{name: measurement(module) for name, module in MEASUREMENTS.items()},
     }
     if command in commands:
         return commands[command](rest)
@@ -125,7 +128,9 @@ def overview() -> int:
         ("--import file.py ...", "the same with an algorithm of your own"),
         ("list", "the catalogue"),
         ("test", "the test suite (arguments go to pytest)"),
+        ("benchmark", "every algorithm on the same task: plots and tables (--quick: three minutes)"),
         ("throughput", "steps per second: single process, ParameterServerStrategy and the back ends here"),
+        ("collisions", "hogwild on sparse data, with and without a lock"),
     ):
         console.print(f"  bash run.sh [bold]{usage:<20}[/] {meaning}".replace("[/] ", "[/] "), markup=True)
     console.print()
@@ -193,11 +198,9 @@ def test(arguments: list[str]) -> int:
     return subprocess.call([sys.executable, "-m", "pytest", *arguments], cwd=root)
 
 
-def throughput(arguments: list[str]) -> int:
-    """The benchmark of steps per second."""
-    from ..benchmarks.throughput import main as measure
-
-    return measure(arguments)
+def measurement(module: str) -> Callable[[list[str]], int]:
+    """The command of a module of `benchmarks`."""
+    return lambda arguments: importlib.import_module(f"..benchmarks.{module}", __package__).main(arguments)
 
 
 def run_algorithm(scheme_type: type[Scheme], arguments: list[str]) -> int:

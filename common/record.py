@@ -80,12 +80,12 @@ class RunRecord:
         names = {name: None for row in centers for name in row if name != "kind"}
         return {name: [row.get(name) for row in centers] for name in names}
 
-    def finish(self, error: BaseException | None) -> dict[str, Any]:
-        """Write result.json and the plot; returns the result."""
+    def finish(self, error: BaseException | None, picture: bool = True) -> dict[str, Any]:
+        """Write result.json and the plot (if a `picture` is wanted); returns the result."""
         self.metrics.close()
         result = self._result(error)
         (self.run_dir / "result.json").write_text(json.dumps(result, indent=2) + "\n")
-        if any(row["kind"] == "center" for row in self.rows):
+        if picture and any(row["kind"] == "center" for row in self.rows):
             plot(self.rows, self.config, self.run_dir / "plot.png")
         return result
 

@@ -128,7 +128,6 @@ def test_an_all_reduce_ends_when_a_worker_does_not_answer(number, background):
     assert isinstance(error, WaitTimeout if number == signal.SIGSTOP else TaskLost)
 
 
-
 def test_a_worker_that_raises_is_named_with_the_end_of_its_log(warm, tmp_path):
     def data(context):
         import tensorflow as tf

@@ -1,0 +1,154 @@
+"""`bash run.sh collisions`: Hogwild with and without the lock, where examples collide rarely and where they always do.
+
+Sparse logistic regression on the threads back end. For each number of workers: examples per second, and the training
+loss after the same number of epochs. The learning rate of a problem is the best of `GRID` with one worker.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from ..algorithms import AsyncSGD, Hogwild, Scheme
+from ..common.cluster import Cluster
+from ..common.data import Dataset, load
+from ..common.models import ModelRecipe
+from ..common.sparse import sparsity
+from ..common.training import describe, make_job, run
+
+RESULTS = Path(__file__).resolve().parent / "results" / "hogwild.json"
+PROBLEMS = {
+    "rare": "sparse:examples=16384,features=16384,active=8",
+    "certain": "sparse:examples=16384,features=16384,active=8,collisions=1",
+}
+GRID = (0.5, 1, 2, 4, 8, 16, 32, 64)
+SCHEMES: dict[str, Any] = {"lock-free": Hogwild, "locked": AsyncSGD}
+BATCH = 8
+EPOCHS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to measure."""
+
+    workers: tuple[int, ...] = (1, 2, 4, 8, 16)
+    """Numbers of workers."""
+    repetitions: int = 3
+    """Runs of each kind, interleaved; the median counts."""
+
+
+def main(arguments: list[str]) -> int:
+    """Measure, show, save and plot; returns the exit code."""
+    import tyro
+
+    options = tyro.cli(Options, prog="run.sh collisions", args=arguments)
+    console = Console(highlight=False)
+    problems: dict[str, Any] = {}
+    for name, text in PROBLEMS.items():
+        data = load(text)
+        rate = min(GRID, key=lambda rate: measure(Hogwild(learning_rate=rate), data, workers=1)["loss"])
+        numbers = sparsity(data.train[0], data.features)
+        problems[name] = {"dataset": text, "learning_rate": rate, "sparsity": numbers, "runs": {}}
+        console.print(f"{name}: rho {numbers['rho']:.3f}, learning rate {rate:g}")
+        kinds = list(itertools.product(SCHEMES, options.workers))
+        runs: dict[str, list[dict[str, float]]] = {f"{scheme} {workers}": [] for scheme, workers in kinds}
+        for seed, (scheme, workers) in itertools.product(range(options.repetitions), kinds):
+            result = measure(SCHEMES[scheme](learning_rate=rate), data, workers, seed)
+            runs[f"{scheme} {workers}"].append(result)
+            console.print(f"  {scheme}, {workers} workers: {result['rate']:.0f} examples/s, loss {result['loss']:.4f}")
+        problems[name]["runs"] = {
+            kind: {key: [r[key] for r in results] for key in results[0]} for kind, results in runs.items()
+        }
+    content = {
+        "cores": len(os.sched_getaffinity(0)),
+        "tensorflow": version("tensorflow"),
+        "batch_size": BATCH,
+        "epochs": EPOCHS,
+        "workers": options.workers,
+        "problems": problems,
+    }
+    RESULTS.write_text(json.dumps(content, indent=2) + "\n")
+    plot(content, RESULTS.with_suffix(".png"))
+    console.print(table(content))
+    return 0
+
+
+def measure(scheme: Scheme, data: Dataset, workers: int, seed: int = 0) -> dict[str, float]:
+    """One run: examples per second, training loss at the end, mean staleness."""
+    recipe = ModelRecipe.named("logistic", data.shape, data.classes, seed)
+    with tempfile.TemporaryDirectory() as folder:
+        job = make_job(
+            scheme,
+            recipe,
+            data.train,
+            None,
+            Cluster.local(workers, backend="threads"),
+            epochs=EPOCHS,
+            steps=None,
+            batch_size=BATCH,
+            seed=seed,
+            run_dir=Path(folder),
+        )
+        record, error = run(job, describe(job, "sparse", "logistic"), verbose=False, model=recipe.build())
+        result = record.finish(error)
+        if error is not None:
+            raise error
+        with np.load(Path(folder) / "center.npz") as saved:
+            loss = logistic_loss(saved["center"], data)
+    return {"rate": result["examples_per_second"], "loss": loss, "staleness": result["staleness"]["mean"]}
+
+
+def logistic_loss(params: np.ndarray, data: Dataset) -> float:
+    """Mean loss on the training data."""
+    (indices, values), y = data.train
+    logits = (params[indices] * values).sum(1)
+    return float(np.mean(np.logaddexp(0, np.where(y == 1, -logits, logits))))
+
+
+def table(content: dict[str, Any]) -> Table:
+    """Medians."""
+    made = Table(box=None, pad_edge=False)
+    for i, column in enumerate(("collisions", "", "workers", "examples/s", "training loss", "mean staleness")):
+        made.add_column(column, justify="right" if i > 1 else "left")
+    for name, problem in content["problems"].items():
+        for scheme, workers in itertools.product(SCHEMES, content["workers"]):
+            runs = problem["runs"][f"{scheme} {workers}"]
+            rate, loss, staleness = (median(runs[key]) for key in ("rate", "loss", "staleness"))
+            made.add_row(name, scheme, str(workers), f"{rate:.0f}", f"{loss:.4f}", f"{staleness:.1f}")
+    return made
+
+
+def plot(content: dict[str, Any], path: Path) -> None:
+    """Throughput and loss against workers, for both collision rates."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, 2, figsize=(9, 6), sharex=True, layout="constrained")
+    for column, (name, problem) in zip(axes.T, content["problems"].items(), strict=True):
+        for scheme, style in zip(SCHEMES, ("o-", "s--"), strict=True):
+            for axis, key in zip(column, ("rate", "loss"), strict=True):
+                runs = [problem["runs"][f"{scheme} {workers}"][key] for workers in content["workers"]]
+                axis.plot(content["workers"], [median(values) for values in runs], style, label=scheme)
+                axis.fill_between(content["workers"], [min(v) for v in runs], [max(v) for v in runs], alpha=0.2)
+        column[0].set_title(f"collisions are {name} (ρ = {problem['sparsity']['rho']:.2g})")
+        column[0].set_ylim(bottom=0)
+        column[1].set_xlabel("workers (threads)")
+        column[1].set_xscale("log", base=2)
+        column[1].set_xticks(content["workers"], [str(n) for n in content["workers"]])
+    axes[0, 0].set_ylabel("examples per second")
+    axes[1, 0].set_ylabel(f"training loss after {content['epochs']} epochs")
+    axes[0, 0].legend()
+    figure.savefig(path, dpi=110)

@@ -1,0 +1,332 @@
+"""Every algorithm on the same model, data and number of examples: `bash run.sh benchmark`.
+
+The benchmark is a list of *cells*, each one run. The outcome of a cell is kept in a file of its own, named by a hash of
+all that the cell depends on, so that an interrupted benchmark goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from ..algorithms import SCHEMES, Scheme
+from ..common.cluster import Backend, Cluster
+from ..common.data import Dataset, load
+from ..common.errors import DistsgdError, Diverged, Interrupted, UserError, at_least
+from ..common.gates import Alone
+from ..common.launcher import keep_warm
+from ..common.models import ModelRecipe
+from ..common.spec import nearest
+from ..common.training import describe, make_job, run
+
+RESULTS = Path(__file__).parent / "results"
+CACHE = Path(__file__).parent / "cache"
+TUNING = RESULTS / "tuning.json"
+
+DATASET = "synthetic:examples=4096,features=20,classes=8,noise=1.5"  # hard enough that algorithms differ
+MODEL = "mlp:hidden=32"
+BATCH = 16
+WORKERS = 4
+PERIOD = 10  # of every algorithm that has one
+GRADIENTS, QUICK_GRADIENTS = 8000, 1600  # of all workers together
+TUNING_SEED = 1000  # never used for results
+VALIDATION = 0.2  # part of the training data on which learning rates are chosen
+
+PERIODS = 1, 4, 16, 64
+BY_PERIOD = "downpour", "agn", "aeasgd", "aeamsgd", "local_sgd"
+MANY_WORKERS = 1, 2, 4, 8, 16, 32
+BY_WORKERS = "downpour", "agn", "dynsgd"
+THROUGHPUT_WORKERS = 1, 2, 4, 8
+
+# Values that are tried. An algorithm that is not named here gets RATES for its `learning_rate`.
+RATES = 0.05, 0.1, 0.2, 0.4, 0.8, 1.6
+GRIDS: dict[str, dict[str, Sequence[Any]]] = {
+    "downpour": {"learning_rate": (0.05, 0.2, 0.8, 1.6), "server_learning_rate": (0.05, 0.1, 0.2, 0.4)},
+    "agn": {"learning_rate": (0.05, 0.2, 0.8), "server_learning_rate": (0.4, 0.8, 1.6, 3.2)},
+    "sagn": {"learning_rate": (0.05, 0.2, 0.8), "server_learning_rate": (0.8, 1.6, 3.2, 6.4)},
+    "adag": {"learning_rate": (0.4, 0.8, 1.6, 3.2), "distance_scale": (0.001, 0.01, 0.1, 1.0)},
+    "sync_sgd_lr": {"learning_rates": tuple((rate,) for rate in (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4))},
+    "aeamsgd": {"learning_rate": (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)},
+    "diloco": {"learning_rate": (0.001, 0.002, 0.004, 0.008), "outer_learning_rate": (0.2, 0.4, 0.7, 1.0)},
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Every algorithm on the same model, data and number of examples."""
+
+    names: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Algorithms; all if not given."""
+    seeds: int = 3
+    """Repetitions of each measurement of convergence."""
+    quick: bool = False
+    """One seed, fewer examples and settings: less than three minutes on two cores."""
+    tune: bool = False
+    """Choose the learning rates instead, and write them to tuning.json."""
+    fresh: bool = False
+    """Forget what was measured before."""
+    backend: Backend = "processes"
+    """Where convergence and throughput are measured."""
+    output: Path | None = None
+    """Folder of the results; benchmarks/results if all is measured, else its folder `partial`."""
+
+    def __post_init__(self):
+        at_least(1, seeds=self.seeds)
+        for name in self.names:
+            if name not in SCHEMES:
+                raise UserError(f"unknown algorithm {name!r}. {nearest(name, SCHEMES)}")
+
+    @property
+    def algorithms(self) -> list[str]:
+        """The chosen ones, in the order of the catalogue."""
+        return [name for name in SCHEMES if not self.names or name in self.names]
+
+    @property
+    def folder(self) -> Path:
+        """Where results go: less than everything does not replace the committed ones."""
+        return self.output or (RESULTS / "partial" if self.names or self.quick else RESULTS)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run, and all that it depends on."""
+
+    part: str  # convergence, throughput, period, workers, tuning
+    algorithm: str
+    settings: dict[str, Any]
+    workers: int
+    seed: int
+    backend: Backend
+    gradients: int
+    dataset: str = DATASET
+    model: str = MODEL
+    batch_size: int = BATCH
+
+    @property
+    def file(self) -> str:
+        """Name of the file that keeps the outcome."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return f"{self.part}-{self.algorithm}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+    @property
+    def scheme(self) -> Scheme:
+        """The algorithm with its settings."""
+        return SCHEMES[self.algorithm](**{k: tuple(v) if isinstance(v, list) else v for k, v in self.settings.items()})
+
+
+def tuned(algorithm: str) -> dict[str, Any]:
+    """Settings of an algorithm: those in tuning.json, or the defaults of its module."""
+    table = json.loads(TUNING.read_text())["settings"] if TUNING.exists() else {}
+    return with_period(algorithm, PERIOD) | table.get(algorithm, {})
+
+
+def with_period(algorithm: str, period: int) -> dict[str, Any]:
+    """The setting of the communication period, if the algorithm has one."""
+    has = "communication_period" in {field.name for field in fields(SCHEMES[algorithm])}
+    return {"communication_period": period} if has else {}
+
+
+def alone(algorithm: str) -> bool:
+    """True if one worker is all there is."""
+    return isinstance(SCHEMES[algorithm]().gate, Alone)
+
+
+def plan(options: Options) -> list[Cell]:
+    """The cells of the benchmark, repetitions in turn, so that a busy minute does not hit one algorithm alone."""
+    if options.tune:
+        return list(tuning_cells(options))
+    return [*convergence_cells(options), *throughput_cells(options), *sweep_cells(options)]
+
+
+def convergence_cells(options: Options) -> Iterator[Cell]:
+    """Each algorithm, several seeds."""
+    gradients = QUICK_GRADIENTS if options.quick else GRADIENTS
+    for seed in range(1 if options.quick else options.seeds):
+        for name in options.algorithms:
+            workers = 1 if alone(name) else WORKERS
+            yield Cell("convergence", name, tuned(name), workers, seed, options.backend, gradients)
+
+
+def throughput_cells(options: Options) -> Iterator[Cell]:
+    """Each algorithm, without evaluation, more and more workers."""
+    counts = (2,) if options.quick else THROUGHPUT_WORKERS
+    for workers in counts:
+        for name in options.algorithms:
+            if not alone(name):
+                gradients = QUICK_GRADIENTS if options.quick else GRADIENTS
+                yield Cell("throughput", name, tuned(name), workers, 0, options.backend, gradients)
+            elif workers == counts[0]:
+                yield Cell("throughput", name, tuned(name), 1, 0, options.backend, GRADIENTS)
+
+
+def sweep_cells(options: Options) -> Iterator[Cell]:
+    """The communication period, and the number of workers, of the algorithms that the papers compare."""
+    gradients = QUICK_GRADIENTS if options.quick else GRADIENTS
+    for seed in range(1 if options.quick else options.seeds):
+        for name in set_order(BY_PERIOD, options):
+            for period in (1, 16) if options.quick else PERIODS:
+                settings = tuned(name) | with_period(name, period)
+                yield Cell("period", name, settings, WORKERS, seed, "threads", gradients)
+        for name in set_order(BY_WORKERS, options):
+            for workers in (2, 16) if options.quick else MANY_WORKERS:
+                yield Cell("workers", name, tuned(name), workers, seed, "threads", gradients)
+
+
+def set_order(names: Sequence[str], options: Options) -> list[str]:
+    """Those of the names that were chosen."""
+    return [name for name in names if name in options.algorithms]
+
+
+def tuning_cells(options: Options) -> Iterator[Cell]:
+    """Each algorithm with each combination of its grid, on the threads back end, a seed of its own."""
+    for name in options.algorithms:
+        grid = GRIDS.get(name, {"learning_rate": RATES})
+        for values in itertools.product(*grid.values()):
+            settings = with_period(name, PERIOD) | dict(zip(grid, values, strict=True))
+            yield Cell("tuning", name, settings, 1 if alone(name) else WORKERS, TUNING_SEED, "threads", GRADIENTS)
+
+
+def dataset_of(cell: Cell) -> Dataset:
+    """The data; for tuning, a part of the training data takes the place of the test data."""
+    data = load(cell.dataset)
+    if cell.part != "tuning":
+        return data
+    cut = round(len(data.train[0]) * (1 - VALIDATION))
+    return Dataset(tuple(a[:cut] for a in data.train), tuple(a[cut:] for a in data.train), data.classes)
+
+
+def measure(cell: Cell) -> dict[str, Any]:
+    """Run a cell. Divergence is an outcome; other failures are raised."""
+    scheme, data = cell.scheme, dataset_of(cell)
+    folder = Path(tempfile.mkdtemp(prefix="distsgd-benchmark-"))
+    try:
+        job = make_job(
+            scheme,
+            ModelRecipe.named(cell.model, data.train[0].shape[1:], data.classes, cell.seed),
+            data.train,
+            None if cell.part == "throughput" else data.test,
+            Cluster.local(cell.workers, backend=cell.backend, wait_seconds=120),
+            epochs=1,
+            steps=max(1, cell.gradients // (cell.workers * scheme.default_towers)),
+            batch_size=cell.batch_size * scheme.default_towers,  # a device's batch is the same in all algorithms
+            seed=cell.seed,
+            run_dir=folder,
+        )
+        record, error = run(job, describe(job, cell.dataset, cell.model), verbose=False)
+        result = record.finish(error, picture=False)
+        if isinstance(error, Interrupted):
+            raise KeyboardInterrupt
+        if error is not None and not isinstance(error, Diverged):
+            raise error
+        return outcome(cell, result, record.history())
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def outcome(cell: Cell, result: dict[str, Any], history: dict[str, list[Any]]) -> dict[str, Any]:
+    """What is kept of a run."""
+    kept = {k: result[k] for k in ("outcome", "examples", "updates", "seconds_training", "examples_per_second")}
+    kept |= {k: result[k] for k in ("test_loss", "test_accuracy", "staleness", "bytes_pushed", "bytes_pulled")}
+    curve: dict[str, list[float]] = {}
+    if cell.part == "convergence" and history.get("examples"):
+        zero = history["seconds"][0]
+        sent = zip(history["bytes_pushed"], history["bytes_pulled"], strict=True)
+        curve = {
+            "examples": history["examples"],
+            "seconds": [round(second - zero, 3) for second in history["seconds"]],
+            "bytes": [pushed + pulled for pushed, pulled in sent],
+            "loss": [round(value, 5) for value in history["test_loss"]],
+            "accuracy": [round(value, 5) for value in history["test_accuracy"]],
+        }
+    return {"cell": asdict(cell), **kept, "curve": curve}
+
+
+def complete(cells: Sequence[Cell], cache: Path, console: Console) -> tuple[list[dict[str, Any]], int]:
+    """Outcomes of all cells, those measured before from their files; and how many failed."""
+    cache.mkdir(parents=True, exist_ok=True)
+    missing = [cell for cell in cells if not (cache / cell.file).exists()]
+    if len(missing) < len(cells):
+        console.print(f"{len(cells) - len(missing)} of {len(cells)} runs were measured before (--fresh forgets them)")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    failed = 0
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as progress, keep_warm():
+        task = progress.add_task("", total=len(missing))
+        for cell in missing:
+            progress.update(task, description=f"{cell.part}: {cell.algorithm}, {cell.workers} workers")
+            try:
+                write(cache / cell.file, measure(cell))
+            except DistsgdError as error:  # the others are still worth measuring
+                failed += 1
+                progress.console.print(f"failed: {cell.part} of {cell.algorithm}: {error}", markup=False)
+            progress.advance(task)
+    found = [cache / cell.file for cell in cells]
+    return [json.loads(path.read_text()) for path in found if path.exists()], failed
+
+
+def write(path: Path, content: Any) -> None:
+    """Write JSON, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(content) + "\n")
+    os.replace(partial, path)
+
+
+def choose(outcomes: Sequence[dict[str, Any]], path: Path) -> None:
+    """Write the settings of least validation loss, beside all that were tried; other algorithms' rows stay."""
+    table = json.loads(path.read_text()) if path.exists() else {"settings": {}, "tried": {}}
+    for name in {o["cell"]["algorithm"]: None for o in outcomes}:
+        mine = [o for o in outcomes if o["cell"]["algorithm"] == name]
+        tried = [
+            {
+                "settings": {k: v for k, v in o["cell"]["settings"].items() if k != "communication_period"},
+                "validation_loss": o["test_loss"] if o["outcome"] == "completed" else None,
+            }
+            for o in mine
+        ]
+        good = [row for row in tried if row["validation_loss"] is not None]
+        if good:
+            table["settings"][name] = min(good, key=lambda row: row["validation_loss"])["settings"]
+        table["tried"][name] = tried
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(table, indent=1) + "\n")
+
+
+def main(arguments: list[str], cache: Path = CACHE) -> int:
+    """Measure, plot and save; returns the exit code."""
+    from .plots import draw
+    from .tables import update_page
+
+    options = tyro.cli(Options, prog="run.sh benchmark", args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
+    console = Console(highlight=False)
+    cells = plan(options)
+    if options.fresh:
+        for cell in cells:
+            (cache / cell.file).unlink(missing_ok=True)
+    try:
+        outcomes, failed = complete(cells, cache, console)
+    except KeyboardInterrupt:
+        console.print("interrupted; the same command goes on from here")
+        return 130
+    if options.tune:
+        target = (options.output or RESULTS) / "tuning.json"
+        choose(outcomes, target)
+        console.print(f"written to {target}", soft_wrap=True)
+        return 1 if failed else 0
+    write(options.folder / "convergence.json", outcomes)
+    for path in draw(outcomes, options.folder):
+        console.print(f"written to {path}", soft_wrap=True)
+    if options.folder == RESULTS:
+        update_page()
+    return 1 if failed else 0

@@ -1,0 +1,114 @@
+"""The tables of docs/benchmark.md, made from the JSON of the benchmark."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from statistics import mean, pstdev
+from typing import Any
+
+from .plots import accuracy_of, by_algorithm
+
+RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parent.parent / "docs" / "benchmark.md"
+
+
+def update_page(page: Path = PAGE, results: Path = RESULTS) -> None:
+    """Put the tables into the page, if this is a source checkout."""
+    if page.exists():
+        page.write_text(with_tables(page.read_text(), results))
+
+
+def with_tables(text: str, results: Path = RESULTS) -> str:
+    """The text with each `<!-- table: name -->` ... `<!-- end -->` filled in, as far as there are results."""
+    for name, make in TABLES.items():
+        block = make(results)
+        if block:
+            pattern = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
+            text = re.sub(pattern, lambda found, block=block: f"{found[1]}{block}\n{found[2]}", text, flags=re.DOTALL)
+    return text
+
+
+def _outcomes(results: Path) -> list[dict[str, Any]]:
+    path = results / "convergence.json"
+    return json.loads(path.read_text()) if path.exists() else []
+
+
+def convergence(results: Path) -> str:
+    """How each algorithm ended: means over seeds."""
+    rows = [
+        "| algorithm | test accuracy | test loss | seconds | MB sent | mean staleness |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, runs in by_algorithm(_outcomes(results), "convergence").items():
+        accuracies = [accuracy_of(run) for run in runs]
+        done = [run for run in runs if run["outcome"] == "completed"]
+        cells = [f"`{name}`", f"{mean(accuracies):.3f} ± {pstdev(accuracies):.3f}"]
+        if done:
+            cells += [
+                f"{mean(run['test_loss'] for run in done):.3f}",
+                f"{mean(run['seconds_training'] for run in done):.1f}",
+                f"{mean(run['bytes_pushed'] + run['bytes_pulled'] for run in done) / 1e6:.1f}",
+                f"{mean(run['staleness']['mean'] or 0 for run in done):.2f}",
+            ]
+        cells += ["-"] * (6 - len(cells))
+        rows.append(
+            f"| {' | '.join(cells)} |" + (f" {len(runs) - len(done)} diverged" if len(done) < len(runs) else "")
+        )
+    return "\n".join(rows) if len(rows) > 2 else ""
+
+
+def tuning(results: Path) -> str:
+    """The chosen settings."""
+    path = results / "tuning.json"
+    if not path.exists():
+        return ""
+    table = json.loads(path.read_text())
+    rows = ["| algorithm | chosen | validation loss | tried |", "|---|---|---|---|"]
+    for name, settings in table["settings"].items():
+        tried = table["tried"][name]
+        best = next(row["validation_loss"] for row in tried if row["settings"] == settings)
+        chosen = ", ".join(f"{k} {v}" for k, v in settings.items())
+        rows.append(f"| `{name}` | {chosen} | {best:.3f} | {len(tried)} |")
+    return "\n".join(rows)
+
+
+def sweep(part: str, setting: str) -> Any:
+    """Final accuracy against a setting."""
+
+    def make(results: Path) -> str:
+        groups = by_algorithm(_outcomes(results), part)
+
+        def value(outcome: dict[str, Any]) -> int:
+            cell = outcome["cell"]
+            return cell["workers"] if setting == "workers" else cell["settings"][setting]
+
+        columns = sorted({value(o) for runs in groups.values() for o in runs})
+        rows = [f"| algorithm | {' | '.join(map(str, columns))} |", "|---" * (len(columns) + 1) + "|"]
+        for name, runs in groups.items():
+            cells = [[accuracy_of(o) for o in runs if value(o) == column] for column in columns]
+            rows.append(f"| `{name}` | {' | '.join(f'{mean(c):.3f}' if c else '-' for c in cells)} |")
+        return "\n".join(rows) if groups else ""
+
+    return make
+
+
+def throughput(results: Path) -> str:
+    """Examples per second against workers."""
+    groups = by_algorithm(_outcomes(results), "throughput")
+    columns = sorted({o["cell"]["workers"] for runs in groups.values() for o in runs})
+    rows = [f"| algorithm | {' | '.join(map(str, columns))} |", "|---" * (len(columns) + 1) + "|"]
+    for name, runs in groups.items():
+        rates = {o["cell"]["workers"]: o["examples_per_second"] for o in runs if o["examples_per_second"]}
+        rows.append(f"| `{name}` | {' | '.join(f'{rates[c]:.0f}' if c in rates else '-' for c in columns)} |")
+    return "\n".join(rows) if groups else ""
+
+
+TABLES = {
+    "tuning": tuning,
+    "convergence": convergence,
+    "throughput": throughput,
+    "period": sweep("period", "communication_period"),
+    "workers": sweep("workers", "workers"),
+}

@@ -1,0 +1,84 @@
+"""The benchmark: what it covers, what it keeps, what it draws."""
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from distsgd.algorithms import SCHEMES
+from distsgd.benchmarks import convergence, tables
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_every_algorithm_is_covered(quick):
+    cells = convergence.plan(convergence.Options(quick=quick))
+    for part in ("convergence", "throughput"):
+        assert {cell.algorithm for cell in cells if cell.part == part} == set(SCHEMES)
+    assert {cell.algorithm for cell in cells if cell.part == "period"} == set(convergence.BY_PERIOD)
+    assert {cell.algorithm for cell in cells if cell.part == "workers"} == set(convergence.BY_WORKERS)
+    assert len({cell.file for cell in cells}) == len(cells)
+    for cell in cells:
+        assert cell.scheme.name == cell.algorithm
+
+
+def test_every_algorithm_has_been_tuned_on_a_seed_of_its_own():
+    tuned = json.loads(convergence.TUNING.read_text())
+    assert set(tuned["settings"]) == set(SCHEMES)
+    seeds = {cell.seed for cell in convergence.plan(convergence.Options())}
+    assert convergence.TUNING_SEED not in seeds
+
+
+def test_the_committed_page_shows_the_committed_results():
+    page = (ROOT / "docs" / "benchmark.md").read_text()
+    assert tables.with_tables(page) == page
+    pictures = re.findall(r"\]\(\.\./(benchmarks/results/[^)]+)\)", page)
+    assert pictures
+    for picture in pictures:
+        assert (ROOT / picture).exists(), picture
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """So few gradients, seeds and settings that a test has time for it."""
+    monkeypatch.setattr(convergence, "QUICK_GRADIENTS", 160)
+    monkeypatch.setattr(convergence, "GRADIENTS", 160)
+
+
+def test_it_measures_draws_and_continues_where_it_was_interrupted(tiny, monkeypatch, tmp_path, capsys):
+    command = ["agn", "serial", "--quick", "--backend", "threads", "--output", str(tmp_path / "out")]
+    measure, measured = convergence.measure, []
+
+    def interrupted_at_the_third(cell):
+        if len(measured) == 2:
+            raise KeyboardInterrupt
+        measured.append(cell)
+        return measure(cell)
+
+    monkeypatch.setattr(convergence, "measure", interrupted_at_the_third)
+    assert convergence.main(command, cache=tmp_path / "cache") == 130
+    before = [asdict(cell) for cell in measured]
+    monkeypatch.setattr(convergence, "measure", lambda cell: measured.append(cell) or measure(cell))
+    assert convergence.main(command, cache=tmp_path / "cache") == 0
+    assert "2 of 8 runs were measured before" in capsys.readouterr().out
+    assert len(measured) == 8
+    assert not [cell for cell in measured[2:] if asdict(cell) in before]
+    outcomes = json.loads((tmp_path / "out" / "convergence.json").read_text())
+    assert {o["cell"]["algorithm"] for o in outcomes} == {"agn", "serial"}
+    assert {p.stem for p in (tmp_path / "out").glob("*.png")} >= {
+        "loss-examples", "loss-bytes", "accuracy-seconds", "staleness", "throughput", "period", "workers",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["agm"], "unknown algorithm 'agm'. Did you mean agn"), (["agn", "--seeds", "0"], "seeds must be at least 1")],
+)
+def test_bad_input_is_refused(arguments, message, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        convergence.main(arguments, cache=tmp_path)
+    assert stopped.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.replace("│", "").split())
