@@ -1,14 +1,17 @@
 """Hogwild!: SGD on one shared vector without any lock.
 
-    worker      read x (it may mix old and new coordinates),  g = g_k(x)
-    shared      x ← x − η g                                     in place, nobody is kept out
+    worker      read x_v for v in the batch (values may be of different ages),  g = g_k(x)
+    shared      x_v ← x_v − η g_v    for v in the batch, in place, nobody is kept out
 
 Reference: Niu, Recht, Ré, Wright, *HOGWILD!: A Lock-Free Approach to Parallelizing SGD*, NIPS 2011,
 arXiv:1106.5730.
-Departures: the gradient is dense, so collisions are everywhere and the paper's guarantee, which rests on sparse
-gradients, does not apply. TensorFlow's update kernel holds the lock of the one variable that it writes, so no
-addition is lost, but nothing spans read, update and version: recorded versions are approximate.
-Limits: one worker is serial SGD.
+Departures: the paper's setting is a sparse problem (`--dataset sparse`, `--dataset libsvm:path=...`): there a worker
+gathers the coordinates of its batch and scatters its gradient into them, as above. The paper adds to a coordinate
+atomically; TensorFlow's scatter does not: where all examples collide, up to one addition in a thousand was lost
+(tests/test_sparse.py counts them). Any other problem has dense gradients: collisions are everywhere, the paper's
+guarantee does not apply, and the kernel holds the lock of the variable while it writes, so nothing is lost. Nothing ever
+spans read, update and version: recorded versions are approximate.
+Limits: one worker is serial SGD; without collisions, so is any interleaving. `async_sgd` is this with a lock.
 """
 
 from __future__ import annotations
