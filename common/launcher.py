@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -39,7 +39,7 @@ OnEvent = Callable[[dict[str, Any]], None]
 class ForkServer:
     """A running fork server and the channel to it."""
 
-    def __init__(self, isolation: Isolation):
+    def __init__(self, isolation: Isolation, python: Sequence[str] = (sys.executable,)):
         self.isolation = isolation
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel = ours
@@ -57,7 +57,7 @@ class ForkServer:
         }
         with theirs, self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "distsgd.common.forkserver", str(theirs.fileno()), isolation],
+                [*python, "-m", "distsgd.common.forkserver", str(theirs.fileno()), isolation],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -181,7 +181,7 @@ class MeetingPoint:
                 return self._sessions[-1].run(fetch, feed)
             except tf.errors.OpError as error:
                 self._sessions.append(self._open())
-                raise ConnectionError(str(error).splitlines()[0]) from error
+                raise ConnectionError(type(error).__name__) from error
 
     def claim(self, key: int, card: Mapping[str, Any]) -> dict[str, Any]:
         """Put a card on a place if it is free; returns the card that lies there then."""
@@ -220,6 +220,7 @@ class Meeting:
         self.last_word = threading.Lock()  # whoever has it decides how this task ends
         self.outcome: dict[str, Any] = {}
         self.beat = 0
+        self.arrived = False
         self.heard: dict[int, tuple[int, float]] = {}  # by the meeting point: the last beat, and when
         self.contact = time.monotonic()
 
@@ -263,6 +264,7 @@ class Meeting:
             raise UserError(
                 f"{self.named(self.task)} is there already ({there['where']}): each task of a cluster is started once"
             )
+        self.arrived = True
         self._await_cards(deadline, range(len(self.tasks)))
         self.contact = time.monotonic()
         threading.Thread(target=self._stay, daemon=True).start()
@@ -289,12 +291,14 @@ class Meeting:
             try:
                 return call()
             except ConnectionError as error:
-                self._in_time(deadline, [0], f", which does not answer as such ({error})")
+                self._in_time(deadline, [0], f", which does not answer as one of this cluster ({error})")
 
     def _await_cards(self, deadline: float, wanted: Collection[int]) -> dict[int, dict[str, Any]]:
         """Until those have come; returns all cards."""
         while True:
             cards = self._retry(deadline, self.point.cards)
+            if OUTCOME in cards:  # somebody has given up already
+                raise KINDS[cards[OUTCOME]["kind"] or "UserError"](cards[OUTCOME]["message"] or "this run is over")
             missing = [key for key in wanted if key not in cards]
             if not missing:
                 return cards
@@ -381,7 +385,9 @@ class Meeting:
         self._leave()
 
     def fail(self, error: DistsgdError) -> None:
-        """Tell the others why this task has failed."""
+        """Tell the others why this task has failed, if it is one of them."""
+        if not self.arrived:
+            return
         self.last_word.acquire()
         self.ended.set()
         with contextlib.suppress(ConnectionError):
@@ -399,7 +405,8 @@ class Meeting:
             self.point.raise_beat(self.key, LEFT, self.lines)
             deadline = time.monotonic() + LINGER_SECONDS
             while self.is_host and time.monotonic() < deadline:
-                if all(beat == LEFT for beat in self.point.beats().values()):
+                beats = self.point.beats()
+                if all(beats.get(key) == LEFT for key in self.point.cards() if key >= 0):
                     return
                 time.sleep(RETRY_SECONDS)
 
@@ -413,8 +420,8 @@ def meeting(job: Job, task: tuple[str, int], report: Report) -> Iterator[Report]
     import tensorflow as tf
 
     mine = Meeting(job, job.cluster.place, task, report)
-    mine.arrive()
     try:
+        mine.arrive()
         yield mine.report
         mine.succeed()
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:

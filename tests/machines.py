@@ -7,9 +7,9 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,14 +48,10 @@ HERE = threading.local()  # the machine that a thread of the tests plays
 class Machine:
     """A host with an address, on which programs can be started; it has a warm fork server."""
 
-    def __init__(self, ip: str, enter: Sequence[str], folder: Path):
+    def __init__(self, ip: str, enter: Sequence[str]):
         self.ip, self.enter = ip, list(enter)
         self.ports = itertools.count(2222)
-        python = folder / f"python-{ip}"  # Python on that machine
-        python.write_text(f'#!/bin/sh\nexec {" ".join(enter)} {sys.executable} "$@"\n')
-        python.chmod(0o700)
-        with mock.patch.object(sys, "executable", str(python)):
-            self.server = launcher.ForkServer("off")
+        self.server = launcher.ForkServer("off", [*enter, sys.executable])
 
     def address(self) -> str:
         """An address of this machine that nobody uses."""
@@ -74,7 +70,7 @@ class Machine:
 class Machines(list[Machine]):
     """Some machines, and the network between them."""
 
-    def __init__(self, count: int, folder: Path):
+    def __init__(self, count: int):
         self.network = subprocess.Popen(
             ["unshare", "--user", "--map-root-user", "--net", "bash", "-c", NETWORK, str(count)],
             stdin=subprocess.PIPE,
@@ -88,9 +84,13 @@ class Machines(list[Machine]):
         self.pids = list(itertools.islice((line.strip() for line in self.network.stdout), count + 1))
         self.real = len(self.pids) == count + 1
         self.refusal = "" if self.real else self.network.stderr.read().strip()
-        for i in range(count):
-            ip, how = (f"10.77.0.{i + 1}", enter(self.pids[i])) if self.real else ("127.0.0.1", [])
-            self.append(Machine(ip, how, folder))
+        with ThreadPoolExecutor(count) as pool:  # each imports TensorFlow
+            self.extend(pool.map(self._machine, range(count)))
+
+    def _machine(self, number: int) -> Machine:
+        if self.real:
+            return Machine(f"10.77.0.{number + 1}", enter(self.pids[number]))
+        return Machine("127.0.0.1", [])
 
     def plug(self, number: int, state: str) -> None:
         """Plug the cable of a machine in ("up") or out ("down")."""
@@ -125,8 +125,8 @@ def machines_with_servers(count: int) -> Iterator[Machines]:
         with everywhere(isolation) as server:
             yield server
 
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(launcher, "fork_server", on_this_machine):
-        machines = Machines(count, Path(folder))
+    with mock.patch.object(launcher, "fork_server", on_this_machine):
+        machines = Machines(count)
         try:
             yield machines
         finally:
