@@ -226,28 +226,48 @@ def run_algorithm(scheme_type: type[Scheme], arguments: list[str]) -> int:
 
 def find_cluster(options: Options) -> Cluster:
     """The cluster that flags and environment describe."""
-    from .roles import has_tf_config, split_hosts
+    from .roles import has_tf_config
 
     how = {"wait_seconds": options.wait_seconds, "towers": options.towers}
     by_flags = bool(options.ps_hosts or options.worker_hosts or options.job_name)
     if by_flags and options.cluster != "auto":
         raise UserError(f"--cluster {options.cluster} and --ps_hosts, --worker_hosts, --job_name exclude each other")
     if by_flags:
-        if not options.job_name:
-            raise UserError("which task is this? Give --job_name and --task_index, or --print-commands to see all")
-        return Cluster.at(
-            ps_hosts=split_hosts(options.ps_hosts),
-            worker_hosts=split_hosts(options.worker_hosts),
-            job_name=cast(JobName, options.job_name),
-            task_index=options.task_index,
-            separate_evaluator=options.separate_evaluator,
-            **how,
+        cluster = cluster_of_flags(options, how)
+    elif options.cluster == "slurm":
+        cluster = Cluster.from_slurm(ps=options.ps, **how)
+    elif options.cluster == "tf_config" or (options.cluster == "auto" and has_tf_config()):
+        cluster = Cluster.from_tf_config(**how)
+    else:
+        return Cluster.local(
+            options.workers, ps=options.ps, backend=options.backend, isolation=options.isolation, **how
         )
-    if options.cluster == "slurm":
-        return Cluster.from_slurm(ps=options.ps, **how)
-    if options.cluster == "tf_config" or (options.cluster == "auto" and has_tf_config()):
-        return Cluster.from_tf_config(**how)
-    return Cluster.local(options.workers, ps=options.ps, backend=options.backend, isolation=options.isolation, **how)
+    usual = type(options)()
+    for name, there in (
+        ("workers", cluster.workers),
+        ("ps", cluster.ps),
+        ("backend", cluster.backend),
+        ("isolation", cluster.isolation),
+    ):
+        if (given := getattr(options, name)) not in (there, getattr(usual, name)):
+            raise UserError(f"--{name} is for runs on this machine; this cluster has {there}. Received: {given}")
+    return cluster
+
+
+def cluster_of_flags(options: Options, how: dict[str, Any]) -> Cluster:
+    """The task that --ps_hosts, --worker_hosts, --job_name and --task_index name."""
+    from .roles import split_hosts
+
+    if not options.job_name:
+        raise UserError("which task is this? Give --job_name and --task_index, or --print-commands to see all")
+    return Cluster.at(
+        ps_hosts=split_hosts(options.ps_hosts),
+        worker_hosts=split_hosts(options.worker_hosts),
+        job_name=cast(JobName, options.job_name),
+        task_index=options.task_index,
+        separate_evaluator=options.separate_evaluator,
+        **how,
+    )
 
 
 def print_commands(scheme_type: type[Scheme], options: Options, arguments: list[str]) -> int:
@@ -256,7 +276,9 @@ def print_commands(scheme_type: type[Scheme], options: Options, arguments: list[
 
     from .roles import commands
 
-    place = find_cluster(dataclasses.replace(options, job_name=options.job_name or "worker")).place
+    if options.worker_hosts:
+        options = dataclasses.replace(options, job_name=options.job_name or "worker")
+    place = find_cluster(options).place
     if place is None:
         raise UserError("--print-commands needs the addresses: --ps_hosts=host:port,... --worker_hosts=host:port,...")
     own = {"ps_hosts", "worker_hosts", "job_name", "task_index", "separate_evaluator", "cluster", "print_commands"}

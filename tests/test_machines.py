@@ -4,11 +4,11 @@ import json
 import time
 
 import pytest
-from machines import Task, machines_with_servers
 
 from distsgd.algorithms import AllReduce, AsyncSGD, Downpour
 from distsgd.common.cluster import Addresses, Place
 from distsgd.common.errors import UserError, WaitTimeout
+from machines import Task, machines_with_servers
 
 TOLERANCE = 1e-5
 FOREVER = 10**7
