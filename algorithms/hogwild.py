@@ -9,8 +9,8 @@ Departures: the paper's setting is a sparse problem (`--dataset sparse`, `--data
 gathers the coordinates of its batch and scatters its gradient into them, as above. The paper adds to a coordinate
 atomically; TensorFlow's scatter does not: where all examples collide, up to one addition in a thousand was lost
 (tests/test_sparse.py counts them). Any other problem has dense gradients: collisions are everywhere, the paper's
-guarantee does not apply, and the kernel holds the lock of the variable while it writes, so nothing is lost. Nothing ever
-spans read, update and version: recorded versions are approximate.
+guarantee does not apply, and the kernel holds the lock of the variable while it writes, so nothing is lost. Nothing
+ever spans read, update and version: recorded versions are approximate.
 Limits: one worker is serial SGD; without collisions, so is any interleaving. `async_sgd` is this with a lock.
 """
 

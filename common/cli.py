@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn, cast
 
-from .cluster import Backend, Cluster, Isolation
+from .cluster import Backend, Cluster, Isolation, JobName
 from .errors import DistsgdError, Interrupted, UserError
 from .imports import import_schemes, split_imports
 from .schedules import Shape, shaped
@@ -22,6 +22,7 @@ from .scheme import Scheme
 from .spec import nearest, parse
 
 MEASUREMENTS = {"benchmark": "convergence", "throughput": "throughput", "collisions": "collisions"}  # command: module
+Discovery = Literal["auto", "local", "tf_config", "slurm"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,20 @@ class Options:
     """Private network for the processes: where the kernel allows it, or demanded, or off."""
     wait_seconds: float = 60.0
     """How long a task waits for others before the run ends with the names of the missing ones."""
+    ps_hosts: str = ""
+    """Several machines: addresses of the ps tasks, as host:port,host:port."""
+    worker_hosts: str = ""
+    """Several machines: addresses of the workers; the first is the chief."""
+    job_name: str = ""
+    """Several machines: which job this task belongs to: ps, worker or evaluator."""
+    task_index: int = 0
+    """Several machines: which task of its job this is."""
+    separate_evaluator: bool = False
+    """Several machines: the evaluator is a task of its own (--job_name=evaluator), not beside the chief."""
+    cluster: Discovery = "auto"
+    """Where the task learns its role: flags, then TF_CONFIG, else all tasks are here; slurm has to be asked for."""
+    print_commands: bool = False
+    """Print the command line of each machine, and start nothing."""
     json: bool = False
     """Print the result as one line of JSON, the last of standard output."""
 
@@ -206,7 +221,79 @@ def measurement(module: str) -> Callable[[list[str]], int]:
 def run_algorithm(scheme_type: type[Scheme], arguments: list[str]) -> int:
     """Parse the flags of an algorithm and run it."""
     scheme, options = parse_flags(scheme_type, arguments)
+    if options.print_commands:
+        return print_commands(scheme_type, options, arguments)
     return run_command(scheme, options)
+
+
+def find_cluster(options: Options) -> Cluster:
+    """The cluster that flags and environment describe."""
+    from .roles import has_tf_config
+
+    how = {"wait_seconds": options.wait_seconds, "towers": options.towers}
+    by_flags = bool(options.ps_hosts or options.worker_hosts or options.job_name)
+    if by_flags and options.cluster != "auto":
+        raise UserError(f"--cluster {options.cluster} and --ps_hosts, --worker_hosts, --job_name exclude each other")
+    if by_flags:
+        cluster = cluster_of_flags(options, how)
+    elif options.cluster == "slurm":
+        cluster = Cluster.from_slurm(ps=options.ps, **how)
+    elif options.cluster == "tf_config" or (options.cluster == "auto" and has_tf_config()):
+        cluster = Cluster.from_tf_config(**how)
+    else:
+        return Cluster.local(
+            options.workers, ps=options.ps, backend=options.backend, isolation=options.isolation, **how
+        )
+    usual = type(options)()
+    for name, there in (
+        ("workers", cluster.workers),
+        ("ps", cluster.ps),
+        ("backend", cluster.backend),
+        ("isolation", cluster.isolation),
+    ):
+        if (given := getattr(options, name)) not in (there, getattr(usual, name)):
+            raise UserError(f"--{name} is for runs on this machine; this cluster has {there}. Received: {given}")
+    return cluster
+
+
+def cluster_of_flags(options: Options, how: dict[str, Any]) -> Cluster:
+    """The task that --ps_hosts, --worker_hosts, --job_name and --task_index name."""
+    from .roles import split_hosts
+
+    if not options.job_name:
+        raise UserError("which task is this? Give --job_name and --task_index, or --print-commands to see all")
+    return Cluster.at(
+        ps_hosts=split_hosts(options.ps_hosts),
+        worker_hosts=split_hosts(options.worker_hosts),
+        job_name=cast(JobName, options.job_name),
+        task_index=options.task_index,
+        separate_evaluator=options.separate_evaluator,
+        **how,
+    )
+
+
+def print_commands(scheme_type: type[Scheme], options: Options, arguments: list[str]) -> int:
+    """What to type on each machine."""
+    import dataclasses
+
+    from .roles import commands
+
+    if options.worker_hosts:
+        options = dataclasses.replace(options, job_name=options.job_name or "worker")
+    place = find_cluster(options).place
+    if place is None:
+        raise UserError("--print-commands needs the addresses: --ps_hosts=host:port,... --worker_hosts=host:port,...")
+    own = {"ps_hosts", "worker_hosts", "job_name", "task_index", "separate_evaluator", "cluster", "print_commands"}
+    kept, words = [], iter(arguments)
+    for word in words:
+        flag, equals, _ = word.removeprefix("--").replace("-", "_").partition("=")
+        if word.startswith("--") and flag in own:
+            if not equals and flag not in ("separate_evaluator", "print_commands"):
+                next(words, None)  # its value
+        else:
+            kept.append(word)
+    print("\n".join(commands(place, ["bash", "run.sh", scheme_type.name, *kept])))  # noqa: T201
+    return 0
 
 
 def parse_flags(scheme_type: type[Scheme], arguments: list[str]) -> tuple[Scheme, Options]:
@@ -243,14 +330,7 @@ def run_command(scheme: Scheme, options: Options) -> int:
     from .sparse import sparsity
     from .training import describe, make_job, run
 
-    cluster = Cluster.local(
-        options.workers,
-        ps=options.ps,
-        backend=options.backend,
-        isolation=options.isolation,
-        wait_seconds=options.wait_seconds,
-        towers=options.towers,
-    )
+    cluster = find_cluster(options)
     if options.model:
         parse("model", options.model, models.MODELS)
     dataset = data.load(options.dataset)
@@ -283,8 +363,10 @@ def run_command(scheme: Scheme, options: Options) -> int:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         if isinstance(error, UserError) and not record.rows:
             return error.exit_code
-    else:
+    elif cluster.evaluates:
         Console().print(summary(result))
+    else:
+        Console().print(f"{cluster.place}: {result['outcome']}")
     if options.json:
         print(json.dumps(result), flush=True)  # noqa: T201
     return result["exit_code"]

@@ -11,11 +11,67 @@ from .spec import nearest
 
 Backend = Literal["processes", "threads"]
 Isolation = Literal["auto", "require", "off"]
+JobName = Literal["ps", "worker", "evaluator"]
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where every task listens: `host:port` by job and index."""
+
+    ps: Sequence[str]
+    worker: Sequence[str]
+
+    def as_dict(self) -> dict[str, list[str]]:
+        """As `tf.train.ClusterSpec` takes it; a job without tasks is left out."""
+        return {job: list(hosts) for job, hosts in (("ps", self.ps), ("worker", self.worker)) if hosts}
+
+    def of(self, job: str, index: int) -> str:
+        """The address of a task; the evaluator has none, it does not listen."""
+        return self.as_dict()[job][index] if job in ("ps", "worker") else ""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which task of a cluster of several machines this program is.
+
+    Attributes:
+        job: "ps", "worker" or "evaluator".
+        index: which one of them; worker 0 is the chief.
+        addresses: of all tasks.
+        separate_evaluator: the evaluator is a task of its own; otherwise the chief's program runs it too.
+    """
+
+    job: JobName
+    index: int
+    addresses: Addresses
+    separate_evaluator: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.job}-{self.index}"
+
+    @property
+    def evaluates(self) -> bool:
+        """True if the evaluator runs here, and so the results are written here."""
+        chief = (self.job, self.index) == ("worker", 0)
+        return self.job == "evaluator" if self.separate_evaluator else chief
+
+    def tasks(self) -> list[tuple[str, int]]:
+        """The tasks that this program runs."""
+        beside = [("evaluator", 0)] if self.evaluates and self.job != "evaluator" else []
+        return [(self.job, self.index), *beside]
+
+    def all_tasks(self) -> list[tuple[str, int]]:
+        """The tasks of the whole cluster; the others meet at the first."""
+        listening = [(job, i) for job, hosts in self.addresses.as_dict().items() for i in range(len(hosts))]
+        return [*listening, ("evaluator", 0)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A description of where a run takes place; `Cluster.local(...)` makes one.
+    """A description of where a run takes place.
+
+    `Cluster.local(...)` is all on this machine. `Cluster.at(...)`, `Cluster.from_tf_config()` and
+    `Cluster.from_slurm()` are one task of several machines, on each of which the same program is started.
 
     Attributes:
         workers: worker tasks.
@@ -24,6 +80,7 @@ class Cluster:
         isolation: private network for local processes: "auto" (where the kernel allows), "require" or "off".
         wait_seconds: how long a task waits for others before it gives up and names them.
         towers: devices of each worker that share its batches; as many as the algorithm likes if not given.
+        place: which task of several machines this program is; None if all tasks are started here.
     """
 
     workers: int = 2
@@ -32,6 +89,7 @@ class Cluster:
     isolation: Isolation = "auto"
     wait_seconds: float = 60.0
     towers: int | None = None
+    place: Place | None = None
 
     def __post_init__(self):
         at_least(1, workers=self.workers, ps=self.ps, **({} if self.towers is None else {"towers": self.towers}))
@@ -59,17 +117,58 @@ class Cluster:
             workers=workers, ps=ps, backend=backend, isolation=isolation, wait_seconds=wait_seconds, towers=towers
         )
 
+    @classmethod
+    def at(
+        cls,
+        *,
+        worker_hosts: Sequence[str],
+        job_name: JobName,
+        ps_hosts: Sequence[str] = (),
+        task_index: int = 0,
+        separate_evaluator: bool = False,
+        wait_seconds: float = 60.0,
+        towers: int | None = None,
+    ) -> Cluster:
+        """One task of several machines, given the addresses (`host:port`) of all and which one this is."""
+        from .roles import place
 
-@dataclass(frozen=True)
-class Addresses:
-    """Where every task listens: `host:port` by job and index."""
+        here = place(ps_hosts, worker_hosts, job_name, task_index, separate_evaluator)
+        return cls._placed(here, wait_seconds, towers)
 
-    ps: Sequence[str]
-    worker: Sequence[str]
+    @classmethod
+    def from_tf_config(cls, *, wait_seconds: float = 60.0, towers: int | None = None) -> Cluster:
+        """One task of several machines, as the environment variable TF_CONFIG says."""
+        from .roles import from_tf_config
 
-    def as_dict(self) -> dict[str, list[str]]:
-        """As `tf.train.ClusterSpec` takes it; a job without tasks is left out."""
-        return {job: list(hosts) for job, hosts in (("ps", self.ps), ("worker", self.worker)) if hosts}
+        return cls._placed(from_tf_config(), wait_seconds, towers)
+
+    @classmethod
+    def from_slurm(cls, *, ps: int = 1, wait_seconds: float = 60.0, towers: int | None = None) -> Cluster:
+        """One task of a Slurm job step: the first `ps` tasks are parameter servers, the others workers."""
+        from .roles import from_slurm
+
+        return cls._placed(from_slurm(ps), wait_seconds, towers)
+
+    @classmethod
+    def _placed(cls, here: Place, wait_seconds: float, towers: int | None) -> Cluster:
+        return cls(
+            workers=len(here.addresses.worker),
+            ps=max(1, len(here.addresses.ps)),
+            isolation="off",  # others must reach it
+            wait_seconds=wait_seconds,
+            towers=towers,
+            place=here,
+        )
+
+    @property
+    def evaluates(self) -> bool:
+        """True if results are written here: in a local run, on the chief's machine, or in the evaluator task."""
+        return self.place is None or self.place.evaluates
+
+    @property
+    def workers_here(self) -> int:
+        """Workers that share the cores of this machine."""
+        return self.workers if self.place is None else 1
 
 
 def ps_devices(cluster: Cluster, uses_ps: bool) -> list[str]:

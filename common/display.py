@@ -10,6 +10,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from .cluster import Place
+
 LINE_SECONDS = 2.0  # between two plain lines
 SETTLE_SECONDS = 0.2  # before a rate means something
 
@@ -56,6 +58,18 @@ class Display:
             self.tasks[task] = states.get(kind, "running")
         if kind in ("worker", "center", "started", "exit", "error"):
             self._show()
+
+    def place(self, place: Place, wait_seconds: float) -> None:
+        """What one task of several machines says at its start."""
+        others = len(place.all_tasks()) - len(place.tasks())
+        address = place.addresses.of(place.job, place.index)
+        listens = f"listens on all interfaces at port {address.rpartition(':')[2]}, open to whoever can reach it"
+        self.console.print(
+            f"{place.job} {place.index} {listens if address else 'does not listen'}; "
+            f"waits up to {wait_seconds:g} s for {others} other tasks.",
+            highlight=False,
+            soft_wrap=True,
+        )
 
     def _network(self, state: str) -> None:
         if state.startswith("refused"):

@@ -59,6 +59,11 @@ class Interrupted(DistsgdError):
         self.exit_code = 128 + signal_number
 
 
+KINDS = {
+    kind.__name__: kind for kind in (UserError, TaskFailed, Diverged, TaskLost, WaitTimeout)
+}  # as tasks report them
+
+
 def at_least(minimum: int, **values: int) -> None:
     """Raise `UserError` for the first named value below `minimum`."""
     for name, value in values.items():

@@ -13,15 +13,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .cluster import Isolation
 from .data import is_arrays
-from .errors import DistsgdError, Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
+from .errors import KINDS, DistsgdError, TaskFailed, TaskLost, UserError
 from .forkserver import EVENT_BYTES
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 END_SECONDS = 5.0  # for what is left of a run to go away
 LEAVE_SECONDS = 2.0  # for a ps to leave by itself once the result is there
+LEAVE_FAR_SECONDS = 20.0  # the same where other machines have to hear of it
 CAUSE_SECONDS = 1.0  # a task that only lost its peers waits so long for the real cause to show up
 LOG_LINES = 8
-ERRORS = {kind.__name__: kind for kind in (UserError, Diverged, WaitTimeout)}
 
 OnEvent = Callable[[dict[str, Any]], None]
 
@@ -39,7 +39,7 @@ OnEvent = Callable[[dict[str, Any]], None]
 class ForkServer:
     """A running fork server and the channel to it."""
 
-    def __init__(self, isolation: Isolation):
+    def __init__(self, isolation: Isolation, python: Sequence[str] = (sys.executable,)):
         self.isolation = isolation
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel = ours
@@ -57,7 +57,7 @@ class ForkServer:
         }
         with theirs, self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "distsgd.common.forkserver", str(theirs.fileno()), isolation],
+                [*python, "-m", "distsgd.common.forkserver", str(theirs.fileno()), isolation],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -151,19 +151,27 @@ def launch(job: Job, run_dir: Path, on_event: OnEvent) -> None:
     with fork_server(job.cluster.isolation) as server:
         on_event({"event": "network", "state": server.network})
         with tempfile.TemporaryDirectory(dir=server.folder.name) as scratch:
-            job = replace(job, graph_file=Path(scratch) / "worker.graph")
             names = task_names(job)
-            supervision = Supervision(server, {f"{name}-{index}" for name, index in names}, logs, on_event)
+            if ("evaluator", 0) in names:
+                job = replace(job, graph_file=Path(scratch) / "worker.graph")
+            tasks = {f"{name}-{index}" for name, index in names}
+            place = job.cluster.place
+            supervision = Supervision(
+                server, tasks, logs, on_event, leave_seconds=LEAVE_FAR_SECONDS if place else LEAVE_SECONDS
+            )
             path = write(job, Path(scratch))
             try:
-                server.send(op="start", job=str(path), tasks=names, logs=str(logs.resolve()))
+                addresses = asdict(place.addresses) if place else None
+                server.send(op="start", job=str(path), tasks=names, logs=str(logs.resolve()), addresses=addresses)
                 supervision.run()
             finally:
                 supervision.end()
 
 
 def task_names(job: Job) -> list[tuple[str, int]]:
-    """The tasks of a run."""
+    """The tasks of a run that are started here."""
+    if job.cluster.place is not None:
+        return job.cluster.place.tasks()
     if job.cluster.backend == "threads":
         return [("threads", 0)]
     ps = [] if not job.uses_ps else [("ps", i) for i in range(job.cluster.ps)]
@@ -189,11 +197,13 @@ def write(job: Job, folder: Path) -> Path:
 class Supervision:
     """Watches the tasks of one run, and decides how it ended."""
 
-    def __init__(self, server: ForkServer, tasks: set[str], logs: Path, on_event: OnEvent):
+    def __init__(self, server: ForkServer, tasks: set[str], logs: Path, on_event: OnEvent, leave_seconds: float):
         self.server, self.alive, self.logs, self.on_event = server, tasks, logs, on_event
+        self.tasks = frozenset(tasks)  # those that are started here
         self.failure: DistsgdError | None = None
         self.provisional = False  # the failure may be a consequence of one that is not known yet
         self.deadline: float | None = None  # when to stop waiting for the rest
+        self.leave_seconds = leave_seconds  # for the rest to leave by itself once the result is there
 
     def run(self) -> None:
         """Until every task has ended, or one has failed."""
@@ -219,13 +229,13 @@ class Supervision:
             elif status:
                 self.fail(TaskFailed(f"{task} ended with code {status}. {self.log_of(task)}"), final=True)
         elif event["event"] == "error":
-            kind = ERRORS.get(event.get("kind", ""))
+            kind = KINDS.get(event.get("kind", ""))
             text = f"{task}: {event['message']}"
             if kind is None:
                 text = f"{task} raised {event.get('kind')}: {first_line(event['message'])}\n{self.log_of(task)}"
             self.fail((kind or TaskFailed)(text), final=not event.get("consequence"))
         elif event["event"] == "result":
-            self.deadline = time.monotonic() + LEAVE_SECONDS
+            self.deadline = time.monotonic() + self.leave_seconds
 
     def fail(self, failure: DistsgdError, final: bool) -> None:
         """Keep the first failure; one that is only a consequence gives way to its cause."""
@@ -235,6 +245,8 @@ class Supervision:
 
     def log_of(self, task: Any) -> str:
         """Where the log of a task is, and how it ends."""
+        if task not in self.tasks:
+            return "Its log is on its own machine."
         return last_lines(self.logs / f"{task}.log")
 
     def end(self) -> None:

@@ -14,8 +14,8 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ import numpy as np
 
 from .cluster import Addresses, Cluster, ps_devices, tower_devices, worker_device
 from .data import batches, leaves, num_examples, shard_rows
-from .errors import Diverged, WaitTimeout
+from .errors import Diverged, UserError, WaitTimeout
 from .gates import Alone
+from .meeting import meeting
 from .models import FlatModel, ModelRecipe
 from .record import EVENTS, FLOAT_BYTES, RECORD
 from .scheme import Event, Scheme
@@ -64,6 +65,7 @@ class Job:
     clip_norm: float | None = None  # gradients are clipped to this norm of the whole vector
     l2: float = 0.0  # adds l2/2 |x|^2 to the loss
     ema_decay: float | None = None  # an exponential moving average of the center is evaluated instead of the center
+    identity: Mapping[str, Any] = field(default_factory=dict)  # what tasks on several machines must have in common
 
     @property
     def rounds_per_call(self) -> int:
@@ -560,7 +562,7 @@ def _config(job: Job, inter_op: int) -> Any:
     cores = len(os.sched_getaffinity(0))
     config = tf.compat.v1.ConfigProto(
         device_count={"CPU": job.towers},
-        intra_op_parallelism_threads=max(1, cores // job.cluster.workers),
+        intra_op_parallelism_threads=max(1, cores // job.cluster.workers_here),
         inter_op_parallelism_threads=inter_op,
         allow_soft_placement=True,
     )
@@ -570,36 +572,53 @@ def _config(job: Job, inter_op: int) -> Any:
     return config
 
 
+def _server(job: Job, addresses: Addresses, job_name: str, index: int, inter_op: int) -> Any:
+    """The server of a task, on its port of all interfaces."""
+    import tensorflow as tf
+
+    try:
+        return tf.distribute.Server(addresses.as_dict(), job_name, index, config=_config(job, inter_op))
+    except tf.errors.UnknownError as error:
+        address = addresses.of(job_name, index)
+        raise UserError(
+            f"{job_name} {index} cannot listen on the port of {address}: is it taken by another program, or is this "
+            f"task running already? ({str(error).splitlines()[0]})"
+        ) from None
+
+
 def run_ps(job: Job, addresses: Addresses, index: int, report: Report) -> None:
     """Serve until the evaluator says that the run has ended."""
     import tensorflow as tf
 
     from .parameter_server import end_queue
 
-    server = tf.distribute.Server(addresses.as_dict(), "ps", index, config=_config(job, 4))
+    server = _server(job, addresses, "ps", index, 4)
     report(event="listening")
-    with tf.Graph().as_default() as graph, tf.device(f"/job:ps/task:{index}/device:CPU:0"):
-        end = end_queue(index).dequeue()
-    filters = tf.compat.v1.ConfigProto(device_filters=[f"/job:ps/task:{index}"])
-    _session(server.target, graph, filters).run(end)
+    with meeting(job, ("ps", index), report):
+        if job.cluster.place is not None:
+            return  # the end of the meeting is the end of the run
+        with tf.Graph().as_default() as graph, tf.device(f"/job:ps/task:{index}/device:CPU:0"):
+            end = end_queue(index).dequeue()
+        filters = tf.compat.v1.ConfigProto(device_filters=[f"/job:ps/task:{index}"])
+        _session(server.target, graph, filters).run(end)
 
 
 def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> None:
     """Build the graph of one worker, meet the others, run all rounds."""
-    import tensorflow as tf
-
-    server = tf.distribute.Server(addresses.as_dict(), "worker", index, config=_config(job, 2))
-    graph = _worker_graph(job, index)
-    config = _config(job, 2)
-    config.device_filters.extend(["/job:ps" if job.uses_ps else "/job:worker/task:0", f"/job:worker/task:{index}"])
-    session = _session(server.target, graph.graph, config)
-    loop = WorkerLoop(session, graph, index, report)
-    loop.prepare()
-    report(event="ready")
-    loop.await_others()
-    loop.run()
-    if not job.uses_ps and index == CHIEF:  # this task is the ps of its bookkeeping
-        session.run(graph.ops["await_end"])
+    server = _server(job, addresses, "worker", index, 2)
+    with meeting(job, ("worker", index), report) as report:
+        graph = _worker_graph(job, index)
+        config = _config(job, 2)
+        first = "/job:ps" if job.uses_ps else "/job:worker/task:0"
+        config.device_filters.extend([first, f"/job:worker/task:{index}"])
+        session = _session(server.target, graph.graph, config)
+        loop = WorkerLoop(session, graph, index, report)
+        loop.prepare()
+        report(event="ready")
+        loop.await_others()
+        loop.run()
+        if not job.uses_ps and index == CHIEF:  # this task is the ps of its bookkeeping
+            session.run(graph.ops["await_end"])
 
 
 def _worker_graph(job: Job, index: int) -> TaskGraph:
@@ -615,14 +634,15 @@ def run_evaluator(job: Job, addresses: Addresses, index: int, report: Report) ->
     """Follow the center from outside the cluster, as a client of the first ps."""
     import tensorflow as tf
 
-    model = FlatModel(job.recipe.build())
-    if job.shared_graph is not None:  # the evaluator has the Keras model anyway; the workers can do without
-        TaskGraph(job, [CHIEF], model).export(job.shared_graph)
-    graph = TaskGraph(job, model=model)
-    host = addresses.ps[0] if job.uses_ps else addresses.worker[0]
-    config = tf.compat.v1.ConfigProto(device_filters=["/job:ps" if job.uses_ps else "/job:worker/task:0"])
-    session = _session(f"grpc://{host}", graph.graph, config)
-    Evaluator(session, graph, report).follow()
+    with meeting(job, ("evaluator", index), report) as report:
+        model = FlatModel(job.recipe.build())
+        if job.shared_graph is not None:  # the evaluator has the Keras model anyway; the workers can do without
+            TaskGraph(job, [CHIEF], model).export(job.shared_graph)
+        graph = TaskGraph(job, model=model)
+        host = addresses.ps[0] if job.uses_ps else addresses.worker[0]
+        config = tf.compat.v1.ConfigProto(device_filters=["/job:ps" if job.uses_ps else "/job:worker/task:0"])
+        session = _session(f"grpc://{host}", graph.graph, config)
+        Evaluator(session, graph, report).follow()
 
 
 TASKS = {"ps": run_ps, "worker": run_worker, "evaluator": run_evaluator}

@@ -14,6 +14,7 @@ from .display import Display
 from .errors import Interrupted, UserError, at_least, fraction, not_negative, positive
 from .gates import Alone
 from .launcher import launch
+from .meeting import data_digest, identity, model_digest
 from .models import FlatModel, ModelRecipe
 from .record import RunRecord, new_run_dir
 from .scheme import Scheme
@@ -58,6 +59,12 @@ def train(
     ema_decay: float | None = None,
 ) -> Result:
     """Train a compiled Keras model with a distributed algorithm.
+
+    On several machines, start the same script on each of them, with `cluster=Cluster.from_tf_config()`,
+    `Cluster.from_slurm()` or `Cluster.at(...)`: each call runs one task, a ps just serves, and returns (or raises) when
+    the whole run has ended. Where `cluster.evaluates` is true (the chief, or the evaluator task if there is one), the
+    model then has the weights of the center, and `run_dir` all the results; elsewhere the model is left as it was, and
+    `run_dir` holds the log of that task.
 
     Args:
         model: a built Keras 3 model, compiled with a loss. Its optimizer is not used. It receives the weights of the
@@ -141,6 +148,9 @@ def make_job(
     at_least(1, epochs=epochs, batch_size=batch_size, **({} if steps is None else {"steps": steps}))
     at_least(0, seed=seed)
     scheme.check(cluster.workers)
+    if cluster.place is not None and bool(cluster.place.addresses.ps) != scheme.gate.uses_ps:
+        need = "needs a ps: give --ps_hosts" if scheme.gate.uses_ps else "has no ps: leave --ps_hosts out"
+        raise UserError(f"{scheme.name} {need}. Received: {cluster.place.addresses.as_dict()}")
     not_negative(l2=l2)
     if clip_norm is not None:
         positive(clip_norm=clip_norm)
@@ -180,7 +190,7 @@ def make_job(
         batch_size=batch_size,
         seed=seed,
         steps=steps,
-        run_dir=run_dir,
+        run_dir=run_dir if cluster.evaluates else run_dir / str(cluster.place),
         schedule=tuple(schedule),
         clip_norm=clip_norm,
         l2=l2,
@@ -246,6 +256,9 @@ def run(job: Job, config: dict[str, Any], verbose: bool, model: Any = None) -> t
 
     With `model`, threads live in this process, and the model receives the center.
     """
+    if job.cluster.place is not None:
+        own = {} if model is None else {"model": model_digest(model), "data": data_digest((job.train, job.test))}
+        job.identity = identity(config, job.cluster.place, own)
     record = RunRecord(job_dir(job), config)
     display = Display(config)
 
@@ -257,13 +270,15 @@ def run(job: Job, config: dict[str, Any], verbose: bool, model: Any = None) -> t
     error: BaseException | None = None
     try:
         with display:
+            if job.cluster.place is not None and verbose:
+                display.place(job.cluster.place, job.cluster.wait_seconds)
             if model is not None and job.cluster.backend == "threads":
                 from .tasks import run_threads
 
                 run_threads(job, lambda **event: on_event(event), FlatModel(model))
             else:
                 launch(job, job_dir(job), on_event)
-        if model is not None:
+        if model is not None and job.cluster.evaluates:
             _load_center(model, job_dir(job))
     except KeyboardInterrupt:
         error = Interrupted(2)

@@ -1,0 +1,438 @@
+"""The meeting of the tasks of several machines: who is there, do all run the same thing, how did it end.
+
+A run that one launcher has started needs none of this. Tasks that were started one by one, each on its machine, meet
+on the first ps (without a ps: on worker 0), in two small tables and a queue there:
+
+    cards       what each task runs (its identity) and where; each place is taken once. And how the run ended
+    beats       a number that each task raises while it is there
+    reports     events for the record of the run, which the evaluator takes down
+
+Only strings and numbers travel, and strings are read as JSON: nothing that a peer sends is executed here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from .cluster import Place, ps_devices
+from .data import leaves
+from .errors import KINDS, DistsgdError, TaskLost, UserError, WaitTimeout
+
+if TYPE_CHECKING:
+    from .tasks import Job
+
+Report = Callable[..., None]
+BEAT_SECONDS = 0.5
+RETRY_SECONDS = 0.1
+CALL_SECONDS = 5.0  # for a call of the meeting point; it answers in milliseconds
+LINGER_SECONDS = 5.0  # for the others to learn how the run ended, before the meeting point leaves
+CAUSE_SECONDS = 3.0  # for the cause to become known, after a peer was lost
+LEFT = -1  # the beat of a task that has left
+OUTCOME = -1  # the card that says how the run ended; below it lie those of tasks that were refused
+RELAYED = ("listening", "ready", "first_update", "worker", "finished")
+
+
+# What the tasks of a run must have in common.
+
+
+def identity(config: Mapping[str, Any], place: Place, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What a task runs, in words that can be compared with those of another task."""
+    versions = {name: importlib.metadata.version(name) for name in ("distsgd", "tensorflow", "keras", "numpy")}
+    addresses = place.addresses.as_dict()
+    evaluator = "a task of its own" if place.separate_evaluator else "with the chief"
+    return {
+        **{key: value for key, value in config.items() if key not in ("run_dir", "isolation")},
+        **(more or {}),
+        "addresses": {job: ",".join(hosts) for job, hosts in addresses.items()},
+        "evaluator": evaluator,
+        "versions": {**versions, "python": platform.python_version(), "source": source_digest()},
+    }
+
+
+def source_digest() -> str:
+    """A short digest of the installed package's source: two checkouts of one version may differ."""
+    digest = hashlib.sha256()
+    root = Path(__file__).resolve().parent.parent
+    for folder in ("algorithms", "common"):
+        for path in sorted((root / folder).glob("*.py")):
+            digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def data_digest(data: Any) -> str:
+    """A short digest of nested arrays; a data function is known by its name only."""
+    import numpy as np
+
+    digest = hashlib.sha256()
+    for leaf in leaves(data):
+        if isinstance(leaf, np.ndarray):
+            digest.update(f"{leaf.dtype} {leaf.shape}".encode() + np.ascontiguousarray(leaf).tobytes())
+        else:
+            digest.update(getattr(leaf, "__qualname__", str(leaf)).encode())
+    return digest.hexdigest()[:12]
+
+
+def model_digest(model: Any) -> str:
+    """The shape of a Keras model in words, and a short digest of what it is made of, its names apart."""
+    layers = [(type(layer).__name__, _nameless(layer.get_config())) for layer in model._flatten_layers()]
+    variables = [(tuple(v.shape), str(v.dtype)) for v in model.variables]
+    digest = hashlib.sha256(json.dumps([layers, variables], default=_kind, sort_keys=True).encode())
+    return f"{len(variables)} variables, {model.count_params()} parameters, {digest.hexdigest()[:12]}"
+
+
+def _nameless(config: Any) -> Any:
+    """A configuration without the names that Keras has given by counting."""
+    if isinstance(config, dict):
+        return {key: _nameless(value) for key, value in config.items() if key not in ("name", "registered_name")}
+    if isinstance(config, list | tuple):
+        return [_nameless(value) for value in config]
+    return config
+
+
+def _kind(value: Any) -> str:
+    return getattr(value, "__qualname__", type(value).__qualname__)
+
+
+def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested mappings as one, with dotted names and JSON values."""
+    found: dict[str, str] = {}
+    for key, value in nested.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            text = json.dumps(value, default=str).strip('"')
+            found[f"{prefix}{key}"] = re.sub(r" at 0x[0-9a-f]+", "", text)  # an object without a name of its own
+    return found
+
+
+def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any], other: str) -> str:
+    """What differs, or nothing."""
+    ours, its = flat(mine), flat(theirs)
+    return "; ".join(
+        f"{name} is {ours.get(name, 'not given')} here and {its.get(name, 'not given')} at {other}"
+        for name in sorted(ours.keys() | its.keys())
+        if ours.get(name) != its.get(name)
+    )
+
+
+# The meeting point.
+
+
+class MeetingPoint:
+    """A client of the tables; every call is bounded in time, and raises `ConnectionError` if it fails."""
+
+    def __init__(self, target: str, device: str):
+        import tensorflow as tf
+
+        raw, placeholder = tf.raw_ops, tf.compat.v1.placeholder
+        with tf.Graph().as_default() as graph, tf.device(device):
+            cards = raw.MutableHashTableV2(key_dtype=tf.int64, value_dtype=tf.string, shared_name="meeting_cards")
+            beats = raw.MutableHashTableV2(key_dtype=tf.int64, value_dtype=tf.int64, shared_name="meeting_beats")
+            mutex = raw.MutexV2(shared_name="meeting_lock")
+            reports = tf.queue.FIFOQueue(-1, [tf.string], [[]], shared_name="meeting_reports")
+            self.key, self.card = placeholder(tf.int64, []), placeholder(tf.string, [])
+            self.beat, self.lines = placeholder(tf.int64, []), placeholder(tf.string, [None])
+            nothing = tf.constant("")
+            # The first card that is put on a place stays.
+            lock = raw.MutexLock(mutex=mutex)
+            with tf.control_dependencies([lock]):
+                present = raw.LookupTableFindV2(table_handle=cards, keys=self.key, default_value=nothing)
+                card = tf.where(tf.equal(present, ""), self.card, present)
+                put = raw.LookupTableInsertV2(table_handle=cards, keys=self.key, values=card)
+            with tf.control_dependencies([put]):
+                unlock = raw.ConsumeMutexLock(mutex_lock=lock)
+            with tf.control_dependencies([unlock]):
+                self._claimed = tf.identity(card)
+            beat = raw.LookupTableInsertV2(table_handle=beats, keys=self.key, values=self.beat)
+            with tf.control_dependencies([beat, reports.enqueue_many(self.lines)]):
+                key = tf.constant(OUTCOME, tf.int64)
+                self._outcome = raw.LookupTableFindV2(table_handle=cards, keys=key, default_value=nothing)
+            self._cards = raw.LookupTableExportV2(table_handle=cards, Tkeys=tf.int64, Tvalues=tf.string)
+            self._beats = raw.LookupTableExportV2(table_handle=beats, Tkeys=tf.int64, Tvalues=tf.int64)
+            self._reports = reports.dequeue_many(reports.size())
+        config = tf.compat.v1.ConfigProto(
+            device_filters=[device.removesuffix("/device:CPU:0")],  # or it would wait for tasks that are still to come
+            operation_timeout_in_ms=round(CALL_SECONDS * 1000),
+        )
+        self._open = lambda: tf.compat.v1.Session(target, graph=graph, config=config)
+        self._sessions = [self._open()]  # those that failed are left: closing one may block
+        self._calls = threading.Lock()
+
+    def _run(self, fetch: Any, feed: Mapping[Any, Any] | None = None) -> Any:
+        import tensorflow as tf
+
+        with self._calls:
+            try:
+                return self._sessions[-1].run(fetch, feed)
+            except tf.errors.OpError as error:
+                self._sessions.append(self._open())
+                raise ConnectionError(type(error).__name__) from error
+
+    def claim(self, key: int, card: Mapping[str, Any]) -> dict[str, Any]:
+        """Put a card on a place if it is free; returns the card that lies there then."""
+        return json.loads(self._run(self._claimed, {self.key: key, self.card: json.dumps(card, default=str)}))
+
+    def cards(self) -> dict[int, dict[str, Any]]:
+        """All cards."""
+        return {int(key): json.loads(card) for key, card in zip(*self._run(self._cards), strict=True)}
+
+    def raise_beat(self, key: int, beat: int, lines: Collection[str]) -> dict[str, Any] | None:
+        """A sign of life, with reports; returns how the run ended, if it has."""
+        outcome = self._run(self._outcome, {self.key: key, self.beat: beat, self.lines: list(lines)})
+        return json.loads(outcome) if outcome else None
+
+    def beats(self) -> dict[int, int]:
+        """The last beat of everybody."""
+        return {int(key): int(beat) for key, beat in zip(*self._run(self._beats), strict=True)}
+
+    def take_reports(self) -> list[dict[str, Any]]:
+        """The events that have come in; each is given away once."""
+        return [json.loads(line) for line in self._run(self._reports)]
+
+
+class Meeting:
+    """One task's part: arrive, be heard while the run lasts, learn how it ended, leave."""
+
+    def __init__(self, job: Job, place: Place, task: tuple[str, int], report: Report):
+        self.job, self.place, self.task, self.local_report = job, place, task, report
+        self.tasks = place.all_tasks()
+        self.key = self.tasks.index(task)
+        self.is_host, self.is_evaluator = self.key == 0, task[0] == "evaluator"
+        self.seconds = job.cluster.wait_seconds
+        self.lines: list[str] = []  # reports that still have to go
+        self.adding = threading.Lock()
+        self.wake, self.ended = threading.Event(), threading.Event()
+        self.last_word = threading.Lock()  # whoever has it decides how this task ends
+        self.outcome: dict[str, Any] = {}
+        self.beat = 0
+        self.arrived = False
+        self.heard: dict[int, tuple[int, float]] = {}  # by the meeting point: the last beat, and when
+        self.contact = time.monotonic()
+
+    def named(self, task: tuple[str, int]) -> str:
+        """A task as messages name it, with its address."""
+        address = self.place.addresses.of(*task)
+        return f"{task[0]} {task[1]} at {address}" if address else "the evaluator"
+
+    def report(self, **event: Any) -> None:
+        """Tell the launcher of this machine, and the evaluator if it is on another one."""
+        self.local_report(**event)
+        if not self.place.evaluates and event["event"] in RELAYED:
+            with self.adding:
+                self.lines.append(json.dumps({"task": "-".join(map(str, self.task)), **event}))
+            if event["event"] == "finished":
+                self.wake.set()
+
+    # Arriving.
+
+    def arrive(self) -> None:
+        """Find the meeting point, check that all run the same, take the place of this task, wait for the others.
+
+        Raises:
+            WaitTimeout: somebody was missing for too long; the message names them.
+            UserError: this task runs something else than the others, or its place is taken.
+        """
+        deadline = time.monotonic() + self.seconds
+        self._await_listening(deadline)
+        device = ps_devices(self.job.cluster, self.job.uses_ps)[0]
+        self.point = MeetingPoint(f"grpc://{self.place.addresses.of(*self.tasks[0])}", device)
+        card = {"id": uuid.uuid4().hex, "where": f"process {os.getpid()} on {socket.gethostname()}"}
+        if not self.is_host:
+            reference = self._await_cards(deadline, [0])[0]
+            if different := differences(self.job.identity, reference["identity"], self.named(self.tasks[0])):
+                text = f"{self.named(self.task)} does not run the same as the others: {different}"
+                with contextlib.suppress(ConnectionError):
+                    self.point.claim(OUTCOME - 1 - self.key, {"refused": text})
+                raise UserError(text)
+        there = self._retry(deadline, lambda: self.point.claim(self.key, card | {"identity": self.job.identity}))
+        if there["id"] != card["id"]:
+            raise UserError(
+                f"{self.named(self.task)} is there already ({there['where']}): each task of a cluster is started once"
+            )
+        self.arrived = True
+        self._await_cards(deadline, range(len(self.tasks)))
+        self.contact = time.monotonic()
+        threading.Thread(target=self._stay, daemon=True).start()
+
+    def _await_listening(self, deadline: float) -> None:
+        """Until the meeting point accepts connections; its name may be unknown for a while, too."""
+        host, port = self.place.addresses.of(*self.tasks[0]).rsplit(":", 1)
+        while True:
+            try:
+                return socket.create_connection((host.strip("[]"), int(port)), timeout=CALL_SECONDS).close()
+            except OSError as error:
+                self._in_time(deadline, [0], f" ({error.strerror or error})")
+
+    def _in_time(self, deadline: float, missing: Collection[int], why: str = "") -> None:
+        """Wait a moment before the next attempt; `WaitTimeout` when there was time enough."""
+        if time.monotonic() > deadline:
+            names = ", ".join(self.named(self.tasks[key]) for key in missing)
+            raise WaitTimeout(f"waited {self.seconds:g} s for {names}{why}")
+        time.sleep(RETRY_SECONDS)
+
+    def _retry(self, deadline: float, call: Callable[[], Any]) -> Any:
+        """Call the meeting point until it answers."""
+        while True:
+            try:
+                return call()
+            except ConnectionError as error:
+                self._in_time(deadline, [0], f", which does not answer as one of this cluster ({error})")
+
+    def _await_cards(self, deadline: float, wanted: Collection[int]) -> dict[int, dict[str, Any]]:
+        """Until those have come; returns all cards."""
+        while True:
+            cards = self._retry(deadline, self.point.cards)
+            if OUTCOME in cards:  # somebody has given up already
+                raise KINDS[cards[OUTCOME]["kind"] or "UserError"](cards[OUTCOME]["message"] or "this run is over")
+            missing = [key for key in wanted if key not in cards]
+            if not missing:
+                return cards
+            refused = [cards[OUTCOME - 1 - key]["refused"] for key in missing if OUTCOME - 1 - key in cards]
+            self._in_time(deadline, missing, "".join(f". Refused: {text}" for text in refused))
+
+    # Staying: a thread of its own, which must never wait for long.
+
+    def _stay(self) -> None:
+        while not self.ended.is_set():
+            self.wake.wait(BEAT_SECONDS)
+            self.wake.clear()
+            try:
+                outcome = self._be_heard()
+                self.contact = time.monotonic()
+                if self.is_host and not outcome:
+                    self._listen()
+            except ConnectionError as error:
+                if time.monotonic() - self.contact > self.seconds:
+                    self._end(
+                        TaskLost(f"nothing heard from {self.named(self.tasks[0])} for {self.seconds:g} s: {error}")
+                    )
+                continue
+            if outcome:
+                self.outcome = outcome
+                self.ended.set()
+                if outcome["kind"]:
+                    self._end(KINDS[outcome["kind"]](outcome["message"]), outcome["task"])
+
+    def _be_heard(self) -> dict[str, Any] | None:
+        """One beat, with what there is to report; returns how the run ended, if it has."""
+        self.beat += 1
+        lines = list(self.lines)
+        outcome = self.point.raise_beat(self.key, self.beat, lines)
+        with self.adding:
+            del self.lines[: len(lines)]
+        if self.is_evaluator:
+            for event in self.point.take_reports():
+                self._take_down(event)
+        return outcome
+
+    def _take_down(self, event: dict[str, Any]) -> None:
+        """An event of a task on another machine, whose clock is not ours."""
+        if event["event"] == "finished":
+            late = time.monotonic() - event["ended"]
+            event |= {name: event[name] + late for name in ("started", "ended")}
+        self.local_report(**event)
+
+    def _listen(self) -> None:
+        """As the meeting point: end the run if somebody has been silent for too long."""
+        now = time.monotonic()
+        for key, beat in self.point.beats().items():
+            if beat != self.heard.get(key, (None,))[0]:
+                self.heard[key] = beat, now
+        silent = [key for key, (beat, at) in self.heard.items() if beat != LEFT and now - at > self.seconds]
+        if silent:
+            names = ", ".join(self.named(self.tasks[key]) for key in silent)
+            self._conclude(TaskLost(f"nothing heard from {names} for {self.seconds:g} s"), self.tasks[silent[0]])
+
+    def _conclude(self, error: DistsgdError | None, task: tuple[str, int]) -> None:
+        """Say how the run ended, if nobody has."""
+        kind = "" if error is None else type(error).__name__
+        name = "-".join(map(str, task))
+        self.point.claim(OUTCOME, {"task": name, "kind": kind, "message": str(error or "")})
+        self.wake.set()
+
+    def _end(self, error: DistsgdError, task: str | None = None) -> NoReturn:
+        """End this process for a reason that lies elsewhere; its main thread may be waiting for ever."""
+        self.last_word.acquire()
+        event = {"event": "error", "kind": type(error).__name__, "message": str(error)}
+        self.local_report(**event, **({"task": task} if task else {}))
+        self._leave()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(error.exit_code)
+
+    # Leaving.
+
+    def succeed(self) -> None:
+        """This task has done its part: wait until all have, which the evaluator says."""
+        if self.is_evaluator:
+            self._conclude(None, self.task)
+        self.ended.wait()
+        self._leave()
+
+    def fail(self, error: DistsgdError) -> None:
+        """Tell the others why this task has failed, if it is one of them."""
+        if not self.arrived:
+            return
+        self.last_word.acquire()
+        self.ended.set()
+        with contextlib.suppress(ConnectionError):
+            self._conclude(error, self.task)
+        self._leave()
+
+    def await_cause(self) -> None:
+        """After a peer was lost: if the reason becomes known, this process ends with it."""
+        if self.ended.wait(CAUSE_SECONDS):
+            time.sleep(LINGER_SECONDS + CALL_SECONDS)
+
+    def _leave(self) -> None:
+        """Say good-bye; the meeting point goes last."""
+        with contextlib.suppress(ConnectionError):
+            self.point.raise_beat(self.key, LEFT, self.lines)
+            deadline = time.monotonic() + LINGER_SECONDS
+            while self.is_host and time.monotonic() < deadline:
+                beats = self.point.beats()
+                if all(beats.get(key) == LEFT for key in self.point.cards() if key >= 0):
+                    return
+                time.sleep(RETRY_SECONDS)
+
+
+@contextmanager
+def meeting(job: Job, task: tuple[str, int], report: Report) -> Iterator[Report]:
+    """Take part in the meeting if the run is one of several machines; yields how to report from then on."""
+    if job.cluster.place is None:
+        yield report
+        return
+    import tensorflow as tf
+
+    mine = Meeting(job, job.cluster.place, task, report)
+    try:
+        mine.arrive()
+        yield mine.report
+        mine.succeed()
+    except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
+        mine.await_cause()
+        lost = TaskLost(f"{mine.named(task)} lost a peer: {str(error).splitlines()[0]}")
+        mine.fail(lost)
+        raise lost from error
+    except DistsgdError as error:
+        mine.fail(error)
+        raise
+    except Exception as error:
+        text = (str(error).splitlines() or [""])[0]
+        mine.fail(KINDS["TaskFailed"](f"{mine.named(task)} raised {type(error).__name__}: {text}"))
+        raise

@@ -1,0 +1,199 @@
+"""Which task of a cluster of several machines is this program? From flags, from TF_CONFIG, or from Slurm.
+
+However it is found, the answer is a `Place`; the task cannot tell the difference. Everything is checked before
+TensorFlow sees it: a wrong index there ends the process without a word that helps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .cluster import Addresses, JobName, Place
+from .errors import UserError
+from .spec import nearest
+
+JOBS: tuple[JobName, ...] = ("ps", "worker", "evaluator")
+PORTS = range(1, 65536)
+SLURM_PORTS = range(20000, 32000)  # below the ports that systems give out by themselves
+TASKS_PER_JOB = 64  # ports that lie between those of two Slurm jobs with consecutive numbers
+
+
+def place(
+    ps_hosts: Sequence[str],
+    worker_hosts: Sequence[str],
+    job_name: str,
+    task_index: int,
+    separate_evaluator: bool = False,
+) -> Place:
+    """The place of a task, checked.
+
+    Raises:
+        UserError: in one line, what is wrong.
+    """
+    if job_name not in JOBS:
+        raise UserError(f"unknown job {job_name!r}. {nearest(job_name, list(JOBS))}")
+    if not worker_hosts:
+        raise UserError("a cluster needs at least one worker: --worker_hosts=host:port,...")
+    addresses = Addresses(ps=tuple(ps_hosts), worker=tuple(worker_hosts))
+    seen: dict[str, str] = {}
+    for job, hosts in addresses.as_dict().items():
+        for index, address in enumerate(hosts):
+            check_address(address)
+            if address in seen:
+                raise UserError(f"two tasks cannot listen at {address}: {seen[address]} and {job} {index}")
+            seen[address] = f"{job} {index}"
+    count = {"ps": len(ps_hosts), "worker": len(worker_hosts), "evaluator": 1}[job_name]
+    if not 0 <= task_index < count:
+        raise UserError(
+            f"the index of a {job_name} must lie between 0 and {count - 1}. Received: {task_index}"
+            if count
+            else f"this cluster has no {job_name} tasks"
+        )
+    return Place(job_name, task_index, addresses, separate_evaluator or job_name == "evaluator")
+
+
+def check_address(address: Any) -> None:
+    """Raise `UserError` unless it is `host:port`."""
+    host, _, port = str(address).rpartition(":")
+    if not host or "/" in host or any(c.isspace() for c in host) or not port.isdigit() or int(port) not in PORTS:
+        raise UserError(f"an address is host:port, with a port from 1 to 65535. Received: {address!r}")
+
+
+def split_hosts(text: str) -> list[str]:
+    """The addresses of `h0:2222,h1:2222`."""
+    return [address.strip() for address in text.split(",") if address.strip()]
+
+
+# TF_CONFIG, as TensorFlow, Kubeflow and others write it.
+
+
+def has_tf_config(environment: Mapping[str, str] = os.environ) -> bool:
+    """True if TF_CONFIG describes a cluster; without one it means a run on this machine, as for TensorFlow."""
+    return bool(_tf_config(environment).get("cluster"))
+
+
+def _tf_config(environment: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        config = json.loads(environment.get("TF_CONFIG") or "{}")
+        if not isinstance(config, dict):
+            raise ValueError("not an object")
+    except ValueError as error:
+        raise UserError(f"TF_CONFIG is not a JSON object ({error}). Received: {environment['TF_CONFIG']!r}") from None
+    return config
+
+
+def from_tf_config(environment: Mapping[str, str] = os.environ) -> Place:
+    """The place that TF_CONFIG gives: the chief is worker 0; the evaluator is not part of TensorFlow's cluster."""
+    config = _tf_config(environment)
+    cluster, task = config.get("cluster"), config.get("task")
+    if not isinstance(cluster, dict) or not isinstance(task, dict):
+        raise UserError(
+            'TF_CONFIG must look like {"cluster": {"chief": ["h:p"], "ps": [...], "worker": [...]}, '
+            f'"task": {{"type": "worker", "index": 0}}}}. Received: {json.dumps(config)}'
+        )
+    hosts: dict[str, list[str]] = {}
+    for job, addresses in cluster.items():
+        if job not in ("chief", "master", *JOBS):
+            raise UserError(f"TF_CONFIG: unknown job {job!r} in the cluster. Known: chief, ps, worker, evaluator.")
+        if not isinstance(addresses, list) or not all(isinstance(address, str) for address in addresses):
+            raise UserError(f"TF_CONFIG: the addresses of {job} must be a list of host:port. Received: {addresses!r}")
+        hosts[job] = addresses
+    chief = hosts.get("chief", []) + hosts.get("master", [])
+    if len(chief) > 1:
+        raise UserError(f"TF_CONFIG: a cluster has one chief. Received: {chief}")
+    job, index = task.get("type"), task.get("index", 0)
+    if not isinstance(job, str) or not str(index).isdigit():
+        raise UserError(f"TF_CONFIG: the task needs a type and an index. Received: {json.dumps(task)}")
+    if job in ("chief", "master"):
+        if not chief:
+            raise UserError(f"TF_CONFIG: this task is the {job}, but the cluster has none")
+        if int(index) != 0:
+            raise UserError(f"TF_CONFIG: the index of the {job} must be 0. Received: {index}")
+        job = "worker"
+    elif job == "worker":
+        if int(index) >= len(hosts.get("worker", [])):  # before the chief is counted in
+            raise UserError(f"TF_CONFIG: the cluster has {len(hosts.get('worker', []))} workers. Received: {index}")
+        index = int(index) + len(chief)
+    workers = chief + hosts.get("worker", [])
+    return place(hosts.get("ps", []), workers, job, int(index), bool(hosts.get("evaluator")))
+
+
+# Slurm.
+
+
+def from_slurm(ps: int, environment: Mapping[str, str] = os.environ) -> Place:
+    """The place of a task of a job step: the first `ps` tasks are parameter servers, the others workers."""
+    try:
+        rank = int(environment["SLURM_PROCID"])
+        tasks = int(environment.get("SLURM_STEP_NUM_TASKS") or environment["SLURM_NTASKS"])
+        job, step = int(environment["SLURM_JOB_ID"]), int(environment.get("SLURM_STEP_ID") or 0)
+        nodes = expand_nodes(environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"])
+        counts = expand_counts(environment.get("SLURM_STEP_TASKS_PER_NODE") or environment["SLURM_TASKS_PER_NODE"])
+    except KeyError as error:
+        raise UserError(f"{error.args[0]} is not set: start the tasks with srun, inside a Slurm job") from None
+    except ValueError as error:
+        raise UserError(f"Slurm's environment holds something that is no number: {error}") from None
+    if len(counts) != len(nodes) or sum(counts) != tasks or not 0 <= rank < tasks:
+        raise UserError(
+            f"Slurm's environment contradicts itself: task {rank} of {tasks}, {len(nodes)} nodes with {counts} tasks"
+        )
+    if not 0 <= ps < tasks:
+        raise UserError(f"of {tasks} Slurm tasks, {ps} cannot be ps and leave a worker: start more tasks, or fewer ps")
+    span = len(SLURM_PORTS) // TASKS_PER_JOB
+    first = SLURM_PORTS[(job + step) % span * TASKS_PER_JOB]
+    where = [(node, i) for node, count in enumerate(counts) for i in range(count)]
+    node = environment.get("SLURM_NODEID")
+    if node is not None and int(node) != where[rank][0]:
+        raise UserError("the tasks of the Slurm step are not in blocks on their nodes: add --distribution=block")
+    addresses = [f"{nodes[node]}:{first + i}" for node, i in where]
+    job_name, index = ("ps", rank) if rank < ps else ("worker", rank - ps)
+    return place(addresses[:ps], addresses[ps:], job_name, index)
+
+
+def expand_nodes(text: str) -> list[str]:
+    """The hosts of Slurm's short form: `a[01-03,7]b,c` is a01b a02b a03b a7b c."""
+    nodes: list[str] = []
+    for pattern in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
+        names = [""]
+        for literal, ranges in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", pattern):
+            endings = [literal] if literal else [n for part in ranges.split(",") for n in _numbers(part)]
+            names = [name + ending for name in names for ending in endings]
+        nodes += names
+    return nodes
+
+
+def _numbers(part: str) -> list[str]:
+    """The numbers of `01-03`, with their leading zeros."""
+    first, _, last = part.partition("-")
+    return [str(n).zfill(len(first)) for n in range(int(first), int(last or first) + 1)]
+
+
+def expand_counts(text: str) -> list[int]:
+    """Tasks of each node, of Slurm's short form: `2(x3),1` is 2 2 2 1."""
+    counts: list[int] = []
+    for part in text.split(","):
+        count, _, times = part.partition("(x")
+        counts += [int(count)] * int(times.rstrip(")") or 1)
+    return counts
+
+
+# The other direction.
+
+
+def commands(place: Place, program: Sequence[str]) -> list[str]:
+    """The command line of each task, after a comment that names its machine."""
+    lines: list[str] = []
+    flags = [f"--{job}_hosts={','.join(hosts)}" for job, hosts in place.addresses.as_dict().items()]
+    for job, index in place.all_tasks():
+        if job == "evaluator" and not place.separate_evaluator:
+            continue
+        host = place.addresses.of(job, index).rpartition(":")[0] or "any machine that reaches the others"
+        evaluator = ["--separate_evaluator"] if place.separate_evaluator else []
+        words = [*program, *flags, *evaluator, f"--job_name={job}", f"--task_index={index}"]
+        lines += [f"# {job} {index}, on {host}", shlex.join(words)]
+    return lines

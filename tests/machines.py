@@ -1,0 +1,218 @@
+"""Several machines in one: network namespaces joined by a bridge, a fork server in each; else loopback."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from distsgd.common import Cluster, launcher
+from distsgd.common.cluster import Place
+from distsgd.common.models import FlatModel, ModelRecipe
+from distsgd.common.scheme import Scheme
+from distsgd.common.training import describe, make_job, run
+from runs import DIGITS, Recorded, network_gradient
+
+# In a new user namespace, where everybody may do this: a bridge, and machines joined to it by veth pairs.
+NETWORK = """
+set -e
+ip link set lo up
+ip link add bridge type bridge
+ip link set bridge up
+for i in $(seq "$0"); do
+    unshare --net sleep infinity & pid=$!
+    until [ "$(readlink /proc/$pid/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do :; done
+    ip link add "veth$i" type veth peer name eth0 netns $pid
+    ip link set "veth$i" master bridge up
+    nsenter --target $pid --net sh -c "ip link set lo up; ip addr add 10.77.0.$i/24 dev eth0; ip link set eth0 up"
+    echo $pid
+done
+echo $$
+read -r _ || true
+kill $(jobs -p)
+"""
+HERE = threading.local()  # the machine that a thread of the tests plays
+
+
+class Machine:
+    """A host with an address, on which programs can be started; it has a warm fork server."""
+
+    def __init__(self, ip: str, enter: Sequence[str]):
+        self.ip, self.enter = ip, list(enter)
+        self.ports = itertools.count(2222)
+        self.server = launcher.ForkServer("off", [*enter, sys.executable])
+
+    def address(self) -> str:
+        """An address of this machine that nobody uses."""
+        if self.enter:
+            return f"{self.ip}:{next(self.ports)}"
+        with socket.socket() as probe:
+            probe.bind((self.ip, 0))
+            return f"{self.ip}:{probe.getsockname()[1]}"
+
+    def python(self, code: str, *arguments: str) -> str:
+        """What a Python program prints that runs on this machine."""
+        command = [*self.enter, sys.executable, "-c", code, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+class Machines(list[Machine]):
+    """Some machines, and the network between them."""
+
+    def __init__(self, count: int):
+        self.network = subprocess.Popen(
+            ["unshare", "--user", "--map-root-user", "--net", "bash", "-c", NETWORK, str(count)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.network.stdin
+        assert self.network.stdout
+        assert self.network.stderr
+        self.pids = list(itertools.islice((line.strip() for line in self.network.stdout), count + 1))
+        self.real = len(self.pids) == count + 1
+        self.refusal = "" if self.real else self.network.stderr.read().strip()
+        with ThreadPoolExecutor(count) as pool:  # each imports TensorFlow
+            self.extend(pool.map(self._machine, range(count)))
+
+    def _machine(self, number: int) -> Machine:
+        if self.real:
+            return Machine(f"10.77.0.{number + 1}", enter(self.pids[number]))
+        return Machine("127.0.0.1", [])
+
+    def plug(self, number: int, state: str) -> None:
+        """Plug the cable of a machine in ("up") or out ("down")."""
+        subprocess.run([*enter(self.pids[-1]), "ip", "link", "set", f"veth{number + 1}", state], check=True)
+
+    def netem(self, number: int, *what: str) -> str:
+        """Make the link of a machine slow or lossy; returns why the kernel refuses, if it does."""
+        command = [*enter(self.pids[-1]), "tc", "qdisc", "add", "dev", f"veth{number + 1}", "root", "netem", *what]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stderr.strip()
+
+    def close(self) -> None:
+        for machine in self:
+            machine.server.close()
+        self.network.communicate("\n", timeout=10)
+
+
+def enter(pid: str) -> list[str]:
+    return ["nsenter", "--target", pid, "--user", "--net", "--preserve-credentials"]
+
+
+@contextmanager
+def machines_with_servers(count: int) -> Iterator[Machines]:
+    """So many machines; a run started in a thread that plays one of them takes place on it."""
+    everywhere = launcher.fork_server
+
+    @contextmanager
+    def on_this_machine(isolation: Any) -> Iterator[launcher.ForkServer]:
+        machine = getattr(HERE, "machine", None)
+        if machine is not None:
+            yield machine.server
+            return
+        with everywhere(isolation) as server:
+            yield server
+
+    with mock.patch.object(launcher, "fork_server", on_this_machine):
+        machines = Machines(count)
+        try:
+            yield machines
+        finally:
+            machines.close()
+
+
+class Task:
+    """The program of one task, running on its machine in a thread that stands for it."""
+
+    def __init__(self, machine: Machine, scheme: Scheme, place: Place, run_dir: Path, **options: Any):
+        self.place, self.run_dir = place, run_dir
+        self.error: BaseException | None = None
+        self.result: dict[str, Any] = {}
+        self.events: list[dict[str, Any]] = []
+        self.options = {"steps": 120, "batch_size": 16, "seed": 0, "hidden": (16,), "wait_seconds": 60.0} | options
+        self.thread = threading.Thread(target=self._run, args=(machine, scheme), daemon=True)
+        self.thread.start()
+
+    def _run(self, machine: Machine, scheme: Scheme) -> None:
+        HERE.machine = machine
+        options = self.options
+        self.model = "mlp:hidden=" + "-".join(map(str, options["hidden"]))
+        self.recipe = ModelRecipe.named(self.model, (64,), 10, options["seed"])
+        hosts = self.place.addresses
+        try:
+            cluster = Cluster.at(
+                ps_hosts=hosts.ps,
+                worker_hosts=hosts.worker,
+                job_name=self.place.job,
+                task_index=self.place.index,
+                separate_evaluator=self.place.separate_evaluator,
+                wait_seconds=options["wait_seconds"],
+            )
+            self.job = make_job(
+                scheme,
+                self.recipe,
+                DIGITS.train,
+                DIGITS.test,
+                cluster,
+                epochs=1,
+                steps=options["steps"],
+                batch_size=options["batch_size"],
+                seed=options["seed"],
+                run_dir=self.run_dir,
+            )
+            log, self.error = run(self.job, describe(self.job, "digits", self.model), verbose=False)
+            self.result = log.finish(self.error)
+        except BaseException as error:  # looked at by the test
+            self.error = error
+
+    def end(self, seconds: float = 90) -> BaseException | None:
+        self.thread.join(seconds)
+        assert not self.thread.is_alive(), f"{self.place} has not ended"
+        return self.error
+
+    def log(self) -> str:
+        return (self.run_dir / str(self.place) / "logs" / f"{self.place}.log").read_text()
+
+    def recorded(self) -> Recorded:
+        """What a replay needs, of the task that has evaluated."""
+        with np.load(self.run_dir / "trace.npz") as file:
+            trace = dict(file)
+        with np.load(self.run_dir / "center.npz") as file:
+            center = file["center"]
+        start = FlatModel(self.recipe.build()).pack().astype(np.float64)
+        gradient = network_gradient(self.job, [64, *self.options["hidden"], 10])
+        workers = self.job.cluster.workers
+        return Recorded(self.job.scheme, workers, self.job.steps, start, trace, center, gradient, self.result)
+
+
+def descendants(pid: int) -> set[int]:
+    """A process's children and theirs."""
+    found: set[int] = set()
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            found |= {child} | descendants(child)
+    return found
+
+
+def task_process(run_dir: Path, name: str) -> int:
+    """The pid of the task that writes the log of that name below a run directory."""
+    for pid in descendants(os.getpid()):
+        try:
+            log = Path(os.readlink(f"/proc/{pid}/fd/1"))
+        except OSError:
+            continue
+        if log.name == f"{name}.log" and run_dir in log.parents:
+            return pid
+    raise LookupError(name)

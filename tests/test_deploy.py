@@ -1,0 +1,170 @@
+"""deploy/: valid for the systems that take it, and what they set in each task's environment gives it its role."""
+
+import json
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from distsgd.algorithms import SCHEMES
+from distsgd.common.cli import find_cluster, parse_flags
+from distsgd.common.roles import from_slurm
+
+ROOT = Path(__file__).resolve().parent.parent
+DEPLOY = ROOT / "deploy"
+KUBERNETES = "1.33"
+
+
+def objects(name):
+    return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+
+
+def of_kind(kind):
+    return next(item for item in objects("kubernetes.yaml") if item["kind"] == kind)
+
+
+def role(arguments):
+    """The place that a container with these arguments takes."""
+    algorithm, *flags = arguments
+    return find_cluster(parse_flags(SCHEMES[algorithm], flags)[1]).place
+
+
+def arguments(template, environment):
+    """The arguments of the container with $(NAME) replaced, as Kubernetes does it."""
+    container = template["spec"]["containers"][0]
+    return [re.sub(r"\$\((\w+)\)", lambda name: environment[name[1]], text) for text in container["args"]]
+
+
+@pytest.mark.parametrize("item", objects("kubernetes.yaml"), ids=lambda item: item["kind"])
+def test_the_kubernetes_objects_are_valid(item):
+    kubernetes_validate.validate(item, KUBERNETES, strict=True)
+
+
+def test_validation_would_notice_a_wrong_field():
+    wrong = of_kind("StatefulSet")
+    wrong["spec"]["replica"] = 1
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, KUBERNETES, strict=True)
+
+
+def test_every_pod_of_the_kubernetes_objects_finds_its_role_and_its_name():
+    hosts = of_kind("ConfigMap")["data"]
+    service = of_kind("Service")["metadata"]["name"]
+    ps, worker = of_kind("StatefulSet"), of_kind("Job")
+    found = []
+    for item, count in ((ps, ps["spec"]["replicas"]), (worker, worker["spec"]["completions"])):
+        for index in range(count):
+            place = role(arguments(item["spec"]["template"], {**hosts, "TASK_INDEX": str(index)}))
+            found.append(str(place))
+            # a pod's name in the headless service is its own name in the service's domain
+            assert place.addresses.of(place.job, index) == f"{item['metadata']['name']}-{index}.{service}:2222"
+    assert found == ["ps-0", "worker-0", "worker-1", "worker-2"]
+    assert ps["spec"]["serviceName"] == worker["spec"]["template"]["spec"]["subdomain"] == service
+    assert worker["spec"]["parallelism"] == worker["spec"]["completions"]
+    indices = [item["spec"]["template"]["spec"]["containers"][0]["env"][0] for item in (ps, worker)]
+    assert [env["valueFrom"]["fieldRef"]["fieldPath"] for env in indices] == [
+        "metadata.labels['apps.kubernetes.io/pod-index']",
+        "metadata.annotations['batch.kubernetes.io/job-completion-index']",
+    ]
+
+
+def test_the_network_policy_admits_the_tasks_and_nobody_else():
+    policy = of_kind("NetworkPolicy")["spec"]
+    tasks = {"app": "distsgd"}
+    assert policy["podSelector"]["matchLabels"] == tasks
+    assert policy["ingress"] == [{"from": [{"podSelector": {"matchLabels": tasks}}], "ports": [{"port": 2222}]}]
+    assert sorted(policy["policyTypes"]) == ["Egress", "Ingress"]
+    templates = [of_kind(kind)["spec"]["template"] for kind in ("StatefulSet", "Job")]
+    templates += [spec["template"] for spec in objects("tfjob.yaml")[0]["spec"]["tfReplicaSpecs"].values()]
+    for template in templates:
+        assert tasks.items() <= template["metadata"]["labels"].items()
+        assert template["spec"]["automountServiceAccountToken"] is False
+        assert template["spec"]["securityContext"]["runAsNonRoot"] is True
+        security = template["spec"]["containers"][0]["securityContext"]
+        assert security["capabilities"]["drop"] == ["ALL"]
+        assert security["readOnlyRootFilesystem"]
+
+
+def test_every_pod_of_the_tfjob_finds_its_role_in_the_tf_config_that_the_operator_sets(monkeypatch):
+    (job,) = objects("tfjob.yaml")
+    assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "TFJob")
+    replicas = job["spec"]["tfReplicaSpecs"]
+    assert replicas.keys() <= {"Chief", "PS", "Worker", "Evaluator"}
+    cluster = {
+        name.lower(): [f"distsgd-{name.lower()}-{i}.default.svc:2222" for i in range(spec["replicas"])]
+        for name, spec in replicas.items()
+    }
+    found = []
+    for name, spec in replicas.items():
+        assert spec["restartPolicy"] in ("Always", "OnFailure", "Never", "ExitCode")
+        container = spec["template"]["spec"]["containers"][0]
+        assert container["name"] == "tensorflow"
+        assert container["ports"] == [{"name": "tfjob-port", "containerPort": 2222}]
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": spec["template"]["spec"]}
+        kubernetes_validate.validate(pod, KUBERNETES, strict=True)
+        for index in range(spec["replicas"]):
+            task = {"type": name.lower(), "index": index}
+            monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task, "environment": "cloud"}))
+            place = role(container["args"])
+            found.append((str(place), place.addresses.of(place.job, place.index)))
+    assert sorted(found) == [
+        ("ps-0", "distsgd-ps-0.default.svc:2222"),
+        ("worker-0", "distsgd-chief-0.default.svc:2222"),
+        ("worker-1", "distsgd-worker-0.default.svc:2222"),
+        ("worker-2", "distsgd-worker-1.default.svc:2222"),
+    ]
+
+
+def test_the_slurm_file_starts_every_task_with_its_role(tmp_path):
+    """`srun` is a double that starts the tasks one after the other, with the environment of each, as Slurm would."""
+    script = (DEPLOY / "slurm.sh").read_text()
+    tasks = int(re.search(r"^#SBATCH --ntasks=(\d+)$", script, re.M)[1])
+    srun, program = tmp_path / "srun", tmp_path / "run.sh"
+    srun.write_text(
+        "#!/bin/bash\n"
+        'while [[ "$1" == --* ]]; do [[ "$1" == --distribution=block ]] && block=1; shift; done\n'
+        f'[ "$block" ] && for rank in $(seq 0 {tasks - 1}); do\n'
+        'SLURM_PROCID=$rank SLURM_NODEID=$((rank / 2)) "$@"; done\n'
+    )
+    srun.chmod(0o755)
+    program.write_text("env | grep ^SLURM_ | tr '\\n' ' '; echo ARGS $*\n")
+    environment = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "SLURM_NTASKS": str(tasks),
+        "SLURM_JOB_ID": "77",
+        "SLURM_JOB_NODELIST": "n[1-2]",
+        "SLURM_TASKS_PER_NODE": "2(x2)",
+    }
+    command = ["bash", str(DEPLOY / "slurm.sh"), "downpour", "--epochs", "3"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    found = []
+    for line in done.stdout.splitlines():
+        variables, _, words = line.partition("ARGS ")
+        assert words == "downpour --epochs 3 --cluster slurm --run-dir runs/slurm-77"
+        found.append(from_slurm(1, dict(item.split("=", 1) for item in variables.split())))
+    assert [str(place) for place in found] == ["ps-0", "worker-0", "worker-1", "worker-2"]
+    assert len({place.addresses for place in found}) == 1
+    assert subprocess.run(["bash", "-n", str(DEPLOY / "slurm.sh")], check=False).returncode == 0
+
+
+def test_the_dockerfile_copies_what_there_is_and_starts_the_command():
+    lines = [line for line in (DEPLOY / "Dockerfile").read_text().splitlines() if line and not line.startswith("#")]
+    instructions = [line.split(" ", 1) for line in lines]
+    assert {name for name, _ in instructions} <= {
+        "FROM", "WORKDIR", "COPY", "RUN", "USER", "VOLUME", "EXPOSE", "ENTRYPOINT", "CMD",
+    }  # fmt: skip
+    copied = [source for name, text in instructions if name == "COPY" for source in text.split()[:-1]]
+    assert all((ROOT / source).exists() for source in copied)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    folders = set(project["tool"]["setuptools"]["package-dir"].values())
+    needed = {"pyproject.toml", "constraints.txt", project["project"]["readme"], *project["project"]["license-files"]}
+    assert set(copied) == folders | needed
+    starts = dict(instructions)
+    assert json.loads(starts["ENTRYPOINT"])[0] in project["project"]["scripts"]
+    assert starts["USER"] == "10001:10001"
+    python = re.fullmatch(r"python:(3\.\d+)-slim", starts["FROM"])[1]
+    assert python in ("3.11", "3.12", "3.13")

@@ -1,0 +1,147 @@
+"""One program started once for each task, on several machines: they meet, train, and end together."""
+
+import json
+import time
+
+import pytest
+
+from distsgd.algorithms import AllReduce, AsyncSGD, Downpour
+from distsgd.common.cluster import Addresses, Place
+from distsgd.common.errors import UserError, WaitTimeout
+from machines import Task, machines_with_servers
+
+TOLERANCE = 1e-5
+FOREVER = 10**7
+
+GARBAGE = """
+import os, socket, sys
+host, port = sys.argv[1].rsplit(":", 1)
+greeting = b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n"  # of HTTP/2, on which gRPC is built
+for noise in (os.urandom(65536), b"GET / HTTP/1.1\\r\\n\\r\\n", greeting + os.urandom(4096), b""):
+    with socket.create_connection((host, int(port)), timeout=10) as peer:
+        try:
+            peer.sendall(noise)
+        except OSError:
+            pass  # thrown out before the end
+print("sent")
+"""
+LISTEN = "import socket, sys; s = socket.create_server(('', int(sys.argv[1]))); print(1, flush=True); sys.stdin.read()"
+
+
+@pytest.fixture(scope="module")
+def machines():
+    with machines_with_servers(4) as machines:
+        yield machines
+
+
+class Run:
+    """A cluster of fresh addresses, a task to a machine."""
+
+    def __init__(self, machines, run_dir, *, ps=1, workers=2, separate_evaluator=False):
+        self.machines, self.run_dir, self.evaluator = machines, run_dir, separate_evaluator
+        tasks = [("ps", i) for i in range(ps)] + [("worker", k) for k in range(workers)]
+        self.on = {task: machines[i % len(machines)] for i, task in enumerate(tasks)}
+        at = {task: machine.address() for task, machine in self.on.items()}
+        self.addresses = Addresses([at["ps", i] for i in range(ps)], [at["worker", k] for k in range(workers)])
+
+    def start(self, scheme, job, index, *, machine=None, addresses=None, **options):
+        place = Place(job, index, addresses or self.addresses, self.evaluator)
+        return Task(machine or self.on.get((job, index)) or self.machines[-1], scheme, place, self.run_dir, **options)
+
+    def start_all(self, scheme, **options):
+        return {task: self.start(scheme, *task, **options) for task in self.on}
+
+    def trains(self):
+        """True once a worker has reported."""
+        metrics = self.run_dir / "metrics.jsonl"
+        return metrics.exists() and '"worker"' in metrics.read_text()
+
+
+def wait_until(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+    return value
+
+
+def test_a_run_over_several_hosts_replays(machines, tmp_path):
+    """Two ps, two workers; the last worker comes first and the first ps last."""
+    cluster = Run(machines, tmp_path, ps=2)
+    order = [("worker", 1), ("ps", 1), ("worker", 0), ("ps", 0)]
+    tasks = {task: cluster.start(Downpour(), *task) for task in order}
+    assert [task.end() for task in tasks.values()] == [None] * 4
+    chief = tasks["worker", 0]
+    assert chief.recorded().error() < TOLERANCE
+    assert (chief.result["outcome"], chief.result["steps"], chief.result["network"]) == ("completed", 240, "open")
+    assert chief.result["examples_per_second"] > 0
+    assert chief.result["test_accuracy"] > 0.5
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert {row["worker"] for row in rows if row["kind"] == "worker"} == {0, 1}  # reported over the network
+    for name in ("ps-0", "ps-1", "worker-1"):
+        assert json.loads((tmp_path / name / "result.json").read_text())["outcome"] == "completed"
+        assert (tmp_path / name / "logs" / f"{name}.log").exists()
+
+
+def test_an_evaluator_of_its_own_has_the_results_and_a_run_without_ps_meets_at_worker_0(machines, tmp_path):
+    cluster = Run(machines, tmp_path, ps=0, separate_evaluator=True)
+    tasks = cluster.start_all(AllReduce())
+    evaluator = cluster.start(AllReduce(), "evaluator", 0)
+    assert [task.end() for task in (*tasks.values(), evaluator)] == [None] * 3
+    assert evaluator.recorded().error() < TOLERANCE
+    assert (evaluator.result["updates"], evaluator.result["steps"]) == (120, 240)
+    assert (tmp_path / "worker-0" / "result.json").exists()
+    assert not (tmp_path / "worker-0" / "model.keras").exists()
+
+
+def test_tasks_that_are_missing_are_named_with_their_addresses(machines, tmp_path):
+    cluster = Run(machines, tmp_path, workers=3)
+    tasks = [cluster.start(AsyncSGD(), *task, wait_seconds=8) for task in [("ps", 0), ("worker", 1)]]
+    lonely = Run(machines[2:], tmp_path / "lonely")
+    alone = lonely.start(AsyncSGD(), "worker", 0, machine=machines[3], wait_seconds=2)
+    for task in tasks:
+        error = task.end()
+        assert isinstance(error, WaitTimeout), error
+        zero, _, two = cluster.addresses.worker
+        assert f"waited 8 s for worker 0 at {zero}, worker 2 at {two}, the evaluator" in str(error)
+        assert (task.result["outcome"], task.result["exit_code"]) == ("timeout", 5)
+    error = alone.end()
+    assert isinstance(error, WaitTimeout), error
+    assert f"waited 2 s for ps 0 at {lonely.addresses.ps[0]} (" in str(error)
+
+
+def test_bad_input_is_refused_or_ignored_and_the_run_goes_on(machines, tmp_path):
+    """Garbage, a task with other hyperparameters, one of another cluster, and a second worker 1; then a replay."""
+    cluster = Run(machines, tmp_path)
+    steps = 3000
+    good = [cluster.start(AsyncSGD(), "ps", 0, steps=steps), cluster.start(AsyncSGD(), "worker", 0, steps=steps)]
+    other = AsyncSGD(learning_rate=0.123)
+    different = cluster.start(other, "worker", 1, seed=7, steps=steps)
+    error = different.end()
+    assert isinstance(error, UserError), error
+    assert f"worker 1 at {cluster.addresses.worker[1]} does not run the same as the others: " in str(error)
+    assert "hyperparameters.learning_rate is 0.123 here and 0.1 at ps 0" in str(error)
+    assert "seed is 7 here and 0 at ps 0" in str(error)
+    assert "versions" not in str(error)
+    assert (different.result["outcome"], different.result["exit_code"]) == ("rejected", 2)
+
+    (tmp_path / "worker-1").rename(tmp_path / "refused")
+    good.append(cluster.start(AsyncSGD(), "worker", 1, steps=steps))
+    wait_until(cluster.trains)
+    spare = machines[3]
+    for address in (*cluster.addresses.ps, *cluster.addresses.worker):
+        assert spare.python(GARBAGE, address) == "sent\n"
+    strangers = Addresses(cluster.addresses.ps, [spare.address()])
+    stranger = cluster.start(AsyncSGD(), "worker", 0, machine=spare, addresses=strangers, steps=steps)
+    error = stranger.end()
+    assert isinstance(error, UserError), error
+    assert "addresses.worker is" in str(error)
+    twin = cluster.start(AsyncSGD(), "worker", 1, machine=spare, steps=steps)
+    error = twin.end()
+    assert isinstance(error, UserError), error
+    assert ("is there already" if machines.real else "cannot listen") in str(error)
+    assert good[1].thread.is_alive(), "the run was over before the bad input"
+
+    assert [task.end() for task in good] == [None] * 3
+    assert good[1].recorded().error() < TOLERANCE
+    assert good[1].result["steps"] == 2 * steps

@@ -1,0 +1,210 @@
+"""How a task learns its role: from flags, TF_CONFIG, Slurm; what is refused; what to type on each machine."""
+
+import json
+import shlex
+
+import pytest
+
+from distsgd.algorithms import SCHEMES, Downpour
+from distsgd.common import Cluster
+from distsgd.common.cli import find_cluster, main, parse_flags
+from distsgd.common.cluster import Addresses, Place
+from distsgd.common.errors import UserError
+from distsgd.common.roles import commands, expand_counts, expand_nodes, from_slurm, from_tf_config, place
+
+PS, WORKERS = ["h0:2222"], ["h1:2222", "h2:2222"]
+SECOND = Place("worker", 1, Addresses(tuple(PS), tuple(WORKERS)))
+
+
+@pytest.fixture(autouse=True)
+def no_cluster_around(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+
+
+def tf_config(job, index, **cluster):
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})}
+
+
+def slurm(rank, **changed):
+    environment = {
+        "SLURM_PROCID": str(rank),
+        "SLURM_NTASKS": "5",
+        "SLURM_JOB_ID": "4711",
+        "SLURM_JOB_NODELIST": "node[08-09],big",
+        "SLURM_TASKS_PER_NODE": "2(x2),1",
+        "SLURM_NODEID": str(rank // 2),
+    }
+    return environment | {name: value for name, value in changed.items() if value is not None}
+
+
+@pytest.mark.parametrize("style", ["--ps_hosts={} --worker_hosts={} --job_name=worker --task_index=1",
+                                   "--ps-hosts {} --worker-hosts {} --job-name worker --task-index 1"])  # fmt: skip
+def test_flags_give_the_role_in_both_spellings(style):
+    scheme, options = parse_flags(Downpour, style.format(",".join(PS), ",".join(WORKERS)).split())
+    cluster = find_cluster(options)
+    assert cluster.place == SECOND
+    assert (cluster.workers, cluster.ps, cluster.isolation, cluster.evaluates) == (2, 1, "off", False)
+    assert scheme == Downpour()
+
+
+def test_without_a_word_about_machines_all_tasks_are_here():
+    _, options = parse_flags(Downpour, ["--workers", "3"])
+    assert find_cluster(options) == Cluster.local(3)
+
+
+def test_tf_config_gives_the_same_role_as_flags(monkeypatch):
+    assert from_tf_config(tf_config("worker", 1, ps=PS, worker=WORKERS)) == SECOND
+    with_chief = {"chief": WORKERS[:1], "ps": PS, "worker": WORKERS[1:]}
+    assert from_tf_config(tf_config("worker", 0, **with_chief)) == SECOND
+    assert from_tf_config(tf_config("worker", "0", **with_chief)) == SECOND  # some write the index as text
+    chief = from_tf_config(tf_config("chief", 0, **with_chief))
+    assert (str(chief), chief.evaluates, chief.tasks()) == ("worker-0", True, [("worker", 0), ("evaluator", 0)])
+    assert str(from_tf_config(tf_config("master", 0, master=["m:1"], ps=PS))) == "worker-0"
+    monkeypatch.setenv("TF_CONFIG", tf_config("worker", 1, ps=PS, worker=WORKERS)["TF_CONFIG"])
+    assert find_cluster(parse_flags(Downpour, [])[1]).place == SECOND
+    assert find_cluster(parse_flags(Downpour, ["--cluster", "local"])[1]) == Cluster.local()
+    monkeypatch.setenv("TF_CONFIG", '{"task": {"type": "worker", "index": 0}}')
+    assert find_cluster(parse_flags(Downpour, [])[1]) == Cluster.local()  # as TensorFlow takes it
+
+
+def test_an_evaluator_of_tf_config_is_never_in_tensorflows_cluster():
+    cluster = {"chief": ["c:1"], "ps": ["p:1"], "worker": ["w:1"], "evaluator": ["e:1"]}
+    evaluator = from_tf_config(tf_config("evaluator", 0, **cluster))
+    assert evaluator.tasks() == [("evaluator", 0)]
+    assert evaluator.evaluates
+    chief = from_tf_config(tf_config("chief", 0, **cluster))
+    assert (chief.tasks(), chief.evaluates) == ([("worker", 0)], False)
+    assert chief.addresses.as_dict() == evaluator.addresses.as_dict() == {"ps": ["p:1"], "worker": ["c:1", "w:1"]}
+    assert chief.all_tasks()[-1] == ("evaluator", 0)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("{", "not a JSON object"),
+        ("[1]", "not a JSON object"),
+        ('{"cluster": {"worker": ["a:1"]}}', "must look like"),
+        (tf_config("worker", 2, worker=WORKERS)["TF_CONFIG"], "has 2 workers. Received: 2"),
+        (tf_config("worker", -1, worker=WORKERS)["TF_CONFIG"], "needs a type and an index"),
+        (tf_config("ps", 0, worker=WORKERS)["TF_CONFIG"], "this cluster has no ps tasks"),
+        (tf_config("chief", 0, worker=WORKERS)["TF_CONFIG"], "the cluster has none"),
+        (tf_config("chief", 1, chief=["c:1"])["TF_CONFIG"], "index of the chief must be 0"),
+        (tf_config("chief", 0, chief=["c:1", "d:1"])["TF_CONFIG"], "one chief"),
+        (tf_config("wroker", 0, worker=WORKERS)["TF_CONFIG"], "unknown job 'wroker'. Did you mean worker"),
+        (tf_config("worker", 0, wroker=WORKERS)["TF_CONFIG"], "unknown job 'wroker' in the cluster"),
+        (tf_config("worker", 0, worker="a:1")["TF_CONFIG"], "must be a list"),
+        (tf_config("worker", 0, worker=["a:1"], ps=["a:1"])["TF_CONFIG"], "cannot listen at a:1: ps 0 and worker 0"),
+        (tf_config("worker", 0, worker=["a"])["TF_CONFIG"], "an address is host:port"),
+        (tf_config("worker", 0, worker=["a:70000"])["TF_CONFIG"], "port from 1 to 65535"),
+        (tf_config("worker", 0, worker=["grpc://a:1"])["TF_CONFIG"], "an address is host:port"),
+    ],
+)
+def test_a_wrong_tf_config_is_refused_before_tensorflow_sees_it(config, message):
+    with pytest.raises(UserError, match=message.replace("[", r"\[")):
+        from_tf_config({"TF_CONFIG": config})
+
+
+def test_slurm_gives_the_first_tasks_to_the_ps():
+    roles = [from_slurm(2, slurm(rank)) for rank in range(5)]
+    assert [str(role) for role in roles] == ["ps-0", "ps-1", "worker-0", "worker-1", "worker-2"]
+    assert len({role.addresses for role in roles}) == 1
+    hosts = [address.split(":")[0] for addresses in roles[0].addresses.as_dict().values() for address in addresses]
+    assert hosts == ["node08", "node08", "node09", "node09", "big"]
+    other = from_slurm(2, slurm(0, SLURM_JOB_ID="4712"))
+    taken = [address for role in (roles[0], other) for address in role.addresses.ps]
+    assert len(set(taken)) == 4  # two jobs on one node do not meet
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"SLURM_NODEID": "1"}, "--distribution=block"),
+        ({"SLURM_NTASKS": "6"}, "contradicts itself"),
+        ({"SLURM_NTASKS": "x"}, "no number"),
+        ({"SLURM_TASKS_PER_NODE": "5", "SLURM_JOB_NODELIST": "a"}, "leave a worker"),
+    ],
+)
+def test_a_slurm_environment_that_makes_no_sense_is_refused(changed, message):
+    with pytest.raises(UserError, match=message):
+        from_slurm(5 if "leave" in message else 1, slurm(0, **changed))
+
+
+def test_outside_slurm_it_says_what_is_missing():
+    with pytest.raises(UserError, match="SLURM_PROCID is not set: start the tasks with srun"):
+        from_slurm(1, {})
+
+
+@pytest.mark.parametrize(
+    ("short", "nodes"),
+    [
+        ("a", "a"),
+        ("a,b", "a b"),
+        ("n[1-3]", "n1 n2 n3"),
+        ("n[08-11,20]", "n08 n09 n10 n11 n20"),
+        ("gpu-a[1,3]-ib,login", "gpu-a1-ib gpu-a3-ib login"),
+        ("r[1-2]n[0-1]", "r1n0 r1n1 r2n0 r2n1"),
+    ],
+)
+def test_node_lists_expand(short, nodes):
+    assert expand_nodes(short) == nodes.split()
+
+
+def test_task_counts_expand():
+    assert expand_counts("2(x3),1") == [2, 2, 2, 1]
+
+
+def test_an_algorithm_and_its_cluster_must_fit():
+    with pytest.raises(UserError, match="needs at least one worker"):
+        place(PS, [], "worker", 0)
+    with pytest.raises(UserError, match="index of a worker must lie between 0 and 1"):
+        place(PS, WORKERS, "worker", 2)
+
+
+def run_main(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr("sys.argv", ["distsgd", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code, *capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["downpour", "--worker_hosts=h1:1", "--job_name=worker"], "downpour needs a ps: give --ps_hosts"),
+        (["all_reduce", "--ps_hosts=h0:1", "--worker_hosts=h1:1", "--job_name=worker"], "all_reduce has no ps"),
+        (["downpour", "--ps_hosts=h0:1", "--worker_hosts=h1:1"], "which task is this?"),
+        (["downpour", "--ps_hosts=h0:1", "--job_name=ps", "--cluster=slurm"], "exclude each other"),
+        (["downpour", "--ps_hosts=h0:1", "--worker_hosts=h1:1", "--job_name=ps", "--workers=3"], "--workers"),
+        (["downpour", "--cluster", "slurm"], "SLURM_PROCID is not set"),
+        (["downpour", "--print-commands"], "--print-commands needs the addresses"),
+    ],
+)  # fmt: skip
+def test_a_wrong_cluster_is_one_line_and_exit_code_2(arguments, message, monkeypatch, capsys):
+    code, out, err = run_main(monkeypatch, capsys, *arguments)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert message in err
+
+
+def test_the_printed_commands_give_each_machine_its_role(monkeypatch, capsys):
+    hosts = [f"--ps_hosts={','.join(PS)}", "--worker-hosts", ",".join(WORKERS)]
+    code, out, _ = run_main(
+        monkeypatch, capsys, "downpour", *hosts, "--print-commands", "--communication-period", "7",
+        "--model=mlp:hidden=8", "--separate-evaluator",
+    )  # fmt: skip
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[::2] == [
+        "# ps 0, on h0",
+        "# worker 0, on h1",
+        "# worker 1, on h2",
+        "# evaluator 0, on any machine that reaches the others",
+    ]
+    found = []
+    for line in lines[1::2]:
+        assert line.startswith("bash run.sh downpour ")
+        scheme, options = parse_flags(SCHEMES["downpour"], shlex.split(line)[3:])
+        assert (scheme, options.model) == (Downpour(communication_period=7), "mlp:hidden=8")
+        found.append(find_cluster(options).place)
+    assert [str(found_place) for found_place in found] == ["ps-0", "worker-0", "worker-1", "evaluator-0"]
+    assert all(p.separate_evaluator and p.addresses == SECOND.addresses for p in found)
+    assert len(commands(SECOND, ["x"])) == 6
