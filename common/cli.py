@@ -239,7 +239,7 @@ def find_cluster(options: Options) -> Cluster:
     elif options.cluster == "slurm":
         cluster = Cluster.from_slurm(ps=options.ps, **how)
     elif options.cluster == "tf_config" or (options.cluster == "auto" and has_tf_config()):
-        cluster = Cluster.from_tf_config(**how)
+        cluster = Cluster.from_tf_config(separate_evaluator=options.separate_evaluator, **how)
     else:
         return Cluster.local(
             options.workers, ps=options.ps, backend=options.backend, isolation=options.isolation, **how

@@ -136,11 +136,16 @@ class Cluster:
         return cls._placed(here, wait_seconds, towers)
 
     @classmethod
-    def from_tf_config(cls, *, wait_seconds: float = 60.0, towers: int | None = None) -> Cluster:
-        """One task of several machines, as the environment variable TF_CONFIG says."""
+    def from_tf_config(
+        cls, *, separate_evaluator: bool = False, wait_seconds: float = 60.0, towers: int | None = None
+    ) -> Cluster:
+        """One task of several machines, as the environment variable TF_CONFIG says.
+
+        `separate_evaluator` is needed only if there is an evaluator task that TF_CONFIG leaves out of the cluster.
+        """
         from .roles import from_tf_config
 
-        return cls._placed(from_tf_config(), wait_seconds, towers)
+        return cls._placed(from_tf_config(separate_evaluator), wait_seconds, towers)
 
     @classmethod
     def from_slurm(cls, *, ps: int = 1, wait_seconds: float = 60.0, towers: int | None = None) -> Cluster:

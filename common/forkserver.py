@@ -61,6 +61,8 @@ class Server:
                 request = json.loads(message)
                 if request["op"] == "start":
                     self.start(request)
+                elif request["op"] == "stop":
+                    self.kill(signal.SIGTERM)
                 elif request["op"] == "kill":
                     self.kill()
 
@@ -121,11 +123,11 @@ class Server:
             with contextlib.suppress(OSError):  # nobody may be listening any more
                 self.send(event="exit", task=task, status=os.waitstatus_to_exitcode(status))
 
-    def kill(self) -> None:
+    def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
         """End all children now, with whatever they have started."""
         for pid in self.tasks:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
+                os.killpg(pid, how)
 
 
 def run_task(
@@ -162,6 +164,7 @@ def run_task(
         job.test = job.test if test is None else test
         if job.cluster.place is not None:  # nobody holds its port: taken is taken
             os.environ["TF_GRPC_REUSE_PORT"] = "false"
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # the meeting waits for it, and tells the others
         TASKS[job_name](job, addresses, index, report)
         return 0
     except BaseException as error:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 END_SECONDS = 5.0  # for what is left of a run to go away
 LEAVE_SECONDS = 2.0  # for a ps to leave by itself once the result is there
+STOP_SECONDS = 2.0  # for a task to tell the other machines that it was stopped
 LEAVE_FAR_SECONDS = 20.0  # the same where other machines have to hear of it
 CAUSE_SECONDS = 1.0  # a task that only lost its peers waits so long for the real cause to show up
 LOG_LINES = 8
@@ -156,9 +157,7 @@ def launch(job: Job, run_dir: Path, on_event: OnEvent) -> None:
                 job = replace(job, graph_file=Path(scratch) / "worker.graph")
             tasks = {f"{name}-{index}" for name, index in names}
             place = job.cluster.place
-            supervision = Supervision(
-                server, tasks, logs, on_event, leave_seconds=LEAVE_FAR_SECONDS if place else LEAVE_SECONDS
-            )
+            supervision = Supervision(server, tasks, logs, on_event, far=place is not None)
             path = write(job, Path(scratch))
             try:
                 addresses = asdict(place.addresses) if place else None
@@ -197,13 +196,13 @@ def write(job: Job, folder: Path) -> Path:
 class Supervision:
     """Watches the tasks of one run, and decides how it ended."""
 
-    def __init__(self, server: ForkServer, tasks: set[str], logs: Path, on_event: OnEvent, leave_seconds: float):
+    def __init__(self, server: ForkServer, tasks: set[str], logs: Path, on_event: OnEvent, far: bool):
         self.server, self.alive, self.logs, self.on_event = server, tasks, logs, on_event
         self.tasks = frozenset(tasks)  # those that are started here
         self.failure: DistsgdError | None = None
         self.provisional = False  # the failure may be a consequence of one that is not known yet
         self.deadline: float | None = None  # when to stop waiting for the rest
-        self.leave_seconds = leave_seconds  # for the rest to leave by itself once the result is there
+        self.far = far  # there are tasks on other machines, which should hear how this one ended
 
     def run(self) -> None:
         """Until every task has ended, or one has failed."""
@@ -235,7 +234,7 @@ class Supervision:
                 text = f"{task} raised {event.get('kind')}: {first_line(event['message'])}\n{self.log_of(task)}"
             self.fail((kind or TaskFailed)(text), final=not event.get("consequence"))
         elif event["event"] == "result":
-            self.deadline = time.monotonic() + self.leave_seconds
+            self.deadline = time.monotonic() + (LEAVE_FAR_SECONDS if self.far else LEAVE_SECONDS)
 
     def fail(self, failure: DistsgdError, final: bool) -> None:
         """Keep the first failure; one that is only a consequence gives way to its cause."""
@@ -252,13 +251,19 @@ class Supervision:
     def end(self) -> None:
         """Nothing of the run is left when this returns."""
         with contextlib.suppress(DistsgdError, OSError):
+            if self.far and self.alive:
+                self.server.send(op="stop")
+                self._await_exits(STOP_SECONDS)
             if self.alive:
                 self.server.send(op="kill")
-            deadline = time.monotonic() + END_SECONDS
-            while self.alive and time.monotonic() < deadline:
-                event = self.server.receive(max(0.0, deadline - time.monotonic()))
-                if event and event["event"] == "exit":
-                    self.alive.discard(event["task"])
+            self._await_exits(END_SECONDS)
+
+    def _await_exits(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self.alive and time.monotonic() < deadline:
+            event = self.server.receive(max(0.0, deadline - time.monotonic()))
+            if event and event["event"] == "exit":
+                self.alive.discard(event["task"])
 
 
 def first_line(text: str) -> str:

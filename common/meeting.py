@@ -19,6 +19,7 @@ import json
 import os
 import platform
 import re
+import signal
 import socket
 import sys
 import threading
@@ -394,6 +395,13 @@ class Meeting:
             self._conclude(error, self.task)
         self._leave()
 
+    def await_stop(self) -> None:
+        """End this process when it is told to, and say so to the others."""
+        signal.sigwait({signal.SIGTERM})
+        if self.arrived:
+            self.fail(TaskLost(f"the program of {self.named(self.task)} was stopped"))
+        os._exit(128 + signal.SIGTERM)
+
     def await_cause(self) -> None:
         """After a peer was lost: if the reason becomes known, this process ends with it."""
         if self.ended.wait(CAUSE_SECONDS):
@@ -420,6 +428,7 @@ def meeting(job: Job, task: tuple[str, int], report: Report) -> Iterator[Report]
     import tensorflow as tf
 
     mine = Meeting(job, job.cluster.place, task, report)
+    threading.Thread(target=mine.await_stop, daemon=True).start()
     try:
         mine.arrive()
         yield mine.report

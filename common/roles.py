@@ -87,8 +87,11 @@ def _tf_config(environment: Mapping[str, str]) -> dict[str, Any]:
     return config
 
 
-def from_tf_config(environment: Mapping[str, str] = os.environ) -> Place:
-    """The place that TF_CONFIG gives: the chief is worker 0; the evaluator is not part of TensorFlow's cluster."""
+def from_tf_config(separate_evaluator: bool = False, environment: Mapping[str, str] = os.environ) -> Place:
+    """The place that TF_CONFIG gives: the chief is worker 0; the evaluator is not part of TensorFlow's cluster.
+
+    Some systems leave the evaluator out of the cluster that they describe: then `separate_evaluator` has to say it.
+    """
     config = _tf_config(environment)
     cluster, task = config.get("cluster"), config.get("task")
     if not isinstance(cluster, dict) or not isinstance(task, dict):
@@ -120,7 +123,7 @@ def from_tf_config(environment: Mapping[str, str] = os.environ) -> Place:
             raise UserError(f"TF_CONFIG: the cluster has {len(hosts.get('worker', []))} workers. Received: {index}")
         index = int(index) + len(chief)
     workers = chief + hosts.get("worker", [])
-    return place(hosts.get("ps", []), workers, job, int(index), bool(hosts.get("evaluator")))
+    return place(hosts.get("ps", []), workers, job, int(index), separate_evaluator or bool(hosts.get("evaluator")))
 
 
 # Slurm.

@@ -1,14 +1,25 @@
 """One program started once for each task, on several machines: they meet, train, and end together."""
 
+import contextlib
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
 import time
 
+import numpy as np
 import pytest
 
-from distsgd.algorithms import AllReduce, AsyncSGD, Downpour
+from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, SyncSGD
+from distsgd.common import Cluster, train
 from distsgd.common.cluster import Addresses, Place
-from distsgd.common.errors import UserError, WaitTimeout
-from machines import Task, machines_with_servers
+from distsgd.common.errors import Diverged, TaskLost, UserError, WaitTimeout
+from distsgd.common.models import ModelRecipe
+from machines import HERE, Task, machines_with_servers, task_process
+from runs import DIGITS
 
 TOLERANCE = 1e-5
 FOREVER = 10**7
@@ -113,7 +124,7 @@ def test_tasks_that_are_missing_are_named_with_their_addresses(machines, tmp_pat
 def test_bad_input_is_refused_or_ignored_and_the_run_goes_on(machines, tmp_path):
     """Garbage, a task with other hyperparameters, one of another cluster, and a second worker 1; then a replay."""
     cluster = Run(machines, tmp_path)
-    steps = 3000
+    steps = 2000
     good = [cluster.start(AsyncSGD(), "ps", 0, steps=steps), cluster.start(AsyncSGD(), "worker", 0, steps=steps)]
     other = AsyncSGD(learning_rate=0.123)
     different = cluster.start(other, "worker", 1, seed=7, steps=steps)
@@ -145,3 +156,129 @@ def test_bad_input_is_refused_or_ignored_and_the_run_goes_on(machines, tmp_path)
     assert [task.end() for task in good] == [None] * 3
     assert good[1].recorded().error() < TOLERANCE
     assert good[1].result["steps"] == 2 * steps
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped", "unplugged"])
+def test_a_task_that_is_lost_ends_the_run_everywhere_and_is_named(how, machines, tmp_path):
+    """A barrier is the harder case: the others are blocked in it."""
+    if how == "unplugged" and not machines.real:
+        pytest.skip(f"this machine allows no network of its own: {machines.refusal}")
+    cluster = Run(machines, tmp_path)
+    seconds = 10**3 if how == "stopped" else 8  # of waiting; whoever is stopped says so at once
+    tasks = cluster.start_all(SyncSGD(), steps=FOREVER, wait_seconds=seconds)
+    wait_until(cluster.trains)
+    victim = tasks["worker", 1]
+    if how == "killed":
+        os.kill(task_process(tmp_path, "worker-1"), signal.SIGKILL)
+    elif how == "stopped":
+        machines[2].server.send(op="stop")
+    else:
+        machines.plug(2, "down")
+    try:
+        for task in (tasks["ps", 0], tasks["worker", 0]):
+            error = task.end()
+            assert isinstance(error, TaskLost | WaitTimeout), error
+            assert "worker 1" in str(error)
+            assert task.result["exit_code"] in (4, 5)
+        error = victim.end()
+        if how == "unplugged":
+            assert isinstance(error, TaskLost | WaitTimeout), error
+        elif how == "killed":
+            assert "worker-1 was killed by SIGKILL" in str(error)
+    finally:
+        if how == "unplugged":
+            machines.plug(2, "up")
+
+
+def test_a_loss_that_becomes_nan_on_one_machine_ends_the_run_on_all_as_diverged(machines, tmp_path):
+    tasks = Run(machines, tmp_path).start_all(AsyncSGD(learning_rate=1e38), steps=FOREVER)
+    for task in tasks.values():
+        error = task.end()
+        assert isinstance(error, Diverged), error
+        assert "became" in str(error)
+        assert (task.result["outcome"], task.result["exit_code"]) == ("diverged", 3)
+
+
+def test_a_slow_and_lossy_network_changes_nothing_but_the_time(machines, tmp_path):
+    if not machines.real:
+        pytest.skip(f"this machine allows no network of its own: {machines.refusal}")
+    if refusal := machines.netem(1, "delay", "5ms", "2ms", "loss", "1%"):
+        pytest.skip(f"this kernel cannot slow a link down: {refusal}")
+    tasks = Run(machines, tmp_path).start_all(AsyncSGD(), steps=60)
+    assert [task.end() for task in tasks.values()] == [None] * 3
+    assert tasks["worker", 0].recorded().error() < TOLERANCE
+
+
+def test_a_script_that_calls_train_is_started_on_every_machine(machines, tmp_path):
+    cluster = Run(machines, tmp_path, workers=1)
+    results = {}
+
+    def script(machine, job):
+        """The same for both, but for the place, which TF_CONFIG would tell."""
+        HERE.machine = machine
+        model = ModelRecipe.named("softmax", (64,), 10, 0).build()
+        here = Cluster.at(
+            ps_hosts=cluster.addresses.ps, worker_hosts=cluster.addresses.worker, job_name=job, wait_seconds=30
+        )
+        before = [np.copy(w) for w in model.get_weights()]
+        result = train(
+            model, DIGITS.train, AsyncSGD(), cluster=here, steps=20, validation_data=DIGITS.test,
+            run_dir=tmp_path / "run", verbose=False,
+        )  # fmt: skip
+        moved = any(not np.array_equal(a, b) for a, b in zip(before, result.model.get_weights(), strict=True))
+        results[job] = here.evaluates, moved, result.metrics["outcome"], result.run_dir.name
+
+    threads = [
+        threading.Thread(target=script, args=(machine, job), daemon=True)
+        for machine, job in zip(machines, ("ps", "worker"), strict=False)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+    assert results == {
+        "ps": (False, False, "completed", "ps-0"),
+        "worker": (True, True, "completed", "run"),
+    }
+
+
+def test_a_task_whose_port_is_taken_says_so(machines, tmp_path):
+    cluster = Run(machines, tmp_path)
+    port = cluster.addresses.ps[0].rpartition(":")[2]
+    command = [*machines[0].enter, sys.executable, "-c", LISTEN, port]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout
+        assert other.stdout.readline() == "1\n"
+        error = cluster.start(AsyncSGD(), "ps", 0, wait_seconds=5).end()
+        other.communicate()
+    assert isinstance(error, UserError), error
+    assert f"ps 0 cannot listen on the port of {cluster.addresses.ps[0]}: is it taken" in str(error)
+
+
+def test_the_command_line_needs_no_more_than_flags_or_tf_config(tmp_path):
+    """The ps by flags, the chief and the worker by TF_CONFIG: they cannot tell the difference."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        ps, chief, worker = (f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes)
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    cluster = {"chief": [chief], "ps": [ps], "worker": [worker]}
+
+    def start(*flags, task=None):
+        extra = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": task, "index": 0}})} if task else {}
+        command = [sys.executable, "-m", "distsgd.common.cli", "downpour", "--epochs=3", *flags]
+        options = {"cwd": tmp_path, "env": environment | extra, "text": True}
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+
+    flags = [f"--ps_hosts={ps}", f"--worker-hosts={chief},{worker}", "--job_name=ps", "--task-index=0"]
+    programs = [
+        start(task="worker"),
+        start("--json", "--run-dir=chief", task="chief"),
+        start(*flags),
+    ]
+    outputs = [program.communicate(timeout=100) for program in programs]
+    assert [program.returncode for program in programs] == [0, 0, 0], outputs
+    result = json.loads(outputs[1][0].splitlines()[-1])
+    assert (result["outcome"], result["workers"], result["ps"], result["steps"]) == ("completed", 2, 1, 132)
+    assert "ps-0: completed" in outputs[2][0]
+    assert f"port {ps.rpartition(':')[2]}, open to whoever can reach it" in outputs[2][1]
+    assert (tmp_path / "chief" / "model.keras").exists()

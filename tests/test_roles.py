@@ -53,13 +53,13 @@ def test_without_a_word_about_machines_all_tasks_are_here():
 
 
 def test_tf_config_gives_the_same_role_as_flags(monkeypatch):
-    assert from_tf_config(tf_config("worker", 1, ps=PS, worker=WORKERS)) == SECOND
+    assert from_tf_config(environment=tf_config("worker", 1, ps=PS, worker=WORKERS)) == SECOND
     with_chief = {"chief": WORKERS[:1], "ps": PS, "worker": WORKERS[1:]}
-    assert from_tf_config(tf_config("worker", 0, **with_chief)) == SECOND
-    assert from_tf_config(tf_config("worker", "0", **with_chief)) == SECOND  # some write the index as text
-    chief = from_tf_config(tf_config("chief", 0, **with_chief))
+    assert from_tf_config(environment=tf_config("worker", 0, **with_chief)) == SECOND
+    assert from_tf_config(environment=tf_config("worker", "0", **with_chief)) == SECOND  # some write the index as text
+    chief = from_tf_config(environment=tf_config("chief", 0, **with_chief))
     assert (str(chief), chief.evaluates, chief.tasks()) == ("worker-0", True, [("worker", 0), ("evaluator", 0)])
-    assert str(from_tf_config(tf_config("master", 0, master=["m:1"], ps=PS))) == "worker-0"
+    assert str(from_tf_config(environment=tf_config("master", 0, master=["m:1"], ps=PS))) == "worker-0"
     monkeypatch.setenv("TF_CONFIG", tf_config("worker", 1, ps=PS, worker=WORKERS)["TF_CONFIG"])
     assert find_cluster(parse_flags(Downpour, [])[1]).place == SECOND
     assert find_cluster(parse_flags(Downpour, ["--cluster", "local"])[1]) == Cluster.local()
@@ -69,13 +69,16 @@ def test_tf_config_gives_the_same_role_as_flags(monkeypatch):
 
 def test_an_evaluator_of_tf_config_is_never_in_tensorflows_cluster():
     cluster = {"chief": ["c:1"], "ps": ["p:1"], "worker": ["w:1"], "evaluator": ["e:1"]}
-    evaluator = from_tf_config(tf_config("evaluator", 0, **cluster))
+    evaluator = from_tf_config(environment=tf_config("evaluator", 0, **cluster))
     assert evaluator.tasks() == [("evaluator", 0)]
     assert evaluator.evaluates
-    chief = from_tf_config(tf_config("chief", 0, **cluster))
+    chief = from_tf_config(environment=tf_config("chief", 0, **cluster))
     assert (chief.tasks(), chief.evaluates) == ([("worker", 0)], False)
     assert chief.addresses.as_dict() == evaluator.addresses.as_dict() == {"ps": ["p:1"], "worker": ["c:1", "w:1"]}
     assert chief.all_tasks()[-1] == ("evaluator", 0)
+    left_out = {name: hosts for name, hosts in cluster.items() if name != "evaluator"}
+    assert from_tf_config(True, tf_config("chief", 0, **left_out)) == chief
+    assert from_tf_config(False, tf_config("evaluator", 0, **left_out)) == evaluator
 
 
 @pytest.mark.parametrize(
@@ -101,7 +104,7 @@ def test_an_evaluator_of_tf_config_is_never_in_tensorflows_cluster():
 )
 def test_a_wrong_tf_config_is_refused_before_tensorflow_sees_it(config, message):
     with pytest.raises(UserError, match=message.replace("[", r"\[")):
-        from_tf_config({"TF_CONFIG": config})
+        from_tf_config(environment={"TF_CONFIG": config})
 
 
 def test_slurm_gives_the_first_tasks_to_the_ps():
