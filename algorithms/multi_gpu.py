@@ -3,7 +3,8 @@
     each step      tower i    g_i(θ) on its p-th part of the batch
                    θ ← θ − η (1/p) Σ g_i
 
-Reference: the pattern of TensorFlow's `cifar10_multi_gpu_train`; today `tf.distribute.MirroredStrategy`.
+Reference: data parallelism in Krizhevsky, *One weird trick for parallelizing convolutional neural networks*, 2014,
+arXiv:1404.5997; the pattern of TensorFlow's `cifar10_multi_gpu_train`, today `tf.distribute.MirroredStrategy`.
 Departures: towers are the local GPUs in turn, or p logical CPU devices where there are none; the parameters are on the
 first. Batch normalisation sees a tower's part of the batch, and its averages are the mean over the towers.
 Limits: the arithmetic is that of `serial` with the whole batch (without batch normalisation), and of `sync_sgd` with
