@@ -224,6 +224,7 @@ def measure(cell: Cell) -> dict[str, Any]:
             seed=cell.seed,
             run_dir=folder,
         )
+        job.evaluate_later = cell.part == "convergence"
         record, error = run(job, describe(job, cell.dataset, cell.model), verbose=False)
         result = record.finish(error, picture=False)
         if isinstance(error, Interrupted):

@@ -22,6 +22,7 @@ from .errors import DistsgdError, UserError
 from .scheme import Event
 
 FLOAT_BYTES = 4
+NOT_FIGURES = {"event", "task", "when"}  # of an event
 # One event of the trace: what happened on the ps, in order.
 RECORD = ("version", "worker", "staleness", "accepted", "microseconds", "event")
 EVENTS: tuple[Event, ...] = ("exchange", "push", "pull")  # an event is recorded as its position in here
@@ -56,10 +57,10 @@ class RunRecord:
 
     def on_event(self, event: dict[str, Any]) -> None:
         """Take note of one event."""
-        now = time.monotonic() - self.began
+        now = event.get("when", time.monotonic()) - self.began
         kind = event["event"]
         if kind in ("worker", "center"):
-            fields = {k: v for k, v in event.items() if k not in ("event", "task")}
+            fields = {k: v for k, v in event.items() if k not in NOT_FIGURES}
             row = {"kind": kind, "seconds": round(now, 3), **fields}
             self.rows.append(row)
             self.metrics.write(json.dumps(row) + "\n")
@@ -68,7 +69,7 @@ class RunRecord:
         elif kind == "finished":
             self.finished[event["worker"]] = event
         elif kind in ("result", "center"):
-            self.last |= {k: v for k, v in event.items() if k not in ("event", "task")}
+            self.last |= {k: v for k, v in event.items() if k not in NOT_FIGURES}
         elif kind == "first_update" and self.first_update is None:
             self.first_update = now
         elif kind == "network":

@@ -37,6 +37,7 @@ FOLLOW_SECONDS = 0.05  # a look at the ps costs it about a millisecond
 REPORT_SECONDS = 0.1
 EVALUATION_SHARE = 10  # evaluations wait so many times as long as they take: a tenth of one core at most
 EVALUATION_BATCH = 512
+LATER_EVALUATIONS = 60
 END_MILLISECONDS = 500
 END_SECONDS = 5.0
 ROUNDS_PER_CALL = 8  # a call costs some RPCs of its own; unrolling rounds in it doubles the throughput at period 1
@@ -60,6 +61,7 @@ class Job:
     steps: int  # local steps of each worker
     run_dir: Path | None = None
     evaluate_seconds: float = 0.1  # between two evaluations of the center
+    evaluate_later: bool = False  # only keep the path of the center during the run, and evaluate it afterwards
     schedule: Sequence[int] = ()  # threads only: whose round comes next
     graph_file: Path | None = None  # where the evaluator leaves a graph for the workers of this machine
     clip_norm: float | None = None  # gradients are clipped to this norm of the whole vector
@@ -438,6 +440,7 @@ class Evaluator:
             np.cumsum([0, *(steps for steps, _ in self.job.rounds(k))]) for k in range(self.job.cluster.workers)
         ]
         self.vectors = np.array([0, self.job.cluster.workers if self.job.uses_ps else 0], float)  # pushed, pulled
+        self.path: list[tuple[float, dict[str, Any], dict[str, Any]]] = []  # when, figures, center: not evaluated yet
         self._evaluate()  # the first time is slow, and belongs before the training
 
     def follow(self, stopped: Callable[[], bool] = lambda: False) -> None:
@@ -449,34 +452,42 @@ class Evaluator:
         while not stopped():
             finished = bool(self.session.run(ops["finished"]).all())
             if finished:
-                self._finish(self._observe())
+                self._finish(self._observe(last=True))
                 return
             if time.monotonic() >= due:
                 began = time.monotonic()
                 self._observe()
                 now = time.monotonic()
                 cost = min(cost, now - began)
-                due = now + max(job.evaluate_seconds, EVALUATION_SHARE * cost)
+                due = now + (0 if job.evaluate_later else max(job.evaluate_seconds, EVALUATION_SHARE * cost))
             time.sleep(FOLLOW_SECONDS)
 
-    def _observe(self) -> dict[str, Any]:
-        """Read center and record, evaluate, report."""
+    def _observe(self, last: bool = False) -> dict[str, Any]:
+        """Read center and record; evaluate and report, now or at the end."""
         ops = self.graph.ops
         names = [name for name in ("at", "center", "average", "state") if name in ops]
         snapshot = self.session.run({name: ops[name] for name in names})
         self._count(self.session.run(ops["drain"]))
-        metrics = self._evaluate(snapshot)
         total = sum(self.staleness.values())
-        self.metrics = {
+        figures = {
             "version": int(snapshot["at"]),
             "examples": self._examples(),
             **self._bytes(),
             "staleness_mean": sum(t * n for t, n in self.staleness.items()) / max(1, total),
             "staleness_max": max(self.staleness, default=0),
-            **metrics,
         }
-        self.report(event="center", **self.metrics)
+        self.path.append((time.monotonic(), figures, snapshot))
+        if last or not self.job.evaluate_later:
+            self._catch_up()
         return snapshot
+
+    def _catch_up(self) -> None:
+        """Evaluate and report what has been seen, or an even choice if it is much; the last is always among it."""
+        step = -(-len(self.path) // LATER_EVALUATIONS)
+        for when, figures, snapshot in self.path[::-1][::step][::-1]:
+            self.metrics = figures | self._evaluate(snapshot)
+            self.report(event="center", when=when, **self.metrics)
+        self.path.clear()
 
     def _evaluate(self, snapshot: dict[str, Any] | None = None) -> dict[str, float]:
         """Keras' metrics of the center on the test data."""
