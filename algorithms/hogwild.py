@@ -7,7 +7,7 @@ Reference: Niu, Recht, Ré, Wright, *HOGWILD!: A Lock-Free Approach to Paralleli
 arXiv:1106.5730.
 Departures: the paper's setting is a sparse problem (`--dataset sparse`, `--dataset libsvm:path=...`): there a worker
 gathers the coordinates of its batch and scatters its gradient into them, as above. The paper adds to a coordinate
-atomically; TensorFlow's scatter does not: where all examples collide, up to one addition in a thousand was lost
+atomically; TensorFlow's scatter does not: where all examples collide, up to five additions in a thousand were lost
 (tests/test_sparse.py counts them). Any other problem has dense gradients: collisions are everywhere, the paper's
 guarantee does not apply, and the kernel holds the lock of the variable while it writes, so nothing is lost. Nothing
 ever spans read, update and version: recorded versions are approximate.

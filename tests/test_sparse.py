@@ -1,5 +1,6 @@
 """Hogwild's setting: sparse logistic regression, gathered and scattered, with and without the lock."""
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,9 +9,10 @@ import pytest
 
 import reference
 from distsgd.algorithms import AsyncSGD, Hogwild, Serial
-from distsgd.common import Cluster
+from distsgd.common import Cluster, UserError
 from distsgd.common.data import Dataset, load, shard_rows
-from distsgd.common.models import ModelRecipe
+from distsgd.common.models import ModelRecipe, name_for
+from distsgd.common.sparse import sparsity
 from distsgd.common.tasks import plan
 from distsgd.common.training import describe, make_job, run
 from doubles import CountingAsyncSGD, CountingHogwild
@@ -61,7 +63,7 @@ def distance(a, b) -> float:
     return float(np.linalg.norm(a - b) / np.linalg.norm(b))
 
 
-@pytest.mark.parametrize(("backend", "ps"), [("threads", 1), ("processes", 1), ("processes", 3)])
+@pytest.mark.parametrize(("backend", "ps"), [("threads", 1), ("processes", 3)])
 def test_the_locked_twin_replays(backend, ps, warm, tmp_path):
     run = trained(AsyncSGD(learning_rate=1.0), tmp_path, backend=backend, ps=ps)
     assert run.job.sparse
@@ -88,10 +90,9 @@ def disjoint(workers: int, per_worker: int) -> Dataset:
     return Dataset(train, train, classes=2, features=3 * examples)
 
 
-@pytest.mark.parametrize("backend", ["threads", "processes"])
-def test_without_collisions_any_interleaving_of_hogwild_is_serial(backend, warm, tmp_path):
+def test_without_collisions_any_interleaving_of_hogwild_is_serial(warm, tmp_path):
     data = disjoint(4, 16)
-    run = trained(Hogwild(learning_rate=0.5), tmp_path, data, workers=4, steps=64, batch=2, backend=backend)
+    run = trained(Hogwild(learning_rate=0.5), tmp_path, data, workers=4, steps=64, batch=2, backend="processes")
     (indices, values), y = data.train
     by_rows = reference.sparse_logistic_gradient(indices, values, y)
     theta = np.zeros(data.features)
@@ -110,13 +111,79 @@ def lost(run: Trained) -> tuple[float, float]:
     return float((run.center + sums).sum()), float(sums.sum())
 
 
-@pytest.mark.parametrize("backend", ["threads", "processes"])
-def test_no_update_is_lost_under_the_lock(backend, warm, tmp_path):
-    run = trained(CountingAsyncSGD(), tmp_path, backend=backend, workers=4, batch=32)
-    assert lost(run) == (0, 4 * 60 * 32 * 5)
+CERTAIN = load("sparse:examples=8192,features=64,active=16,collisions=1")  # all examples in 32 coordinates
 
 
-@pytest.mark.parametrize("backend", ["threads", "processes"])
-def test_hogwild_loses_next_to_nothing(backend, warm, tmp_path):
-    missing, total = lost(trained(CountingHogwild(), tmp_path, backend=backend, workers=4, batch=32))
+def test_no_update_is_lost_under_the_lock(tmp_path):
+    run = trained(CountingAsyncSGD(), tmp_path, CERTAIN, workers=8, batch=1024, steps=20)
+    assert lost(run) == (0, 8 * 20 * 1024 * 16)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="on one core additions hardly ever meet")
+def test_hogwild_loses_some_updates_where_all_examples_collide(tmp_path):
+    """TensorFlow's scatter takes no lock, and its addition is no atomic one. Seldom, so it is given several chances."""
+    shares = []
+    while len(shares) < 8 and not any(shares):
+        missing, total = lost(trained(CountingHogwild(), tmp_path, CERTAIN, workers=8, batch=1024, steps=40))
+        shares.append(missing / total)
+    assert 0 < max(shares) < 0.1
+
+
+def test_hogwild_loses_next_to_nothing_where_they_seldom_do(warm, tmp_path):
+    run = trained(CountingHogwild(), tmp_path, backend="processes", workers=4, batch=32)
+    missing, total = lost(run)
     assert missing < 0.01 * total
+    bytes_of_entries = 4 * 32 * 5 * run.result["updates"]
+    assert (run.result["bytes_pushed"], run.result["bytes_pulled"]) == (3 * bytes_of_entries, bytes_of_entries)
+
+
+def test_the_collision_rate_is_what_it_was_asked_to_be():
+    few, many = (
+        sparsity(load(f"sparse:examples=2000,features=4096,active=4,{rate}").train[0], 4096)
+        for rate in ("noise=0.5", "collisions=1")
+    )
+    assert few["omega"] == many["omega"] == 4
+    assert few["rho"] < 0.02
+    assert many["rho"] > 0.9
+    assert many["delta"] == pytest.approx(0.5, abs=0.05)  # each example takes 4 of 8
+
+
+def test_sparsity_is_counted_as_the_paper_defines_it():
+    indices = np.array([[0, 1], [1, 2], [3, 3]], np.int32)
+    values = np.array([[1, 1], [1, 1], [1, 0]], np.float32)  # the last row has one coordinate, and padding
+    assert sparsity((indices, values), 5) == {"omega": 2, "delta": pytest.approx(2 / 3), "rho": pytest.approx(2 / 3)}
+
+
+def test_a_libsvm_file_is_read_as_it_is_written(tmp_path):
+    (tmp_path / "a.svm").write_text("+1 1:0.5 3:2\n-1 2:1\n+1\n-1 1:1 2:1 3:1\n")
+    (tmp_path / "b.svm").write_text("-1 5:1.5\n")
+    made = load(f"libsvm:path={tmp_path / 'a.svm'},test={tmp_path / 'b.svm'}")
+    dense = np.zeros((4, 5), np.float32)
+    np.add.at(dense, (np.arange(4)[:, None], made.train[0][0]), made.train[0][1])
+    assert dense.tolist() == [[0.5, 0, 2, 0, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0], [1, 1, 1, 0, 0]]
+    assert made.train[1].tolist() == [1, 0, 1, 0]
+    assert (made.test[0][0].max(), made.test[1].tolist(), made.shape) == (4, [0], (5,))
+    assert set(made.train[0][0][0]) == {0, 2}  # padding repeats a coordinate of the row
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "cannot read"), ("hello world\n", "cannot read"), ("1 1:1\n2 1:1\n3 1:1\n", "needs two labels")],
+)
+def test_a_libsvm_file_that_is_none_is_refused(content, message, tmp_path):
+    if content:
+        (tmp_path / "a.svm").write_text(content)
+    with pytest.raises(UserError, match=message):
+        load(f"libsvm:path={tmp_path / 'a.svm'}")
+
+
+def test_a_sparse_data_set_and_its_model_belong_together():
+    with pytest.raises(UserError, match="needs a file"):
+        load("libsvm")
+    with pytest.raises(UserError, match="a sparse data set needs the model logistic"):
+        name_for("mlp", sparse=True)
+    with pytest.raises(UserError, match="the model logistic needs a sparse data set"):
+        name_for("logistic", sparse=False)
+    assert (name_for(None, sparse=True), name_for(None, sparse=False)) == ("logistic", "mlp")
+    with pytest.raises(UserError, match="features must be at least 4"):
+        load("sparse:features=10,active=8")
