@@ -45,9 +45,9 @@ TUNING_SEED = 1000  # never used for results
 VALIDATION = 0.2  # part of the training data on which learning rates are chosen
 
 PERIODS = 1, 4, 16, 64
-BY_PERIOD = "downpour", "agn", "aeasgd", "aeamsgd", "local_sgd"
+BY_PERIOD = "downpour", "downpour_easy", "agn", "aeasgd", "aeamsgd", "local_sgd"
 MANY_WORKERS = 1, 2, 4, 8, 16, 32
-BY_WORKERS = "downpour", "agn", "dynsgd"
+BY_WORKERS = "downpour", "downpour_easy", "agn", "dynsgd"
 THROUGHPUT_WORKERS = 1, 2, 4, 8
 
 # Values that are tried. An algorithm that is not named here gets RATES for its `learning_rate`.

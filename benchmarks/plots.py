@@ -67,7 +67,7 @@ def panels(names: Sequence[str], title: str, xlabel: str, ylabel: str) -> tuple[
     columns = min(COLUMNS, len(names))
     rows = math.ceil(len(names) / columns)
     figure = Figure(figsize=(max(5.5, 2.4 * columns), 1.0 + 1.75 * rows), layout="constrained")
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat
+    grid = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
     for i, axes in enumerate(grid):
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
@@ -178,7 +178,7 @@ def throughput(outcomes: Sequence[Outcome]) -> Any:
         axes.plot(*zip(*rates[name], strict=True), "o-", color=colour(name), lw=1.8, ms=4)
         axes.set_xscale("log", base=2)
         axes.set_xticks(ticks, [str(tick) for tick in ticks])
-        axes.set_ylim(bottom=0)
+    figure.axes[0].set_ylim(bottom=0)  # shared, and only now is the top known
     return figure
 
 
