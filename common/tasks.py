@@ -447,6 +447,10 @@ class Evaluator:
         """Evaluate now and then until all workers have finished (or `stopped()`), and once more then."""
         ops, job = self.graph.ops, self.job
         wait_for(self.session, ops["await_initialized"], job.cluster.wait_seconds, lambda: "the chief, worker 0")
+        if job.evaluate_later:  # workers may be under way already: the path begins with what they began with
+            center, state = self.graph.initial
+            origin = {"version": 0, "examples": 0, "bytes_pushed": 0, "bytes_pulled": 0}
+            self.path.append((time.monotonic(), origin, {"center": center, "state": state}))
         self._observe()  # where it starts; slow, like every first time
         due, cost = time.monotonic() + job.evaluate_seconds, float("inf")
         while not stopped():
