@@ -161,14 +161,10 @@ def convergence_cells(options: Options) -> Iterator[Cell]:
 
 def throughput_cells(options: Options) -> Iterator[Cell]:
     """Each algorithm, without evaluation, more and more workers."""
-    counts = (2,) if options.quick else THROUGHPUT_WORKERS
-    for workers in counts:
+    for workers in () if options.quick else THROUGHPUT_WORKERS:
         for name in options.algorithms:
-            if not alone(name):
-                gradients = QUICK_GRADIENTS if options.quick else GRADIENTS
-                yield Cell("throughput", name, tuned(name), workers, 0, options.backend, gradients)
-            elif workers == counts[0]:
-                yield Cell("throughput", name, tuned(name), 1, 0, options.backend, GRADIENTS)
+            if not alone(name) or workers == 1:
+                yield Cell("throughput", name, tuned(name), workers, 0, options.backend, GRADIENTS)
 
 
 def sweep_cells(options: Options) -> Iterator[Cell]:

@@ -102,7 +102,7 @@ def curves(x: str, y: str) -> Callable[[Sequence[Outcome]], Any]:
         bands = {name: b for name, runs in groups.items() if (b := band(runs, x, y)) and (x != "bytes" or b[0][-1] > 0)}
         if not bands:
             return None
-        baseline = "serial" if "serial" in bands else "sync_sgd"
+        baseline = "sync_sgd" if "sync_sgd" in bands else "serial"
         grey = f"; grey: {baseline}" if baseline in bands else ""
         seeds = len(next(iter(groups.values())))
         spread = f"; mean and standard deviation of {seeds} seeds" if seeds > 1 else ""
@@ -208,7 +208,7 @@ def sweep(part: str, title: str, xlabel: str, x_of: Callable[[Outcome], int]) ->
             axes.annotate(
                 name, (ticks[-1], y), (ticks[-1] * 1.12, height), color=colour(name), va="center", fontweight="bold"
             )
-        axes.set_xlim(ticks[0] / 1.2, ticks[-1] * 2.1)
+        axes.set_xlim(ticks[0] / 1.2, ticks[-1] * 3)
         axes.set(xlabel=xlabel, ylabel="test accuracy at the end")
         axes.set_title(title, fontsize=11, loc="left")
         axes.grid(alpha=0.25)
