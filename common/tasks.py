@@ -436,9 +436,8 @@ class Evaluator:
         self.test = (self.job.test(),) if callable(self.job.test) else self.job.test
         self.dropped = 0
         self.rounds = [0] * self.job.cluster.workers
-        self.steps_after = [
-            np.cumsum([0, *(steps for steps, _ in self.job.rounds(k))]) for k in range(self.job.cluster.workers)
-        ]
+        self.left = [self.job.rounds(k) for k in range(self.job.cluster.workers)]  # that are not on record yet
+        self.steps = 0
         self.vectors = np.array([0, self.job.cluster.workers if self.job.uses_ps else 0], float)  # pushed, pulled
         self.path: list[tuple[float, dict[str, Any], dict[str, Any]]] = []  # when, figures, center: not evaluated yet
         self._evaluate()  # the first time is slow, and belongs before the training
@@ -511,6 +510,7 @@ class Evaluator:
             event = EVENTS[kind]
             self.vectors += traffic[event]
             self.rounds[worker] += 1
+            self.steps += next(self.left[worker])[0]
             if accepted:
                 self.staleness[int(staleness)] += 1
             elif event != "pull":
@@ -518,8 +518,7 @@ class Evaluator:
 
     def _examples(self) -> int:
         """Examples that went into the recorded rounds."""
-        steps = sum(int(after[n]) for after, n in zip(self.steps_after, self.rounds, strict=True))
-        return self.job.batch_size * steps
+        return self.job.batch_size * self.steps
 
     def _bytes(self) -> dict[str, int]:
         """What has travelled to the center and back so far."""
