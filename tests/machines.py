@@ -173,7 +173,7 @@ class Task:
                 run_dir=self.run_dir,
             )
             log, self.error = run(self.job, describe(self.job, "digits", self.model), verbose=False)
-            self.result = log.finish(self.error)
+            self.result = log.finish(self.error, picture=False)
         except BaseException as error:  # looked at by the test
             self.error = error
 

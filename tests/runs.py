@@ -162,7 +162,7 @@ def record(
     )
     in_process = keras_model if backend == "threads" else None
     log, error = run(job, describe(job, "digits", model), verbose=False, model=in_process)
-    result = log.finish(error)
+    result = log.finish(error, picture=False)
     if error is not None:
         raise error
     with np.load(run_dir / "trace.npz") as file:

@@ -75,14 +75,14 @@ def test_it_trains_digits_and_keeps_shapes_and_type(name, tmp_path):
         DIGITS.train,
         scheme,
         cluster=Cluster.local(workers=1 if isinstance(scheme.gate, Alone) else 2, backend="threads"),
-        epochs=15,
+        epochs=20,
         validation_data=DIGITS.test,
         run_dir=tmp_path / "run",
         verbose=False,
     )
     assert [w.shape for w in model.get_weights()] == shapes
     assert {w.dtype.name for w in model.get_weights()} == {"float32"}
-    assert result.metrics["test_accuracy"] > 0.85
+    assert result.metrics["test_accuracy"] > 0.9
 
 
 def test_the_list_command_shows_all(capsys):

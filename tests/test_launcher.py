@@ -49,7 +49,7 @@ class Background:
 
     def _run(self):
         log, self.error = run(self.job, describe(self.job, "digits", "mlp"), verbose=False)
-        self.result = log.finish(self.error)
+        self.result = log.finish(self.error, picture=False)
 
     def metrics(self):
         path = self.run_dir / "metrics.jsonl"

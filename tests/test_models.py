@@ -36,7 +36,12 @@ def test_the_gradient_is_that_of_keras_with_regularization_and_sample_weights():
     np.testing.assert_allclose(gradient, np.concatenate([np.ravel(p) for p in parts]), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", MODELS)
+def test_the_logistic_model_takes_indices_and_values():
+    batch = np.zeros((2, 5), "i"), np.ones((2, 5), "f")
+    assert ModelRecipe.named("logistic", (64,), 2, 0).build()(batch).shape == (2, 1)
+
+
+@pytest.mark.parametrize("name", sorted(set(MODELS) - {"logistic"}))
 @pytest.mark.parametrize("shape", [(64,), (8, 8, 1)])
 def test_named_models_take_vectors_and_images(name, shape):
     assert ModelRecipe.named(name, shape, 10, 0).build()(np.zeros((2, *shape), "f")).shape == (2, 10)

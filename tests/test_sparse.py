@@ -42,7 +42,7 @@ def trained(scheme, tmp_path, data: Dataset = DATA, *, workers=3, ps=1, backend=
     job = make_job(scheme, recipe, data.train, data.test, cluster, **options)
     model = recipe.build() if backend == "threads" else None
     log, error = run(job, describe(job, "sparse", "logistic"), verbose=False, model=model)
-    result = log.finish(error)
+    result = log.finish(error, picture=False)
     if error is not None:
         raise error
     with np.load(folder / "trace.npz") as trace, np.load(folder / "center.npz") as center:

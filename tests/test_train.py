@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from distsgd.algorithms import AEASGD, AsyncSGD, Downpour, DownpourEasy, Hogwild, Serial, SyncSGD
+from distsgd.algorithms import AsyncSGD, Downpour, DownpourEasy, Serial, SyncSGD
 from distsgd.common import Cluster, UserError, train
 from runs import DIGITS
 
@@ -156,26 +156,6 @@ def test_models_with_several_inputs_take_nested_arrays(warm, tmp_path):
     )
     assert result.metrics["test_loss"] < 0.05
     assert result.metrics["test_accuracy"] is None
-
-
-@pytest.mark.parametrize(
-    "scheme",
-    [Serial(), AsyncSGD(), Hogwild(), Downpour(), DownpourEasy(), SyncSGD(), AEASGD()],
-    ids=lambda s: s.name,
-)
-def test_every_algorithm_trains_digits_with_its_defaults(scheme, warm, tmp_path):
-    from distsgd.common.models import ModelRecipe
-
-    result = train(
-        ModelRecipe.named("mlp", (64,), 10, 0).build(),
-        DIGITS.train,
-        scheme,
-        epochs=20,
-        validation_data=DIGITS.test,
-        run_dir=tmp_path / "run",
-        verbose=False,
-    )
-    assert result.metrics["test_accuracy"] >= 0.95
 
 
 def test_the_run_directory_holds_the_record(warm, tmp_path):
