@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from distsgd.algorithms import SCHEMES
+from distsgd.common import cli
 
 
 def distsgd(*arguments, cwd=None, timeout=60):
@@ -88,13 +89,26 @@ def test_help_shows_the_algorithms_own_flags_and_the_common_ones_with_defaults()
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_bad_input_is_one_clear_line_with_exit_code_2_and_nothing_started(arguments, message, tmp_path):
-    done = distsgd(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert done.stdout == ""
+def test_bad_input_is_one_clear_line_with_exit_code_2_and_nothing_started(
+    arguments, message, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["distsgd", *arguments])
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    shown = capsys.readouterr()
+    assert stopped.value.code == 2
+    assert message in shown.err
+    assert len(shown.err.strip().splitlines()) == 1
+    assert shown.out == ""
     assert not (tmp_path / "runs").exists()
+
+
+def test_bad_input_has_exit_code_2_in_a_process_of_its_own_too(tmp_path):
+    done = distsgd("downpuor", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Did you mean downpour" in done.stderr
 
 
 def test_a_flag_that_does_not_exist_is_refused_without_a_traceback(tmp_path):
