@@ -17,11 +17,17 @@ from typing import Annotated, Any, Literal, NoReturn, cast
 from .cluster import Backend, Cluster, Isolation, JobName
 from .errors import DistsgdError, Interrupted, UserError
 from .imports import import_schemes, split_imports
+from .recovery import Recovery
 from .schedules import Shape, shaped
 from .scheme import Scheme
 from .spec import nearest, parse
 
-MEASUREMENTS = {"benchmark": "convergence", "throughput": "throughput", "collisions": "collisions"}  # command: module
+MEASUREMENTS = {
+    "benchmark": "convergence",
+    "throughput": "throughput",
+    "collisions": "collisions",
+    "soak": "soak",
+}  # command: module
 Discovery = Literal["auto", "local", "tf_config", "slurm"]
 
 
@@ -79,6 +85,26 @@ class Options:
     """Where the task learns its role: flags, then TF_CONFIG, else all tasks are here; slurm has to be asked for."""
     print_commands: bool = False
     """Print the command line of each machine, and start nothing."""
+    stop_at_version: int | None = None
+    """End the run after so many updates of the center."""
+    stop_at_accuracy: float | None = None
+    """End the run when the center has this accuracy on the test data."""
+    tensorboard: bool = False
+    """Write summaries of the center for TensorBoard to tb/ in the run directory."""
+    checkpoint_steps: int | None = None
+    """Updates of the center between two checkpoints."""
+    checkpoint_seconds: float | None = None
+    """Seconds between two checkpoints; 60 if nothing is said, 10 with --max-restarts."""
+    keep_checkpoints: int = 3
+    """The last so many checkpoints are kept. The same command with the same --run-dir goes on from the newest."""
+    resume: Path | None = None
+    """Go on from the newest checkpoint of another run directory."""
+    max_restarts: int = 0
+    """Start killed tasks again, so many times in all."""
+    min_workers: int | None = None
+    """Go on with so many workers if the others do not come back; all are needed if not given."""
+    on_nan: Literal["stop", "drop"] = "stop"
+    """A message that is not finite never reaches the center. Then stop, or go on without it."""
     json: bool = False
     """Print the result as one line of JSON, the last of standard output."""
 
@@ -144,6 +170,7 @@ def overview() -> int:
         ("list", "the catalogue"),
         ("test", "the test suite (arguments go to pytest)"),
         ("benchmark", "every algorithm on the same task: plots and tables (--quick: three minutes)"),
+        ("soak", "runs whose tasks are killed and stopped at random: --minutes 5 --seed 1"),
         ("throughput", "steps per second: single process, ParameterServerStrategy and the back ends here"),
         ("collisions", "hogwild on sparse data, with and without a lock"),
     ):
@@ -322,6 +349,8 @@ def parse_flags(scheme_type: type[Scheme], arguments: list[str]) -> tuple[Scheme
 
 def run_command(scheme: Scheme, options: Options) -> int:
     """Run an algorithm as the options say; shows the result, returns the exit code."""
+    import dataclasses
+
     from rich.console import Console
 
     from . import data, models
@@ -350,6 +379,10 @@ def run_command(scheme: Scheme, options: Options) -> int:
         clip_norm=options.clip_norm,
         l2=options.l2,
         ema_decay=options.ema_decay,
+        stop_at_version=options.stop_at_version,
+        stop_at_accuracy=options.stop_at_accuracy,
+        tensorboard=options.tensorboard,
+        recovery=Recovery(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Recovery)}),
     )
     job.scheme = shaped(job.scheme, options.lr_schedule, job.steps)
     config = describe(job, options.dataset, model)

@@ -38,6 +38,7 @@ class Server:
         self.channel = channel
         self.tasks: dict[int, str] = {}  # pid -> task
         self.reserved: list[socket.socket] = []  # the ports of the present run
+        self.run: tuple[Any, ...] = ()  # what a task of the present run is made of
 
     def send(self, **event: Any) -> None:
         """One event to the launcher."""
@@ -62,9 +63,11 @@ class Server:
                 if request["op"] == "start":
                     self.start(request)
                 elif request["op"] == "stop":
-                    self.kill(signal.SIGTERM)
+                    self.kill(how=signal.SIGTERM)
+                elif request["op"] == "restart":
+                    self.fork([tuple(task) for task in request["tasks"]])
                 elif request["op"] == "kill":
-                    self.kill()
+                    self.kill(request.get("task"))
 
     def start(self, request: dict[str, Any]) -> None:
         """Fork the tasks of a run; the data in the job file is read once and shared by all of them."""
@@ -73,7 +76,12 @@ class Server:
         os.unlink(request["job"])  # large, and not needed any more
         names = [tuple(task) for task in request["tasks"]]
         addresses = Addresses(**request["addresses"]) if request["addresses"] else self.reserve(names)
+        self.run = (train, test, blob), addresses, Path(request["logs"])
         gc.freeze()  # what exists now stays shared with the children
+        self.fork(names)
+
+    def fork(self, names: list[tuple[str, int]]) -> None:
+        """Start tasks of the present run, for the first time or again."""
         threads = len(os.listdir("/proc/self/task"))
         if threads != 1:
             message = f"{threads} threads before the fork, where only one is safe"
@@ -82,12 +90,15 @@ class Server:
         for job_name, index in names:
             pid = os.fork()
             if pid == 0:
-                self.become(job_name, index, (train, test, blob), addresses, Path(request["logs"]))
+                self.become(job_name, index, *self.run)
             self.tasks[pid] = f"{job_name}-{index}"
         self.send(event="started", pids={task: pid for pid, task in self.tasks.items()})
 
     def reserve(self, names: list[tuple[str, int]]) -> Addresses:
         """A free port for each task that listens, held until the run ends so that nobody else is given it."""
+        for holder in self.reserved:  # of the run before
+            holder.close()
+        self.reserved.clear()
         hosts: dict[str, list[str]] = {"ps": [], "worker": []}
         for job_name, _ in names:
             if job_name in hosts:
@@ -116,16 +127,12 @@ class Server:
             if pid == 0:
                 return
             task = self.tasks.pop(pid)
-            if not self.tasks:
-                for holder in self.reserved:
-                    holder.close()
-                self.reserved.clear()
             with contextlib.suppress(OSError):  # nobody may be listening any more
                 self.send(event="exit", task=task, status=os.waitstatus_to_exitcode(status))
 
-    def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
-        """End all children now, with whatever they have started."""
-        for pid in self.tasks:
+    def kill(self, only: str | None = None, how: signal.Signals = signal.SIGKILL) -> None:
+        """End all children now, or one task, with whatever they have started."""
+        for pid in [pid for pid, task in self.tasks.items() if only in (None, task)]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, how)
 
@@ -168,15 +175,15 @@ def run_task(
         TASKS[job_name](job, addresses, index, report)
         return 0
     except BaseException as error:
-        import tensorflow as tf
+        from .recovery import is_absence, is_refusal
 
         traceback.print_exc()
-        peer_lost = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+        peer_lost = not isinstance(error, DistsgdError) and (is_absence(error) or is_refusal(error))
         report(
             event="error",
             kind=type(error).__name__,
             message=(str(error) or type(error).__name__)[:2000],
-            consequence=isinstance(error, peer_lost),  # of another task's end, most likely
+            consequence=peer_lost,  # of another task's end, most likely
         )
         return error.exit_code if isinstance(error, DistsgdError) else 1
 

@@ -42,6 +42,16 @@ class Gate:
         """Read some coordinates of the center; only schemes for sparse problems need it."""
         raise NotImplementedError(f"{type(self).__name__} reads the whole center")
 
+    def rejoin(self, ps: ParameterServer, seat: Seat) -> Any:
+        """Under the lock: a worker takes its seat. True if its last message still waits for others there."""
+        import tensorflow as tf
+
+        return tf.constant(False)
+
+    def recall(self, ps: ParameterServer) -> list[Any]:
+        """Operations that wake whoever waits: the state has been restored."""
+        return []
+
     def share_state(self, ps: ParameterServer, seat: Seat, state: Any) -> Any:
         """Let the evaluator see the worker's non-trainable state [S]; returns what the worker goes on with."""
         ps.store_state(seat, state)
@@ -60,7 +70,7 @@ class Async(Gate):
     def exchange(self, ps: ParameterServer, seat: Seat, message: Any) -> Any:
         """Lock; staleness; update; version + 1; read the reply; unlock."""
         parts = ps.receive(message)
-        with ps.lock(after=parts):
+        with ps.event(seat, parts):
             replies = _fold(ps, seat, parts)
             ps.note_pull(seat)
         return ps.concat(replies)
@@ -68,7 +78,7 @@ class Async(Gate):
     def push(self, ps: ParameterServer, seat: Seat, message: Any) -> None:
         """The same without the reply."""
         parts = ps.receive(message)
-        with ps.lock(after=parts):
+        with ps.event(seat, parts):
             _fold(ps, seat, parts, "push")
 
     def gather(self, ps: ParameterServer, seat: Seat, indices: Any) -> Any:
@@ -83,14 +93,14 @@ class Unlocked(Gate):
     def exchange(self, ps: ParameterServer, seat: Seat, message: Any) -> Any:
         """Update in place and read, with nothing to keep others out."""
         with self._arrived(ps, message) as parts:
-            replies = _fold(ps, seat, parts)
+            replies = _fold(ps, seat, parts, locked=False)
             ps.note_pull(seat)
         return ps.concat(replies)
 
     def push(self, ps: ParameterServer, seat: Seat, message: Any) -> None:
         """Update in place."""
         with self._arrived(ps, message) as parts:
-            _fold(ps, seat, parts, "push")
+            _fold(ps, seat, parts, "push", locked=False)
 
     def gather(self, ps: ParameterServer, seat: Seat, indices: Any) -> Any:
         """Read, whatever others are writing."""
@@ -106,13 +116,17 @@ class Unlocked(Gate):
             yield parts
 
 
-def _fold(ps: ParameterServer, seat: Seat, parts: list[Any], event: Event = "exchange") -> list[Any]:
-    """The event of an asynchronous scheme: every slice updated, the event recorded, the version counted."""
+def _fold(
+    ps: ParameterServer, seat: Seat, parts: list[Any], event: Event = "exchange", locked: bool = True
+) -> list[Any]:
+    """The event of an asynchronous scheme: recorded, every slice updated, the version counted."""
+    import tensorflow as tf
+
     version = ps.read_version()
     staleness = ps.staleness(version, seat)
-    replies = ps.update(parts, staleness, version, seat)
-    ps.record(version, seat, staleness, accepted=True, event=event)
-    ps.count_updates(1)
+    with tf.control_dependencies([ps.record(version, seat, staleness, accepted=True, event=event, folding=locked)]):
+        replies = ps.update(parts, staleness, version, seat)
+        ps.count_updates(1)
     return replies
 
 
@@ -155,7 +169,7 @@ class Barrier(Gate):
         import tensorflow as tf
 
         parts = ps.receive(message)
-        with ps.lock(after=parts) as arrival:
+        with ps.event(seat, parts) as arrival:
             self._arrive(ps, seat, parts)
         with tf.control_dependencies([arrival.released]), tf.device(ps.devices[0]):
             token = seat.tokens.dequeue()
@@ -169,7 +183,6 @@ class Barrier(Gate):
         """Under the lock: add a fresh message to the sums; if it is the last one needed, fold."""
         import tensorflow as tf
 
-        needed = ps.num_workers - self.backup_workers
         with tf.device(ps.devices[0]):
             version = ps.read_version()
             staleness = ps.staleness(version, seat)
@@ -178,29 +191,48 @@ class Barrier(Gate):
                 # Every round of a worker costs at least one version, so before the last version all workers are
                 # still there to fill a set; after it nobody waits.
                 fresh &= version < ps.last_version
-            tf.raw_ops.ResourceScatterUpdate(resource=ps.arrived.handle, indices=seat.index, updates=fresh)
-            complete = fresh & tf.equal(tf.reduce_sum(tf.cast(ps.arrived, tf.int32)), needed)
-            ps.record(version, seat, staleness, accepted=fresh)
+            with tf.control_dependencies([ps.record(version, seat, staleness, accepted=fresh, folding=True)]):
+                arrived = tf.raw_ops.ResourceScatterUpdate(
+                    resource=ps.arrived.handle, indices=seat.index, updates=fresh
+                )
+
+        def arrive_at(part: Any, u: Any) -> Any:
+            if self.backup_workers:
+                u = tf.where(fresh, u, tf.zeros_like(u))
+            return part.inbox.assign_add(u)
+
+        with tf.control_dependencies([arrived]):
+            inboxes = ps.each_slice(arrive_at, parts)
+        with tf.control_dependencies(inboxes):
+            self._close_set(ps, fresh, version)
+        if self.backup_workers:
+            with tf.device(ps.devices[0]):
+                late = tf.cast(~fresh, tf.int32)
+                seat.tokens.enqueue_many([tf.ones([late], tf.bool)])
+
+    def _close_set(self, ps: ParameterServer, possible: Any, version: Any) -> None:
+        """Under the lock: if all that are needed have arrived, fold the mean of their messages and let all go."""
+        import tensorflow as tf
+
+        with tf.device(ps.devices[0]):
+            arrived, active = ps.arrived.read_value(), ps.active.read_value()
+            needed = tf.maximum(ps.count(active) - self.backup_workers, 1)
+            complete = possible & (ps.count(arrived & active) >= needed)
+            waiting = tf.cast(arrived, tf.int32)
+            messages = tf.cast(ps.count(arrived), tf.float32)
 
         def fold(part: Any) -> None:
-            reply = ps.merge(part, part.inbox / needed, tf.constant(0.0), version)
+            reply = ps.merge(part, part.inbox / messages, tf.constant(0.0), version)
             if reply is part.center and not self.backup_workers:
                 part.reply = part.center  # nobody can change it before everybody has read it: no copy needed
             else:
                 part.reply.assign(reply)
             part.inbox.assign(tf.zeros_like(part.inbox))
 
-        def arrive_at(part: Any, u: Any) -> Any:
-            if self.backup_workers:
-                u = tf.where(fresh, u, tf.zeros_like(u))
-            part.inbox.assign_add(u)
-            return when(complete, lambda: fold(part))
-
-        folded = ps.each_slice(arrive_at, parts)
+        folded = ps.each_slice(lambda part, _: when(complete, lambda: fold(part)))
 
         def release() -> None:
-            waiting = tf.cast(ps.arrived.read_value(), tf.int32)
-            with tf.control_dependencies([ps.count_updates(1), waiting]):
+            with tf.control_dependencies([ps.count_updates(1)]):
                 cleared = ps.arrived.assign(tf.zeros([ps.num_workers], tf.bool))
             with tf.control_dependencies([cleared]):  # a released worker must see the new version
                 for k, tokens in enumerate(ps.tokens):
@@ -210,9 +242,47 @@ class Barrier(Gate):
         # nothing else orders the two.
         with tf.control_dependencies(folded), tf.device(ps.devices[0]):
             when(complete, release)
-            if self.backup_workers:
-                late = tf.cast(~fresh, tf.int32)
-                seat.tokens.enqueue_many([tf.ones([late], tf.bool)])
+
+    def rejoin(self, ps: ParameterServer, seat: Seat) -> Any:
+        """Tokens for whoever sat here before are void. True if its message is in a set that is not complete."""
+        import tensorflow as tf
+
+        void = seat.tokens.dequeue_many(seat.tokens.size())
+        with tf.control_dependencies([void]):
+            return ps.arrived.read_value()[seat.index]
+
+    def recall(self, ps: ParameterServer) -> list[Any]:
+        """A token for everybody; whoever goes on is refused, and joins again."""
+        return [tokens.enqueue(True) for tokens in ps.tokens]
+
+    def expel(self, ps: ParameterServer, seat: Seat) -> Any:
+        """The worker in that seat has waited long enough: go on without the absent, if enough are left.
+
+        Returns who was expelled, [W] booleans; they are back when they join again.
+        """
+        import tensorflow as tf
+
+        with ps.exclusive(), tf.device(ps.devices[0]):
+            arrived, active = ps.arrived.read_value(), ps.active.read_value()
+            expelled = active & ~arrived & arrived[seat.index]
+            enough = ps.count(active & ~expelled) >= ps.min_workers
+            return self._go_on_without(ps, expelled & enough)
+
+    def leave(self, ps: ParameterServer, seat: Seat) -> Any:
+        """The worker in that seat has done all its rounds: nobody waits for it any more."""
+        import tensorflow as tf
+
+        with ps.exclusive(), tf.device(ps.devices[0]):
+            return self._go_on_without(ps, ps.only(seat))
+
+    def _go_on_without(self, ps: ParameterServer, expelled: Any) -> Any:
+        import tensorflow as tf
+
+        with tf.device(ps.devices[0]):
+            gone = [ps.active.assign(ps.active & ~expelled), ps.revoke(expelled)]
+            with tf.control_dependencies(gone):
+                self._close_set(ps, tf.constant(True), ps.read_version())
+            return tf.identity(expelled)
 
 
 def when(condition: Any, action: Callable[[], None]) -> Any:
@@ -276,6 +346,14 @@ class AllReduce(Barrier):
                     ps.record(ps.read_version(), replace(seat, index=k), 0, accepted=True)
                 ps.count_updates(1)
         return mean
+
+    def rejoin(self, ps: ParameterServer, seat: Seat) -> Any:
+        """As at a barrier for threads; nobody waits on the center elsewhere."""
+        return super().rejoin(ps, seat) if ps.in_process else Gate.rejoin(self, ps, seat)
+
+    def recall(self, ps: ParameterServer) -> list[Any]:
+        """Threads wait for tokens."""
+        return super().recall(ps) if ps.in_process else []
 
     def share_state(self, ps: ParameterServer, seat: Seat, state: Any) -> Any:
         """The mean over the workers; nobody but worker 0 may touch its variables in the middle of a reduction."""

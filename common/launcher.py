@@ -155,9 +155,8 @@ def launch(job: Job, run_dir: Path, on_event: OnEvent) -> None:
             names = task_names(job)
             if ("evaluator", 0) in names:
                 job = replace(job, graph_file=Path(scratch) / "worker.graph")
-            tasks = {f"{name}-{index}" for name, index in names}
             place = job.cluster.place
-            supervision = Supervision(server, tasks, logs, on_event, far=place is not None)
+            supervision = Supervision(server, job, names, logs, on_event)
             path = write(job, Path(scratch))
             try:
                 addresses = asdict(place.addresses) if place else None
@@ -196,13 +195,19 @@ def write(job: Job, folder: Path) -> Path:
 class Supervision:
     """Watches the tasks of one run, and decides how it ended."""
 
-    def __init__(self, server: ForkServer, tasks: set[str], logs: Path, on_event: OnEvent, far: bool):
-        self.server, self.alive, self.logs, self.on_event = server, tasks, logs, on_event
-        self.tasks = frozenset(tasks)  # those that are started here
+    def __init__(self, server: ForkServer, job: Job, names: list[tuple[str, int]], logs: Path, on_event: OnEvent):
+        self.server, self.job, self.logs, self.on_event = server, job, logs, on_event
+        self.names = {f"{name}-{index}": (name, index) for name, index in names}
+        self.alive = set(self.names)
+        self.tasks = frozenset(self.names)  # those that are started here
+        self.restarts_left = job.recovery.max_restarts
+        self.done = False  # the result is there
         self.failure: DistsgdError | None = None
         self.provisional = False  # the failure may be a consequence of one that is not known yet
         self.deadline: float | None = None  # when to stop waiting for the rest
-        self.far = far  # there are tasks on other machines, which should hear how this one ended
+        self.far = (
+            job.cluster.place is not None
+        )  # there are tasks on other machines, which should hear how this one ended
 
     def run(self) -> None:
         """Until every task has ended, or one has failed."""
@@ -224,6 +229,8 @@ class Supervision:
             status = event["status"]
             if status < 0:
                 name = signal.Signals(-status).name
+                if self.restart(str(task), name) or self.is_dispensable(str(task), name):
+                    return
                 self.fail(TaskLost(f"{task} was killed by {name}. {self.log_of(task)}"), final=True)
             elif status:
                 self.fail(TaskFailed(f"{task} ended with code {status}. {self.log_of(task)}"), final=True)
@@ -233,8 +240,34 @@ class Supervision:
             if kind is None:
                 text = f"{task} raised {event.get('kind')}: {first_line(event['message'])}\n{self.log_of(task)}"
             self.fail((kind or TaskFailed)(text), final=not event.get("consequence"))
+        elif event["event"] == "silent" and self.restarts_left:
+            self.server.send(op="kill", task=f"worker-{event['worker']}")  # and then started again
         elif event["event"] == "result":
+            self.done = True
             self.deadline = time.monotonic() + (LEAVE_FAR_SECONDS if self.far else LEAVE_SECONDS)
+
+    def restart(self, task: str, reason: str) -> bool:
+        """Start a dead task again, if there are restarts left and its state is somewhere else or in a checkpoint."""
+        job_name, index = self.names[task]
+        ring = not (self.job.uses_ps or self.job.alone)
+        if self.done or self.failure or not self.restarts_left or job_name == "threads" or ring:
+            return False
+        self.restarts_left -= 1
+        self.alive.add(task)
+        self.server.send(op="restart", tasks=[(job_name, index)])
+        self.on_event({"event": "restarted", "task": task, "reason": reason, "left": self.restarts_left})
+        return True
+
+    def is_dispensable(self, task: str, reason: str) -> bool:
+        """True if the run can do without a worker that has died."""
+        wanted = self.job.recovery.min_workers
+        left = sum(self.names[other][0] == "worker" for other in self.alive)
+        if self.done or self.failure or wanted is None or not task.startswith("worker-") or task == "worker-0":
+            return False
+        if left < wanted or not self.job.uses_ps:
+            return False
+        self.on_event({"event": "abandoned", "task": task, "reason": reason})
+        return True
 
     def fail(self, failure: DistsgdError, final: bool) -> None:
         """Keep the first failure; one that is only a consequence gives way to its cause."""

@@ -5,6 +5,7 @@ runs/<algorithm>/<time>-<id>/
     metrics.jsonl   a line for each report of a worker ("worker") and each evaluation of the center ("center")
     result.json     how it ended; written after a failure too
     plot.png        loss and accuracy over time
+    checkpoints/    what the run can be resumed from; events.bin: the record so far
     trace.npz       every event on the parameter server, in order
     center.npz      the center as one flat vector; model.keras: the same as a Keras model
     logs/           what each task printed
@@ -12,20 +13,26 @@ runs/<algorithm>/<time>-<id>/
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 import uuid
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from . import checkpoint
 from .errors import DistsgdError, UserError
 from .scheme import Event
 
 FLOAT_BYTES = 4
 NOT_FIGURES = {"event", "task", "when"}  # of an event
+# What must be the same when a run goes on from its checkpoints.
+RESUMED = ("algorithm", "hyperparameters", "workers", "dataset", "model", "batch_size", "ema_decay", "seed")
 # One event of the trace: what happened on the ps, in order.
 RECORD = ("version", "worker", "staleness", "accepted", "microseconds", "event")
-EVENTS: tuple[Event, ...] = ("exchange", "push", "pull")  # an event is recorded as its position in here
+# An event is recorded as its position in here. A worker that takes its seat again starts anew from the center: "join".
+EVENTS: tuple[Event | Literal["join"], ...] = ("exchange", "push", "pull", "join")
 
 
 def new_run_dir(algorithm: str, root: Path = Path("runs")) -> Path:
@@ -46,17 +53,48 @@ class RunRecord:
         self.last: dict[str, Any] = {}
         self.first_update: float | None = None
         self.network: str | None = None
+        self.stopped: str | None = None
+        self.faults = Faults()
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
-            if (run_dir / "result.json").exists():
-                raise UserError(f"the run directory already holds a run: choose another. Received: {run_dir}")
+            if checkpoint.found(run_dir):
+                self._go_on()
+            elif (run_dir / "result.json").exists():
+                raise UserError(
+                    f"the run directory already holds a run without checkpoints: choose another. Received: {run_dir}"
+                )
             (run_dir / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-            self.metrics = (run_dir / "metrics.jsonl").open("w", buffering=1)  # a line at a time, to be followed
+            self.metrics = (run_dir / "metrics.jsonl").open("a", buffering=1)  # a line at a time, to be followed
         except OSError as error:
             raise UserError(f"cannot write the run directory {run_dir}: {error.strerror}") from None
 
+    def _go_on(self) -> None:
+        """The run is resumed: its metrics go on, if it is the same run."""
+        before = json.loads((self.run_dir / "config.json").read_text())
+        wanted = json.loads(json.dumps(self.config))
+        for name in RESUMED:
+            if before.get(name) != wanted.get(name):
+                raise UserError(
+                    f"{self.run_dir} holds checkpoints of a run with {name}={before.get(name)!r}: go on with the same, "
+                    f"or choose another run directory. Received: {name}={wanted.get(name)!r}"
+                )
+        if (self.run_dir / "result.json").exists():
+            done = json.loads((self.run_dir / "result.json").read_text())["outcome"] == "completed"
+            if done and self.config["steps_per_worker"] <= before["steps_per_worker"]:
+                raise UserError(
+                    f"the run in {self.run_dir} is complete: ask for more steps, or choose another run directory. "
+                    f"Received: {self.config['steps_per_worker']} steps of each worker"
+                )
+            (self.run_dir / "result.json").unlink()
+        with contextlib.suppress(OSError):
+            for line in (self.run_dir / "metrics.jsonl").read_text().splitlines():
+                with contextlib.suppress(ValueError):  # the last line of a run that was killed
+                    self.rows.append(json.loads(line))
+        self.began -= max((row["seconds"] for row in self.rows), default=0)
+
     def on_event(self, event: dict[str, Any]) -> None:
         """Take note of one event."""
+        self.faults.on_event(event)
         now = event.get("when", time.monotonic()) - self.began
         kind = event["event"]
         if kind in ("worker", "center"):
@@ -72,6 +110,8 @@ class RunRecord:
             self.last |= {k: v for k, v in event.items() if k not in NOT_FIGURES}
         elif kind == "first_update" and self.first_update is None:
             self.first_update = now
+        elif kind == "stopped":
+            self.stopped = event["reason"]
         elif kind == "network":
             self.network = event["state"]
 
@@ -130,8 +170,64 @@ class RunRecord:
             "bytes_pushed": last.get("bytes_pushed", 0),
             "bytes_pulled": last.get("bytes_pulled", 0),
             "dropped": last.get("dropped", 0),
+            "stopped_by": self.stopped,
+            "recovery": self.faults.summary(),
             "network": self.network,
             "run_dir": str(self.run_dir),
+        }
+
+
+class Faults:
+    """What went wrong in a run and was survived."""
+
+    def __init__(self):
+        self.restarts: Counter[str] = Counter()
+        self.restored: list[dict[str, int]] = []
+        self.resumed: int | None = None
+        self.lost_rounds = self.checkpoints = 0
+        self.version = 0
+        self.refused: Counter[str] = Counter()
+        self.expelled: list[int] = []
+        self.warnings: list[str] = []
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        """Take note of one event."""
+        kind = event["event"]
+        if kind == "center":
+            self.version = max(self.version, event["version"])
+        elif kind == "restarted":
+            self.restarts[event["task"]] += 1
+        elif kind == "resumed":
+            self.resumed = event["version"]
+        elif kind == "restored":
+            lost = max(0, self.version - event["version"])
+            self.restored.append({"version": event["version"], "lost_updates": lost})
+            self.version = event["version"]
+        elif kind == "undone" and self.restored:  # the record knows better
+            self.restored[-1]["lost_updates"] = max(self.restored[-1]["lost_updates"], event["updates"])
+        elif kind == "lost":
+            self.lost_rounds += event["rounds"]
+        elif kind == "refused":
+            self.refused[f"worker {event['worker']}"] += 1
+        elif kind == "expelled":
+            self.expelled.append(event["worker"])
+        elif kind == "checkpoint":
+            self.checkpoints += 1
+        elif kind in ("warning", "abandoned"):
+            self.warnings.append(event.get("message") or f"{event['task']} ({event['reason']}) was not started again")
+
+    def summary(self) -> dict[str, Any]:
+        """For result.json."""
+        return {
+            "checkpoints": self.checkpoints,
+            "resumed_from": self.resumed,
+            "restarts": dict(self.restarts),
+            "restored": self.restored,
+            "lost_updates": sum(entry["lost_updates"] for entry in self.restored),
+            "lost_rounds": self.lost_rounds,
+            "refused": dict(self.refused),
+            "expelled": self.expelled,
+            "warnings": self.warnings,
         }
 
 

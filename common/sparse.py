@@ -127,11 +127,10 @@ class SparseWorker:
         self.initialize = source.initialize
         self.gradient: Any = None
 
-    def start(self) -> Any:
-        """Nothing to pull."""
-        import tensorflow as tf
-
-        return tf.constant(True)
+    def start(self, recorded: Any) -> dict[str, Any]:
+        """Take a seat; nothing to pull."""
+        _, _, folded, waits = self.ps.join(self.seat, recorded)
+        return {"folded": folded, "waits": waits}
 
     def rounds(self, rows: Any, event: Event) -> Any:
         """Several rounds, one after the other in one call; returns their losses."""

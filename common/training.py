@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import checkpoint
 from .cluster import Cluster
 from .data import is_arrays, num_examples
 from .display import Display
 from .errors import Interrupted, UserError, at_least, fraction, not_negative, positive
 from .gates import Alone
+from .hooks import Callback, CallbackList
 from .launcher import launch
 from .meeting import data_digest, identity, model_digest
 from .models import FlatModel, ModelRecipe
 from .record import RunRecord, new_run_dir
+from .recovery import Recovery
 from .scheme import Scheme
 
 if TYPE_CHECKING:
@@ -57,6 +61,11 @@ def train(
     clip_norm: float | None = None,
     l2: float = 0.0,
     ema_decay: float | None = None,
+    recovery: Recovery | None = None,
+    callbacks: Sequence[Callback] = (),
+    stop_at_version: int | None = None,
+    stop_at_accuracy: float | None = None,
+    tensorboard: bool = False,
 ) -> Result:
     """Train a compiled Keras model with a distributed algorithm.
 
@@ -88,6 +97,12 @@ def train(
         l2: adds l2/2 |x|² to the loss.
         ema_decay: keep an exponential moving average of the center, evaluate it, and give it to the model at the end.
 
+        recovery: checkpoints, restarts, and what else the run does about faults.
+        callbacks: told of the run as it goes on; see `distsgd.common.hooks`.
+        stop_at_version: end the run after so many updates (a few more may slip through).
+        stop_at_accuracy: end the run when the center has this accuracy on the validation data.
+        tensorboard: write summaries of the center to `tb/` in the run directory.
+
     Raises:
         UserError: something in the input; nothing was started.
         KeyboardInterrupt: Ctrl-C, after all processes have ended.
@@ -111,8 +126,12 @@ def train(
         clip_norm=clip_norm,
         l2=l2,
         ema_decay=ema_decay,
+        recovery=recovery,
+        stop_at_version=stop_at_version,
+        stop_at_accuracy=stop_at_accuracy,
+        tensorboard=tensorboard,
     )
-    record, error = run(job, describe(job, dataset="own data", model=model.name), verbose, model)
+    record, error = run(job, describe(job, dataset="own data", model=model.name), verbose, model, callbacks)
     metrics = record.finish(error)
     if isinstance(error, Interrupted):
         raise KeyboardInterrupt from error
@@ -137,6 +156,10 @@ def make_job(
     clip_norm: float | None = None,
     l2: float = 0.0,
     ema_decay: float | None = None,
+    recovery: Recovery | None = None,
+    stop_at_version: int | None = None,
+    stop_at_accuracy: float | None = None,
+    tensorboard: bool = False,
 ) -> Job:
     """Check everything that can be checked before anything is started.
 
@@ -151,7 +174,15 @@ def make_job(
     if cluster.place is not None and bool(cluster.place.addresses.ps) != scheme.gate.uses_ps:
         need = "needs a ps: give --ps_hosts" if scheme.gate.uses_ps else "has no ps: leave --ps_hosts out"
         raise UserError(f"{scheme.name} {need}. Received: {cluster.place.addresses.as_dict()}")
+    if cluster.place is not None and recovery is not None and recovery.max_restarts:
+        raise UserError("tasks are started again on one machine only: leave max_restarts out on several machines")
     not_negative(l2=l2)
+    if stop_at_version is not None:
+        at_least(1, stop_at_version=stop_at_version)
+    if stop_at_accuracy is not None:
+        fraction(stop_at_accuracy=stop_at_accuracy)
+    if not scheme.gate.uses_ps and (stop_at_version is not None or stop_at_accuracy is not None):
+        raise UserError("a run without a parameter server cannot be stopped early: it does all its steps")
     if clip_norm is not None:
         positive(clip_norm=clip_norm)
     if ema_decay is not None:
@@ -195,7 +226,20 @@ def make_job(
         clip_norm=clip_norm,
         l2=l2,
         ema_decay=ema_decay,
+        recovery=recovery or Recovery(),
+        stop_at_version=stop_at_version,
+        stop_at_accuracy=stop_at_accuracy,
+        tensorboard=tensorboard,
+        legs=_legs(recovery.resume if recovery and recovery.resume else run_dir, steps),
     )
+
+
+def _legs(before: Path, steps: int) -> list[int]:
+    """Steps of the runs that this one goes on from: their last rounds may have been shorter."""
+    if not checkpoint.found(before):
+        return []
+    config = json.loads((before / "config.json").read_text())
+    return [leg for leg in (*config["legs"], config["steps_per_worker"]) if leg < steps]
 
 
 def _arrays(data: Any) -> tuple[Any, ...]:
@@ -242,6 +286,7 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         "l2": job.l2,
         "ema_decay": job.ema_decay,
         "steps_per_worker": job.steps,
+        "legs": list(job.legs),
         "seed": job.seed,
     }
 
@@ -251,21 +296,31 @@ def job_dir(job: Job) -> Path:
     return job.run_dir or Path()
 
 
-def run(job: Job, config: dict[str, Any], verbose: bool, model: Any = None) -> tuple[RunRecord, BaseException | None]:
+def run(
+    job: Job,
+    config: dict[str, Any],
+    verbose: bool,
+    model: Any = None,
+    callbacks: Sequence[Callback] = (),
+) -> tuple[RunRecord, BaseException | None]:
     """Run a job; returns its record and what went wrong, if anything did.
 
     With `model`, threads live in this process, and the model receives the center.
     """
+    if job.recovery.resume is not None:
+        checkpoint.take_over(job.recovery.resume, job_dir(job))
     if job.cluster.place is not None:
         own = {} if model is None else {"model": model_digest(model), "data": data_digest((job.train, job.test))}
         job.identity = identity(config, job.cluster.place, own)
     record = RunRecord(job_dir(job), config)
     display = Display(config)
+    hooks = CallbackList(callbacks, config, job_dir(job))
 
     def on_event(event: dict[str, Any]) -> None:
         record.on_event(event)
         if verbose:
             display.on_event(event)
+        hooks.on_event(event)
 
     error: BaseException | None = None
     try:

@@ -102,16 +102,16 @@ class Worker:
                 local.append(self.params)
             self.initialize = tf.group(*(v.initializer for v in local), source.initialize)
 
-    def start(self) -> Any:
-        """First pull: the local variables become twins of the global ones."""
-        if not isinstance(self.scheme.gate, Alone):
-            with tf.device(self.device):
-                center = self.ps.pull(self.seat)
-                if not self.is_center:
-                    self.params.assign(center)
-                for name, value in self.scheme.local_variables(center).items():
-                    self.slots[name].assign(value)
-        return tf.constant(True)
+    def start(self, recorded: Any) -> dict[str, Any]:
+        """Take a seat: the local variables become twins of the global ones."""
+        with tf.device(self.device):
+            center, state, folded, waits = self.ps.join(self.seat, recorded)
+            if not self.is_center:
+                self.params.assign(center)
+            for name, value in self.scheme.local_variables(center).items():
+                self.slots[name].assign(value)
+            self.state.assign(state)
+        return {"folded": folded, "waits": waits}
 
     def rounds(self, rows: Any, event: Event) -> Any:
         """Several rounds, one after the other in one call.
@@ -151,7 +151,7 @@ class Worker:
 
     def _meet_server(self, scheme: Scheme, event: Event) -> None:
         if event == "pull":
-            scheme.adopt(self, self.ps.pull(self.seat, recorded=True))
+            scheme.adopt(self, self.ps.pull(self.seat))
             return
         message = tf.convert_to_tensor(scheme.message(self))
         if event == "push":

@@ -29,9 +29,15 @@ def serial(start: np.ndarray, gradient: Gradient, steps: int, *, eta: float) -> 
 def async_sgd(
     start: np.ndarray, gradient: Gradient, order: Sequence[int], workers: int, *, eta: float
 ) -> list[np.ndarray]:
-    """Worker k: u = g_k(x_k), push; server: θ ← θ − η u; worker: x_k ← θ. `order` is who pushed when."""
+    """Worker k: u = g_k(x_k), push; server: θ ← θ − η u; worker: x_k ← θ.
+
+    `order` is who pushed when; ~k for worker k, who was lost and starts anew: x_k ← θ.
+    """
     theta, x, t, path = start.copy(), [start.copy() for _ in range(workers)], [0] * workers, []
     for k in order:
+        if k < 0:
+            x[~k] = theta.copy()
+            continue
         u = gradient(x[k], k, t[k])
         t[k] += 1
         theta = theta - eta * u
@@ -65,13 +71,17 @@ def downpour(
 
     Server: Adagrad with step γ, S ← S + A², θ ← θ − γ A/√S; without γ plain SGD, θ ← θ − η A ("easy").
     `events` is who pushed ("push"), pulled ("pull") or both ("exchange") in which order, `lengths[k]` the local steps
-    before each event of worker k, `first[k]` the number of updates that it waited for before its first pull.
+    before each event of worker k, `first[k]` the number of updates that it waited for before its first pull. A worker
+    that was lost starts anew ("join"): x ← θ, A ← 0.
     """
     theta, path, squares = start.copy(), [], np.full_like(start, accumulator)
     x: list[np.ndarray | None] = [None if first else start.copy() for _ in range(workers)]
     a, t, done = [np.zeros_like(start) for _ in range(workers)], [0] * workers, [0] * workers
     history = [start.copy()]
     for k, event in events:
+        if event == "join":
+            x[k], a[k] = theta.copy(), np.zeros_like(start)
+            continue
         if x[k] is None:
             assert first is not None
             x[k] = history[first[k]].copy()
@@ -157,11 +167,13 @@ def sync_sgd(
     eta: float,
     updates: int,
     backup: int = 0,
+    sizes: Sequence[int] = (),
 ) -> tuple[list[np.ndarray], list[bool]]:
     """The server keeps the first R = W − b gradients computed at the present θ, averages, steps, releases all.
 
     `order` holds (worker, version of θ that it had pulled): a released worker may read late, when θ has moved on.
-    After `updates` updates everything is dropped. Returns θ after each update, and which messages were kept.
+    After `updates` updates everything is dropped. `sizes`: messages in each update, where workers were lost. Returns θ
+    after each update, and which messages were kept.
     """
     thetas, t, inbox, kept = [start.copy()], [0] * workers, [], []
     for k, pulled in order:
@@ -170,7 +182,7 @@ def sync_sgd(
         kept.append(pulled == len(thetas) - 1 < updates)
         if kept[-1]:
             inbox.append(u)
-        if len(inbox) == workers - backup:
+        if len(inbox) == (sizes[len(thetas) - 1] if sizes else workers - backup):
             thetas.append(thetas[-1] - eta * np.mean(inbox, axis=0))
             inbox = []
     return thetas[1:], kept
@@ -190,9 +202,13 @@ def aeasgd(
     """Algorithm 1 of the paper, per worker with its own clock t_k.
 
     x ← x_k;  if τ divides t_k: x_k ← x_k − α(x − θ), θ ← θ + α(x − θ);  x_k ← x_k − η g(x);  t_k ← t_k + 1.
+    ~k in `order` is worker k, who was lost and starts anew: x_k ← θ.
     """
     theta, x_k, t, path = start.copy(), [start.copy() for _ in range(workers)], [0] * workers, []
     for k in order:
+        if k < 0:
+            x_k[~k] = theta.copy()
+            continue
         first = True
         while t[k] < steps and (first or t[k] % period != 0):
             x = x_k[k].copy()

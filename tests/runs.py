@@ -13,6 +13,7 @@ import numpy as np
 import reference
 from distsgd.common import Cluster
 from distsgd.common.data import load, shard_rows
+from distsgd.common.hooks import Callback
 from distsgd.common.models import FlatModel, ModelRecipe
 from distsgd.common.record import EVENTS
 from distsgd.common.scheme import Scheme
@@ -51,7 +52,8 @@ class Recorded:
 
 def replay(scheme: Any, start, gradient, trace, workers: int, steps: int) -> np.ndarray:
     """The last center of the NumPy transcription of that scheme."""
-    order = trace["worker"].tolist()
+    joins = trace["event"] == EVENTS.index("join")
+    order = np.where(joins, ~trace["worker"], trace["worker"]).tolist()
     local = {"steps": steps, "period": scheme.period}
 
     def in_order(transcription, **options):
@@ -62,13 +64,15 @@ def replay(scheme: Any, start, gradient, trace, workers: int, steps: int) -> np.
 
     def downpour(**options):
         first = [0] * workers
-        for k, version, staleness in reversed(list(zip(order, trace["version"], trace["staleness"], strict=True))):
+        for k, version, staleness in reversed(
+            list(zip(*(trace[name] for name in ("worker", "version", "staleness")), strict=True))
+        ):
             first[k] = int(version - staleness)
         rounds = [list(itertools.islice(scheme.rounds(steps), order.count(k))) for k in range(workers)]
         return reference.downpour(
             start,
             gradient,
-            [(k, EVENTS[event]) for k, event in zip(order, trace["event"], strict=True)],
+            [(k, EVENTS[event]) for k, event in zip(trace["worker"].tolist(), trace["event"], strict=True)],
             workers,
             eta=scheme.learning_rate,
             lengths=[[length for length, _ in mine] for mine in rounds],
@@ -77,17 +81,19 @@ def replay(scheme: Any, start, gradient, trace, workers: int, steps: int) -> np.
         )
 
     def sync_sgd(backup_workers=0):
-        pulled = (trace["version"] - trace["staleness"]).tolist()
+        messages = {name: values[~joins] for name, values in trace.items()}
+        pulled = (messages["version"] - messages["staleness"]).tolist()
         path, kept = reference.sync_sgd(
             start,
             gradient,
-            list(zip(order, pulled, strict=True)),
+            list(zip(messages["worker"].tolist(), pulled, strict=True)),
             workers,
             eta=scheme.learning_rate,
             updates=steps,
             backup=backup_workers,
+            sizes=np.bincount(messages["version"][messages["accepted"] == 1]).tolist(),
         )
-        assert kept == trace["accepted"].astype(bool).tolist()
+        assert kept == messages["accepted"].astype(bool).tolist()
         return path
 
     transcriptions = {
@@ -138,6 +144,7 @@ def record(
     schedule: Sequence[int] = (),
     hidden: Sequence[int] = HIDDEN,
     wait_seconds: float = 30,
+    callbacks: Sequence[Callback] = (),
     towers: int | None = None,
     **options: Any,
 ) -> Recorded:
@@ -161,7 +168,8 @@ def record(
         **options,
     )
     in_process = keras_model if backend == "threads" else None
-    log, error = run(job, describe(job, "digits", model), verbose=False, model=in_process)
+    config = describe(job, "digits", model)
+    log, error = run(job, config, verbose=False, model=in_process, callbacks=callbacks)
     result = log.finish(error, picture=False)
     if error is not None:
         raise error

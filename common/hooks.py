@@ -1,0 +1,80 @@
+"""Hooks: code of the user that is told how a run goes on, and may end it; and summaries for TensorBoard.
+
+Callbacks live in the process that called `train`, not in the tasks. The names are those of Keras where Keras has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+STOP = "stop"  # a file of this name in the run directory asks the evaluator to end the run
+
+
+class Callback:
+    """Override what you need. Setting `stop_training` ends the run, with what it has reached as its result."""
+
+    stop_training = False
+
+    def on_train_begin(self, logs: dict[str, Any]) -> None:
+        """Before anything is started; `logs` is the configuration."""
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
+        """A worker has done `batch` local steps; `logs` has `worker`, `loss`. Not each step: a few times a second."""
+
+    def on_test_end(self, logs: dict[str, Any]) -> None:
+        """The center has been evaluated; `logs` has `version`, `examples`, `test_loss`, ..."""
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        """Anything that a task reports, also `restarted`, `restored`, `checkpoint`."""
+
+    def on_train_end(self, logs: dict[str, Any]) -> None:
+        """The result is there."""
+
+
+class CallbackList:
+    """Calls all callbacks of a run."""
+
+    def __init__(self, callbacks: Sequence[Callback], config: dict[str, Any], run_dir: Path):
+        self.callbacks, self.stop = callbacks, run_dir / STOP
+        self.stop.unlink(missing_ok=True)  # of the run that this one goes on from
+        for callback in callbacks:
+            callback.on_train_begin(config)
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        """Tell everybody; then see whether somebody wants to stop."""
+        kind = event["event"]
+        logs = {name: value for name, value in event.items() if name not in ("event", "task")}
+        for callback in self.callbacks:
+            callback.on_event(event)
+            if kind == "worker":
+                callback.on_train_batch_end(event["steps"], logs)
+            elif kind == "center":
+                callback.on_test_end(logs)
+            elif kind == "result":
+                callback.on_train_end(logs)
+            if callback.stop_training:
+                self.stop.touch()
+
+
+class Summaries:
+    """Scalars of the center as TensorBoard files, written by TensorFlow itself: nothing else need be installed."""
+
+    def __init__(self, folder: Path):
+        import tensorflow as tf
+
+        with tf.Graph().as_default():  # the writer refuses to live outside a graph
+            self.writer = tf.compat.v1.summary.FileWriter(str(folder))
+
+    def write(self, metrics: dict[str, Any]) -> None:
+        """One point for each number, at the version of the center."""
+        import tensorflow as tf
+
+        values = [
+            tf.compat.v1.Summary.Value(tag=name, simple_value=value)
+            for name, value in metrics.items()
+            if isinstance(value, int | float) and name != "version"
+        ]
+        self.writer.add_summary(tf.compat.v1.Summary(value=values), metrics["version"])
+        self.writer.flush()

@@ -1,0 +1,263 @@
+"""Recovery: what survives a fault, and who repairs what.
+
+* A message counts once. Each seat has a pass, given by joining; a message whose pass is not that of its seat is
+  refused, and what a seat has on record is counted in the same atomic event that folds. So whoever comes back, a new
+  process or the old one after a broken call, joins, is told how far its seat is, and goes on from there.
+* An event that is cut in the middle leaves a mark, and nobody is admitted until the chief has restored the last
+  checkpoint. So has a ps that comes back empty.
+* The chief adopts what is alive and whole, restores what is not, and only initialises where nothing has ever been.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from . import checkpoint
+from .errors import TaskLost, UserError, WaitTimeout, at_least, one_of, positive
+
+if TYPE_CHECKING:
+    from .tasks import Job, Report, TaskGraph
+
+WATCH_SECONDS = 0.25
+RETRY_SECONDS = 0.1
+RESTART_CHECKPOINT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """What a run does about faults.
+
+    Attributes:
+        checkpoint_steps: updates of the center between two checkpoints, if given.
+        checkpoint_seconds: seconds between two checkpoints; a minute if nothing else is said.
+        keep_checkpoints: the last so many are kept.
+        max_restarts: dead tasks are started again so many times in all (local processes).
+        min_workers: a run goes on with so many workers if the others do not come back; all by default.
+        on_nan: a message that is not finite is always refused; then the run stops, or goes on without it.
+        resume: a run directory to go on from, if it is not this run's own.
+    """
+
+    checkpoint_steps: int | None = None
+    checkpoint_seconds: float | None = None
+    keep_checkpoints: int = 3
+    max_restarts: int = 0
+    min_workers: int | None = None
+    on_nan: Literal["stop", "drop"] = "stop"
+    resume: Path | None = None
+
+    def __post_init__(self):
+        at_least(1, keep_checkpoints=self.keep_checkpoints)
+        at_least(0, max_restarts=self.max_restarts)
+        one_of(("stop", "drop"), on_nan=self.on_nan)
+        if self.checkpoint_steps is not None:
+            at_least(1, checkpoint_steps=self.checkpoint_steps)
+        if self.checkpoint_seconds is not None:
+            positive(checkpoint_seconds=self.checkpoint_seconds)
+        if self.min_workers is not None:
+            at_least(1, min_workers=self.min_workers)
+
+    @property
+    def seconds(self) -> float:
+        """Between two checkpoints."""
+        if self.checkpoint_seconds is not None:
+            return self.checkpoint_seconds
+        if self.checkpoint_steps is not None:
+            return float("inf")
+        return RESTART_CHECKPOINT_SECONDS if self.max_restarts else 60.0
+
+
+def is_refusal(error: BaseException) -> bool:
+    """True if the ps refused a message or a look at torn state."""
+    import tensorflow as tf
+
+    return isinstance(error, tf.errors.InvalidArgumentError) and "[refused]" in str(error)
+
+
+def is_absence(error: BaseException) -> bool:
+    """True if a peer is gone, has come back empty, or does not answer."""
+    import tensorflow as tf
+
+    kinds = (
+        tf.errors.UnavailableError,
+        tf.errors.AbortedError,
+        tf.errors.CancelledError,
+        tf.errors.FailedPreconditionError,
+        tf.errors.NotFoundError,
+        tf.errors.DeadlineExceededError,
+    )
+    return isinstance(error, (*kinds, WaitTimeout)) or "reset by peer" in str(error).lower()
+
+
+class Keeper:
+    """The chief's care for the global state: makes it, saves it now and then, restores it.
+
+    Args:
+        job: the run.
+        graph: of the chief.
+        connect: a new session, given the seconds that it may take.
+        report: where events go.
+    """
+
+    def __init__(self, job: Job, graph: TaskGraph, connect: Callable[[float], Any], report: Report):
+        self.job, self.graph, self.ops, self.connect, self.report = job, graph, graph.ops, connect, report
+        self.recovery = job.recovery
+        self.run_dir: Path = job.run_dir or Path()
+        self.limit_ms = round(1000 * job.cluster.wait_seconds)
+        self.claimed = False
+        self.saved: tuple[float, int] = (time.monotonic(), -1)  # when, and at which version
+        self.session: Any = None
+        self.failure: BaseException | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    # What the chief does when it starts, and when something has died.
+
+    def claim(self, session: Any) -> None:
+        """Adopt the global state if it is alive and whole; else restore it, or make it where nothing ever was."""
+        alive = self._run(session, "alive")
+        if alive.all() and self._is_whole(session):
+            self.claimed = True
+        else:
+            last = checkpoint.newest(self.run_dir)
+            if last is not None:
+                self._restore(session, last)
+            elif alive.any() or self.claimed:
+                lost = ", ".join(f"ps {i}" for i in np.flatnonzero(~alive)) or "an update in the middle"
+                raise TaskLost(f"state was lost ({lost}), and there is no checkpoint to restore it from")
+            else:
+                center, state = self.graph.initial
+                feed = {self.ops["initial_center"]: center, self.ops["initial_state"]: state}
+                self._run(session, "initialize", feed)
+                if self.recovery.max_restarts:
+                    self._save(session)
+            self.claimed = True
+        self._run(session, "announce")
+
+    def _restore(self, session: Any, last: checkpoint.Checkpoint) -> None:
+        again = self.claimed  # in the middle of a run; not when a run is resumed
+        check_fits(last, self.job, self.graph)
+        arrays = dict(last.arrays)
+        if not again:  # who had finished may have more to do now
+            arrays["finished"] = arrays["ready"] = np.zeros_like(arrays["finished"])
+            arrays["active"] = np.ones_like(arrays["active"])
+        self._run(session, "shut")
+        feed: dict[Any, Any] = {self.ops["restoration"]: np.array([time.time_ns(), last.events])}
+        for name, array in arrays.items():
+            places = [op for key, op in self.ops.items() if key.startswith(f"new/{name}/")]
+            parts = checkpoint.sliced(array, [int(p.shape[-1]) if p.shape.rank else 0 for p in places])
+            feed |= dict(zip(places, parts, strict=True))
+        self._run(session, "restore", feed)
+        if again:  # whoever waits is woken, and joins once the state is open; joining voids what is left of this
+            self._run(session, "recall")
+        self._run(session, "open")
+        self.saved = time.monotonic(), last.version
+        self.report(event="restored" if again else "resumed", version=last.version)
+
+    # What it does meanwhile, in a thread of its own.
+
+    def start(self) -> None:
+        """Watch and save from now on."""
+        self._thread.start()
+
+    def end(self, save: bool) -> None:
+        """No more of it; perhaps a last checkpoint, if there has been one before."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(self.job.cluster.wait_seconds)
+        explicit = self.recovery.checkpoint_seconds is not None or self.recovery.checkpoint_steps is not None
+        if save and (self.saved[1] >= 0 or explicit):
+            self._attempt(self._save)
+
+    def _watch(self) -> None:
+        failing: float | None = None
+        while not self._stop.wait(WATCH_SECONDS):
+            try:
+                self._attempt(self._look_after)
+                failing = None
+            except Exception as error:
+                self.session = None
+                failing = failing or time.monotonic()
+                if not is_absence(error) or time.monotonic() - failing > self.job.cluster.wait_seconds:
+                    self.failure = error
+                    return
+
+    def _attempt(self, action: Callable[[Any], None]) -> None:
+        if self.session is None:
+            self.session = self.connect(self.job.cluster.wait_seconds)
+        action(self.session)
+
+    def _look_after(self, session: Any) -> None:
+        when, version = self.saved
+        if self.job.recovers and not (self._run(session, "alive").all() and self._is_whole(session)):
+            self.claim(session)
+        due = time.monotonic() - when >= self.recovery.seconds
+        if not due and self.recovery.checkpoint_steps is not None:
+            due = int(self._run(session, "version")) >= max(version, 0) + self.recovery.checkpoint_steps
+        if due:
+            self._save(session)
+
+    def _save(self, session: Any) -> None:
+        """Save the state of this moment, once its part of the record is safe with the evaluator."""
+        prefix = "saved/"
+        fetches = {key.removeprefix(prefix): op for key, op in self.ops.items() if key.startswith(prefix)}
+        state = checkpoint.Checkpoint(checkpoint.whole(self._run(session, fetches)), identity(self.job, self.graph))
+        self.saved = time.monotonic(), state.version
+        try:
+            part = checkpoint.write(self.run_dir, state)
+            deadline = time.monotonic() + self.job.cluster.wait_seconds
+            while int(self._run(session, "drained")) < state.events and time.monotonic() < deadline:
+                time.sleep(RETRY_SECONDS / 5)
+            checkpoint.publish(part, self.recovery.keep_checkpoints)
+        except OSError as error:  # a full disk ends no run
+            self.report(event="warning", message=f"no checkpoint of version {state.version}: {error}")
+            return
+        self.report(event="checkpoint", version=state.version)
+
+    def _is_whole(self, session: Any) -> bool:
+        try:
+            self._run(session, "whole")
+        except Exception as error:
+            if is_refusal(error):
+                return False
+            raise
+        return True
+
+    def _run(self, session: Any, fetch: Any, feed: Any = None) -> Any:
+        import tensorflow as tf
+
+        fetch = self.ops[fetch] if isinstance(fetch, str) else fetch
+        return session.run(fetch, feed, options=tf.compat.v1.RunOptions(timeout_in_ms=self.limit_ms))
+
+
+def identity(job: Job, graph: TaskGraph) -> dict[str, Any]:
+    """What must be the same in a run that goes on from a checkpoint."""
+    center, state = graph.initial
+    return {
+        "algorithm": job.scheme.name,
+        "parameters": len(center),
+        "state": len(state),
+        "workers": job.cluster.workers,
+        "batch_size": job.batch_size,
+        "seed": job.seed,
+    }
+
+
+def check_fits(last: checkpoint.Checkpoint, job: Job, graph: TaskGraph) -> None:
+    """Raise `UserError` if a checkpoint is of another kind of run."""
+    for name, value in identity(job, graph).items():
+        if last.about.get(name) != value:
+            raise UserError(
+                f"the checkpoint in {job.run_dir} is of a run with {name}={last.about.get(name)!r}: it cannot go on "
+                f"with another. Received: {name}={value!r}"
+            )
+    wanted = {key.split("/")[1] for key in graph.ops if key.startswith("new/")}
+    if wanted != set(last.arrays):
+        differ = ", ".join(sorted(wanted ^ set(last.arrays)))
+        raise UserError(f"the checkpoint in {job.run_dir} is of a run with other hyperparameters (variables: {differ})")

@@ -1,0 +1,247 @@
+"""State that survives: checkpoints, resuming, and tasks that are killed, stopped or poisoned while a run goes on.
+
+Every run that survives a fault is replayed: nothing was folded twice, and nothing that counts was lost.
+"""
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_launcher import task_log, wait_until
+
+from conftest import children
+from distsgd.algorithms import AEASGD, AsyncSGD, Downpour, Serial, SyncSGD
+from distsgd.common import checkpoint
+from distsgd.common.errors import Diverged, TaskLost, UserError, WaitTimeout
+from distsgd.common.recovery import Recovery
+from doubles import SlowUpdate, Stumbles
+from runs import record
+
+TOLERANCE = 1e-5
+SMALL = {"hidden": (16,), "batch_size": 8}
+OFTEN = Recovery(checkpoint_seconds=0.5, max_restarts=2)
+
+
+class Going:
+    """A recorded run in a thread of this process, whose tasks can be hurt meanwhile."""
+
+    def __init__(self, scheme, run_dir: Path, updates: int = 60, **options):
+        self.run_dir, self.outcome = run_dir, None
+        self.thread = threading.Thread(target=self._run, args=(scheme, {**SMALL, **options}), daemon=True)
+        self.thread.start()
+        wait_until(lambda: self.version() >= updates or not self.thread.is_alive(), 60)
+
+    def _run(self, scheme, options):
+        try:
+            self.outcome = record(scheme, self.run_dir, **options)
+        except Exception as error:
+            self.outcome = error
+
+    def version(self) -> int:
+        """Updates that the evaluator has seen."""
+        try:
+            rows = [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
+        except (OSError, ValueError):
+            return 0
+        return max((row.get("version", 0) for row in rows), default=0)
+
+    def send(self, task: str, number: int) -> None:
+        pids = [pid for pid in children() if task_log(pid) == f"{task}.log"]
+        assert pids, f"no {task} to hurt: {self.outcome}"
+        os.kill(pids[0], number)
+
+    def end(self):
+        self.thread.join(120)
+        assert not self.thread.is_alive()
+        return self.outcome
+
+    def survived(self):
+        """The end of a run that must have got over it, replay included."""
+        run = self.end()
+        assert not isinstance(run, Exception), run
+        assert run.error() < TOLERANCE
+        assert run.result["steps"] == run.steps * run.workers
+        return run.result["recovery"]
+
+
+@pytest.fixture
+def going(warm, tmp_path):
+    return lambda scheme, **options: Going(scheme, tmp_path / "run", **options)
+
+
+# Files.
+
+
+def arrays(version=7):
+    return {
+        "version": np.int64(version),
+        "folded": np.array([3, 4]),
+        "joins": np.int64(0),
+        "center": np.arange(5, dtype=np.float32),
+    }
+
+
+def test_a_checkpoint_is_there_whole_or_not_at_all_and_the_last_ones_are_kept(tmp_path):
+    for version in (7, 8, 10):
+        part = checkpoint.write(tmp_path, checkpoint.Checkpoint(arrays(version), {"algorithm": "x"}))
+        assert version not in [int(path.name) for path in checkpoint.found(tmp_path)]
+        checkpoint.publish(part, keep=2)
+    assert [int(path.name) for path in checkpoint.found(tmp_path)] == [8, 10]
+    read = checkpoint.newest(tmp_path)
+    assert (read.version, read.events, read.about["algorithm"]) == (10, 7, "x")
+    np.testing.assert_array_equal(read.arrays["center"], np.arange(5))
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_one_with_a_pickle_is_not_loaded(tmp_path):
+    for version in (1, 2, 3):
+        checkpoint.publish(checkpoint.write(tmp_path, checkpoint.Checkpoint(arrays(version), {})), keep=3)
+    _, second, third = checkpoint.found(tmp_path)
+    (third / "arrays.npz").write_bytes((third / "arrays.npz").read_bytes()[:100])
+    np.savez(second / "arrays.npz", version=np.array([object()]))
+    with pytest.raises(UserError, match="cannot be read"):
+        checkpoint.read(second)
+    assert checkpoint.newest(tmp_path).version == 1
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_slices_of_any_number_of_ps_make_the_same_vectors(parts):
+    center, rows = np.arange(7.0), np.arange(14.0).reshape(2, 7)
+    sizes = [7 // parts + (i < 7 % parts) for i in range(parts)]
+    cut = {"center": center, "rows": rows, "count": np.float32(3)}
+    slices = {f"{n}/{i}": part for n, v in cut.items() for i, part in enumerate(checkpoint.sliced(v, sizes))}
+    for name, vector in checkpoint.whole(slices).items():
+        np.testing.assert_array_equal(vector, cut[name])
+
+
+# Resuming.
+
+
+@pytest.mark.parametrize(
+    ("scheme", "workers", "ps"), [(Downpour(), 2, (1, 3)), (SyncSGD(), 2, (2, 1)), (Serial(), 1, (1, 1))]
+)
+def test_a_run_goes_on_from_its_checkpoint_with_another_number_of_ps(scheme, workers, ps, warm, tmp_path):
+    keep = Recovery(checkpoint_steps=20, keep_checkpoints=2)
+    first = record(scheme, tmp_path / "run", workers=workers, ps=ps[0], steps=60, recovery=keep, **SMALL)
+    assert 1 <= len(checkpoint.found(tmp_path / "run")) <= 2
+    again = record(scheme, tmp_path / "run", workers=workers, ps=ps[1], steps=120, recovery=keep, **SMALL)
+    assert again.result["recovery"]["resumed_from"] == first.result["updates"]
+    assert again.result["updates"] == 2 * first.result["updates"]
+    if workers > 1:
+        assert again.error() < TOLERANCE
+    with pytest.raises(UserError, match="is complete"):
+        record(scheme, tmp_path / "run", workers=workers, ps=ps[0], steps=120, recovery=keep, **SMALL)
+
+
+def test_an_interrupted_run_goes_on_in_another_folder_from_its_last_checkpoint(warm, tmp_path):
+    keep = Recovery(checkpoint_steps=20)
+    run = Going(AsyncSGD(), tmp_path / "run", steps=10**6, workers=2, recovery=keep)
+    wait_until(lambda: checkpoint.found(tmp_path / "run"))
+    run.send("ps-0", signal.SIGKILL)
+    assert isinstance(run.end(), TaskLost)
+    version = checkpoint.newest(tmp_path / "run").version
+    steps = 200 + version
+    other = Recovery(checkpoint_steps=20, resume=tmp_path / "run")
+    again = record(AsyncSGD(), tmp_path / "other", steps=steps, workers=2, recovery=other, **SMALL)
+    assert again.result["recovery"]["resumed_from"] == version
+    assert again.result["updates"] == 2 * steps
+    assert again.error() < TOLERANCE
+
+
+def test_a_checkpoint_of_another_run_is_refused(warm, tmp_path):
+    keep = Recovery(checkpoint_steps=20)
+    record(AsyncSGD(), tmp_path / "run", workers=2, steps=20, recovery=keep, **SMALL)
+    with pytest.raises(UserError, match="learning_rate"):
+        record(AsyncSGD(learning_rate=0.5), tmp_path / "run", workers=2, steps=40, recovery=keep, **SMALL)
+    with pytest.raises(UserError, match="no checkpoint to resume from"):
+        record(AsyncSGD(), tmp_path / "new", workers=2, steps=20, recovery=Recovery(resume=tmp_path / "none"), **SMALL)
+
+
+# Tasks that die and come back.
+
+
+@pytest.mark.parametrize(
+    ("scheme", "victim", "ps", "steps"),
+    [
+        (AsyncSGD(), "worker-1", 1, 1500),
+        (AsyncSGD(), "worker-0", 1, 1500),
+        (AsyncSGD(), "ps-0", 1, 1500),
+        (SyncSGD(), "worker-1", 1, 1000),
+        (SyncSGD(), "ps-1", 2, 400),
+        (AEASGD(), "worker-0", 1, 8000),
+        (AEASGD(), "ps-0", 1, 8000),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_a_killed_task_is_started_again_and_the_run_replays(scheme, victim, ps, steps, going):
+    run = going(scheme, ps=ps, steps=steps, workers=2, recovery=OFTEN)
+    run.send(victim, signal.SIGKILL)
+    recovery = run.survived()
+    assert recovery["restarts"] == {victim: 1}
+    if victim.startswith("ps"):
+        assert len(recovery["restored"]) == 1
+        assert recovery["lost_rounds"] >= recovery["lost_updates"] >= 0
+    else:
+        assert recovery["restored"] == []
+        assert recovery["lost_rounds"] == 0
+
+
+def test_a_worker_that_is_killed_under_the_lock_blocks_nobody(going):
+    """Most of the time somebody is in the middle of an update; what has begun on the ps is completed there."""
+    run = going(
+        SlowUpdate(), steps=60, workers=3, updates=10, recovery=Recovery(checkpoint_seconds=0.5, max_restarts=4)
+    )
+    for _ in range(2):
+        seen = run.version()
+        run.send("worker-1", signal.SIGKILL)
+        wait_until(lambda seen=seen: run.version() > seen + 5 or not run.thread.is_alive())
+    recovery = run.survived()
+    assert recovery["restarts"]["worker-1"] == 2
+
+
+@pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=["async_sgd", "sync_sgd"])
+def test_a_stopped_worker_is_started_again_after_a_bounded_time(scheme, going):
+    run = going(scheme, steps=1500, workers=2, wait_seconds=6, recovery=OFTEN)
+    run.send("worker-1", signal.SIGSTOP)
+    assert run.survived()["restarts"] == {"worker-1": 1}
+
+
+def test_a_synchronous_run_goes_on_without_a_lost_worker_if_it_may(going):
+    some = Recovery(min_workers=2)
+    run = going(SyncSGD(), steps=1500, workers=3, wait_seconds=6, recovery=some)
+    run.send("worker-2", signal.SIGKILL)
+    outcome = run.end()
+    assert not isinstance(outcome, Exception), outcome
+    assert outcome.result["updates"] == 1500
+    assert outcome.result["recovery"]["expelled"] == [2]
+    assert outcome.error() < TOLERANCE
+
+
+def test_without_leave_to_go_on_a_stopped_worker_ends_an_asynchronous_run_with_its_name(going):
+    run = going(AsyncSGD(), steps=5000, workers=2, wait_seconds=6)
+    run.send("worker-1", signal.SIGSTOP)
+    error = run.end()
+    assert isinstance(error, WaitTimeout)
+    assert "worker 1 has sent nothing" in str(error)
+
+
+# Messages that are not finite.
+
+
+def test_a_message_that_is_not_finite_ends_the_run_and_names_the_worker(warm, tmp_path):
+    with pytest.raises(Diverged, match="worker 1 sent a message that is not finite, at version"):
+        record(Stumbles(), tmp_path / "run", workers=2, steps=100, **SMALL)
+
+
+def test_a_message_that_is_not_finite_can_be_dropped_and_is_counted(warm, tmp_path):
+    drop = Recovery(on_nan="drop")
+    run = record(Stumbles(), tmp_path / "run", workers=2, steps=100, recovery=drop, **SMALL)
+    refused = run.result["recovery"]["refused"]
+    assert refused["worker 1"] > 5
+    assert list(refused) == ["worker 1"]
+    assert run.result["updates"] == 200 - refused["worker 1"]
+    assert run.result["dropped"] == refused["worker 1"]
+    assert np.isfinite(run.center).all()
