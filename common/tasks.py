@@ -556,9 +556,9 @@ class WorkerLoop:
         """At a barrier that nobody completes: True if others were expelled, or may still come."""
         if "arrived" not in self.ops:
             return False
+        expelled = np.flatnonzero(self._run("expel"))
         arrived, active = self._run("arrived"), self._run("active")
         missing = [int(k) for k in np.flatnonzero(active & ~arrived)]
-        expelled = np.flatnonzero(self._run("expel"))
         for k in expelled:
             self.report(event="expelled", worker=int(k))
         if len(expelled) or not arrived[self.index]:  # if not, the set has been completed in this very moment
