@@ -202,6 +202,7 @@ class Supervision:
         self.tasks = frozenset(self.names)  # those that are started here
         self.restarts_left = job.recovery.max_restarts
         self.done = False  # the result is there
+        self.stumbled: set[str] = set()
         self.failure: DistsgdError | None = None
         self.provisional = False  # the failure may be a consequence of one that is not known yet
         self.deadline: float | None = None  # when to stop waiting for the rest
@@ -233,7 +234,11 @@ class Supervision:
                     return
                 self.fail(TaskLost(f"{task} was killed by {name}. {self.log_of(task)}"), final=True)
             elif status:
+                if str(task) in self.stumbled and self.restart(str(task), "a peer was lost"):
+                    return
                 self.fail(TaskFailed(f"{task} ended with code {status}. {self.log_of(task)}"), final=True)
+        elif event["event"] == "error" and event.get("consequence") and self.restarts_left:
+            self.stumbled.add(str(task))  # over a peer that is being started again; its turn comes when it has ended
         elif event["event"] == "error":
             kind = KINDS.get(event.get("kind", ""))
             text = f"{task}: {event['message']}"
@@ -253,6 +258,7 @@ class Supervision:
         if self.done or self.failure or not self.restarts_left or job_name == "threads" or ring:
             return False
         self.restarts_left -= 1
+        self.stumbled.discard(task)
         self.alive.add(task)
         self.server.send(op="restart", tasks=[(job_name, index)])
         self.on_event({"event": "restarted", "task": task, "reason": reason, "left": self.restarts_left})

@@ -399,14 +399,36 @@ class WorkerLoop:
         """Local variables; then the chief sees to the global ones, and everybody takes a seat."""
         arrays = {self.ops[f"data_{i}"]: array for i, array in enumerate(shard(self.job, self.index))}
         self._run(self.graph.worker_ops[self.index]["initialize"], arrays)
+        self._persist(self._take_part)
+        if self.keeper is not None:
+            self.keeper.start()
+
+    def _take_part(self) -> None:
         if self.keeper is not None:
             self.keeper.claim(self.session)
-            self.keeper.start()
         wait_for(self.session, self.ops["await_initialized"], self.wait_seconds, lambda: "the chief, worker 0")
         self._rejoin()
 
+    def _persist(self, action: Callable[[], None]) -> None:
+        """Do something that needs the ps, again and again while it may be coming back, for a bounded time."""
+        import tensorflow as tf
+
+        deadline = time.monotonic() + self.wait_seconds
+        while True:
+            try:
+                return action()
+            except tf.errors.OpError as error:
+                hopeless = not (is_absence(error) or is_refusal(error))
+                if not self.job.recovers or hopeless or time.monotonic() > deadline:
+                    raise
+            time.sleep(RETRY_SECONDS)
+            self._use(self.connect(max(1.0, deadline - time.monotonic())))
+
     def await_others(self) -> None:
         """All workers start together, so that examples per second mean something: the chief says when."""
+        self._persist(self._await_others)
+
+    def _await_others(self) -> None:
         if self.index == CHIEF:
             wait_until(lambda: self._run("ready").all(), self.wait_seconds, lambda: absent(self._run("ready")))
             self._run("go")

@@ -35,7 +35,7 @@ class EarlyUnlock(Async):
         with ps.lock(after=parts) as held:
             ps.read_version()
         with tf.control_dependencies([held.released]):
-            replies = _fold(ps, seat, parts)
+            replies = _fold(ps, seat, parts, locked=False)
             ps.note_pull(seat)
             return ps.concat(replies)
 

@@ -182,7 +182,7 @@ def sync_sgd(
         kept.append(pulled == len(thetas) - 1 < updates)
         if kept[-1]:
             inbox.append(u)
-        if len(inbox) == (sizes[len(thetas) - 1] if sizes else workers - backup):
+        if len(inbox) == (sizes[len(thetas) - 1] if len(thetas) <= len(sizes) else workers - backup):
             thetas.append(thetas[-1] - eta * np.mean(inbox, axis=0))
             inbox = []
     return thetas[1:], kept
