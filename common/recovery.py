@@ -197,10 +197,11 @@ class Keeper:
         when, version = self.saved
         if self.job.recovers and not (self._run(session, "alive").all() and self._is_whole(session)):
             self.claim(session)
-        due = time.monotonic() - when >= self.recovery.seconds
-        if not due and self.recovery.checkpoint_steps is not None:
-            due = int(self._run(session, "version")) >= max(version, 0) + self.recovery.checkpoint_steps
-        if due:
+        by_time = time.monotonic() - when >= self.recovery.seconds
+        if not by_time and self.recovery.checkpoint_steps is None:
+            return
+        now = int(self._run(session, "version"))
+        if now > version and (by_time or now >= max(version, 0) + (self.recovery.checkpoint_steps or now)):
             self._save(session)
 
     def _save(self, session: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from distsgd.algorithms import AsyncSGD, Hogwild
+from distsgd.algorithms import AEASGD, AsyncSGD, Hogwild, SyncSGD
 from distsgd.common.gates import Async, Unlocked, _fold
 
 
@@ -113,3 +113,78 @@ class Stumbles(AsyncSGD):
         bad = tf.reduce_sum(tf.abs(worker.gradient)) * 1e4
         sick = tf.equal(tf.cast(bad, tf.int32) % 5, 0) & tf.equal(worker.index, 1)
         return tf.where(sick, worker.gradient / 0, worker.gradient)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pauses:
+    """Mixed into a scheme: at one chosen moment of round `PAUSE_ROUND`, it waits as long as the file `armed` is there.
+
+    Moments: "push" (worker 1 has its message, and has sent nothing), "lock" (the ps is in the middle of an update),
+    "reply" (the ps has folded the message of worker 1, which has not heard of it). What happens is done by operations
+    of the graph, so that it happens in the process that it should happen in.
+    """
+
+    folder: str
+    moment: str
+
+    def local_variables(self, params: Any) -> Any:
+        return {**super().local_variables(params), "pause_rounds": 0.0}  # pyright: ignore
+
+    def global_variables(self, center: Any) -> Any:
+        return {**super().global_variables(center), "pause_updates": 0.0}  # pyright: ignore
+
+    def _pause(self, here: Any) -> Any:
+        import tensorflow as tf
+
+        def there(looks: Any) -> Any:
+            # The name depends on the loop: of a constant, TensorFlow would look once and remember the answer.
+            nothing = tf.strings.substr(tf.strings.as_string(looks), 0, 0)
+            return tf.size(tf.io.matching_files(tf.strings.join([f"{self.folder}/armed", nothing]))) > 0
+
+        def tell(_: Any, looks: Any) -> Any:
+            with tf.control_dependencies([tf.io.write_file(f"{self.folder}/here", "")]):
+                return there(looks), looks + 1
+
+        return tf.while_loop(lambda waits, _: waits, tell, [here & there(0), 1])[0]
+
+    def message(self, worker: Any) -> Any:
+        import tensorflow as tf
+
+        message = super().message(worker)  # pyright: ignore
+        turn = tf.equal(worker.pause_rounds.assign_add(1.0), PAUSE_ROUND) & tf.equal(worker.index, 1)
+        with tf.control_dependencies([self._pause(turn & (self.moment == "push"))]):
+            return tf.identity(message)
+
+    def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
+        import tensorflow as tf
+
+        turn = tf.equal(server.pause_updates.assign_add(1.0), PAUSE_ROUND)
+        with tf.control_dependencies([self._pause(turn & (self.moment == "lock"))]):
+            return super().server_update(server, tf.identity(message), staleness)  # pyright: ignore
+
+    def adopt(self, worker: Any, reply: Any) -> None:
+        import tensorflow as tf
+
+        turn = tf.equal(worker.pause_rounds, PAUSE_ROUND) & tf.equal(worker.index, 1)
+        with tf.control_dependencies([reply]):
+            waited = self._pause(turn & (self.moment == "reply"))
+        with tf.control_dependencies([waited]):
+            super().adopt(worker, tf.identity(reply))  # pyright: ignore
+
+
+PAUSE_ROUND = 12.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PausingAsyncSGD(Pauses, AsyncSGD):
+    """Asynchronous."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PausingSyncSGD(Pauses, SyncSGD):
+    """Synchronous."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PausingAEASGD(Pauses, AEASGD):
+    """Elastic."""
