@@ -390,12 +390,12 @@ class ParameterServer:
             values = self.each_slice(lambda part, i: tf.gather(part.center, i), parts)
         return cut.join(values)
 
-    def join(self, seat: Seat, recorded: Any) -> tuple[Any, Any, Any, Any]:
+    def join(self, seat: Seat, recorded: Any) -> tuple[Any, Any, dict[str, Any]]:
         """A worker takes its seat, for the first time or again; whoever sat there before is refused from now on.
 
         Returns:
-            the center, the worker's own state, how many of its rounds are on record, and True if the message of the
-            last one still waits at the barrier.
+            the center, the worker's own state, and: how many of its rounds are on record (`folded`), True if the
+            message of the last one still waits at the barrier (`waits`), which restoration this is (`restored`).
         """
         with self.lock([], self.check_whole):
             with tf.device(self.devices[0]):
@@ -410,10 +410,11 @@ class ParameterServer:
                 waits = self.scheme.gate.rejoin(self, seat)
                 again = recorded & (version > 0)
                 when(again, lambda: self.record(version, seat, 0, accepted=False, event="join"))
-                state, folded = self.states[seat.index], self.folded[seat.index]
+                state = self.states[seat.index]
+                joined = {"folded": self.folded[seat.index], "waits": waits, "restored": self.restored[0]}
             self.note_pull(seat)
             parts = self.each_slice(lambda part, _: part.center.read_value())
-        return self.concat(parts), state, folded, waits
+        return self.concat(parts), state, joined
 
     def refuse(self, seat: Seat) -> Any:
         """A message that was not finite is dropped for good: its round counts as done."""

@@ -185,7 +185,7 @@ class Faults:
         self.restored: list[dict[str, int]] = []
         self.resumed: int | None = None
         self.lost_rounds = self.checkpoints = 0
-        self.version = 0
+        self.version = self.acknowledged = 0
         self.refused: Counter[str] = Counter()
         self.expelled: list[int] = []
         self.warnings: list[str] = []
@@ -202,11 +202,15 @@ class Faults:
         elif kind == "restored":
             lost = max(0, self.version - event["version"])
             self.restored.append({"version": event["version"], "lost_updates": lost})
-            self.version = event["version"]
+            self.version, self.acknowledged = event["version"], 0
         elif kind == "undone" and self.restored:  # the record knows better
-            self.restored[-1]["lost_updates"] = max(self.restored[-1]["lost_updates"], event["updates"])
+            self._lost(event["updates"])
         elif kind == "lost":
             self.lost_rounds += event["rounds"]
+            # Rounds of synchronous workers are the same updates.
+            before = self.acknowledged
+            self.acknowledged = max(before, event["rounds"]) if event["together"] else before + event["rounds"]
+            self._lost(self.acknowledged)
         elif kind == "refused":
             self.refused[f"worker {event['worker']}"] += 1
         elif kind == "expelled":
@@ -215,6 +219,11 @@ class Faults:
             self.checkpoints += 1
         elif kind in ("warning", "abandoned"):
             self.warnings.append(event.get("message") or f"{event['task']} ({event['reason']}) was not started again")
+
+    def _lost(self, updates: int) -> None:
+        """At least so many updates were lost in the last restoration: nobody alone has seen all of them."""
+        if self.restored:
+            self.restored[-1]["lost_updates"] = max(self.restored[-1]["lost_updates"], updates)
 
     def summary(self) -> dict[str, Any]:
         """For result.json."""

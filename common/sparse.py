@@ -129,8 +129,8 @@ class SparseWorker:
 
     def start(self, recorded: Any) -> dict[str, Any]:
         """Take a seat; nothing to pull."""
-        _, _, folded, waits = self.ps.join(self.seat, recorded)
-        return {"folded": folded, "waits": waits}
+        _, _, joined = self.ps.join(self.seat, recorded)
+        return joined
 
     def rounds(self, rows: Any, event: Event) -> Any:
         """Several rounds, one after the other in one call; returns their losses."""

@@ -205,6 +205,7 @@ class TaskGraph:
             "active_now": ps.count(ps.active | ps.finished),
             "dismiss": dismiss,
             "standing": ps.passes.read_value(),
+            "restoration_now": ps.restored[0],
             "folded": ps.folded.read_value(),
             "refused": ps.refused.read_value(),
             "version": ps.read_version(),
@@ -378,7 +379,8 @@ class WorkerLoop:
         self.job, self.ops = graph.job, graph.ops | graph.worker_ops[index]
         self.wait_seconds = self.job.cluster.wait_seconds
         self.connect = connect or (lambda seconds: session)
-        self.passport = np.zeros(2, np.int64)  # given by joining
+        self.passport = np.zeros(2, np.int64)  # given by joining, as is
+        self.restoration = 0  # of the state that was joined
         self.steps = self.rounds = 0
         self.losses: list[float] = []  # since the last report
         self.reported = time.monotonic()
@@ -509,7 +511,10 @@ class WorkerLoop:
         options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * self.wait_seconds))
         while True:
             try:
-                return bool(self.session.run(self.ops["await_over"], options=options))
+                if self.session.run(self.ops["await_over"], options=options):
+                    return True
+                if self._run("restoration_now") != self.restoration:  # else the token is from before this worker joined
+                    return False
             except tf.errors.DeadlineExceededError:
                 self._run("version")  # is the ps still there?
 
@@ -517,7 +522,7 @@ class WorkerLoop:
         """Take the seat, whoever may sit there, and go on after its last round on record."""
         while True:
             self.passport = np.array([secrets.randbits(62) + 2, 1], np.int64)
-            names = {name: self.ops[f"join_{name}"] for name in ("folded", "waits")}
+            names = {name: self.ops[f"join_{name}"] for name in ("folded", "waits", "restored")}
             joined = self._run(names, {self.ops["recorded_join"]: recorded})
             if not joined["waits"]:
                 break
@@ -525,8 +530,8 @@ class WorkerLoop:
             self._run("await_token")
         rounds = int(joined["folded"])
         if rounds < self.rounds:  # acknowledged, and then lost with a ps
-            self.report(event="lost", worker=self.index, rounds=self.rounds - rounds)
-        self.rounds = rounds
+            self.report(event="lost", worker=self.index, rounds=self.rounds - rounds, together=self.job.waits)
+        self.rounds, self.restoration = rounds, int(joined["restored"])
         self.steps = sum(steps for steps, _ in itertools.islice(self.job.rounds(self.index), rounds))
         if self.job.scheme.scheduled:
             self._run("set_clock", {self.ops["steps_done"]: float(self.steps)})
@@ -899,7 +904,10 @@ class Evaluator:
         with contextlib.suppress(tf.errors.OpError, WaitTimeout):
             self._run("over")
             here = int(self._run("active_now"))
-            wait_until(lambda: int(self._run("left")) >= here, END_SECONDS, lambda: "workers to leave")
+            deadline = time.monotonic() + END_SECONDS
+            while int(self._run("left")) < here and time.monotonic() < deadline:
+                self._drain()  # the chief's last checkpoint waits for that
+                time.sleep(POLL_SECONDS)
 
 
 class EventLog:

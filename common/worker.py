@@ -105,13 +105,13 @@ class Worker:
     def start(self, recorded: Any) -> dict[str, Any]:
         """Take a seat: the local variables become twins of the global ones."""
         with tf.device(self.device):
-            center, state, folded, waits = self.ps.join(self.seat, recorded)
+            center, state, joined = self.ps.join(self.seat, recorded)
             if not self.is_center:
                 self.params.assign(center)
             for name, value in self.scheme.local_variables(center).items():
                 self.slots[name].assign(value)
             self.state.assign(state)
-        return {"folded": folded, "waits": waits}
+        return joined
 
     def rounds(self, rows: Any, event: Event) -> Any:
         """Several rounds, one after the other in one call.

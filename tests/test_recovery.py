@@ -220,24 +220,24 @@ def test_a_worker_that_is_killed_under_the_lock_blocks_nobody(going):
 
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=["async_sgd", "sync_sgd"])
 def test_a_stopped_worker_is_started_again_after_a_bounded_time(scheme, going):
-    run = going(scheme, steps=1500, workers=2, wait_seconds=6, recovery=OFTEN)
+    run = going(scheme, steps=600, workers=2, wait_seconds=4, recovery=OFTEN)
     run.send("worker-1", signal.SIGSTOP)
     assert run.survived()["restarts"] == {"worker-1": 1}
 
 
 def test_a_synchronous_run_goes_on_without_a_lost_worker_if_it_may(going):
     some = Recovery(min_workers=2)
-    run = going(SyncSGD(), steps=1500, workers=3, wait_seconds=6, recovery=some)
+    run = going(SyncSGD(), steps=600, workers=3, wait_seconds=4, recovery=some)
     run.send("worker-2", signal.SIGKILL)
     outcome = run.end()
     assert not isinstance(outcome, Exception), outcome
-    assert outcome.result["updates"] == 1500
+    assert outcome.result["updates"] == 600
     assert outcome.result["recovery"]["expelled"] == [2]
     assert outcome.error() < TOLERANCE
 
 
 def test_without_leave_to_go_on_a_stopped_worker_ends_an_asynchronous_run_with_its_name(going):
-    run = going(AsyncSGD(), steps=5000, workers=2, wait_seconds=6)
+    run = going(AsyncSGD(), steps=5000, workers=2, wait_seconds=4)
     run.send("worker-1", signal.SIGSTOP)
     error = run.end()
     assert isinstance(error, WaitTimeout)
