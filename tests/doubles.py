@@ -89,21 +89,6 @@ def ones(gradient: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlowUpdate(AsyncSGD):
-    """Correct, and under the lock for most of the time."""
-
-    def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
-        import tensorflow as tf
-
-        def think(i: Any, thought: Any) -> tuple[Any, Any]:
-            return i + 1, tf.matmul(thought, thought) * 0 + 1
-
-        thought = tf.while_loop(lambda i, _: i < 100, think, (tf.constant(0), tf.ones([64, 64])))[1]
-        server.center.assign_sub(self.learning_rate * message * thought[0, 0])
-        return server.center
-
-
-@dataclass(frozen=True, kw_only=True)
 class Stumbles(AsyncSGD):
     """The messages of worker 1 are now and then not finite."""
 

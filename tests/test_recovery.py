@@ -18,7 +18,7 @@ from distsgd.algorithms import AsyncSGD, Downpour, Serial, SyncSGD
 from distsgd.common import checkpoint
 from distsgd.common.errors import Diverged, TaskLost, UserError, WaitTimeout
 from distsgd.common.recovery import Recovery
-from doubles import PausingAEASGD, PausingAsyncSGD, PausingSyncSGD, SlowUpdate, Stumbles
+from doubles import PausingAEASGD, PausingAsyncSGD, PausingSyncSGD, Stumbles
 from runs import record
 
 TOLERANCE = 1e-5
@@ -198,24 +198,11 @@ def test_a_task_that_is_killed_at_that_moment_comes_back_and_the_run_replays(sch
 
 
 def test_a_run_with_several_rounds_in_a_call_survives_the_loss_of_one_of_two_ps(going):
-    run = going(SyncSGD(), ps=2, steps=600, workers=2, recovery=OFTEN)
+    run = going(SyncSGD(), ps=2, steps=504, workers=2, recovery=OFTEN)
     run.send("ps-1", signal.SIGKILL)
     recovery = run.survived()
     assert recovery["restarts"] == {"ps-1": 1}
     assert len(recovery["restored"]) == 1
-
-
-def test_a_worker_that_is_killed_under_the_lock_blocks_nobody(going):
-    """Most of the time somebody is in the middle of an update; what has begun on the ps is completed there."""
-    run = going(
-        SlowUpdate(), steps=60, workers=3, updates=10, recovery=Recovery(checkpoint_seconds=0.5, max_restarts=4)
-    )
-    for _ in range(2):
-        seen = run.version()
-        run.send("worker-1", signal.SIGKILL)
-        wait_until(lambda seen=seen: run.version() > seen + 5 or not run.thread.is_alive())
-    recovery = run.survived()
-    assert recovery["restarts"]["worker-1"] == 2
 
 
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=["async_sgd", "sync_sgd"])
