@@ -497,7 +497,7 @@ class ParameterServer:
             ops["restore"] = tf.group(*marks, forgotten)
             back = self.over.enqueue_many([tf.zeros([self.num_workers], tf.bool)])
             ops["recall"] = tf.group(self.go.enqueue(True), back, *self.scheme.gate.recall(self))
-            ops["shut"] = tf.function(lambda: self._shut(nobody))()
+            ops["shut"] = tf.function(lambda: self._shut(nobody), autograph=False)()
             ops["open"] = self.passes.assign(tf.constant([*nobody, WHOLE], tf.int64)).op
         ops["alive"] = self._alive()
         return ops

@@ -166,7 +166,7 @@ class TaskGraph:
                 min_workers=job.recovery.min_workers,
             )
             self.ops = self._global_ops()
-            gradient = tf.function(self.model.gradient, reduce_retracing=True)
+            gradient = tf.function(self.model.gradient, reduce_retracing=True, autograph=False)
             self.worker_ops = {k: self._worker_ops(k, gradient) for k in workers}
 
     def _global_ops(self) -> dict[str, Any]:
@@ -213,20 +213,20 @@ class TaskGraph:
             "drained": ps.drained.read_value(),
             "drained_now": drained_now,
             "set_drained": ps.drained.assign(drained_now).op,
-            "whole": tf.function(ps.whole)(),
-            "stop": tf.function(ps.stop)(),
+            "whole": tf.function(ps.whole, autograph=False)(),
+            "stop": tf.function(ps.stop, autograph=False)(),
             "wake": tf.group(*self.job.scheme.gate.recall(ps)),
             "stopping": ps.stopping.read_value(),
-            **{f"drain_{name}": op for name, op in tf.function(ps.drain)().items()},
+            **{f"drain_{name}": op for name, op in tf.function(ps.drain, autograph=False)().items()},
             "over": ps.over.enqueue_many([tf.ones([ps.num_workers], tf.bool)]),
             "await_over": ps.over.dequeue(),
             "leave": ps.left.enqueue(True),
             "left": ps.left.size(),
             "end": tf.group(*(queue.enqueue(True) for queue in ps.ends)),
             "await_end": ps.ends[0].dequeue(),
-            **{f"saved/{name}": op for name, op in tf.function(ps.values)().items()},
+            **{f"saved/{name}": op for name, op in tf.function(ps.values, autograph=False)().items()},
             **ps.restoring(),
-            **tf.function(ps.snapshot)(),
+            **tf.function(ps.snapshot, autograph=False)(),
         }
         if hasattr(ps, "arrived"):
             ops["arrived"] = ps.arrived.read_value()
@@ -256,12 +256,14 @@ class TaskGraph:
             "recorded_join": recorded,
             "steps_done": steps_done,
             "set_clock": worker.clock.assign(steps_done).op if isinstance(worker, Worker) else tf.no_op(),
-            "refuse": tf.function(self.ps.refuse)(seat),
+            "refuse": tf.function(self.ps.refuse, autograph=False)(seat),
         }
         ops |= {f"join_{name}": op for name, op in tf.function(worker.start, autograph=False)(recorded).items()}
         if hasattr(self.ps, "arrived"):
             gate: Any = job.scheme.gate
-            ops["expel"], ops["retire"] = (tf.function(f)(self.ps, seat) for f in (gate.expel, gate.leave))
+            ops["expel"], ops["retire"] = (
+                tf.function(f, autograph=False)(self.ps, seat) for f in (gate.expel, gate.leave)
+            )
             ops["await_token"] = seat.tokens.dequeue()
         ops |= {f"data_{i}": fed for i, fed in enumerate(source.fed)}
         for count in sorted({1, job.rounds_per_call}):
