@@ -494,7 +494,7 @@ class WorkerLoop:
 
     def _finish(self) -> None:
         self._run("set_finished")
-        if "retire" in self.ops and not self._run("stopping"):
+        if "retire" in self.ops and not self.job.schedule and not self._run("stopping"):
             self._run("retire")
         self._progress()
         self.report(
@@ -1150,7 +1150,9 @@ def run_threads(job: Job, report: Report, model: FlatModel | None = None) -> Eva
 
     workers = range(job.cluster.workers)
     graph = TaskGraph(job, workers, model)
-    session = tf.compat.v1.Session(graph=graph.graph, config=_config(job, max(2, len(workers))))
+    config = _config(job, max(2, len(workers)))
+    config.graph_options.place_pruned_graph = True  # each call prepares only what it runs: a third of the start-up
+    session = tf.compat.v1.Session(graph=graph.graph, config=config)
     loops = [WorkerLoop(session, graph, k, report) for k in workers]
     for loop in loops:
         loop.prepare()

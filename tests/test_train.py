@@ -93,16 +93,11 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize("way", ["script", "notebook"])
-def test_classes_and_functions_of_a_script_or_a_notebook_cell_reach_the_processes(way, tmp_path):
-    """No `if __name__ == "__main__"`, and in a notebook no file to import from."""
+def test_classes_and_functions_of_a_script_or_a_notebook_cell_reach_the_processes(tmp_path):
+    """No `if __name__ == "__main__"`, and as in a notebook no file to import from."""
     code = f"RUN = {str(tmp_path / 'run')!r}\n" + textwrap.dedent(SCRIPT)
-    if way == "script":
-        (tmp_path / "mine.py").write_text(code)
-        command, source = [sys.executable, str(tmp_path / "mine.py")], None
-    else:
-        command, source = [sys.executable, "-"], code
-    done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=100, cwd=tmp_path)
+    command = [sys.executable, "-"]
+    done = subprocess.run(command, input=code, capture_output=True, text=True, timeout=100, cwd=tmp_path)
     assert "LOSS" in done.stdout, done.stderr
     first, last = map(float, done.stdout.split("LOSS")[1].split())
     assert last < 0.05 * first
