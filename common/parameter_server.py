@@ -395,7 +395,8 @@ class ParameterServer:
 
         Returns:
             the center, the worker's own state, and: how many of its rounds are on record (`folded`), True if the
-            message of the last one still waits at the barrier (`waits`), which restoration this is (`restored`).
+            message of the last one still waits at the barrier (`waits`), which restoration this is (`restored`), and
+            True if the run is to end now (`stopping`).
         """
         with self.lock([], self.check_whole):
             with tf.device(self.devices[0]):
@@ -411,7 +412,8 @@ class ParameterServer:
                 again = recorded & (version > 0)
                 when(again, lambda: self.record(version, seat, 0, accepted=False, event="join"))
                 state = self.states[seat.index]
-                joined = {"folded": self.folded[seat.index], "waits": waits, "restored": self.restored[0]}
+                joined = {"folded": self.folded[seat.index], "waits": waits}
+                joined |= {"restored": self.restored[0], "stopping": self.stopping.read_value()}
             self.note_pull(seat)
             parts = self.each_slice(lambda part, _: part.center.read_value())
         return self.concat(parts), state, joined
@@ -469,6 +471,11 @@ class ParameterServer:
         """The version, unless the state is torn."""
         with self.lock([], self.check_whole):
             return self.read_version()
+
+    def standing(self) -> Any:
+        """The passes, while nobody is in the middle of an event."""
+        with self.lock([]), tf.device(self.devices[0]):
+            return self.passes.read_value()
 
     def values(self) -> dict[str, Any]:
         """Everything that a checkpoint keeps, at one moment; the slices of a vector as name/0, name/1, ..."""

@@ -44,6 +44,7 @@ EVALUATION_SHARE = 10  # evaluations wait so many times as long as they take: a 
 EVALUATION_BATCH = 512
 LATER_EVALUATIONS = 60
 END_MILLISECONDS = 500
+ANSWER_SECONDS = 0.05  # a ps stays so long after its end, for the evaluator to have its answer
 CONNECT_SECONDS = 2.0
 LOOK_SECONDS = 5.0  # a ps looks so often whether anybody is still there
 END_SECONDS = 5.0
@@ -204,7 +205,7 @@ class TaskGraph:
             "active": ps.active.read_value(),
             "active_now": ps.count(ps.active | ps.finished),
             "dismiss": dismiss,
-            "standing": ps.passes.read_value(),
+            "standing": tf.function(ps.standing, autograph=False)(),
             "restoration_now": ps.restored[0],
             "folded": ps.folded.read_value(),
             "refused": ps.refused.read_value(),
@@ -383,6 +384,7 @@ class WorkerLoop:
         self.connect = connect or (lambda seconds: session)
         self.passport = np.zeros(2, np.int64)  # given by joining, as is
         self.restoration = 0  # of the state that was joined
+        self.stopping = False  # the run is to end now
         self.steps = self.rounds = 0
         self.losses: list[float] = []  # since the last report
         self.reported = time.monotonic()
@@ -456,7 +458,7 @@ class WorkerLoop:
         over = False
         while not over:
             try:
-                if not self._run("stopping"):
+                if not self.stopping:
                     self._rounds(turn)
                 self._finish()
                 over = self._await_over()
@@ -494,7 +496,7 @@ class WorkerLoop:
 
     def _finish(self) -> None:
         self._run("set_finished")
-        if "retire" in self.ops and not self.job.schedule and not self._run("stopping"):
+        if "retire" in self.ops and not self.job.schedule and not self.stopping:
             self._run("retire")
         self._progress()
         self.report(
@@ -524,7 +526,7 @@ class WorkerLoop:
         """Take the seat, whoever may sit there, and go on after its last round on record."""
         while True:
             self.passport = np.array([secrets.randbits(62) + 2, 1], np.int64)
-            names = {name: self.ops[f"join_{name}"] for name in ("folded", "waits", "restored")}
+            names = {name: self.ops[f"join_{name}"] for name in ("folded", "waits", "restored", "stopping")}
             joined = self._run(names, {self.ops["recorded_join"]: recorded})
             if not joined["waits"]:
                 break
@@ -533,7 +535,7 @@ class WorkerLoop:
         rounds = int(joined["folded"])
         if rounds < self.rounds:  # acknowledged, and then lost with a ps
             self.report(event="lost", worker=self.index, rounds=self.rounds - rounds, together=self.job.waits)
-        self.rounds, self.restoration = rounds, int(joined["restored"])
+        self.rounds, self.restoration, self.stopping = rounds, int(joined["restored"]), bool(joined["stopping"])
         self.steps = sum(steps for steps, _ in itertools.islice(self.job.rounds(self.index), rounds))
         if self.job.scheme.scheduled:
             self._run("set_clock", {self.ops["steps_done"]: float(self.steps)})
@@ -544,8 +546,10 @@ class WorkerLoop:
 
         if isinstance(error, WaitTimeout) and self._go_on_without_the_absent(error):
             return
-        if is_refusal(error) and (self._run("stopping") or self._was_not_finite()):
-            return
+        if is_refusal(error):
+            self.stopping = bool(self._run("stopping"))
+            if self.stopping or self._was_not_finite():
+                return
         if not self.job.recovers or not (is_refusal(error) or is_absence(error)):
             raise error
         deadline = time.monotonic() + self.wait_seconds
@@ -679,6 +683,7 @@ class Evaluator:
         self._count(self.log.events())
         self.path: list[tuple[float, dict[str, Any], dict[str, Any]]] = []  # when, figures, center: not evaluated yet
         self.stopped: str | None = None  # why the run was ended early
+        self.told_to_stop = 0  # workers that are not counted on any more, and still have to leave
         self.metrics: dict[str, Any] = {}
         self.summaries = Summaries(self.job.run_dir / "tb") if self.job.tensorboard and self.job.run_dir else None
         self.presence = Presence(self.job.cluster.workers, self.wait_seconds)
@@ -742,6 +747,7 @@ class Evaluator:
         }
         self.stopped = next((reason for reason, met in reasons.items() if met), None)
         if self.stopped:
+            self.told_to_stop = int(self._run("active_now"))
             self._run("stop")
             self._run("wake")
             self.report(event="stopped", reason=self.stopped)
@@ -806,7 +812,7 @@ class Evaluator:
     def _observe(self, last: bool = False) -> dict[str, Any]:
         """Read center and record; evaluate and report, now or at the end."""
         ops = self.graph.ops
-        names = [name for name in ("at", "center", "average", "state") if name in ops]
+        names = [name for name in ("at", "center", "average", "state", "refused") if name in ops]
         snapshot = self._run({name: ops[name] for name in names})
         self._drain()
         total = sum(self.staleness.values())
@@ -877,6 +883,7 @@ class Evaluator:
         """Save what the run produced, and end the ps tasks."""
         import tensorflow as tf
 
+        refused = snapshot.pop("refused")
         saved = {name: value for name, value in snapshot.items() if name != "at"}
         self.trace = self.log.events()
         if self.job.run_dir:
@@ -886,7 +893,6 @@ class Evaluator:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of lambdas, which a loader must allow
                 self.graph.model.model.save(self.job.run_dir / "model.keras")
-        refused = self._run("refused")
         self._dismiss_workers()
         self.report(
             event="result",
@@ -904,8 +910,8 @@ class Evaluator:
         import tensorflow as tf
 
         with contextlib.suppress(tf.errors.OpError, WaitTimeout):
-            self._run("over")
-            here = int(self._run("active_now"))
+            here = int(self._run({name: self.graph.ops[name] for name in ("over", "active_now")})["active_now"])
+            here = max(here, self.told_to_stop)
             deadline = time.monotonic() + END_SECONDS
             while int(self._run("left")) < here and time.monotonic() < deadline:
                 self._drain()  # the chief's last checkpoint waits for that
@@ -1088,6 +1094,7 @@ def run_ps(job: Job, addresses: Addresses, index: int, report: Report) -> None:
         while True:
             with contextlib.suppress(tf.errors.DeadlineExceededError):
                 session.run(end, options=tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * LOOK_SECONDS)))
+                time.sleep(ANSWER_SECONDS)
                 return
             if any(reachable(host) for host in addresses.worker):
                 seen = time.monotonic()
