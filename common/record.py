@@ -106,6 +106,7 @@ class RunRecord:
             self.steps[event["worker"]] = event["steps"]
         elif kind == "finished":
             self.finished[event["worker"]] = event
+            self.steps[event["worker"]] = event["steps"]  # one that came back may have had no more to do
         elif kind in ("result", "center"):
             self.last |= {k: v for k, v in event.items() if k not in NOT_FIGURES}
         elif kind == "first_update" and self.first_update is None:
