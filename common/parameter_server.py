@@ -479,8 +479,13 @@ class ParameterServer:
 
     def values(self) -> dict[str, Any]:
         """Everything that a checkpoint keeps, at one moment; the slices of a vector as name/0, name/1, ..."""
+        values = {}
         with self.lock([], self.check_whole):
-            return {f"{name}/{i}": v.read_value() for name, parts in self.saved.items() for i, v in enumerate(parts)}
+            for name, parts in self.saved.items():
+                for i, variable in enumerate(parts):
+                    with tf.device(variable.device):  # or the lock would be held for a round trip to the chief
+                        values[f"{name}/{i}"] = variable.read_value()
+        return values
 
     def restoring(self) -> dict[str, Any]:
         """The operations of a restoration, in calls: `shut`, `restore`, `recall`, `open`; what is fed is `new/...`."""

@@ -1,5 +1,7 @@
 """Hooks: callbacks, early ends, summaries."""
 
+import pytest
+
 from distsgd.algorithms import AsyncSGD, SyncSGD
 from distsgd.common import Cluster, train
 from distsgd.common.hooks import Callback
@@ -38,6 +40,7 @@ def test_a_callback_sees_the_run_and_ends_it(warm, tmp_path):
     assert {call[0] for call in watcher.calls} == {"begin", "batch", "test", "end"}
 
 
+@pytest.mark.slow
 def test_a_run_ends_at_a_version_or_an_accuracy_and_leaves_summaries(warm, tmp_path):
     from tensorflow.compat.v1.train import summary_iterator
 

@@ -29,6 +29,9 @@ from distsgd.algorithms import (
 )
 from distsgd.common import Cluster, train
 from distsgd.common.errors import WaitTimeout
+from distsgd.common.models import ModelRecipe
+from distsgd.common.tasks import TaskGraph
+from distsgd.common.training import make_job
 from runs import DIGITS, ONES, quadratic, record
 
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}  # float32 against float32 in another order
@@ -231,7 +234,7 @@ def test_staleness_sums_to_the_bookkeeping_of_versions_on_real_processes(warm, t
         pulled[worker] = version + 1
 
 
-@pytest.mark.parametrize("ps", [1, 2])
+@pytest.mark.parametrize("ps", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_synchronous_workers_and_towers_are_serial_sgd_with_a_larger_batch(ps, tmp_path):
     x, y = (array[:96] for array in DIGITS.train)
 
@@ -389,3 +392,34 @@ def test_batches_of_a_worker_do_not_depend_on_when_it_runs(tmp_path):
     two = threads(AsyncSGD(), tmp_path, "two", workers=2, schedule=[1, 0, 1, 0])
     for run in (one, two):
         assert run.error() < 1e-5
+
+
+@pytest.mark.parametrize(
+    "scheme", [Downpour(push_period=3, pull_period=4), AEASGD(), SyncSGD(backup_workers=1)], ids=lambda s: s.name
+)
+def test_nothing_leaves_the_ps_under_the_lock(scheme, tmp_path):
+    """Else a worker that is stopped in this moment would hold it. A checkpoint once made a round trip to the chief."""
+    recipe = ModelRecipe.named("softmax", DIGITS.shape, 10, 0)
+    cluster = Cluster.local(2, ps=2)
+    job = make_job(
+        scheme, recipe, DIGITS.train, None, cluster, epochs=1, steps=9, batch_size=8, seed=0, run_dir=tmp_path
+    )
+    functions = TaskGraph(job, [0]).graph.as_graph_def().library.function
+    locks = [(f, n) for f in functions for n in f.node_def if n.op == "MutexLock"]
+    assert len(locks) > 5
+    for function, lock in locks:
+        nodes = {node.name: node for node in function.node_def}
+        inputs = {name: {i.lstrip("^").split(":")[0] for i in node.input} for name, node in nodes.items()}
+        (unlock,) = (n.name for n in nodes.values() if n.op == "ConsumeMutexLock" and lock.name in inputs[n.name])
+        before, needed = ancestors(lock.name, inputs), ancestors(unlock, inputs)
+        for name in needed - before:
+            assert nodes[name].op == "ReadVariableOp" or "/job:ps" in nodes[name].device, nodes[name]
+
+
+def ancestors(name, inputs):
+    """What has to happen before that node, in the same function."""
+    found, left = set(), {name}
+    while left:
+        found |= left
+        left = {i for n in left for i in inputs[n] if i in inputs} - found
+    return found

@@ -166,17 +166,17 @@ def test_a_checkpoint_of_another_run_is_refused(warm, tmp_path):
 @pytest.mark.parametrize(
     ("scheme", "moment", "victim"),
     [
-        (PausingAsyncSGD, "push", "worker-1"),
-        (PausingAsyncSGD, "lock", "worker-1"),
-        (PausingAsyncSGD, "reply", "worker-1"),
-        (PausingAsyncSGD, "push", "worker-0"),
+        pytest.param(PausingAsyncSGD, "push", "worker-1", marks=pytest.mark.slow),
+        pytest.param(PausingAsyncSGD, "lock", "worker-1", marks=pytest.mark.slow),
+        pytest.param(PausingAsyncSGD, "reply", "worker-1", marks=pytest.mark.slow),
+        pytest.param(PausingAsyncSGD, "push", "worker-0", marks=pytest.mark.slow),
         (PausingAsyncSGD, "lock", "ps-0"),
-        (PausingSyncSGD, "push", "worker-1"),
+        pytest.param(PausingSyncSGD, "push", "worker-1", marks=pytest.mark.slow),
         (PausingSyncSGD, "lock", "worker-0"),
-        (PausingSyncSGD, "reply", "ps-0"),
-        (PausingAEASGD, "lock", "worker-0"),
+        pytest.param(PausingSyncSGD, "reply", "ps-0", marks=pytest.mark.slow),
+        pytest.param(PausingAEASGD, "lock", "worker-0", marks=pytest.mark.slow),
         (PausingAEASGD, "reply", "worker-1"),
-        (PausingAEASGD, "push", "ps-0"),
+        pytest.param(PausingAEASGD, "push", "ps-0", marks=pytest.mark.slow),
     ],
     ids=lambda value: getattr(value, "name", value),
 )
@@ -197,6 +197,7 @@ def test_a_task_that_is_killed_at_that_moment_comes_back_and_the_run_replays(sch
         assert recovery["lost_rounds"] == 0
 
 
+@pytest.mark.slow
 def test_a_run_with_several_rounds_in_a_call_survives_the_loss_of_one_of_two_ps(going):
     run = going(SyncSGD(), ps=2, steps=504, workers=2, recovery=OFTEN)
     run.send("ps-1", signal.SIGKILL)
@@ -205,6 +206,7 @@ def test_a_run_with_several_rounds_in_a_call_survives_the_loss_of_one_of_two_ps(
     assert len(recovery["restored"]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=["async_sgd", "sync_sgd"])
 def test_a_stopped_worker_is_started_again_after_a_bounded_time(scheme, going):
     run = going(scheme, steps=600, workers=2, wait_seconds=4, recovery=OFTEN)
@@ -212,6 +214,7 @@ def test_a_stopped_worker_is_started_again_after_a_bounded_time(scheme, going):
     assert run.survived()["restarts"] == {"worker-1": 1}
 
 
+@pytest.mark.slow
 def test_a_synchronous_run_goes_on_without_a_lost_worker_if_it_may(going):
     some = Recovery(min_workers=2)
     run = going(SyncSGD(), steps=600, workers=3, wait_seconds=4, recovery=some)
@@ -223,6 +226,7 @@ def test_a_synchronous_run_goes_on_without_a_lost_worker_if_it_may(going):
     assert outcome.error() < TOLERANCE
 
 
+@pytest.mark.slow
 def test_without_leave_to_go_on_a_stopped_worker_ends_an_asynchronous_run_with_its_name(going):
     run = going(AsyncSGD(), steps=5000, workers=2, wait_seconds=4)
     run.send("worker-1", signal.SIGSTOP)
