@@ -61,6 +61,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(convergence, "GRADIENTS", 160)
 
 
+@pytest.mark.slow
 def test_it_measures_draws_and_continues_where_it_was_interrupted(tiny, monkeypatch, tmp_path, capsys):
     command = ["agn", "serial", "--quick", "--backend", "threads", "--output", str(tmp_path / "out")]
     measure, measured = convergence.measure, []

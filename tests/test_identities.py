@@ -289,6 +289,7 @@ def test_a_barrier_that_cannot_fill_names_the_missing_workers(tmp_path):
         threads(SyncSGD(), tmp_path, workers=3, schedule=[0, 0], wait_seconds=1)
 
 
+@pytest.mark.slow
 def test_two_ps_tasks_give_the_same_center_as_one(tmp_path):
     schedule = [0, 1, 1, 0, 2, 1, 0, 2, 2]
     for scheme in (AsyncSGD(), Downpour(), AEASGD()):

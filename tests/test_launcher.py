@@ -203,6 +203,7 @@ def test_isolation_that_is_demanded_and_refused_starts_nothing(monkeypatch):
         pass
 
 
+@pytest.mark.slow
 def test_runs_can_follow_each_other_on_one_fork_server_with_isolation_off(tmp_path):
     with keep_warm("off"):
         for i in range(2):
