@@ -31,7 +31,7 @@ from .hooks import STOP, Summaries
 from .meeting import meeting
 from .models import FlatModel, ModelRecipe
 from .record import EVENTS, FLOAT_BYTES, RECORD
-from .recovery import RETRY_SECONDS, Keeper, Recovery, is_absence, is_refusal
+from .recovery import REPAIR_WAITS, RETRY_SECONDS, Keeper, Recovery, is_absence, is_refusal
 from .scheme import Event, Scheme
 
 Report = Callable[..., None]
@@ -419,7 +419,7 @@ class WorkerLoop:
         """Do something that needs the ps, again and again while it may be coming back, for a bounded time."""
         import tensorflow as tf
 
-        deadline = time.monotonic() + self.wait_seconds
+        deadline = time.monotonic() + REPAIR_WAITS * self.wait_seconds
         while True:
             try:
                 return action()
@@ -552,7 +552,7 @@ class WorkerLoop:
                 return
         if not self.job.recovers or not (is_refusal(error) or is_absence(error)):
             raise error
-        deadline = time.monotonic() + self.wait_seconds
+        deadline = time.monotonic() + REPAIR_WAITS * self.wait_seconds
         while True:
             try:
                 if not is_refusal(error):
@@ -564,8 +564,9 @@ class WorkerLoop:
                 if not (is_refusal(again) or is_absence(again)):
                     raise
                 if time.monotonic() > deadline:
+                    seconds = REPAIR_WAITS * self.wait_seconds
                     raise WaitTimeout(
-                        f"worker {self.index} waited {self.wait_seconds:g} s for the ps to come back: {error}"
+                        f"worker {self.index} waited {seconds:g} s for the ps to come back: {error}"
                     ) from None
                 error = again
                 time.sleep(RETRY_SECONDS)
@@ -683,6 +684,7 @@ class Evaluator:
         self._count(self.log.events())
         self.path: list[tuple[float, dict[str, Any], dict[str, Any]]] = []  # when, figures, center: not evaluated yet
         self.stopped: str | None = None  # why the run was ended early
+        self.chief_is_late = False
         self.told_to_stop = 0  # workers that are not counted on any more, and still have to leave
         self.metrics: dict[str, Any] = {}
         self.summaries = Summaries(self.job.run_dir / "tb") if self.job.tensorboard and self.job.run_dir else None
@@ -725,10 +727,10 @@ class Evaluator:
                     self._drain()
                 self._look_for_the_silent()
                 self._stop_if_wanted()
-                failing = None
+                failing, self.chief_is_late = None, False
             except (tf.errors.OpError, WaitTimeout) as error:
                 failing = failing or time.monotonic()
-                self._recover(error, failing + self.wait_seconds)
+                self._recover(error, failing)
             time.sleep(FOLLOW_SECONDS)
 
     def _stop_if_wanted(self) -> None:
@@ -763,14 +765,17 @@ class Evaluator:
         options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * self.wait_seconds))
         return self.session.run(self.graph.ops[fetch] if isinstance(fetch, str) else fetch, feed, options=options)
 
-    def _recover(self, error: BaseException, deadline: float) -> None:
-        """Wait for a ps that is being restored; raise what cannot be helped."""
-        if not self.job.recovers or isinstance(error, WaitTimeout) or time.monotonic() > deadline:
+    def _recover(self, error: BaseException, since: float) -> None:
+        """Wait for state that is being restored; raise what cannot be helped."""
+        now, deadline = time.monotonic(), since + REPAIR_WAITS * self.wait_seconds
+        hopeless = isinstance(error, WaitTimeout) or not (is_refusal(error) or is_absence(error))
+        if not self.job.recovers or now > deadline or hopeless:
             raise error
+        if now - since > self.wait_seconds and not self.chief_is_late:
+            self.chief_is_late = True
+            self.report(event="silent", worker=CHIEF)  # it restores the state, unless it has been stopped itself
         if not is_refusal(error):
-            if not is_absence(error):
-                raise error
-            self.session = self.connect(deadline - time.monotonic())
+            self.session = self.connect(max(1.0, deadline - now))
 
     def _look_for_the_silent(self) -> None:
         """Somebody who has sent nothing for very long: expelled if enough are left, started again if somebody does."""
