@@ -201,6 +201,7 @@ class Supervision:
         self.alive = set(self.names)
         self.tasks = frozenset(self.names)  # those that are started here
         self.restarts_left = job.recovery.max_restarts
+        self.restarted: dict[str, float] = {}  # when
         self.done = False  # the result is there
         self.stumbled: set[str] = set()
         self.failure: DistsgdError | None = None
@@ -246,7 +247,9 @@ class Supervision:
                 text = f"{task} raised {event.get('kind')}: {first_line(event['message'])}\n{self.log_of(task)}"
             self.fail((kind or TaskFailed)(text), final=not event.get("consequence"))
         elif event["event"] == "silent" and self.restarts_left:
-            self.server.send(op="kill", task=f"worker-{event['worker']}")  # and then started again
+            silent = f"worker-{event['worker']}"
+            if time.monotonic() - self.restarted.get(silent, 0.0) > self.job.cluster.wait_seconds:
+                self.server.send(op="kill", task=silent)  # and then started again; several may have noticed
         elif event["event"] == "result":
             self.done = True
             self.deadline = time.monotonic() + (LEAVE_FAR_SECONDS if self.far else LEAVE_SECONDS)
@@ -259,6 +262,7 @@ class Supervision:
             return False
         self.restarts_left -= 1
         self.stumbled.discard(task)
+        self.restarted[task] = time.monotonic()
         self.alive.add(task)
         self.server.send(op="restart", tasks=[(job_name, index)])
         self.on_event({"event": "restarted", "task": task, "reason": reason, "left": self.restarts_left})

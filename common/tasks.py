@@ -524,6 +524,8 @@ class WorkerLoop:
 
     def _rejoin(self, recorded: bool = True) -> None:
         """Take the seat, whoever may sit there, and go on after its last round on record."""
+        import tensorflow as tf
+
         while True:
             self.passport = np.array([secrets.randbits(62) + 2, 1], np.int64)
             names = {name: self.ops[f"join_{name}"] for name in ("folded", "waits", "restored", "stopping")}
@@ -531,7 +533,14 @@ class WorkerLoop:
             if not joined["waits"]:
                 break
             # The last message of this seat is in a set that is not complete yet.
-            self._run("await_token")
+            try:
+                self._run("await_token")
+            except tf.errors.DeadlineExceededError:
+                missing = absent(self._run("arrived"))
+                if not self._press_the_absent():
+                    raise WaitTimeout(
+                        f"worker {self.index} waited {self.wait_seconds:g} s at the barrier for {missing}"
+                    ) from None
         rounds = int(joined["folded"])
         if rounds < self.rounds:  # acknowledged, and then lost with a ps
             self.report(event="lost", worker=self.index, rounds=self.rounds - rounds, together=self.job.waits)
@@ -544,7 +553,8 @@ class WorkerLoop:
         """Get back to work after a call that failed, or raise what cannot be helped."""
         import tensorflow as tf
 
-        if isinstance(error, WaitTimeout) and self._go_on_without_the_absent(error):
+        if isinstance(error, WaitTimeout) and "arrived" in self.ops and self._press_the_absent():
+            self._rejoin()
             return
         if is_refusal(error):
             self.stopping = bool(self._run("stopping"))
@@ -586,23 +596,18 @@ class WorkerLoop:
         self._rejoin()
         return True
 
-    def _go_on_without_the_absent(self, timeout: WaitTimeout) -> bool:
+    def _press_the_absent(self) -> bool:
         """At a barrier that nobody completes: True if others were expelled, or may still come."""
-        if "arrived" not in self.ops:
-            return False
         expelled = np.flatnonzero(self._run("expel"))
         arrived, active = self._run("arrived"), self._run("active")
-        missing = [int(k) for k in np.flatnonzero(active & ~arrived)]
         for k in expelled:
             self.report(event="expelled", worker=int(k))
         if len(expelled) or not arrived[self.index]:  # if not, the set has been completed in this very moment
-            self._rejoin()
             return True
         if self.job.recovers and self.patience:
             self.patience -= 1  # whoever starts tasks again may have to be told
-            for k in missing:
-                self.report(event="silent", worker=k)
-            self._rejoin()
+            for k in np.flatnonzero(active & ~arrived):
+                self.report(event="silent", worker=int(k))
             return True
         return False
 
@@ -653,6 +658,7 @@ class WorkerLoop:
         """Count the rounds of a call, look at their losses, report now and then."""
         self.rounds += len(chunk)
         self.steps += sum(map(len, chunk))
+        self.patience = 1
         if not np.isfinite(losses).all() and self.job.recovery.on_nan == "stop":
             version = self._run("version")
             bad = self.rounds - len(chunk) + int(np.flatnonzero(~np.isfinite(losses))[0])

@@ -215,6 +215,17 @@ def test_a_stopped_worker_is_started_again_after_a_bounded_time(scheme, going):
 
 
 @pytest.mark.slow
+def test_a_ps_that_dies_while_a_worker_is_stopped_is_restored_and_the_worker_started_again(going):
+    """Found by the soak: the others came back into a set that waits for the stopped one, and nobody said so."""
+    several = Recovery(checkpoint_seconds=0.5, max_restarts=6)
+    run = going(SyncSGD(), ps=2, steps=600, workers=3, wait_seconds=5, recovery=several)
+    run.send("worker-2", signal.SIGSTOP)
+    wait_until(lambda: checkpoint.newest(run.run_dir).arrays["arrived"].any())
+    run.send("ps-1", signal.SIGKILL)
+    assert {"worker-2", "ps-1"} <= run.survived()["restarts"].keys()
+
+
+@pytest.mark.slow
 def test_a_synchronous_run_goes_on_without_a_lost_worker_if_it_may(going):
     some = Recovery(min_workers=2)
     run = going(SyncSGD(), steps=600, workers=3, wait_seconds=4, recovery=some)
