@@ -36,6 +36,7 @@ def test_the_default_run_reaches_its_accuracy_and_says_so_in_json(tmp_path):
     assert "plot.png" in done.stdout
 
 
+@pytest.mark.slow
 def test_threads_run_from_the_command_line_too(tmp_path):
     done = distsgd("sync_sgd", "--backend", "threads", "--epochs", 8, "--json", "--run-dir", "here", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

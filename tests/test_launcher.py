@@ -120,7 +120,7 @@ def test_a_stopped_worker_is_named_when_the_barrier_has_waited_long_enough(backg
     assert (going.result["outcome"], going.result["exit_code"]) == ("timeout", 5)
 
 
-@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGSTOP, marks=pytest.mark.slow), signal.SIGKILL])
 def test_an_all_reduce_ends_when_a_worker_does_not_answer(number, background):
     going = background(AllReduce(), workers=3, wait_seconds=5)
     os.kill(going.task("worker-2.log"), number)

@@ -159,10 +159,8 @@ def test_bad_input_is_refused_or_ignored_and_the_run_goes_on(machines, tmp_path)
     assert good[1].result["steps"] == 2 * steps
 
 
-@pytest.mark.parametrize(
-    "how",
-    ["killed", pytest.param("stopped", marks=pytest.mark.slow), pytest.param("unplugged", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["killed", "stopped", "unplugged"])
 def test_a_task_that_is_lost_ends_the_run_everywhere_and_is_named(how, machines, tmp_path):
     """A barrier is the harder case: the others are blocked in it."""
     if how == "unplugged" and not machines.real:

@@ -28,6 +28,7 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "downpour with a warm start": Downpour(warm_start=8),
     "sync_sgd with a backup worker": SyncSGD(backup_workers=1),
 }
+VARIANTS = ["diloco with sgd inside", "downpour in dean's phase", "downpour with a warm start"]
 
 
 def moved(run) -> float:
@@ -52,7 +53,7 @@ def test_the_hand_written_gradient_is_the_slope_of_the_loss():
         assert gradient(params, rows)[i] == pytest.approx((loss(params + e) - loss(params - e)) / 2e-6, abs=1e-7)
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in VARIANTS else n for n in RUNS])
 def test_a_run_on_three_workers_and_two_ps_replays(name, warm, tmp_path):
     """With one ps: the long runs below, and those that survive a fault."""
     run = record(RUNS[name], tmp_path / "run", workers=3, ps=2, steps=80)
