@@ -1181,7 +1181,6 @@ def run_threads(job: Job, report: Report, model: FlatModel | None = None) -> Eva
         evaluator = Evaluator(session, graph, report)
         evaluator.follow(stopped=lambda: bool(crew.failures))
     finally:
-        session.close()  # wakes the threads that wait at a barrier
         crew.leave()
     return evaluator
 
@@ -1220,8 +1219,9 @@ class Crew:
         )
 
     def leave(self) -> None:
-        """Wait for the threads; raise what went wrong in one of them."""
+        """End the session, wait for the threads; raise what went wrong in one of them before that."""
         failed = list(self.failures)
+        self.loops[0].session.close()  # wakes those that wait at a barrier; their complaints come too late to count
         if self.scripted and failed:
             for turn in self.turns:
                 turn.release()
