@@ -17,9 +17,9 @@ from ..algorithms import Downpour
 from ..common.cluster import Cluster
 from ..common.data import digits
 from ..common.errors import DistsgdError
+from ..common.job import Job
 from ..common.launcher import keep_warm, launch
 from ..common.models import ModelRecipe
-from ..common.tasks import Job
 from ..common.training import make_job
 
 MANY = 64  # workers

@@ -25,7 +25,7 @@ from .errors import KINDS, DistsgdError, TaskFailed, TaskLost, UserError
 from .forkserver import EVENT_BYTES
 
 if TYPE_CHECKING:
-    from .tasks import Job
+    from .job import Job
 
 END_SECONDS = 5.0  # for what is left of a run to go away
 LEAVE_SECONDS = 2.0  # for a ps to leave by itself once the result is there

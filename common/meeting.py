@@ -35,7 +35,7 @@ from .data import leaves
 from .errors import KINDS, DistsgdError, TaskLost, UserError, WaitTimeout
 
 if TYPE_CHECKING:
-    from .tasks import Job
+    from .job import Job
 
 Report = Callable[..., None]
 BEAT_SECONDS = 0.5

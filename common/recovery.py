@@ -23,7 +23,8 @@ from . import checkpoint
 from .errors import TaskLost, UserError, WaitTimeout, at_least, one_of, positive
 
 if TYPE_CHECKING:
-    from .tasks import Job, Report, TaskGraph
+    from .graph import TaskGraph
+    from .job import Job, Report
 
 WATCH_SECONDS = 0.25
 RETRY_SECONDS = 0.1

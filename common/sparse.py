@@ -18,9 +18,9 @@ from .errors import UserError
 
 if TYPE_CHECKING:
     from .data import Dataset
+    from .job import Job
     from .parameter_server import ParameterServer, Seat
     from .scheme import Event
-    from .tasks import Job
     from .worker import Shard
 
 RHO_SAMPLE = 256  # examples whose collisions with all others are counted

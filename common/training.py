@@ -24,7 +24,7 @@ from .recovery import Recovery
 from .scheme import Scheme
 
 if TYPE_CHECKING:
-    from .tasks import Job
+    from .job import Job
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def make_job(
     Raises:
         UserError: in one line, what is wrong.
     """
-    from .tasks import Job
+    from .job import Job
 
     at_least(1, epochs=epochs, batch_size=batch_size, **({} if steps is None else {"steps": steps}))
     at_least(0, seed=seed)

@@ -14,7 +14,7 @@ from .parameter_server import ParameterServer, Seat
 from .scheme import Event, Scheme
 
 if TYPE_CHECKING:
-    from .tasks import Job
+    from .job import Job
 
 
 class Shard:

@@ -14,10 +14,10 @@ import reference
 from distsgd.common import Cluster
 from distsgd.common.data import load, shard_rows
 from distsgd.common.hooks import Callback
+from distsgd.common.job import plan
 from distsgd.common.models import FlatModel, ModelRecipe
 from distsgd.common.record import EVENTS
 from distsgd.common.scheme import Scheme
-from distsgd.common.tasks import plan
 from distsgd.common.training import describe, make_job, run
 
 DIGITS = load("digits")

@@ -29,8 +29,8 @@ from distsgd.algorithms import (
 )
 from distsgd.common import Cluster, train
 from distsgd.common.errors import WaitTimeout
+from distsgd.common.graph import TaskGraph
 from distsgd.common.models import ModelRecipe
-from distsgd.common.tasks import TaskGraph
 from distsgd.common.training import make_job
 from runs import DIGITS, ONES, quadratic, record
 

@@ -11,9 +11,9 @@ import reference
 from distsgd.algorithms import AsyncSGD, Hogwild, Serial
 from distsgd.common import Cluster, UserError
 from distsgd.common.data import Dataset, load, shard_rows
+from distsgd.common.job import plan
 from distsgd.common.models import ModelRecipe, name_for
 from distsgd.common.sparse import sparsity
-from distsgd.common.tasks import plan
 from distsgd.common.training import describe, make_job, run
 from doubles import CountingAsyncSGD, CountingHogwild
 

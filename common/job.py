@@ -1,0 +1,126 @@
+"""A run as every task sees it: what is trained, how, on which cluster, and the rounds that each worker does."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .cluster import Cluster
+from .data import batches, leaves, num_examples, shard_rows
+from .gates import Alone
+from .models import ModelRecipe
+from .recovery import Recovery
+from .scheme import Event, Scheme
+
+Report = Callable[..., None]
+CHIEF = 0
+ROUNDS_PER_CALL = 8  # a call costs some RPCs of its own; unrolling rounds in it doubles the throughput at period 1
+LONG_RUN_ROUNDS = 500  # shorter runs do not earn back the time that the larger graph takes
+ENDLESS = 10**9  # steps: a schedule says how many rounds there are
+ALONE_STEPS = 64  # steps of a call without a ps
+
+
+@dataclass
+class Job:
+    """A run, as every task sees it."""
+
+    scheme: Scheme
+    recipe: ModelRecipe
+    train: Any  # nested arrays, or a function of a tf.distribute.InputContext that returns a tf.data.Dataset
+    test: Any
+    cluster: Cluster
+    batch_size: int
+    seed: int
+    steps: int  # local steps of each worker
+    run_dir: Path | None = None
+    evaluate_seconds: float = 0.1  # between two evaluations of the center
+    evaluate_later: bool = False  # only keep the path of the center during the run, and evaluate it afterwards
+    schedule: Sequence[int] = ()  # threads only: whose round comes next
+    graph_file: Path | None = None  # where the evaluator leaves a graph for the workers of this machine
+    clip_norm: float | None = None  # gradients are clipped to this norm of the whole vector
+    l2: float = 0.0  # adds l2/2 |x|^2 to the loss
+    ema_decay: float | None = None  # an exponential moving average of the center is evaluated instead of the center
+    identity: Mapping[str, Any] = field(default_factory=dict)  # what tasks on several machines must have in common
+    stop_at_version: int | None = None
+    stop_at_accuracy: float | None = None
+    tensorboard: bool = False
+    legs: Sequence[int] = ()  # steps of the runs that this one goes on from, if they were fewer
+    recovery: Recovery = field(default_factory=Recovery)
+
+    @property
+    def rounds_per_call(self) -> int:
+        """How many rounds a call may hold."""
+        short = self.alone or self.schedule or self.steps < LONG_RUN_ROUNDS * self.scheme.period
+        return 1 if short or len(self.scheme.events) > 1 else ROUNDS_PER_CALL
+
+    @property
+    def shared_graph(self) -> Path | None:
+        """Where the workers' graph is, unless each has its own: because of a data function, or to meet without a ps."""
+        own = callable(self.train) or not (self.uses_ps or self.alone)
+        return None if own else self.graph_file
+
+    @property
+    def waits(self) -> bool:
+        """True if workers wait for each other at a barrier."""
+        return self.scheme.gate.synchronous and not self.alone
+
+    @property
+    def alone(self) -> bool:
+        """True if one worker is all there is."""
+        return isinstance(self.scheme.gate, Alone)
+
+    @property
+    def uses_ps(self) -> bool:
+        """True if there is a parameter server; without one, worker 0 holds the center and the record."""
+        return self.scheme.gate.uses_ps
+
+    @property
+    def sparse(self) -> bool:
+        """True if workers read and push the coordinates of their batch alone; else vectors are dense."""
+        dense = self.l2 or self.clip_norm is not None or self.ema_decay is not None or self.towers > 1
+        return self.recipe.sparse and self.scheme.sparse and not dense
+
+    @property
+    def recovers(self) -> bool:
+        """True if somebody starts dead tasks again."""
+        return self.recovery.max_restarts > 0
+
+    @property
+    def towers(self) -> int:
+        """Devices that share the batches of a worker."""
+        return self.cluster.towers or self.scheme.default_towers
+
+    def rounds(self, worker: int) -> Iterator[tuple[int, Event]]:
+        """The rounds of a worker: how many local steps, and how each ends."""
+        if self.schedule:
+            return itertools.islice(self.scheme.rounds(ENDLESS), self.schedule.count(worker))
+        legs = itertools.pairwise((0, *self.legs, self.steps))
+        return itertools.chain.from_iterable(self._leg(end - start) for start, end in legs)
+
+    def _leg(self, steps: int) -> Iterator[tuple[int, Event]]:
+        if self.alone:
+            return ((min(ALONE_STEPS, steps - start), "exchange") for start in range(0, steps, ALONE_STEPS))
+        return self.scheme.rounds(steps)
+
+
+def shard(job: Job, worker: int) -> list[np.ndarray]:
+    """The arrays that a worker trains on."""
+    if callable(job.train):
+        return []
+    rows = shard_rows(num_examples(job.train), worker, job.cluster.workers, job.seed)
+    return [array[rows] for array in leaves(job.train)]
+
+
+def plan(job: Job, worker: int) -> Iterator[tuple[np.ndarray, Event]]:
+    """The rounds of a worker: their batches, [steps, batch size] row numbers, and how each ends."""
+    if callable(job.train):
+        stream: Iterator[np.ndarray] = itertools.repeat(np.zeros(job.batch_size, np.int32))
+    else:
+        stream = batches(num_examples(job.train) // job.cluster.workers, job.batch_size, worker, job.seed)
+    for steps, event in job.rounds(worker):
+        yield np.stack(list(itertools.islice(stream, steps))), event

@@ -1,0 +1,49 @@
+"""Bounded waits: each ends with what has come, or with the name of what has not."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .errors import WaitTimeout
+
+POLL_SECONDS = 0.01
+CONNECT_SECONDS = 2.0
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, missing: Callable[[], str]) -> None:
+    """Poll until the condition holds; `WaitTimeout` with what is missing after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise WaitTimeout(f"waited {seconds:g} s for {missing()}")
+        time.sleep(POLL_SECONDS)
+
+
+def wait_for(session: Any, blocking: Any, seconds: float, missing: Callable[[], str]) -> None:
+    """Run an operation that blocks; `WaitTimeout` with what is missing after so many seconds."""
+    import tensorflow as tf
+
+    try:
+        session.run(blocking, options=tf.compat.v1.RunOptions(timeout_in_ms=round(seconds * 1000)))
+    except tf.errors.DeadlineExceededError:
+        raise WaitTimeout(f"waited {seconds:g} s for {missing()}") from None
+
+
+def absent(flags: np.ndarray) -> str:
+    """The workers whose flag is not set, by name."""
+    return ", ".join(f"worker {k}" for k in np.flatnonzero(~np.asarray(flags)))
+
+
+def reachable(host: str) -> bool:
+    """True if somebody listens at `host:port`."""
+    name, port = host.rsplit(":", 1)
+    try:
+        socket.create_connection((name.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True
