@@ -107,8 +107,14 @@ def take_over(source: Path, run_dir: Path) -> None:
     read(available[-1])
     folder(run_dir).mkdir(parents=True, exist_ok=True)
     shutil.copytree(available[-1], folder(run_dir) / available[-1].name)
+    take_over_record(source, run_dir)
+
+
+def take_over_record(source: Path, run_dir: Path) -> None:
+    """Copy what a run has recorded so far, unless there is a record already."""
+    run_dir.mkdir(parents=True, exist_ok=True)
     for name in ("config.json", "events.bin", "metrics.jsonl"):
-        if (source / name).exists():
+        if (source / name).exists() and not (run_dir / name).exists():
             shutil.copy(source / name, run_dir / name)
 
 

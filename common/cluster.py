@@ -171,6 +171,11 @@ class Cluster:
         return self.place is None or self.place.evaluates
 
     @property
+    def is_chief(self) -> bool:
+        """True if worker 0 runs here, which makes and saves the global state."""
+        return self.place is None or (self.place.job, self.place.index) == ("worker", 0)
+
+    @property
     def workers_here(self) -> int:
         """Workers that share the cores of this machine."""
         return self.workers if self.place is None else 1

@@ -16,6 +16,17 @@ LINE_SECONDS = 2.0  # between two plain lines
 SETTLE_SECONDS = 0.2  # before a rate means something
 
 
+TOLD = {
+    "restarted": "{task} is started again ({reason})",
+    "abandoned": "{task} is not started again ({reason})",
+    "expelled": "the run goes on without worker {worker}",
+    "resumed": "the run goes on from version {version}",
+    "restored": "the state of version {version} has been restored",
+    "refused": "a message of worker {worker} was refused: it is not finite",
+    "warning": "{message}",
+}
+
+
 class Display:
     """One live display on a terminal or in a notebook, a plain line now and then elsewhere."""
 
@@ -53,6 +64,8 @@ class Display:
             self.losses[event["worker"]] = event["loss"]
         elif kind == "center":
             self.center = event
+        elif kind in TOLD:
+            self.console.print(TOLD[kind].format_map(event), highlight=False, soft_wrap=True)
         if task is not None:
             states = {"exit": "ended", "error": "failed", "ready": "ready", "listening": "serving"}
             self.tasks[task] = states.get(kind, "running")

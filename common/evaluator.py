@@ -57,6 +57,7 @@ class Evaluator:
         self.rounds = [0] * self.job.cluster.workers
         self.steps = 0  # of all workers, in the recorded rounds
         self.left = [self.job.rounds(k) for k in range(self.job.cluster.workers)]
+        self.lacking = 0  # events that a lost evaluator had taken and not written
         self.vectors = np.array([0, self.job.cluster.workers if self.job.uses_ps else 0], float)  # pushed, pulled
 
     def follow(self, stopped: Callable[[], bool] = lambda: False) -> None:
@@ -167,6 +168,13 @@ class Evaluator:
             self._count(self.log.events())
             if undone:
                 self.report(event="undone", updates=undone)
+        before = int(new["recorded"]) - len(new["events"])
+        if before < len(self.log):  # the file is of another run
+            self.log.truncate(which, 0)
+            self._forget()
+        if before - len(self.log) > self.lacking:
+            self.lacking = before - len(self.log)
+            self.report(event="warning", message=f"the record lacks {self.lacking} events: an evaluator was lost")
         self.log.append(new["events"])
         self._count(new["events"])
         self.presence.note(new["events"])
@@ -309,6 +317,9 @@ class EventLog:
     def events(self) -> np.ndarray:
         """All events, [n, len(RECORD)]."""
         return np.concatenate([np.zeros((0, len(RECORD)), np.int64), *self.parts])
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
 
     def append(self, events: np.ndarray) -> None:
         """Add new events."""

@@ -51,6 +51,7 @@ class Job:
     tensorboard: bool = False
     legs: Sequence[int] = ()  # steps of the runs that this one goes on from, if they were fewer
     recovery: Recovery = field(default_factory=Recovery)
+    program: str = ""  # which program has started this task, among those of several machines
 
     @property
     def rounds_per_call(self) -> int:
@@ -87,8 +88,13 @@ class Job:
 
     @property
     def recovers(self) -> bool:
-        """True if somebody starts dead tasks again."""
-        return self.recovery.max_restarts > 0
+        """True if dead tasks are started again."""
+        return self.uses_ps and self.recovery.max_restarts > 0
+
+    @property
+    def tolerates(self) -> bool:
+        """True if a worker may be lost and the run goes on, with or without it."""
+        return self.uses_ps and (self.recovers or self.recovery.min_workers is not None)
 
     @property
     def towers(self) -> int:

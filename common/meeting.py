@@ -1,11 +1,17 @@
 """The meeting of the tasks of several machines: who is there, do all run the same thing, how did it end.
 
 A run that one launcher has started needs none of this. Tasks that were started one by one, each on its machine, meet
-on the first ps (without a ps: on worker 0), in two small tables and a queue there:
+on the first ps (without a ps: on worker 0), in three small tables and a queue there:
 
-    cards       what each task runs (its identity) and where; each place is taken once. And how the run ended
+    holders     which process has the place of each task
+    cards       what it runs (its identity) and where. And how the run ended
     beats       a number that each task raises while it is there
     reports     events for the record of the run, which the evaluator takes down
+
+A place is taken once. In a run that survives faults (`Job.tolerates`) it can be taken again, once its holder is gone:
+because it said so, because the program that had started it says so, or because its beat stands still. A holder that
+was only slow finds somebody else in its place, and ends. Should the meeting point itself come back with empty tables,
+everybody takes his place again.
 
 Only strings and numbers travel, and strings are read as JSON: nothing that a peer sends is executed here.
 """
@@ -13,8 +19,10 @@ Only strings and numbers travel, and strings are read as JSON: nothing that a pe
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib.metadata
+import inspect
 import json
 import os
 import platform
@@ -33,19 +41,23 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from .cluster import Place, ps_devices
 from .data import leaves
 from .errors import KINDS, DistsgdError, TaskLost, UserError, WaitTimeout
+from .record import FAULTS
+from .recovery import REPAIR_WAITS, is_absence, is_refusal
 
 if TYPE_CHECKING:
     from .job import Job
 
 Report = Callable[..., None]
+CHIEF = 0
 BEAT_SECONDS = 0.5
 RETRY_SECONDS = 0.1
 CALL_SECONDS = 5.0  # for a call of the meeting point; it answers in milliseconds
 LINGER_SECONDS = 5.0  # for the others to learn how the run ended, before the meeting point leaves
 CAUSE_SECONDS = 3.0  # for the cause to become known, after a peer was lost
+STILL_SECONDS = 5.0  # a beat that stands still for so long is that of a task that is gone
 LEFT = -1  # the beat of a task that has left
 OUTCOME = -1  # the card that says how the run ended; below it lie those of tasks that were refused
-RELAYED = ("listening", "ready", "first_update", "worker", "finished")
+RELAYED = ("listening", "ready", "first_update", "worker", "finished", *FAULTS)
 
 
 # What the tasks of a run must have in common.
@@ -57,7 +69,7 @@ def identity(config: Mapping[str, Any], place: Place, more: Mapping[str, Any] | 
     addresses = place.addresses.as_dict()
     evaluator = "a task of its own" if place.separate_evaluator else "with the chief"
     return {
-        **{key: value for key, value in config.items() if key not in ("run_dir", "isolation")},
+        **{key: value for key, value in config.items() if key not in ("isolation", "legs")},
         **(more or {}),
         "addresses": {job: ",".join(hosts) for job, hosts in addresses.items()},
         "evaluator": evaluator,
@@ -86,6 +98,17 @@ def data_digest(data: Any) -> str:
         else:
             digest.update(getattr(leaf, "__qualname__", str(leaf)).encode())
     return digest.hexdigest()[:12]
+
+
+def class_digest(kind: type) -> str:
+    """A short digest of the source of a class that is not of this package; its modules are compared as a whole."""
+    if kind.__module__.startswith("distsgd."):
+        return ""
+    try:
+        text = inspect.getsource(kind)
+    except (OSError, TypeError):  # typed into a prompt
+        text = kind.__qualname__
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def model_digest(model: Any) -> str:
@@ -142,27 +165,35 @@ class MeetingPoint:
 
         raw, placeholder = tf.raw_ops, tf.compat.v1.placeholder
         with tf.Graph().as_default() as graph, tf.device(device):
-            cards = raw.MutableHashTableV2(key_dtype=tf.int64, value_dtype=tf.string, shared_name="meeting_cards")
-            beats = raw.MutableHashTableV2(key_dtype=tf.int64, value_dtype=tf.int64, shared_name="meeting_beats")
+            holders, cards, beats = (
+                raw.MutableHashTableV2(key_dtype=tf.int64, value_dtype=kind, shared_name=f"meeting_{name}")
+                for name, kind in (("holders", tf.string), ("cards", tf.string), ("beats", tf.int64))
+            )
             mutex = raw.MutexV2(shared_name="meeting_lock")
             reports = tf.queue.FIFOQueue(-1, [tf.string], [[]], shared_name="meeting_reports")
-            self.key, self.card = placeholder(tf.int64, []), placeholder(tf.string, [])
-            self.beat, self.lines = placeholder(tf.int64, []), placeholder(tf.string, [None])
-            nothing = tf.constant("")
-            # The first card that is put on a place stays.
+            self.key, self.beat = placeholder(tf.int64, []), placeholder(tf.int64, [])
+            self.holder, self.card, self.instead = (placeholder(tf.string, []) for _ in range(3))
+            self.lines = placeholder(tf.string, [None])
+
+            def find(table: Any, key: Any) -> Any:
+                return raw.LookupTableFindV2(table_handle=table, keys=key, default_value=tf.constant(""))
+
             lock = raw.MutexLock(mutex=mutex)
             with tf.control_dependencies([lock]):
-                present = raw.LookupTableFindV2(table_handle=cards, keys=self.key, default_value=nothing)
-                card = tf.where(tf.equal(present, ""), self.card, present)
-                put = raw.LookupTableInsertV2(table_handle=cards, keys=self.key, values=card)
-            with tf.control_dependencies([put]):
+                present, before = find(holders, self.key), find(cards, self.key)
+                free = tf.equal(present, self.instead)
+                claimed = tf.where(free, self.holder, present), tf.where(free, self.card, before)
+                puts = [
+                    raw.LookupTableInsertV2(table_handle=table, keys=self.key, values=value)
+                    for table, value in zip((holders, cards), claimed, strict=True)
+                ]
+            with tf.control_dependencies(puts):
                 unlock = raw.ConsumeMutexLock(mutex_lock=lock)
             with tf.control_dependencies([unlock]):
-                self._claimed = tf.identity(card)
+                self._claimed = [tf.identity(value) for value in claimed]
             beat = raw.LookupTableInsertV2(table_handle=beats, keys=self.key, values=self.beat)
             with tf.control_dependencies([beat, reports.enqueue_many(self.lines)]):
-                key = tf.constant(OUTCOME, tf.int64)
-                self._outcome = raw.LookupTableFindV2(table_handle=cards, keys=key, default_value=nothing)
+                self._heard = [find(cards, tf.constant(OUTCOME, tf.int64)), find(holders, self.key)]
             self._cards = raw.LookupTableExportV2(table_handle=cards, Tkeys=tf.int64, Tvalues=tf.string)
             self._beats = raw.LookupTableExportV2(table_handle=beats, Tkeys=tf.int64, Tvalues=tf.int64)
             self._reports = reports.dequeue_many(reports.size())
@@ -184,18 +215,20 @@ class MeetingPoint:
                 self._sessions.append(self._open())
                 raise ConnectionError(type(error).__name__) from error
 
-    def claim(self, key: int, card: Mapping[str, Any]) -> dict[str, Any]:
-        """Put a card on a place if it is free; returns the card that lies there then."""
-        return json.loads(self._run(self._claimed, {self.key: key, self.card: json.dumps(card, default=str)}))
+    def claim(self, key: int, holder: str, card: Mapping[str, Any], instead: str = "") -> tuple[str, dict[str, Any]]:
+        """Take a place if it is free, or held by the one named `instead`; returns who has it then, and his card."""
+        feed = {self.key: key, self.holder: holder, self.card: json.dumps(card, default=str), self.instead: instead}
+        name, there = self._run(self._claimed, feed)
+        return name.decode(), json.loads(there)
 
     def cards(self) -> dict[int, dict[str, Any]]:
         """All cards."""
         return {int(key): json.loads(card) for key, card in zip(*self._run(self._cards), strict=True)}
 
-    def raise_beat(self, key: int, beat: int, lines: Collection[str]) -> dict[str, Any] | None:
-        """A sign of life, with reports; returns how the run ended, if it has."""
-        outcome = self._run(self._outcome, {self.key: key, self.beat: beat, self.lines: list(lines)})
-        return json.loads(outcome) if outcome else None
+    def raise_beat(self, key: int, beat: int, lines: Collection[str]) -> tuple[dict[str, Any] | None, str]:
+        """A sign of life, with reports; returns how the run ended, if it has, and who has that place."""
+        outcome, holder = self._run(self._heard, {self.key: key, self.beat: beat, self.lines: list(lines)})
+        return json.loads(outcome) if outcome else None, holder.decode()
 
     def beats(self) -> dict[int, int]:
         """The last beat of everybody."""
@@ -215,13 +248,21 @@ class Meeting:
         self.key = self.tasks.index(task)
         self.is_host, self.is_evaluator = self.key == 0, task[0] == "evaluator"
         self.seconds = job.cluster.wait_seconds
+        self.long = REPAIR_WAITS * self.seconds if job.recovers else self.seconds  # for what all depend on
+        self.name = uuid.uuid4().hex
+        self.card = {
+            "where": f"process {os.getpid()} on {socket.gethostname()}",
+            "program": job.program,
+            "legs": list(job.legs),
+            "identity": job.identity,
+        }
         self.lines: list[str] = []  # reports that still have to go
         self.adding = threading.Lock()
         self.wake, self.ended = threading.Event(), threading.Event()
         self.last_word = threading.Lock()  # whoever has it decides how this task ends
         self.outcome: dict[str, Any] = {}
         self.beat = 0
-        self.arrived = False
+        self.arrived = self.replaced = False
         self.heard: dict[int, tuple[int, float]] = {}  # by the meeting point: the last beat, and when
         self.contact = time.monotonic()
 
@@ -252,23 +293,52 @@ class Meeting:
         self._await_listening(deadline)
         device = ps_devices(self.job.cluster, self.job.uses_ps)[0]
         self.point = MeetingPoint(f"grpc://{self.place.addresses.of(*self.tasks[0])}", device)
-        card = {"id": uuid.uuid4().hex, "where": f"process {os.getpid()} on {socket.gethostname()}"}
         if not self.is_host:
-            reference = self._await_cards(deadline, [0])[0]
-            if different := differences(self.job.identity, reference["identity"], self.named(self.tasks[0])):
-                text = f"{self.named(self.task)} does not run the same as the others: {different}"
-                with contextlib.suppress(ConnectionError):
-                    self.point.claim(OUTCOME - 1 - self.key, {"refused": text})
-                raise UserError(text)
-        there = self._retry(deadline, lambda: self.point.claim(self.key, card | {"identity": self.job.identity}))
-        if there["id"] != card["id"]:
-            raise UserError(
-                f"{self.named(self.task)} is there already ({there['where']}): each task of a cluster is started once"
-            )
-        self.arrived = True
-        self._await_cards(deadline, range(len(self.tasks)))
-        self.contact = time.monotonic()
+            self._compare(self._await_cards(deadline, [0])[0], 0)
+        self._take_place(deadline)
+        self.arrived, self.contact = True, time.monotonic()
         threading.Thread(target=self._stay, daemon=True).start()
+        cards = self._await_cards(deadline, range(len(self.tasks)))
+        if self.is_host:  # the first time, the others have compared
+            for key in cards.keys() & range(len(self.tasks)):
+                self._compare(cards[key], key)
+        chief = self.tasks.index(("worker", 0))
+        if chief in cards:
+            self.job.legs = cards[chief]["legs"]  # from the run directory, which only he has
+
+    def _compare(self, card: Mapping[str, Any], key: int) -> None:
+        """Raise `UserError` if another task runs something else, and leave a note for those who wait for this one."""
+        if different := differences(self.job.identity, card["identity"], self.named(self.tasks[key])):
+            text = f"{self.named(self.task)} does not run the same as the others: {different}"
+            with contextlib.suppress(ConnectionError):
+                self.point.claim(OUTCOME - 1 - self.key, self.name, {"refused": text})
+            raise UserError(text)
+
+    def _take_place(self, deadline: float) -> None:
+        """Become the holder of the place of this task; raise `UserError` if somebody else is."""
+        instead, beat, since = "", None, time.monotonic()
+        while True:
+            claim = functools.partial(self.point.claim, self.key, self.name, self.card, instead)
+            holder, there = self._retry(deadline, claim)
+            if holder == self.name:
+                break
+            last, beat = beat, self._retry(deadline, self.point.beats).get(self.key, 0)
+            still = time.monotonic() - since > STILL_SECONDS
+            if not self.job.tolerates or last not in (None, beat):
+                raise UserError(
+                    f"{self.named(self.task)} is there already ({there['where']}): each task of a cluster is started "
+                    "once"
+                )
+            if there["program"] == self.job.program or beat == LEFT or still:
+                instead = holder
+            else:
+                time.sleep(RETRY_SECONDS)
+        if instead:
+            self._came_back()
+
+    def _came_back(self) -> None:
+        if not self.place.evaluates:  # there, its own program says so
+            self.report(event="restarted", task="-".join(map(str, self.task)), reason="it came back")
 
     def _await_listening(self, deadline: float) -> None:
         """Until the meeting point accepts connections; its name may be unknown for a while, too."""
@@ -303,6 +373,9 @@ class Meeting:
             missing = [key for key in wanted if key not in cards]
             if not missing:
                 return cards
+            if any(card.get("again") for card in cards.values()):
+                self._came_back()  # the meeting point, with empty tables, into a run that is under way
+                return cards
             refused = [cards[OUTCOME - 1 - key]["refused"] for key in missing if OUTCOME - 1 - key in cards]
             self._in_time(deadline, missing, "".join(f". Refused: {text}" for text in refused))
 
@@ -318,10 +391,8 @@ class Meeting:
                 if self.is_host and not outcome:
                     self._listen()
             except ConnectionError as error:
-                if time.monotonic() - self.contact > self.seconds:
-                    self._end(
-                        TaskLost(f"nothing heard from {self.named(self.tasks[0])} for {self.seconds:g} s: {error}")
-                    )
+                if time.monotonic() - self.contact > self.long:
+                    self._end(TaskLost(f"nothing heard from {self.named(self.tasks[0])} for {self.long:g} s: {error}"))
                 continue
             if outcome:
                 self.outcome = outcome
@@ -333,9 +404,14 @@ class Meeting:
         """One beat, with what there is to report; returns how the run ended, if it has."""
         self.beat += 1
         lines = list(self.lines)
-        outcome = self.point.raise_beat(self.key, self.beat, lines)
+        outcome, holder = self.point.raise_beat(self.key, self.beat, lines)
         with self.adding:
             del self.lines[: len(lines)]
+        if not holder:  # the meeting point has come back
+            holder, _ = self.point.claim(self.key, self.name, self.card | {"again": True})
+        if holder != self.name:
+            self.replaced = True
+            self._end(TaskLost(f"{self.named(self.task)} was not heard for long, and another process has its place"))
         if self.is_evaluator:
             for event in self.point.take_reports():
                 self._take_down(event)
@@ -349,21 +425,26 @@ class Meeting:
         self.local_report(**event)
 
     def _listen(self) -> None:
-        """As the meeting point: end the run if somebody has been silent for too long."""
+        """As the meeting point: end the run if somebody whom it needs has been silent for too long."""
         now = time.monotonic()
         for key, beat in self.point.beats().items():
             if beat != self.heard.get(key, (None,))[0]:
                 self.heard[key] = beat, now
-        silent = [key for key, (beat, at) in self.heard.items() if beat != LEFT and now - at > self.seconds]
+        silent = [key for key, (_, at) in self.heard.items() if now - at > self.long and self._is_needed(key)]
         if silent:
             names = ", ".join(self.named(self.tasks[key]) for key in silent)
-            self._conclude(TaskLost(f"nothing heard from {names} for {self.seconds:g} s"), self.tasks[silent[0]])
+            self._conclude(TaskLost(f"nothing heard from {names} for {self.long:g} s"), self.tasks[silent[0]])
+
+    def _is_needed(self, key: int) -> bool:
+        """False for a worker of a run that survives faults: those who wait for its messages know better."""
+        job, index = self.tasks[key]
+        return not (self.job.tolerates and job == "worker" and index != CHIEF)
 
     def _conclude(self, error: DistsgdError | None, task: tuple[str, int]) -> None:
         """Say how the run ended, if nobody has."""
         kind = "" if error is None else type(error).__name__
         name = "-".join(map(str, task))
-        self.point.claim(OUTCOME, {"task": name, "kind": kind, "message": str(error or "")})
+        self.point.claim(OUTCOME, self.name, {"task": name, "kind": kind, "message": str(error or "")})
         self.wake.set()
 
     def _end(self, error: DistsgdError, task: str | None = None) -> NoReturn:
@@ -386,7 +467,7 @@ class Meeting:
         self._leave()
 
     def fail(self, error: DistsgdError) -> None:
-        """Tell the others why this task has failed, if it is one of them."""
+        """Tell the others why this task has failed, if it is one of them: that ends the run."""
         if not self.arrived:
             return
         self.last_word.acquire()
@@ -395,10 +476,20 @@ class Meeting:
             self._conclude(error, self.task)
         self._leave()
 
+    def go(self) -> None:
+        """Leave a run that waits for this task to come back."""
+        if not self.arrived:
+            return
+        self.last_word.acquire()
+        self.ended.set()
+        self._leave()
+
     def await_stop(self) -> None:
         """End this process when it is told to, and say so to the others."""
         signal.sigwait({signal.SIGTERM})
-        if self.arrived:
+        if self.job.recovers:
+            self.go()
+        else:
             self.fail(TaskLost(f"the program of {self.named(self.task)} was stopped"))
         os._exit(128 + signal.SIGTERM)
 
@@ -409,6 +500,8 @@ class Meeting:
 
     def _leave(self) -> None:
         """Say good-bye; the meeting point goes last."""
+        if self.replaced:
+            return
         with contextlib.suppress(ConnectionError):
             self.point.raise_beat(self.key, LEFT, self.lines)
             deadline = time.monotonic() + LINGER_SECONDS
@@ -425,23 +518,24 @@ def meeting(job: Job, task: tuple[str, int], report: Report) -> Iterator[Report]
     if job.cluster.place is None:
         yield report
         return
-    import tensorflow as tf
-
     mine = Meeting(job, job.cluster.place, task, report)
     threading.Thread(target=mine.await_stop, daemon=True).start()
     try:
         mine.arrive()
         yield mine.report
         mine.succeed()
-    except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
-        mine.await_cause()
-        lost = TaskLost(f"{mine.named(task)} lost a peer: {str(error).splitlines()[0]}")
-        mine.fail(lost)
-        raise lost from error
     except DistsgdError as error:
         mine.fail(error)
         raise
     except Exception as error:
         text = (str(error).splitlines() or [""])[0]
-        mine.fail(KINDS["TaskFailed"](f"{mine.named(task)} raised {type(error).__name__}: {text}"))
-        raise
+        if not (is_absence(error) or is_refusal(error)):
+            mine.fail(KINDS["TaskFailed"](f"{mine.named(task)} raised {type(error).__name__}: {text}"))
+            raise
+        mine.await_cause()
+        if job.recovers:  # its program starts it again
+            mine.go()
+            raise
+        lost = TaskLost(f"{mine.named(task)} lost a peer: {text}")
+        mine.fail(lost)
+        raise lost from error

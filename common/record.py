@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from . import checkpoint
+from .cluster import Place
 from .errors import DistsgdError, UserError
 from .scheme import Event
 
@@ -29,6 +30,19 @@ FLOAT_BYTES = 4
 NOT_FIGURES = {"event", "task", "when"}  # of an event
 # What must be the same when a run goes on from its checkpoints.
 RESUMED = ("algorithm", "hyperparameters", "workers", "dataset", "model", "batch_size", "ema_decay", "seed")
+# Events of faults that were survived, and of what was done about them.
+FAULTS = (
+    "restarted",
+    "resumed",
+    "restored",
+    "undone",
+    "lost",
+    "rejoined",
+    "refused",
+    "expelled",
+    "checkpoint",
+    "warning",
+)
 # One event of the trace: what happened on the ps, in order.
 RECORD = ("version", "worker", "staleness", "accepted", "microseconds", "event")
 # An event is recorded as its position in here. A worker that takes its seat again starts anew from the center: "join".
@@ -44,7 +58,7 @@ def new_run_dir(algorithm: str, root: Path = Path("runs")) -> Path:
 class RunRecord:
     """Collects the events of a run and writes its folder."""
 
-    def __init__(self, run_dir: Path, config: dict[str, Any]):
+    def __init__(self, run_dir: Path, config: dict[str, Any], place: Place | None = None):
         self.run_dir, self.config = run_dir, config
         self.began = time.monotonic()
         self.rows: list[dict[str, Any]] = []
@@ -57,9 +71,10 @@ class RunRecord:
         self.faults = Faults()
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
-            if checkpoint.found(run_dir):
+            elsewhere = place is not None and place.separate_evaluator  # the chief has them, on its machine
+            if checkpoint.found(run_dir) or (elsewhere and (run_dir / "events.bin").exists()):
                 self._go_on()
-            elif (run_dir / "result.json").exists():
+            elif (place is None or place.evaluates) and self._holds_results():
                 raise UserError(
                     f"the run directory already holds a run without checkpoints: choose another. Received: {run_dir}"
                 )
@@ -67,6 +82,11 @@ class RunRecord:
             self.metrics = (run_dir / "metrics.jsonl").open("a", buffering=1)  # a line at a time, to be followed
         except OSError as error:
             raise UserError(f"cannot write the run directory {run_dir}: {error.strerror}") from None
+
+    def _holds_results(self) -> bool:
+        """True if a run has got anywhere in this folder; one that failed before that is no loss."""
+        metrics = self.run_dir / "metrics.jsonl"
+        return (self.run_dir / "result.json").exists() and metrics.exists() and metrics.stat().st_size > 0
 
     def _go_on(self) -> None:
         """The run is resumed: its metrics go on, if it is the same run."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from .errors import Interrupted, UserError, at_least, fraction, not_negative, po
 from .gates import Alone
 from .hooks import Callback, CallbackList
 from .launcher import launch
-from .meeting import data_digest, identity, model_digest
+from .meeting import class_digest, data_digest, identity, model_digest
 from .models import FlatModel, ModelRecipe
 from .record import RunRecord, new_run_dir
 from .recovery import Recovery
@@ -174,8 +175,6 @@ def make_job(
     if cluster.place is not None and bool(cluster.place.addresses.ps) != scheme.gate.uses_ps:
         need = "needs a ps: give --ps_hosts" if scheme.gate.uses_ps else "has no ps: leave --ps_hosts out"
         raise UserError(f"{scheme.name} {need}. Received: {cluster.place.addresses.as_dict()}")
-    if cluster.place is not None and recovery is not None and recovery.max_restarts:
-        raise UserError("tasks are started again on one machine only: leave max_restarts out on several machines")
     not_negative(l2=l2)
     if stop_at_version is not None:
         at_least(1, stop_at_version=stop_at_version)
@@ -212,6 +211,7 @@ def make_job(
         steps = steps or epochs * (shard // batch_size)
     if test_data is not None and not callable(test_data):
         test_data = _arrays(test_data)
+    own_dir = run_dir if cluster.evaluates else run_dir / str(cluster.place)
     return Job(
         scheme=scheme,
         recipe=recipe,
@@ -221,7 +221,7 @@ def make_job(
         batch_size=batch_size,
         seed=seed,
         steps=steps,
-        run_dir=run_dir if cluster.evaluates else run_dir / str(cluster.place),
+        run_dir=own_dir,
         schedule=tuple(schedule),
         clip_norm=clip_norm,
         l2=l2,
@@ -230,7 +230,7 @@ def make_job(
         stop_at_version=stop_at_version,
         stop_at_accuracy=stop_at_accuracy,
         tensorboard=tensorboard,
-        legs=_legs(recovery.resume if recovery and recovery.resume else run_dir, steps),
+        legs=_legs(_source(recovery.resume, cluster) if recovery and recovery.resume else own_dir, steps),
     )
 
 
@@ -240,6 +240,11 @@ def _legs(before: Path, steps: int) -> list[int]:
         return []
     config = json.loads((before / "config.json").read_text())
     return [leg for leg in (*config["legs"], config["steps_per_worker"]) if leg < steps]
+
+
+def _source(resume: Path, cluster: Cluster) -> Path:
+    """Where a run directory has the checkpoints: beside the results, or with a chief that does not evaluate."""
+    return resume if cluster.place is None or not cluster.place.separate_evaluator else resume / "worker-0"
 
 
 def _arrays(data: Any) -> tuple[Any, ...]:
@@ -307,12 +312,12 @@ def run(
 
     With `model`, threads live in this process, and the model receives the center.
     """
-    if job.recovery.resume is not None:
-        checkpoint.take_over(job.recovery.resume, job_dir(job))
+    if job.recovery.resume is not None and (job.cluster.evaluates or job.cluster.is_chief):
+        _resume(job, job.recovery.resume)
     if job.cluster.place is not None:
-        own = {} if model is None else {"model": model_digest(model), "data": data_digest((job.train, job.test))}
-        job.identity = identity(config, job.cluster.place, own)
-    record = RunRecord(job_dir(job), config)
+        job.identity = identity(config, job.cluster.place, _own(job, model))
+        job.program = uuid.uuid4().hex
+    record = RunRecord(job_dir(job), config, job.cluster.place)
     display = Display(config)
     hooks = CallbackList(callbacks, config, job_dir(job))
 
@@ -340,6 +345,23 @@ def run(
     except Exception as problem:
         error = problem
     return record, error
+
+
+def _own(job: Job, model: Any) -> dict[str, Any]:
+    """What the configuration does not say of a run, and its tasks must have in common."""
+    recovery = {name: getattr(job.recovery, name) for name in ("max_restarts", "min_workers", "on_nan")}
+    own: dict[str, Any] = {"recovery": recovery, "source": class_digest(type(job.scheme))}
+    if model is not None:
+        own |= {"model": model_digest(model), "data": data_digest((job.train, job.test))}
+    return own
+
+
+def _resume(job: Job, source: Path) -> None:
+    """Copy what the run goes on from: the chief needs the checkpoint, the evaluator the record."""
+    if job.cluster.is_chief:
+        checkpoint.take_over(_source(source, job.cluster), job_dir(job))
+    if job.cluster.evaluates:
+        checkpoint.take_over_record(source, job_dir(job))
 
 
 def _load_center(model: Any, run_dir: Path) -> None:

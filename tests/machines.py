@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import numpy as np
 from distsgd.common import Cluster, launcher
 from distsgd.common.cluster import Place
 from distsgd.common.models import FlatModel, ModelRecipe
+from distsgd.common.recovery import Recovery
 from distsgd.common.scheme import Scheme
 from distsgd.common.training import describe, make_job, run
 from runs import DIGITS, Recorded, network_gradient
@@ -51,7 +53,16 @@ class Machine:
     def __init__(self, ip: str, enter: Sequence[str]):
         self.ip, self.enter = ip, list(enter)
         self.ports = itertools.count(2222)
-        self.server = launcher.ForkServer("off", [*enter, sys.executable])
+        self.server: launcher.ForkServer
+        self.boot()
+
+    def boot(self) -> None:
+        self.server = launcher.ForkServer("off", [*self.enter, sys.executable])
+
+    def crash(self) -> None:
+        """Everything that runs here is gone at once; `boot` makes the machine usable again."""
+        os.kill(self.server.process.pid, signal.SIGKILL)
+        self.server.process.wait()
 
     def address(self) -> str:
         """An address of this machine that nobody uses."""
@@ -171,6 +182,7 @@ class Task:
                 batch_size=options["batch_size"],
                 seed=options["seed"],
                 run_dir=self.run_dir,
+                recovery=Recovery(**options.get("recovery", {})),
             )
             log, self.error = run(self.job, describe(self.job, "digits", self.model), verbose=False)
             self.result = log.finish(self.error, picture=False)

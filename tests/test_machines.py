@@ -63,6 +63,14 @@ class Run:
     def start_all(self, scheme, **options):
         return {task: self.start(scheme, *task, **options) for task in self.on}
 
+    def version(self):
+        """Of the center, as reported last."""
+        rows = [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
+        return max(row.get("version", 0) for row in rows)
+
+    def seconds_since_news(self):
+        return time.time() - (self.run_dir / "metrics.jsonl").stat().st_mtime
+
     def trains(self):
         """True once a worker has reported."""
         metrics = self.run_dir / "metrics.jsonl"
@@ -284,3 +292,95 @@ def test_the_command_line_needs_no_more_than_flags_or_tf_config(tmp_path):
     assert "ps-0: completed" in outputs[2][0]
     assert f"port {ps.rpartition(':')[2]}, open to whoever can reach it" in outputs[2][1]
     assert (tmp_path / "chief" / "model.keras").exists()
+
+
+# Coming back.
+
+AGAIN = {"max_restarts": 3, "checkpoint_seconds": 0.5}
+
+
+def survived(chief, workers=2):
+    """The end of a run that must have got over it, replay included."""
+    assert chief.recorded().error() < TOLERANCE
+    assert chief.result["steps"] == workers * chief.options["steps"]
+    return chief.result["recovery"]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "victim"),
+    [
+        (AsyncSGD(), ("worker", 1)),
+        *(
+            pytest.param(scheme, victim, marks=pytest.mark.slow)
+            for scheme in (AsyncSGD(), SyncSGD())
+            for victim in (("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1))
+            if (scheme.name, victim) != ("async_sgd", ("worker", 1))
+        ),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_a_killed_task_is_started_again_by_its_program_and_takes_its_place(scheme, victim, machines, tmp_path):
+    """ps 0 is where the tasks meet: it comes back with empty tables."""
+    cluster = Run(machines, tmp_path, ps=2)
+    tasks = cluster.start_all(scheme, steps=1500, recovery=AGAIN, wait_seconds=20)
+    wait_until(cluster.trains)
+    name = "-".join(map(str, victim))
+    os.kill(task_process(tmp_path, name), signal.SIGKILL)
+    assert [task.end() for task in tasks.values()] == [None] * 4
+    recovery = survived(tasks["worker", 0])
+    assert recovery["restarts"] == {name: 1}
+    assert len(recovery["restored"]) == (victim[0] == "ps")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [("worker", 1), ("ps", 0), ("worker", 0)], ids=str)
+def test_a_machine_that_crashed_is_back_in_the_run_with_the_same_command(victim, machines, tmp_path):
+    cluster = Run(machines, tmp_path)
+    options = {"steps": 3000, "recovery": AGAIN, "wait_seconds": 30}
+    tasks = cluster.start_all(AsyncSGD(), **options)
+    wait_until(cluster.trains)
+    machine = cluster.on[victim]
+    machine.crash()
+    assert isinstance(tasks[victim].end(), TaskLost)
+    machine.server.close()
+    machine.boot()
+    tasks[victim] = cluster.start(AsyncSGD(), *victim, **options)
+    assert [task.end() for task in tasks.values()] == [None] * 3
+    recovery = survived(tasks["worker", 0])
+    if victim != ("worker", 0):  # who writes the record has not seen his own end
+        assert recovery["restarts"] == {"-".join(map(str, victim)): 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=lambda scheme: scheme.name)
+def test_a_run_goes_on_without_a_machine_that_is_lost_if_that_is_allowed(scheme, machines, tmp_path):
+    cluster = Run(machines, tmp_path)
+    tasks = cluster.start_all(scheme, steps=2500, recovery={"min_workers": 1}, wait_seconds=4)
+    wait_until(cluster.trains)
+    os.kill(task_process(tmp_path, "worker-1"), signal.SIGKILL)
+    assert isinstance(tasks["worker", 1].end(), TaskLost)
+    assert [tasks[task].end() for task in (("ps", 0), ("worker", 0))] == [None] * 2
+    chief = tasks["worker", 0]
+    assert chief.recorded().error() < TOLERANCE
+    assert chief.result["recovery"]["expelled"] == [1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 2], ids=["ps 0", "worker 1"])
+def test_a_run_gets_over_a_network_that_was_cut(number, machines, tmp_path):
+    if not machines.real:
+        pytest.skip(f"this machine allows no network of its own: {machines.refusal}")
+    cluster = Run(machines, tmp_path)
+    tasks = cluster.start_all(AsyncSGD(), steps=3000, recovery=AGAIN, wait_seconds=8)
+    wait_until(cluster.trains)
+    machines.plug(number, "down")
+    try:
+        if number == 0:
+            wait_until(lambda: cluster.seconds_since_news() > 3)
+        else:
+            seen = cluster.version()
+            wait_until(lambda: cluster.version() > seen + 300)
+    finally:
+        machines.plug(number, "up")
+    assert [task.end() for task in tasks.values()] == [None] * 3
+    survived(tasks["worker", 0])
