@@ -207,9 +207,8 @@ class Supervision:
         self.failure: DistsgdError | None = None
         self.provisional = False  # the failure may be a consequence of one that is not known yet
         self.deadline: float | None = None  # when to stop waiting for the rest
-        self.far = (
-            job.cluster.place is not None
-        )  # there are tasks on other machines, which should hear how this one ended
+        self.far = job.cluster.place is not None  # tasks on other machines should hear how this one ended
+        self.killed: str | None = None  # who could not tell them
 
     def run(self) -> None:
         """Until every task has ended, or one has failed."""
@@ -233,6 +232,8 @@ class Supervision:
                 name = signal.Signals(-status).name
                 if self.restart(str(task), name) or self.is_dispensable(str(task), name):
                     return
+                if self.far and not self.job.tolerates:
+                    self.killed = self.killed or str(task)
                 self.fail(TaskLost(f"{task} was killed by {name}. {self.log_of(task)}"), final=True)
             elif status:
                 if str(task) in self.stumbled and self.restart(str(task), "a peer was lost"):
@@ -294,6 +295,9 @@ class Supervision:
     def end(self) -> None:
         """Nothing of the run is left when this returns."""
         with contextlib.suppress(DistsgdError, OSError):
+            if self.killed:
+                self.server.send(op="restart", tasks=[("obituary", list(self.names).index(self.killed))])
+                self._await_exits(STOP_SECONDS, only="obituary")
             if self.far and self.alive:
                 self.server.send(op="stop")
                 self._await_exits(STOP_SECONDS)
@@ -301,12 +305,15 @@ class Supervision:
                 self.server.send(op="kill")
             self._await_exits(END_SECONDS)
 
-    def _await_exits(self, seconds: float) -> None:
+    def _await_exits(self, seconds: float, only: str = "") -> None:
+        """Until all have ended, or one of that kind."""
         deadline = time.monotonic() + seconds
-        while self.alive and time.monotonic() < deadline:
+        while (self.alive or only) and time.monotonic() < deadline:
             event = self.server.receive(max(0.0, deadline - time.monotonic()))
             if event and event["event"] == "exit":
                 self.alive.discard(event["task"])
+                if only and event["task"].startswith(only):
+                    return
 
 
 def first_line(text: str) -> str:

@@ -290,9 +290,7 @@ class Meeting:
             UserError: this task runs something else than the others, or its place is taken.
         """
         deadline = time.monotonic() + self.seconds
-        self._await_listening(deadline)
-        device = ps_devices(self.job.cluster, self.job.uses_ps)[0]
-        self.point = MeetingPoint(f"grpc://{self.place.addresses.of(*self.tasks[0])}", device)
+        self.approach(deadline)
         if not self.is_host:
             self._compare(self._await_cards(deadline, [0])[0], 0)
         self._take_place(deadline)
@@ -305,6 +303,12 @@ class Meeting:
         chief = self.tasks.index(("worker", 0))
         if chief in cards:
             self.job.legs = cards[chief]["legs"]  # from the run directory, which only he has
+
+    def approach(self, deadline: float) -> None:
+        """Find the meeting point."""
+        self._await_listening(deadline)
+        device = ps_devices(self.job.cluster, self.job.uses_ps)[0]
+        self.point = MeetingPoint(f"grpc://{self.place.addresses.of(*self.tasks[0])}", device)
 
     def _compare(self, card: Mapping[str, Any], key: int) -> None:
         """Raise `UserError` if another task runs something else, and leave a note for those who wait for this one."""
@@ -433,14 +437,14 @@ class Meeting:
         silent = [key for key, (_, at) in self.heard.items() if now - at > self.long and self._is_needed(key)]
         if silent:
             names = ", ".join(self.named(self.tasks[key]) for key in silent)
-            self._conclude(TaskLost(f"nothing heard from {names} for {self.long:g} s"), self.tasks[silent[0]])
+            self.conclude(TaskLost(f"nothing heard from {names} for {self.long:g} s"), self.tasks[silent[0]])
 
     def _is_needed(self, key: int) -> bool:
         """False for a worker of a run that survives faults: those who wait for its messages know better."""
         job, index = self.tasks[key]
         return not (self.job.tolerates and job == "worker" and index != CHIEF)
 
-    def _conclude(self, error: DistsgdError | None, task: tuple[str, int]) -> None:
+    def conclude(self, error: DistsgdError | None, task: tuple[str, int]) -> None:
         """Say how the run ended, if nobody has."""
         kind = "" if error is None else type(error).__name__
         name = "-".join(map(str, task))
@@ -462,8 +466,9 @@ class Meeting:
     def succeed(self) -> None:
         """This task has done its part: wait until all have, which the evaluator says."""
         if self.is_evaluator:
-            self._conclude(None, self.task)
+            self.conclude(None, self.task)
         self.ended.wait()
+        self.last_word.acquire()  # another thread may be ending this process for a reason of its own
         self._leave()
 
     def fail(self, error: DistsgdError) -> None:
@@ -473,7 +478,7 @@ class Meeting:
         self.last_word.acquire()
         self.ended.set()
         with contextlib.suppress(ConnectionError):
-            self._conclude(error, self.task)
+            self.conclude(error, self.task)
         self._leave()
 
     def go(self) -> None:
@@ -482,7 +487,7 @@ class Meeting:
             return
         self.last_word.acquire()
         self.ended.set()
-        self._leave()
+        self._leave(linger=False)  # a ps that stayed for a while would only lose what is folded meanwhile
 
     def await_stop(self) -> None:
         """End this process when it is told to, and say so to the others."""
@@ -498,18 +503,26 @@ class Meeting:
         if self.ended.wait(CAUSE_SECONDS):
             time.sleep(LINGER_SECONDS + CALL_SECONDS)
 
-    def _leave(self) -> None:
-        """Say good-bye; the meeting point goes last."""
+    def _leave(self, linger: bool = True) -> None:
+        """Say good-bye; the meeting point goes last, for the others to learn how the run ended."""
         if self.replaced:
             return
         with contextlib.suppress(ConnectionError):
             self.point.raise_beat(self.key, LEFT, self.lines)
             deadline = time.monotonic() + LINGER_SECONDS
-            while self.is_host and time.monotonic() < deadline:
+            while linger and self.is_host and time.monotonic() < deadline:
                 beats = self.point.beats()
                 if all(beats.get(key) == LEFT for key in self.point.cards() if key >= 0):
                     return
                 time.sleep(RETRY_SECONDS)
+
+
+def bury(job: Job, place: Place, task: tuple[str, int]) -> None:
+    """End the run everywhere because that task of this machine was killed."""
+    mine = Meeting(job, place, task, lambda **event: None)
+    with contextlib.suppress(ConnectionError):
+        mine.approach(time.monotonic() + CALL_SECONDS)
+        mine.conclude(TaskLost(f"{mine.named(task)} was killed"), task)
 
 
 @contextmanager

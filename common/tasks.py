@@ -19,7 +19,7 @@ from .evaluator import END_SECONDS, Evaluator
 from .graph import TaskGraph
 from .job import CHIEF, Job, Report
 from .loop import WorkerLoop
-from .meeting import meeting
+from .meeting import bury, meeting
 from .models import FlatModel
 from .waiting import reachable, wait_until
 
@@ -159,7 +159,14 @@ def run_evaluator(job: Job, addresses: Addresses, index: int, report: Report) ->
         Evaluator(connect(job.cluster.wait_seconds), graph, report, connect).follow()
 
 
-TASKS = {"ps": run_ps, "worker": run_worker, "evaluator": run_evaluator}
+def run_obituary(job: Job, addresses: Addresses, index: int, report: Report) -> None:
+    """Tell the other machines that a task of this one was killed: it could not do so itself."""
+    del addresses, report
+    if (place := job.cluster.place) is not None:
+        bury(job, place, place.tasks()[index])
+
+
+TASKS = {"obituary": run_obituary, "ps": run_ps, "worker": run_worker, "evaluator": run_evaluator}
 
 
 # Threads: all tasks in one process.

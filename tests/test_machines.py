@@ -17,13 +17,14 @@ import pytest
 from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, SyncSGD
 from distsgd.common import Cluster, train
 from distsgd.common.cluster import Addresses, Place
-from distsgd.common.errors import Diverged, TaskLost, UserError, WaitTimeout
+from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
 from distsgd.common.models import ModelRecipe
 from machines import HERE, Task, machines_with_servers, task_process
 from runs import DIGITS
 
 TOLERANCE = 1e-5
 FOREVER = 10**7
+AGAIN = {"max_restarts": 3, "checkpoint_seconds": 0.5}
 
 GARBAGE = """
 import os, socket, sys
@@ -51,14 +52,16 @@ class Run:
 
     def __init__(self, machines, run_dir, *, ps=1, workers=2, separate_evaluator=False):
         self.machines, self.run_dir, self.evaluator = machines, run_dir, separate_evaluator
+        self.options = {}
         tasks = [("ps", i) for i in range(ps)] + [("worker", k) for k in range(workers)]
         self.on = {task: machines[i % len(machines)] for i, task in enumerate(tasks)}
         at = {task: machine.address() for task, machine in self.on.items()}
         self.addresses = Addresses([at["ps", i] for i in range(ps)], [at["worker", k] for k in range(workers)])
 
-    def start(self, scheme, job, index, *, machine=None, addresses=None, **options):
+    def start(self, scheme, job, index, *, machine=None, addresses=None, run_dir=None, **options):
         place = Place(job, index, addresses or self.addresses, self.evaluator)
-        return Task(machine or self.on.get((job, index)) or self.machines[-1], scheme, place, self.run_dir, **options)
+        machine = machine or self.on.get((job, index)) or self.machines[-1]
+        return Task(machine, scheme, place, run_dir or self.run_dir, **{**self.options, **options})
 
     def start_all(self, scheme, **options):
         return {task: self.start(scheme, *task, **options) for task in self.on}
@@ -134,9 +137,10 @@ def test_bad_input_is_refused_or_ignored_and_the_run_goes_on(machines, tmp_path)
     """Garbage, a task with other hyperparameters, one of another cluster, and a second worker 1; then a replay."""
     cluster = Run(machines, tmp_path)
     steps = 2000
-    good = [cluster.start(AsyncSGD(), "ps", 0, steps=steps), cluster.start(AsyncSGD(), "worker", 0, steps=steps)]
+    cluster.options = {"steps": steps, "recovery": AGAIN}
+    good = [cluster.start(AsyncSGD(), "ps", 0), cluster.start(AsyncSGD(), "worker", 0)]
     other = AsyncSGD(learning_rate=0.123)
-    different = cluster.start(other, "worker", 1, seed=7, steps=steps)
+    different = cluster.start(other, "worker", 1, seed=7)
     error = different.end()
     assert isinstance(error, UserError), error
     assert f"worker 1 at {cluster.addresses.worker[1]} does not run the same as the others: " in str(error)
@@ -146,17 +150,17 @@ def test_bad_input_is_refused_or_ignored_and_the_run_goes_on(machines, tmp_path)
     assert (different.result["outcome"], different.result["exit_code"]) == ("rejected", 2)
 
     (tmp_path / "worker-1").rename(tmp_path / "refused")
-    good.append(cluster.start(AsyncSGD(), "worker", 1, steps=steps))
+    good.append(cluster.start(AsyncSGD(), "worker", 1))
     wait_until(cluster.trains)
     spare = machines[3]
     for address in (*cluster.addresses.ps, *cluster.addresses.worker):
         assert spare.python(GARBAGE, address) == "sent\n"
     strangers = Addresses(cluster.addresses.ps, [spare.address()])
-    stranger = cluster.start(AsyncSGD(), "worker", 0, machine=spare, addresses=strangers, steps=steps)
+    stranger = cluster.start(AsyncSGD(), "worker", 0, machine=spare, addresses=strangers, run_dir=tmp_path / "strange")
     error = stranger.end()
     assert isinstance(error, UserError), error
     assert "addresses.worker is" in str(error)
-    twin = cluster.start(AsyncSGD(), "worker", 1, machine=spare, steps=steps)
+    twin = cluster.start(AsyncSGD(), "worker", 1, machine=spare)
     error = twin.end()
     assert isinstance(error, UserError), error
     assert ("is there already" if machines.real else "cannot listen") in str(error)
@@ -174,7 +178,8 @@ def test_a_task_that_is_lost_ends_the_run_everywhere_and_is_named(how, machines,
     if how == "unplugged" and not machines.real:
         pytest.skip(f"this machine allows no network of its own: {machines.refusal}")
     cluster = Run(machines, tmp_path)
-    seconds = 10**3 if how == "stopped" else 8  # of waiting; whoever is stopped says so at once
+    # Of waiting: whoever is stopped says so at once, and for somebody who is killed his program says it.
+    seconds = 8 if how == "unplugged" else 10**3
     tasks = cluster.start_all(SyncSGD(), steps=FOREVER, wait_seconds=seconds)
     wait_until(cluster.trains)
     victim = tasks["worker", 1]
@@ -296,8 +301,6 @@ def test_the_command_line_needs_no_more_than_flags_or_tf_config(tmp_path):
 
 # Coming back.
 
-AGAIN = {"max_restarts": 3, "checkpoint_seconds": 0.5}
-
 
 def survived(chief, workers=2):
     """The end of a run that must have got over it, replay included."""
@@ -312,17 +315,18 @@ def survived(chief, workers=2):
         (AsyncSGD(), ("worker", 1)),
         *(
             pytest.param(scheme, victim, marks=pytest.mark.slow)
-            for scheme in (AsyncSGD(), SyncSGD())
-            for victim in (("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1))
-            if (scheme.name, victim) != ("async_sgd", ("worker", 1))
+            for scheme, victim in [
+                *((AsyncSGD(), victim) for victim in (("ps", 0), ("ps", 1), ("worker", 0))),
+                *((SyncSGD(), victim) for victim in (("ps", 0), ("worker", 1))),
+            ]
         ),
     ],
-    ids=lambda value: getattr(value, "name", value),
+    ids=lambda value: getattr(value, "name", None) or "-".join(map(str, value)),
 )
 def test_a_killed_task_is_started_again_by_its_program_and_takes_its_place(scheme, victim, machines, tmp_path):
     """ps 0 is where the tasks meet: it comes back with empty tables."""
     cluster = Run(machines, tmp_path, ps=2)
-    tasks = cluster.start_all(scheme, steps=1500, recovery=AGAIN, wait_seconds=20)
+    tasks = cluster.start_all(scheme, steps=500, recovery=AGAIN, wait_seconds=20)
     wait_until(cluster.trains)
     name = "-".join(map(str, victim))
     os.kill(task_process(tmp_path, name), signal.SIGKILL)
@@ -334,16 +338,21 @@ def test_a_killed_task_is_started_again_by_its_program_and_takes_its_place(schem
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [("worker", 1), ("ps", 0), ("worker", 0)], ids=str)
-def test_a_machine_that_crashed_is_back_in_the_run_with_the_same_command(victim, machines, tmp_path):
+@pytest.mark.parametrize("how", ["crashed", "stopped"])
+def test_a_machine_that_was_lost_is_back_in_the_run_with_the_same_command(how, victim, machines, tmp_path):
     cluster = Run(machines, tmp_path)
-    options = {"steps": 3000, "recovery": AGAIN, "wait_seconds": 30}
+    options = {"steps": 800, "recovery": AGAIN, "wait_seconds": 30}
     tasks = cluster.start_all(AsyncSGD(), **options)
     wait_until(cluster.trains)
     machine = cluster.on[victim]
-    machine.crash()
-    assert isinstance(tasks[victim].end(), TaskLost)
-    machine.server.close()
-    machine.boot()
+    if how == "crashed":
+        machine.crash()
+        assert isinstance(tasks[victim].end(), TaskLost)
+        machine.server.close()
+        machine.boot()
+    else:
+        machine.server.send(op="stop")  # SIGTERM, as from Kubernetes: the others wait for it
+        assert isinstance(tasks[victim].end(), TaskFailed)
     tasks[victim] = cluster.start(AsyncSGD(), *victim, **options)
     assert [task.end() for task in tasks.values()] == [None] * 3
     recovery = survived(tasks["worker", 0])
@@ -355,7 +364,7 @@ def test_a_machine_that_crashed_is_back_in_the_run_with_the_same_command(victim,
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=lambda scheme: scheme.name)
 def test_a_run_goes_on_without_a_machine_that_is_lost_if_that_is_allowed(scheme, machines, tmp_path):
     cluster = Run(machines, tmp_path)
-    tasks = cluster.start_all(scheme, steps=2500, recovery={"min_workers": 1}, wait_seconds=4)
+    tasks = cluster.start_all(scheme, steps=1000, recovery={"min_workers": 1}, wait_seconds=4)
     wait_until(cluster.trains)
     os.kill(task_process(tmp_path, "worker-1"), signal.SIGKILL)
     assert isinstance(tasks["worker", 1].end(), TaskLost)
