@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import tomllib
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 
 from distsgd.algorithms import SCHEMES
 from distsgd.common.cli import find_cluster, parse_flags
+from distsgd.common.errors import KINDS, DistsgdError
 from distsgd.common.roles import from_slurm
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -70,6 +72,21 @@ def test_every_pod_of_the_kubernetes_objects_finds_its_role_and_its_name():
         "metadata.labels['apps.kubernetes.io/pod-index']",
         "metadata.annotations['batch.kubernetes.io/job-completion-index']",
     ]
+
+
+def test_a_pod_that_was_killed_comes_back_and_a_run_that_failed_is_not_repeated():
+    ours = {kind.exit_code for kind in (DistsgdError, *KINDS.values())}
+    killed = {128 + signal.SIGKILL, 128 + signal.SIGTERM}
+    _, fail = of_kind("Job")["spec"]["podFailurePolicy"]["rules"]
+    assert (fail["action"], fail["onExitCodes"]["operator"]) == ("FailJob", "NotIn")
+    again = set(fail["onExitCodes"]["values"])
+    assert again == killed
+    assert again.isdisjoint(ours)
+    for spec in objects("tfjob.yaml")[0]["spec"]["tfReplicaSpecs"].values():
+        assert spec["restartPolicy"] == "ExitCode"  # the operator's border between the two is 128
+    assert max(ours) < 128 <= min(killed)
+    for kind in ("StatefulSet", "Job"):
+        assert "--max-restarts=10" in of_kind(kind)["spec"]["template"]["spec"]["containers"][0]["args"]
 
 
 def test_the_network_policy_admits_the_tasks_and_nobody_else():
