@@ -146,6 +146,7 @@ def dispatch(arguments: list[str]) -> int:
     commands: dict[str, Callable[[list[str]], int]] = {
         "list": catalogue,
         "explain": explanation,
+        "evaluate": evaluate,
         "test": test,
         **{name: measurement(module) for name, module in MEASUREMENTS.items()},
     }
@@ -168,6 +169,10 @@ def overview() -> int:
         ("explain <algorithm>", "its equations, origin, departures, limits"),
         ("--import file.py ...", "the same with an algorithm of your own"),
         ("list", "the catalogue"),
+        (
+            "evaluate <run dir>",
+            "measure the checkpoints of a run as they appear, from any machine that sees the folder",
+        ),
         ("test", "the test suite (arguments go to pytest)"),
         ("benchmark", "every algorithm on the same task: plots and tables (--quick: three minutes)"),
         ("soak", "runs whose tasks are killed and stopped at random: --minutes 5 --seed 1"),
@@ -208,6 +213,28 @@ def explanation(arguments: list[str]) -> int:
     if arguments[0] not in SCHEMES:
         raise UserError(f"unknown algorithm {arguments[0]!r}. {nearest(arguments[0], SCHEMES)}")
     explain(SCHEMES[arguments[0]])
+    return 0
+
+
+def evaluate(arguments: list[str]) -> int:
+    """Follow a run by its checkpoints."""
+    import argparse
+
+    from .follow import follow
+
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    parser = argparse.ArgumentParser(
+        prog="run.sh evaluate", description="Measure the checkpoints of a run as they appear."
+    )
+    parser.add_argument("run_dir", type=Path, help="of the chief; it may be under way, or ended")
+    parser.add_argument("--wait-seconds", type=float, default=600.0, help="for the next checkpoint (default: 600)")
+    options = parser.parse_args(arguments)
+
+    def show(line: dict[str, Any]) -> None:
+        print("  ".join(f"{k} {v:.4f}" if isinstance(v, float) else f"{k} {v}" for k, v in line.items()), flush=True)  # noqa: T201
+
+    follow(options.run_dir, options.wait_seconds, show)
     return 0
 
 

@@ -228,6 +228,8 @@ class Supervision:
         if event["event"] == "exit":
             self.alive.discard(str(task))
             status = event["status"]
+            if self.done and status < 0:
+                return  # the result is safe
             if status < 0:
                 name = signal.Signals(-status).name
                 if self.restart(str(task), name) or self.is_dispensable(str(task), name):

@@ -15,6 +15,7 @@ from conftest import children
 from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, SyncSGD
 from distsgd.common import Cluster, keep_warm, train
 from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
+from distsgd.common.hooks import Callback
 from distsgd.common.models import ModelRecipe
 from distsgd.common.training import describe, make_job, run
 from doubles import RaisesInWorker
@@ -216,3 +217,16 @@ def test_runs_can_follow_each_other_on_one_fork_server_with_isolation_off(tmp_pa
             log, error = run(job, describe(job, "digits", "softmax"), verbose=False)
             assert error is None
             assert log.finish(None)["updates"] == 20
+
+
+class KillsAtTheResult(Callback):
+    def on_train_end(self, logs):
+        for pid in children():
+            if task_log(pid) in ("ps-0.log", "worker-0.log"):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_a_task_that_dies_when_the_result_is_there_harms_nothing(warm, tmp_path):
+    """Found by the soak."""
+    run = record(AsyncSGD(), tmp_path / "run", workers=2, callbacks=[KillsAtTheResult()])
+    assert run.result["outcome"] == "completed"

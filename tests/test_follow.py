@@ -1,0 +1,43 @@
+"""An evaluator that has no network to the ps: it follows the checkpoints."""
+
+import json
+import threading
+
+import keras
+import numpy as np
+import pytest
+
+from distsgd.algorithms import AsyncSGD
+from distsgd.common.errors import UserError, WaitTimeout
+from distsgd.common.follow import follow
+from distsgd.common.recovery import Recovery
+from runs import DIGITS, record
+
+
+def test_checkpoints_are_measured_while_the_run_goes_on_and_the_last_is_its_result(warm, tmp_path):
+    run_dir, seen = tmp_path / "run", []
+    follower = threading.Thread(target=follow, args=(run_dir, 60, seen.append), daemon=True)
+    follower.start()  # before there is anything to follow
+    run = record(AsyncSGD(), run_dir, steps=1500, ema_decay=0.9, recovery=Recovery(checkpoint_seconds=0.2))
+    follower.join(60)
+    assert not follower.is_alive()
+    assert len(seen) > 1
+    last = seen[-1]
+    assert last["version"] == run.result["updates"]
+    model = keras.saving.load_model(run_dir / "model.keras", compile=False)
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    result = model.evaluate(*DIGITS.test, verbose=0, return_dict=True)
+    np.testing.assert_allclose([last["test_loss"], last["test_accuracy"]], list(result.values())[::-1], rtol=1e-4)
+    again = []
+    follow(run_dir, 1, again.append)
+    assert again == seen == [json.loads(line) for line in (run_dir / "evaluations.jsonl").read_text().splitlines()]
+
+
+def test_a_run_that_does_not_come_or_has_data_of_its_own_is_an_error_that_says_so(tmp_path):
+    with pytest.raises(WaitTimeout, match="waited 1 s for a checkpoint in"):
+        follow(tmp_path, 1, print)
+    (tmp_path / "checkpoints" / "000000000007").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "000000000007" / "checkpoint.json").write_text("{}")
+    (tmp_path / "config.json").write_text(json.dumps({"dataset": "own data", "model": "mine", "seed": 0}))
+    with pytest.raises(UserError, match="has a model or data of its own"):
+        follow(tmp_path, 0.1, print)
