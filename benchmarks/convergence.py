@@ -224,7 +224,7 @@ def measure(cell: Cell) -> dict[str, Any]:
         record, error = run(job, describe(job, cell.dataset, cell.model), verbose=False)
         result = record.finish(error, picture=False)
         if isinstance(error, Interrupted):
-            raise KeyboardInterrupt
+            raise error
         if error is not None and not isinstance(error, Diverged):
             raise error
         return outcome(cell, result, record.history())
@@ -313,9 +313,9 @@ def main(arguments: list[str], cache: Path = CACHE) -> int:
             (cache / cell.file).unlink(missing_ok=True)
     try:
         outcomes, failed = complete(cells, cache, console)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as signal:
         console.print("interrupted; the same command goes on from here")
-        return 130
+        return getattr(signal, "exit_code", 130)
     if options.tune:
         target = (options.output or RESULTS) / "tuning.json"
         choose(outcomes, target)

@@ -122,7 +122,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         sys.exit(dispatch(sys.argv[1:]))
-    except DistsgdError as error:
+    except (DistsgdError, Interrupted) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
@@ -417,7 +417,7 @@ def run_command(scheme: Scheme, options: Options) -> int:
         config["sparsity"] = sparsity(dataset.train[0], dataset.features)
     record, error = run(job, config, verbose=True)
     result = record.finish(error)
-    if error is not None and not isinstance(error, DistsgdError):
+    if error is not None and not isinstance(error, DistsgdError | Interrupted):
         raise error  # a fault of ours: the traceback helps
     if error is not None:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201

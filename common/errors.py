@@ -49,8 +49,8 @@ class WaitTimeout(DistsgdError):
     outcome = "timeout"
 
 
-class Interrupted(DistsgdError):
-    """Ctrl-C (exit code 130) or SIGTERM (143)."""
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C (exit code 130) or SIGTERM (143); no `Exception`, lest it be taken for a failure that one gets over."""
 
     outcome = "interrupted"
 

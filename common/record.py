@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from . import checkpoint
 from .cluster import Place
-from .errors import DistsgdError, UserError
+from .errors import DistsgdError, Interrupted, UserError
 from .scheme import Event
 
 FLOAT_BYTES = 4
@@ -163,8 +163,8 @@ class RunRecord:
             rate = examples / seconds
         outcome, code = "completed", 0
         if error is not None:
-            outcome = error.outcome if isinstance(error, DistsgdError) else "failed"
-            code = error.exit_code if isinstance(error, DistsgdError) else 1
+            outcome = error.outcome if isinstance(error, DistsgdError | Interrupted) else "failed"
+            code = error.exit_code if isinstance(error, DistsgdError | Interrupted) else 1
         return {
             "algorithm": config["algorithm"],
             "outcome": outcome,

@@ -134,8 +134,6 @@ def train(
     )
     record, error = run(job, describe(job, dataset="own data", model=model.name), verbose, model, callbacks)
     metrics = record.finish(error)
-    if isinstance(error, Interrupted):
-        raise KeyboardInterrupt from error
     if error is not None:
         raise error
     return Result(model, record.history(), metrics, job_dir(job))
@@ -340,6 +338,8 @@ def run(
                 launch(job, job_dir(job), on_event)
         if model is not None and job.cluster.evaluates:
             _load_center(model, job_dir(job))
+    except Interrupted as signal:
+        error = signal
     except KeyboardInterrupt:
         error = Interrupted(2)
     except Exception as problem:

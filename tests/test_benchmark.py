@@ -1,15 +1,18 @@
 """The benchmark: what it covers, what it keeps, what it draws."""
 
+import contextlib
 import json
 import re
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from distsgd.algorithms import SCHEMES
-from distsgd.benchmarks import convergence, tables
+from distsgd.benchmarks import convergence, tables, throughput
 from distsgd.benchmarks.plots import PICTURES
+from distsgd.common.errors import Interrupted, TaskFailed
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -96,3 +99,23 @@ def test_bad_input_is_refused(arguments, message, tmp_path, capsys):
         convergence.main(arguments, cache=tmp_path)
     assert stopped.value.code == 2
     assert message in " ".join(capsys.readouterr().err.replace("│", "").split())
+
+
+def test_a_measurement_of_throughput_that_fails_is_passed_over_and_sigterm_ends_them_all(monkeypatch):
+    asked = []
+
+    def contender(name, outcome):
+        def measure(model, seconds, expected):
+            asked.append(name)
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return outcome
+
+        return measure
+
+    monkeypatch.setattr(throughput, "keep_warm", contextlib.nullcontext)
+    contenders = {"single": TaskFailed("no"), "pss": 7.0, "hogwild": Interrupted(15), "downpour": 8.0}
+    monkeypatch.setattr(throughput, "CONTENDERS", {name: contender(name, what) for name, what in contenders.items()})
+    with pytest.raises(Interrupted):
+        throughput.measure(throughput.Options(models=("small",)), Console(quiet=True))
+    assert asked == ["single", "pss", "hogwild"]
