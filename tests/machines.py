@@ -197,16 +197,17 @@ class Task:
     def log(self) -> str:
         return (self.run_dir / str(self.place) / "logs" / f"{self.place}.log").read_text()
 
-    def recorded(self) -> Recorded:
+    def recorded(self, legs: Sequence[int] = ()) -> Recorded:
         """What a replay needs, of the task that has evaluated."""
         with np.load(self.run_dir / "trace.npz") as file:
             trace = dict(file)
         with np.load(self.run_dir / "center.npz") as file:
             center = file["center"]
+        self.job.legs = legs
         start = FlatModel(self.recipe.build()).pack().astype(np.float64)
         gradient = network_gradient(self.job, [64, *self.options["hidden"], 10])
         workers = self.job.cluster.workers
-        return Recorded(self.job.scheme, workers, self.job.steps, start, trace, center, gradient, self.result)
+        return Recorded(self.job.scheme, workers, self.job.steps, start, trace, center, gradient, self.result, legs)
 
 
 def descendants(pid: int) -> set[int]:

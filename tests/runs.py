@@ -36,6 +36,7 @@ class Recorded:
     center: np.ndarray
     gradient: reference.Gradient
     result: dict[str, Any]
+    legs: Sequence[int] = ()  # steps of the runs that this one goes on from
 
     @property
     def order(self) -> list[int]:
@@ -43,14 +44,14 @@ class Recorded:
 
     def replay(self) -> np.ndarray:
         """The center at the end by the paper's equations in the recorded order, float64."""
-        return replay(self.scheme, self.start, self.gradient, self.trace, self.workers, self.steps)
+        return replay(self.scheme, self.start, self.gradient, self.trace, self.workers, self.steps, self.legs)
 
     def error(self) -> float:
         """Relative distance between the replay and the run."""
         return float(np.linalg.norm(self.replay() - self.center) / np.linalg.norm(self.center))
 
 
-def replay(scheme: Any, start, gradient, trace, workers: int, steps: int) -> np.ndarray:
+def replay(scheme: Any, start, gradient, trace, workers: int, steps: int, legs: Sequence[int] = ()) -> np.ndarray:
     """The last center of the NumPy transcription of that scheme."""
     joins = trace["event"] == EVENTS.index("join")
     order = np.where(joins, ~trace["worker"], trace["worker"]).tolist()
@@ -68,7 +69,9 @@ def replay(scheme: Any, start, gradient, trace, workers: int, steps: int) -> np.
             list(zip(*(trace[name] for name in ("worker", "version", "staleness")), strict=True))
         ):
             first[k] = int(version - staleness)
-        rounds = [list(itertools.islice(scheme.rounds(steps), order.count(k))) for k in range(workers)]
+        parts = [scheme.rounds(end - begin) for begin, end in itertools.pairwise((0, *legs, steps))]
+        planned = list(itertools.chain.from_iterable(parts))
+        rounds = [planned[: order.count(k)] for k in range(workers)]
         return reference.downpour(
             start,
             gradient,

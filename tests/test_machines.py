@@ -19,6 +19,7 @@ from distsgd.common import Cluster, train
 from distsgd.common.cluster import Addresses, Place
 from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
 from distsgd.common.models import ModelRecipe
+from distsgd.common.record import EVENTS
 from machines import HERE, Task, machines_with_servers, task_process
 from runs import DIGITS
 
@@ -393,3 +394,26 @@ def test_a_run_gets_over_a_network_that_was_cut(number, machines, tmp_path):
         machines.plug(number, "up")
     assert [task.end() for task in tasks.values()] == [None] * 3
     survived(tasks["worker", 0])
+
+
+@pytest.mark.parametrize(
+    "separate_evaluator", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["with the chief", "of its own"]
+)
+@pytest.mark.parametrize("elsewhere", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["again", "resume"])
+def test_a_run_over_several_machines_goes_on_from_its_checkpoint(elsewhere, separate_evaluator, machines, tmp_path):
+    """With rounds of five steps, 62 steps end in a round of two, which only the chief's run directory knows."""
+    where = tmp_path / "first"
+    for steps in (62, 124):
+        resume = tmp_path / "first" if elsewhere and steps == 124 else None
+        where = tmp_path / "second" if resume else where
+        cluster = Run(machines, where, separate_evaluator=separate_evaluator)
+        cluster.options = {"steps": steps, "recovery": {"checkpoint_seconds": 0.2, "resume": resume}}
+        tasks = cluster.start_all(Downpour())
+        if separate_evaluator:
+            tasks["evaluator", 0] = cluster.start(Downpour(), "evaluator", 0)
+        assert [task.end() for task in tasks.values()] == [None] * len(tasks)
+    last = tasks["evaluator", 0] if separate_evaluator else tasks["worker", 0]
+    run = last.recorded(legs=[62])
+    assert run.error() < TOLERANCE
+    assert np.count_nonzero(run.trace["event"] != EVENTS.index("join")) == 2 * (13 + 13)
+    assert last.result["recovery"]["resumed_from"] == 26
