@@ -239,8 +239,10 @@ class WorkerLoop:
                     raise
                 if time.monotonic() > deadline:
                     seconds = REPAIR_WAITS * self.wait_seconds
+                    there = is_refusal(again) or isinstance(again, tf.errors.FailedPreconditionError)
+                    what = "the chief, worker 0, to restore the state" if there else "the ps to come back"
                     raise WaitTimeout(
-                        f"worker {self.index} waited {seconds:g} s for the ps to come back: {error}"
+                        f"worker {self.index} waited {seconds:g} s for {what} ({type(again).__name__})"
                     ) from None
                 error = again
                 time.sleep(RETRY_SECONDS)

@@ -181,7 +181,7 @@ class MeetingPoint:
             lock = raw.MutexLock(mutex=mutex)
             with tf.control_dependencies([lock]):
                 present, before = find(holders, self.key), find(cards, self.key)
-                free = tf.equal(present, self.instead)
+                free = tf.equal(present, "") | tf.equal(present, self.instead)
                 claimed = tf.where(free, self.holder, present), tf.where(free, self.card, before)
                 puts = [
                     raw.LookupTableInsertV2(table_handle=table, keys=self.key, values=value)
@@ -239,6 +239,11 @@ class MeetingPoint:
         return [json.loads(line) for line in self._run(self._reports)]
 
 
+def under_way(cards: Mapping[int, Mapping[str, Any]]) -> bool:
+    """True if tasks have taken their places again: the meeting point has come back into a run."""
+    return any(card.get("again") for card in cards.values())
+
+
 class Meeting:
     """One task's part: arrive, be heard while the run lasts, learn how it ended, leave."""
 
@@ -262,8 +267,8 @@ class Meeting:
         self.last_word = threading.Lock()  # whoever has it decides how this task ends
         self.outcome: dict[str, Any] = {}
         self.beat = 0
-        self.arrived = self.replaced = False
-        self.heard: dict[int, tuple[int, float]] = {}  # by the meeting point: the last beat, and when
+        self.arrived = self.complete = self.replaced = False
+        self.heard: dict[int, tuple[int | None, float]] = {}  # by the meeting point: the last beat, and when
         self.contact = time.monotonic()
 
     def named(self, task: tuple[str, int]) -> str:
@@ -296,10 +301,12 @@ class Meeting:
         self._take_place(deadline)
         self.arrived, self.contact = True, time.monotonic()
         threading.Thread(target=self._stay, daemon=True).start()
-        cards = self._await_cards(deadline, range(len(self.tasks)))
-        if self.is_host:  # the first time, the others have compared
+        cards = self._await_cards(deadline, range(len(self.tasks)), at_first=True)
+        if self.is_host and under_way(cards):  # else the others have compared
             for key in cards.keys() & range(len(self.tasks)):
                 self._compare(cards[key], key)
+            self._came_back()
+        self.complete = True
         chief = self.tasks.index(("worker", 0))
         if chief in cards:
             self.job.legs = cards[chief]["legs"]  # from the run directory, which only he has
@@ -368,20 +375,28 @@ class Meeting:
             except ConnectionError as error:
                 self._in_time(deadline, [0], f", which does not answer as one of this cluster ({error})")
 
-    def _await_cards(self, deadline: float, wanted: Collection[int]) -> dict[int, dict[str, Any]]:
-        """Until those have come; returns all cards."""
+    def _await_cards(
+        self, deadline: float, wanted: Collection[int], at_first: bool = False
+    ) -> dict[int, dict[str, Any]]:
+        """Until those have come, or `at_first` only: unless the run is under way; returns all cards."""
         while True:
             cards = self._retry(deadline, self.point.cards)
-            if OUTCOME in cards:  # somebody has given up already
-                raise KINDS[cards[OUTCOME]["kind"] or "UserError"](cards[OUTCOME]["message"] or "this run is over")
+            if OUTCOME in cards:
+                self._came_late(cards[OUTCOME])
             missing = [key for key in wanted if key not in cards]
-            if not missing:
-                return cards
-            if any(card.get("again") for card in cards.values()):
-                self._came_back()  # the meeting point, with empty tables, into a run that is under way
+            if not missing or (at_first and under_way(cards)):
                 return cards
             refused = [cards[OUTCOME - 1 - key]["refused"] for key in missing if OUTCOME - 1 - key in cards]
             self._in_time(deadline, missing, "".join(f". Refused: {text}" for text in refused))
+
+    def _came_late(self, outcome: Mapping[str, Any]) -> None:
+        """The run is over: raise what has ended it; if all went well without this task, so has this task."""
+        if outcome["kind"]:
+            raise KINDS[outcome["kind"]](outcome["message"])
+        if self.place.evaluates:
+            raise UserError("this run is over")
+        self._leave()
+        os._exit(0)
 
     # Staying: a thread of its own, which must never wait for long.
 
@@ -431,8 +446,11 @@ class Meeting:
     def _listen(self) -> None:
         """As the meeting point: end the run if somebody whom it needs has been silent for too long."""
         now = time.monotonic()
-        for key, beat in self.point.beats().items():
-            if beat != self.heard.get(key, (None,))[0]:
+        beats: dict[int, int | None] = dict(self.point.beats())
+        if self.complete:  # who has not been heard at all counts as silent from now on
+            beats = dict.fromkeys(range(len(self.tasks))) | beats
+        for key, beat in beats.items():
+            if key not in self.heard or beat != self.heard[key][0]:
                 self.heard[key] = beat, now
         silent = [key for key, (_, at) in self.heard.items() if now - at > self.long and self._is_needed(key)]
         if silent:

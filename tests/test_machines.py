@@ -376,6 +376,24 @@ def test_a_run_goes_on_without_a_machine_that_is_lost_if_that_is_allowed(scheme,
 
 
 @pytest.mark.slow
+def test_what_does_not_come_back_ends_the_run_everywhere(machines, tmp_path):
+    """The chief's machine is gone, and the first ps has been started again: its tables do not know who is missing."""
+    cluster = Run(machines, tmp_path)
+    tasks = cluster.start_all(AsyncSGD(), steps=FOREVER, recovery=AGAIN, wait_seconds=3)
+    wait_until(cluster.trains)
+    chief = cluster.on["worker", 0]
+    chief.crash()
+    assert isinstance(tasks["worker", 0].end(), TaskLost)
+    chief.server.close()
+    chief.boot()
+    os.kill(task_process(tmp_path, "ps-0"), signal.SIGKILL)
+    for task in (tasks["ps", 0], tasks["worker", 1]):
+        error = task.end()
+        assert isinstance(error, TaskLost | WaitTimeout), error
+        assert re.search("nothing heard from worker 0|the chief, worker 0, to restore", str(error)), error
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 2], ids=["ps 0", "worker 1"])
 def test_a_run_gets_over_a_network_that_was_cut(number, machines, tmp_path):
     if not machines.real:
