@@ -167,7 +167,7 @@ class Evaluator:
             self._forget()
             self._count(self.log.events())
             if undone:
-                self.report(event="undone", updates=undone)
+                self.report(event="undone", updates=undone, restoration=which)
         before = int(new["recorded"]) - len(new["events"])
         if before < len(self.log):  # the file is of another run
             self.log.truncate(which, 0)

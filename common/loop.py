@@ -207,7 +207,8 @@ class WorkerLoop:
                     ) from None
         rounds = int(joined["folded"])
         if rounds < self.rounds:  # acknowledged, and then lost with a ps
-            self.report(event="lost", worker=self.index, rounds=self.rounds - rounds, together=self.job.waits)
+            lost, before = self.rounds - rounds, self.restoration
+            self.report(event="lost", worker=self.index, rounds=lost, together=self.job.waits, before=before)
         self.rounds, self.restoration, self.stopping = rounds, int(joined["restored"]), bool(joined["stopping"])
         self.steps = sum(steps for steps, _ in itertools.islice(self.job.rounds(self.index), rounds))
         if self.job.scheme.scheduled:

@@ -203,16 +203,17 @@ class Faults:
 
     def __init__(self):
         self.restarts: Counter[str] = Counter()
-        self.restored: list[dict[str, int]] = []
+        self.restored: dict[int, dict[str, int]] = {}  # by number, in order
+        self.undone: dict[int, int] = {}  # updates that were on record, by restoration
+        self.lost: list[dict[str, Any]] = []  # rounds of workers that had been acknowledged
         self.resumed: int | None = None
-        self.lost_rounds = self.checkpoints = 0
-        self.version = self.acknowledged = 0
+        self.checkpoints = self.version = 0
         self.refused: Counter[str] = Counter()
         self.expelled: list[int] = []
         self.warnings: list[str] = []
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Take note of one event."""
+        """Take note of one event; those of different tasks come in any order."""
         kind = event["event"]
         if kind == "center":
             self.version = max(self.version, event["version"])
@@ -221,17 +222,13 @@ class Faults:
         elif kind == "resumed":
             self.resumed = event["version"]
         elif kind == "restored":
-            lost = max(0, self.version - event["version"])
-            self.restored.append({"version": event["version"], "lost_updates": lost})
-            self.version, self.acknowledged = event["version"], 0
-        elif kind == "undone" and self.restored:  # the record knows better
-            self._lost(event["updates"])
+            seen = max(0, self.version - event["version"])
+            self.restored[event["restoration"]] = {"version": event["version"], "lost_updates": seen}
+            self.version = event["version"]
+        elif kind == "undone":
+            self.undone[event["restoration"]] = event["updates"]
         elif kind == "lost":
-            self.lost_rounds += event["rounds"]
-            # Rounds of synchronous workers are the same updates.
-            before = self.acknowledged
-            self.acknowledged = max(before, event["rounds"]) if event["together"] else before + event["rounds"]
-            self._lost(self.acknowledged)
+            self.lost.append(event)
         elif kind == "refused":
             self.refused[f"worker {event['worker']}"] += 1
         elif kind == "expelled":
@@ -241,20 +238,30 @@ class Faults:
         elif kind in ("warning", "abandoned"):
             self.warnings.append(event.get("message") or f"{event['task']} ({event['reason']}) was not started again")
 
-    def _lost(self, updates: int) -> None:
-        """At least so many updates were lost in the last restoration: nobody alone has seen all of them."""
-        if self.restored:
-            self.restored[-1]["lost_updates"] = max(self.restored[-1]["lost_updates"], updates)
+    def _restored(self) -> list[dict[str, int]]:
+        """Each restoration, with the updates that it has cost: at least so many, nobody alone has seen all of them."""
+        found, before = [], 0
+        for number, entry in self.restored.items():
+            # A worker that was not there between two restorations tells at the second what the first has cost.
+            mine = [event for event in self.lost if before <= event["before"] < number]
+            rounds = [event["rounds"] for event in mine]
+            # Rounds of synchronous workers are the same updates.
+            acknowledged = max(rounds, default=0) if any(event["together"] for event in mine) else sum(rounds)
+            cost = max(entry["lost_updates"], self.undone.get(number, 0), acknowledged)
+            found.append(entry | {"lost_updates": cost})
+            before = number
+        return found
 
     def summary(self) -> dict[str, Any]:
         """For result.json."""
+        restored = self._restored()
         return {
             "checkpoints": self.checkpoints,
             "resumed_from": self.resumed,
             "restarts": dict(self.restarts),
-            "restored": self.restored,
-            "lost_updates": sum(entry["lost_updates"] for entry in self.restored),
-            "lost_rounds": self.lost_rounds,
+            "restored": restored,
+            "lost_updates": sum(entry["lost_updates"] for entry in restored),
+            "lost_rounds": sum(event["rounds"] for event in self.lost),
             "refused": dict(self.refused),
             "expelled": self.expelled,
             "warnings": self.warnings,

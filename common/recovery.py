@@ -150,7 +150,8 @@ class Keeper:
             arrays["finished"] = arrays["ready"] = np.zeros_like(arrays["finished"])
             arrays["active"] = np.ones_like(arrays["active"])
         self._run(session, "shut")
-        feed: dict[Any, Any] = {self.ops["restoration"]: np.array([time.time_ns(), last.events])}
+        number = time.time_ns()
+        feed: dict[Any, Any] = {self.ops["restoration"]: np.array([number, last.events])}
         for name, array in arrays.items():
             places = [op for key, op in self.ops.items() if key.startswith(f"new/{name}/")]
             parts = checkpoint.sliced(array, [int(p.shape[-1]) if p.shape.rank else 0 for p in places])
@@ -160,7 +161,7 @@ class Keeper:
             self._run(session, "recall")
         self._run(session, "open")
         self.saved = time.monotonic(), last.version
-        self.report(event="restored" if again else "resumed", version=last.version)
+        self.report(event="restored" if again else "resumed", version=last.version, restoration=number)
 
     # What it does meanwhile, in a thread of its own.
 

@@ -17,6 +17,7 @@ from conftest import children
 from distsgd.algorithms import AsyncSGD, Downpour, Serial, SyncSGD
 from distsgd.common import checkpoint
 from distsgd.common.errors import Diverged, TaskLost, UserError, WaitTimeout
+from distsgd.common.record import Faults
 from distsgd.common.recovery import Recovery
 from doubles import PausingAEASGD, PausingAsyncSGD, PausingSyncSGD, Stumbles
 from runs import record
@@ -263,3 +264,27 @@ def test_a_message_that_is_not_finite_can_be_dropped_and_is_counted(warm, tmp_pa
     assert run.result["updates"] == 200 - refused["worker 1"]
     assert run.result["dropped"] == refused["worker 1"]
     assert np.isfinite(run.center).all()
+
+
+def test_what_restorations_have_cost_is_counted_once_in_whatever_order_it_is_told():
+    faults = Faults()
+
+    def lost(rounds, before, together=False):
+        faults.on_event({"event": "lost", "worker": 0, "rounds": rounds, "together": together, "before": before})
+
+    faults.on_event({"event": "center", "version": 70})
+    lost(30, before=0)  # told before the restoration
+    faults.on_event({"event": "restored", "version": 60, "restoration": 100})
+    lost(15, before=0)
+    faults.on_event({"event": "undone", "updates": 41, "restoration": 100})
+    faults.on_event({"event": "restored", "version": 60, "restoration": 200})
+    lost(4, before=0)  # was not there between the two
+    lost(2, before=100)
+    assert [entry["lost_updates"] for entry in faults.summary()["restored"]] == [49, 2]
+    assert (faults.summary()["lost_updates"], faults.summary()["lost_rounds"]) == (51, 51)
+
+    faults = Faults()
+    faults.on_event({"event": "restored", "version": 60, "restoration": 100})
+    lost(7, before=0, together=True)
+    lost(6, before=0, together=True)  # the same updates
+    assert faults.summary()["lost_updates"] == 7
