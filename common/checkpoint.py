@@ -63,6 +63,11 @@ def write(run_dir: Path, checkpoint: Checkpoint) -> Path:
     return part
 
 
+def discard(part: Path) -> None:
+    """Delete a checkpoint that is not to be published."""
+    shutil.rmtree(part, ignore_errors=True)
+
+
 def publish(part: Path, keep: int) -> Path:
     """Give a written checkpoint its name, and delete all but the last `keep`."""
     place = part.with_name(part.name.strip(".").removesuffix(".part"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 import warnings
 from collections import Counter
@@ -268,6 +269,7 @@ class Evaluator:
         self._dismiss_workers()
         self.report(
             event="result",
+            steps=self._steps(),
             updates=self.metrics["version"],
             dropped=self.dropped,
             refused={str(k): int(n) for k, n in enumerate(refused) if n},
@@ -276,6 +278,11 @@ class Evaluator:
         )
         with contextlib.suppress(tf.errors.OpError):  # a ps may leave before it has answered
             self.session.run(self.graph.ops["end"], options=tf.compat.v1.RunOptions(timeout_in_ms=END_MILLISECONDS))
+
+    def _steps(self) -> int:
+        """Local steps of all workers in the rounds that are on record at the ps: the record here may have a gap."""
+        rounds = (itertools.islice(self.job.rounds(k), int(n)) for k, n in enumerate(self._run("folded")))
+        return sum(steps for steps, _ in itertools.chain.from_iterable(rounds))
 
     def _dismiss_workers(self) -> None:
         """The result is safe: the workers may go. A restoration in this very moment would have called them back."""

@@ -263,7 +263,7 @@ class Meeting:
         }
         self.lines: list[str] = []  # reports that still have to go
         self.adding = threading.Lock()
-        self.wake, self.ended = threading.Event(), threading.Event()
+        self.wake, self.ended, self.gone = threading.Event(), threading.Event(), threading.Event()
         self.last_word = threading.Lock()  # whoever has it decides how this task ends
         self.outcome: dict[str, Any] = {}
         self.beat = 0
@@ -418,6 +418,15 @@ class Meeting:
                 self.ended.set()
                 if outcome["kind"]:
                     self._end(KINDS[outcome["kind"]](outcome["message"]), outcome["task"])
+                self._see_off()
+
+    def _see_off(self) -> None:
+        """All went well. A worker that came back late may still wait for a word that others have had: it goes, too."""
+        if self.task[0] == "worker":
+            chief = self.task[1] == CHIEF  # which may be saving the last checkpoint
+            if not self.gone.wait(self.seconds if chief else LINGER_SECONDS):
+                self._leave()
+                os._exit(0)
 
     def _be_heard(self) -> dict[str, Any] | None:
         """One beat, with what there is to report; returns how the run ended, if it has."""
@@ -487,6 +496,7 @@ class Meeting:
             self.conclude(None, self.task)
         self.ended.wait()
         self.last_word.acquire()  # another thread may be ending this process for a reason of its own
+        self.gone.set()
         self._leave()
 
     def fail(self, error: DistsgdError) -> None:

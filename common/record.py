@@ -157,7 +157,7 @@ class RunRecord:
         if self.finished:
             ended = max(e["ended"] for e in self.finished.values())
             seconds = ended - min(e["started"] for e in self.finished.values())
-        steps = sum(self.steps.values())
+        steps = last.get("steps", sum(self.steps.values()))  # at the end the ps knows best
         examples = steps * config["batch_size"]
         if seconds:
             rate = examples / seconds

@@ -129,7 +129,7 @@ class Keeper:
         else:
             last = checkpoint.newest(self.run_dir)
             if last is not None:
-                self._restore(session, last)
+                self._restore(session, last, again=self.claimed or alive.any())
             elif alive.any() or self.claimed:
                 lost = ", ".join(f"ps {i}" for i in np.flatnonzero(~alive)) or "an update in the middle"
                 raise TaskLost(f"state was lost ({lost}), and there is no checkpoint to restore it from")
@@ -142,8 +142,8 @@ class Keeper:
             self.claimed = True
         self._run(session, "announce")
 
-    def _restore(self, session: Any, last: checkpoint.Checkpoint) -> None:
-        again = self.claimed  # in the middle of a run; not when a run is resumed
+    def _restore(self, session: Any, last: checkpoint.Checkpoint, again: bool) -> None:
+        """Put a checkpoint in place, `again` in the middle of a run, or for the first time because it is resumed."""
         check_fits(last, self.job, self.graph)
         arrays = dict(last.arrays)
         if not again:  # who had finished may have more to do now
@@ -212,17 +212,26 @@ class Keeper:
         prefix = "saved/"
         fetches = {key.removeprefix(prefix): op for key, op in self.ops.items() if key.startswith(prefix)}
         state = checkpoint.Checkpoint(checkpoint.whole(self._run(session, fetches)), identity(self.job, self.graph))
-        self.saved = time.monotonic(), state.version
+        before, self.saved = self.saved, (time.monotonic(), state.version)
         try:
             part = checkpoint.write(self.run_dir, state)
-            deadline = time.monotonic() + self.job.cluster.wait_seconds
-            while int(self._run(session, "drained")) < state.events and time.monotonic() < deadline:
-                time.sleep(RETRY_SECONDS / 5)
+            if not self._await_record(session, state.events):
+                self.saved = before
+                return checkpoint.discard(part)
             checkpoint.publish(part, self.recovery.keep_checkpoints)
         except OSError as error:  # a full disk ends no run
             self.report(event="warning", message=f"no checkpoint of version {state.version}: {error}")
             return
         self.report(event="checkpoint", version=state.version)
+
+    def _await_record(self, session: Any, events: int) -> bool:
+        """True once the evaluator has so many events; False if it is away, or the state is not alive any more."""
+        deadline = time.monotonic() + self.job.cluster.wait_seconds
+        while int(self._run(session, "drained")) < events:
+            if time.monotonic() > deadline or not self._run(session, "alive").all():
+                return False
+            time.sleep(RETRY_SECONDS / 5)
+        return True
 
     def _is_whole(self, session: Any) -> bool:
         try:
