@@ -266,10 +266,11 @@ class Evaluator:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of lambdas, which a loader must allow
                 self.graph.model.model.save(self.job.run_dir / "model.keras")
+        steps = self._steps()
         self._dismiss_workers()
         self.report(
             event="result",
-            steps=self._steps(),
+            steps=steps,
             updates=self.metrics["version"],
             dropped=self.dropped,
             refused={str(k): int(n) for k, n in enumerate(refused) if n},

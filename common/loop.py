@@ -87,7 +87,7 @@ class WorkerLoop:
         while True:
             try:
                 return action()
-            except tf.errors.OpError as error:
+            except (tf.errors.OpError, WaitTimeout) as error:
                 hopeless = not (is_absence(error) or is_refusal(error))
                 if not self.job.recovers or hopeless or time.monotonic() > deadline:
                     raise

@@ -493,7 +493,9 @@ class Meeting:
     def succeed(self) -> None:
         """This task has done its part: wait until all have, which the evaluator says."""
         if self.is_evaluator:
-            self.conclude(None, self.task)
+            self.ended.set()  # whatever happens to the others now, the result is safe
+            with contextlib.suppress(WaitTimeout):
+                self._retry(time.monotonic() + self.long, lambda: self.conclude(None, self.task))
         self.ended.wait()
         self.last_word.acquire()  # another thread may be ending this process for a reason of its own
         self.gone.set()
@@ -539,8 +541,10 @@ class Meeting:
             self.point.raise_beat(self.key, LEFT, self.lines)
             deadline = time.monotonic() + LINGER_SECONDS
             while linger and self.is_host and time.monotonic() < deadline:
-                beats = self.point.beats()
-                if all(beats.get(key) == LEFT for key in self.point.cards() if key >= 0):
+                beats, here = self.point.beats(), {key for key in self.point.cards() if key >= 0}
+                if self.job.recovers:  # some may still have to take their places again
+                    here |= set(range(len(self.tasks)))
+                if all(beats.get(key) == LEFT for key in here):
                     return
                 time.sleep(RETRY_SECONDS)
 

@@ -157,8 +157,9 @@ class Keeper:
             parts = checkpoint.sliced(array, [int(p.shape[-1]) if p.shape.rank else 0 for p in places])
             feed |= dict(zip(places, parts, strict=True))
         self._run(session, "restore", feed)
-        if again:  # whoever waits is woken, and joins once the state is open; joining voids what is left of this
-            self._run(session, "recall")
+        # Whoever waits is woken, and joins once the state is open; joining voids what is left of this. Also when a run
+        # is resumed: from here, that looks the same as a run whose chief and ps were all lost at once.
+        self._run(session, "recall")
         self._run(session, "open")
         self.saved = time.monotonic(), last.version
         self.report(event="restored" if again else "resumed", version=last.version, restoration=number)

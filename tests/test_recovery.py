@@ -288,3 +288,13 @@ def test_what_restorations_have_cost_is_counted_once_in_whatever_order_it_is_tol
     lost(7, before=0, together=True)
     lost(6, before=0, together=True)  # the same updates
     assert faults.summary()["lost_updates"] == 7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=lambda scheme: scheme.name)
+def test_a_chief_and_a_ps_that_die_at_once_come_back_to_those_who_are_left(going, scheme):
+    """To them it looks like a run that is resumed, and whoever has stayed may be in the middle of it."""
+    run = going(scheme, steps=1500, workers=3, recovery=Recovery(checkpoint_seconds=0.5, max_restarts=4))
+    run.send("worker-0", signal.SIGKILL)
+    run.send("ps-0", signal.SIGKILL)
+    assert run.survived()["restarts"] == {"worker-0": 1, "ps-0": 1}
