@@ -203,7 +203,7 @@ class Supervision:
         self.restarts_left = job.recovery.max_restarts
         self.restarted: dict[str, float] = {}  # when
         self.done = False  # the result is there
-        self.stumbled: set[str] = set()
+        self.stumbled: dict[str, str] = {}  # why
         self.failure: DistsgdError | None = None
         self.provisional = False  # the failure may be a consequence of one that is not known yet
         self.deadline: float | None = None  # when to stop waiting for the rest
@@ -228,7 +228,7 @@ class Supervision:
         if event["event"] == "exit":
             self.alive.discard(str(task))
             status = event["status"]
-            if self.done and status < 0:
+            if self.done:
                 return  # the result is safe
             if status < 0:
                 name = signal.Signals(-status).name
@@ -238,12 +238,13 @@ class Supervision:
                     self.killed = self.killed or str(task)
                 self.fail(TaskLost(f"{task} was killed by {name}. {self.log_of(task)}"), final=True)
             elif status:
-                if str(task) in self.stumbled and self.restart(str(task), "a peer was lost"):
+                if str(task) in self.stumbled and self.restart(str(task), self.stumbled[str(task)]):
                     return
                 self.fail(TaskFailed(f"{task} ended with code {status}. {self.log_of(task)}"), final=True)
         elif event["event"] == "error" and event.get("consequence") and self.restarts_left:
-            self.stumbled.add(str(task))  # over a peer that is being started again; its turn comes when it has ended
-        elif event["event"] == "error":
+            # Over a peer that is being started again; its turn comes when it has ended.
+            self.stumbled[str(task)] = first_line(event["message"])
+        elif event["event"] == "error" and not self.done:
             kind = KINDS.get(event.get("kind", ""))
             text = f"{task}: {event['message']}"
             if kind is None:
@@ -264,7 +265,7 @@ class Supervision:
         if self.done or self.failure or not self.restarts_left or job_name == "threads" or ring:
             return False
         self.restarts_left -= 1
-        self.stumbled.discard(task)
+        self.stumbled.pop(task, None)
         self.restarted[task] = time.monotonic()
         self.alive.add(task)
         self.server.send(op="restart", tasks=[(job_name, index)])

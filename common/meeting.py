@@ -55,6 +55,7 @@ CALL_SECONDS = 5.0  # for a call of the meeting point; it answers in millisecond
 LINGER_SECONDS = 5.0  # for the others to learn how the run ended, before the meeting point leaves
 CAUSE_SECONDS = 3.0  # for the cause to become known, after a peer was lost
 STILL_SECONDS = 5.0  # a beat that stands still for so long is that of a task that is gone
+EVICTED = "evicted"  # holds the place of a task whose messages do not come, until it is started again
 LEFT = -1  # the beat of a task that has left
 OUTCOME = -1  # the card that says how the run ended; below it lie those of tasks that were refused
 RELAYED = ("listening", "ready", "first_update", "worker", "finished", *FAULTS)
@@ -194,6 +195,7 @@ class MeetingPoint:
             beat = raw.LookupTableInsertV2(table_handle=beats, keys=self.key, values=self.beat)
             with tf.control_dependencies([beat, reports.enqueue_many(self.lines)]):
                 self._heard = [find(cards, tf.constant(OUTCOME, tf.int64)), find(holders, self.key)]
+            self._evict = raw.LookupTableInsertV2(table_handle=holders, keys=self.key, values=tf.constant(EVICTED))
             self._cards = raw.LookupTableExportV2(table_handle=cards, Tkeys=tf.int64, Tvalues=tf.string)
             self._beats = raw.LookupTableExportV2(table_handle=beats, Tkeys=tf.int64, Tvalues=tf.int64)
             self._reports = reports.dequeue_many(reports.size())
@@ -220,6 +222,10 @@ class MeetingPoint:
         feed = {self.key: key, self.holder: holder, self.card: json.dumps(card, default=str), self.instead: instead}
         name, there = self._run(self._claimed, feed)
         return name.decode(), json.loads(there)
+
+    def evict(self, key: int) -> None:
+        """Take a place away from whoever holds it."""
+        self._run(self._evict, {self.key: key})
 
     def cards(self) -> dict[int, dict[str, Any]]:
         """All cards."""
@@ -284,6 +290,9 @@ class Meeting:
                 self.lines.append(json.dumps({"task": "-".join(map(str, self.task)), **event}))
             if event["event"] == "finished":
                 self.wake.set()
+        if event["event"] == "silent" and self.job.recovers:  # he may be there and hang in a call: he is told to go
+            with contextlib.suppress(ConnectionError):
+                self.point.evict(self.tasks.index(("worker", event["worker"])))
 
     # Arriving.
 
@@ -294,7 +303,7 @@ class Meeting:
             WaitTimeout: somebody was missing for too long; the message names them.
             UserError: this task runs something else than the others, or its place is taken.
         """
-        deadline = time.monotonic() + self.seconds
+        deadline = time.monotonic() + self.long
         self.approach(deadline)
         if not self.is_host:
             self._compare(self._await_cards(deadline, [0])[0], 0)
@@ -335,12 +344,12 @@ class Meeting:
                 break
             last, beat = beat, self._retry(deadline, self.point.beats).get(self.key, 0)
             still = time.monotonic() - since > STILL_SECONDS
-            if not self.job.tolerates or last not in (None, beat):
+            if holder != EVICTED and (not self.job.tolerates or last not in (None, beat)):
                 raise UserError(
                     f"{self.named(self.task)} is there already ({there['where']}): each task of a cluster is started "
                     "once"
                 )
-            if there["program"] == self.job.program or beat == LEFT or still:
+            if holder == EVICTED or there["program"] == self.job.program or beat == LEFT or still:
                 instead = holder
             else:
                 time.sleep(RETRY_SECONDS)
@@ -364,7 +373,7 @@ class Meeting:
         """Wait a moment before the next attempt; `WaitTimeout` when there was time enough."""
         if time.monotonic() > deadline:
             names = ", ".join(self.named(self.tasks[key]) for key in missing)
-            raise WaitTimeout(f"waited {self.seconds:g} s for {names}{why}")
+            raise WaitTimeout(f"waited {self.long:g} s for {names}{why}")
         time.sleep(RETRY_SECONDS)
 
     def _retry(self, deadline: float, call: Callable[[], Any]) -> Any:
@@ -437,6 +446,8 @@ class Meeting:
             del self.lines[: len(lines)]
         if not holder:  # the meeting point has come back
             holder, _ = self.point.claim(self.key, self.name, self.card | {"again": True})
+        if holder == EVICTED:
+            self._end(TaskLost(f"{self.named(self.task)} has sent no message for long"), again=True)
         if holder != self.name:
             self.replaced = True
             self._end(TaskLost(f"{self.named(self.task)} was not heard for long, and another process has its place"))
@@ -478,10 +489,10 @@ class Meeting:
         self.point.claim(OUTCOME, self.name, {"task": name, "kind": kind, "message": str(error or "")})
         self.wake.set()
 
-    def _end(self, error: DistsgdError, task: str | None = None) -> NoReturn:
-        """End this process for a reason that lies elsewhere; its main thread may be waiting for ever."""
+    def _end(self, error: DistsgdError, task: str | None = None, again: bool = False) -> NoReturn:
+        """End this process for a reason that lies elsewhere, perhaps to begin `again`; its main thread may hang."""
         self.last_word.acquire()
-        event = {"event": "error", "kind": type(error).__name__, "message": str(error)}
+        event = {"event": "error", "kind": type(error).__name__, "message": str(error), "consequence": again}
         self.local_report(**event, **({"task": task} if task else {}))
         self._leave()
         sys.stdout.flush()

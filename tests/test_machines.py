@@ -20,6 +20,7 @@ from distsgd.common.cluster import Addresses, Place
 from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
 from distsgd.common.models import ModelRecipe
 from distsgd.common.record import EVENTS
+from doubles import PausingAsyncSGD
 from machines import HERE, Task, machines_with_servers, task_process
 from runs import DIGITS
 
@@ -373,6 +374,28 @@ def test_a_run_goes_on_without_a_machine_that_is_lost_if_that_is_allowed(scheme,
     chief = tasks["worker", 0]
     assert chief.recorded().error() < TOLERANCE
     assert chief.result["recovery"]["expelled"] == [1]
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_is_told_to_go_and_started_again(machines, tmp_path):
+    """Its process is there and answers, but sends no messages; its own program cannot know."""
+    (tmp_path / "armed").touch()
+    cluster = Run(machines, tmp_path / "run")
+    scheme = PausingAsyncSGD(folder=str(tmp_path), moment="push")
+    tasks = cluster.start_all(scheme, steps=60, recovery=AGAIN, wait_seconds=4)
+    wait_until(lambda: (tmp_path / "here").exists())
+    hanging = task_process(tmp_path / "run", "worker-1")
+
+    def is_another():
+        try:
+            return task_process(tmp_path / "run", "worker-1") != hanging
+        except LookupError:
+            return False
+
+    wait_until(is_another)
+    (tmp_path / "armed").unlink()
+    assert [task.end() for task in tasks.values()] == [None] * 3
+    assert survived(tasks["worker", 0])["restarts"] == {"worker-1": 1}
 
 
 @pytest.mark.slow
