@@ -273,7 +273,7 @@ class Meeting:
         self.last_word = threading.Lock()  # whoever has it decides how this task ends
         self.outcome: dict[str, Any] = {}
         self.beat = 0
-        self.arrived = self.complete = self.replaced = False
+        self.arrived = self.complete = self.replaced = self.succeeded = False
         self.heard: dict[int, tuple[int | None, float]] = {}  # by the meeting point: the last beat, and when
         self.contact = time.monotonic()
 
@@ -419,7 +419,7 @@ class Meeting:
                 if self.is_host and not outcome:
                     self._listen()
             except ConnectionError as error:
-                if time.monotonic() - self.contact > self.long:
+                if time.monotonic() - self.contact > self.long and not self.succeeded:
                     self._end(TaskLost(f"nothing heard from {self.named(self.tasks[0])} for {self.long:g} s: {error}"))
                 continue
             if outcome:
@@ -504,9 +504,11 @@ class Meeting:
     def succeed(self) -> None:
         """This task has done its part: wait until all have, which the evaluator says."""
         if self.is_evaluator:
-            self.ended.set()  # whatever happens to the others now, the result is safe
-            with contextlib.suppress(WaitTimeout):
+            self.succeeded = True  # whatever happens to the others now, the result is safe
+            try:
                 self._retry(time.monotonic() + self.long, lambda: self.conclude(None, self.task))
+            except WaitTimeout:
+                self.ended.set()
         self.ended.wait()
         self.last_word.acquire()  # another thread may be ending this process for a reason of its own
         self.gone.set()

@@ -406,10 +406,10 @@ def test_what_does_not_come_back_ends_the_run_everywhere(machines, tmp_path):
     wait_until(cluster.trains)
     chief = cluster.on["worker", 0]
     chief.crash()
+    os.kill(task_process(tmp_path, "ps-0"), signal.SIGKILL)
     assert isinstance(tasks["worker", 0].end(), TaskLost)
     chief.server.close()
     chief.boot()
-    os.kill(task_process(tmp_path, "ps-0"), signal.SIGKILL)
     for task in (tasks["ps", 0], tasks["worker", 1]):
         error = task.end()
         assert isinstance(error, TaskLost | WaitTimeout), error
