@@ -14,6 +14,7 @@ from distsgd.algorithms import SCHEMES
 from distsgd.common import Cluster, UserError, train
 from distsgd.common.explain import explain, hyperparameters
 from distsgd.common.imports import import_schemes, split_imports
+from distsgd.common.meeting import class_digest
 from runs import ONES, quadratic
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text()
@@ -124,3 +125,19 @@ def test_every_algorithm_is_explained(name, capsys):
     assert list(meanings) == [field.name for field in fields(SCHEMES[name])]
     assert all(meaning for _, meaning in meanings.values())
     assert all("--" + option.replace("_", "-") in shown for option in meanings)
+
+
+def test_tasks_compare_the_source_of_an_algorithm_of_ones_own(tmp_path):
+    """Two files may give a class the same name, the same hyperparameters, and another rule."""
+    digests = set()
+    for number, factor in enumerate((2, 2, 3)):
+        file = tmp_path / f"mine_{number}.py"
+        file.write_text(
+            f"{HEAD}@dataclass(frozen=True, kw_only=True)\nclass Mine(AsyncSGD):\n"
+            f'    """Mine."""\n\n    name = "mine"\n\n'
+            f"    def message(self, worker):\n        return {factor} * worker.gradient\n"
+        )
+        (scheme,) = import_schemes(file, SCHEMES).values()
+        digests.add(class_digest(scheme))
+    assert len(digests) == 2
+    assert class_digest(SCHEMES["agn"]) == ""  # the package's own modules are compared as a whole
