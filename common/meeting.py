@@ -18,6 +18,7 @@ Only strings and numbers travel, and strings are read as JSON: nothing that a pe
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import hashlib
@@ -105,9 +106,11 @@ def class_digest(kind: type) -> str:
     """A short digest of the source of a class that is not of this package; its modules are compared as a whole."""
     if kind.__module__.startswith("distsgd."):
         return ""
-    try:
-        text = inspect.getsource(kind)
-    except (OSError, TypeError):  # typed into a prompt
+    try:  # not inspect.getsource: its cache of lines may fail where several threads ask at once
+        file = Path(inspect.getfile(kind)).read_text()
+        classes = (node for node in ast.walk(ast.parse(file)) if isinstance(node, ast.ClassDef))
+        text = ast.get_source_segment(file, next(node for node in classes if node.name == kind.__name__)) or ""
+    except (OSError, TypeError, SyntaxError, StopIteration):  # typed into a prompt or a notebook
         text = kind.__qualname__
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -383,7 +383,8 @@ def test_a_worker_that_hangs_is_told_to_go_and_started_again(machines, tmp_path)
     cluster = Run(machines, tmp_path / "run")
     scheme = PausingAsyncSGD(folder=str(tmp_path), moment="push")
     tasks = cluster.start_all(scheme, steps=60, recovery=AGAIN, wait_seconds=4)
-    wait_until(lambda: (tmp_path / "here").exists())
+    wait_until(lambda: (tmp_path / "here").exists() or any(task.error for task in tasks.values()))
+    assert [task.error for task in tasks.values()] == [None] * 3
     hanging = task_process(tmp_path / "run", "worker-1")
 
     def is_another():
