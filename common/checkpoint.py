@@ -52,7 +52,7 @@ def folder(run_dir: Path) -> Path:
 def write(run_dir: Path, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint beside its place; `publish` puts it there."""
     part = folder(run_dir) / f".{checkpoint.version:012d}.part"
-    shutil.rmtree(part, ignore_errors=True)
+    discard(part)  # what an earlier attempt has left
     part.mkdir(parents=True)
     with (part / ARRAYS).open("wb") as file:
         np.savez(file, allow_pickle=False, **{name: np.asarray(a) for name, a in checkpoint.arrays.items()})  # pyright: ignore

@@ -12,6 +12,7 @@ from .spec import nearest
 Backend = Literal["processes", "threads"]
 Isolation = Literal["auto", "require", "off"]
 JobName = Literal["ps", "worker", "evaluator"]
+CHIEF_TASK = ("worker", 0)
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,12 @@ class Place:
     @property
     def evaluates(self) -> bool:
         """True if the evaluator runs here, and so the results are written here."""
-        chief = (self.job, self.index) == ("worker", 0)
-        return self.job == "evaluator" if self.separate_evaluator else chief
+        return self.job == "evaluator" if self.separate_evaluator else self.is_chief
+
+    @property
+    def is_chief(self) -> bool:
+        """True if this is worker 0, which makes and saves the global state."""
+        return (self.job, self.index) == CHIEF_TASK
 
     def tasks(self) -> list[tuple[str, int]]:
         """The tasks that this program runs."""
@@ -172,8 +177,8 @@ class Cluster:
 
     @property
     def is_chief(self) -> bool:
-        """True if worker 0 runs here, which makes and saves the global state."""
-        return self.place is None or (self.place.job, self.place.index) == ("worker", 0)
+        """True if worker 0 runs here."""
+        return self.place is None or self.place.is_chief
 
     @property
     def workers_here(self) -> int:

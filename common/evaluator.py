@@ -19,7 +19,7 @@ from .hooks import STOP, Summaries
 from .job import CHIEF, Report
 from .loop import SLOW
 from .record import EVENTS, FLOAT_BYTES, RECORD
-from .recovery import REPAIR_WAITS, is_absence, is_refusal
+from .recovery import is_absence, is_refusal
 from .waiting import POLL_SECONDS, wait_for
 
 DRAIN_SECONDS = 0.5  # between two looks at the record
@@ -128,7 +128,7 @@ class Evaluator:
 
     def _recover(self, error: BaseException, since: float) -> None:
         """Wait for state that is being restored; raise what cannot be helped."""
-        now, deadline = time.monotonic(), since + REPAIR_WAITS * self.wait_seconds
+        now, deadline = time.monotonic(), since + self.job.repair_seconds
         hopeless = isinstance(error, WaitTimeout) or not (is_refusal(error) or is_absence(error))
         if not self.job.recovers or now > deadline or hopeless:
             raise error
@@ -218,8 +218,7 @@ class Evaluator:
         if snapshot is not None:
             self._load(snapshot)
         size = None if callable(self.job.test) else EVALUATION_BATCH
-        logs = self.graph.model.model.evaluate(*self.test, batch_size=size, verbose=0, return_dict=True)
-        return {f"test_{name}": float(value) for name, value in logs.items()}
+        return self.graph.model.measure(self.test, size)
 
     def _count(self, events: np.ndarray) -> None:
         up, down = self.job.scheme.gate.traffic(self.job.cluster.workers)

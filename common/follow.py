@@ -16,11 +16,11 @@ import numpy as np
 
 from . import checkpoint
 from .errors import UserError, WaitTimeout
+from .evaluator import EVALUATION_BATCH
 from .models import FlatModel, ModelRecipe
 
 EVALUATIONS = "evaluations.jsonl"
 LOOK_SECONDS = 0.5
-BATCH = 512
 
 
 def follow(run_dir: Path, wait_seconds: float, report: Callable[[dict[str, Any]], None]) -> None:
@@ -49,8 +49,7 @@ def follow(run_dir: Path, wait_seconds: float, report: Callable[[dict[str, Any]]
         except UserError:  # it has been deleted meanwhile, being one of the oldest
             continue
         model.load(arrays.get("average", arrays["center"]), arrays["states"].mean(0))
-        measured = model.model.evaluate(*test, batch_size=BATCH, verbose=0, return_dict=True)
-        line = {"version": int(arrays["version"]), **{f"test_{name}": float(v) for name, v in measured.items()}}
+        line = {"version": int(arrays["version"]), **model.measure(test, EVALUATION_BATCH)}
         with (run_dir / EVALUATIONS).open("a") as file:
             file.write(json.dumps(line) + "\n")
         report(line)

@@ -22,6 +22,7 @@ CHIEF = 0
 ROUNDS_PER_CALL = 8  # a call costs some RPCs of its own; unrolling rounds in it doubles the throughput at period 1
 LONG_RUN_ROUNDS = 500  # shorter runs do not earn back the time that the larger graph takes
 ENDLESS = 10**9  # steps: a schedule says how many rounds there are
+REPAIR_WAITS = 3  # times the limit of an ordinary wait
 ALONE_STEPS = 64  # steps of a call without a ps
 
 
@@ -90,6 +91,11 @@ class Job:
     def recovers(self) -> bool:
         """True if dead tasks are started again."""
         return self.uses_ps and self.recovery.max_restarts > 0
+
+    @property
+    def repair_seconds(self) -> float:
+        """The limit of a wait for what is being repaired: who has to do it may be silent, too."""
+        return REPAIR_WAITS * self.cluster.wait_seconds
 
     @property
     def tolerates(self) -> bool:

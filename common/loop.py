@@ -14,7 +14,7 @@ import numpy as np
 from .errors import Diverged, WaitTimeout
 from .graph import TaskGraph
 from .job import CHIEF, Report, plan, shard
-from .recovery import REPAIR_WAITS, RETRY_SECONDS, Keeper, is_absence, is_refusal
+from .recovery import RETRY_SECONDS, Keeper, is_absence, is_refusal
 from .scheme import Event
 from .waiting import absent, wait_for, wait_until
 
@@ -83,7 +83,7 @@ class WorkerLoop:
         """Do something that needs the ps, again and again while it may be coming back, for a bounded time."""
         import tensorflow as tf
 
-        deadline = time.monotonic() + REPAIR_WAITS * self.wait_seconds
+        deadline = time.monotonic() + self.job.repair_seconds
         while True:
             try:
                 return action()
@@ -227,7 +227,7 @@ class WorkerLoop:
                 return
         if not self.job.recovers or not (is_refusal(error) or is_absence(error)):
             raise error
-        deadline = time.monotonic() + REPAIR_WAITS * self.wait_seconds
+        deadline = time.monotonic() + self.job.repair_seconds
         while True:
             try:
                 if not is_refusal(error):
@@ -239,11 +239,10 @@ class WorkerLoop:
                 if not (is_refusal(again) or is_absence(again)):
                     raise
                 if time.monotonic() > deadline:
-                    seconds = REPAIR_WAITS * self.wait_seconds
                     there = is_refusal(again) or isinstance(again, tf.errors.FailedPreconditionError)
                     what = "the chief, worker 0, to restore the state" if there else "the ps to come back"
                     raise WaitTimeout(
-                        f"worker {self.index} waited {seconds:g} s for {what} ({type(again).__name__})"
+                        f"worker {self.index} waited {self.job.repair_seconds:g} s for {what} ({type(again).__name__})"
                     ) from None
                 error = again
                 time.sleep(RETRY_SECONDS)

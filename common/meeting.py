@@ -18,7 +18,6 @@ Only strings and numbers travel, and strings are read as JSON: nothing that a pe
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import functools
 import hashlib
@@ -39,17 +38,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .cluster import Place, ps_devices
+from .cluster import CHIEF_TASK, Place, ps_devices
 from .data import leaves
 from .errors import KINDS, DistsgdError, TaskLost, UserError, WaitTimeout
 from .record import FAULTS
-from .recovery import REPAIR_WAITS, is_absence, is_refusal
+from .recovery import is_absence, is_refusal
 
 if TYPE_CHECKING:
-    from .job import Job
+    from .job import Job, Report
 
-Report = Callable[..., None]
-CHIEF = 0
 BEAT_SECONDS = 0.5
 RETRY_SECONDS = 0.1
 CALL_SECONDS = 5.0  # for a call of the meeting point; it answers in milliseconds
@@ -102,15 +99,17 @@ def data_digest(data: Any) -> str:
     return digest.hexdigest()[:12]
 
 
+_parsing = threading.Lock()  # Python 3.11 parses source wrongly where several threads do so at once
+
+
 def class_digest(kind: type) -> str:
     """A short digest of the source of a class that is not of this package; its modules are compared as a whole."""
     if kind.__module__.startswith("distsgd."):
         return ""
-    try:  # not inspect.getsource: its cache of lines may fail where several threads ask at once
-        file = Path(inspect.getfile(kind)).read_text()
-        classes = (node for node in ast.walk(ast.parse(file)) if isinstance(node, ast.ClassDef))
-        text = ast.get_source_segment(file, next(node for node in classes if node.name == kind.__name__)) or ""
-    except (OSError, TypeError, SyntaxError, StopIteration):  # typed into a prompt or a notebook
+    try:
+        with _parsing:
+            text = inspect.getsource(kind)
+    except (OSError, TypeError):  # typed into a prompt
         text = kind.__qualname__
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -262,7 +261,7 @@ class Meeting:
         self.key = self.tasks.index(task)
         self.is_host, self.is_evaluator = self.key == 0, task[0] == "evaluator"
         self.seconds = job.cluster.wait_seconds
-        self.long = REPAIR_WAITS * self.seconds if job.recovers else self.seconds  # for what all depend on
+        self.long = job.repair_seconds if job.recovers else self.seconds  # for what all depend on
         self.name = uuid.uuid4().hex
         self.card = {
             "where": f"process {os.getpid()} on {socket.gethostname()}",
@@ -274,7 +273,6 @@ class Meeting:
         self.adding = threading.Lock()
         self.wake, self.ended, self.gone = threading.Event(), threading.Event(), threading.Event()
         self.last_word = threading.Lock()  # whoever has it decides how this task ends
-        self.outcome: dict[str, Any] = {}
         self.beat = 0
         self.arrived = self.complete = self.replaced = self.succeeded = False
         self.heard: dict[int, tuple[int | None, float]] = {}  # by the meeting point: the last beat, and when
@@ -319,7 +317,7 @@ class Meeting:
                 self._compare(cards[key], key)
             self._came_back()
         self.complete = True
-        chief = self.tasks.index(("worker", 0))
+        chief = self.tasks.index(CHIEF_TASK)
         if chief in cards:
             self.job.legs = cards[chief]["legs"]  # from the run directory, which only he has
 
@@ -361,7 +359,7 @@ class Meeting:
 
     def _came_back(self) -> None:
         if not self.place.evaluates:  # there, its own program says so
-            self.report(event="restarted", task="-".join(map(str, self.task)), reason="it came back")
+            self.report(event="restarted", reason="it came back")
 
     def _await_listening(self, deadline: float) -> None:
         """Until the meeting point accepts connections; its name may be unknown for a while, too."""
@@ -426,7 +424,6 @@ class Meeting:
                     self._end(TaskLost(f"nothing heard from {self.named(self.tasks[0])} for {self.long:g} s: {error}"))
                 continue
             if outcome:
-                self.outcome = outcome
                 self.ended.set()
                 if outcome["kind"]:
                     self._end(KINDS[outcome["kind"]](outcome["message"]), outcome["task"])
@@ -435,8 +432,8 @@ class Meeting:
     def _see_off(self) -> None:
         """All went well. A worker that came back late may still wait for a word that others have had: it goes, too."""
         if self.task[0] == "worker":
-            chief = self.task[1] == CHIEF  # which may be saving the last checkpoint
-            if not self.gone.wait(self.seconds if chief else LINGER_SECONDS):
+            saving = self.task == CHIEF_TASK  # perhaps: the last checkpoint
+            if not self.gone.wait(self.seconds if saving else LINGER_SECONDS):
                 self._leave()
                 os._exit(0)
 
@@ -482,8 +479,8 @@ class Meeting:
 
     def _is_needed(self, key: int) -> bool:
         """False for a worker of a run that survives faults: those who wait for its messages know better."""
-        job, index = self.tasks[key]
-        return not (self.job.tolerates and job == "worker" and index != CHIEF)
+        task = self.tasks[key]
+        return not (self.job.tolerates and task[0] == "worker" and task != CHIEF_TASK)
 
     def conclude(self, error: DistsgdError | None, task: tuple[str, int]) -> None:
         """Say how the run ended, if nobody has."""

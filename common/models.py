@@ -65,6 +65,11 @@ class FlatModel:
                 variable.assign(vector[start : start + size].reshape(variable.shape))
                 start += size
 
+    def measure(self, test: Any, batch_size: int | None) -> dict[str, float]:
+        """Keras' metrics of what is loaded, on (x, y) or on a data set of batches (without a `batch_size`)."""
+        logs = self.model.evaluate(*test, batch_size=batch_size, verbose=0, return_dict=True)
+        return {f"test_{name}": float(value) for name, value in logs.items()}
+
     def gradient(self, params: Any, state: Any, private: Sequence[Any], batch: Sequence[Any]) -> tuple[Any, ...]:
         """Loss and gradient on one batch, in the current graph.
 

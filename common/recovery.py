@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 WATCH_SECONDS = 0.25
 RETRY_SECONDS = 0.1
 RESTART_CHECKPOINT_SECONDS = 10.0
-REPAIR_WAITS = 3  # times the limit of a wait for what is being repaired: who has to do it may be silent, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +187,7 @@ class Keeper:
             except Exception as error:
                 self.session = None
                 failing = failing or time.monotonic()
-                if not is_absence(error) or time.monotonic() - failing > REPAIR_WAITS * self.job.cluster.wait_seconds:
+                if not is_absence(error) or time.monotonic() - failing > self.job.repair_seconds:
                     self.failure = error
                     return
 

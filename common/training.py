@@ -310,7 +310,7 @@ def run(
 
     With `model`, threads live in this process, and the model receives the center.
     """
-    if job.recovery.resume is not None and (job.cluster.evaluates or job.cluster.is_chief):
+    if job.recovery.resume is not None:
         _resume(job, job.recovery.resume)
     if job.cluster.place is not None:
         job.identity = identity(config, job.cluster.place, _own(job, model))
@@ -357,10 +357,10 @@ def _own(job: Job, model: Any) -> dict[str, Any]:
 
 
 def _resume(job: Job, source: Path) -> None:
-    """Copy what the run goes on from: the chief needs the checkpoint, the evaluator the record."""
+    """Copy what the run goes on from: the chief needs the checkpoint, an evaluator elsewhere the record."""
     if job.cluster.is_chief:
         checkpoint.take_over(_source(source, job.cluster), job_dir(job))
-    if job.cluster.evaluates:
+    elif job.cluster.evaluates:
         checkpoint.take_over_record(source, job_dir(job))
 
 
