@@ -160,7 +160,7 @@ class Evaluator:
     def _drain(self) -> None:
         """Take over the record of new events; forget those that a restoration has undone."""
         ops = self.graph.ops
-        names = ("events", "restored", "recorded")
+        names = ("events", "taken", "restored")
         new = self._run({name: ops[f"drain_{name}"] for name in names})
         which, length = (int(n) for n in new["restored"])
         if which != self.log.restoration:
@@ -169,7 +169,7 @@ class Evaluator:
             self._count(self.log.events())
             if undone:
                 self.report(event="undone", updates=undone, restoration=which)
-        before = int(new["recorded"]) - len(new["events"])
+        before = int(new["taken"]) - len(new["events"])
         if before < len(self.log):  # the file is of another run
             self.log.truncate(which, 0)
             self._forget()
@@ -180,7 +180,7 @@ class Evaluator:
         self._count(new["events"])
         self.presence.note(new["events"])
         if len(new["events"]) or which:
-            self._run("set_drained", {ops["drained_now"]: int(new["recorded"])})
+            self._run("set_drained", {ops["drained_now"]: int(new["taken"])})
 
     def _observe(self, last: bool = False) -> dict[str, Any]:
         """Read center and record; evaluate and report, now or at the end."""

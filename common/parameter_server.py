@@ -125,8 +125,10 @@ class ParameterServer:
             self.active = tf.Variable(tf.ones([num_workers], tf.bool), name="active")
             self.stopping = tf.Variable(tf.constant(False), name="stopping")  # somebody wants the run to end now
             self.refused = tf.Variable(tf.zeros([num_workers], tf.int64), name="refused")  # messages with NaN
-            # Which restoration this is, how long the record was then, and how much of it the evaluator has.
+            # Which restoration this is, how long the record was then; of the record since, and before: how much of it
+            # has been taken out, and how much the evaluator has.
             self.restored = tf.Variable(tf.zeros([2], tf.int64), name="restored")
+            self.taken = tf.Variable(tf.constant(0, tf.int64), name="taken")
             self.drained = tf.Variable(tf.constant(0, tf.int64), name="drained")
             self.passport = tf.compat.v1.placeholder_with_default(
                 tf.constant([NOBODY, WHOLE], tf.int64), [2], name="passport"
@@ -173,7 +175,7 @@ class ParameterServer:
         first = {name: v for name, v in vars(self.slices[0]).items() if isinstance(v, tf.Variable)}
         sliced = {name: [getattr(part, name) for part in self.slices] for name in first}
         known = {id(v) for parts in sliced.values() for v in parts}
-        momentary = {id(v) for v in (self.passes, self.restored, self.drained, self.stopping)}
+        momentary = {id(v) for v in (self.passes, self.restored, self.taken, self.drained, self.stopping)}
         single = {v.name.split(":")[0]: [v] for v in variables if id(v) not in known | momentary}
         return sliced | single
 
@@ -444,18 +446,16 @@ class ParameterServer:
         return {"at": version, "state": state} | {name: self.concat(parts) for name, parts in vectors.items()}
 
     def drain(self) -> dict[str, Any]:
-        """The events recorded since the last call, [n, len(RECORD)], and whether the state was restored."""
-        with self.lock([]), tf.device(self.devices[0]):
-            return {
-                "events": self.records.dequeue_many(self.records.size()),
-                "restored": self.restored.read_value(),
-                "recorded": self.recorded(),
-            }
+        """The record since the last call.
 
-    def recorded(self) -> Any:
-        """Events that were ever recorded."""
-        with tf.device(self.devices[0]):
-            return tf.reduce_sum(self.folded) + self.joins
+        Returns:
+            the `events`, [n, len(RECORD)]; how many have been `taken` in all; whether the state was `restored`.
+        """
+        with self.lock([]), tf.device(self.devices[0]):
+            events = self.records.dequeue_many(self.records.size())
+            # Not the sum of `folded`: where there is no lock, an event is on record before its round is counted.
+            taken = self.taken.assign_add(tf.cast(tf.shape(events)[0], tf.int64))
+            return {"events": events, "taken": tf.convert_to_tensor(taken), "restored": self.restored.read_value()}
 
     # Checkpoints: see `recovery.Keeper`.
 
@@ -503,6 +503,7 @@ class ParameterServer:
                 marks = [
                     self.stopping.assign(False),
                     self.restored.assign(ops["restoration"]),
+                    self.taken.assign(ops["restoration"][1]),
                     self.drained.assign(ops["restoration"][1]),
                 ]
                 forgotten = self.records.dequeue_many(self.records.size())
