@@ -21,7 +21,7 @@ from .job import CHIEF, Job, Report
 from .loop import WorkerLoop
 from .meeting import bury, meeting
 from .models import FlatModel
-from .waiting import reachable, wait_until
+from .waiting import TURN_SECONDS, reachable, wait_until
 
 ANSWER_SECONDS = 0.05  # a ps stays so long after its end, for the evaluator to have its answer
 LOOK_SECONDS = 5.0  # a ps looks so often whether anybody is still there
@@ -226,6 +226,7 @@ class Crew:
             lambda: bool(self.failures) or first.session.run(first.ops["recorded"]) >= number,
             first.wait_seconds,
             lambda: f"worker {worker}, turn {number} of the schedule",
+            TURN_SECONDS,
         )
 
     def leave(self) -> None:

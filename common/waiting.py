@@ -12,16 +12,19 @@ import numpy as np
 from .errors import WaitTimeout
 
 POLL_SECONDS = 0.01
+TURN_SECONDS = 0.0005  # of a scripted interleaving: there are many, and each takes about a millisecond
 CONNECT_SECONDS = 2.0
 
 
-def wait_until(condition: Callable[[], bool], seconds: float, missing: Callable[[], str]) -> None:
+def wait_until(
+    condition: Callable[[], bool], seconds: float, missing: Callable[[], str], poll: float = POLL_SECONDS
+) -> None:
     """Poll until the condition holds; `WaitTimeout` with what is missing after so many seconds."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             raise WaitTimeout(f"waited {seconds:g} s for {missing()}")
-        time.sleep(POLL_SECONDS)
+        time.sleep(poll)
 
 
 def wait_for(session: Any, blocking: Any, seconds: float, missing: Callable[[], str]) -> None:
