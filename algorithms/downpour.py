@@ -74,15 +74,15 @@ class Downpour(Scheme):
         together = self.phase == "window" and self.period == (self.pull_period or self.communication_period)
         return frozenset({"exchange"} if together else {"exchange", "push", "pull"})
 
-    def rounds(self, steps: int) -> Iterator[tuple[int, Event]]:
-        """Up to each push or pull; everything is exchanged at the end."""
-        pull_period, done = self.pull_period or self.communication_period, 0
+    def rounds(self, steps: int, done: int = 0) -> Iterator[tuple[int, Event]]:
+        """Up to each push or pull; everything is exchanged at the end, so a resumed run begins with whole periods."""
+        pull_period, begun = self.pull_period or self.communication_period, 0
         for t in range(1, steps + 1):
             push = (t - (self.phase == "dean")) % self.period == 0
             pull = t % pull_period == 0
             if push or pull or t == steps:
-                yield t - done, "exchange" if push == pull or t == steps else "push" if push else "pull"
-                done = t
+                yield t - begun, "exchange" if push == pull or t == steps else "push" if push else "pull"
+                begun = t
 
     def local_variables(self, params: Any) -> Mapping[str, Any]:
         """A, the sum of gradients since the last push."""

@@ -4,22 +4,28 @@
     every period            push x,  wait,  x ← θ
     server                  θ ← (1/W) Σ x_k,  then release everybody
 
+Post-local SGD averages after every step at first, for `synchronous_steps`, and only then once in a period.
+
 Reference: Stich, *Local SGD Converges Fast and Communicates Little*, ICLR 2019, arXiv:1805.09767; federated averaging:
-McMahan et al., *Communication-Efficient Learning of Deep Networks from Decentralized Data*, 2016, arXiv:1602.05629.
+McMahan et al., *Communication-Efficient Learning of Deep Networks from Decentralized Data*, 2016, arXiv:1602.05629;
+post-local: Lin et al., *Don't Use Large Mini-Batches, Use Local SGD*, ICLR 2020, arXiv:1808.07217.
 Departures: none.
-Limits: a period of one is `sync_sgd`; one worker is serial SGD whatever the period; a period of one epoch is model
-averaging. `diloco` with SGD inside and an outer rate of one without momentum is this.
+Limits: a period of one is `sync_sgd`, and so is nothing but synchronous steps; one worker is serial SGD whatever the
+period; a period of one epoch is model averaging. `diloco` with SGD inside and an outer rate of one without momentum is
+this.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ..common.errors import at_least, positive
 from ..common.gates import Barrier
 from ..common.optimizers import sgd
-from ..common.scheme import Rate, Scheme
+from ..common.scheme import Event, Rate, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,17 +38,25 @@ class LocalSGD(Scheme):
 
     communication_period: int = 10
     """Local steps between two averages."""
+    synchronous_steps: int = 0
+    """Local steps at the start that are averaged one by one (post-local SGD)."""
     learning_rate: Rate = 0.2
     """Step size η."""
 
     def __post_init__(self):
         at_least(1, communication_period=self.communication_period)
+        at_least(0, synchronous_steps=self.synchronous_steps)
         positive(learning_rate=self.learning_rate)
 
     @property
     def gate(self) -> Barrier:
         """All wait for all."""
         return Barrier()
+
+    def rounds(self, steps: int, done: int = 0) -> Iterator[tuple[int, Event]]:
+        """One step each at first, then whole periods."""
+        single = min(steps, max(0, self.synchronous_steps - done))
+        return itertools.chain(itertools.repeat((1, "exchange"), single), super().rounds(steps - single))
 
     def local_step(self, worker: Any, gradient: Any) -> None:
         """X ← x − η g."""

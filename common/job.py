@@ -112,12 +112,12 @@ class Job:
         if self.schedule:
             return itertools.islice(self.scheme.rounds(ENDLESS), self.schedule.count(worker))
         legs = itertools.pairwise((0, *self.legs, self.steps))
-        return itertools.chain.from_iterable(self._leg(end - start) for start, end in legs)
+        return itertools.chain.from_iterable(self._leg(end - start, start) for start, end in legs)
 
-    def _leg(self, steps: int) -> Iterator[tuple[int, Event]]:
+    def _leg(self, steps: int, done: int) -> Iterator[tuple[int, Event]]:
         if self.alone:
             return ((min(ALONE_STEPS, steps - start), "exchange") for start in range(0, steps, ALONE_STEPS))
-        return self.scheme.rounds(steps)
+        return self.scheme.rounds(steps, done)
 
 
 def shard(job: Job, worker: int) -> list[np.ndarray]:

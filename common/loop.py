@@ -146,7 +146,7 @@ class WorkerLoop:
                 self._await_warmup()
             began = time.monotonic()
             batches, (event, *_) = zip(*chunk, strict=True)
-            if len(chunk) == count and len(batches[-1]) == len(batches[0]):
+            if len(chunk) == count and len(set(map(len, batches))) == 1:
                 self._did(batches, self.call[event, count](np.stack(batches)))
             else:
                 for rows in batches:

@@ -65,8 +65,11 @@ class Scheme:
         """How rounds may end."""
         return frozenset({"exchange"})
 
-    def rounds(self, steps: int) -> Iterator[tuple[int, Event]]:
-        """The rounds of a worker that does so many local steps: their steps, and how each ends."""
+    def rounds(self, steps: int, done: int = 0) -> Iterator[tuple[int, Event]]:
+        """The rounds of a worker that does so many local steps: their steps, and how each ends.
+
+        `done`: local steps of the run that this one resumes; its last round may have been shorter than a period.
+        """
         for start in range(0, steps, self.period):
             yield min(self.period, steps - start), "exchange"
 

@@ -302,14 +302,15 @@ def sagn(
 
 
 def local_sgd(
-    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, period: int, steps: int
+    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, period: int, steps: int, synchronous: int = 0
 ) -> list[np.ndarray]:
-    """H SGD steps from θ on every worker; θ ← mean_k x_k."""
-    theta, path = start.copy(), []
-    for t in range(0, steps, period):
-        length = min(period, steps - t)
+    """H(t) SGD steps from θ on every worker; θ ← mean_k x_k. Post-local: H(t) = 1 for the first steps, then H."""
+    theta, path, t = start.copy(), [], 0
+    while t < steps:
+        length = 1 if t < synchronous else min(period, steps - t)
         theta = np.mean([window(theta, gradient, k, t, length, eta)[0] for k in range(workers)], axis=0)
         path.append(theta.copy())
+        t += length
     return path
 
 

@@ -69,7 +69,7 @@ def replay(scheme: Any, start, gradient, trace, workers: int, steps: int, legs: 
             list(zip(*(trace[name] for name in ("worker", "version", "staleness")), strict=True))
         ):
             first[k] = int(version - staleness)
-        parts = [scheme.rounds(end - begin) for begin, end in itertools.pairwise((0, *legs, steps))]
+        parts = [scheme.rounds(end - begin, begin) for begin, end in itertools.pairwise((0, *legs, steps))]
         planned = list(itertools.chain.from_iterable(parts))
         rounds = [planned[: order.count(k)] for k in range(workers)]
         return reference.downpour(
@@ -121,7 +121,9 @@ def replay(scheme: Any, start, gradient, trace, workers: int, steps: int, legs: 
         ),
         "sagn": lambda s: in_rounds(reference.sagn, eta=s.learning_rate, gamma=s.server_learning_rate, **local),
         "easgd": lambda s: in_rounds(reference.easgd, eta=s.learning_rate, beta=s.beta, **local),
-        "local_sgd": lambda s: in_rounds(reference.local_sgd, eta=s.learning_rate, **local),
+        "local_sgd": lambda s: in_rounds(
+            reference.local_sgd, eta=s.learning_rate, synchronous=s.synchronous_steps, **local
+        ),
         "diloco": lambda s: in_rounds(
             reference.diloco,
             eta=s.learning_rate,

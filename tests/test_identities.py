@@ -85,6 +85,7 @@ TOGETHER = {"workers": 3, "steps": 24}
         (SyncSGD(), SyncSGD(backup_workers=0), TOGETHER),
         (SyncSGD(), SAGN(communication_period=1, server_learning_rate=0.2), TOGETHER),
         (SyncSGD(), LocalSGD(communication_period=1), TOGETHER),
+        (SyncSGD(), LocalSGD(synchronous_steps=1000), TOGETHER),
         (
             SyncSGD(),
             DiLoCo(communication_period=1, inner_optimizer="sgd", learning_rate=0.2, outer_learning_rate=1, momentum=0),
@@ -105,6 +106,15 @@ TOGETHER = {"workers": 3, "steps": 24}
 def test_two_schemes_are_one_in_a_limit(one, other, options, tmp_path, runs):
     options = {"workers": 3, **options}
     np.testing.assert_allclose(runs(one, **options).center, threads(other, tmp_path, **options).center, **CLOSE)
+
+
+def test_post_local_sgd_is_synchronous_once_also_if_the_run_is_resumed_meanwhile():
+    def lengths(steps, done=0):
+        return [length for length, _ in LocalSGD(communication_period=4, synchronous_steps=6).rounds(steps, done)]
+
+    assert lengths(15) == [1, 1, 1, 1, 1, 1, 4, 4, 1]
+    assert lengths(5) + lengths(10, 5) == [1, 1, 1, 1, 1, 1, 4, 4, 1]
+    assert lengths(9, 15) == [4, 4, 1]
 
 
 def test_diloco_with_sgd_inside_is_blockwise_model_update_filtering(tmp_path):

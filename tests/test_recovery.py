@@ -14,7 +14,7 @@ import pytest
 from test_launcher import task_log, wait_until
 
 from conftest import children
-from distsgd.algorithms import AsyncSGD, Downpour, Serial, SyncSGD
+from distsgd.algorithms import AsyncSGD, Downpour, DownpourEasy, Serial, SyncSGD
 from distsgd.common import checkpoint
 from distsgd.common.errors import Diverged, TaskLost, UserError, WaitTimeout
 from distsgd.common.record import Faults
@@ -154,6 +154,19 @@ def test_an_interrupted_run_goes_on_in_another_folder_from_its_last_checkpoint(w
     again = record(AsyncSGD(), tmp_path / "other", steps=steps, workers=2, recovery=other, **SMALL)
     assert again.result["recovery"]["resumed_from"] == version
     assert again.result["updates"] == 2 * steps
+    assert again.error() < TOLERANCE
+
+
+@pytest.mark.slow
+def test_a_run_that_had_several_rounds_in_a_call_goes_on_past_its_old_end(warm, tmp_path):
+    """There a round is shorter than the others, in the middle of a call that would hold it."""
+    asked = {"workers": 2, "recovery": Recovery(checkpoint_steps=200), **SMALL}
+    scheme = DownpourEasy(communication_period=2)
+    record(scheme, tmp_path / "run", steps=1205, stop_at_version=300, **asked)
+    again = record(scheme, tmp_path / "run", steps=1500, **asked)
+    assert 300 <= again.result["recovery"]["resumed_from"] < 1200
+    again.legs = [1205]
+    assert again.result["updates"] == 2 * (603 + 148)
     assert again.error() < TOLERANCE
 
 

@@ -10,6 +10,7 @@ from distsgd.algorithms import (
     DiLoCo,
     Downpour,
     Hogwild,
+    LocalSGD,
     MultiGPU,
     Serial,
     SyncSGD,
@@ -34,8 +35,14 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "downpour in dean's phase": Downpour(phase="dean"),
     "downpour with a warm start": Downpour(warm_start=8),
     "sync_sgd with a backup worker": SyncSGD(backup_workers=1),
+    "local_sgd after synchronous steps": LocalSGD(synchronous_steps=25),
 }
-VARIANTS = ["diloco with sgd inside", "downpour in dean's phase", "downpour with a warm start"]
+VARIANTS = [
+    "diloco with sgd inside",
+    "downpour in dean's phase",
+    "downpour with a warm start",
+    "local_sgd after synchronous steps",
+]
 
 
 def moved(run) -> float:
