@@ -25,6 +25,7 @@ from .waiting import TURN_SECONDS, reachable, wait_until
 
 ANSWER_SECONDS = 0.05  # a ps stays so long after its end, for the evaluator to have its answer
 LOOK_SECONDS = 5.0  # a ps looks so often whether anybody is still there
+BUILD_SECONDS = 30.0  # at least, for the graph: the limit of waits for other machines may be less than it takes
 
 
 # Processes: one task each.
@@ -140,7 +141,8 @@ def _worker_graph(job: Job, index: int) -> TaskGraph:
     path = job.shared_graph
     if path is None:
         return TaskGraph(job, [index])
-    wait_until(path.exists, job.cluster.wait_seconds, lambda: "the graph that the evaluator builds")
+    limit = max(BUILD_SECONDS, job.cluster.wait_seconds)  # should the evaluator die, the launcher says so at once
+    wait_until(path.exists, limit, lambda: "the graph that the evaluator builds")
     return TaskGraph.load(job, index, path)
 
 

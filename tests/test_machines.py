@@ -55,6 +55,7 @@ class Run:
     def __init__(self, machines, run_dir, *, ps=1, workers=2, separate_evaluator=False):
         self.machines, self.run_dir, self.evaluator = machines, run_dir, separate_evaluator
         self.options = {}
+        self.started = []
         tasks = [("ps", i) for i in range(ps)] + [("worker", k) for k in range(workers)]
         self.on = {task: machines[i % len(machines)] for i, task in enumerate(tasks)}
         at = {task: machine.address() for task, machine in self.on.items()}
@@ -63,7 +64,8 @@ class Run:
     def start(self, scheme, job, index, *, machine=None, addresses=None, run_dir=None, **options):
         place = Place(job, index, addresses or self.addresses, self.evaluator)
         machine = machine or self.on.get((job, index)) or self.machines[-1]
-        return Task(machine, scheme, place, run_dir or self.run_dir, **{**self.options, **options})
+        self.started.append(Task(machine, scheme, place, run_dir or self.run_dir, **{**self.options, **options}))
+        return self.started[-1]
 
     def start_all(self, scheme, **options):
         return {task: self.start(scheme, *task, **options) for task in self.on}
@@ -77,7 +79,9 @@ class Run:
         return time.time() - (self.run_dir / "metrics.jsonl").stat().st_mtime
 
     def trains(self):
-        """True once a worker has reported."""
+        """True once a worker has reported; fails if the run has."""
+        for task in self.started:
+            assert task.error is None, task.error
         metrics = self.run_dir / "metrics.jsonl"
         return metrics.exists() and '"worker"' in metrics.read_text()
 
