@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean, pstdev
 from typing import Any
 
+from . import stragglers
 from .plots import accuracy_of, by_algorithm
 
 RESULTS = Path(__file__).parent / "results"
@@ -111,4 +112,5 @@ TABLES = {
     "throughput": throughput,
     "period": sweep("period", "communication_period"),
     "workers": sweep("workers", "workers"),
+    "stragglers": stragglers.table,
 }

@@ -26,6 +26,7 @@ MEASUREMENTS = {
     "benchmark": "convergence",
     "throughput": "throughput",
     "collisions": "collisions",
+    "stragglers": "stragglers",
     "soak": "soak",
 }  # command: module
 Discovery = Literal["auto", "local", "tf_config", "slurm"]
@@ -178,6 +179,7 @@ def overview() -> int:
         ("soak", "runs whose tasks are killed and stopped at random: --minutes 5 --seed 1"),
         ("throughput", "steps per second: single process, ParameterServerStrategy and the back ends here"),
         ("collisions", "hogwild on sparse data, with and without a lock"),
+        ("stragglers", "sync_sgd with backup workers, where some batches come late"),
     ):
         console.print(f"  bash run.sh [bold]{usage:<20}[/] {meaning}".replace("[/] ", "[/] "), markup=True)
     console.print()

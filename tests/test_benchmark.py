@@ -6,13 +6,14 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from distsgd.algorithms import SCHEMES
-from distsgd.benchmarks import convergence, tables, throughput
+from distsgd.benchmarks import convergence, stragglers, tables, throughput
 from distsgd.benchmarks.plots import PICTURES
-from distsgd.common.errors import Interrupted, TaskFailed
+from distsgd.common.errors import Interrupted, TaskFailed, UserError
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -119,3 +120,43 @@ def test_a_measurement_of_throughput_that_fails_is_passed_over_and_sigterm_ends_
     with pytest.raises(Interrupted):
         throughput.measure(throughput.Options(models=("small",)), Console(quiet=True))
     assert asked == ["single", "pss", "hogwild"]
+
+
+def test_which_batches_come_late_depends_on_seed_and_worker_alone(monkeypatch):
+    import tensorflow as tf
+
+    slept = []
+    monkeypatch.setattr(stragglers.time, "sleep", slept.append)
+    options = stragglers.Options(milliseconds=20, slow_milliseconds=500, slow_share=0.3)
+    train = np.arange(600.0).reshape(300, 2), np.arange(300)
+
+    def waits(seed, worker):
+        slept.clear()
+        context = tf.distribute.InputContext(2, worker)
+        batches = list(stragglers.late_batches(train, options, seed)(context).take(40))
+        assert all(int(y) % 2 == worker for _, labels in batches for y in labels)
+        return slept[:40]
+
+    first = waits(0, 0)
+    assert set(first) == {0.02, 0.5}
+    assert first == waits(0, 0)
+    assert first != waits(0, 1)
+    assert first != waits(1, 0)
+
+
+@pytest.mark.slow
+def test_stragglers_are_measured_with_and_without_backup_workers(monkeypatch, tmp_path):
+    monkeypatch.setattr(stragglers, "RESULTS", tmp_path / "stragglers.json")
+    command = "--workers 3 --backups 0 1 --updates 30 --milliseconds 1 --slow-milliseconds 40 --repetitions 1"
+    assert stragglers.main([*command.split(), "--slow-share", "0.1"]) == 0
+    runs = json.loads((tmp_path / "stragglers.json").read_text())["runs"]
+    assert set(runs) == {"0", "1", "async_sgd"}
+    assert runs["0"][0]["dropped"] == runs["async_sgd"][0]["dropped"] == 0
+    assert 0 < runs["1"][0]["dropped"] < 1 / 2
+    assert "| 1 |" in stragglers.table(tmp_path)
+    assert (tmp_path / "stragglers.png").exists()
+
+
+def test_as_many_backup_workers_as_workers_are_refused():
+    with pytest.raises(UserError, match="0 to 3 can be backups"):
+        stragglers.Options(workers=4, backups=(0, 4))

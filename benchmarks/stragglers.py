@@ -1,0 +1,210 @@
+"""`bash run.sh stragglers`: synchronous SGD with more and more backup workers, where some batches come late.
+
+The delays are made here: each batch takes a worker `milliseconds`, and `slow_milliseconds` with probability
+`slow_share`. All else is real: threads, barrier, dropped gradients. `async_sgd`, which waits for nobody, is beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from statistics import mean, pstdev
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from ..algorithms import AsyncSGD, Scheme, SyncSGD
+from ..common.cluster import Cluster
+from ..common.data import load
+from ..common.errors import UserError, at_least
+from ..common.models import ModelRecipe
+from ..common.training import describe, make_job, run
+from .convergence import BATCH, DATASET, MODEL, tuned, write
+
+RESULTS = Path(__file__).resolve().parent / "results" / "stragglers.json"
+ASYNCHRONOUS = "async_sgd"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to measure."""
+
+    workers: int = 8
+    """Worker threads."""
+    backups: tuple[int, ...] = (0, 1, 2, 3, 4, 6)
+    """Numbers of backup workers among them."""
+    updates: int = 400
+    """Updates of a synchronous run; the asynchronous one takes as many gradients as they would without backups."""
+    milliseconds: float = 30
+    """How long a batch takes."""
+    slow_milliseconds: float = 300
+    """How long a late one takes."""
+    slow_share: float = 0.02
+    """How many are late."""
+    repetitions: int = 2
+    """Runs of each kind, with seeds of their own."""
+
+    def __post_init__(self):
+        at_least(2, workers=self.workers)
+        at_least(1, updates=self.updates, repetitions=self.repetitions)
+        wrong = [b for b in self.backups if not 0 <= b < self.workers]
+        if wrong or not self.backups:
+            raise UserError(f"of {self.workers} workers, 0 to {self.workers - 1} can be backups. Received: {wrong}")
+
+
+def main(arguments: list[str]) -> int:
+    """Measure, show, save and plot; returns the exit code."""
+    import tyro
+
+    options = tyro.cli(Options, prog="run.sh stragglers", args=arguments)
+    console = Console(highlight=False)
+    rate = tuned("sync_sgd")["learning_rate"]
+    kinds: dict[str, Scheme] = {str(b): SyncSGD(learning_rate=rate, backup_workers=b) for b in options.backups}
+    kinds[ASYNCHRONOUS] = AsyncSGD(**tuned(ASYNCHRONOUS))
+    runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
+    for seed in range(options.repetitions):
+        for kind, scheme in kinds.items():
+            result = measure(scheme, options, seed)
+            runs[kind].append(result)
+            console.print(f"{kind:>9}: {result['milliseconds']:.1f} ms/update, test loss {result['loss']:.4f}")
+    asked = {k: v for k, v in asdict(options).items() if k != "backups"}
+    about = {"cores": len(os.sched_getaffinity(0)), "tensorflow": version("tensorflow"), "batch_size": BATCH}
+    content = about | {"options": asked, "runs": runs}
+    write(RESULTS, content)
+    plot(content, RESULTS.with_suffix(".png"))
+    from .tables import update_page
+
+    update_page()
+    return 0
+
+
+def measure(scheme: Scheme, options: Options, seed: int) -> dict[str, Any]:
+    """One run: milliseconds for each update, share of dropped gradients, test loss at the end and on the way."""
+    data = load(DATASET)
+    recipe = ModelRecipe.named(MODEL, data.train[0].shape[1:], data.classes, seed)
+    with tempfile.TemporaryDirectory() as folder:
+        job = make_job(
+            scheme,
+            recipe,
+            late_batches(data.train, options, seed),
+            data.test,
+            Cluster.local(options.workers, backend="threads"),
+            epochs=1,
+            steps=options.updates,
+            batch_size=BATCH,
+            seed=seed,
+            run_dir=Path(folder),
+        )
+        job.evaluate_later = True  # evaluation would take time from the workers
+        record, error = run(job, describe(job, DATASET, MODEL), verbose=False, model=recipe.build())
+        result = record.finish(error, picture=False)
+        if error is not None:
+            raise error
+        history = record.history()
+    used = options.workers - scheme.backup_workers if isinstance(scheme, SyncSGD) else 1  # gradients of an update
+    start = history["seconds"][0]
+    return {
+        "milliseconds": 1000 * result["seconds_training"] / result["updates"],
+        "dropped": result["dropped"] / (result["dropped"] + used * result["updates"]),
+        "loss": result["test_loss"],
+        "curve": {
+            "seconds": [round(s - start, 3) for s in history["seconds"]],
+            "loss": [round(loss, 5) for loss in history["test_loss"]],
+        },
+    }
+
+
+def late_batches(train: Any, options: Options, seed: int) -> Callable[[Any], Any]:
+    """A data function whose batches take their time; which ones are late depends on worker and seed."""
+
+    def make(context: Any) -> Any:
+        import tensorflow as tf
+
+        worker, workers = context.input_pipeline_id, context.num_input_pipelines
+        rng = np.random.default_rng((seed, worker))
+
+        def wait() -> Any:
+            late = rng.random() < options.slow_share
+            time.sleep((options.slow_milliseconds if late else options.milliseconds) / 1000)
+            return np.int32(0)
+
+        def delayed(*batch: Any) -> Any:
+            with tf.control_dependencies([tf.numpy_function(wait, [], tf.int32, stateful=True)]):
+                return tuple(tf.identity(part) for part in batch)
+
+        rows = tf.data.Dataset.from_tensor_slices(train).shard(workers, worker)
+        examples = len(train[0]) // workers
+        batches = rows.shuffle(examples, seed=seed).repeat().batch(BATCH, drop_remainder=True)
+        patient = tf.data.Options()
+        patient.experimental_optimization.inject_prefetch = False  # or the delay would overlap with the wait for others
+        return batches.map(delayed).with_options(patient)
+
+    return make
+
+
+def plot(content: dict[str, Any], path: Path) -> None:
+    """Time of an update against backup workers, and test loss against time."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    runs = {kind: mine for kind, mine in content["runs"].items() if kind != ASYNCHRONOUS}
+    asked = content["options"]
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    times, losses = figure.subplots(1, 2)
+    backups = [int(b) for b in runs]
+    means = [mean(r["milliseconds"] for r in mine) for mine in runs.values()]
+    times.plot(backups, means, "o-")
+    for b, value, mine in zip(backups, means, runs.values(), strict=True):
+        text = f"{mean(r['dropped'] for r in mine):.0%}"
+        times.annotate(text, (b, value), (0, 8), textcoords="offset points", ha="center", fontsize=8)
+    times.set(xlabel=f"backup workers (of {asked['workers']})", ylabel="milliseconds", ylim=(0, 1.15 * max(means)))
+    times.set_title("time of an update, and dropped gradients")
+    shades = colormaps["viridis"](np.linspace(0, 0.9, len(runs)))
+    colours = dict(zip(runs, shades, strict=True)) | {ASYNCHRONOUS: "#D55E00"}
+    for kind, mine in content["runs"].items():
+        for i, one in enumerate(mine):
+            name = kind if kind == ASYNCHRONOUS else f"{kind} backup workers"
+            losses.plot(*one["curve"].values(), color=colours[kind], lw=1, label=name if i == 0 else None)
+    losses.set(xlabel="seconds", ylabel="test loss", title="test loss of the center")
+    losses.legend(fontsize=8)
+    for axes in (times, losses):
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=110)
+
+
+def table(results: Path) -> str:
+    """The table of docs/benchmark.md; with the time to a loss that every run has come to."""
+    path = results / RESULTS.name
+    if not path.exists():
+        return ""
+    kinds = json.loads(path.read_text())["runs"]
+    level = max(min(one["curve"]["loss"]) for mine in kinds.values() for one in mine)
+    columns = (
+        "backup workers",
+        "ms for an update",
+        "dropped gradients",
+        "test loss at the end",
+        f"seconds to {level:.3f}",
+    )
+    rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for kind, mine in kinds.items():
+        times, dropped, losses = ([one[key] for one in mine] for key in ("milliseconds", "dropped", "loss"))
+        rows.append(
+            f"| {f'`{kind}`' if kind == ASYNCHRONOUS else kind} | {mean(times):.1f} ± {pstdev(times):.1f} "
+            f"| {mean(dropped):.0%} | {mean(losses):.3f} ± {pstdev(losses):.3f} "
+            f"| {mean(seconds_to(level, one['curve']) for one in mine):.1f} |"
+        )
+    return "\n".join(rows)
+
+
+def seconds_to(level: float, curve: dict[str, list[float]]) -> float:
+    """When a test loss was reached first."""
+    return next(seconds for seconds, loss in zip(*curve.values(), strict=True) if loss <= level)
