@@ -310,11 +310,10 @@ class WorkerLoop:
             try:
                 return run(batches, self.index, self.passport, options=options)
             except tf.errors.DeadlineExceededError:
-                missing = absent(self._run("arrived")) if "arrived" in self.ops else "another worker"
+                missing = absent(self._run("arrived")) if "arrived" in self.ops else ""
                 where = "at the barrier " if self.job.waits else ""
-                raise WaitTimeout(
-                    f"worker {self.index} waited {limit:.0f} s {where}for {missing or 'the ps'}"
-                ) from None
+                missing = missing or ("the ps" if self.job.uses_ps else "another worker")
+                raise WaitTimeout(f"worker {self.index} waited {limit:.0f} s {where}for {missing}") from None
             finally:
                 self.longest = max(self.longest, time.monotonic() - began)
 

@@ -155,6 +155,7 @@ def test_bad_input_is_refused_or_ignored_and_the_run_goes_on(machines, tmp_path)
     assert "versions" not in str(error)
     assert (different.result["outcome"], different.result["exit_code"]) == ("rejected", 2)
 
+    cluster.started.remove(different)
     (tmp_path / "worker-1").rename(tmp_path / "refused")
     good.append(cluster.start(AsyncSGD(), "worker", 1))
     wait_until(cluster.trains)
