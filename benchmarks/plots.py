@@ -60,6 +60,12 @@ def draw(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
     return written
 
 
+def bare(axes: Any) -> None:
+    """A faint grid, and no more of a frame than is needed."""
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
 def panels(names: Sequence[str], title: str, xlabel: str, ylabel: str) -> tuple[Any, Iterator[tuple[str, Any]]]:
     """A figure with a titled panel for each name, on common axes."""
     from matplotlib.figure import Figure
@@ -69,8 +75,7 @@ def panels(names: Sequence[str], title: str, xlabel: str, ylabel: str) -> tuple[
     figure = Figure(figsize=(max(5.5, 2.4 * columns), 1.0 + 1.75 * rows), layout="constrained")
     grid = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
     for i, axes in enumerate(grid):
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
+        bare(axes)
         axes.set_visible(i < len(names))
         if i + columns >= len(names):  # nothing below
             axes.tick_params(labelbottom=True)
@@ -211,8 +216,7 @@ def sweep(part: str, title: str, xlabel: str, x_of: Callable[[Outcome], int]) ->
         axes.set_xlim(ticks[0] / 1.2, ticks[-1] * 3)
         axes.set(xlabel=xlabel, ylabel="test accuracy at the end")
         axes.set_title(title, fontsize=11, loc="left")
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
+        bare(axes)
         return figure
 
     return make

@@ -6,7 +6,6 @@ The delays are made here: each batch takes a worker `milliseconds`, and `slow_mi
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import time
@@ -14,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from statistics import mean, pstdev
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -22,11 +21,13 @@ from rich.console import Console
 
 from ..algorithms import AsyncSGD, Scheme, SyncSGD
 from ..common.cluster import Cluster
-from ..common.data import load
+from ..common.data import Dataset, load
 from ..common.errors import UserError, at_least
 from ..common.models import ModelRecipe
 from ..common.training import describe, make_job, run
 from .convergence import BATCH, DATASET, MODEL, tuned, write
+from .plots import bare, colour
+from .tables import update_page
 
 RESULTS = Path(__file__).resolve().parent / "results" / "stragglers.json"
 ASYNCHRONOUS = "async_sgd"
@@ -68,10 +69,11 @@ def main(arguments: list[str]) -> int:
     rate = tuned("sync_sgd")["learning_rate"]
     kinds: dict[str, Scheme] = {str(b): SyncSGD(learning_rate=rate, backup_workers=b) for b in options.backups}
     kinds[ASYNCHRONOUS] = AsyncSGD(**tuned(ASYNCHRONOUS))
+    data = load(DATASET)
     runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
     for seed in range(options.repetitions):
         for kind, scheme in kinds.items():
-            result = measure(scheme, options, seed)
+            result = measure(scheme, data, options, seed)
             runs[kind].append(result)
             console.print(f"{kind:>9}: {result['milliseconds']:.1f} ms/update, test loss {result['loss']:.4f}")
     asked = {k: v for k, v in asdict(options).items() if k != "backups"}
@@ -79,15 +81,12 @@ def main(arguments: list[str]) -> int:
     content = about | {"options": asked, "runs": runs}
     write(RESULTS, content)
     plot(content, RESULTS.with_suffix(".png"))
-    from .tables import update_page
-
     update_page()
     return 0
 
 
-def measure(scheme: Scheme, options: Options, seed: int) -> dict[str, Any]:
+def measure(scheme: Scheme, data: Dataset, options: Options, seed: int) -> dict[str, Any]:
     """One run: milliseconds for each update, share of dropped gradients, test loss at the end and on the way."""
-    data = load(DATASET)
     recipe = ModelRecipe.named(MODEL, data.train[0].shape[1:], data.classes, seed)
     with tempfile.TemporaryDirectory() as folder:
         job = make_job(
@@ -167,7 +166,7 @@ def plot(content: dict[str, Any], path: Path) -> None:
     times.set(xlabel=f"backup workers (of {asked['workers']})", ylabel="milliseconds", ylim=(0, 1.15 * max(means)))
     times.set_title("time of an update, and dropped gradients")
     shades = colormaps["viridis"](np.linspace(0, 0.9, len(runs)))
-    colours = dict(zip(runs, shades, strict=True)) | {ASYNCHRONOUS: "#D55E00"}
+    colours = dict(zip(runs, shades, strict=True)) | {ASYNCHRONOUS: colour(ASYNCHRONOUS)}
     for kind, mine in content["runs"].items():
         for i, one in enumerate(mine):
             name = kind if kind == ASYNCHRONOUS else f"{kind} backup workers"
@@ -175,36 +174,5 @@ def plot(content: dict[str, Any], path: Path) -> None:
     losses.set(xlabel="seconds", ylabel="test loss", title="test loss of the center")
     losses.legend(fontsize=8)
     for axes in (times, losses):
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
+        bare(axes)
     figure.savefig(path, dpi=110)
-
-
-def table(results: Path) -> str:
-    """The table of docs/benchmark.md; with the time to a loss that every run has come to."""
-    path = results / RESULTS.name
-    if not path.exists():
-        return ""
-    kinds = json.loads(path.read_text())["runs"]
-    level = max(min(one["curve"]["loss"]) for mine in kinds.values() for one in mine)
-    columns = (
-        "backup workers",
-        "ms for an update",
-        "dropped gradients",
-        "test loss at the end",
-        f"seconds to {level:.3f}",
-    )
-    rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    for kind, mine in kinds.items():
-        times, dropped, losses = ([one[key] for one in mine] for key in ("milliseconds", "dropped", "loss"))
-        rows.append(
-            f"| {f'`{kind}`' if kind == ASYNCHRONOUS else kind} | {mean(times):.1f} ± {pstdev(times):.1f} "
-            f"| {mean(dropped):.0%} | {mean(losses):.3f} ± {pstdev(losses):.3f} "
-            f"| {mean(seconds_to(level, one['curve']) for one in mine):.1f} |"
-        )
-    return "\n".join(rows)
-
-
-def seconds_to(level: float, curve: dict[str, list[float]]) -> float:
-    """When a test loss was reached first."""
-    return next(seconds for seconds, loss in zip(*curve.values(), strict=True) if loss <= level)

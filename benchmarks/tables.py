@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import mean, pstdev
 from typing import Any
 
-from . import stragglers
 from .plots import accuracy_of, by_algorithm
 
 RESULTS = Path(__file__).parent / "results"
@@ -106,11 +105,41 @@ def throughput(results: Path) -> str:
     return "\n".join(rows) if groups else ""
 
 
+def stragglers(results: Path) -> str:
+    """What backup workers are worth; with the time to a loss that every run has come to."""
+    path = results / "stragglers.json"
+    if not path.exists():
+        return ""
+    kinds = json.loads(path.read_text())["runs"]
+    level = max(min(one["curve"]["loss"]) for mine in kinds.values() for one in mine)
+    columns = (
+        "backup workers",
+        "ms for an update",
+        "dropped gradients",
+        "test loss at the end",
+        f"seconds to {level:.3f}",
+    )
+    rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for kind, mine in kinds.items():
+        times, dropped, losses = ([one[key] for one in mine] for key in ("milliseconds", "dropped", "loss"))
+        rows.append(
+            f"| {kind if kind.isdigit() else f'`{kind}`'} | {mean(times):.1f} ± {pstdev(times):.1f} "
+            f"| {mean(dropped):.0%} | {mean(losses):.3f} ± {pstdev(losses):.3f} "
+            f"| {mean(seconds_to(level, one['curve']) for one in mine):.1f} |"
+        )
+    return "\n".join(rows)
+
+
+def seconds_to(level: float, curve: dict[str, list[float]]) -> float:
+    """When a test loss was reached first."""
+    return next(seconds for seconds, loss in zip(*curve.values(), strict=True) if loss <= level)
+
+
 TABLES = {
     "tuning": tuning,
     "convergence": convergence,
     "throughput": throughput,
     "period": sweep("period", "communication_period"),
     "workers": sweep("workers", "workers"),
-    "stragglers": stragglers.table,
+    "stragglers": stragglers,
 }

@@ -262,7 +262,7 @@ class Supervision:
         """Start a dead task again, if there are restarts left and its state is somewhere else or in a checkpoint."""
         job_name, index = self.names[task]
         ring = not (self.job.uses_ps or self.job.alone)
-        if self.done or self.failure or not self.restarts_left or job_name == "threads" or ring:
+        if self.failure or not self.restarts_left or job_name == "threads" or ring:
             return False
         self.restarts_left -= 1
         self.stumbled.pop(task, None)
@@ -276,7 +276,7 @@ class Supervision:
         """True if the run can do without a worker that has died."""
         wanted = self.job.recovery.min_workers
         left = sum(self.names[other][0] == "worker" for other in self.alive)
-        if self.done or self.failure or wanted is None or not task.startswith("worker-") or task == "worker-0":
+        if self.failure or wanted is None or not task.startswith("worker-") or task == "worker-0":
             return False
         if left < wanted or not self.job.uses_ps:
             return False

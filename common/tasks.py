@@ -21,11 +21,12 @@ from .job import CHIEF, Job, Report
 from .loop import WorkerLoop
 from .meeting import bury, meeting
 from .models import FlatModel
-from .waiting import TURN_SECONDS, reachable, wait_until
+from .waiting import reachable, wait_until
 
 ANSWER_SECONDS = 0.05  # a ps stays so long after its end, for the evaluator to have its answer
 LOOK_SECONDS = 5.0  # a ps looks so often whether anybody is still there
 BUILD_SECONDS = 30.0  # at least, for the graph: the limit of waits for other machines may be less than it takes
+TURN_SECONDS = 0.0005  # between two looks at a scripted interleaving: a turn takes about a millisecond
 
 
 # Processes: one task each.

@@ -12,7 +12,6 @@ import numpy as np
 from .errors import WaitTimeout
 
 POLL_SECONDS = 0.01
-TURN_SECONDS = 0.0005  # of a scripted interleaving: there are many, and each takes about a millisecond
 CONNECT_SECONDS = 2.0
 
 

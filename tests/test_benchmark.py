@@ -153,7 +153,7 @@ def test_stragglers_are_measured_with_and_without_backup_workers(monkeypatch, tm
     assert set(runs) == {"0", "1", "async_sgd"}
     assert runs["0"][0]["dropped"] == runs["async_sgd"][0]["dropped"] == 0
     assert 0 < runs["1"][0]["dropped"] < 1 / 2
-    assert "| 1 |" in stragglers.table(tmp_path)
+    assert "| 1 |" in tables.stragglers(tmp_path)
     assert (tmp_path / "stragglers.png").exists()
 
 

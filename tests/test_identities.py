@@ -82,6 +82,7 @@ TOGETHER = {"workers": 3, "steps": 24}
         (SyncSGD(), SyncSGDLR(learning_rates=(0.2,), reduction="mean"), TOGETHER),
         (SyncSGD(), SyncSGDLR(learning_rates=(0.2 / 3,) * 3), TOGETHER),
         (SyncSGD(), AllReduce(), TOGETHER),
+        (SyncSGD(), SyncSGD(backup_workers=0), TOGETHER),
         (SyncSGD(), SAGN(communication_period=1, server_learning_rate=0.2), TOGETHER),
         (SyncSGD(), LocalSGD(communication_period=1), TOGETHER),
         (SyncSGD(), LocalSGD(synchronous_steps=1000), TOGETHER),

@@ -39,8 +39,14 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
 }
 # What differs from others in its rule alone, which is replayed on threads too, or is a variant.
 SLOW = {
-    *("downpour_easy", "agn", "adag", "aeamsgd", "diloco with sgd inside", "downpour in dean's phase"),
-    *("downpour with a warm start", "local_sgd after synchronous steps"),
+    "downpour_easy",
+    "agn",
+    "adag",
+    "aeamsgd",
+    "diloco with sgd inside",
+    "downpour in dean's phase",
+    "downpour with a warm start",
+    "local_sgd after synchronous steps",
 }
 
 
