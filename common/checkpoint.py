@@ -56,10 +56,10 @@ def write(run_dir: Path, checkpoint: Checkpoint) -> Path:
     part.mkdir(parents=True)
     with (part / ARRAYS).open("wb") as file:
         np.savez(file, allow_pickle=False, **{name: np.asarray(a) for name, a in checkpoint.arrays.items()})  # pyright: ignore
-        _flush(file)
+        flush(file)
     with (part / ABOUT).open("w") as file:
         json.dump({"format": FORMAT, **checkpoint.about}, file, indent=2)
-        _flush(file)
+        flush(file)
     return part
 
 
@@ -154,6 +154,7 @@ def sliced(array: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
     return np.split(array, np.cumsum(sizes)[:-1], -1)
 
 
-def _flush(file: Any) -> None:
+def flush(file: Any) -> None:
+    """What has been written survives a machine that loses its power now."""
     file.flush()
     os.fsync(file.fileno())

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .checkpoint import flush
 from .errors import WaitTimeout
 from .graph import TaskGraph
 from .hooks import STOP, Summaries
@@ -58,7 +59,7 @@ class Evaluator:
         self.rounds = [0] * self.job.cluster.workers
         self.steps = 0  # of all workers, in the recorded rounds
         self.left = [self.job.rounds(k) for k in range(self.job.cluster.workers)]
-        self.lacking = 0  # events that a lost evaluator had taken and not written
+        self.lacking = 0  # events that were in a file which was lost
         self.vectors = np.array([0, self.job.cluster.workers if self.job.uses_ps else 0], float)  # pushed, pulled
 
     def follow(self, stopped: Callable[[], bool] = lambda: False) -> None:
@@ -158,29 +159,34 @@ class Evaluator:
                 raise WaitTimeout(f"worker {k} has sent nothing for {self.presence.seconds(k):.0f} s")
 
     def _drain(self) -> None:
-        """Take over the record of new events; forget those that a restoration has undone."""
-        ops = self.graph.ops
-        names = ("events", "taken", "restored")
-        new = self._run({name: ops[f"drain_{name}"] for name in names})
+        """Take over what is new on record, write it, and only then let the ps forget it."""
+        new = self._run({name: self.graph.ops[f"drain_{name}"] for name in ("events", "before", "restored")})
         which, length = (int(n) for n in new["restored"])
         if which != self.log.restoration:
-            undone = self.log.truncate(which, length)
-            self._forget()
-            self._count(self.log.events())
-            if undone:
-                self.report(event="undone", updates=undone, restoration=which)
-        before = int(new["taken"]) - len(new["events"])
-        if before < len(self.log):  # the file is of another run
-            self.log.truncate(which, 0)
-            self._forget()
-        if before - len(self.log) > self.lacking:
-            self.lacking = before - len(self.log)
-            self.report(event="warning", message=f"the record lacks {self.lacking} events: an evaluator was lost")
-        self.log.append(new["events"])
-        self._count(new["events"])
-        self.presence.note(new["events"])
-        if len(new["events"]) or which:
-            self._run("set_drained", {ops["drained_now"]: int(new["taken"])})
+            self._go_back(which, length)
+        before, written = int(new["before"]), len(self.log) + self.lacking
+        if before > written:
+            self.lacking += before - written
+            self.report(event="warning", message=f"the record lacks {self.lacking} events: its file was lost")
+        if len(new["events"]):
+            fresh = new["events"][max(0, written - before) :]  # without those that a lost evaluator has written
+            self.log.append(fresh)
+            self._count(fresh)
+            self.presence.note(fresh)
+            self._confirm(which, before + len(new["events"]))
+
+    def _go_back(self, restoration: int, length: int) -> None:
+        """Forget what a restoration has undone, or what another run has left in the same folder."""
+        undone = self.log.truncate(restoration, length)
+        self._forget()
+        self._count(self.log.events())
+        if undone:
+            self.report(event="undone", updates=undone, restoration=restoration)
+
+    def _confirm(self, restoration: int, events: int) -> None:
+        """Tell the ps how much of the record is safe."""
+        feed = {self.graph.ops["of_restoration"]: restoration, self.graph.ops["confirmed"]: events}
+        self._run("confirm", feed)
 
     def _observe(self, last: bool = False) -> dict[str, Any]:
         """Read center and record; evaluate and report, now or at the end."""
@@ -336,6 +342,7 @@ class EventLog:
             if self.path:
                 with self.path.open("ab") as file:
                     events.tofile(file)
+                    flush(file)
 
     def truncate(self, restoration: int, length: int) -> int:
         """Keep the first `length` events only; returns how many updates that undoes."""
@@ -348,7 +355,11 @@ class EventLog:
     def _rewrite(self) -> None:
         if self.path:
             head = np.array([[self.restoration, *[0] * (len(RECORD) - 1)]], np.int64)
-            np.concatenate([head, self.events()]).tofile(self.path)
+            part = self.path.with_suffix(".part")
+            with part.open("wb") as file:
+                np.concatenate([head, self.events()]).tofile(file)
+                flush(file)
+            part.replace(self.path)  # whoever is lost in the middle of it leaves the old one
 
 
 class Presence:

@@ -124,7 +124,7 @@ def _fold(
 
     version = ps.read_version()
     staleness = ps.staleness(version, seat)
-    with tf.control_dependencies([ps.record(version, seat, staleness, accepted=True, event=event, folding=locked)]):
+    with tf.control_dependencies([ps.record(version, seat, staleness, accepted=True, event=event, locked=locked)]):
         replies = ps.update(parts, staleness, version, seat)
         ps.count_updates(1)
     return replies
@@ -191,7 +191,7 @@ class Barrier(Gate):
                 # Every round of a worker costs at least one version, so before the last version all workers are
                 # still there to fill a set; after it nobody waits.
                 fresh &= version < ps.last_version
-            with tf.control_dependencies([ps.record(version, seat, staleness, accepted=fresh, folding=True)]):
+            with tf.control_dependencies([ps.record(version, seat, staleness, accepted=fresh)]):
                 arrived = tf.raw_ops.ResourceScatterUpdate(
                     resource=ps.arrived.handle, indices=seat.index, updates=fresh
                 )
@@ -343,7 +343,7 @@ class AllReduce(Barrier):
         if seat.index == 0:
             with tf.control_dependencies([mean]):
                 for k in range(ps.num_workers):
-                    ps.record(ps.read_version(), replace(seat, index=k), 0, accepted=True)
+                    ps.record(ps.read_version(), replace(seat, index=k), 0, accepted=True, locked=False)
                 ps.count_updates(1)
         return mean
 

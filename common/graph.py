@@ -60,11 +60,13 @@ class TaskGraph:
             gone = ps.active.assign(ps.active & ~absent)
             with tf.control_dependencies([gone]):
                 dismiss = ps.revoke(absent).op
-            drained_now = tf.compat.v1.placeholder(tf.int64, [], name="drained_now")
+            confirmed = tf.compat.v1.placeholder(tf.int64, [], name="confirmed")
+            of_restoration = tf.compat.v1.placeholder(tf.int64, [], name="of_restoration")
         ops = {
             "index": self.index,
             "initial_center": ps.initial_center,
             "initial_state": ps.initial_state,
+            "restoration": ps.restoration,
             "initialize": ps.initialize,
             "passport": ps.passport,
             # Who comes through puts the token back for the next one, or for himself should he come back.
@@ -85,8 +87,9 @@ class TaskGraph:
             "version": ps.read_version(),
             "recorded": ps.records.size(),
             "drained": ps.drained.read_value(),
-            "drained_now": drained_now,
-            "set_drained": ps.drained.assign(drained_now).op,
+            "confirmed": confirmed,
+            "of_restoration": of_restoration,
+            "confirm": tf.function(ps.confirm, autograph=False)(of_restoration, confirmed),
             "whole": tf.function(ps.whole, autograph=False)(),
             "stop": tf.function(ps.stop, autograph=False)(),
             "wake": tf.group(*self.job.scheme.gate.recall(ps)),

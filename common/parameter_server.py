@@ -125,11 +125,13 @@ class ParameterServer:
             self.active = tf.Variable(tf.ones([num_workers], tf.bool), name="active")
             self.stopping = tf.Variable(tf.constant(False), name="stopping")  # somebody wants the run to end now
             self.refused = tf.Variable(tf.zeros([num_workers], tf.int64), name="refused")  # messages with NaN
-            # Which restoration this is, how long the record was then; of the record since, and before: how much of it
-            # has been taken out, and how much the evaluator has.
-            self.restored = tf.Variable(tf.zeros([2], tf.int64), name="restored")
-            self.taken = tf.Variable(tf.constant(0, tf.int64), name="taken")
-            self.drained = tf.Variable(tf.constant(0, tf.int64), name="drained")
+            # Which beginning or restoration this is, and how long the record was then; how much of the record the
+            # evaluator has, and what it has been handed since and perhaps not written yet.
+            self.restoration = tf.compat.v1.placeholder(tf.int64, [2], name="restoration")
+            self.restored = tf.Variable(self.restoration, name="restored")
+            self.drained = tf.Variable(self.restoration[1], name="drained")
+            none = tf.zeros([0, len(RECORD)], tf.int64)
+            self.handed = tf.Variable(none, shape=[None, len(RECORD)], name="handed")
             self.passport = tf.compat.v1.placeholder_with_default(
                 tf.constant([NOBODY, WHOLE], tf.int64), [2], name="passport"
             )
@@ -175,7 +177,7 @@ class ParameterServer:
         first = {name: v for name, v in vars(self.slices[0]).items() if isinstance(v, tf.Variable)}
         sliced = {name: [getattr(part, name) for part in self.slices] for name in first}
         known = {id(v) for parts in sliced.values() for v in parts}
-        momentary = {id(v) for v in (self.passes, self.restored, self.taken, self.drained, self.stopping)}
+        momentary = {id(v) for v in (self.passes, self.restored, self.drained, self.handed, self.stopping)}
         single = {v.name.split(":")[0]: [v] for v in variables if id(v) not in known | momentary}
         return sliced | single
 
@@ -222,13 +224,13 @@ class ParameterServer:
                 with tf.control_dependencies(last):
                     held.released = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
 
-    def event(self, seat: Seat, parts: Sequence[Any]) -> Any:
-        """The lock, for the message in `parts`: it is admitted first.
+    def event(self, seat: Seat, parts: Sequence[Any] = ()) -> Any:
+        """The lock, for what a worker sends, perhaps with a message in `parts`: it is admitted first.
 
         Should the event be cut in the middle (a ps dies, the sender's step is dropped), the state is not whole, and
         nobody is admitted any more until the chief has restored it.
         """
-        finite = self.each_slice(lambda _, u: is_finite(u), parts)
+        finite = self.each_slice(lambda _, u: is_finite(u), parts) if parts else []
         return self.lock(finite, lambda: self.admit(seat, finite), lambda: self._mark(WHOLE))
 
     def admit(self, seat: Seat, finite: Sequence[Any] = ()) -> Any:
@@ -349,23 +351,23 @@ class ParameterServer:
         staleness: Any,
         accepted: Any,
         event: Any = "exchange",
-        folding: bool = False,
+        locked: bool = True,
     ) -> Any:
-        """Append one event to the record of the run.
+        """Append one event to the record of the run, and count it.
 
-        With `folding` the state is not whole from here on, until the end of `event`. To append is the only step that
-        is cancelled when the sender dies, so before it nothing may have changed.
+        Under the lock the state is not whole from here on, until the end of the event: record, counts and center
+        agree afterwards, or are restored. To append is the first step that is cancelled when the sender dies.
         """
         with tf.device(self.devices[0]):
             now = tf.cast(tf.timestamp() * 1e6, tf.int64)
             values = [version, seat.index, staleness, accepted, now, EVENTS.index(event)]
-            noted = self.records.enqueue(tf.stack([tf.cast(value, tf.int64) for value in values]))
+            with tf.control_dependencies([self._mark(TORN)] if locked else []):
+                noted = self.records.enqueue(tf.stack([tf.cast(value, tf.int64) for value in values]))
             with tf.control_dependencies([noted]):
                 one = tf.constant(1, tf.int64)
                 if event == "join":
                     return self.joins.assign_add(one)
-                count = tf.raw_ops.ResourceScatterAdd(resource=self.folded.handle, indices=seat.index, updates=one)
-                return tf.group(count, self._mark(TORN)) if folding else count
+                return tf.raw_ops.ResourceScatterAdd(resource=self.folded.handle, indices=seat.index, updates=one)
 
     # What tasks do besides rounds.
 
@@ -376,7 +378,7 @@ class ParameterServer:
 
     def pull(self, seat: Seat) -> Any:
         """The center as it is now."""
-        with self.lock([], lambda: self.admit(seat)):
+        with self.event(seat):
             version = self.read_version()
             self.record(version, seat, self.staleness(version, seat), accepted=False, event="pull")
             self.note_pull(seat)
@@ -400,7 +402,7 @@ class ParameterServer:
             message of the last one still waits at the barrier (`waits`), which restoration this is (`restored`), and
             True if the run is to end now (`stopping`).
         """
-        with self.lock([], self.check_whole):
+        with self.lock([], self.check_whole, lambda: self._mark(WHOLE)):
             with tf.device(self.devices[0]):
                 version = self.read_version()
                 for variable, value in (
@@ -422,7 +424,7 @@ class ParameterServer:
 
     def refuse(self, seat: Seat) -> Any:
         """A message that was not finite is dropped for good: its round counts as done."""
-        with self.lock([], lambda: self.admit(seat)), tf.device(self.devices[0]):
+        with self.event(seat), tf.device(self.devices[0]):
             tf.raw_ops.ResourceScatterAdd(
                 resource=self.refused.handle, indices=seat.index, updates=tf.constant(1, tf.int64)
             )
@@ -446,16 +448,24 @@ class ParameterServer:
         return {"at": version, "state": state} | {name: self.concat(parts) for name, parts in vectors.items()}
 
     def drain(self) -> dict[str, Any]:
-        """The record since the last call.
+        """The part of the record that the evaluator has not confirmed: one that is lost leaves no gap.
 
         Returns:
-            the `events`, [n, len(RECORD)]; how many have been `taken` in all; whether the state was `restored`.
+            the `events`, [n, len(RECORD)]; how many are `before` them; whether the state was `restored`.
         """
         with self.lock([]), tf.device(self.devices[0]):
-            events = self.records.dequeue_many(self.records.size())
-            # Not the sum of `folded`: where there is no lock, an event is on record before its round is counted.
-            taken = self.taken.assign_add(tf.cast(tf.shape(events)[0], tf.int64))
-            return {"events": events, "taken": tf.convert_to_tensor(taken), "restored": self.restored.read_value()}
+            events = tf.concat([self.handed, self.records.dequeue_many(self.records.size())], 0)
+            self.handed.assign(events)
+            return {"events": events, "before": self.drained.read_value(), "restored": self.restored.read_value()}
+
+    def confirm(self, restoration: Any, number: Any) -> Any:
+        """The evaluator has so many events, if the state has not been restored meanwhile."""
+        with self.lock([]), tf.device(self.devices[0]):
+            same = tf.equal(self.restored[0], restoration)
+            safe = tf.where(same, tf.maximum(number - self.drained, 0), 0)
+            self.handed.assign(self.handed[safe:])
+            self.drained.assign_add(safe)
+        return tf.constant(True)
 
     # Checkpoints: see `recovery.Keeper`.
 
@@ -498,16 +508,13 @@ class ParameterServer:
                     assigns.append(variable.assign(new, read_value=False))
         nobody = [NOBODY] * self.num_workers
         with tf.device(self.devices[0]):
-            ops["restoration"] = tf.compat.v1.placeholder(tf.int64, [2])
-            with tf.control_dependencies(assigns):
-                marks = [
-                    self.stopping.assign(False),
-                    self.restored.assign(ops["restoration"]),
-                    self.taken.assign(ops["restoration"][1]),
-                    self.drained.assign(ops["restoration"][1]),
-                ]
-                forgotten = self.records.dequeue_many(self.records.size())
-            ops["restore"] = tf.group(*marks, forgotten)
+            with self.lock(assigns) as held:  # the evaluator may be at the record
+                self.stopping.assign(False)
+                self.restored.assign(self.restoration)
+                self.drained.assign(self.restoration[1])
+                self.handed.assign(tf.zeros([0, len(RECORD)], tf.int64))
+                self.records.dequeue_many(self.records.size())
+            ops["restore"] = tf.group(held.released)
             back = self.over.enqueue_many([tf.zeros([self.num_workers], tf.bool)])
             ops["recall"] = tf.group(self.go.enqueue(True), back, *self.scheme.gate.recall(self))
             ops["shut"] = tf.function(lambda: self._shut(nobody), autograph=False)()

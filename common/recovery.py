@@ -135,6 +135,7 @@ class Keeper:
             else:
                 center, state = self.graph.initial
                 feed = {self.ops["initial_center"]: center, self.ops["initial_state"]: state}
+                feed |= {self.ops["restoration"]: np.array([time.time_ns(), 0])}
                 self._run(session, "initialize", feed)
                 if self.recovery.max_restarts:
                     self._save(session)

@@ -133,7 +133,7 @@ class Worker:
         if isinstance(scheme.gate, Alone):
             total = self._local_steps(rows)
             version = ps.read_version()
-            ps.record(version, self.seat, 0, accepted=True)
+            ps.record(version, self.seat, 0, accepted=True, locked=False)
             ps.count_updates(self.steps)
         elif scheme.exchange_first:
             total, gradient = self._gradient(rows[0])  # at the parameters before the exchange

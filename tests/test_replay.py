@@ -1,5 +1,7 @@
 """Record and replay: a real run agrees with the paper's equations in the order in which things happened."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -116,8 +118,9 @@ def test_the_replay_fails_when_the_lock_is(broken, warm, tmp_path):
     assert record(broken, tmp_path / "run", steps=200).error() > 10 * TOLERANCE
 
 
-def test_an_event_is_on_record_once_although_its_round_is_counted_later(tmp_path):
-    """Where there is no lock, the evaluator may look between the two: it took the record for that of another run."""
+@pytest.fixture
+def evaluators(tmp_path):
+    """A state at its beginning, a function that puts an event on its record, and one that makes evaluators for it."""
     import tensorflow as tf
 
     recipe, cluster = ModelRecipe.named("mlp:hidden=4", (64,), 10, 0), Cluster.local(2, backend="threads")
@@ -125,11 +128,50 @@ def test_an_event_is_on_record_once_although_its_round_is_counted_later(tmp_path
     graph = TaskGraph(make_job(Hogwild(), recipe, DIGITS.train, None, cluster, **options))
     with graph.graph.as_default(), tf.compat.v1.Session() as session:
         start = zip((graph.ps.initial_center, graph.ps.initial_state), graph.initial, strict=True)
-        session.run(graph.ops["initialize"], dict(start))
-        reported = []
-        evaluator = Evaluator(session, graph, lambda **report: reported.append(report))
-        event = graph.ps.records.enqueue(tf.zeros([len(RECORD)], tf.int64))
-        for _ in range(3):
-            session.run(event)
-            evaluator._drain()
-        assert (len(evaluator.log), evaluator.rounds, reported) == (3, [3, 0], [])
+        session.run(graph.ops["initialize"], {**dict(start), graph.ops["restoration"]: [time.time_ns(), 0]})
+        worker = tf.compat.v1.placeholder(tf.int64, [])
+        event = graph.ps.records.enqueue(tf.one_hot(RECORD.index("worker"), len(RECORD), worker, 0, dtype=tf.int64))
+        yield lambda k: session.run(event, {worker: k}), lambda report: Evaluator(session, graph, report)
+
+
+def test_an_event_is_on_record_once_although_its_round_is_counted_later(evaluators):
+    """Where there is no lock, the evaluator may look between the two: it took the record for that of another run."""
+    happen, evaluator_that = evaluators
+    reported = []
+    evaluator = evaluator_that(lambda **report: reported.append(report))
+    for k in (0, 1, 0):
+        happen(k)
+        evaluator._drain()
+    assert (evaluator.log.events()[:, RECORD.index("worker")].tolist(), reported) == ([0, 1, 0], [])
+
+
+@pytest.mark.parametrize("lost", ["append", "_confirm"])
+def test_an_evaluator_that_is_lost_in_the_middle_of_its_work_leaves_the_record_whole(lost, evaluators, monkeypatch):
+    """What it had been given and had not written was gone; the crash of a chief and its evaluator broke a replay."""
+    happen, evaluator_that = evaluators
+    reported = []
+    happen(0)
+    first = evaluator_that(lambda **report: reported.append(report))
+    first._drain()
+    happen(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            first.log if lost == "append" else first, lost, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            first._drain()
+    happen(0)
+    second = evaluator_that(lambda **report: reported.append(report))
+    for _ in range(2):
+        second._drain()
+    assert (second.log.events()[:, RECORD.index("worker")].tolist(), reported) == ([0, 1, 0], [])
+    assert second.rounds == [2, 1]
+
+
+def test_the_record_of_another_run_in_the_same_folder_is_replaced(evaluators, tmp_path):
+    happen, evaluator_that = evaluators
+    np.full((4, len(RECORD)), 1).tofile(tmp_path / "events.bin")
+    evaluator = evaluator_that(lambda **_: None)
+    happen(0)
+    evaluator._drain()
+    assert (len(evaluator.log), evaluator.rounds) == (1, [1, 0])
