@@ -308,14 +308,15 @@ class Meeting:
         self.approach(deadline)
         if not self.is_host:
             self._compare(self._await_cards(deadline, [0])[0], 0)
-        self._take_place(deadline)
+        instead = self._take_place(deadline)
         self.arrived, self.contact = True, time.monotonic()
         threading.Thread(target=self._stay, daemon=True).start()
         cards = self._await_cards(deadline, range(len(self.tasks)), at_first=True)
         if self.is_host and under_way(cards):  # else the others have compared
             for key in cards.keys() & range(len(self.tasks)):
                 self._compare(cards[key], key)
-            self._came_back()
+        if (instead or under_way(cards)) and not self.place.evaluates:  # there, its own program says so
+            self.report(event="restarted", reason="it came back")
         self.complete = True
         chief = self.tasks.index(CHIEF_TASK)
         if chief in cards:
@@ -335,14 +336,14 @@ class Meeting:
                 self.point.claim(OUTCOME - 1 - self.key, self.name, {"refused": text})
             raise UserError(text)
 
-    def _take_place(self, deadline: float) -> None:
-        """Become the holder of the place of this task; raise `UserError` if somebody else is."""
+    def _take_place(self, deadline: float) -> bool:
+        """Become the holder of the place of this task; raise `UserError` if somebody else is. True if somebody was."""
         instead, beat, since = "", None, time.monotonic()
         while True:
             claim = functools.partial(self.point.claim, self.key, self.name, self.card, instead)
             holder, there = self._retry(deadline, claim)
             if holder == self.name:
-                break
+                return bool(instead)
             last, beat = beat, self._retry(deadline, self.point.beats).get(self.key, 0)
             still = time.monotonic() - since > STILL_SECONDS
             if holder != EVICTED and (not self.job.tolerates or last not in (None, beat)):
@@ -354,12 +355,6 @@ class Meeting:
                 instead = holder
             else:
                 time.sleep(RETRY_SECONDS)
-        if instead:
-            self._came_back()
-
-    def _came_back(self) -> None:
-        if not self.place.evaluates:  # there, its own program says so
-            self.report(event="restarted", reason="it came back")
 
     def _await_listening(self, deadline: float) -> None:
         """Until the meeting point accepts connections; its name may be unknown for a while, too."""
