@@ -1,6 +1,7 @@
 """Soak: real runs whose tasks are killed and stopped at random, for minutes; each must end right, and replay.
 
-`bash run.sh soak --minutes 5 --seed 1` draws schemes, victims, signals and moments from the seed. After each run the
+`bash run.sh soak --minutes 5 --seed 1` draws schemes, victims, faults and moments from the seed. With `--machines` each
+task has a machine of its own (a network namespace), machines crash, and cables are cut or slow. After each run the
 NumPy reference executes what is on record; the last line counts what was survived. The reference is in `tests/`, so
 this needs the source checkout.
 """
@@ -8,6 +9,7 @@ this needs the source checkout.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
@@ -19,6 +21,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,47 +29,16 @@ from ..common.errors import UserError
 from ..common.hooks import Callback
 from ..common.launcher import keep_warm
 from ..common.recovery import Recovery
+from ..common.scheme import Scheme
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 TOLERANCE = 1e-5
 WAIT_SECONDS = 10.0
 RUN_SECONDS = 180.0  # more than any run may take
 WORKERS = 3
-
-
-class Chaos(threading.Thread, Callback):
-    """Hurts the tasks of one run now and then, until told to stop."""
-
-    def __init__(self, rng: random.Random, faults: int, report: Callable[[str], None]):
-        super().__init__(daemon=True)
-        self.rng, self.faults, self.report = rng, faults, report
-        self.events: list[dict[str, Any]] = []
-        self.done = threading.Event()
-        self.dealt: Counter[str] = Counter()
-
-    def on_event(self, event: dict[str, Any]) -> None:
-        """Take note of who is there."""
-        self.events.append(event)
-
-    def run(self) -> None:
-        """One fault after the other."""
-        while not any(event["event"] == "first_update" for event in self.events):
-            if self.done.wait(0.05):
-                return
-        for _ in range(self.faults):
-            if self.done.wait(self.rng.uniform(0.3, 2.5)):
-                return
-            pids = next(event["pids"] for event in reversed(self.events) if event["event"] == "started")
-            victim = self.rng.choice(sorted(pids))
-            stop = victim.startswith("worker") and self.rng.random() < 0.2
-            number = signal.SIGSTOP if stop else signal.SIGKILL
-            try:
-                os.kill(pids[victim], number)
-            except ProcessLookupError:
-                continue
-            kind = victim.split("-")[0] if victim != "worker-0" else "chief"
-            self.dealt[f"{number.name} {kind}"] += 1
-            self.report(f"{number.name} to {victim}")
+MACHINES = 4
+CHECKPOINT_SECONDS = 0.5
+SLOW = {"delay": 0.003, "jitter": 0.002, "loss": 0.005}  # seconds, seconds, a share of the frames
 
 
 def main(arguments: list[str]) -> int:
@@ -74,6 +46,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="run.sh soak", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--machines", action="store_true", help="each task on a machine of its own (Linux)")
     parser.add_argument("--verbose", action="store_true", help="show each fault")
     options = parser.parse_args(arguments)
     if not TESTS.is_dir():
@@ -82,69 +55,188 @@ def main(arguments: list[str]) -> int:
     rng = random.Random(options.seed)
     total: Counter[str] = Counter()
     worst, failed = 0.0, 0
-    end = time.monotonic() + 60 * options.minutes
-    with keep_warm("auto"), tempfile.TemporaryDirectory(prefix="distsgd-soak-") as folder:
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="distsgd-soak-")))
+        take_place = stack.enter_context(_over_machines() if options.machines else _on_this_machine())
+        end = time.monotonic() + 60 * options.minutes
         while time.monotonic() < end:
             number = total["runs"]
-            outcome = one_run(rng, Path(folder) / str(number), options.verbose)
-            total.update(outcome["counts"])
+            run = SoakRun.draw(rng, folder / str(number), _say if options.verbose else lambda text: None)
+            right, text = run.judge(take_place)
+            total.update(run.counts)
             total["runs"] += 1
-            worst = max(worst, outcome["error"])
-            failed += not outcome["right"]
-            _say(f"{number:3d} {'ok  ' if outcome['right'] else 'WRONG'} {outcome['text']}")
+            worst = max(worst, run.error)
+            failed += not right
+            _say(f"{number:3d} {'ok  ' if right else 'WRONG'} {text}")
     _say(json.dumps({"seed": options.seed, "failed": failed, "worst_replay_error": worst, **total}))
     return 1 if failed else 0
 
 
-def one_run(rng: random.Random, run_dir: Path, verbose: bool) -> dict[str, Any]:
-    """One run with its faults; says whether it ended right."""
+@dataclass
+class SoakRun:
+    """One run with its faults."""
+
+    rng: random.Random
+    run_dir: Path
+    say: Callable[[str], None]
+    scheme: Scheme
+    steps: int
+    ps: int
+    faults: int
+    counts: Counter[str] = field(default_factory=Counter)
+    error: float = 0.0
+
+    @classmethod
+    def draw(cls, rng: random.Random, run_dir: Path, say: Callable[[str], None]) -> SoakRun:
+        """What is to be run, and hurt how often."""
+        from ..algorithms import AEASGD, AsyncSGD, Downpour, SyncSGD
+
+        scheme, steps = rng.choice([(AsyncSGD(), 1500), (SyncSGD(), 800), (AEASGD(), 8000), (Downpour(), 6000)])
+        own = random.Random(rng.random())  # how many faults a run has time for must not change the next one
+        return cls(own, run_dir, say, scheme, steps, ps=rng.choice([1, 2]), faults=rng.randint(1, 4))
+
+    def deal(self, fault: str, task: str, kind: str = "") -> None:
+        """Take note of a fault."""
+        self.counts[f"{fault} {kind or ('chief' if task == 'worker-0' else task.split('-')[0])}"] += 1
+        self.say(f"{fault} {task}")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """For tests/runs.py and tests/machines.py."""
+        return {"steps": self.steps, "batch_size": 8, "hidden": (16,), "wait_seconds": WAIT_SECONDS}
+
+    @property
+    def recovery(self) -> dict[str, Any]:
+        """What the run does about faults."""
+        return {"checkpoint_seconds": CHECKPOINT_SECONDS, "max_restarts": 3 * self.faults}
+
+    def judge(self, take_place: Callable[[SoakRun], Any]) -> tuple[bool, str]:
+        """Let it take place; says whether it ended right, and how."""
+        began, right = time.monotonic(), False
+        try:
+            recorded = take_place(self)
+            self.error = recorded.error()
+            recovery = recorded.result["recovery"]
+            right = self.error < TOLERANCE and recorded.result["steps"] == self.steps * recorded.workers
+            dealt = dict(self.counts)
+            self.counts["restarts"] = sum(recovery["restarts"].values())
+            self.counts["restorations"] = len(recovery["restored"])
+            self.counts["updates"] = recorded.result["updates"]
+            self.counts["updates lost with a ps"] = recovery["lost_updates"]
+            told = [f"restored {recovery['restored']}", *recovery["warnings"]]
+            text = f"replay {self.error:.1e}, {recovery['restarts']}, {', '.join(told)}"
+        except Exception as problem:
+            dealt, text = dict(self.counts), f"{type(problem).__name__}: {problem}"
+        seconds = time.monotonic() - began
+        self.counts["seconds"] = round(seconds)
+        right &= seconds < RUN_SECONDS
+        return right, f"{self.scheme.name:<9} {self.ps} ps, {seconds:.0f} s, {dealt}: {text}"
+
+
+# On this machine: one launcher, which starts again what is killed.
+
+
+@contextlib.contextmanager
+def _on_this_machine() -> Any:
     runs = importlib.import_module("runs")  # of the tests
 
-    from ..algorithms import AEASGD, AsyncSGD, Downpour, SyncSGD
+    def take_place(run: SoakRun) -> Any:
+        chaos = Chaos(run)
+        chaos.start()
+        try:
+            recovery, where = Recovery(**run.recovery), {"workers": WORKERS, "ps": run.ps}
+            return runs.record(run.scheme, run.run_dir, recovery=recovery, callbacks=[chaos], **where, **run.options)
+        finally:
+            chaos.done.set()
+            chaos.join()
 
-    scheme, steps = rng.choice([(AsyncSGD(), 1500), (SyncSGD(), 800), (AEASGD(), 8000), (Downpour(), 6000)])
-    ps, faults = rng.choice([1, 2]), rng.randint(1, 4)
-    chaos = Chaos(random.Random(rng.random()), faults, _say if verbose else lambda text: None)
-    began = time.monotonic()
-    counts: Counter[str] = Counter()
-    error, right, text = 0.0, False, ""
-    chaos.start()
-    try:
-        run = runs.record(
-            scheme,
-            run_dir,
-            workers=WORKERS,
-            ps=ps,
-            steps=steps,
-            batch_size=8,
-            hidden=(16,),
-            wait_seconds=WAIT_SECONDS,
-            recovery=Recovery(checkpoint_seconds=0.5, max_restarts=3 * faults),
-            callbacks=[chaos],
-        )
-        error = run.error()
-        recovery = run.result["recovery"]
-        right = error < TOLERANCE and run.result["steps"] == steps * WORKERS
-        counts["restarts"] = sum(recovery["restarts"].values())
-        counts["restorations"] = len(recovery["restored"])
-        counts["updates"] = run.result["updates"]
-        counts["updates lost with a ps"] = recovery["lost_updates"]
-        text = f"replay {error:.1e}, {recovery['restarts']}, restored {recovery['restored']}"
-    except Exception as problem:
-        text = f"{type(problem).__name__}: {problem}"
-    finally:
-        chaos.done.set()
-        chaos.join()
-    seconds = time.monotonic() - began
-    counts.update(chaos.dealt)
-    counts["seconds"] = round(seconds)
-    right &= seconds < RUN_SECONDS
-    return {
-        "right": right,
-        "error": error,
-        "counts": counts,
-        "text": f"{scheme.name:<9} {ps} ps, {seconds:.0f} s, {dict(chaos.dealt)}: {text}",
-    }
+    with keep_warm("auto"):
+        yield take_place
+
+
+class Chaos(threading.Thread, Callback):
+    """Hurts the tasks of one run now and then, until told to stop."""
+
+    def __init__(self, run: SoakRun):
+        super().__init__(daemon=True)
+        self.of = run
+        self.events: list[dict[str, Any]] = []
+        self.done = threading.Event()
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        """Take note of who is there."""
+        self.events.append(event)
+
+    def run(self) -> None:
+        """One fault after the other."""
+        rng = self.of.rng
+        while not any(event["event"] == "first_update" for event in self.events):
+            if self.done.wait(0.05):
+                return
+        for _ in range(self.of.faults):
+            if self.done.wait(rng.uniform(0.3, 2.5)):
+                return
+            pids = next(event["pids"] for event in reversed(self.events) if event["event"] == "started")
+            victim = rng.choice(sorted(pids))
+            stop = victim.startswith("worker") and rng.random() < 0.2
+            number = signal.SIGSTOP if stop else signal.SIGKILL
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pids[victim], number)
+                self.of.deal(number.name, victim)
+
+
+# Over machines: a program for each task, which starts it again; after a crash the same command does.
+
+
+@contextlib.contextmanager
+def _over_machines() -> Any:
+    hosts, runs = (importlib.import_module(name) for name in ("machines", "runs"))  # of the tests
+
+    def take_place(run: SoakRun) -> Any:
+        cluster = hosts.Run(machines, run.run_dir, ps=run.ps, workers=MACHINES - run.ps)
+        options = {**run.options, "recovery": run.recovery}
+        number = run.rng.randrange(2 * MACHINES)
+        slow = number < MACHINES
+        run.counts["slow cable"] = int(slow)
+        with machines.slow_cable(number, **SLOW) if slow else contextlib.nullcontext():
+            tasks = cluster.start_all(run.scheme, **options)
+            runs.wait_until(cluster.trains)
+            for _ in range(run.faults):
+                time.sleep(run.rng.uniform(0.2, 2.5))
+                _hurt(run, hosts, cluster, tasks, options)
+            errors = [task.end(RUN_SECONDS) for task in tasks.values()]
+        for error in filter(None, errors):
+            raise error
+        return tasks["worker", 0].recorded()
+
+    with hosts.machines_with_servers(MACHINES) as machines:
+        if not machines.real:
+            raise UserError(f"this machine allows no network of its own: {machines.refusal}")
+        yield take_place
+
+
+def _hurt(run: SoakRun, hosts: Any, cluster: Any, tasks: dict[tuple[str, int], Any], options: dict[str, Any]) -> None:
+    """A process is killed, a machine crashes and comes back, or its cable is out for a while."""
+    victim = run.rng.choice([*cluster.on, ("evaluator", 0)])
+    name, place = "-".join(map(str, victim)), victim if victim in cluster.on else ("worker", 0)
+    machine = cluster.on[place]
+    how = run.rng.choices(["kill", "crash", "cut"], [3, 1, 1])[0]
+    if how == "kill":
+        with contextlib.suppress(LookupError, ProcessLookupError):  # the run may have ended
+            os.kill(hosts.task_process(run.run_dir, name), signal.SIGKILL)
+            run.deal("SIGKILL", name)
+    elif how == "cut":
+        run.deal("cut cable of", name)
+        cluster.machines.plug(cluster.machines.index(machine), "down")
+        time.sleep(run.rng.uniform(0.5, 4))
+        cluster.machines.plug(cluster.machines.index(machine), "up")
+    elif tasks[place].thread.is_alive():
+        run.deal("crash of", name)
+        machine.crash()
+        tasks[place].end()
+        machine.server.close()
+        machine.boot()
+        tasks[place] = cluster.start(run.scheme, *place, **options)
 
 
 def _say(text: str) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,7 +21,7 @@ from unittest import mock
 import numpy as np
 
 from distsgd.common import Cluster, launcher
-from distsgd.common.cluster import Place
+from distsgd.common.cluster import Addresses, Place
 from distsgd.common.models import FlatModel, ModelRecipe
 from distsgd.common.recovery import Recovery
 from distsgd.common.scheme import Scheme
@@ -44,6 +46,7 @@ echo $$
 read -r _ || true
 kill $(jobs -p)
 """
+CABLE = Path(__file__).with_name("cable.py")
 HERE = threading.local()  # the machine that a thread of the tests plays
 
 
@@ -107,15 +110,51 @@ class Machines(list[Machine]):
         """Plug the cable of a machine in ("up") or out ("down")."""
         subprocess.run([*enter(self.pids[-1]), "ip", "link", "set", f"veth{number + 1}", state], check=True)
 
-    def netem(self, number: int, *what: str) -> str:
-        """Make the link of a machine slow or lossy; returns why the kernel refuses, if it does."""
-        command = [*enter(self.pids[-1]), "tc", "qdisc", "add", "dev", f"veth{number + 1}", "root", "netem", *what]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stderr.strip()
+    @contextmanager
+    def slow_cable(self, number: int, *, delay: float, jitter: float, loss: float) -> Iterator[Cable]:
+        """Meanwhile a machine has a cable on which frames are late or lost: seconds, seconds, and a share."""
+        near, far = f"near{number + 1}", f"far{number + 1}"
+        outside, inside = (enter(self.pids[i]) for i in (-1, number))
+        address = f"{self[number].ip}/24"
+        cable = Cable([*outside, sys.executable, str(CABLE), near, far, *map(str, (delay, jitter, loss))])
+
+        def ip(where: Sequence[str], *commands: str) -> str:
+            script = "; ".join(f"ip {command}" for command in commands)
+            return subprocess.run([*where, "sh", "-ec", script], check=True, capture_output=True, text=True).stdout
+
+        try:
+            if not cable.refusal:
+                known = json.loads(ip(inside, "-j link show eth0"))[0]["address"]  # to its neighbours
+                ip(outside, f"link set {near} master bridge up", f"link set {far} netns {self.pids[number]}")
+                ip(inside, f"link set {far} address {known}", "addr flush dev eth0", "link set eth0 down")
+                ip(inside, f"addr add {address} dev {far}", f"link set {far} up")
+            yield cable
+        finally:
+            cable.end()
+            if not cable.refusal:
+                ip(inside, f"addr add {address} dev eth0", "link set eth0 up")
 
     def close(self) -> None:
         for machine in self:
             machine.server.close()
         self.network.communicate("\n", timeout=10)
+
+
+class Cable:
+    """A process that carries frames; `refusal` says why it cannot. In the end: how many it has `carried` and `lost`."""
+
+    def __init__(self, command: Sequence[str]):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.process = subprocess.Popen(command, text=True, **pipes)
+        assert self.process.stdout
+        made = self.process.stdout.readline()
+        self.carried = self.lost = 0
+        self.refusal = "" if made else self.process.communicate()[1].strip().splitlines()[-1]
+
+    def end(self) -> None:
+        """Carry no more."""
+        if not self.refusal:
+            self.carried, self.lost = map(int, self.process.communicate("\n", timeout=10)[0].split())
 
 
 def enter(pid: str) -> list[str]:
@@ -208,6 +247,43 @@ class Task:
         gradient = network_gradient(self.job, [64, *self.options["hidden"], 10])
         workers = self.job.cluster.workers
         return Recorded(self.job.scheme, workers, self.job.steps, start, trace, center, gradient, self.result, legs)
+
+
+class Run:
+    """A cluster of fresh addresses, a task to a machine."""
+
+    def __init__(self, machines, run_dir, *, ps=1, workers=2, separate_evaluator=False):
+        self.machines, self.run_dir, self.evaluator = machines, run_dir, separate_evaluator
+        self.options = {}
+        self.started = []
+        tasks = [("ps", i) for i in range(ps)] + [("worker", k) for k in range(workers)]
+        self.on = {task: machines[i % len(machines)] for i, task in enumerate(tasks)}
+        at = {task: machine.address() for task, machine in self.on.items()}
+        self.addresses = Addresses([at["ps", i] for i in range(ps)], [at["worker", k] for k in range(workers)])
+
+    def start(self, scheme, job, index, *, machine=None, addresses=None, run_dir=None, **options):
+        place = Place(job, index, addresses or self.addresses, self.evaluator)
+        machine = machine or self.on.get((job, index)) or self.machines[-1]
+        self.started.append(Task(machine, scheme, place, run_dir or self.run_dir, **{**self.options, **options}))
+        return self.started[-1]
+
+    def start_all(self, scheme, **options):
+        return {task: self.start(scheme, *task, **options) for task in self.on}
+
+    def version(self):
+        """Of the center, as reported last."""
+        rows = [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
+        return max(row.get("version", 0) for row in rows)
+
+    def seconds_since_news(self):
+        return time.time() - (self.run_dir / "metrics.jsonl").stat().st_mtime
+
+    def trains(self):
+        """True once a worker has reported; fails if the run has."""
+        for task in self.started:
+            assert task.error is None, task.error
+        metrics = self.run_dir / "metrics.jsonl"
+        return metrics.exists() and '"worker"' in metrics.read_text()
 
 
 def descendants(pid: int) -> set[int]:

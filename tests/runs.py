@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -213,3 +214,12 @@ def quadratic(start: Sequence[float], curvature: float = 1.0) -> Any:
 
 
 ONES = (np.ones((64, 1), np.float32), np.zeros((64, 1), np.float32))
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 60) -> Any:
+    """The first value of a condition that counts as true."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+    return value

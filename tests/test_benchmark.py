@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from distsgd.algorithms import SCHEMES
-from distsgd.benchmarks import convergence, stragglers, tables, throughput
+from distsgd.benchmarks import convergence, soak, stragglers, tables, throughput
 from distsgd.benchmarks.plots import PICTURES
 from distsgd.common.errors import Interrupted, TaskFailed, UserError
 
@@ -160,3 +160,18 @@ def test_stragglers_are_measured_with_and_without_backup_workers(monkeypatch, tm
 def test_as_many_backup_workers_as_workers_are_refused():
     with pytest.raises(UserError, match="0 to 3 can be backups"):
         stragglers.Options(workers=4, backups=(0, 4))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", [[], ["--machines"]], ids=["here", "over machines"])
+def test_the_soak_says_what_was_survived_and_that_it_was_right(where, capsys):
+    try:
+        assert soak.main(["--minutes", "0.01", "--seed", "3", "--verbose", *where]) == 0
+    except UserError as error:
+        pytest.skip(str(error))
+    *_, told, last = capsys.readouterr().out.splitlines()
+    assert told.startswith("  0 ok")
+    counted = json.loads(last)
+    assert (counted["runs"], counted["failed"]) == (1, 0)
+    assert counted["worst_replay_error"] < soak.TOLERANCE
+    assert sum(number for name, number in counted.items() if name.startswith(("SIG", "crash", "cut"))) > 0

@@ -19,18 +19,10 @@ from distsgd.common.hooks import Callback
 from distsgd.common.models import ModelRecipe
 from distsgd.common.training import describe, make_job, run
 from doubles import RaisesInWorker
-from runs import DIGITS, record
+from runs import DIGITS, record, wait_until
 
 FOREVER = 10**7
 SECONDS_TO_END = 5
-
-
-def wait_until(condition, seconds=40):
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
-    return value
 
 
 class Background:

@@ -9,20 +9,19 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
 
 from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, SyncSGD
 from distsgd.common import Cluster, train
-from distsgd.common.cluster import Addresses, Place
+from distsgd.common.cluster import Addresses
 from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
 from distsgd.common.models import ModelRecipe
 from distsgd.common.record import EVENTS
 from doubles import PausingAsyncSGD
-from machines import HERE, Task, machines_with_servers, task_process
-from runs import DIGITS
+from machines import HERE, Run, machines_with_servers, task_process
+from runs import DIGITS, wait_until
 
 TOLERANCE = 1e-5
 FOREVER = 10**7
@@ -47,51 +46,6 @@ LISTEN = "import socket, sys; s = socket.create_server(('', int(sys.argv[1]))); 
 def machines():
     with machines_with_servers(4) as machines:
         yield machines
-
-
-class Run:
-    """A cluster of fresh addresses, a task to a machine."""
-
-    def __init__(self, machines, run_dir, *, ps=1, workers=2, separate_evaluator=False):
-        self.machines, self.run_dir, self.evaluator = machines, run_dir, separate_evaluator
-        self.options = {}
-        self.started = []
-        tasks = [("ps", i) for i in range(ps)] + [("worker", k) for k in range(workers)]
-        self.on = {task: machines[i % len(machines)] for i, task in enumerate(tasks)}
-        at = {task: machine.address() for task, machine in self.on.items()}
-        self.addresses = Addresses([at["ps", i] for i in range(ps)], [at["worker", k] for k in range(workers)])
-
-    def start(self, scheme, job, index, *, machine=None, addresses=None, run_dir=None, **options):
-        place = Place(job, index, addresses or self.addresses, self.evaluator)
-        machine = machine or self.on.get((job, index)) or self.machines[-1]
-        self.started.append(Task(machine, scheme, place, run_dir or self.run_dir, **{**self.options, **options}))
-        return self.started[-1]
-
-    def start_all(self, scheme, **options):
-        return {task: self.start(scheme, *task, **options) for task in self.on}
-
-    def version(self):
-        """Of the center, as reported last."""
-        rows = [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
-        return max(row.get("version", 0) for row in rows)
-
-    def seconds_since_news(self):
-        return time.time() - (self.run_dir / "metrics.jsonl").stat().st_mtime
-
-    def trains(self):
-        """True once a worker has reported; fails if the run has."""
-        for task in self.started:
-            assert task.error is None, task.error
-        metrics = self.run_dir / "metrics.jsonl"
-        return metrics.exists() and '"worker"' in metrics.read_text()
-
-
-def wait_until(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
-    return value
 
 
 def test_a_run_over_several_hosts_replays(machines, tmp_path):
@@ -221,13 +175,16 @@ def test_a_loss_that_becomes_nan_on_one_machine_ends_the_run_on_all_as_diverged(
         assert (task.result["outcome"], task.result["exit_code"]) == ("diverged", 3)
 
 
-def test_a_slow_and_lossy_network_changes_nothing_but_the_time(machines, tmp_path):
+@pytest.mark.parametrize("scheme", [AsyncSGD(), pytest.param(SyncSGD(), marks=pytest.mark.slow)], ids=lambda s: s.name)
+def test_a_slow_and_lossy_network_changes_nothing_but_the_time(scheme, machines, tmp_path):
     if not machines.real:
         pytest.skip(f"this machine allows no network of its own: {machines.refusal}")
-    if refusal := machines.netem(1, "delay", "5ms", "2ms", "loss", "1%"):
-        pytest.skip(f"this kernel cannot slow a link down: {refusal}")
-    tasks = Run(machines, tmp_path).start_all(AsyncSGD(), steps=60)
-    assert [task.end() for task in tasks.values()] == [None] * 3
+    with machines.slow_cable(1, delay=0.005, jitter=0.002, loss=0.01) as cable:
+        if cable.refusal:
+            pytest.skip(f"this machine allows no cable in user space: {cable.refusal}")
+        tasks = Run(machines, tmp_path).start_all(scheme, steps=60)
+        assert [task.end() for task in tasks.values()] == [None] * 3
+    assert cable.carried > 10 * cable.lost > 0
     assert tasks["worker", 0].recorded().error() < TOLERANCE
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_launcher import task_log, wait_until
+from test_launcher import task_log
 
 from conftest import children
 from distsgd.algorithms import AsyncSGD, Downpour, DownpourEasy, Serial, SyncSGD
@@ -20,7 +20,7 @@ from distsgd.common.errors import Diverged, TaskLost, UserError, WaitTimeout
 from distsgd.common.record import Faults
 from distsgd.common.recovery import Recovery
 from doubles import PausingAEASGD, PausingAsyncSGD, PausingSyncSGD, Stumbles
-from runs import record
+from runs import record, wait_until
 
 TOLERANCE = 1e-5
 SMALL = {"hidden": (16,), "batch_size": 8}
