@@ -197,7 +197,8 @@ def _over_machines() -> Any:
         options = {**run.options, "recovery": run.recovery}
         number = run.rng.randrange(2 * MACHINES)
         slow = number < MACHINES
-        run.counts["slow cable"] = int(slow)
+        if slow:
+            run.deal("slow cable of", f"machine {number}", "machine")
         with machines.slow_cable(number, **SLOW) if slow else contextlib.nullcontext():
             tasks = cluster.start_all(run.scheme, **options)
             runs.wait_until(cluster.trains)
