@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from .cluster import Isolation
 from .data import is_arrays
-from .errors import KINDS, DistsgdError, TaskFailed, TaskLost, UserError
+from .errors import KINDS, DistsgdError, TaskFailed, TaskLost, UserError, WaitTimeout
 from .forkserver import EVENT_BYTES
 
 if TYPE_CHECKING:
@@ -204,6 +204,7 @@ class Supervision:
         self.restarted: dict[str, float] = {}  # when
         self.done = False  # the result is there
         self.stumbled: dict[str, str] = {}  # why
+        self.complained: set[str] = set()  # who has said that something went wrong
         self.failure: DistsgdError | None = None
         self.provisional = False  # the failure may be a consequence of one that is not known yet
         self.deadline: float | None = None  # when to stop waiting for the rest
@@ -220,7 +221,7 @@ class Supervision:
             self.on_event(event)
             self.judge(event)
         if self.failure:
-            raise self.failure
+            raise self._with_the_mute(self.failure)
 
     def judge(self, event: dict[str, Any]) -> None:
         """What an event means for the run; the first failure that is not a consequence counts."""
@@ -246,10 +247,12 @@ class Supervision:
             self.stumbled[str(task)] = first_line(event["message"])
         elif event["event"] == "error" and not self.done:
             kind = KINDS.get(event.get("kind", ""))
+            self.complained.add(str(task))
             text = f"{task}: {event['message']}"
             if kind is None:
                 text = f"{task} raised {event.get('kind')}: {first_line(event['message'])}\n{self.log_of(task)}"
-            self.fail((kind or TaskFailed)(text), final=not event.get("consequence"))
+            waits = self.is_ring and kind is WaitTimeout  # let the others say the same
+            self.fail((kind or TaskFailed)(text), final=not (event.get("consequence") or waits))
         elif event["event"] == "silent" and self.restarts_left:
             silent = f"worker-{event['worker']}"
             if time.monotonic() - self.restarted.get(silent, 0.0) > self.job.cluster.wait_seconds:
@@ -261,8 +264,7 @@ class Supervision:
     def restart(self, task: str, reason: str) -> bool:
         """Start a dead task again, if there are restarts left and its state is somewhere else or in a checkpoint."""
         job_name, index = self.names[task]
-        ring = not (self.job.uses_ps or self.job.alone)
-        if self.failure or not self.restarts_left or job_name == "threads" or ring:
+        if self.failure or not self.restarts_left or job_name == "threads" or self.is_ring:
             return False
         self.restarts_left -= 1
         self.stumbled.pop(task, None)
@@ -285,9 +287,22 @@ class Supervision:
 
     def fail(self, failure: DistsgdError, final: bool) -> None:
         """Keep the first failure; one that is only a consequence gives way to its cause."""
-        if self.failure is None or (self.provisional and final and not isinstance(failure, TaskFailed)):
+        vague = self.provisional and (final or isinstance(self.failure, TaskFailed))
+        if self.failure is None or (vague and not isinstance(failure, TaskFailed)):
             self.failure, self.provisional = failure, not final
             self.deadline = time.monotonic() + (0 if final else CAUSE_SECONDS)
+
+    @property
+    def is_ring(self) -> bool:
+        """True if the workers reduce among themselves: nothing that all can reach knows who has arrived."""
+        return not (self.job.uses_ps or self.job.alone)
+
+    def _with_the_mute(self, failure: DistsgdError) -> DistsgdError:
+        """Workers in a ring wait for "another worker": it is the one that does not complain."""
+        mute = sorted(task for task in self.alive - self.complained if task.startswith("worker-"))
+        if not (self.is_ring and isinstance(failure, WaitTimeout) and mute):
+            return failure
+        return WaitTimeout(f"{failure}. No word from {', '.join(mute)}")
 
     def log_of(self, task: Any) -> str:
         """Where the log of a task is, and how it ends."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -119,6 +120,7 @@ def test_an_all_reduce_ends_when_a_worker_does_not_answer(number, background):
     os.kill(going.task("worker-2.log"), number)
     error = going.end()
     assert isinstance(error, WaitTimeout if number == signal.SIGSTOP else TaskLost)
+    assert re.search("No word from worker-2$" if number == signal.SIGSTOP else "worker-2 was killed", str(error))
 
 
 def test_a_worker_that_raises_is_named_with_the_end_of_its_log(warm, tmp_path):
