@@ -199,16 +199,20 @@ def _over_machines() -> Any:
         slow = number < MACHINES
         if slow:
             run.deal("slow cable of", f"machine {number}", "machine")
-        with machines.slow_cable(number, **SLOW) if slow else contextlib.nullcontext():
-            tasks = cluster.start_all(run.scheme, **options)
-            runs.wait_until(cluster.trains)
-            for _ in range(run.faults):
-                time.sleep(run.rng.uniform(0.2, 2.5))
-                _hurt(run, hosts, cluster, tasks, options)
-            errors = [task.end(RUN_SECONDS) for task in tasks.values()]
-        for error in filter(None, errors):
-            raise error
-        return tasks["worker", 0].recorded()
+        try:
+            with machines.slow_cable(number, **SLOW) if slow else contextlib.nullcontext():
+                tasks = cluster.start_all(run.scheme, **options)
+                runs.wait_until(cluster.trains)
+                for _ in range(run.faults):
+                    time.sleep(run.rng.uniform(0.2, 2.5))
+                    _hurt(run, hosts, cluster, tasks, options)
+                errors = [task.end(RUN_SECONDS) for task in tasks.values()]
+            for error in filter(None, errors):
+                raise error
+            return tasks["worker", 0].recorded()
+        finally:
+            for machine in machines:
+                machine.tidy()
 
     with hosts.machines_with_servers(MACHINES) as machines:
         if not machines.real:

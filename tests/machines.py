@@ -20,6 +20,7 @@ from unittest import mock
 
 import numpy as np
 
+from conftest import children
 from distsgd.common import Cluster, launcher
 from distsgd.common.cluster import Addresses, Place
 from distsgd.common.models import FlatModel, ModelRecipe
@@ -56,6 +57,7 @@ class Machine:
     def __init__(self, ip: str, enter: Sequence[str]):
         self.ip, self.enter = ip, list(enter)
         self.ports = itertools.count(2222)
+        self.tasks: list[Task] = []
         self.server: launcher.ForkServer
         self.boot()
 
@@ -66,6 +68,14 @@ class Machine:
         """Everything that runs here is gone at once; `boot` makes the machine usable again."""
         os.kill(self.server.process.pid, signal.SIGKILL)
         self.server.process.wait()
+
+    def tidy(self) -> None:
+        """Nothing of a run that has failed is left for the next one."""
+        if any(task.thread.is_alive() for task in self.tasks):
+            self.crash()
+            self.server.close()
+            self.boot()
+        self.tasks.clear()
 
     def address(self) -> str:
         """An address of this machine that nobody uses."""
@@ -194,6 +204,7 @@ class Task:
         self.options = {"steps": 120, "batch_size": 16, "seed": 0, "hidden": (16,), "wait_seconds": 60.0} | options
         self.thread = threading.Thread(target=self._run, args=(machine, scheme), daemon=True)
         self.thread.start()
+        machine.tasks.append(self)
 
     def _run(self, machine: Machine, scheme: Scheme) -> None:
         HERE.machine = machine
@@ -286,18 +297,9 @@ class Run:
         return metrics.exists() and '"worker"' in metrics.read_text()
 
 
-def descendants(pid: int) -> set[int]:
-    """A process's children and theirs."""
-    found: set[int] = set()
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
-            found |= {child} | descendants(child)
-    return found
-
-
 def task_process(run_dir: Path, name: str) -> int:
     """The pid of the task that writes the log of that name below a run directory."""
-    for pid in descendants(os.getpid()):
+    for pid in children():
         try:
             log = Path(os.readlink(f"/proc/{pid}/fd/1"))
         except OSError:

@@ -43,9 +43,16 @@ LISTEN = "import socket, sys; s = socket.create_server(('', int(sys.argv[1]))); 
 
 
 @pytest.fixture(scope="module")
-def machines():
+def four():
     with machines_with_servers(4) as machines:
         yield machines
+
+
+@pytest.fixture
+def machines(four):
+    yield four
+    for machine in four:
+        machine.tidy()
 
 
 def test_a_run_over_several_hosts_replays(machines, tmp_path):
