@@ -35,7 +35,7 @@ TESTS = Path(__file__).resolve().parent.parent / "tests"
 TOLERANCE = 1e-5
 WAIT_SECONDS = 10.0
 BOOT_SECONDS = 30.0  # over machines: one that has crashed imports TensorFlow again, on a machine that is busy
-RUN_SECONDS = 240.0  # more than any run may take
+RUN_SECONDS = 180.0  # more than any run may take
 WORKERS = 3
 MACHINES = 4
 CHECKPOINT_SECONDS = 0.5
@@ -96,10 +96,10 @@ class SoakRun:
         own = random.Random(rng.random())  # how many faults a run has time for must not change the next one
         return cls(own, run_dir, say, scheme, steps, ps=rng.choice([1, 2]), faults=rng.randint(1, 4))
 
-    def deal(self, fault: str, task: str, kind: str = "") -> None:
+    def deal(self, fault: str, victim: str) -> None:
         """Take note of a fault."""
-        self.counts[f"{fault} {kind or ('chief' if task == 'worker-0' else task.split('-')[0])}"] += 1
-        self.say(f"{fault} {task}")
+        self.counts[f"{fault} {'chief' if victim == 'worker-0' else victim.split('-')[0]}"] += 1
+        self.say(f"{fault} {victim}")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -199,11 +199,11 @@ def _over_machines() -> Any:
         number = run.rng.randrange(2 * MACHINES)
         slow = number < MACHINES
         if slow:
-            run.deal("slow cable of", f"machine {number}", "machine")
+            run.deal("slow cable of", f"machine-{number}")
         try:
             with machines.slow_cable(number, **SLOW) if slow else contextlib.nullcontext():
                 tasks = cluster.start_all(run.scheme, **options)
-                runs.wait_until(cluster.trains)
+                runs.wait_until(cluster.trains, 60)
                 for _ in range(run.faults):
                     time.sleep(run.rng.uniform(0.2, 2.5))
                     _hurt(run, hosts, cluster, tasks, options)

@@ -216,7 +216,7 @@ def quadratic(start: Sequence[float], curvature: float = 1.0) -> Any:
 ONES = (np.ones((64, 1), np.float32), np.zeros((64, 1), np.float32))
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 60) -> Any:
+def wait_until(condition: Callable[[], Any], seconds: float = 40) -> Any:
     """The first value of a condition that counts as true."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):

@@ -1,6 +1,7 @@
 """One program started once for each task, on several machines: they meet, train, and end together."""
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -21,10 +22,12 @@ from distsgd.common.models import ModelRecipe
 from distsgd.common.record import EVENTS
 from doubles import PausingAsyncSGD
 from machines import HERE, Run, machines_with_servers, task_process
-from runs import DIGITS, wait_until
+from runs import DIGITS
+from runs import wait_until as wait_for
 
 TOLERANCE = 1e-5
 FOREVER = 10**7
+wait_until = functools.partial(wait_for, seconds=60)
 AGAIN = {"max_restarts": 3, "checkpoint_seconds": 0.5}
 
 GARBAGE = """

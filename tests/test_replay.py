@@ -143,6 +143,7 @@ def test_an_event_is_on_record_once_although_its_round_is_counted_later(evaluato
         happen(k)
         evaluator._drain()
     assert (evaluator.log.events()[:, RECORD.index("worker")].tolist(), reported) == ([0, 1, 0], [])
+    assert (len(evaluator.log), evaluator.rounds) == (3, [2, 1])
 
 
 @pytest.mark.parametrize("lost", ["append", "_confirm"])
