@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Literal, NoReturn, cast
@@ -143,6 +144,9 @@ def dispatch(arguments: list[str]) -> int:
         SCHEMES.update(import_schemes(file, SCHEMES))
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         return overview()
+    if arguments[0] in ("-V", "--version", "version"):
+        print(f"distsgd {version('distsgd')}")  # noqa: T201
+        return 0
     command, *rest = arguments
     commands: dict[str, Callable[[list[str]], int]] = {
         "list": catalogue,

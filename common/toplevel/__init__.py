@@ -1,0 +1,22 @@
+"""The package `distsgd` itself: `distsgd.train`, `distsgd.__version__`; each is imported when it is first asked for."""
+
+import importlib
+from typing import Any
+
+FOLDERS = ("algorithms", "benchmarks", "common")
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("distsgd")
+    if name in FOLDERS:
+        return importlib.import_module(f"distsgd.{name}")
+    if not name.startswith("_"):
+        common = importlib.import_module("distsgd.common")
+        if name in common.__all__:
+            return getattr(common, name)
+    raise AttributeError(f"module 'distsgd' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return ["__version__", *FOLDERS, *importlib.import_module("distsgd.common").__all__]

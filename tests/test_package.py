@@ -1,0 +1,38 @@
+"""What the installed package is called, what it offers at its top, and how little it imports."""
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+import distsgd
+import distsgd.common
+
+HEAVY = ("tensorflow", "keras", "sklearn", "scipy", "matplotlib")
+
+
+def python(*arguments, **options):
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, **options)
+
+
+def test_the_package_has_a_version_and_what_its_readers_look_for():
+    assert distsgd.__version__ == version("distsgd")
+    assert set(dir(distsgd)) >= {"train", "Cluster", "Scheme", "algorithms", "common", "__version__"}
+    for name in distsgd.common.__all__:
+        assert getattr(distsgd, name) is getattr(distsgd.common, name)
+    assert distsgd.algorithms.Downpour.name == "downpour"
+    with pytest.raises(AttributeError, match="module 'distsgd' has no attribute 'tarin'"):
+        distsgd.tarin  # noqa: B018
+
+
+def test_importing_the_package_imports_nothing_heavy(tmp_path):
+    code = f"import sys, distsgd; assert 'numpy' not in sys.modules; distsgd.train; distsgd.algorithms;\
+        print([name for name in {HEAVY} if name in sys.modules])"
+    done = python("-c", code, cwd=tmp_path)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_python_runs_the_package_as_the_console_script_does(tmp_path):
+    done = python("-m", "distsgd", "--version", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"distsgd {version('distsgd')}\n", "")
