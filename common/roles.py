@@ -19,8 +19,10 @@ from .spec import nearest
 
 JOBS: tuple[JobName, ...] = ("ps", "worker", "evaluator")
 PORTS = range(1, 65536)
-SLURM_PORTS = range(20000, 32000)  # below the ports that systems give out by themselves
-TASKS_PER_JOB = 64  # ports that lie between those of two Slurm jobs with consecutive numbers
+SLURM_PORTS = range(2**14, 2**15)  # below the ports that systems give out by themselves
+# From one Slurm job, or step, to the next, ports move on by so much, round the range. With these two strides neighbours
+# stay far apart: on one node, 120 consecutive jobs of 4 steps with 16 tasks share no port, nor do 75 of 2 with 64.
+JOB_STRIDE, STEP_STRIDE = 10127, 12939
 
 
 def place(
@@ -60,8 +62,18 @@ def place(
 def check_address(address: Any) -> None:
     """Raise `UserError` unless it is `host:port`."""
     host, _, port = str(address).rpartition(":")
-    if not host or "/" in host or any(c.isspace() for c in host) or not port.isdigit() or int(port) not in PORTS:
-        raise UserError(f"an address is host:port, with a port from 1 to 65535. Received: {address!r}")
+    if not host or "/" in host or any(c.isspace() for c in host) or _whole(port) not in PORTS:
+        raise UserError(f"an address is host:port, with a port from 1 to 65535. Received: {_short(repr(address))}")
+
+
+def _whole(text: str) -> int | None:
+    """The number that 1 to 9 plain digits are, and nothing else: no sign, no `²`."""
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
+
+
+def _short(text: str) -> str:
+    """So much of a text as fits into a message."""
+    return text if len(text) <= 300 else f"{text[:300]}..."
 
 
 def split_hosts(text: str) -> list[str]:
@@ -82,8 +94,9 @@ def _tf_config(environment: Mapping[str, str]) -> dict[str, Any]:
         config = json.loads(environment.get("TF_CONFIG") or "{}")
         if not isinstance(config, dict):
             raise ValueError("not an object")
-    except ValueError as error:
-        raise UserError(f"TF_CONFIG is not a JSON object ({error}). Received: {environment['TF_CONFIG']!r}") from None
+    except (ValueError, RecursionError) as error:
+        received = _short(repr(environment["TF_CONFIG"]))
+        raise UserError(f"TF_CONFIG is not a JSON object ({error}). Received: {received}") from None
     return config
 
 
@@ -97,33 +110,34 @@ def from_tf_config(separate_evaluator: bool = False, environment: Mapping[str, s
     if not isinstance(cluster, dict) or not isinstance(task, dict):
         raise UserError(
             'TF_CONFIG must look like {"cluster": {"chief": ["h:p"], "ps": [...], "worker": [...]}, '
-            f'"task": {{"type": "worker", "index": 0}}}}. Received: {json.dumps(config)}'
+            f'"task": {{"type": "worker", "index": 0}}}}. Received: {_short(json.dumps(config))}'
         )
     hosts: dict[str, list[str]] = {}
     for job, addresses in cluster.items():
         if job not in ("chief", "master", *JOBS):
             raise UserError(f"TF_CONFIG: unknown job {job!r} in the cluster. Known: chief, ps, worker, evaluator.")
         if not isinstance(addresses, list) or not all(isinstance(address, str) for address in addresses):
-            raise UserError(f"TF_CONFIG: the addresses of {job} must be a list of host:port. Received: {addresses!r}")
+            received = _short(repr(addresses))
+            raise UserError(f"TF_CONFIG: the addresses of {job} must be a list of host:port. Received: {received}")
         hosts[job] = addresses
     chief = hosts.get("chief", []) + hosts.get("master", [])
     if len(chief) > 1:
-        raise UserError(f"TF_CONFIG: a cluster has one chief. Received: {chief}")
-    job, index = task.get("type"), task.get("index", 0)
-    if not isinstance(job, str) or not str(index).isdigit():
-        raise UserError(f"TF_CONFIG: the task needs a type and an index. Received: {json.dumps(task)}")
+        raise UserError(f"TF_CONFIG: a cluster has one chief. Received: {_short(str(chief))}")
+    job, index = task.get("type"), _whole(str(task.get("index", 0)))
+    if not isinstance(job, str) or index is None:
+        raise UserError(f"TF_CONFIG: the task needs a type and an index. Received: {_short(json.dumps(task))}")
     if job in ("chief", "master"):
         if not chief:
             raise UserError(f"TF_CONFIG: this task is the {job}, but the cluster has none")
-        if int(index) != 0:
+        if index != 0:
             raise UserError(f"TF_CONFIG: the index of the {job} must be 0. Received: {index}")
         job = "worker"
     elif job == "worker":
-        if int(index) >= len(hosts.get("worker", [])):  # before the chief is counted in
+        if index >= len(hosts.get("worker", [])):  # before the chief is counted in
             raise UserError(f"TF_CONFIG: the cluster has {len(hosts.get('worker', []))} workers. Received: {index}")
-        index = int(index) + len(chief)
+        index += len(chief)
     workers = chief + hosts.get("worker", [])
-    return place(hosts.get("ps", []), workers, job, int(index), separate_evaluator or bool(hosts.get("evaluator")))
+    return place(hosts.get("ps", []), workers, job, index, separate_evaluator or bool(hosts.get("evaluator")))
 
 
 # Slurm.
@@ -137,25 +151,35 @@ def from_slurm(ps: int, environment: Mapping[str, str] = os.environ) -> Place:
         job, step = int(environment["SLURM_JOB_ID"]), int(environment.get("SLURM_STEP_ID") or 0)
         nodes = expand_nodes(environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"])
         counts = expand_counts(environment.get("SLURM_STEP_TASKS_PER_NODE") or environment["SLURM_TASKS_PER_NODE"])
+        node = int(environment.get("SLURM_NODEID") or -1)
+        reserved = expand_numbers(environment.get("SLURM_STEP_RESV_PORTS") or "")
     except KeyError as error:
         raise UserError(f"{error.args[0]} is not set: start the tasks with srun, inside a Slurm job") from None
     except ValueError as error:
-        raise UserError(f"Slurm's environment holds something that is no number: {error}") from None
+        raise UserError(f"Slurm's environment holds something that is no number: {_short(str(error))}") from None
     if len(counts) != len(nodes) or sum(counts) != tasks or not 0 <= rank < tasks:
         raise UserError(
             f"Slurm's environment contradicts itself: task {rank} of {tasks}, {len(nodes)} nodes with {counts} tasks"
         )
     if not 0 <= ps < tasks:
         raise UserError(f"of {tasks} Slurm tasks, {ps} cannot be ps and leave a worker: start more tasks, or fewer ps")
-    span = len(SLURM_PORTS) // TASKS_PER_JOB
-    first = SLURM_PORTS[(job + step) % span * TASKS_PER_JOB]
     where = [(node, i) for node, count in enumerate(counts) for i in range(count)]
-    node = environment.get("SLURM_NODEID")
-    if node is not None and int(node) != where[rank][0]:
+    if node not in (-1, where[rank][0]):
         raise UserError("the tasks of the Slurm step are not in blocks on their nodes: add --distribution=block")
-    addresses = [f"{nodes[node]}:{first + i}" for node, i in where]
+    ports = reserved or slurm_ports(job, step, max(counts))
+    if len(ports) < max(counts):
+        raise UserError(
+            f"Slurm has reserved {len(ports)} ports for {max(counts)} tasks on a node: give --resv-ports={max(counts)}"
+        )
+    addresses = [f"{nodes[node]}:{ports[i]}" for node, i in where]
     job_name, index = ("ps", rank) if rank < ps else ("worker", rank - ps)
     return place(addresses[:ps], addresses[ps:], job_name, index)
+
+
+def slurm_ports(job: int, step: int, count: int) -> list[int]:
+    """The ports of a job step on each of its nodes: all its tasks find the same, steps of about that time others."""
+    first = JOB_STRIDE * job + STEP_STRIDE * step
+    return [SLURM_PORTS[(first + i) % len(SLURM_PORTS)] for i in range(count)]
 
 
 def expand_nodes(text: str) -> list[str]:
@@ -164,16 +188,24 @@ def expand_nodes(text: str) -> list[str]:
     for pattern in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
         names = [""]
         for literal, ranges in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", pattern):
-            endings = [literal] if literal else [n for part in ranges.split(",") for n in _numbers(part)]
+            endings = [literal] if literal else _endings(ranges)
             names = [name + ending for name in names for ending in endings]
         nodes += names
     return nodes
 
 
-def _numbers(part: str) -> list[str]:
-    """The numbers of `01-03`, with their leading zeros."""
-    first, _, last = part.partition("-")
-    return [str(n).zfill(len(first)) for n in range(int(first), int(last or first) + 1)]
+def expand_numbers(text: str) -> list[int]:
+    """The numbers of `12-13,20`, perhaps in brackets: 12 13 20."""
+    return [int(ending) for ending in _endings(text.strip("[]"))] if text else []
+
+
+def _endings(ranges: str) -> list[str]:
+    """The numbers of `01-03,7`, with their leading zeros."""
+    found: list[str] = []
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        found += [str(n).zfill(len(first)) for n in range(int(first), int(last or first) + 1)]
+    return found
 
 
 def expand_counts(text: str) -> list[int]:

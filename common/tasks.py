@@ -85,9 +85,10 @@ def _server(job: Job, addresses: Addresses, job_name: str, index: int, inter_op:
         return tf.distribute.Server(addresses.as_dict(), job_name, index, config=_config(job, inter_op))
     except tf.errors.UnknownError as error:
         address = addresses.of(job_name, index)
+        slurm = " Submit the Slurm job again, or reserve ports: srun --resv-ports=<tasks per node>."
         raise UserError(
             f"{job_name} {index} cannot listen on the port of {address}: is it taken by another program, or is this "
-            f"task running already? ({str(error).splitlines()[0]})"
+            f"task running already?{slurm if 'SLURM_STEP_ID' in os.environ else ''} ({str(error).splitlines()[0]})"
         ) from None
 
 

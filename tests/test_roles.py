@@ -10,7 +10,15 @@ from distsgd.common import Cluster
 from distsgd.common.cli import find_cluster, main, parse_flags
 from distsgd.common.cluster import Addresses, Place
 from distsgd.common.errors import UserError
-from distsgd.common.roles import commands, expand_counts, expand_nodes, from_slurm, from_tf_config, place
+from distsgd.common.roles import (
+    SLURM_PORTS,
+    commands,
+    expand_counts,
+    expand_nodes,
+    from_slurm,
+    from_tf_config,
+    place,
+)
 
 PS, WORKERS = ["h0:2222"], ["h1:2222", "h2:2222"]
 SECOND = Place("worker", 1, Addresses(tuple(PS), tuple(WORKERS)))
@@ -100,11 +108,18 @@ def test_an_evaluator_of_tf_config_is_never_in_tensorflows_cluster():
         (tf_config("worker", 0, worker=["a"])["TF_CONFIG"], "an address is host:port"),
         (tf_config("worker", 0, worker=["a:70000"])["TF_CONFIG"], "port from 1 to 65535"),
         (tf_config("worker", 0, worker=["grpc://a:1"])["TF_CONFIG"], "an address is host:port"),
+        (tf_config("worker", 0, worker=["h:²"])["TF_CONFIG"], "an address is host:port"),
+        (tf_config("worker", 0, worker=["h:" + "9" * 5000])["TF_CONFIG"], "an address is host:port"),
+        (tf_config("worker", "²", worker=WORKERS)["TF_CONFIG"], "needs a type and an index"),
+        (tf_config("worker", "9" * 5000, worker=WORKERS)["TF_CONFIG"], "needs a type and an index"),
+        ('{"cluster": ' * 100_000, "not a JSON object"),
+        ('{"cluster": ' + "9" * 5000 + "}", "not a JSON object"),
     ],
 )
 def test_a_wrong_tf_config_is_refused_before_tensorflow_sees_it(config, message):
-    with pytest.raises(UserError, match=message.replace("[", r"\[")):
+    with pytest.raises(UserError, match=message.replace("[", r"\[")) as refused:
         from_tf_config(environment={"TF_CONFIG": config})
+    assert len(str(refused.value)) < 1000
 
 
 def test_slurm_gives_the_first_tasks_to_the_ps():
@@ -113,9 +128,33 @@ def test_slurm_gives_the_first_tasks_to_the_ps():
     assert len({role.addresses for role in roles}) == 1
     hosts = [address.split(":")[0] for addresses in roles[0].addresses.as_dict().values() for address in addresses]
     assert hosts == ["node08", "node08", "node09", "node09", "big"]
-    other = from_slurm(2, slurm(0, SLURM_JOB_ID="4712"))
-    taken = [address for role in (roles[0], other) for address in role.addresses.ps]
-    assert len(set(taken)) == 4  # two jobs on one node do not meet
+
+
+def ports(job, step, tasks):
+    """Those that a step with so many tasks on one node takes."""
+    there = {"SLURM_JOB_NODELIST": "n", "SLURM_NTASKS": str(tasks), "SLURM_TASKS_PER_NODE": str(tasks)}
+    role = from_slurm(1, slurm(0, SLURM_JOB_ID=str(job), SLURM_STEP_ID=str(step), **there))
+    return {int(address.rpartition(":")[2]) for address in (*role.addresses.ps, *role.addresses.worker)}
+
+
+@pytest.mark.parametrize(
+    ("tasks", "jobs", "steps"), [(2, 1000, 1), (4, 300, 4), (8, 150, 8), (16, 120, 4), (64, 75, 2), (400, 15, 1)]
+)
+def test_the_ports_of_neighbouring_slurm_jobs_and_steps_are_distinct(tasks, jobs, steps):
+    """So many consecutive jobs, of so many steps each, all at once on one node: wherever their numbers begin."""
+    for first in (1, 67_108_000):
+        taken = [ports(first + job, step, tasks) for job in range(jobs) for step in range(steps)]
+        assert len(set.union(*taken)) == jobs * steps * tasks
+        assert set.union(*taken) <= set(SLURM_PORTS)
+
+
+@pytest.mark.parametrize("reserved", ["12000-12001,12005-12007", "[12000-12001,12005-12007]"])
+def test_a_slurm_step_takes_the_ports_that_slurm_has_reserved_for_it(reserved):
+    role = from_slurm(1, slurm(0, SLURM_STEP_RESV_PORTS=reserved, SLURM_TASKS_PER_NODE="4,1", SLURM_NTASKS="5",
+                               SLURM_JOB_NODELIST="a,b"))  # fmt: skip
+    assert role.addresses == Addresses(("a:12000",), ("a:12001", "a:12005", "a:12006", "b:12000"))
+    with pytest.raises(UserError, match="has reserved 1 ports for 2 tasks on a node: give --resv-ports=2"):
+        from_slurm(1, slurm(0, SLURM_STEP_RESV_PORTS="12000"))
 
 
 @pytest.mark.parametrize(
@@ -124,6 +163,9 @@ def test_slurm_gives_the_first_tasks_to_the_ps():
         ({"SLURM_NODEID": "1"}, "--distribution=block"),
         ({"SLURM_NTASKS": "6"}, "contradicts itself"),
         ({"SLURM_NTASKS": "x"}, "no number"),
+        ({"SLURM_NODEID": "x"}, "no number"),
+        ({"SLURM_NODEID": "²"}, "no number"),
+        ({"SLURM_STEP_RESV_PORTS": "x"}, "no number"),
         ({"SLURM_TASKS_PER_NODE": "5", "SLURM_JOB_NODELIST": "a"}, "leave a worker"),
     ],
 )
