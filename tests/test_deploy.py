@@ -89,6 +89,29 @@ def test_a_pod_that_was_killed_comes_back_and_a_run_that_failed_is_not_repeated(
         assert "--max-restarts=10" in of_kind(kind)["spec"]["template"]["spec"]["containers"][0]["args"]
 
 
+def pods():
+    """The pod of every kind of task."""
+    yield from (of_kind(kind)["spec"]["template"]["spec"] for kind in ("StatefulSet", "Job"))
+    yield from (spec["template"]["spec"] for spec in objects("tfjob.yaml")[0]["spec"]["tfReplicaSpecs"].values())
+
+
+def in_bytes(quantity):
+    number, unit = re.fullmatch(r"(\d+)(Ki|Mi|Gi)", quantity).groups()
+    return int(number) * 1024 ** ("Ki", "Mi", "Gi").index(unit) * 1024
+
+
+def test_no_pod_can_fill_the_memory_or_the_disk_of_its_node():
+    for pod in pods():
+        (container,) = pod["containers"]
+        requests, limits = container["resources"]["requests"], container["resources"]["limits"]
+        for name in ("memory", "ephemeral-storage"):
+            assert 0 < in_bytes(requests[name]) <= in_bytes(limits[name])
+        # what is written lies in the volumes, the root is read-only: a volume that is full is named before the pod is
+        volumes = [in_bytes(volume["emptyDir"]["sizeLimit"]) for volume in pod["volumes"]]
+        assert len(volumes) == 2
+        assert sum(volumes) <= in_bytes(limits["ephemeral-storage"])
+
+
 def test_the_network_policy_admits_the_tasks_and_nobody_else():
     policy = of_kind("NetworkPolicy")["spec"]
     tasks = {"app": "distsgd"}
@@ -177,7 +200,7 @@ def test_the_dockerfile_copies_what_there_is_and_starts_the_command():
     copied = [source for name, text in instructions if name == "COPY" for source in text.split()[:-1]]
     assert all((ROOT / source).exists() for source in copied)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    folders = set(project["tool"]["setuptools"]["package-dir"].values())
+    folders = {Path(folder).parts[0] for folder in project["tool"]["setuptools"]["package-dir"].values()}
     needed = {"pyproject.toml", "constraints.txt", project["project"]["readme"], *project["project"]["license-files"]}
     assert set(copied) == folders | needed
     starts = dict(instructions)
