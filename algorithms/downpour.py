@@ -20,13 +20,15 @@ longer than the run is one worker alone, then the others.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..common.errors import at_least, one_of, positive
 from ..common.optimizers import adagrad, sgd, take
-from ..common.scheme import Event, Rate, Scheme
+from ..common.rounds import Event, Round, Rounds
+from ..common.scheme import Rate, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,14 +76,21 @@ class Downpour(Scheme):
         together = self.phase == "window" and self.period == (self.pull_period or self.communication_period)
         return frozenset({"exchange"} if together else {"exchange", "push", "pull"})
 
-    def rounds(self, steps: int, done: int = 0) -> Iterator[tuple[int, Event]]:
+    def rounds(self, steps: int, done: int = 0) -> Rounds:
         """Up to each push or pull; everything is exchanged at the end, so a resumed run begins with whole periods."""
+        cycle = math.lcm(self.period, self.pull_period or self.communication_period)
+        cycles = max(0, steps - 1) // cycle
+        pattern = tuple(self._rounds(cycle)) if cycles else ()
+        return Rounds(((pattern, cycles), (tuple(self._rounds(steps - cycles * cycle, last=True)), 1)))
+
+    def _rounds(self, steps: int, last: bool = False) -> Iterator[Round]:
         pull_period, begun = self.pull_period or self.communication_period, 0
         for t in range(1, steps + 1):
             push = (t - (self.phase == "dean")) % self.period == 0
             pull = t % pull_period == 0
-            if push or pull or t == steps:
-                yield t - begun, "exchange" if push == pull or t == steps else "push" if push else "pull"
+            end = last and t == steps
+            if push or pull or end:
+                yield t - begun, "exchange" if push == pull or end else "push" if push else "pull"
                 begun = t
 
     def local_variables(self, params: Any) -> Mapping[str, Any]:

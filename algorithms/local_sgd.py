@@ -17,15 +17,14 @@ this.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ..common.errors import at_least, positive
 from ..common.gates import Barrier
 from ..common.optimizers import sgd
-from ..common.scheme import Event, Rate, Scheme
+from ..common.rounds import Rounds
+from ..common.scheme import Rate, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +52,10 @@ class LocalSGD(Scheme):
         """All wait for all."""
         return Barrier()
 
-    def rounds(self, steps: int, done: int = 0) -> Iterator[tuple[int, Event]]:
+    def rounds(self, steps: int, done: int = 0) -> Rounds:
         """One step each at first, then whole periods."""
         single = min(steps, max(0, self.synchronous_steps - done))
-        return itertools.chain(itertools.repeat((1, "exchange"), single), super().rounds(steps - single))
+        return Rounds.even(single, 1) + super().rounds(steps - single)
 
     def local_step(self, worker: Any, gradient: Any) -> None:
         """X ← x − η g."""

@@ -5,6 +5,7 @@ A batch is a function of (seed, worker, step), so that a recorded run can be rep
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -142,11 +143,14 @@ def shard_rows(examples: int, worker: int, workers: int, seed: int) -> np.ndarra
     return np.random.default_rng([seed, 0]).permutation(examples)[worker * size : (worker + 1) * size]
 
 
-def batches(shard: int, batch_size: int, worker: int, seed: int) -> Iterator[np.ndarray]:
-    """Endless batches as positions within the shard, [batch_size] each; every epoch is shuffled anew."""
-    epoch = 0
-    while True:
-        order = np.random.default_rng([seed, 1 + worker, epoch]).permutation(shard)
-        for step in range(shard // batch_size):
-            yield order[step * batch_size : (step + 1) * batch_size].astype(np.int32)
-        epoch += 1
+def batches(shard: int, batch_size: int, worker: int, seed: int, done: int = 0) -> Iterator[np.ndarray]:
+    """Endless batches after the first `done`, as positions within the shard, [batch_size] each.
+
+    Every epoch is shuffled anew, by seed, worker and epoch alone: to begin in the middle costs one epoch at most.
+    """
+    first, step = divmod(done, shard // batch_size)
+    for epoch in itertools.count(first):
+        order = np.random.default_rng([seed, 1 + worker, epoch]).permutation(shard).astype(np.int32)
+        for start in range(step * batch_size, shard - batch_size + 1, batch_size):
+            yield order[start : start + batch_size]
+        step = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 import warnings
 from collections import Counter
@@ -58,7 +57,7 @@ class Evaluator:
         self.dropped = 0
         self.rounds = [0] * self.job.cluster.workers
         self.steps = 0  # of all workers, in the recorded rounds
-        self.left = [self.job.rounds(k) for k in range(self.job.cluster.workers)]
+        self.left = [iter(self.job.rounds(k)) for k in range(self.job.cluster.workers)]
         self.lacking = 0  # events that were in a file which was lost
         self.vectors = np.array([0, self.job.cluster.workers if self.job.uses_ps else 0], float)  # pushed, pulled
 
@@ -287,8 +286,7 @@ class Evaluator:
 
     def _steps(self) -> int:
         """Local steps of all workers in the rounds that are on record at the ps: the record here may have a gap."""
-        rounds = (itertools.islice(self.job.rounds(k), int(n)) for k, n in enumerate(self._run("folded")))
-        return sum(steps for steps, _ in itertools.chain.from_iterable(rounds))
+        return sum(self.job.rounds(k).steps(int(n)) for k, n in enumerate(self._run("folded")))
 
     def _dismiss_workers(self) -> None:
         """The result is safe: the workers may go. A restoration in this very moment would have called them back."""

@@ -15,13 +15,13 @@ from .data import batches, leaves, num_examples, shard_rows
 from .gates import Alone
 from .models import ModelRecipe
 from .recovery import Recovery
-from .scheme import Event, Scheme
+from .rounds import Event, Rounds
+from .scheme import Scheme
 
 Report = Callable[..., None]
 CHIEF = 0
 ROUNDS_PER_CALL = 8  # a call costs some RPCs of its own; unrolling rounds in it doubles the throughput at period 1
 LONG_RUN_ROUNDS = 500  # shorter runs do not earn back the time that the larger graph takes
-ENDLESS = 10**9  # steps: a schedule says how many rounds there are
 REPAIR_WAITS = 3  # times the limit of an ordinary wait
 ALONE_STEPS = 64  # steps of a call without a ps
 
@@ -107,17 +107,18 @@ class Job:
         """Devices that share the batches of a worker."""
         return self.cluster.towers or self.scheme.default_towers
 
-    def rounds(self, worker: int) -> Iterator[tuple[int, Event]]:
+    def rounds(self, worker: int) -> Rounds:
         """The rounds of a worker: how many local steps, and how each ends."""
         if self.schedule:
-            return itertools.islice(self.scheme.rounds(ENDLESS), self.schedule.count(worker))
+            number = self.schedule.count(worker)
+            return self.scheme.rounds((number + 1) * self.scheme.period).first(
+                number
+            )  # none is the last: none is short
         legs = itertools.pairwise((0, *self.legs, self.steps))
-        return itertools.chain.from_iterable(self._leg(end - start, start) for start, end in legs)
+        return sum((self._leg(end - start, start) for start, end in legs), Rounds())
 
-    def _leg(self, steps: int, done: int) -> Iterator[tuple[int, Event]]:
-        if self.alone:
-            return ((min(ALONE_STEPS, steps - start), "exchange") for start in range(0, steps, ALONE_STEPS))
-        return self.scheme.rounds(steps, done)
+    def _leg(self, steps: int, done: int) -> Rounds:
+        return Rounds.even(steps, ALONE_STEPS) if self.alone else self.scheme.rounds(steps, done)
 
 
 def shard(job: Job, worker: int) -> list[np.ndarray]:
@@ -128,11 +129,13 @@ def shard(job: Job, worker: int) -> list[np.ndarray]:
     return [array[rows] for array in leaves(job.train)]
 
 
-def plan(job: Job, worker: int) -> Iterator[tuple[np.ndarray, Event]]:
-    """The rounds of a worker: their batches, [steps, batch size] row numbers, and how each ends."""
+def plan(job: Job, worker: int, done: int = 0) -> Iterator[tuple[np.ndarray, Event]]:
+    """The rounds of a worker after the first `done`: their batches, [steps, batch size] rows, and how each ends."""
+    rounds = job.rounds(worker)
     if callable(job.train):
         stream: Iterator[np.ndarray] = itertools.repeat(np.zeros(job.batch_size, np.int32))
     else:
-        stream = batches(num_examples(job.train) // job.cluster.workers, job.batch_size, worker, job.seed)
-    for steps, event in job.rounds(worker):
+        shard = num_examples(job.train) // job.cluster.workers
+        stream = batches(shard, job.batch_size, worker, job.seed, rounds.steps(done))
+    for steps, event in rounds.after(done):
         yield np.stack(list(itertools.islice(stream, steps))), event

@@ -137,7 +137,7 @@ class WorkerLoop:
 
     def _rounds(self, turn: Callable[[], None]) -> None:
         """The rounds that are left."""
-        rounds = itertools.islice(plan(self.job, self.index), self.rounds, None)
+        rounds = plan(self.job, self.index, self.rounds)
         first = self.rounds
         count = 1  # the first two calls are single: one warms up, one tells how long a round takes
         while chunk := list(itertools.islice(rounds, count)):
@@ -210,7 +210,7 @@ class WorkerLoop:
             lost, before = self.rounds - rounds, self.restoration
             self.report(event="lost", worker=self.index, rounds=lost, together=self.job.waits, before=before)
         self.rounds, self.restoration, self.stopping = rounds, int(joined["restored"]), bool(joined["stopping"])
-        self.steps = sum(steps for steps, _ in itertools.islice(self.job.rounds(self.index), rounds))
+        self.steps = self.job.rounds(self.index).steps(rounds)
         if self.job.scheme.scheduled:
             self._run("set_clock", {self.ops["steps_done"]: float(self.steps)})
 

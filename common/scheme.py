@@ -18,18 +18,18 @@ variable happen in the order in which they are written here.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .gates import Async, Gate
+from .rounds import Event, Rounds
 
 Tensor = Any  # a tf.Tensor or tf.Variable; TensorFlow ships no types
 if TYPE_CHECKING:
     Rate = float | Callable[[Any], Any]  # a learning rate, or a schedule (`keras.optimizers.schedules`) of local steps
 else:
     Rate = float  # what the command line takes: of a union with a function it would make no flag at all
-Event = Literal["exchange", "push", "pull"]  # how a round ends; an exchange is a push and its reply
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,13 +65,12 @@ class Scheme:
         """How rounds may end."""
         return frozenset({"exchange"})
 
-    def rounds(self, steps: int, done: int = 0) -> Iterator[tuple[int, Event]]:
+    def rounds(self, steps: int, done: int = 0) -> Rounds:
         """The rounds of a worker that does so many local steps: their steps, and how each ends.
 
         `done`: local steps of the run that this one resumes; its last round may have been shorter than a period.
         """
-        for start in range(0, steps, self.period):
-            yield min(self.period, steps - start), "exchange"
+        return Rounds.even(steps, self.period)
 
     @property
     def warmup_updates(self) -> int:

@@ -1,0 +1,122 @@
+"""Which rounds a worker does, on which batches: the same from wherever one begins, and at the same cost."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from distsgd.algorithms import AsyncSGD, Downpour, LocalSGD, Serial
+from distsgd.common import Cluster
+from distsgd.common.data import batches
+from distsgd.common.job import plan
+from distsgd.common.models import ModelRecipe
+from distsgd.common.rounds import Rounds
+from distsgd.common.training import make_job
+from runs import DIGITS
+
+
+def one_by_one(scheme, steps, done=0):
+    """The rounds, step by step as the schemes describe them."""
+    begun = 0
+    for t in range(1, steps + 1):
+        if isinstance(scheme, Downpour):
+            push = (t - (scheme.phase == "dean")) % scheme.period == 0
+            pull = t % (scheme.pull_period or scheme.communication_period) == 0
+            event = "exchange" if push == pull or t == steps else "push" if push else "pull"
+            ends = push or pull
+        else:
+            single = max(0, getattr(scheme, "synchronous_steps", 0) - done)
+            event, ends = "exchange", t <= single or (t - single) % scheme.period == 0
+        if ends or t == steps:
+            yield t - begun, event
+            begun = t
+
+
+SCHEMES = [
+    AsyncSGD(),
+    LocalSGD(communication_period=4),
+    LocalSGD(communication_period=4, synchronous_steps=9),
+    Downpour(communication_period=5),
+    Downpour(communication_period=5, phase="dean"),
+    Downpour(push_period=3, pull_period=4),
+    Downpour(push_period=4, pull_period=6, phase="dean"),
+    Downpour(push_period=1, pull_period=7),
+    Downpour(push_period=7, pull_period=1, phase="dean"),
+]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=repr)
+def test_rounds_are_those_of_each_step_looked_at_and_can_be_counted_from_anywhere(scheme):
+    for steps, done in itertools.product((0, 1, 2, 11, 12, 13, 24, 50), (0, 5, 20)):
+        expected = list(one_by_one(scheme, steps, done))
+        rounds = scheme.rounds(steps, done)
+        assert list(rounds) == expected
+        assert len(rounds) == len(expected)
+        assert rounds.steps() == steps
+        for n in range(len(expected) + 2):
+            assert list(rounds.after(n)) == expected[n:]
+            assert rounds.steps(n) == sum(length for length, _ in expected[:n])
+
+
+def old_batches(shard, batch_size, worker, seed):
+    """From the beginning, as batches were made before one could begin anywhere."""
+    for epoch in itertools.count():
+        order = np.random.default_rng([seed, 1 + worker, epoch]).permutation(shard)
+        for step in range(shard // batch_size):
+            yield order[step * batch_size : (step + 1) * batch_size].astype(np.int32)
+
+
+@pytest.mark.parametrize(("shard", "size"), [(20, 6), (12, 4), (5, 5)])
+def test_batches_are_the_same_bits_from_wherever_they_begin(shard, size):
+    expected = list(itertools.islice(old_batches(shard, size, 3, 7), 25))
+    for done in range(20):
+        found = list(itertools.islice(batches(shard, size, 3, 7, done), 5))
+        assert all(a.dtype == b.dtype for a, b in zip(found, expected, strict=False))
+        np.testing.assert_array_equal(found, expected[done : done + 5])
+
+
+def job(tmp_path, scheme, steps, legs=(), workers=2):
+    recipe, cluster = ModelRecipe.named("softmax", (64,), 10, 0), Cluster.local(workers, backend="threads")
+    options = {"epochs": 1, "steps": steps, "batch_size": 100, "seed": 3, "run_dir": tmp_path}
+    made = make_job(scheme, recipe, DIGITS.train, None, cluster, **options)
+    made.legs = legs
+    return made
+
+
+@pytest.mark.parametrize(
+    ("scheme", "workers"),
+    [(Downpour(push_period=3, pull_period=4), 2), (LocalSGD(synchronous_steps=5), 2), (Serial(), 1)],
+)
+def test_the_plan_of_a_run_in_legs_is_the_same_from_wherever_it_begins(scheme, workers, tmp_path):
+    made = job(tmp_path, scheme, 150, legs=(31, 70), workers=workers)
+    whole = list(plan(made, 0))
+    rows = np.concatenate([batch for batch, _ in whole])
+    np.testing.assert_array_equal(
+        rows, list(itertools.islice(old_batches(1437 // made.cluster.workers, 100, 0, 3), 150))
+    )
+    for done in range(len(whole) + 1):
+        again = list(plan(made, 0, done))
+        assert [event for _, event in again] == [event for _, event in whole[done:]]
+        for (a, _), (b, _) in zip(again, whole[done:], strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_to_begin_after_a_thousand_million_rounds_costs_no_more_than_at_the_start(tmp_path):
+    """Each rejoin once made all batches since the start again, and summed all rounds."""
+    made = job(tmp_path, Downpour(push_period=3, pull_period=4), 10**10)
+    rounds = made.rounds(0)
+    done = 10**9
+    assert rounds.steps(done) == done // 6 * 12 + rounds.steps(done % 6)
+    rows, event = next(plan(made, 0, done))
+    per_epoch = 718 // 100
+    epoch, step = divmod(rounds.steps(done), per_epoch)
+    order = np.random.default_rng([3, 1, epoch]).permutation(718)
+    np.testing.assert_array_equal(rows[0], order[step * 100 : (step + 1) * 100])
+    assert (len(rows), event) == list(rounds.first(6))[done % 6]
+
+
+def test_rounds_follow_each_other():
+    both = Rounds.even(5, 2) + Rounds.even(3, 3)
+    assert list(both) == [(2, "exchange"), (2, "exchange"), (1, "exchange"), (3, "exchange")]
+    assert list(both.first(3)) == list(both)[:3]
+    assert list(Rounds()) == []
