@@ -14,6 +14,7 @@ from .cluster import Cluster
 from .data import batches, leaves, num_examples, shard_rows
 from .gates import Alone
 from .models import ModelRecipe
+from .record import RecordMode
 from .recovery import Recovery
 from .rounds import Event, Rounds
 from .scheme import Scheme
@@ -50,6 +51,7 @@ class Job:
     stop_at_version: int | None = None
     stop_at_accuracy: float | None = None
     tensorboard: bool = False
+    record: RecordMode = "full"  # whether each event is kept, or only what they add up to
     legs: Sequence[int] = ()  # steps of the runs that this one goes on from, if they were fewer
     recovery: Recovery = field(default_factory=Recovery)
     program: str = ""  # which program has started this task, among those of several machines

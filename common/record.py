@@ -26,6 +26,7 @@ from .cluster import Place
 from .errors import DistsgdError, Interrupted, UserError
 from .scheme import Event
 
+RecordMode = Literal["full", "off"]
 FLOAT_BYTES = 4
 NOT_FIGURES = {"event", "task", "when"}  # of an event
 # What must be the same when a run goes on from its checkpoints.

@@ -13,6 +13,12 @@ from .errors import WaitTimeout
 
 POLL_SECONDS = 0.01
 CONNECT_SECONDS = 2.0
+PACE = 1000  # reports in each e-fold of the time
+
+
+def paced(elapsed: float, most: float) -> float:
+    """Seconds to the next of many reports: a thousandth of the time that has passed, so that they get rarer."""
+    return min(elapsed / PACE, most)
 
 
 def wait_until(

@@ -25,7 +25,7 @@ from distsgd.common.models import ModelRecipe
 from distsgd.common.record import RECORD
 from distsgd.common.training import make_job
 from doubles import NoLock, SlowAsyncSGD, UnlockedEarly
-from runs import DIGITS, record
+from runs import DIGITS, record, wait_until
 
 TOLERANCE = 1e-5
 # Every scheme of the catalogue, and what has another way through the code. Hogwild has no order to replay.
@@ -134,6 +134,21 @@ def evaluators(tmp_path):
         yield lambda k: session.run(event, {worker: k}), lambda report: Evaluator(session, graph, report)
 
 
+def workers_of(evaluator):
+    return [k for events in evaluator.reader.log.chunks() for k in events[:, RECORD.index("worker")].tolist()]
+
+
+def test_events_are_taken_over_while_the_evaluator_is_at_something_else(evaluators):
+    """An evaluation of minutes left a million events with the ps, and held up every checkpoint."""
+    happen, evaluator_that = evaluators
+    evaluator = evaluator_that(lambda **_: None)
+    with evaluator.reader:
+        for k in (0, 1, 0):
+            happen(k)
+        wait_until(lambda: evaluator._run("drained") == 3)
+    assert workers_of(evaluator) == [0, 1, 0]
+
+
 def test_an_event_is_on_record_once_although_its_round_is_counted_later(evaluators):
     """Where there is no lock, the evaluator may look between the two: it took the record for that of another run."""
     happen, evaluator_that = evaluators
@@ -141,9 +156,9 @@ def test_an_event_is_on_record_once_although_its_round_is_counted_later(evaluato
     evaluator = evaluator_that(lambda **report: reported.append(report))
     for k in (0, 1, 0):
         happen(k)
-        evaluator._drain()
-    assert (evaluator.log.events()[:, RECORD.index("worker")].tolist(), reported) == ([0, 1, 0], [])
-    assert (len(evaluator.log), evaluator.rounds) == (3, [2, 1])
+        evaluator.reader.drain()
+    assert (workers_of(evaluator), reported) == ([0, 1, 0], [])
+    assert (len(evaluator.reader.log), evaluator.reader.log.tally.rounds.tolist()) == (3, [2, 1])
 
 
 @pytest.mark.parametrize("lost", ["append", "_confirm"])
@@ -153,20 +168,22 @@ def test_an_evaluator_that_is_lost_in_the_middle_of_its_work_leaves_the_record_w
     reported = []
     happen(0)
     first = evaluator_that(lambda **report: reported.append(report))
-    first._drain()
+    first.reader.drain()
     happen(1)
     with monkeypatch.context() as patch:
         patch.setattr(
-            first.log if lost == "append" else first, lost, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+            first.reader.log if lost == "append" else first.reader,
+            lost,
+            lambda *_: (_ for _ in ()).throw(KeyboardInterrupt),
         )
         with pytest.raises(KeyboardInterrupt):
-            first._drain()
+            first.reader.drain()
     happen(0)
     second = evaluator_that(lambda **report: reported.append(report))
     for _ in range(2):
-        second._drain()
-    assert (second.log.events()[:, RECORD.index("worker")].tolist(), reported) == ([0, 1, 0], [])
-    assert second.rounds == [2, 1]
+        second.reader.drain()
+    assert (workers_of(second), reported) == ([0, 1, 0], [])
+    assert second.reader.log.tally.rounds.tolist() == [2, 1]
 
 
 def test_the_record_of_another_run_in_the_same_folder_is_replaced(evaluators, tmp_path):
@@ -174,5 +191,5 @@ def test_the_record_of_another_run_in_the_same_folder_is_replaced(evaluators, tm
     np.full((4, len(RECORD)), 1).tofile(tmp_path / "events.bin")
     evaluator = evaluator_that(lambda **_: None)
     happen(0)
-    evaluator._drain()
-    assert (len(evaluator.log), evaluator.rounds) == (1, [1, 0])
+    evaluator.reader.drain()
+    assert (len(evaluator.reader.log), evaluator.reader.log.tally.rounds.tolist()) == (1, [1, 0])
