@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..algorithms import AsyncSGD, Hogwild, Scheme
+from ..common import flags
 from ..common.cluster import Cluster
 from ..common.data import Dataset, load
 from ..common.models import ModelRecipe
@@ -50,9 +51,9 @@ class Options:
 
 def main(arguments: list[str]) -> int:
     """Measure, show, save and plot; returns the exit code."""
-    import tyro
-
-    options = tyro.cli(Options, prog="run.sh collisions", args=arguments)
+    options: Options = flags.read(
+        "run.sh collisions", "hogwild on sparse data, with and without a lock.", arguments, {"options": Options}
+    )[0]
     console = Console(highlight=False)
     problems: dict[str, Any] = {}
     for name, text in PROBLEMS.items():

@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ..algorithms import SCHEMES, Scheme
+from ..common import flags
 from ..common.cluster import Backend, Cluster
 from ..common.data import Dataset, load
 from ..common.errors import DistsgdError, Diverged, Interrupted, UserError, at_least
@@ -70,7 +70,7 @@ GRIDS: dict[str, dict[str, Sequence[Any]]] = {
 class Options:
     """Every algorithm on the same model, data and number of examples."""
 
-    names: tyro.conf.Positional[tuple[str, ...]] = ()
+    names: tuple[str, ...] = ()
     """Algorithms; all if not given."""
     seeds: int = 3
     """Repetitions of each measurement of convergence."""
@@ -308,7 +308,8 @@ def main(arguments: list[str], cache: Path = CACHE) -> int:
     from .plots import draw
     from .tables import update_page
 
-    options = tyro.cli(Options, prog="run.sh benchmark", args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
+    about = "Every algorithm on the same model, data and number of examples: plots and tables."
+    options: Options = flags.read("run.sh benchmark", about, arguments, {"options": Options}, positional="names")[0]
     console = Console(highlight=False)
     cells = plan(options)
     if options.fresh:

@@ -8,7 +8,6 @@ this needs the source checkout.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import json
@@ -25,7 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..common.errors import UserError
+from ..common.errors import UserError, positive
+from ..common.flags import Parser
 from ..common.hooks import Callback
 from ..common.launcher import keep_warm
 from ..common.recovery import Recovery
@@ -44,12 +44,13 @@ SLOW = {"delay": 0.003, "jitter": 0.002, "loss": 0.005}  # seconds, seconds, a s
 
 def main(arguments: list[str]) -> int:
     """Run the command line of the soak; 0 if every run ended right."""
-    parser = argparse.ArgumentParser(prog="run.sh soak", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = Parser("run.sh soak", (__doc__ or "").splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=5.0, help="how long, about (default: 5)")
+    parser.add_argument("--seed", type=int, default=0, help="of runs and faults (default: 0)")
     parser.add_argument("--machines", action="store_true", help="each task on a machine of its own (Linux)")
     parser.add_argument("--verbose", action="store_true", help="show each fault")
-    options = parser.parse_args(arguments)
+    options = parser.values(arguments)
+    positive(minutes=options.minutes)
     if not TESTS.is_dir():
         raise UserError("the soak replays runs with tests/reference.py, which is part of the source checkout alone")
     sys.path.insert(0, str(TESTS))

@@ -20,6 +20,7 @@ import numpy as np
 from rich.console import Console
 
 from ..algorithms import AsyncSGD, Scheme, SyncSGD
+from ..common import flags
 from ..common.cluster import Cluster
 from ..common.data import Dataset, load
 from ..common.errors import UserError, at_least
@@ -62,9 +63,12 @@ class Options:
 
 def main(arguments: list[str]) -> int:
     """Measure, show, save and plot; returns the exit code."""
-    import tyro
-
-    options = tyro.cli(Options, prog="run.sh stragglers", args=arguments)
+    options: Options = flags.read(
+        "run.sh stragglers",
+        "sync_sgd with backup workers, where some batches come late.",
+        arguments,
+        {"options": Options},
+    )[0]
     console = Console(highlight=False)
     rate = tuned("sync_sgd")["learning_rate"]
     kinds: dict[str, Scheme] = {str(b): SyncSGD(learning_rate=rate, backup_workers=b) for b in options.backups}

@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..algorithms import AsyncSGD, Downpour, Hogwild, Scheme, SyncSGD
+from ..common import flags
 from ..common.cluster import Backend, Cluster
 from ..common.data import synthetic
 from ..common.errors import DistsgdError, UserError, at_least, positive
@@ -182,9 +183,9 @@ GOALS = [
 
 def main(arguments: list[str]) -> int:
     """Measure, show and save; returns the exit code."""
-    import tyro
-
-    options = tyro.cli(Options, prog="run.sh throughput", args=arguments)
+    options: Options = flags.read(
+        "run.sh throughput", "Steps per second, side by side.", arguments, {"options": Options}
+    )[0]
     console = Console(highlight=False)
     console.print(
         f"{CORES} cores, TensorFlow {version('tensorflow')}, batch {BATCH}, "

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Literal, NoReturn, cast
+from typing import Any, Literal, NoReturn, cast
 
+from . import flags
 from .cluster import Backend, Cluster, Isolation, JobName
-from .errors import DistsgdError, Interrupted, UserError
+from .errors import DistsgdError, Interrupted, UserError, positive
+from .flags import Parser
 from .imports import import_schemes, split_imports
 from .recovery import Recovery
 from .schedules import Shape, shaped
@@ -48,8 +50,8 @@ class Options:
     batch_size: int = 32
     """Examples of one local step."""
     dataset: str = "digits"
-    """digits, synthetic, mnist, fashion_mnist, cifar10, sparse or libsvm; options as in
-    synthetic:examples=2000,features=50 or libsvm:path=train.svm."""
+    """digits, synthetic, mnist, fashion_mnist, cifar10, sparse or libsvm; with options of its own as in
+    synthetic:features=50 or libsvm:path=train.svm."""
     model: str | None = None
     """softmax, mlp (the default) or cnn; options as in mlp:hidden=256-128. logistic for sparse data sets."""
     backend: Backend = "processes"
@@ -74,15 +76,15 @@ class Options:
     wait_seconds: float = 60.0
     """How long a task waits for others before the run ends with the names of the missing ones."""
     ps_hosts: str = ""
-    """Several machines: addresses of the ps tasks, as host:port,host:port."""
+    """Addresses of the ps tasks, as host:port,host:port."""
     worker_hosts: str = ""
-    """Several machines: addresses of the workers; the first is the chief."""
+    """Addresses of the workers; the first is the chief."""
     job_name: str = ""
-    """Several machines: which job this task belongs to: ps, worker or evaluator."""
+    """Which job this task belongs to: ps, worker or evaluator."""
     task_index: int = 0
-    """Several machines: which task of its job this is."""
+    """Which task of its job this is."""
     separate_evaluator: bool = False
-    """Several machines: the evaluator is a task of its own (--job_name=evaluator), not beside the chief."""
+    """The evaluator is a task of its own (--job_name=evaluator), not beside the chief."""
     cluster: Discovery = "auto"
     """Where the task learns its role: flags, then TF_CONFIG, else all tasks are here; slurm has to be asked for."""
     print_commands: bool = False
@@ -119,6 +121,19 @@ class AloneOptions(Options):
     """Must be 1."""
 
 
+GROUPS = {
+    "how it trains": (
+        "towers", "clip_norm", "l2", "ema_decay", "lr_schedule", "stop_at_version", "stop_at_accuracy",
+    ),
+    "what survives a fault": (
+        "checkpoint_steps", "checkpoint_seconds", "keep_checkpoints", "resume", "max_restarts", "min_workers", "on_nan",
+    ),
+    "several machines": (
+        "ps_hosts", "worker_hosts", "job_name", "task_index", "separate_evaluator", "cluster", "print_commands",
+    ),
+}  # of the options that the help sets apart  # fmt: skip
+
+
 def main() -> NoReturn:
     """Entry point: dispatch, and turn errors into one line and an exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
@@ -142,19 +157,20 @@ def dispatch(arguments: list[str]) -> int:
     files, arguments = split_imports(arguments)
     for file in files:
         SCHEMES.update(import_schemes(file, SCHEMES))
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "list": catalogue,
+        "explain": explanation,
+        "evaluate": evaluate,
+        "doctor": doctor,
+        "test": test,
+        **{name: measurement(module) for name, module in MEASUREMENTS.items()},
+    }
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         return overview()
     if arguments[0] in ("-V", "--version", "version"):
         print(f"distsgd {version('distsgd')}")  # noqa: T201
         return 0
-    command, *rest = arguments
-    commands: dict[str, Callable[[list[str]], int]] = {
-        "list": catalogue,
-        "explain": explanation,
-        "evaluate": evaluate,
-        "test": test,
-        **{name: measurement(module) for name, module in MEASUREMENTS.items()},
-    }
+    command, *rest = name_first(arguments, [*SCHEMES, *commands])
     if command in commands:
         return commands[command](rest)
     if command in SCHEMES:
@@ -162,48 +178,63 @@ def dispatch(arguments: list[str]) -> int:
     raise UserError(f"unknown algorithm or command {command!r}. {nearest(command, [*SCHEMES, *commands])}")
 
 
+def name_first(arguments: list[str], known: list[str]) -> list[str]:
+    """`--workers 4 downpour` as `downpour --workers 4`."""
+    if not arguments[0].startswith("-"):
+        return arguments
+    names = [word for word in arguments if word in known]
+    if len(names) != 1:
+        raise UserError(f"the algorithm or command comes first, as in: downpour {' '.join(arguments)}")
+    rest = list(arguments)
+    rest.remove(names[0])
+    return [*names, *rest]
+
+
 def overview() -> int:
     """What there is."""
-    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-    console = Console(highlight=False)
+    from .display import Page
+
+    console = Page(highlight=False)
     console.print("Distributed SGD algorithms on TensorFlow, on real processes.\n")
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2))
     for usage, meaning in (
         ("<algorithm>", "train: 1 ps + 2 workers on the digits data, unless told otherwise"),
         ("<algorithm> --help", "its hyperparameters and the common options"),
         ("explain <algorithm>", "its equations, origin, departures, limits"),
         ("--import file.py ...", "the same with an algorithm of your own"),
         ("list", "the catalogue"),
-        (
-            "evaluate <run dir>",
-            "measure the checkpoints of a run as they appear, from any machine that sees the folder",
-        ),
+        ("evaluate <run dir>", "measure the checkpoints of a run as they appear, from wherever its folder is seen"),
+        ("doctor", "versions, machine, and what a run may do here: for a bug report"),
         ("test", "the test suite (arguments go to pytest)"),
         ("benchmark", "every algorithm on the same task: plots and tables (--quick: three minutes)"),
         ("soak", "runs whose tasks are killed and stopped at random: --minutes 5 --seed 1"),
-        ("throughput", "steps per second: single process, ParameterServerStrategy and the back ends here"),
+        ("throughput", "steps per second: one process, ParameterServerStrategy and the back ends here"),
         ("collisions", "hogwild on sparse data, with and without a lock"),
         ("stragglers", "sync_sgd with backup workers, where some batches come late"),
     ):
-        console.print(f"  bash run.sh [bold]{usage:<20}[/] {meaning}".replace("[/] ", "[/] "), markup=True)
+        table.add_row(Text(f"bash run.sh {usage}", style="bold"), meaning)
+    console.print(table)
     console.print()
     return catalogue([])
 
 
 def catalogue(arguments: list[str]) -> int:
     """The algorithms as a table."""
-    from rich.console import Console
     from rich.table import Table
 
     from ..algorithms import SCHEMES
+    from .display import Page
 
-    del arguments
+    Parser("run.sh list", "The catalogue.").values(arguments)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("algorithm", "", "idea", "paper"):
         table.add_column(column)
     for name, scheme in SCHEMES.items():
         table.add_row(name, timing(scheme), scheme.idea, scheme.paper)
-    Console(highlight=False).print(table)
+    Page(highlight=False).print(table)
     return 0
 
 
@@ -212,36 +243,45 @@ def explanation(arguments: list[str]) -> int:
     from ..algorithms import SCHEMES
     from .explain import explain
 
-    if len(arguments) != 1:
-        raise UserError(
-            f"explain takes the name of one algorithm, as in: explain agn. Received: {len(arguments)} names"
-        )
-    if arguments[0] not in SCHEMES:
-        raise UserError(f"unknown algorithm {arguments[0]!r}. {nearest(arguments[0], SCHEMES)}")
-    explain(SCHEMES[arguments[0]])
+    parser = Parser("run.sh explain", "Equations, origin, departures, limits and hyperparameters of an algorithm.")
+    parser.add_argument("algorithm", help=", ".join(SCHEMES))
+    name = parser.values(arguments).algorithm
+    if name not in SCHEMES:
+        raise UserError(f"unknown algorithm {name!r}. {nearest(name, SCHEMES)}")
+    explain(SCHEMES[name])
     return 0
 
 
 def evaluate(arguments: list[str]) -> int:
     """Follow a run by its checkpoints."""
-    import argparse
+    about = "Measure the checkpoints of a run as they appear."
+    parser = Parser("run.sh evaluate", about, usage="run.sh evaluate run_dir [options]")
+    parser.add_argument("run_dir", type=Path, help="of the chief; it may be under way, or ended")
+    parser.add_argument(
+        "--wait-seconds", type=float, default=600.0, metavar="X", help="for the next checkpoint (default: 600)"
+    )
+    options = parser.values(arguments)
+    positive(wait_seconds=options.wait_seconds)
 
     from .follow import follow
 
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    parser = argparse.ArgumentParser(
-        prog="run.sh evaluate", description="Measure the checkpoints of a run as they appear."
-    )
-    parser.add_argument("run_dir", type=Path, help="of the chief; it may be under way, or ended")
-    parser.add_argument("--wait-seconds", type=float, default=600.0, help="for the next checkpoint (default: 600)")
-    options = parser.parse_args(arguments)
 
     def show(line: dict[str, Any]) -> None:
         print("  ".join(f"{k} {v:.4f}" if isinstance(v, float) else f"{k} {v}" for k, v in line.items()), flush=True)  # noqa: T201
 
+    if not options.run_dir.is_dir():
+        print(f"{options.run_dir} is not there yet; waits up to {options.wait_seconds:g} s for it", file=sys.stderr)  # noqa: T201
     follow(options.run_dir, options.wait_seconds, show)
     return 0
+
+
+def doctor(arguments: list[str]) -> int:
+    """What a bug report should say about the machine."""
+    from .doctor import main
+
+    return main(arguments)
 
 
 def readme_table() -> str:
@@ -358,26 +398,15 @@ def print_commands(scheme_type: type[Scheme], options: Options, arguments: list[
 
 def parse_flags(scheme_type: type[Scheme], arguments: list[str]) -> tuple[Scheme, Options]:
     """The algorithm and the options that the flags describe."""
-    import dataclasses
-
-    import tyro
-
     alone = timing(scheme_type) == "one process"
-    command = dataclasses.make_dataclass(
-        "Command",
-        [
-            ("scheme", Annotated[scheme_type, tyro.conf.arg(name="")]),
-            ("options", Annotated[AloneOptions if alone else Options, tyro.conf.arg(name="")]),
-        ],
+    scheme, options = flags.read(
+        f"run.sh {scheme_type.name}",
+        scheme_type.idea[0].upper() + scheme_type.idea[1:] + f" ({scheme_type.paper})." * (scheme_type.paper != "none"),
+        arguments,
+        {f"hyperparameters of {scheme_type.name}": scheme_type, "options": AloneOptions if alone else Options},
+        GROUPS,
     )
-    parsed: Any = tyro.cli(
-        command,
-        prog=f"run.sh {scheme_type.name}",
-        description=scheme_type.idea[0].upper() + scheme_type.idea[1:] + f" ({scheme_type.paper}).",
-        args=arguments,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
-    return parsed.scheme, parsed.options
+    return scheme, options
 
 
 def run_command(scheme: Scheme, options: Options) -> int:

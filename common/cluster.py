@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from .errors import UserError, at_least, positive
+from .errors import UserError, at_least, at_most, positive
 from .spec import nearest
 
 Backend = Literal["processes", "threads"]
 Isolation = Literal["auto", "require", "off"]
 JobName = Literal["ps", "worker", "evaluator"]
 CHIEF_TASK = ("worker", 0)
+MOST_TASKS = 1000  # of a job
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ class Cluster:
 
     def __post_init__(self):
         at_least(1, workers=self.workers, ps=self.ps, **({} if self.towers is None else {"towers": self.towers}))
+        at_most(MOST_TASKS, workers=self.workers, ps=self.ps)
         positive(wait_seconds=self.wait_seconds)
         for name, value, known in (
             ("backend", self.backend, ["processes", "threads"]),

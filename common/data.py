@@ -112,7 +112,12 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
 def load(text: str) -> Dataset:
     """The data set of that name, with its options: `digits`, `synthetic:examples=2000,features=50`."""
     name, options = parse("data set", text, DATASETS)
-    return DATASETS[name](**options)
+    try:
+        return DATASETS[name](**options)
+    except UserError:
+        raise
+    except (MemoryError, OverflowError, ValueError) as error:  # NumPy has many words for too large
+        raise UserError(f"data set {text!r} cannot be made: {error}") from None
 
 
 def leaves(arrays: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -25,6 +26,16 @@ TOLD = {
     "refused": "a message of worker {worker} was refused: it is not finite",
     "warning": "{message}",
 }
+
+
+class Page(Console):
+    """Prints what is read at leisure: `| head` may stop reading, which is no error."""
+
+    def on_broken_pipe(self) -> None:
+        """End the program; there is nobody to print for."""
+        with contextlib.suppress(SystemExit):
+            super().on_broken_pipe()
+        raise SystemExit(0)
 
 
 class Display:

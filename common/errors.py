@@ -71,6 +71,13 @@ def at_least(minimum: int, **values: int) -> None:
             raise UserError(f"{name} must be at least {minimum}. Received: {name}={value}")
 
 
+def at_most(maximum: int, **values: int) -> None:
+    """Raise `UserError` for the first named value above `maximum`."""
+    for name, value in values.items():
+        if value > maximum:
+            raise UserError(f"{name} must be at most {maximum}. Received: {name}={value}")
+
+
 def positive(**values: Any) -> None:
     """Raise `UserError` for the first named value that is not a finite number above zero (or a schedule)."""
     for name, value in values.items():

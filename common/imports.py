@@ -64,12 +64,12 @@ def _execute(path: Path) -> ModuleType:
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"--import: {_where(path, error)}{type(error).__name__}: {error}") from None
     return module
 
 
-def _where(path: Path, error: Exception) -> str:
+def _where(path: Path, error: BaseException) -> str:
     """The place in the file where an exception came from, as far as it is known: 'file, line 3 (its text): '."""
     if isinstance(error, SyntaxError):
         number, text = error.lineno, error.text

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from .errors import UserError
 
 
-def nearest(name: str, known: Mapping[str, Any] | list[str]) -> str:
-    """' Did you mean a, b?' with the known names nearest to `name`, or a list of all."""
+def nearest(name: str, known: Mapping[str, Any] | list[str], otherwise: str = "") -> str:
+    """'Did you mean a, b?' with the known names nearest to `name`; if none is near, `otherwise`, or a list of all."""
     close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
-    return f"Did you mean {', '.join(close)}?" if close else f"Known: {', '.join(sorted(known))}."
+    return f"Did you mean {', '.join(close)}?" if close else otherwise or f"Known: {', '.join(sorted(known))}."
 
 
 def parse(kind: str, text: str, known: Mapping[str, Callable[..., Any]]) -> tuple[str, dict[str, Any]]:
@@ -27,20 +29,25 @@ def parse(kind: str, text: str, known: Mapping[str, Callable[..., Any]]) -> tupl
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty
     }
     options: dict[str, Any] = {}
-    for item in filter(None, rest.split(",")):
+    for item in filter(None, re.split(r",(?=\w+=)", rest)):  # a path may have a comma
         key, _, value = item.partition("=")
         if key not in allowed:
             have = f"its options: {', '.join(allowed)}" if allowed else "it has none"
             raise UserError(f"{kind} {name} has no option {key!r} ({have}). Received: {text!r}")
         default = allowed[key]
-        if isinstance(default, str):
-            options[key] = value
-            continue
-        try:
-            numbers = tuple(type(default[0] if isinstance(default, tuple) else default)(v) for v in value.split("-"))
-        except ValueError:
-            raise UserError(f"option {key} of {kind} {name} takes a number. Received: {value!r}") from None
-        if any(number <= 0 for number in numbers):
-            raise UserError(f"option {key} of {kind} {name} must be positive. Received: {value!r}")
-        options[key] = numbers if isinstance(default, tuple) else numbers[0]
+        options[key] = value if isinstance(default, str) else _numbers(f"option {key} of {kind} {name}", value, default)
     return name, options
+
+
+def _numbers(what: str, text: str, default: Any) -> Any:
+    """A positive number, or several of them, a-b-c, where the default is several."""
+    several = isinstance(default, tuple)
+    number = type(default[0] if several else default)
+    try:
+        values = tuple(number(part) for part in (text.split("-") if several else [text]))
+    except ValueError:
+        wanted = {int: "a whole number", float: "a number"}[number]
+        raise UserError(f"{what} takes {wanted}{', or several as in 256-128' * several}. Received: {text!r}") from None
+    if not all(0 < value < math.inf for value in values):
+        raise UserError(f"{what} must be positive and finite. Received: {text!r}")
+    return values if several else values[0]

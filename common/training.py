@@ -14,7 +14,7 @@ from . import checkpoint
 from .cluster import Cluster
 from .data import is_arrays, num_examples
 from .display import Display
-from .errors import Interrupted, UserError, at_least, fraction, not_negative, positive
+from .errors import Interrupted, UserError, at_least, at_most, fraction, not_negative, positive
 from .gates import Alone
 from .hooks import Callback, CallbackList
 from .launcher import launch
@@ -26,6 +26,9 @@ from .scheme import Scheme
 
 if TYPE_CHECKING:
     from .job import Job
+
+MAX_SEED = 2**32 - 1  # what NumPy and Keras take
+MAX_STEPS = 10**12  # of a worker: more than any run does, and whatever counts them has room
 
 
 @dataclass(frozen=True)
@@ -110,8 +113,8 @@ def train(
         DistsgdError: the run failed; `result.json` in the run directory says how.
     """
     cluster = cluster or Cluster.local(workers=1 if isinstance(scheme.gate, Alone) else 2)
-    if run_dir is None:
-        run_dir = new_run_dir(scheme.name)
+    if run_dir == "":
+        raise UserError("run_dir must not be empty; leave it out for a fresh folder in runs/")
     job = make_job(
         scheme,
         ModelRecipe.of(model),
@@ -122,7 +125,7 @@ def train(
         steps=steps,
         batch_size=batch_size,
         seed=seed,
-        run_dir=Path(run_dir),
+        run_dir=Path(run_dir) if run_dir is not None else new_run_dir(scheme.name),
         schedule=schedule,
         clip_norm=clip_norm,
         l2=l2,
@@ -169,7 +172,9 @@ def make_job(
 
     at_least(1, epochs=epochs, batch_size=batch_size, **({} if steps is None else {"steps": steps}))
     at_least(0, seed=seed)
+    at_most(MAX_SEED, seed=seed)
     scheme.check(cluster.workers)
+    _check_tasks(scheme, cluster, recovery or Recovery())
     if cluster.place is not None and bool(cluster.place.addresses.ps) != scheme.gate.uses_ps:
         need = "needs a ps: give --ps_hosts" if scheme.gate.uses_ps else "has no ps: leave --ps_hosts out"
         raise UserError(f"{scheme.name} {need}. Received: {cluster.place.addresses.as_dict()}")
@@ -192,7 +197,7 @@ def make_job(
         )
     if schedule and cluster.backend != "threads":
         raise UserError("a schedule needs the threads back end: Cluster.local(..., backend='threads')")
-    if set(schedule) - set(range(cluster.workers)):
+    if any(worker not in range(cluster.workers) for worker in schedule):
         raise UserError(f"schedule names workers below {cluster.workers}. Received: {list(schedule)}")
     if callable(train_data):
         train_data = _sharding(train_data)
@@ -207,6 +212,7 @@ def make_job(
                 f"({num_examples(train_data)} for {cluster.workers} workers). Received: batch_size={batch_size}"
             )
         steps = steps or epochs * (shard // batch_size)
+    at_most(MAX_STEPS, steps=steps)
     if test_data is not None and not callable(test_data):
         test_data = _arrays(test_data)
     own_dir = run_dir if cluster.evaluates else run_dir / str(cluster.place)
@@ -230,6 +236,15 @@ def make_job(
         tensorboard=tensorboard,
         legs=_legs(_source(recovery.resume, cluster) if recovery and recovery.resume else own_dir, steps),
     )
+
+
+def _check_tasks(scheme: Scheme, cluster: Cluster, recovery: Recovery) -> None:
+    if cluster.place is None and cluster.ps > 1 and not scheme.gate.uses_ps:
+        raise UserError(f"{scheme.name} has no parameter server: leave ps out. Received: ps={cluster.ps}")
+    if recovery.min_workers is not None and recovery.min_workers > cluster.workers:
+        raise UserError(
+            f"min_workers must be at most the workers, {cluster.workers}. Received: min_workers={recovery.min_workers}"
+        )
 
 
 def _legs(before: Path, steps: int) -> list[int]:

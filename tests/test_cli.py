@@ -53,6 +53,50 @@ def test_it_says_what_there_is(arguments):
         assert scheme.paper.split()[0] in done.stdout
 
 
+@pytest.mark.parametrize(
+    "command", ["list", "explain", "evaluate", "serial", "sync_sgd_lr", "doctor", *cli.MEASUREMENTS]
+)
+@pytest.mark.parametrize("columns", [40, 100])
+def test_every_command_has_help_that_fits_the_terminal(command, columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with pytest.raises(SystemExit) as stopped:
+        cli.dispatch([command, "--help"])
+    assert stopped.value.code == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: run.sh {command}")
+    assert all(len(line) <= columns for line in shown.splitlines() if not line.startswith(("  --", "usage: ")))
+
+
+def test_flags_may_come_before_the_algorithm(monkeypatch):
+    received = []
+    monkeypatch.setattr(cli, "run_algorithm", lambda scheme, rest: received.append((scheme.name, rest)) or 0)
+    cli.dispatch(["--workers", "4", "downpour", "--json"])
+    assert received == [("downpour", ["--workers", "4", "--json"])]
+
+
+def test_flags_are_written_with_either_dash_and_values_have_their_types():
+    scheme, options = cli.parse_flags(
+        SCHEMES["sync_sgd_lr"],
+        [
+            "--learning-rates",
+            "0.1",
+            "2",
+            "--worker_hosts=a:1,b_c:2",
+            "--run-dir",
+            "x/y",
+            "--steps",
+            "None",
+            "--l2",
+            "1e-3",
+            "--json",
+            "--ps=2",
+        ],
+    )
+    assert scheme.learning_rates == (0.1, 2.0)
+    assert (options.worker_hosts, str(options.run_dir), options.steps) == ("a:1,b_c:2", "x/y", None)
+    assert (options.l2, options.json, options.ps, options.tensorboard) == (1e-3, True, 2, False)
+
+
 def test_help_shows_the_algorithms_own_flags_and_the_common_ones_with_defaults():
     shown = distsgd("downpour", "--help").stdout
     for flag in (
@@ -62,6 +106,10 @@ def test_help_shows_the_algorithms_own_flags_and_the_common_ones_with_defaults()
         assert f"--{flag}" in shown
     assert re.search(r"Local steps between two exchanges.\s+\(default: 5\)", shown)
     assert "--moving-rate" not in shown
+    titles = re.findall(r"^(\S.*):$", shown, re.MULTILINE)
+    assert titles[0] == "hyperparameters of downpour"
+    assert titles[-1] == "several machines"
+    assert shown.index("--learning-rate X") < shown.index("\noptions:") < shown.index("--workers")
 
 
 @pytest.mark.parametrize(
@@ -87,6 +135,42 @@ def test_help_shows_the_algorithms_own_flags_and_the_common_ones_with_defaults()
         (["aeasgd", "--beta", "-1"], "beta must not be negative"),
         (["downpour", "--model", "cnn", "--dataset", "synthetic"], "square length"),
         (["downpour", "--run-dir", "/proc/nowhere"], "cannot write the run directory"),
+        (["downpour", "--run-dir", ""], "--run-dir must not be empty"),
+        (["downpour", "--workers", "1" + 24 * "0"], "workers must be at most 1000"),
+        (["downpour", "--ps", "100000"], "ps must be at most 1000"),
+        (["serial", "--seed", "4294967296"], "seed must be at most 4294967295"),
+        (["downpour", "--steps", "1" + 24 * "0"], "steps must be at most"),
+        (["downpour", "--epochs", "1" + 24 * "0"], "steps must be at most"),
+        (["serial", "--ps", "3"], "serial has no parameter server: leave ps out. Received: ps=3"),
+        (["all_reduce", "--ps", "3"], "all_reduce has no parameter server"),
+        (["downpour", "--min-workers", "5"], "min_workers must be at most the workers, 2"),
+        (["downpour", "--dataset", "synthetic:features=3-4"], "takes a whole number. Received: '3-4'"),
+        (["downpour", "--dataset", "synthetic:noise=nan"], "must be positive and finite"),
+        (["downpour", "--dataset", "synthetic:noise=inf"], "must be positive and finite"),
+        (["downpour", "--dataset", "synthetic:examples=1" + 15 * "0"], "cannot be made"),
+        (["downpour", "--dataset", "synthetic:examples=1" + 18 * "0"], "cannot be made"),
+        (["downpour", "--dataset", "libsvm:path=a,b.svm"], "a,b.svm"),
+        (["downpour", "--worker", "4"], "unknown option --worker of downpour. Did you mean --workers"),
+        (["downpour", "-w", "4"], "unknown option -w of downpour"),
+        (["downpour", "--qqqqq"], "unknown option --qqqqq of downpour. See downpour --help"),
+        (["downpour", "agn"], "downpour does not take 'agn'"),
+        (["downpour", "--workers", "many"], "--workers takes a whole number. Received: 'many'"),
+        (["downpour", "--workers", "2.5"], "--workers takes a whole number. Received: '2.5'"),
+        (["downpour", "--l2", "x"], "--l2 takes a number. Received: 'x'"),
+        (["downpour", "--steps"], "--steps needs a value"),
+        (["sync_sgd_lr", "--learning-rates", "a"], "--learning-rates takes a number"),
+        (["downpour", "--json=3"], "--json takes no value"),
+        (["downpour", "--backend", "thread"], "--backend must be one of processes, threads. Received: 'thread'"),
+        (["--workers", "4"], "the algorithm or command comes first, as in: downpour --workers 4"),
+        (["--workers", "4", "downpour", "agn"], "the algorithm or command comes first"),
+        (["list", "foo"], "list does not take 'foo'"),
+        (["explain"], "required"),
+        (["explain", "downpuor"], "unknown algorithm 'downpuor'. Did you mean downpour"),
+        (["evaluate"], "required"),
+        (["evaluate", "x", "--wait-seconds", "nan"], "wait_seconds must be a positive number"),
+        (["throughput", "--second", "3"], "unknown option --second of throughput. Did you mean --seconds"),
+        (["benchmark", "downpuor"], "Did you mean downpour"),
+        (["soak", "--minutes", "x"], "--minutes"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -100,6 +184,7 @@ def test_bad_input_is_one_clear_line_with_exit_code_2_and_nothing_started(
         cli.main()
     shown = capsys.readouterr()
     assert stopped.value.code == 2
+    assert shown.err.startswith("error: ")
     assert message in shown.err
     assert len(shown.err.strip().splitlines()) == 1
     assert shown.out == ""

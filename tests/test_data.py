@@ -45,7 +45,7 @@ def test_synthetic_takes_its_sizes_as_options():
         ("digit", "Did you mean digits"),
         ("digits:size=3", "it has none"),
         ("synthetic:feature=3", "its options: examples, features"),
-        ("synthetic:features=many", "takes a number"),
+        ("synthetic:features=many", "takes a whole number"),
         ("synthetic:features=-3", "number|positive"),
     ],
 )
