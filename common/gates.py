@@ -42,6 +42,12 @@ class Gate:
         """Read some coordinates of the center; only schemes for sparse problems need it."""
         raise NotImplementedError(f"{type(self).__name__} reads the whole center")
 
+    def complete(self, ps: ParameterServer) -> Any:
+        """True once the run has made its last update: nobody is admitted any more. Here it ends with its workers."""
+        import tensorflow as tf
+
+        return tf.constant(False)
+
     def rejoin(self, ps: ParameterServer, seat: Seat) -> Any:
         """Under the lock: a worker takes its seat. True if its last message still waits for others there."""
         import tensorflow as tf
@@ -136,6 +142,9 @@ class Barrier(Gate):
 
     The message that completes the set applies the update and puts one token into the own queue of every worker
     that waits. A message computed on an older version is dropped, and its worker goes on at once.
+
+    A run makes as many updates as a worker has rounds, and ends with the last. Whoever is behind then, because messages
+    were dropped or because it was away, leaves: what it could still send would be dropped, or be all of an update.
     """
 
     backup_workers: int = 0
@@ -164,6 +173,10 @@ class Barrier(Gate):
                 part.inbox = tf.Variable(tf.zeros_like(part.initial), name=f"inbox_{part.index}")
                 part.reply = tf.Variable(part.initial, name=f"reply_{part.index}")
 
+    def complete(self, ps: ParameterServer) -> Any:
+        """The last version has been reached."""
+        return Gate.complete(self, ps) if ps.last_version is None else ps.read_version() >= ps.last_version
+
     def exchange(self, ps: ParameterServer, seat: Seat, message: Any) -> Any:
         """Arrive; the last one folds; wait for the token; read the reply."""
         import tensorflow as tf
@@ -187,10 +200,6 @@ class Barrier(Gate):
             version = ps.read_version()
             staleness = ps.staleness(version, seat)
             fresh = tf.equal(staleness, 0)
-            if self.backup_workers:
-                # Every round of a worker costs at least one version, so before the last version all workers are
-                # still there to fill a set; after it nobody waits.
-                fresh &= version < ps.last_version
             with tf.control_dependencies([ps.record(version, seat, staleness, accepted=fresh)]):
                 arrived = tf.raw_ops.ResourceScatterUpdate(
                     resource=ps.arrived.handle, indices=seat.index, updates=fresh
@@ -233,6 +242,8 @@ class Barrier(Gate):
 
         def release() -> None:
             with tf.control_dependencies([ps.count_updates(1)]):
+                if self.backup_workers:  # at the end nobody waits for those who are late
+                    ps.active.assign(active & (arrived | ~self.complete(ps)))
                 cleared = ps.arrived.assign(tf.zeros([ps.num_workers], tf.bool))
             with tf.control_dependencies([cleared]):  # a released worker must see the new version
                 for k, tokens in enumerate(ps.tokens):

@@ -118,7 +118,7 @@ class WorkerLoop:
         """All rounds, whatever happens to others meanwhile; before each call, `turn()` may wait."""
         import tensorflow as tf
 
-        self.started = time.monotonic()
+        self.started = self.ended = time.monotonic()
         over = False
         while not over:
             try:
@@ -169,7 +169,8 @@ class WorkerLoop:
             steps=self.steps,
             rounds=self.rounds,
             started=self.started,
-            ended=time.monotonic(),
+            ended=self.ended,
+            sent=time.monotonic(),
         )
 
     def _await_over(self) -> bool:
@@ -223,7 +224,10 @@ class WorkerLoop:
             return
         if is_refusal(error):
             self.stopping = bool(self._run("stopping"))
-            if self.stopping or self._was_not_finite():
+            if self.stopping:
+                self._take_stock()
+                return
+            if self._was_not_finite():
                 return
         if not self.job.recovers or not (is_refusal(error) or is_absence(error)):
             raise error
@@ -247,8 +251,17 @@ class WorkerLoop:
                 error = again
                 time.sleep(RETRY_SECONDS)
 
+    def _take_stock(self) -> None:
+        """The run ended in the middle of a call: those of its rounds count that are on record."""
+        rounds = int(self._run("folded")[self.index])
+        if rounds > self.rounds:
+            self.ended = time.monotonic()
+        self.rounds, self.steps = rounds, self.job.rounds(self.index).steps(rounds)
+
     def _was_not_finite(self) -> bool:
         """After a refusal: True if it was because of NaN and is settled; raises `Diverged` if that ends the run."""
+        import tensorflow as tf
+
         standing = self._run("standing")
         if standing[self.index] != self.passport[0] or standing[-1] != 1:
             return False
@@ -257,7 +270,12 @@ class WorkerLoop:
                 f"worker {self.index} sent a message that is not finite, at version {self._run('version')} of the "
                 "center, which refused it: try a smaller learning rate or period, or --on-nan drop"
             )
-        self._run("refuse")
+        try:
+            self._run("refuse")
+        except tf.errors.InvalidArgumentError as again:
+            if not is_refusal(again):
+                raise
+            return True  # the run ended, or another took the seat, in this very moment: the next message is told so
         self.report(event="refused", worker=self.index)
         self._rejoin()
         return True
@@ -321,6 +339,7 @@ class WorkerLoop:
 
     def _did(self, chunk: Sequence[np.ndarray], losses: np.ndarray) -> None:
         """Count the rounds of a call, look at their losses, report now and then."""
+        self.ended = time.monotonic()
         self.rounds += len(chunk)
         self.steps += sum(map(len, chunk))
         self.patience = 1

@@ -454,7 +454,7 @@ class Meeting:
     def _take_down(self, event: dict[str, Any]) -> None:
         """An event of a task on another machine, whose clock is not ours."""
         if event["event"] == "finished":
-            late = time.monotonic() - event["ended"]
+            late = time.monotonic() - event["sent"]
             event |= {name: event[name] + late for name in ("started", "ended")}
         self.local_report(**event)
 

@@ -78,7 +78,7 @@ class ParameterServer:
         state_size: length of the model's non-trainable float state (batch normalisation), as one vector.
         num_workers: W.
         devices: one device for each ps task.
-        last_version: rounds of each worker; a barrier with backup workers makes so many updates.
+        last_version: rounds of each worker, after which a barrier ends the run; none if the rounds are scripted.
         ema_decay: of the average of the center; no average without it.
         in_process: True if all workers are threads of this process.
         min_workers: a barrier goes on with so many, if the others do not come.
@@ -95,7 +95,7 @@ class ParameterServer:
         state_size: int,
         num_workers: int,
         devices: Sequence[str],
-        last_version: int,
+        last_version: int | None,
         ema_decay: float | None = None,
         in_process: bool = False,
         min_workers: int | None = None,
@@ -234,12 +234,17 @@ class ParameterServer:
         return self.lock(finite, lambda: self.admit(seat, finite), lambda: self._mark(WHOLE))
 
     def admit(self, seat: Seat, finite: Sequence[Any] = ()) -> Any:
-        """Refuse a message that is not finite, comes from a seat that somebody else has taken, or meets torn state."""
+        """Refuse a message that is not finite, too late, from a seat that is somebody else's, or meets torn state."""
         with tf.device(self.devices[0]):
             here = tf.gather(self.passes, tf.stack([seat.index, self.num_workers]))
             right = tf.reduce_all(tf.equal(here, seat.passport))
-            fine = tf.reduce_all(tf.stack([right, *finite]))
+            fine = tf.reduce_all(tf.stack([right, ~self.scheme.gate.complete(self), *finite]))
             return tf.raw_ops.Assert(condition=fine, data=[REFUSED, here, tf.stack(finite or [True]), self.version])
+
+    def is_ending(self) -> Any:
+        """True if workers shall leave: somebody wants the run to end, or its last update has been made."""
+        with tf.device(self.devices[0]):
+            return self.stopping | self.scheme.gate.complete(self)
 
     def check_whole(self) -> Any:
         """Refuse to go on from torn state."""
@@ -400,7 +405,7 @@ class ParameterServer:
         Returns:
             the center, the worker's own state, and: how many of its rounds are on record (`folded`), True if the
             message of the last one still waits at the barrier (`waits`), which restoration this is (`restored`), and
-            True if the run is to end now (`stopping`).
+            True if the worker shall leave (`stopping`).
         """
         with self.lock([], self.check_whole, lambda: self._mark(WHOLE)):
             with tf.device(self.devices[0]):
@@ -417,7 +422,7 @@ class ParameterServer:
                 when(again, lambda: self.record(version, seat, 0, accepted=False, event="join"))
                 state = self.states[seat.index]
                 joined = {"folded": self.folded[seat.index], "waits": waits}
-                joined |= {"restored": self.restored[0], "stopping": self.stopping.read_value()}
+                joined |= {"restored": self.restored[0], "stopping": self.is_ending()}
             self.note_pull(seat)
             parts = self.each_slice(lambda part, _: part.center.read_value())
         return self.concat(parts), state, joined
