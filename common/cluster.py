@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from .errors import UserError, at_least, at_most, positive
@@ -41,12 +41,14 @@ class Place:
         index: which one of them; worker 0 is the chief.
         addresses: of all tasks.
         separate_evaluator: the evaluator is a task of its own; otherwise the chief's program runs it too.
+        origin: for people: who has given the tasks their places, and which to whom; empty if they were given by hand.
     """
 
     job: JobName
     index: int
     addresses: Addresses
     separate_evaluator: bool = False
+    origin: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return f"{self.job}-{self.index}"

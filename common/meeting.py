@@ -34,6 +34,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -43,6 +44,7 @@ from .data import leaves
 from .errors import KINDS, DistsgdError, TaskLost, UserError, WaitTimeout
 from .record import FAULTS
 from .recovery import is_absence, is_refusal
+from .waiting import reachable
 
 if TYPE_CHECKING:
     from .job import Job, Report
@@ -536,6 +538,13 @@ class Meeting:
             self.fail(TaskLost(f"the program of {self.named(self.task)} was stopped"))
         os._exit(128 + signal.SIGTERM)
 
+    def gone_peers(self) -> str:
+        """Those who do not listen any more at their addresses, by name."""
+        addresses = [self.place.addresses.of(*task) for task in self.tasks]
+        with ThreadPoolExecutor(len(addresses)) as pool:  # who is cut off does not answer at all, which takes its time
+            there = list(pool.map(lambda address: not address or reachable(address), addresses))
+        return ", ".join(self.named(task) for task, is_there in zip(self.tasks, there, strict=True) if not is_there)
+
     def await_cause(self) -> None:
         """After a peer was lost: if the reason becomes known, this process ends with it."""
         if self.ended.wait(CAUSE_SECONDS):
@@ -585,10 +594,11 @@ def meeting(job: Job, task: tuple[str, int], report: Report) -> Iterator[Report]
         if not (is_absence(error) or is_refusal(error)):
             mine.fail(KINDS["TaskFailed"](f"{mine.named(task)} raised {type(error).__name__}: {text}"))
             raise
+        gone = mine.gone_peers()  # before others go, too
         mine.await_cause()
         if job.recovers:  # its program starts it again
             mine.go()
             raise
-        lost = TaskLost(f"{mine.named(task)} lost a peer: {text}")
+        lost = TaskLost(f"{mine.named(task)} lost {gone or f'a peer: {text}'}")
         mine.fail(lost)
         raise lost from error

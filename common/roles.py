@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .cluster import Addresses, JobName, Place
@@ -173,7 +174,21 @@ def from_slurm(ps: int, environment: Mapping[str, str] = os.environ) -> Place:
         )
     addresses = [f"{nodes[node]}:{ports[i]}" for node, i in where]
     job_name, index = ("ps", rank) if rank < ps else ("worker", rank - ps)
-    return place(addresses[:ps], addresses[ps:], job_name, index)
+    here = place(addresses[:ps], addresses[ps:], job_name, index)
+    return replace(here, origin=f"Slurm job {job}, step {step}: {_shares(ps, [nodes[node] for node, _ in where])}.")
+
+
+def _shares(ps: int, nodes: list[str]) -> str:
+    """Which of the tasks on these nodes are what: `task 0 on a is ps 0; tasks 1 to 2 on a to b are workers 0 to 1`."""
+    shares: list[str] = []
+    for job, first, end in (("ps", 0, ps), ("worker", ps, len(nodes))):
+        last, where = end - 1, " to ".join(dict.fromkeys(nodes[first:end][:: max(1, end - first - 1)]))
+        if last == first:
+            shares.append(f"task {first} on {where} is {job} 0")
+        elif last > first:
+            plural = job if job == "ps" else f"{job}s"
+            shares.append(f"tasks {first} to {last} on {where} are {plural} 0 to {last - first}")
+    return "; ".join(shares)
 
 
 def slurm_ports(job: int, step: int, count: int) -> list[int]:

@@ -91,40 +91,55 @@ class Machine:
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
+class Network:
+    """Network namespaces joined by a bridge, at 10.77.0.1, 10.77.0.2, ...; `refusal` says why there are none.
+
+    They live in a user namespace of their own, or, where root wants to stay root there, in this one.
+    """
+
+    def __init__(self, count: int, *, own_user: bool = True):
+        self.entrance = ["--user", "--preserve-credentials"] if own_user else []
+        user = ["--user", "--map-root-user"] if own_user else []
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        command = ["unshare", *user, "--net", "bash", "-c", NETWORK, str(count)]
+        self.process = subprocess.Popen(command, text=True, **pipes)
+        assert self.process.stdout
+        self.pids = list(itertools.islice((line.strip() for line in self.process.stdout), count + 1))
+        self.real = len(self.pids) == count + 1
+        self.refusal = "" if self.real else self.process.communicate()[1].strip()
+
+    def enter(self, number: int) -> list[str]:
+        """What to put before a command that is to run on a machine, or (-1) where the bridge is."""
+        return ["nsenter", "--target", self.pids[number], "--net", *self.entrance]
+
+    def plug(self, number: int, state: str) -> None:
+        """Plug the cable of a machine in ("up") or out ("down")."""
+        subprocess.run([*self.enter(-1), "ip", "link", "set", f"veth{number + 1}", state], check=True)
+
+    def close(self) -> None:
+        if self.real:
+            self.process.communicate("\n", timeout=10)
+
+
 class Machines(list[Machine]):
     """Some machines, and the network between them."""
 
     def __init__(self, count: int):
-        self.network = subprocess.Popen(
-            ["unshare", "--user", "--map-root-user", "--net", "bash", "-c", NETWORK, str(count)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self.network.stdin
-        assert self.network.stdout
-        assert self.network.stderr
-        self.pids = list(itertools.islice((line.strip() for line in self.network.stdout), count + 1))
-        self.real = len(self.pids) == count + 1
-        self.refusal = "" if self.real else self.network.stderr.read().strip()
+        self.network = Network(count)
+        self.real, self.refusal, self.plug = self.network.real, self.network.refusal, self.network.plug
         with ThreadPoolExecutor(count) as pool:  # each imports TensorFlow
             self.extend(pool.map(self._machine, range(count)))
 
     def _machine(self, number: int) -> Machine:
         if self.real:
-            return Machine(f"10.77.0.{number + 1}", enter(self.pids[number]))
+            return Machine(f"10.77.0.{number + 1}", self.network.enter(number))
         return Machine("127.0.0.1", [])
-
-    def plug(self, number: int, state: str) -> None:
-        """Plug the cable of a machine in ("up") or out ("down")."""
-        subprocess.run([*enter(self.pids[-1]), "ip", "link", "set", f"veth{number + 1}", state], check=True)
 
     @contextmanager
     def slow_cable(self, number: int, *, delay: float, jitter: float, loss: float) -> Iterator[Cable]:
         """Meanwhile a machine has a cable on which frames are late or lost: seconds, seconds, and a share."""
         near, far = f"near{number + 1}", f"far{number + 1}"
-        outside, inside = (enter(self.pids[i]) for i in (-1, number))
+        outside, inside = (self.network.enter(i) for i in (-1, number))
         address = f"{self[number].ip}/24"
         cable = Cable([*outside, sys.executable, str(CABLE), near, far, *map(str, (delay, jitter, loss))])
 
@@ -135,7 +150,7 @@ class Machines(list[Machine]):
         try:
             if not cable.refusal:
                 known = json.loads(ip(inside, "-j link show eth0"))[0]["address"]  # to its neighbours
-                ip(outside, f"link set {near} master bridge up", f"link set {far} netns {self.pids[number]}")
+                ip(outside, f"link set {near} master bridge up", f"link set {far} netns {self.network.pids[number]}")
                 ip(inside, f"link set {far} address {known}", "addr flush dev eth0", "link set eth0 down")
                 ip(inside, f"addr add {address} dev {far}", f"link set {far} up")
             yield cable
@@ -147,7 +162,7 @@ class Machines(list[Machine]):
     def close(self) -> None:
         for machine in self:
             machine.server.close()
-        self.network.communicate("\n", timeout=10)
+        self.network.close()
 
 
 class Cable:
@@ -165,10 +180,6 @@ class Cable:
         """Carry no more."""
         if not self.refusal:
             self.carried, self.lost = map(int, self.process.communicate("\n", timeout=10)[0].split())
-
-
-def enter(pid: str) -> list[str]:
-    return ["nsenter", "--target", pid, "--user", "--net", "--preserve-credentials"]
 
 
 @contextmanager

@@ -128,6 +128,13 @@ def test_slurm_gives_the_first_tasks_to_the_ps():
     assert len({role.addresses for role in roles}) == 1
     hosts = [address.split(":")[0] for addresses in roles[0].addresses.as_dict().values() for address in addresses]
     assert hosts == ["node08", "node08", "node09", "node09", "big"]
+    assert {role.origin for role in roles} == {
+        "Slurm job 4711, step 0: "
+        "tasks 0 to 1 on node08 are ps 0 to 1; tasks 2 to 4 on node09 to big are workers 0 to 2."
+    }
+    assert from_slurm(0, slurm(0)).origin.endswith(": tasks 0 to 4 on node08 to big are workers 0 to 4.")
+    two = {"SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": "n", "SLURM_TASKS_PER_NODE": "2", "SLURM_NODEID": "0"}
+    assert from_slurm(1, slurm(1, **two)).origin.endswith(": task 0 on n is ps 0; task 1 on n is worker 0.")
 
 
 def ports(job, step, tasks):
