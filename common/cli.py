@@ -137,12 +137,14 @@ GROUPS = {
 def main() -> NoReturn:
     """Entry point: dispatch, and turn errors into one line and an exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         sys.exit(dispatch(sys.argv[1:]))
     except (DistsgdError, Interrupted) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
+        print(f"error: {Interrupted(signal.SIGINT)}", file=sys.stderr)  # noqa: T201
         sys.exit(130)
 
 
@@ -424,7 +426,8 @@ def run_command(scheme: Scheme, options: Options) -> int:
     cluster = find_cluster(options)
     if options.model:
         parse("model", options.model, models.MODELS)
-    dataset = data.load(options.dataset)
+    with Console(stderr=True).status(f"{scheme.name}: reading the data ..."):  # on a terminal, until there is more
+        dataset = data.load(options.dataset)
     model = models.name_for(options.model, sparse=dataset.features > 0)
     recipe = models.ModelRecipe.named(model, dataset.shape, dataset.classes, options.seed)
     job = make_job(

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
+from collections import defaultdict
 from typing import Any
 
-from rich.console import Console, Group
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from .cluster import Place
 
-LINE_SECONDS = 2.0  # between two plain lines
+LINE_SECONDS = 2.0  # between two plain lines, at first
+PATIENCE = 10  # a plain line comes when the run has lasted longer by this part of it, in time
+LONGEST_SECONDS = 60.0  # between two plain lines, at last
+BAR_COLUMNS = 40
+NAMES = 4  # of tasks in one state; more are counted
 SETTLE_SECONDS = 0.2  # before a rate means something
 
 
@@ -39,22 +47,30 @@ class Page(Console):
 
 
 class Display:
-    """One live display on a terminal or in a notebook, a plain line now and then elsewhere."""
+    """One live display on a terminal or in a notebook, a plain line now and then elsewhere.
+
+    The display draws itself, in a thread of its own; an event only changes what it will draw.
+    """
 
     def __init__(self, config: dict[str, Any], console: Console | None = None):
         self.config, self.console = config, console or Console(stderr=True)
+        self.total: int = config["steps_per_worker"] * config["workers"]
         self.center: dict[str, Any] = {}
         self.tasks: dict[str, str] = {}
         self.steps: dict[int, int] = {}
         self.losses: dict[int, float] = {}
-        self.began: float | None = None
-        self.printed = time.monotonic()
+        self.entered = self.printed = time.monotonic()
+        self.began: tuple[float, int] | None = None  # the first report of steps: when, and how many
         self.live = self.console.is_terminal or self.console.is_jupyter
-        self._live = Live(console=self.console, auto_refresh=False, transient=True)
+        self._changing = threading.Lock()
+        self._live = Live(console=self.console, get_renderable=self.picture, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Display:
+        self.entered = self.printed = time.monotonic()
         if self.live:
-            self._live.start()
+            self._live.start(refresh=True)
+        else:
+            self._say(f"{self._headline()}; starting TensorFlow ...")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -62,26 +78,31 @@ class Display:
             self._live.stop()
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Show what an event changed."""
+        """Take note of what an event changed."""
         kind = event["event"]
-        task = event.get("task") or (f"worker-{event['worker']}" if "worker" in event else None)
         if kind == "network":
             self._network(event["state"])
-        elif kind == "started":
+        elif kind in TOLD:
+            self._say(TOLD[kind].format_map(event))
+        with self._changing:
+            self._take(kind, event)
+        if not self.live and self.center and time.monotonic() - self.printed > self._pause():
+            self.printed = time.monotonic()
+            self._say("  ".join([", ".join(self.progress()), *(f"{k} {v}" for k, v in self.figures().items())]))
+
+    def _take(self, kind: str, event: dict[str, Any]) -> None:
+        task = event.get("task") or (f"worker-{event['worker']}" if "worker" in event else None)
+        if kind == "started":
             self.tasks = {name: self.tasks.get(name, "starting") for name in event["pids"]}
         elif kind == "worker":
-            self.began = self.began or time.monotonic()
             self.steps[event["worker"]] = event["steps"]
             self.losses[event["worker"]] = event["loss"]
+            self.began = self.began or (time.monotonic(), event["steps"])
         elif kind == "center":
             self.center = event
-        elif kind in TOLD:
-            self.console.print(TOLD[kind].format_map(event), highlight=False, soft_wrap=True)
         if task is not None:
             states = {"exit": "ended", "error": "failed", "ready": "ready", "listening": "serving"}
             self.tasks[task] = states.get(kind, "running")
-        if kind in ("worker", "center", "started", "exit", "error"):
-            self._show()
 
     def place(self, place: Place, wait_seconds: float) -> None:
         """What one task of several machines says at its start; the one that evaluates, who has which place."""
@@ -90,26 +111,52 @@ class Display:
         others = len(place.all_tasks()) - len(place.tasks())
         address = place.addresses.of(place.job, place.index)
         listens = f"listens on all interfaces at port {address.rpartition(':')[2]}, open to whoever can reach it"
-        self.console.print(
+        self._say(
             f"{place.job} {place.index} {listens if address else 'does not listen'}; "
-            f"waits up to {wait_seconds:g} s for {others} other tasks.",
-            highlight=False,
-            soft_wrap=True,
+            f"waits up to {wait_seconds:g} s for {others} other tasks."
         )
 
     def _network(self, state: str) -> None:
         if state.startswith("refused"):
-            self.console.print(
+            self._say(
                 f"No private network ({state.removeprefix('refused: ')}): "
                 "the ports of this run are open to whoever can reach this machine."
             )
 
+    def _say(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def _headline(self) -> str:
+        config = self.config
+        tasks = f"{config['ps']} ps + {config['workers']} workers" if config["ps"] else f"workers: {config['workers']}"
+        return f"{config['algorithm']} on {config['dataset']}, {config['model']} ({tasks})"
+
+    def _pause(self) -> float:
+        """Seconds between two plain lines: longer in longer runs."""
+        return min(LONGEST_SECONDS, max(LINE_SECONDS, (time.monotonic() - self.entered) / PATIENCE))
+
+    def _rate(self) -> float | None:
+        """Steps per second of all workers, if there have been enough reports to tell."""
+        if self.began is None:
+            return None
+        seconds, steps = time.monotonic() - self.began[0], sum(self.steps.values()) - self.began[1]
+        return steps / seconds if seconds > SETTLE_SECONDS and steps > 0 else None
+
+    def progress(self) -> list[str]:
+        """How far the run is, and how long it takes."""
+        now, done = time.monotonic(), sum(self.steps.values())
+        found = [f"step {done:,} of {self.total:,}", f"{clock(now - self.entered)} elapsed"]
+        if rate := self._rate():
+            found.append(f"{clock((self.total - done) / rate)} left")
+        return found
+
     def figures(self) -> dict[str, str]:
         """The numbers to show, by name."""
         center = self.center
-        found: dict[str, str] = {"version": str(center.get("version", 0))}
-        if self.began and (elapsed := time.monotonic() - self.began) > SETTLE_SECONDS:
-            found["examples/s"] = f"{sum(self.steps.values()) * self.config['batch_size'] / elapsed:,.0f}"
+        found: dict[str, str] = {"version": f"{center.get('version', 0):,}"}
+        if rate := self._rate():
+            found["examples/s"] = f"{rate * self.config['batch_size']:,.0f}"
         if self.losses:
             found["loss"] = f"{sum(self.losses.values()) / len(self.losses):.4f}"
         for name, value in center.items():
@@ -119,20 +166,43 @@ class Display:
             found["staleness"] = f"{center['staleness_mean']:.2f} (max {center['staleness_max']})"
         return found
 
-    def _show(self) -> None:
-        figures = self.figures()
-        if self.live:
-            table = Table(box=None, pad_edge=False)
-            for name in figures:
-                table.add_column(name, justify="right")
-            table.add_row(*figures.values())
-            shown = list(self.tasks.items())
-            states = "  ".join(f"{task} {state}" for task, state in shown[:12])
-            more = f"  ... and {len(shown) - 12} more" if len(shown) > 12 else ""
-            self._live.update(Group(Text(states + more, style="dim"), table), refresh=True)
-        elif self.center and time.monotonic() - self.printed > LINE_SECONDS:
-            self.printed = time.monotonic()
-            self.console.print("  ".join(f"{k} {v}" for k, v in figures.items()), highlight=False)
+    def picture(self) -> RenderableType:
+        """What the display shows now; it fits any width."""
+        with self._changing:
+            tasks = self._states() if self.tasks else "starting TensorFlow ..."
+            done, progress, figures = sum(self.steps.values()), self.progress(), self.figures()
+        bar = ProgressBar(total=self.total, completed=done, width=min(BAR_COLUMNS, self.console.width - 6))
+        line = Table.grid(padding=(0, 1))
+        line.add_row(bar, f"{min(1.0, done / self.total):4.0%}")
+        return Group(
+            Text(self._headline(), style="bold"),
+            Text(tasks, style="dim"),
+            line,
+            _side_by_side([Text(text) for text in progress]),
+            _side_by_side([Text.assemble((f"{name} ", "dim"), value) for name, value in figures.items()]),
+        )
+
+    def _states(self) -> str:
+        """Who is doing what."""
+        names: dict[str, list[str]] = defaultdict(list)
+        for task, state in self.tasks.items():
+            names[state].append(task)
+        return "; ".join(
+            f"{state}: {', '.join(tasks[:NAMES])}" + (f" and {len(tasks) - NAMES} more" if len(tasks) > NAMES else "")
+            for state, tasks in names.items()
+        )
+
+
+def _side_by_side(texts: list[Text]) -> Columns:
+    """In as many lines as the width demands, none of them broken."""
+    return Columns(texts, padding=(0, 2))
+
+
+def clock(seconds: float) -> str:
+    """1:02:03, or 2:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def summary(result: dict[str, Any]) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import uuid
@@ -342,7 +343,7 @@ def run(
 
     error: BaseException | None = None
     try:
-        with display:
+        with display if verbose else contextlib.nullcontext():
             if job.cluster.place is not None and verbose:
                 display.place(job.cluster.place, job.cluster.wait_seconds)
             if model is not None and job.cluster.backend == "threads":

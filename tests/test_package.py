@@ -1,5 +1,6 @@
 """What the installed package is called, what it offers at its top, and how little it imports."""
 
+import signal
 import subprocess
 import sys
 from importlib.metadata import version
@@ -8,6 +9,8 @@ import pytest
 
 import distsgd
 import distsgd.common
+from distsgd.common import cli
+from distsgd.common.errors import Interrupted
 
 HEAVY = ("tensorflow", "keras", "sklearn", "scipy", "matplotlib")
 
@@ -36,3 +39,26 @@ def test_importing_the_package_imports_nothing_heavy(tmp_path):
 def test_python_runs_the_package_as_the_console_script_does(tmp_path):
     done = python("-m", "distsgd", "--version", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"distsgd {version('distsgd')}\n", "")
+
+
+def test_a_signal_in_the_first_moment_is_one_line_and_no_traceback(tmp_path):
+    code = "import importlib, os, distsgd.__main__ as start\n"
+    code += "importlib.import_module = lambda name: os.kill(os.getpid(), {})\n"
+    code += "start.main()"
+    for number in (signal.SIGINT, signal.SIGTERM):  # while the command line is being imported
+        done = python("-c", code.format(int(number)), cwd=tmp_path)
+        said = f"error: interrupted by signal {int(number)}\n"
+        assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", said)
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (Interrupted(signal.SIGTERM), 143)])
+def test_a_signal_before_the_run_is_one_line_too(error, code, monkeypatch, capsys):
+    def interrupted(arguments):
+        raise error
+
+    monkeypatch.setattr(cli, "dispatch", interrupted)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == code
+    assert capsys.readouterr() == ("", f"error: interrupted by signal {code - 128}\n")
