@@ -165,6 +165,7 @@ def dispatch(arguments: list[str]) -> int:
         "evaluate": evaluate,
         "doctor": doctor,
         "test": test,
+        "mutants": mutants,
         **{name: measurement(module) for name, module in MEASUREMENTS.items()},
     }
     if not arguments or arguments[0] in ("-h", "--help", "help"):
@@ -211,6 +212,7 @@ def overview() -> int:
         ("evaluate <run dir>", "measure the checkpoints of a run as they appear, from wherever its folder is seen"),
         ("doctor", "versions, machine, and what a run may do here: for a bug report"),
         ("test", "the test suite (arguments go to pytest)"),
+        ("mutants", "faults made on purpose, one at a time: does a test notice? (takes 20 minutes)"),
         ("benchmark", "every algorithm on the same task: plots and tables (--quick: three minutes)"),
         ("soak", "runs whose tasks are killed and stopped at random: --minutes 5 --seed 1"),
         ("throughput", "steps per second: one process, ParameterServerStrategy and the back ends here"),
@@ -309,10 +311,19 @@ def timing(scheme: type[Scheme]) -> str:
 
 def test(arguments: list[str]) -> int:
     """The test suite of the checkout."""
+    return subprocess.call([sys.executable, "-m", "pytest", *arguments], cwd=_checkout())
+
+
+def mutants(arguments: list[str]) -> int:
+    """Faults made on purpose, which the test suite must find."""
+    return subprocess.call([sys.executable, str(_checkout() / "tests" / "mutants.py"), *arguments])
+
+
+def _checkout() -> Path:
     root = Path(__file__).resolve().parent.parent
     if not (root / "tests").is_dir():
         raise UserError("the tests are part of the source checkout, which this installation is not")
-    return subprocess.call([sys.executable, "-m", "pytest", *arguments], cwd=root)
+    return root
 
 
 def measurement(module: str) -> Callable[[list[str]], int]:

@@ -9,8 +9,9 @@ network on recorded batches, a quadratic, or a gradient drawn from a list.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -62,45 +63,61 @@ def downpour(
     workers: int,
     *,
     eta: float,
-    lengths: Sequence[Sequence[int]],
+    n_push: int,
+    n_fetch: int,
+    legs: Sequence[int],
+    dean: bool = False,
     gamma: float | None = None,
     accumulator: float = 0.1,
     first: Sequence[int] | None = None,
 ) -> list[np.ndarray]:
-    """Worker: x ← x − η g, A ← A + g for so many steps, then push A, or pull x ← θ, or both; A ← 0 after a push.
+    """Each worker runs the loop of Dean et al., as written in their appendix, with s from 0:
+
+        if s mod n_fetch = 0:  x ← θ
+        g = g_k(x);  A ← A + g;  x ← x − η g
+        if s mod n_push = 0:  push A;  A ← 0
+        s ← s + 1
+
+    and at the end of a run (of each of its `legs`, in steps, if it was resumed) what is left is pushed, and θ fetched.
+    That is `dean`; otherwise windows are whole: a push if s + 1 mod n_push = 0.
 
     Server: Adagrad with step γ, S ← S + A², θ ← θ − γ A/√S; without γ plain SGD, θ ← θ − η A ("easy").
-    `events` is who pushed ("push"), pulled ("pull") or both ("exchange") in which order, `lengths[k]` the local steps
-    before each event of worker k, `first[k]` the number of updates that it waited for before its first pull. A worker
-    that was lost starts anew ("join"): x ← θ, A ← 0.
+    `events` is who pushed ("push"), fetched ("pull"), or did one right after the other ("exchange"), in which order.
+    `first[k]` is the number of updates that worker k waited for before its first fetch. A worker that was lost starts
+    anew ("join"): x ← θ, A ← 0.
     """
-    theta, path, squares = start.copy(), [], np.full_like(start, accumulator)
-    x: list[np.ndarray | None] = [None if first else start.copy() for _ in range(workers)]
-    a, t, done = [np.zeros_like(start) for _ in range(workers)], [0] * workers, [0] * workers
-    history = [start.copy()]
+    path, squares, history = [], np.full_like(start, accumulator), [start.copy()]
+    x, a = [None] * workers, [np.zeros_like(start) for _ in range(workers)]
+
+    def push(u: np.ndarray) -> None:
+        nonlocal squares
+        squares = squares + u * u
+        history.append(history[-1] - (eta * u if gamma is None else gamma * u / np.sqrt(squares)))
+
+    def loop(k: int) -> Iterator[str]:
+        x[k], t = history[first[k] if first else 0], 0
+        for steps in legs:
+            for s in range(steps):
+                if s > 0 and s % n_fetch == 0:
+                    x[k] = history[-1]
+                    yield "pull"
+                g = gradient(x[k], k, t)
+                a[k], x[k], t = a[k] + g, x[k] - eta * g, t + 1
+                if (s if dean else s + 1) % n_push == 0 or s == steps - 1:
+                    push(a[k])
+                    a[k] = np.zeros_like(start)
+                    yield "push"
+            x[k] = history[-1]
+            yield "pull"
+
+    loops = [loop(k) for k in range(workers)]
     for k, event in events:
         if event == "join":
-            x[k], a[k] = theta.copy(), np.zeros_like(start)
+            x[k], a[k] = history[-1], np.zeros_like(start)
             continue
-        if x[k] is None:
-            assert first is not None
-            x[k] = history[first[k]].copy()
-        steps = lengths[k][done[k]]
-        done[k] += 1
-        x[k], sum_of_gradients = window(x[k], gradient, k, t[k], steps, eta)
-        t[k] += steps
-        a[k] = a[k] + sum_of_gradients
-        if event != "pull":
-            if gamma is None:
-                theta = theta - eta * a[k]
-            else:
-                squares = squares + a[k] * a[k]
-                theta = theta - gamma * a[k] / np.sqrt(squares)
-            a[k] = np.zeros_like(start)
-            history.append(theta.copy())
-        if event != "push":
-            x[k] = theta.copy()
-        path.append(theta.copy())
+        for contact in ("push", "pull") if event == "exchange" else (event,):
+            assert next(loops[k]) == contact
+        path.append(history[-1])
     return path
 
 
@@ -365,6 +382,27 @@ def bmuf_nesterov(
         b = theta + mu * d
         path.append(b.copy())
     return path
+
+
+# Batches: a function of the seed of the run, the worker and its step.
+
+
+def rows(seed: int, k: int, examples: int, workers: int) -> np.ndarray:
+    """The shard of worker k: the k-th of W equal parts of a permutation of all examples; the rest is unused."""
+    size = examples // workers
+    return np.random.default_rng([seed, 0]).permutation(examples)[k * size : (k + 1) * size]
+
+
+@functools.cache
+def epoch(seed: int, k: int, number: int, shard: int) -> np.ndarray:
+    """The order in which worker k goes through its shard in that epoch."""
+    return np.random.default_rng([seed, 1 + k, number]).permutation(shard)
+
+
+def batch(seed: int, k: int, t: int, shard: int, size: int) -> np.ndarray:
+    """Worker k's t-th batch, as positions in its shard; what does not fill a batch at the end of an epoch is unused."""
+    number, place = divmod(t, shard // size)
+    return epoch(seed, k, number, shard)[place * size : (place + 1) * size]
 
 
 # Problems.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,10 @@ import numpy as np
 
 import reference
 from distsgd.common import Cluster
-from distsgd.common.data import load, shard_rows
+from distsgd.common.data import load
+from distsgd.common.graph import TaskGraph
 from distsgd.common.hooks import Callback
-from distsgd.common.job import plan
+from distsgd.common.job import shard
 from distsgd.common.models import FlatModel, ModelRecipe
 from distsgd.common.record import EVENTS
 from distsgd.common.scheme import Scheme
@@ -45,15 +48,23 @@ class Recorded:
 
     def replay(self) -> np.ndarray:
         """The center at the end by the paper's equations in the recorded order, float64."""
-        return replay(self.scheme, self.start, self.gradient, self.trace, self.workers, self.steps, self.legs)
+        expelled = bool(self.result["recovery"]["expelled"])
+        known = self.start, self.gradient, self.trace, self.workers
+        return replay(self.scheme, *known, self.steps, self.legs, expelled)
 
     def error(self) -> float:
         """Relative distance between the replay and the run."""
         return float(np.linalg.norm(self.replay() - self.center) / np.linalg.norm(self.center))
 
 
-def replay(scheme: Any, start, gradient, trace, workers: int, steps: int, legs: Sequence[int] = ()) -> np.ndarray:
-    """The last center of the NumPy transcription of that scheme."""
+def replay(
+    scheme: Any, start, gradient, trace, workers: int, steps: int, legs: Sequence[int] = (), expelled: bool = False
+) -> np.ndarray:
+    """The last center of the NumPy transcription of that scheme.
+
+    The trace says who came when. Where the rule says the rest (round lengths, what was pulled, how many messages make
+    an update), it is not taken from the run; if workers were `expelled`, only the run knows.
+    """
     joins = trace["event"] == EVENTS.index("join")
     order = np.where(joins, ~trace["worker"], trace["worker"]).tolist()
     local = {"steps": steps, "period": scheme.period}
@@ -64,29 +75,35 @@ def replay(scheme: Any, start, gradient, trace, workers: int, steps: int, legs: 
     def in_rounds(transcription, **options):
         return transcription(start, gradient, workers, **options)
 
-    def downpour(**options):
-        first = [0] * workers
-        for k, version, staleness in reversed(
-            list(zip(*(trace[name] for name in ("worker", "version", "staleness")), strict=True))
-        ):
-            first[k] = int(version - staleness)
-        parts = [scheme.rounds(end - begin, begin) for begin, end in itertools.pairwise((0, *legs, steps))]
-        planned = list(itertools.chain.from_iterable(parts))
-        rounds = [planned[: order.count(k)] for k in range(workers)]
+    def downpour(push_period=None, pull_period=None, dean=False, **options):
+        first = [0] * workers  # updates in what each worker pulled first: its own business only after a warm start
+        warm_start = min(getattr(scheme, "warm_start", 0), order.count(0))
+        for k in range(1, workers):
+            if len(mine := np.flatnonzero(trace["worker"] == k)):
+                first[k] = int(trace["version"][mine[0]] - trace["staleness"][mine[0]])
+                assert joins[mine[0]] or (first[k] >= warm_start if warm_start else first[k] == 0)
         return reference.downpour(
             start,
             gradient,
             [(k, EVENTS[event]) for k, event in zip(trace["worker"].tolist(), trace["event"], strict=True)],
             workers,
             eta=scheme.learning_rate,
-            lengths=[[length for length, _ in mine] for mine in rounds],
+            n_push=push_period or scheme.communication_period,
+            n_fetch=pull_period or scheme.communication_period,
+            legs=np.diff([0, *legs, steps]).tolist(),
+            dean=dean,
             first=first,
             **options,
         )
 
     def sync_sgd(backup_workers=0):
         messages = {name: values[~joins] for name, values in trace.items()}
-        pulled = (messages["version"] - messages["staleness"]).tolist()
+        pulled, sizes = (messages["version"] - messages["staleness"]).tolist(), []
+        if expelled:
+            sizes = np.bincount(messages["version"][messages["accepted"] == 1]).tolist()
+        elif not backup_workers:  # all go on together: whose n-th message it is, that one has pulled version n
+            mine = [np.cumsum(messages["worker"] == k) - 1 for k in range(workers)]
+            pulled = [int(mine[k][i]) for i, k in enumerate(messages["worker"])]
         path, kept = reference.sync_sgd(
             start,
             gradient,
@@ -95,7 +112,7 @@ def replay(scheme: Any, start, gradient, trace, workers: int, steps: int, legs: 
             eta=scheme.learning_rate,
             updates=steps,
             backup=backup_workers,
-            sizes=np.bincount(messages["version"][messages["accepted"] == 1]).tolist(),
+            sizes=sizes,
         )
         assert kept == messages["accepted"].astype(bool).tolist()
         return path
@@ -105,7 +122,13 @@ def replay(scheme: Any, start, gradient, trace, workers: int, steps: int, legs: 
         "multi_gpu": lambda s: reference.serial(start, gradient, steps, eta=s.learning_rate),
         "async_sgd": lambda s: in_order(reference.async_sgd),
         "hierarchical": lambda s: in_order(reference.async_sgd),
-        "downpour": lambda s: downpour(gamma=s.server_learning_rate, accumulator=s.initial_accumulator),
+        "downpour": lambda s: downpour(
+            s.push_period,
+            s.pull_period,
+            s.phase == "dean",
+            gamma=s.server_learning_rate,
+            accumulator=s.initial_accumulator,
+        ),
         "downpour_easy": lambda s: downpour(),
         "agn": lambda s: in_order(reference.agn, gamma=s.server_learning_rate, **local),
         "adag": lambda s: in_order(reference.agn, distance_scale=s.distance_scale, **local),
@@ -191,13 +214,9 @@ def network_gradient(job: Any, sizes: Sequence[int]) -> reference.Gradient:
     """The gradient of worker k's t-th batch of a job on digits."""
     x, y = DIGITS.train
     by_rows = reference.mlp_gradient(x, y, sizes)
-    workers = job.cluster.workers
-    shards = [shard_rows(len(x), k, workers, job.seed) for k in range(workers)]
-    rows = [
-        np.concatenate([np.zeros((0, job.batch_size), np.int32), *(batches for batches, _ in plan(job, k))])
-        for k in range(workers)
-    ]
-    return lambda params, k, t: by_rows(params, shards[k][rows[k][t]])
+    seed, workers, size = job.seed, job.cluster.workers, job.batch_size
+    shards = [reference.rows(seed, k, len(x), workers) for k in range(workers)]
+    return lambda params, k, t: by_rows(params, shards[k][reference.batch(seed, k, t, len(shards[k]), size)])
 
 
 # Problems small enough to be solved by hand, as Keras models: the "prediction" is the parameters themselves.
@@ -223,3 +242,94 @@ def wait_until(condition: Callable[[], Any], seconds: float = 40) -> Any:
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.02)
     return value
+
+
+class Table:
+    """The graph of a run in one session, for tests that run its operations one by one: here nothing is left to luck.
+
+    `Sitter`s take the seats of its workers.
+    """
+
+    def __init__(
+        self, scheme: Scheme, *, workers: int = 2, ps: int = 1, data: Any = None, start: Any = None, **options
+    ):
+        import tensorflow as tf
+
+        data = data or DIGITS
+        recipe = ModelRecipe.named("logistic" if data.features else "softmax", data.shape, data.classes, 0)
+        cluster = Cluster.local(workers, ps=ps, backend="threads")
+        options = {"epochs": 1, "steps": 10, "batch_size": 8, "seed": 0, "run_dir": Path("nowhere"), **options}
+        self.job = make_job(scheme, recipe, data.train, None, cluster, **options)
+        self.graph = TaskGraph(self.job, range(workers))
+        self.session = tf.compat.v1.Session(graph=self.graph.graph)
+        self.ops, self.passports = self.graph.ops, itertools.count(2)
+        center, state = self.graph.initial
+        initial = {"initial_center": center if start is None else start, "initial_state": state}
+        feed = {self.ops[name]: value for name, value in initial.items()}
+        self.session.run(self.ops["initialize"], {**feed, self.ops["restoration"]: [1, 0]})
+
+    def __enter__(self) -> Table:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.session.close()
+
+    def run(self, name: str) -> Any:
+        return self.session.run(self.ops[name])
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a checkpoint would keep, and the length of the record."""
+        names = [name for name in self.ops if name.startswith("saved/")]
+        return {name: np.array(self.run(name)).tolist() for name in [*names, "recorded"]}
+
+    def sit(self, k: int) -> Sitter:
+        return Sitter(self, k)
+
+
+class Sitter:
+    """Somebody who takes the seat of worker k."""
+
+    def __init__(self, table: Table, k: int):
+        self.table, self.k, self.rounds = table, k, 0
+        self.ops = table.ops | table.graph.worker_ops[k]
+        arrays = {self.ops[f"data_{i}"]: array for i, array in enumerate(shard(table.job, k))}
+        table.session.run(self.ops["initialize"], arrays)
+        self.passport = [next(table.passports), 1]
+        self.joined = self.join()
+
+    def join(self) -> dict[str, Any]:
+        return self.run({name: self.ops[f"join_{name}"] for name in ("folded", "waits", "restored", "stopping")})
+
+    def run(self, what: Any, feed: Any = None, seconds: float = 40) -> Any:
+        import tensorflow as tf
+
+        mine = {self.ops["index"]: self.k, self.ops["passport"]: self.passport}
+        options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * seconds))
+        fetch = self.ops[what] if isinstance(what, str) else what
+        return self.table.session.run(fetch, {**mine, **(feed or {})}, options=options)
+
+    def round(self, event: str = "exchange", steps: int = 1, **limit: float) -> Any:
+        """One round on the first rows of its shard; returns the loss."""
+        rows = np.zeros((1, steps, self.table.job.batch_size), np.int32)
+        return self.run(f"{event}_1", {self.ops["rows_1"]: rows}, **limit)[0]
+
+    def starts(self, event: str = "exchange") -> Future:
+        """The same in a thread of its own; returns when its message is on record."""
+        before = self.table.run("recorded")
+        future = in_thread(lambda: self.round(event))
+        wait_until(lambda: future.done() or self.table.run("recorded") > before)
+        return future
+
+
+def in_thread(action: Callable[[], Any]) -> Future:
+    """What the action will return; a test that fails does not wait for it."""
+    future: Future = Future()
+
+    def act() -> None:
+        try:
+            future.set_result(action())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=act, daemon=True).start()
+    return future

@@ -10,8 +10,7 @@ import pytest
 import reference
 from distsgd.algorithms import AsyncSGD, Hogwild, Serial
 from distsgd.common import Cluster, UserError
-from distsgd.common.data import Dataset, load, shard_rows
-from distsgd.common.job import plan
+from distsgd.common.data import Dataset, load
 from distsgd.common.models import ModelRecipe, name_for
 from distsgd.common.sparse import sparsity
 from distsgd.common.training import describe, make_job, run
@@ -30,8 +29,9 @@ class Trained:
 
     def rows(self, k: int) -> np.ndarray:
         """The examples of worker k, [steps, batch size]."""
-        shard = shard_rows(len(self.job.train[1]), k, self.job.cluster.workers, self.job.seed)
-        return shard[np.concatenate([batch for batch, _ in plan(self.job, k)])]
+        job = self.job
+        shard = reference.rows(job.seed, k, len(job.train[1]), job.cluster.workers)
+        return shard[[reference.batch(job.seed, k, t, len(shard), job.batch_size) for t in range(job.steps)]]
 
 
 def trained(scheme, tmp_path, data: Dataset = DATA, *, workers=3, ps=1, backend="threads", steps=60, batch=8, **more):

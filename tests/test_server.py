@@ -1,0 +1,217 @@
+"""The events of the parameter server, one by one: who is admitted, who waits for whom, what happens under the lock."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import reference
+from distsgd.algorithms import ADAG, AsyncSGD, Downpour, SyncSGD
+from distsgd.common.data import load
+from distsgd.common.gates import Barrier
+from distsgd.common.record import RECORD
+from distsgd.common.recovery import Recovery
+from runs import Table
+
+REFUSED = tf.errors.InvalidArgumentError
+SPARSE = load("sparse:examples=64,features=64,active=2")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "events", "data"),
+    [
+        (Downpour(push_period=2, pull_period=3), ("exchange", "push", "pull"), None),
+        (SyncSGD(), ("exchange",), None),
+        (AsyncSGD(), ("exchange",), SPARSE),
+    ],
+    ids=["asynchronous", "barrier", "sparse"],
+)
+def test_a_message_of_whoever_sat_there_before_is_refused_and_leaves_no_trace(scheme, events, data):
+    with Table(scheme, workers=1, data=data) as table:
+        before, now = table.sit(0), table.sit(0)
+        untouched = table.state()
+        for event in events:
+            with pytest.raises(REFUSED, match="refused"):
+                before.round(event)
+        with pytest.raises(REFUSED, match="refused"):
+            before.run("refuse")
+        assert table.state() == untouched
+        assert table.run("standing").tolist() == [now.passport[0], 1]
+        for event in events:
+            now.round(event)
+        assert table.run("folded").tolist() == [len(events)]
+
+
+def test_nobody_is_admitted_while_the_state_is_not_whole_nor_before_joining_again():
+    with Table(AsyncSGD(), workers=1) as table:
+        sitter = table.sit(0)
+        table.run("shut")  # as before a restoration
+        for attempt in (sitter.round, sitter.join, lambda: table.run("whole"), lambda: table.run("at")):
+            with pytest.raises(REFUSED, match="refused"):
+                attempt()
+        table.run("open")
+        with pytest.raises(REFUSED, match="refused"):
+            sitter.round()
+        sitter.join()
+        sitter.round()
+        assert table.run("version") == 1
+        table.session.run(table.ops["dismiss"], {table.ops["index"]: 0})
+        with pytest.raises(REFUSED, match="refused"):
+            sitter.round()
+
+
+def test_a_message_that_is_not_finite_never_reaches_the_center_and_is_counted_when_it_is_given_up():
+    with Table(AsyncSGD(), workers=1, start=np.full(650, np.nan, np.float32)) as table:
+        sitter = table.sit(0)
+        with pytest.raises(REFUSED, match="refused"):
+            sitter.round()
+        assert (table.run("version"), table.run("recorded"), table.run("folded").tolist()) == (0, 0, [0])
+        sitter.run("refuse")
+        assert (table.run("version"), table.run("recorded"), table.run("folded").tolist()) == (0, 1, [1])
+        assert table.run("refused").tolist() == [1]
+
+
+def test_a_token_for_whoever_sat_there_before_is_void():
+    with Table(SyncSGD()) as table:
+        table.sit(0)
+        other = table.sit(1)
+        table.run("wake")  # a token for everybody, and nobody is waiting
+        other.run("await_token")
+        now = table.sit(0)
+        with pytest.raises(tf.errors.DeadlineExceededError):
+            now.run("await_token", seconds=0.5)
+        waiting = now.starts()
+        other.round()
+        waiting.result(40)
+        assert (table.run("version"), table.run("folded").tolist()) == (1, [1, 1])
+
+
+def test_a_seat_whose_message_waits_at_the_barrier_says_so_until_the_set_is_complete():
+    with Table(SyncSGD()) as table:
+        first, other = table.sit(0), table.sit(1)
+        waiting = first.starts()
+        now = table.sit(0)
+        assert (now.joined["folded"], now.joined["waits"]) == (1, True)
+        other.round()
+        waiting.result(40)  # the token was for the message, whoever sits there
+        joined = now.join()
+        assert (joined["folded"], joined["waits"]) == (1, False)
+
+
+def test_a_set_is_completed_without_those_who_have_left_or_were_expelled():
+    with Table(SyncSGD(), workers=4, recovery=Recovery(min_workers=2)) as table:
+        start = table.run("center")
+        sitters = [table.sit(k) for k in range(4)]
+        assert sitters[0].run("expel").tolist() == [False] * 4  # it has not waited
+        first = sitters[0].starts()
+        assert sitters[0].run("expel").tolist() == [False] * 4  # too few would be left
+        second = sitters[1].starts()
+        sitters[2].run("retire")
+        assert table.run("version") == 0
+        assert sitters[0].run("expel").tolist() == [False, False, False, True]
+        for released in (first, second):
+            released.result(40)
+        assert (table.run("version"), table.run("active").tolist()) == (1, [True, True, False, False])
+        moved = table.run("center") - start
+        for expelled in sitters[2:]:
+            with pytest.raises(REFUSED, match="refused"):
+                expelled.round()
+        gradients = [by_hand(table, k) for k in (0, 1)]  # the mean of two, although there are four workers
+        np.testing.assert_allclose(moved, -0.2 * np.mean(gradients, axis=0), atol=1e-6)
+        back = table.sit(3)
+        again = [sitters[k].starts() for k in (0, 1)]
+        assert table.run("version") == 1  # they wait for it
+        back.round()
+        for released in again:
+            released.result(40)
+        assert table.run("version") == 2
+
+
+def by_hand(table, k):
+    """The gradient of worker k on its first row, eight times, at the start."""
+    x, y = table.job.train
+    row = reference.rows(table.job.seed, k, len(x), table.job.cluster.workers)[:1]
+    return reference.mlp_gradient(x, y, [64, 10])(table.graph.initial[0].astype(float), row)
+
+
+def test_with_backup_workers_a_late_message_is_dropped_and_the_last_update_is_the_end_for_everybody():
+    with Table(SyncSGD(backup_workers=1), workers=3, steps=2) as table:
+        fast, second, late = (table.sit(k) for k in range(3))
+        for version in (1, 2):
+            waiting = fast.starts()
+            second.round()
+            waiting.result(40)
+            assert table.run("version") == version
+            if version == 1:
+                late.round()  # nobody waits for it, and it waits for nobody
+        for sitter in (late, fast, second):
+            with pytest.raises(REFUSED, match="refused"):
+                sitter.round()
+            assert sitter.join()["stopping"]
+        assert table.run("drain_events")[:, RECORD.index("accepted")].tolist()[:5] == [1, 1, 0, 1, 1]
+        assert (table.run("version"), table.run("folded").tolist()) == (2, [2, 2, 1])
+
+
+# Atomicity, read off the graph.
+
+
+def graphs(scheme, data=None):
+    """The graph of each event that a scheme has, by name, with the variables of the ps and its mutex in it."""
+    gate = scheme.gate
+    table = Table(scheme, ps=2, data=data)
+    ps = table.graph.ps
+    with table, table.graph.graph.as_default():
+        shared = [v.handle for v in tf.compat.v1.global_variables() if not v.name.startswith("worker")]
+        seat, message = ps.seat(1, table.graph.index), tf.zeros([sum(ps.sizes)])
+        builds = {"join": lambda: ps.join(seat, True), "pull": lambda: ps.pull(seat), "values": ps.values}
+        builds |= {"exchange": lambda: gate.exchange(ps, seat, message), "refuse": lambda: ps.refuse(seat)}
+        builds |= {"snapshot": ps.snapshot, "drain": ps.drain, "confirm": lambda: ps.confirm(1, 1), "stop": ps.stop}
+        builds |= {"whole": ps.whole, "standing": ps.standing}
+        if isinstance(gate, Barrier):
+            builds |= {"expel": lambda: gate.expel(ps, seat), "leave": lambda: gate.leave(ps, seat)}
+        else:
+            builds |= {"push": lambda: gate.push(ps, seat, message)}
+        if table.job.sparse:
+            builds["gather"] = lambda: gate.gather(ps, seat, tf.constant([1, 40]))
+        for name, build in builds.items():
+            made = tf.function(build, autograph=False).get_concrete_function().graph
+            inside = {id(outer): inner for outer, inner in made.captures}
+            yield name, made, {inside[id(h)].name for h in shared if id(h) in inside}
+
+
+def before(operation):
+    """What has to happen before an operation, it included, in its graph."""
+    found, left = set(), [operation]
+    while left:
+        if (one := left.pop()) not in found:
+            found.add(one)
+            left += [*one.control_inputs, *(tensor.op for tensor in one.inputs)]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("scheme", "data"),
+    [(ADAG(), None), (AsyncSGD(), SPARSE), (SyncSGD(backup_workers=1), None)],
+    ids=["asynchronous", "sparse", "backup workers"],
+)
+def test_every_event_reads_and_writes_the_global_variables_under_the_lock_and_nowhere_else(scheme, data):
+    """Torn reads are rare, and what they do is small: here none is possible. (Hogwild is for those who want them.)"""
+    for name, graph, shared in graphs(scheme, data):
+        touching = [op for op in graph.get_operations() if any(tensor.name in shared for tensor in op.inputs)]
+        unlocks = [op for op in graph.get_operations() if op.type == "ConsumeMutexLock"]
+        held = [(unlock.inputs[0].op, before(unlock)) for unlock in unlocks]
+        assert touching
+        for op in touching:
+            assert any(lock in before(op) and op in needed for lock, needed in held), f"{name}: {op.name} is outside"
+
+
+def test_nobody_is_released_from_the_barrier_before_all_slices_and_the_version_are_written():
+    (graph,) = (graph for name, graph, _ in graphs(SyncSGD()) if name == "exchange")
+    branches = [op for op in graph.get_operations() if op.type in ("If", "StatelessIf")]
+    inside = {op: graph._get_function(op.get_attr("then_branch").name).graph.get_operations() for op in branches}
+    (release,) = (op for op in branches if any(one.type.startswith("QueueEnqueue") for one in inside[op]))
+    assert len(branches) == 3
+    assert set(branches) <= before(release)  # the updates of two slices
+    enqueued = [op for op in inside[release] if op.type.startswith("QueueEnqueue")]
+    assert len(enqueued) == 2
+    for op in enqueued:
+        assert {"AssignAddVariableOp", "AssignVariableOp"} <= {one.type for one in before(op)}  # version, arrived
