@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -132,6 +132,31 @@ def leaves(arrays: Any) -> list[Any]:
 def is_arrays(data: Any) -> bool:
     """True for nested NumPy arrays."""
     return all(isinstance(leaf, np.ndarray) for leaf in leaves(data))
+
+
+def split_off(data: tuple[Any, ...], fraction: float) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The first examples, and the last `fraction` of them, as Keras splits them."""
+    import keras
+
+    examples = num_examples(data)
+    at = int(examples * (1 - fraction))
+    if not 0 < at < examples:
+        raise UserError(f"validation_split must leave examples on both sides. Received: {fraction} of {examples}")
+    first, last = (keras.tree.map_structure(lambda a, part=part: a[part], data) for part in np.s_[:at, at:])
+    return first, last
+
+
+def weighted(data: tuple[Any, ...], class_weight: Mapping[int, float]) -> tuple[Any, ...]:
+    """The data with the weight of its class for each example: y holds class numbers, or one-hot rows."""
+    if len(data) == 3:
+        raise UserError("class_weight and sample_weight cannot be used at the same time: multiply them yourself")
+    x, y = data
+    if not isinstance(y, np.ndarray):
+        raise UserError(f"class_weight needs a model with one output. Received: y is a {type(y).__name__}")
+    labels = y.reshape(len(y), -1)
+    labels = labels.argmax(1) if labels.shape[1] > 1 else np.round(labels[:, 0]).astype(int)
+    kinds, where = np.unique(labels, return_inverse=True)
+    return x, y, np.array([class_weight.get(int(kind), 1.0) for kind in kinds], np.float32)[where]
 
 
 def num_examples(arrays: Any) -> int:

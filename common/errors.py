@@ -6,6 +6,7 @@ The codes are stable: scripts and schedulers may rely on them (the README lists 
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,8 +66,10 @@ KINDS = {
 
 
 def at_least(minimum: int, **values: int) -> None:
-    """Raise `UserError` for the first named value below `minimum`."""
+    """Raise `UserError` for the first named value that is not a whole number from `minimum`."""
     for name, value in values.items():
+        if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+            raise UserError(f"{name} must be a whole number. Received: {name}={value!r}")
         if value < minimum:
             raise UserError(f"{name} must be at least {minimum}. Received: {name}={value}")
 
@@ -81,22 +84,26 @@ def at_most(maximum: int, **values: int) -> None:
 def positive(**values: Any) -> None:
     """Raise `UserError` for the first named value that is not a finite number above zero (or a schedule)."""
     for name, value in values.items():
-        if not callable(value) and not (value > 0 and math.isfinite(value)):
-            raise UserError(f"{name} must be a positive number. Received: {name}={value}")
+        if not callable(value) and not (_is_finite(value) and value > 0):
+            raise UserError(f"{name} must be a positive number. Received: {name}={value!r}")
 
 
 def fraction(**values: float) -> None:
     """Raise `UserError` for the first named value outside [0, 1]."""
     for name, value in values.items():
-        if not 0 <= value <= 1:
-            raise UserError(f"{name} must lie between 0 and 1. Received: {name}={value}")
+        if not (_is_finite(value) and 0 <= value <= 1):
+            raise UserError(f"{name} must lie between 0 and 1. Received: {name}={value!r}")
 
 
 def not_negative(**values: float) -> None:
     """Raise `UserError` for the first named value that is not a finite number from zero."""
     for name, value in values.items():
-        if not (value >= 0 and math.isfinite(value)):
-            raise UserError(f"{name} must not be negative. Received: {name}={value}")
+        if not (_is_finite(value) and value >= 0):
+            raise UserError(f"{name} must not be negative. Received: {name}={value!r}")
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and math.isfinite(value)
 
 
 def one_of(known: Sequence[str], **values: str) -> None:

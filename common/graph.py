@@ -24,8 +24,9 @@ class TaskGraph:
         from .parameter_server import ParameterServer
 
         self.job = job
-        self.model = model or FlatModel(job.recipe.build())
+        self.model = model or job.recipe.flat()
         self.initial = self.model.pack(), self.model.pack_state()
+        self.frozen = self.model.frozen_values() if workers else []
         self.graph = tf.Graph()
         with self.graph.as_default():
             self.ps = ParameterServer(
@@ -143,6 +144,7 @@ class TaskGraph:
             )
             ops["await_token"] = seat.tokens.dequeue()
         ops |= {f"data_{i}": fed for i, fed in enumerate(source.fed)}
+        ops |= {f"frozen_{i}": fed for i, fed in enumerate(worker.fed)}
         for count in sorted({1, job.rounds_per_call}):
             rows = tf.compat.v1.placeholder(tf.int32, [count, None, job.batch_size])
             ops[f"rows_{count}"] = rows
@@ -155,7 +157,7 @@ class TaskGraph:
     def export(self, path: Path) -> None:
         """Write the graph of worker 0 for `TaskGraph.load`."""
         names = [{key: op.name for key, op in ops.items()} for ops in (self.ops, self.worker_ops[CHIEF])]
-        content = (self.graph.as_graph_def().SerializeToString(), names, self.initial)
+        content = (self.graph.as_graph_def().SerializeToString(), names, self.initial, self.frozen)
         path.with_suffix(".part").write_bytes(pickle.dumps(content))
         path.with_suffix(".part").rename(path)
 
@@ -164,7 +166,7 @@ class TaskGraph:
         """The graph of a worker, from what `export` has written for worker 0."""
         import tensorflow as tf
 
-        serialized, names, initial = pickle.loads(path.read_bytes())
+        serialized, names, initial, frozen = pickle.loads(path.read_bytes())
         definition = tf.compat.v1.GraphDef.FromString(serialized)
         chief, own = (worker_device(job.cluster, k) for k in (CHIEF, worker))
         for function in [definition, *definition.library.function]:
@@ -173,7 +175,7 @@ class TaskGraph:
                 if node.name == "own_tokens":
                     node.attr["shared_name"].s = f"token_{worker}".encode()
         self = cls.__new__(cls)
-        self.job, self.initial, self.graph = job, initial, tf.Graph()
+        self.job, self.initial, self.frozen, self.graph = job, initial, frozen, tf.Graph()
         with self.graph.as_default():
             tf.import_graph_def(definition, name="")
             self.ops, mine = ({key: self.graph.as_graph_element(name) for key, name in part.items()} for part in names)

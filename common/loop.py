@@ -67,8 +67,10 @@ class WorkerLoop:
 
     def prepare(self) -> None:
         """Local variables; then the chief sees to the global ones, and everybody takes a seat."""
-        arrays = {self.ops[f"data_{i}"]: array for i, array in enumerate(shard(self.job, self.index))}
-        self._run(self.graph.worker_ops[self.index]["initialize"], arrays)
+        fed = {f"data_{i}": array for i, array in enumerate(shard(self.job, self.index))}
+        fed |= {f"frozen_{i}": array for i, array in enumerate(self.graph.frozen)}
+        mine = self.graph.worker_ops[self.index]
+        self._run(mine["initialize"], {mine[name]: array for name, array in fed.items()})
         self._persist(self._take_part)
         if self.keeper is not None:
             self.keeper.start()

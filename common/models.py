@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,52 +16,73 @@ import numpy as np
 from .errors import UserError
 from .spec import parse
 
+# What an optimizer may have been told to do that nobody does here, and what does it instead.
+INSTEAD = {
+    "clipnorm": "use clip_norm=... of train",
+    "global_clipnorm": "use clip_norm=... of train",
+    "clipvalue": "use clip_norm=... of train",
+    "weight_decay": "use l2=... of train",
+    "use_ema": "use ema_decay=... of train",
+    "loss_scale_factor": "use a float32 or mixed_bfloat16 model, which needs no loss scaling",
+    "gradient_accumulation_steps": "use a larger batch_size",
+}
+
 
 class FlatModel:
     """A compiled Keras model whose trainable variables are one float32 vector [P], in the order Keras lists them.
 
-    Non-trainable float variables (batch normalisation's averages) are a second vector [S], `state`;
-    other ones (random seeds of dropout) stay with the worker.
+    Its other variables are of three kinds. `statistics` are what a training step changes (batch normalisation's
+    averages): a second float32 vector [S], which travels with the messages. `seeds` of dropout and the like differ
+    between workers. Everything else is `frozen`: the same everywhere, of any dtype, and not sent again.
+
+    Args:
+        model: built, and compiled with a loss.
+        statistics: which of `model.non_trainable_variables` a training step changes, by position (see `trial`).
+        batch: shapes and dtypes of a batch, for a model whose loss has variables of its own (one for each output).
+
+    Raises:
+        UserError: the model cannot be trained here, and why.
     """
 
-    def __init__(self, model: Any):
+    def __init__(self, model: Any, statistics: Sequence[int] = (), batch: Any = None):
+        _check(model)
+        if batch is not None:  # these variables cannot be made inside a graph
+            model._symbolic_build(data_batch=batch)
         self.model = model
-        if not model.built:
-            raise UserError("the model has no variables yet: give it an Input layer, or call it on one batch")
-        if getattr(model, "_compile_loss", None) is None:
-            raise UserError("the model has no loss: call model.compile(loss=...) first")
         self.trainable = model.trainable_variables
-        wrong = [f"{v.path} ({v.dtype})" for v in self.trainable if v.dtype != "float32"]
-        if wrong:
-            raise UserError(f"trainable variables must be float32. Received: {', '.join(wrong)}")
-        if not self.trainable:
-            raise UserError("the model has no trainable variables")
         others = model.non_trainable_variables
-        self.averaged = [v for v in others if str(v.dtype) == "float32"]
-        self.private = [v for v in others if str(v.dtype) != "float32"]
+        self.statistics = [others[i] for i in statistics]
+        owned = {id(generator.state) for layer in model._flatten_layers() for generator in layer._seed_generators}
+        self.seeds = [v for v in others if id(v) in owned]
+        moving = owned | {id(v) for v in self.statistics}
+        self.frozen = [v for v in others if id(v) not in moving]
         # As arrays from the start: inside a graph Keras' variables cannot be read.
-        self.initial_state = self.pack_state()
-        self.initial_private = [np.asarray(v.value) for v in self.private]
+        self.initial_seeds = [np.asarray(v.value) for v in self.seeds]
+        self.metrics = [(v, np.asarray(v.value)) for v in model.metrics_variables]
         self.shapes = [tuple(v.shape) for v in self.trainable]
         self.size = sum(int(np.prod(shape)) for shape in self.shapes)
-        self.state_size = sum(int(np.prod(v.shape)) for v in self.averaged)
+        self.state_size = sum(int(np.prod(v.shape)) for v in self.statistics)
 
     @staticmethod
     def _pack(variables: Sequence[Any]) -> np.ndarray:
-        parts = [np.asarray(v.value).ravel() for v in variables]
-        return np.concatenate(parts).astype(np.float32) if parts else np.zeros(0, np.float32)
+        parts = [np.asarray(v.value).ravel().astype(np.float32) for v in variables]
+        return np.concatenate([np.zeros(0, np.float32), *parts])
 
     def pack(self) -> np.ndarray:
         """The model's trainable weights, [P]."""
         return self._pack(self.trainable)
 
     def pack_state(self) -> np.ndarray:
-        """The model's averaged state, [S]."""
-        return self._pack(self.averaged)
+        """The model's running statistics, [S]."""
+        return self._pack(self.statistics)
+
+    def frozen_values(self) -> list[np.ndarray]:
+        """What no step changes, each array in its own dtype."""
+        return [np.asarray(v.value) for v in self.frozen]
 
     def load(self, params: np.ndarray, state: np.ndarray) -> None:
         """Put a flat vector and a state into the Keras model."""
-        for vector, variables in ((params, self.trainable), (state, self.averaged)):
+        for vector, variables in ((params, self.trainable), (state, self.statistics)):
             start = 0
             for variable in variables:
                 size = int(np.prod(variable.shape))
@@ -66,44 +90,108 @@ class FlatModel:
                 start += size
 
     def measure(self, test: Any, batch_size: int | None) -> dict[str, float]:
-        """Keras' metrics of what is loaded, on (x, y) or on a data set of batches (without a `batch_size`)."""
-        logs = self.model.evaluate(*test, batch_size=batch_size, verbose=0, return_dict=True)
+        """Keras' metrics of what is loaded, on (x, y), (x, y, sample_weight), or a data set of batches."""
+        arguments = dict(zip(("x", "y", "sample_weight"), test, strict=False))
+        logs = self.model.evaluate(**arguments, batch_size=batch_size, verbose=0, return_dict=True)
         return {f"test_{name}": float(value) for name, value in logs.items()}
 
-    def gradient(self, params: Any, state: Any, private: Sequence[Any], batch: Sequence[Any]) -> tuple[Any, ...]:
+    def gradient(
+        self, params: Any, state: Any, seeds: Sequence[Any], frozen: Sequence[Any], batch: Sequence[Any]
+    ) -> tuple[Any, ...]:
         """Loss and gradient on one batch, in the current graph.
 
         Args:
             params: flat vector [P].
-            state: averaged state [S].
-            private: values of the private variables.
+            state: running statistics [S].
+            seeds: values of the random seeds.
+            frozen: values of the frozen variables.
             batch: (x, y) or (x, y, sample_weight).
 
         Returns:
-            loss (scalar), gradient [P], new state [S], new private values.
+            loss (scalar), gradient [P], new state [S], new seeds.
         """
         import keras
         import tensorflow as tf
 
-        x, y, *weight = batch
         parts = unpack(params, self.shapes)
-        state_parts = unpack(state, [tuple(v.shape) for v in self.averaged])
+        statistics = unpack(state, [tuple(v.shape) for v in self.statistics])
         with tf.GradientTape() as tape:
             tape.watch(parts)
             mapping = [
                 *zip(self.trainable, parts, strict=True),
-                *zip(self.averaged, state_parts, strict=True),
-                *zip(self.private, private, strict=True),
+                *((v, tf.cast(part, v.dtype)) for v, part in zip(self.statistics, statistics, strict=True)),
+                *zip(self.seeds, seeds, strict=True),
+                *zip(self.frozen, frozen, strict=True),
+                *self.metrics,  # a loss may count in them; nobody reads that
             ]
             with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
-                y_pred = self.model(x, training=True)
-                loss = self.model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=weight[0] if weight else None)
+                loss = tf.cast(loss_of(self.model, batch, training=True), tf.float32)
         gradients = tape.gradient(loss, parts, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         gradient = tf.concat([tf.reshape(g, [-1]) for g in gradients], 0)
-        after = [tf.reshape(scope.get_current_value(v), [-1]) for v in self.averaged]
+        after = [tf.reshape(tf.cast(scope.get_current_value(v), tf.float32), [-1]) for v in self.statistics]
         new_state = tf.concat(after, 0) if after else state
-        new_private = [tf.convert_to_tensor(scope.get_current_value(v)) for v in self.private]
-        return loss, gradient, new_state, new_private
+        new_seeds = [tf.convert_to_tensor(scope.get_current_value(v)) for v in self.seeds]
+        return loss, gradient, new_state, new_seeds
+
+
+def loss_of(model: Any, batch: Sequence[Any], training: bool) -> Any:
+    """The loss of a Keras model on (x, y) or (x, y, sample_weight), as `fit` and `evaluate` take it."""
+    x, y, *weight = batch
+    y_pred = model(x, training=training)
+    return model._compute_loss(x, y, y_pred, weight[0] if weight else None, training=training)
+
+
+def _check(model: Any) -> None:
+    """Raise `UserError` for a model that would not be trained as its user expects."""
+    import keras
+
+    if not isinstance(model, keras.Model):
+        raise UserError(f"the model must be a Keras model. Received: {_kind(model)}")
+    if not model.built:
+        raise UserError("the model has no variables yet: give it an Input layer, or call it on one batch")
+    kind = type(model)
+    if kind.train_step is not keras.Model.train_step:
+        raise UserError(
+            f"class {kind.__name__} has its own train_step, which is not used here: the algorithm takes the step. Put "
+            "the loss into compute_loss(self, x, y, y_pred, sample_weight, training) instead"
+        )
+    if getattr(model, "_compile_loss", None) is None and kind.compute_loss is keras.Model.compute_loss:
+        raise UserError("the model has no loss: call model.compile(loss=...) first")
+    if not model.trainable_variables:
+        raise UserError("the model has no trainable variables")
+    wrong = [f"{v.path} ({v.dtype})" for v in model.trainable_variables if v.dtype != "float32"]
+    if wrong:
+        raise UserError(f"trainable variables must be float32. Received: {', '.join(wrong)}")
+    for v in model.trainable_variables:
+        if v.constraint is not None:
+            raise UserError(
+                f"the constraint {_kind(v.constraint)} of {v.path} cannot be kept: workers push updates, and their sum "
+                "on the server would leave it. Leave it out, and use a regularizer, or l2=... of train"
+            )
+        if v.overwrite_with_gradient:
+            raise UserError(f"{v.path} (float8) is set by Keras' own optimizers alone, which are not used: use float32")
+    for layer in model._flatten_layers():
+        if layer.compute_dtype == "float16" and layer._trainable_variables:
+            raise UserError(
+                f"layer {layer.name} trains in float16, which needs loss scaling, and that is part of Keras' "
+                "optimizers, which are not used: use mixed_bfloat16 or float32"
+            )
+    _check_optimizer(getattr(model.optimizer, "inner_optimizer", model.optimizer))
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    """Refuse what the user has told the optimizer to do and would not be done."""
+    if optimizer is None:
+        return
+    defaults = inspect.signature(type(optimizer).__init__).parameters
+    for name, instead in INSTEAD.items():
+        value = getattr(optimizer, name, None)
+        if value and (name not in defaults or value != defaults[name].default):
+            raise UserError(f"the model's optimizer is not used, and its {name}={value} would be lost: {instead}")
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__
 
 
 def unpack(vector: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
@@ -128,28 +216,50 @@ class ModelRecipe:
 
     build: Callable[[], Any]
     sparse: bool = False  # logistic regression on (indices, values)
+    statistics: Sequence[int] = ()  # see `FlatModel`; none before `trial.try_out`
+    batch: Any = None
+
+    def flat(self, model: Any = None) -> FlatModel:
+        """The model as a function of vectors: a new one, or one that is there already."""
+        return FlatModel(self.build() if model is None else model, self.statistics, self.batch)
 
     @classmethod
     def of(cls, model: Any) -> ModelRecipe:
-        """The recipe of a compiled Keras model, weights included."""
+        """The recipe of a compiled Keras model, weights included.
+
+        Raises:
+            UserError: the model cannot be trained here, or cannot be rebuilt from its configuration.
+        """
         import keras
 
-        FlatModel(model)  # says what is wrong with it, if anything is
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # lambdas are unsafe in a file; this goes from memory to memory
-            config = keras.saving.serialize_keras_object(model)
+        _check(model)
         objects = _custom_objects(model)
-        weights = [np.asarray(v.value) for v in model.variables]
+        weights = [(np.asarray(v.value), v.trainable) for v in model.variables]
+        frozen = [layer.trainable for layer in model._flatten_layers()]  # a subclass does not have it in its config
 
         def build() -> Any:
             import keras
 
             with keras.saving.custom_object_scope(objects):
-                copy = keras.saving.deserialize_keras_object(config, safe_mode=False)
-            for variable, value in zip(copy.variables, weights, strict=True):
+                # A copy of the configuration: Keras empties what it reads.
+                copy = keras.saving.deserialize_keras_object(deepcopy(config), safe_mode=False)
+            for layer, trainable in zip(copy._flatten_layers(), frozen, strict=True):
+                layer.trainable = trainable
+            for variable, (value, trainable) in zip(copy.variables, weights, strict=True):
                 variable.assign(value)
+                if variable.trainable != trainable:
+                    variable.trainable = trainable
             return copy
 
+        try:
+            with warnings.catch_warnings(), _named(objects):
+                warnings.simplefilter("ignore")  # lambdas are unsafe in a file; this goes from memory to memory
+                config = keras.saving.serialize_keras_object(model)
+            copy = build()
+            if getattr(model, "compiled", False) and not copy.compiled:
+                raise ValueError("the copy is not compiled")
+        except Exception as error:
+            raise UserError(_why_not_rebuilt(model, error)) from None
         return cls(build)
 
     @classmethod
@@ -178,14 +288,18 @@ class ModelRecipe:
 
 def _custom_objects(model: Any) -> dict[str, Any]:
     """Classes and functions of the model that Keras cannot import by name in another process."""
+    import keras
+
     found: dict[str, Any] = {}
 
     def visit(value: Any) -> None:
         owner = value if isinstance(value, type) or hasattr(value, "__name__") else type(value)
+        if getattr(owner, "__name__", "") == LAMBDA:
+            if owner not in found.values():
+                found[f"lambda_{len(found)}"] = owner
+            return
         module = getattr(owner, "__module__", None) or ""
         if module.split(".")[0] not in ("keras", "builtins", "tensorflow", "numpy"):
-            import keras
-
             for name in (owner.__name__, keras.saving.get_registered_name(owner)):
                 found[name] = owner
 
@@ -196,11 +310,42 @@ def _custom_objects(model: Any) -> dict[str, Any]:
             if (inspect.isfunction(value) and not hasattr(value, "__wrapped__")) or hasattr(value, "get_config"):
                 visit(value)
     config = getattr(model, "_compile_config", None)
-    for value in getattr(config, "config", {}).values():
-        for item in value if isinstance(value, list | tuple) else [value]:
-            if callable(item):
-                visit(item)
+    for value in keras.tree.flatten(dict(getattr(config, "config", {}))):
+        if callable(value):
+            visit(value)
     return found
+
+
+LAMBDA = "<lambda>"
+
+
+@contextmanager
+def _named(objects: dict[str, Any]) -> Iterator[None]:
+    """Inside, lambdas have the names under which they are carried: Keras writes down a lambda without its globals."""
+    lambdas = {name: value for name, value in objects.items() if getattr(value, "__name__", "") == LAMBDA}
+    try:
+        for name, value in lambdas.items():
+            value.__name__ = name
+        yield
+    finally:
+        for value in lambdas.values():
+            value.__name__ = LAMBDA
+
+
+def _why_not_rebuilt(model: Any, error: Exception) -> str:
+    """What the user has to do so that Keras can rebuild the model from its configuration."""
+    own = {type(layer) for layer in model._flatten_layers() if not type(layer).__module__.startswith("keras.")}
+    silent = sorted(kind.__name__ for kind in own if kind.get_config.__module__.startswith("keras."))
+    advice = f"give class {' and '.join(silent)} a get_config" if silent else "is its configuration complete?"
+    return f"the model cannot be rebuilt in another process: {advice} ({plain(error)})"
+
+
+def plain(error: BaseException) -> str:
+    """What an error of Keras or TensorFlow says, in one line without colours."""
+    text = re.sub(r"\x1b\[[0-9;]*m|\{\{.*?\}\}", "", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    telling = lines[1] if len(lines) > 1 and lines[0].startswith("Exception encountered") else lines[0]
+    return f"{type(error).__name__}: {telling[:300]}"
 
 
 def softmax(shape: tuple[int, ...], classes: int) -> Any:

@@ -126,6 +126,7 @@ class SparseWorker:
         self.index, self.num_workers = seat.index, ps.num_workers
         self.initialize = source.initialize
         self.gradient: Any = None
+        self.fed: list[Any] = []
 
     def start(self, recorded: Any) -> dict[str, Any]:
         """Take a seat; nothing to pull."""

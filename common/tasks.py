@@ -153,7 +153,7 @@ def run_evaluator(job: Job, addresses: Addresses, index: int, report: Report) ->
     import tensorflow as tf
 
     with meeting(job, ("evaluator", index), report) as report:
-        model = FlatModel(job.recipe.build())
+        model = job.recipe.flat()
         if job.shared_graph is not None:  # the evaluator has the Keras model anyway; the workers can do without
             TaskGraph(job, [CHIEF], model).export(job.shared_graph)
         graph = TaskGraph(job, model=model)

@@ -6,24 +6,25 @@ import contextlib
 import inspect
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import checkpoint
 from .cluster import Cluster
-from .data import is_arrays, num_examples
+from .data import is_arrays, leaves, num_examples, split_off, weighted
 from .display import Display
 from .errors import Interrupted, UserError, at_least, at_most, fraction, not_negative, positive
 from .gates import Alone
 from .hooks import Callback, CallbackList
 from .launcher import launch
 from .meeting import class_digest, data_digest, identity, model_digest
-from .models import FlatModel, ModelRecipe
+from .models import FlatModel, ModelRecipe, plain
 from .record import RunRecord, new_run_dir
 from .recovery import Recovery
 from .scheme import Scheme
+from .trial import telling, try_out
 
 if TYPE_CHECKING:
     from .job import Job
@@ -59,6 +60,8 @@ def train(
     steps: int | None = None,
     batch_size: int = 32,
     validation_data: Any = None,
+    validation_split: float = 0.0,
+    class_weight: Mapping[int, float] | None = None,
     seed: int = 0,
     run_dir: str | Path | None = None,
     verbose: bool = True,
@@ -82,18 +85,21 @@ def train(
 
     Args:
         model: a built Keras 3 model, compiled with a loss. Its optimizer is not used. It receives the weights of the
-            center at the end.
+            center at the end. Refused are models with a `train_step` of their own, with constraints on trainable
+            variables, with trainable variables other than float32, or that train in float16.
         data: (x, y) or (x, y, sample_weight) of NumPy arrays, possibly nested as the model takes them; each worker
             trains on its own shard. Or a function that returns a `tf.data.Dataset` of batches of `batch_size`: with one
             parameter it is given a `tf.distribute.InputContext` and does the sharding, without parameters
-            every worker takes its share of the batches.
+            every worker takes its share of the batches. One batch is tried before anything is started.
         scheme: the algorithm, for instance `Downpour(communication_period=5)`.
         cluster: where to run; the default is `Cluster.local()`, 1 ps and 2 workers in processes.
         epochs: passes over the data.
         steps: local steps of each worker, instead of `epochs`.
         batch_size: examples of one local step.
-        validation_data: (x, y) arrays, or a function that returns a `tf.data.Dataset`, on which the center is evaluated
-            with the model's own metrics.
+        validation_data: (x, y) or (x, y, sample_weight) of arrays, or a function that returns a `tf.data.Dataset`, on
+            which the center is evaluated with the model's own metrics.
+        validation_split: without `validation_data`, this fraction of the arrays is that, taken from their end.
+        class_weight: a weight for the examples of each class, by its number; 1 for those that are not named.
         seed: of shards and batches.
         run_dir: folder of the record; a fresh one in `runs/` if not given.
         verbose: show progress.
@@ -113,9 +119,11 @@ def train(
         KeyboardInterrupt: Ctrl-C, after all processes have ended.
         DistsgdError: the run failed; `result.json` in the run directory says how.
     """
+    _check_kinds(scheme, cluster, recovery, callbacks)
     cluster = cluster or Cluster.local(workers=1 if isinstance(scheme.gate, Alone) else 2)
     if run_dir == "":
         raise UserError("run_dir must not be empty; leave it out for a fresh folder in runs/")
+    data, validation_data = _prepared(data, validation_data, validation_split, class_weight)
     job = make_job(
         scheme,
         ModelRecipe.of(model),
@@ -136,11 +144,77 @@ def train(
         stop_at_accuracy=stop_at_accuracy,
         tensorboard=tensorboard,
     )
+    if cluster.place is None or cluster.place.job != "ps":  # a ps needs no data
+        job.recipe = try_out(job.recipe, model, *_batches(job))
     record, error = run(job, describe(job, dataset="own data", model=model.name), verbose, model, callbacks)
     metrics = record.finish(error)
     if error is not None:
         raise error
     return Result(model, record.history(), metrics, job_dir(job))
+
+
+def _check_kinds(scheme: Any, cluster: Any, recovery: Any, callbacks: Any) -> None:
+    """Raise `UserError` for arguments of another type than `train` takes."""
+    if isinstance(scheme, type) and issubclass(scheme, Scheme):
+        raise UserError(f"scheme must be an algorithm, not its class: write {scheme.__name__}(). Received: {scheme}")
+    if not isinstance(scheme, Scheme):
+        received = repr(scheme) if isinstance(scheme, str) else type(scheme).__name__
+        raise UserError(
+            "scheme must be an algorithm such as Downpour(), and x and y are one argument: "
+            f"train(model, (x, y), Downpour()). Received: {received}"
+        )
+    for name, value, kind, example in (
+        ("cluster", cluster, Cluster, "Cluster.local(workers=4)"),
+        ("recovery", recovery, Recovery, "Recovery(max_restarts=5)"),
+    ):
+        if value is not None and not isinstance(value, kind):
+            raise UserError(f"{name} must be a {kind.__name__}, as in {name}={example}. Received: {value!r}")
+    for callback in callbacks if isinstance(callbacks, list | tuple) else [callbacks]:
+        if not isinstance(callback, Callback):
+            raise UserError(
+                "callbacks must be a list of distsgd.common.Callback; Keras' own act on a loop that is not here: use "
+                "stop_at_accuracy, stop_at_version, tensorboard, or a Callback that sets stop_training. Received: "
+                f"{type(callback).__module__}.{type(callback).__name__}"
+            )
+
+
+def _prepared(data: Any, validation: Any, split: float, class_weight: Mapping[int, float] | None) -> tuple[Any, Any]:
+    """Training and validation data, after what Keras' `fit` does with arrays before it trains."""
+    fraction(validation_split=split)
+    if callable(data):
+        if split or class_weight:
+            raise UserError("validation_split and class_weight need arrays: a data function can do both itself")
+        return data, validation
+    data = _arrays(data, "data")
+    if split and validation is None:
+        data, validation = split_off(data, split)
+    return weighted(data, class_weight) if class_weight else data, validation
+
+
+def _batches(job: Job) -> tuple[Any, Any]:
+    """A batch of the training data, as large as one of a tower, and one of the validation data if there are any."""
+    size = job.batch_size // job.towers
+    train = _dataset(job.train, job.cluster.workers) if callable(job.train) else job.train
+    test = _dataset(job.test) if callable(job.test) else job.test
+    return _batch(train, size), None if test is None else _batch(test, size)
+
+
+def _batch(data: Any, size: int) -> Any:
+    """So many examples of arrays, or of the first batch of a data set."""
+    import keras
+
+    if isinstance(data, tuple):
+        return telling(data, size)
+    try:
+        batch = next(iter(data), None)
+    except Exception as error:
+        raise UserError(f"the first batch of the data function cannot be read: {plain(error)}") from None
+    if not (isinstance(batch, tuple) and len(batch) in (2, 3)):
+        raise UserError(
+            "the data function must return a tf.data.Dataset of (x, y) or (x, y, sample_weight). Received: "
+            f"{'no batch' if batch is None else type(batch).__name__}"
+        )
+    return keras.tree.map_structure(lambda leaf: leaf[:size], batch)
 
 
 def make_job(
@@ -205,7 +279,7 @@ def make_job(
         if steps is None:
             steps = epochs * _steps_of_epoch(train_data, cluster.workers)
     else:
-        train_data = _arrays(train_data)
+        train_data = _arrays(train_data, "data")
         shard = num_examples(train_data) // cluster.workers
         if batch_size > shard:
             raise UserError(
@@ -215,7 +289,7 @@ def make_job(
         steps = steps or epochs * (shard // batch_size)
     at_most(MAX_STEPS, steps=steps)
     if test_data is not None and not callable(test_data):
-        test_data = _arrays(test_data)
+        test_data = _arrays(test_data, "validation_data")
     own_dir = run_dir if cluster.evaluates else run_dir / str(cluster.place)
     return Job(
         scheme=scheme,
@@ -261,26 +335,55 @@ def _source(resume: Path, cluster: Cluster) -> Path:
     return resume if cluster.place is None or not cluster.place.separate_evaluator else resume / "worker-0"
 
 
-def _arrays(data: Any) -> tuple[Any, ...]:
+def _arrays(data: Any, name: str) -> tuple[Any, ...]:
+    """(x, y) or (x, y, sample_weight) as a tuple; `UserError` for anything else."""
     if not (isinstance(data, tuple | list) and len(data) in (2, 3) and is_arrays(tuple(data))):
+        kinds = sorted({_kind(leaf) for leaf in leaves(data)})
         raise UserError(
-            "data must be (x, y) or (x, y, sample_weight) of NumPy arrays, or a function that returns a "
-            f"tf.data.Dataset. Received: {type(data).__name__}"
+            f"{name} must be (x, y) or (x, y, sample_weight) of NumPy arrays, or a function that returns a "
+            f"tf.data.Dataset. Received: {type(data).__name__} of {', '.join(kinds) or 'nothing'}"
         )
+    wrong = sorted({str(leaf.dtype) for leaf in leaves(data) if leaf.dtype.kind in "OMmV"})
+    if wrong:
+        raise UserError(f'{name} must hold numbers, as after array.astype("float32"). Received: {", ".join(wrong)}')
+    if not num_examples(data):
+        raise UserError(f"{name} must hold examples. Received: arrays of length 0")
     return tuple(data)
+
+
+def _kind(leaf: Any) -> str:
+    return f"{type(leaf).__module__.split('.')[0]}.{type(leaf).__name__}".removeprefix("builtins.")
 
 
 def _sharding(make: Callable[..., Any]) -> Callable[[Any], Any]:
     """A data function of an InputContext, whatever the user's takes."""
     if inspect.signature(make).parameters:
         return make
-    return lambda context: make().shard(context.num_input_pipelines, context.input_pipeline_id)
+    return lambda context: _checked(make()).shard(context.num_input_pipelines, context.input_pipeline_id)
 
 
-def _steps_of_epoch(make: Callable[[Any], Any], workers: int) -> int:
+def _checked(dataset: Any) -> Any:
     import tensorflow as tf
 
-    count = int(make(tf.distribute.InputContext(workers, 0, workers)).cardinality())
+    if not isinstance(dataset, tf.data.Dataset):
+        raise UserError(f"the data function must return a tf.data.Dataset. Received: {_kind(dataset)}")
+    return dataset
+
+
+def _dataset(make: Callable[..., Any], workers: int | None = None) -> Any:
+    """What a data function returns, for the first of so many workers or for the evaluation."""
+    import tensorflow as tf
+
+    try:
+        return _checked(make(tf.distribute.InputContext(workers, 0, workers)) if workers else make())
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"the data function fails: {plain(error)}") from None
+
+
+def _steps_of_epoch(make: Callable[..., Any], workers: int) -> int:
+    count = int(_dataset(make, workers).cardinality())
     if count <= 0:
         raise UserError("the length of the tf.data.Dataset is not known: give steps=, local steps of each worker")
     return count
@@ -349,11 +452,11 @@ def run(
             if model is not None and job.cluster.backend == "threads":
                 from .tasks import run_threads
 
-                run_threads(job, lambda **event: on_event(event), FlatModel(model))
+                run_threads(job, lambda **event: on_event(event), job.recipe.flat(model))
             else:
                 launch(job, job_dir(job), on_event)
         if model is not None and job.cluster.evaluates:
-            _load_center(model, job_dir(job))
+            _load_center(job.recipe.flat(model), job_dir(job))
     except Interrupted as signal:
         error = signal
     except KeyboardInterrupt:
@@ -369,6 +472,7 @@ def _own(job: Job, model: Any) -> dict[str, Any]:
     own: dict[str, Any] = {"recovery": recovery, "source": class_digest(type(job.scheme))}
     if model is not None:
         own |= {"model": model_digest(model), "data": data_digest((job.train, job.test))}
+        own["weights that do not train"] = data_digest(FlatModel(model).frozen_values())  # the chief sends the others
     return own
 
 
@@ -380,8 +484,8 @@ def _resume(job: Job, source: Path) -> None:
         checkpoint.take_over_record(source, job_dir(job))
 
 
-def _load_center(model: Any, run_dir: Path) -> None:
+def _load_center(model: FlatModel, run_dir: Path) -> None:
     import numpy as np
 
     with np.load(run_dir / "center.npz") as saved:
-        FlatModel(model).load(saved["average" if "average" in saved else "center"], saved["state"])
+        model.load(saved["average" if "average" in saved else "center"], saved["state"])

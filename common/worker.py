@@ -92,12 +92,17 @@ class Worker:
             self.slots = {slot: tf.Variable(value, name=f"{name}_{slot}") for slot, value in slots}
             vars(self).update(self.slots)
             self.clock = tf.Variable(0.0, name=f"{name}_clock")  # local steps done, for schedules
-            self.state = tf.Variable(model.initial_state, name=f"{name}_state")
-            self.private = [
-                tf.Variable(value + tf.cast(seat.index, value.dtype), name=f"{name}_private_{i}")
-                for i, value in enumerate(model.initial_private)
+            self.state = tf.Variable(tf.zeros([model.state_size]), name=f"{name}_state")
+            self.seeds = [  # no two workers drop the same
+                tf.Variable(value + tf.cast(seat.index, value.dtype), name=f"{name}_seed_{i}")
+                for i, value in enumerate(model.initial_seeds)
             ]
-            local = [*self.slots.values(), self.clock, self.state, *self.private]
+            # Fed once, like the data: constants would make the graph as large as the model.
+            self.fed = [tf.compat.v1.placeholder(v.dtype, v.shape) for v in model.frozen]
+            self.frozen = [
+                tf.Variable(fed, trainable=False, name=f"{name}_frozen_{i}") for i, fed in enumerate(self.fed)
+            ]
+            local = [*self.slots.values(), self.clock, self.state, *self.seeds, *self.frozen]
             if not self.is_center:
                 local.append(self.params)
             self.initialize = tf.group(*(v.initializer for v in local), source.initialize)
@@ -191,12 +196,12 @@ class Worker:
     def _gradient(self, rows: Any) -> tuple[Any, Any]:
         """Loss and gradient on one batch, the mean over the towers; the model's own state moves on."""
         params, state = self.scheme.gradient_point(self), self.state.read_value()
-        private = [v.read_value() for v in self.private]
+        seeds, frozen = ([v.read_value() for v in variables] for variables in (self.seeds, self.frozen))
         towers = []
         for i, (device, batch) in enumerate(zip(self.devices, self._batches(rows), strict=True)):
             with tf.device(device):
-                seeds = [p + tf.cast(i * self.num_workers, p.dtype) for p in private]  # no two towers drop the same
-                towers.append(self._gradient_function(params, state, seeds if i else private, batch))
+                own = [s + tf.cast(i * self.num_workers, s.dtype) for s in seeds] if i else seeds
+                towers.append(self._gradient_function(params, state, own, frozen, batch))
         losses, gradients, states, _ = zip(*towers, strict=True)
         loss, gradient, state = (_mean(values) for values in (losses, gradients, states))
         if self.job.l2:
@@ -206,7 +211,7 @@ class Worker:
             gradient = tf.clip_by_norm(gradient, self.job.clip_norm)
         if self.model.state_size:
             self.state.assign(state)
-        for variable, value in zip(self.private, towers[0][3], strict=True):
+        for variable, value in zip(self.seeds, towers[0][3], strict=True):
             variable.assign(value)
         return loss, gradient
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from distsgd.common import UserError, data
-from distsgd.common.data import batches, leaves, num_examples, shard_rows
+from distsgd.common.data import batches, leaves, num_examples, shard_rows, split_off, weighted
 from distsgd.common.parameter_server import even_sizes
 from distsgd.common.spec import parse
 
@@ -81,3 +81,12 @@ def test_a_data_set_that_is_not_cached_says_what_to_do(monkeypatch):
     monkeypatch.setattr(keras.datasets.mnist, "load_data", offline)
     with pytest.raises(UserError, match=r"Network is unreachable.*--dataset digits"):
         data.load("mnist")
+
+
+def test_the_validation_split_is_the_end_and_class_weights_go_to_examples():
+    x, y = {"a": np.arange(10)}, np.array([[0], [1], [2], [1], [0], [1], [2], [1], [0], [0]])
+    (first, labels), (last, _) = split_off((x, y), 0.25)
+    np.testing.assert_array_equal(first["a"], np.arange(7))
+    np.testing.assert_array_equal(last["a"], np.arange(7, 10))
+    for form in (labels, labels[:, 0], np.eye(3)[labels[:, 0]]):
+        np.testing.assert_array_equal(weighted((first, form), {0: 5.0, 2: 0.5})[2], [5, 1, 0.5, 1, 5, 1, 0.5])

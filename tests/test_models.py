@@ -5,6 +5,10 @@ import tensorflow as tf
 
 from distsgd.common import UserError
 from distsgd.common.models import MODELS, FlatModel, ModelRecipe
+from distsgd.common.trial import telling, try_out
+
+GLOBAL = 2.0  # which a lambda below needs
+DTYPES = ["bool", "int8", "int32", "uint32", "float16", "bfloat16", "float32", "float64"]
 
 
 def compiled(*layers, shape=(8, 8, 1), **options):
@@ -28,7 +32,7 @@ def test_the_gradient_is_that_of_keras_with_regularization_and_sample_weights():
     x, y = np.random.default_rng(0).normal(size=(6, 4)).astype("f"), np.array([0, 1, 2, 0, 1, 2])
     weight = np.arange(6, dtype="f")
     flat = FlatModel(model)
-    loss, gradient, _, _ = flat.gradient(tf.constant(flat.pack()), tf.zeros([0]), [], (x, y, weight))
+    loss, gradient, _, _ = flat.gradient(tf.constant(flat.pack()), tf.zeros([0]), [], [], (x, y, weight))
     with tf.GradientTape() as tape:
         expected = model.compute_loss(x=x, y=y, y_pred=model(x), sample_weight=weight)
     parts = tape.gradient(expected, [v.value for v in model.trainable_variables])
@@ -54,6 +58,7 @@ def test_the_same_seed_gives_the_same_model():
 
 def test_a_recipe_rebuilds_model_loss_and_weights():
     model = compiled(keras.layers.Flatten(), keras.layers.Dense(3), keras.layers.BatchNormalization())
+    model.layers[1].trainable = False
     copy = ModelRecipe.of(model).build()
     for a, b in zip(model.get_weights(), copy.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -67,8 +72,189 @@ def test_a_recipe_rebuilds_model_loss_and_weights():
         (lambda: keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), "no loss"),
         (lambda: compiled(keras.layers.Dense(1, dtype="float64"), shape=(2,)), "float32"),
         (lambda: compiled(keras.layers.Flatten(), shape=(2,)), "no trainable"),
+        (lambda: with_own_step(), r"OwnStep has its own train_step, .* compute_loss"),
+        (lambda: compiled(keras.layers.Dense(2, kernel_constraint="non_neg"), shape=(2,)), "NonNeg of .*kernel"),
+        (lambda: compiled(keras.layers.Dense(2, dtype="mixed_float16"), shape=(2,)), "mixed_bfloat16"),
+        (
+            lambda: compiled(keras.layers.Dense(2), optimizer=keras.optimizers.SGD(clipnorm=1.0)),
+            "clipnorm=1.0.*clip_norm=",
+        ),
+        (lambda: compiled(keras.layers.Dense(2), optimizer=keras.optimizers.AdamW(weight_decay=0.1)), "l2="),
+        (lambda: compiled(keras.layers.Dense(2), optimizer=keras.optimizers.SGD(use_ema=True)), "ema_decay="),
+        (lambda: compiled(keras.layers.Dense(2), optimizer=keras.optimizers.SGD(loss_scale_factor=8.0)), "loss_scale"),
     ],
 )
 def test_a_model_that_cannot_be_trained_is_refused_with_the_reason(model, message):
     with pytest.raises(UserError, match=message):
         FlatModel(model())
+
+
+def with_own_step():
+    class OwnStep(keras.Sequential):
+        def train_step(self, data):
+            raise AssertionError
+
+    model = OwnStep([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    return model
+
+
+def test_an_optimizer_with_its_own_defaults_is_no_reason_to_refuse_a_model():
+    for optimizer in ("adamw", keras.optimizers.SGD(0.5, momentum=0.9), keras.optimizers.Lion()):
+        FlatModel(compiled(keras.layers.Dense(2), shape=(2,), optimizer=optimizer))
+
+
+class Tables(keras.layers.Layer):
+    """Adds the mean of one frozen table of each dtype; all hold ones."""
+
+    def build(self, shape):
+        self.tables = [
+            self.add_weight(shape=(3,), dtype=dtype, initializer="ones", trainable=False, name=f"table_{dtype}")
+            for dtype in DTYPES
+        ]
+
+    def call(self, x):
+        return x + sum(keras.ops.mean(keras.ops.cast(table, "float32")) for table in self.tables) / len(DTYPES)
+
+
+class Counts(keras.layers.Layer):
+    """Counts steps in a variable of some dtype."""
+
+    def __init__(self, kind, **options):
+        super().__init__(**options)
+        self.kind = kind
+
+    def build(self, shape):
+        self.count = self.add_weight(shape=(), dtype=self.kind, initializer="zeros", trainable=False, name="count")
+
+    def call(self, x, training=False):
+        if training:
+            self.count.assign_add(keras.ops.ones((), self.kind))
+        return x
+
+
+def batch(features=4, classes=3, rows=8):
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(rows, features)).astype("f"), rng.integers(classes, size=rows)
+
+
+def test_only_what_a_step_changes_is_a_statistic_and_only_seeds_are_seeds():
+    frozen = keras.layers.BatchNormalization(trainable=False)
+    moving = keras.layers.BatchNormalization()
+    layers = [
+        Tables(),
+        frozen,
+        keras.layers.Dense(5, trainable=False),
+        moving,
+        keras.layers.Dropout(0.5),
+        Counts("bfloat16"),
+    ]
+    model = compiled(*layers, keras.layers.Dense(3), shape=(4,))
+    flat = try_out(ModelRecipe.of(model), model, batch()).flat()
+    assert [v.path.split("/")[-1] for v in flat.statistics] == ["moving_mean", "moving_variance", "count"]
+    assert flat.state_size == 5 + 5 + 1
+    assert [v.path.split("/")[-1] for v in flat.seeds] == ["seed_generator_state"]
+    assert len(flat.frozen) == len(DTYPES) + 4 + 2
+    np.testing.assert_array_equal(moving.moving_mean, np.zeros(5))  # trying it out has changed nothing
+    assert float(layers[-1].count.numpy()) == 0
+
+
+def test_statistics_of_half_precision_are_averaged_as_float32_and_go_back():
+    model = compiled(Counts("bfloat16"), keras.layers.Dense(3), shape=(4,))
+    flat = try_out(ModelRecipe.of(model), model, batch()).flat()
+    _, _, state, _ = flat.gradient(tf.constant(flat.pack()), tf.constant([6.0]), [], [], batch())
+    assert state.dtype == tf.float32
+    np.testing.assert_array_equal(state, [7.0])
+    flat.load(flat.pack(), np.array([7.0], "f"))
+    assert float(flat.model.layers[0].count.numpy()) == 7
+
+
+def test_an_integer_that_a_step_changes_is_refused_by_name():
+    model = compiled(Counts("int32"), keras.layers.Dense(3), shape=(4,))
+    with pytest.raises(UserError, match=r"a training step changes \S*/count \(int32\).*float32"):
+        try_out(ModelRecipe.of(model), model, batch())
+
+
+class OwnLoss(keras.Model):
+    """Keras' example: its own loss, which a tracker counts, and no loss in `compile`; without `training`, as in 3.0."""
+
+    def __init__(self, units):
+        super().__init__()
+        self.units, self.dense = units, keras.layers.Dense(units)
+        self.tracker = keras.metrics.Mean(name="own")
+
+    def call(self, x):
+        return self.dense(x)
+
+    def compute_loss(self, x, y, y_pred, sample_weight):
+        loss = 3 * keras.ops.mean(keras.ops.square(y_pred - y))
+        self.tracker.update_state(loss)
+        return loss
+
+
+class Told(OwnLoss):
+    def get_config(self):
+        return {"units": self.units}
+
+
+def test_a_loss_of_the_models_own_is_what_is_trained():
+    model = Told(1)
+    x, y = batch()[0], np.zeros((8, 1), "f")
+    model(x)
+    model.compile()
+    flat = try_out(ModelRecipe.of(model), model, (x, y)).flat()
+    params = flat.pack()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:  # as in a task: no variable of Keras can be read
+        loss, gradient, *_ = tf.function(flat.gradient)(params, tf.zeros([0]), [], [], (x, y))
+        loss, gradient = session.run([loss, gradient])
+    prediction = x @ params[:4, None] + params[4]
+    assert loss == pytest.approx(3 * np.mean(prediction**2), rel=1e-5)
+    np.testing.assert_allclose(gradient[:4], 6 / 8 * x.T @ prediction[:, 0], rtol=1e-4)
+
+
+def test_a_class_without_its_configuration_is_refused_by_name():
+    class Untold(keras.Model):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner[0]
+
+        def call(self, x):
+            return self.inner(x)
+
+    model = Untold((keras.layers.Dense(1),))
+    model(batch()[0])
+    model.compile(loss="mse")
+    with pytest.raises(UserError, match=r"give class Untold a get_config \(.*\)$") as caught:
+        ModelRecipe.of(model)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_recipe_carries_a_lambda_with_what_it_needs_from_around_it():
+    import cloudpickle
+
+    factors = [2.0, 5.0]
+    losses = [lambda y, p, k=k: GLOBAL * k * keras.ops.mean(keras.ops.square(y - p)) for k in factors]
+    x = keras.Input((4,))
+    model = keras.Model(x, [keras.layers.Dense(1)(x), keras.layers.Dense(1, activation=lambda z: GLOBAL * z)(x)])
+    model.compile(loss=losses)
+    x, y = batch()[0], [np.zeros((8, 1), "f")] * 2
+    flat = cloudpickle.loads(cloudpickle.dumps(try_out(ModelRecipe.of(model), model, (x, y)))).flat()
+    assert float(flat.gradient(flat.pack(), tf.zeros([0]), [], [], (x, y))[0]) == pytest.approx(
+        float(model.compute_loss(x, y, model(x))), rel=1e-5
+    )
+    assert {loss.__name__ for loss in losses} == {"<lambda>"}
+
+
+def test_random_numbers_and_variables_that_no_layer_owns_are_refused():
+    noisy = compiled(keras.layers.Lambda(lambda x: x + keras.random.normal((4,))), keras.layers.Dense(3), shape=(4,))
+    with pytest.raises(UserError, match=r"none of its layers owns \(.*seed_generator_state\): .*SeedGenerator"):
+        try_out(ModelRecipe.of(noisy), noisy, batch())
+
+
+def test_missing_values_that_the_model_itself_handles_are_no_fault():
+    model = compiled(keras.layers.Lambda(lambda x: keras.ops.nan_to_num(x)), keras.layers.Dense(3), shape=(4,))
+    x, y = batch(rows=20)
+    x[17, 2] = np.nan
+    try_out(ModelRecipe.of(model), model, telling((x, y), 4))
+    assert np.isnan(telling((x, y), 4)[0]).sum() == 1
+    assert 9 in telling((x, np.r_[y[:19], 9]), 4)[1]

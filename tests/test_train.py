@@ -8,9 +8,10 @@ import textwrap
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from distsgd.algorithms import AsyncSGD, Downpour, DownpourEasy, Serial, SyncSGD
-from distsgd.common import Cluster, UserError, train
+from distsgd.common import Callback, Cluster, Recovery, UserError, train
 from runs import DIGITS
 
 IMAGES = (DIGITS.train[0].reshape(-1, 8, 8, 1), DIGITS.train[1])
@@ -186,10 +187,49 @@ def test_the_run_directory_holds_the_record(warm, tmp_path):
     [
         ({"data": (IMAGES[0], IMAGES[1][:5])}, "same number of examples"),
         ({"data": [[1.0], [2.0]]}, "must be \\(x, y\\)"),
+        ({"data": ([[1.0]], [2.0])}, "Received: tuple of float"),
+        (
+            {"data": tf.data.Dataset.from_tensors((1, 2))},
+            "a function that returns a tf.data.Dataset. Received: .*Dataset",
+        ),
+        (
+            {"data": (tf.ones((64, 8, 8, 1)), IMAGES[1][:64])},
+            "Received: tuple of numpy.ndarray, tensorflow.EagerTensor",
+        ),
+        ({"data": (IMAGES[0].astype(object), IMAGES[1])}, "data must hold numbers.*Received: object"),
+        ({"data": (np.zeros((0, 8, 8, 1)), np.zeros(0))}, "must hold examples"),
+        ({"data": (IMAGES[0][:, :7], IMAGES[1])}, r"a batch of data: .* x float32 \(32, 7, 8, 1\), y int32 \(32,\)"),
+        ({"data": (IMAGES[0].astype(str), IMAGES[1])}, "does not take a batch of data"),
+        ({"data": (IMAGES[0], np.r_[IMAGES[1][1:], 10])}, "label value of 10 which is outside the valid range"),
+        ({"data": (np.r_[IMAGES[0][1:], np.full((1, 8, 8, 1), np.nan)], IMAGES[1])}, "x of data holds NaN"),
+        ({"data": lambda: 1 / 0}, "the data function fails: ZeroDivisionError"),
+        ({"data": lambda: 3}, "must return a tf.data.Dataset. Received: int"),
+        ({"data": lambda: tf.data.Dataset.from_tensors(1.0).repeat(9)}, "must return .* of \\(x, y\\)"),
+        (
+            {"data": lambda: tf.data.TFRecordDataset("missing"), "steps": 3},
+            "first batch .* cannot be read: NotFoundError",
+        ),
+        ({"validation_data": (IMAGES[0], IMAGES[1][:5])}, "same number of examples"),
+        ({"validation_data": (IMAGES[0][:, :7], IMAGES[1])}, "does not take a batch of validation_data"),
+        ({"validation_data": IMAGES[0]}, "validation_data must be"),
+        ({"validation_split": 1.0}, "must leave examples on both sides"),
+        ({"validation_split": -1}, "between 0 and 1"),
+        ({"class_weight": {0: 2.0}, "data": (*IMAGES, np.ones(1437))}, "class_weight and sample_weight"),
+        ({"class_weight": {0: 2.0}, "data": lambda: None}, "need arrays"),
         ({"epochs": 0}, "epochs must be at least 1. Received: epochs=0"),
+        ({"epochs": 1.5}, "epochs must be a whole number. Received: epochs=1.5"),
         ({"steps": -1}, "steps must be at least 1"),
         ({"batch_size": 1000}, "batch_size must not be larger than the shard"),
         ({"scheme": Serial(), "cluster": Cluster.local(2)}, "--workers 1"),
+        ({"scheme": "downpour"}, "must be an algorithm such as Downpour.*Received: 'downpour'"),
+        ({"scheme": Downpour}, r"write Downpour\(\)"),
+        ({"data": IMAGES[0], "scheme": IMAGES[1]}, r"train\(model, \(x, y\), Downpour\(\)\). Received: ndarray"),
+        ({"cluster": 4}, r"cluster=Cluster.local\(workers=4\). Received: 4"),
+        ({"recovery": {"max_restarts": 3}}, "recovery must be a Recovery"),
+        ({"callbacks": [keras.callbacks.EarlyStopping()]}, "Keras' own .* Received: keras.*EarlyStopping"),
+        ({"callbacks": print}, "callbacks must be a list"),
+        ({"l2": "0.1"}, "l2 must not be negative. Received: l2='0.1'"),
+        ({"model": IMAGES}, "must be a Keras model. Received: tuple"),
         ({"schedule": [0, 1]}, "needs the threads back end"),
         ({"scheme": SyncSGD(backup_workers=2)}, "backup_workers must be fewer"),
     ],
@@ -201,6 +241,116 @@ def test_bad_input_is_refused_before_anything_starts(change, message, tmp_path):
         "scheme": AsyncSGD(),
         "run_dir": tmp_path / "run",
     } | change
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as caught:
         train(arguments.pop("model"), arguments.pop("data"), arguments.pop("scheme"), verbose=False, **arguments)
+    assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Cluster.local(4.0),
+        lambda: Downpour(learning_rate="0.1"),
+        lambda: Downpour(learning_rate="cosine"),
+        lambda: Downpour(communication_period=2.5),
+        lambda: Recovery(max_restarts="5"),
+        lambda: Cluster.local(2, wait_seconds="9"),
+    ],
+)
+def test_numbers_that_are_none_are_refused_by_name(make):
+    with pytest.raises(UserError, match=r"\w+ must be a (positive|whole) number. Received: \w+="):
+        make()
+
+
+class Losses(Callback):
+    """The losses that each worker reports."""
+
+    def __init__(self):
+        self.of = {}
+
+    def on_train_batch_end(self, batch, logs):
+        self.of.setdefault(logs["worker"], []).append(logs["loss"])
+
+
+DTYPES = ["bool", "int8", "int32", "uint32", "float16", "bfloat16", "float32", "float64"]
+TARGET = 1.0  # a global that the lambdas below need
+
+
+@keras.saving.register_keras_serializable("tests")
+class Tables(keras.layers.Layer):
+    """The mean of one frozen table of each dtype, all of them ones."""
+
+    def build(self, shape):
+        self.tables = [
+            self.add_weight(shape=(9,), dtype=dtype, initializer="ones", trainable=False, name=f"table_{dtype}")
+            for dtype in DTYPES
+        ]
+
+    def call(self, x):
+        means = [keras.ops.mean(keras.ops.cast(table, "float32")) for table in self.tables]
+        return 0 * x[:, :1] + sum(means) / len(means)
+
+
+def two_headed():
+    """One output that learns, with batch normalisation; one that is right only if all frozen tables are."""
+    x = keras.Input((4,), name="x")
+    learnt = keras.layers.BatchNormalization(name="norm", momentum=0.8)(x)
+    learnt = keras.layers.Dense(1, name="learnt")(keras.layers.Dense(4, trainable=False, name="frozen")(learnt))
+    model = keras.Model(x, [learnt, Tables(name="tables")(x)])
+    model.compile(
+        loss={"learnt": lambda y, p: keras.ops.square(y - p), "tables": lambda y, p: keras.ops.abs(p - TARGET)},
+        metrics={"tables": [lambda y, p: keras.ops.abs(p - TARGET)]},
+    )
+    return model
+
+
+@pytest.mark.parametrize("backend", ["threads", "processes"])
+def test_frozen_layers_are_the_same_everywhere_and_stay_at_home(backend, warm, tmp_path):
+    """Also two outputs with a lambda for each loss, and weights of the validation examples."""
+    model, losses = two_headed(), Losses()
+    rng = np.random.default_rng(0)
+    x = rng.normal(5, 1, size=(256, 4)).astype("f")
+    y = [np.zeros((256, 1), "f"), np.zeros((256, 1), "f")]
+    before = [np.asarray(v.value) for v in model.get_layer("frozen").weights]
+    result = train(
+        model,
+        (x, y),
+        AsyncSGD(learning_rate=0.02),
+        cluster=Cluster.local(3, backend=backend, towers=2),
+        steps=40,
+        batch_size=16,
+        validation_data=(x, y, [np.ones(256, "f"), np.ones(256, "f")]),
+        callbacks=[losses],
+        run_dir=tmp_path / "run",
+        verbose=False,
+    )
+    assert sorted(losses.of) == [0, 1, 2]
+    assert max(worker[-1] for worker in losses.of.values()) < 1  # a table that is off by one on some worker adds 1
+    assert result.history["test_tables_loss"][-1] == 0
+    trainable, statistics = 4 + 4 + 4 + 1, 4 + 4
+    assert result.metrics["bytes_pushed"] == 4 * (trainable + statistics) * result.metrics["updates"]
+    np.testing.assert_allclose(model.get_layer("norm").moving_mean, x.mean(0), atol=0.2)
+    for one, other in zip(before, model.get_layer("frozen").weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def masks(towers, workers, schedule, tmp_path):
+    """Where dropout has let the gradient of each unit through, as one vector: the sum over workers and towers."""
+    x = keras.Input((1,))
+    kept = keras.layers.Dropout(0.5, seed=1)(keras.layers.Dense(64, kernel_initializer="zeros", use_bias=False)(x))
+    model = keras.Model(x, kept)
+    model.compile(loss=lambda y, p: keras.ops.mean(keras.ops.sum(p, -1)))
+    ones = np.ones((2 * towers * workers, 1), "f"), np.zeros((2 * towers * workers, 64), "f")
+    cluster = Cluster.local(workers, backend="threads", towers=towers)
+    batch = {"batch_size": towers, "schedule": schedule, "steps": 1, "run_dir": tmp_path / "run", "verbose": False}
+    train(model, ones, AsyncSGD(learning_rate=1.0), cluster=cluster, **batch)
+    return -model.trainable_variables[0].numpy().ravel() * towers / 2
+
+
+def test_no_two_workers_drop_the_same_units(tmp_path):
+    assert set(masks(1, 2, [0, 1], tmp_path)) == {0, 1, 2}
+
+
+def test_no_two_towers_drop_the_same_units(tmp_path):
+    assert set(masks(2, 1, [0], tmp_path)) == {0, 1, 2}
