@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import signal
 import subprocess
@@ -430,6 +429,7 @@ def run_command(scheme: Scheme, options: Options) -> int:
 
     from . import data, models
     from .display import summary
+    from .files import dumps
     from .record import new_run_dir
     from .sparse import sparsity
     from .training import describe, make_job, run
@@ -477,7 +477,7 @@ def run_command(scheme: Scheme, options: Options) -> int:
     else:
         Console().print(f"{cluster.place}: {result['outcome']}")
     if options.json:
-        print(json.dumps(result), flush=True)  # noqa: T201
+        print(dumps(result), flush=True)  # noqa: T201
     return result["exit_code"]
 
 

@@ -29,6 +29,10 @@ class TaskFailed(DistsgdError):
     """A task of the cluster raised an exception."""
 
 
+class CannotWrite(DistsgdError):
+    """A file cannot be written: the disk is full, most likely."""
+
+
 class Diverged(DistsgdError):
     """The loss of a worker became NaN or infinite."""
 
@@ -61,7 +65,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 KINDS = {
-    kind.__name__: kind for kind in (UserError, TaskFailed, Diverged, TaskLost, WaitTimeout)
+    kind.__name__: kind for kind in (UserError, TaskFailed, CannotWrite, Diverged, TaskLost, WaitTimeout)
 }  # as tasks report them
 
 

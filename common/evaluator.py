@@ -6,12 +6,14 @@ import contextlib
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .errors import WaitTimeout
+from .errors import CannotWrite, WaitTimeout
 from .events import Reader, Tally
+from .files import PART, replacing, writing
 from .graph import TaskGraph
 from .hooks import STOP, Summaries
 from .job import CHIEF, Report
@@ -27,6 +29,7 @@ LONGEST_PAUSE_SECONDS = 30.0  # between two evaluations of a long run that could
 LATER_EVALUATIONS = 60
 END_MILLISECONDS = 500
 END_SECONDS = 5.0
+CHIEF_WAITS = 5  # times the limit of a wait: to read the last state (three), and to see that it is on record
 
 
 class Evaluator:
@@ -223,15 +226,7 @@ class Evaluator:
         import tensorflow as tf
 
         refused = snapshot.pop("refused")
-        saved = {name: value for name, value in snapshot.items() if name != "at"}
-        if self.job.run_dir:
-            np.savez(self.job.run_dir / "center.npz", **saved)
-            if self.job.record == "full":
-                self.reader.save(self.job.run_dir / "trace.npz")
-            self._load(snapshot)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of lambdas, which a loader must allow
-                self.graph.model.model.save(self.job.run_dir / "model.keras")
+        unwritten = self._write_results({name: value for name, value in snapshot.items() if name != "at"})
         steps = self._steps(self._run("folded"))  # the record here may have a gap
         self._dismiss_workers()
         self.report(
@@ -241,10 +236,44 @@ class Evaluator:
             dropped=self.seen.dropped,
             refused={str(k): int(n) for k, n in enumerate(refused) if n},
             staleness_histogram={str(t): n for t, n in sorted(self.seen.staleness.items())},
+            unwritten=unwritten,
             **self.metrics,
         )
         with contextlib.suppress(tf.errors.OpError):  # a ps may leave before it has answered
             self.session.run(self.graph.ops["end"], options=tf.compat.v1.RunOptions(timeout_in_ms=END_MILLISECONDS))
+
+    def _write_results(self, snapshot: dict[str, Any]) -> list[str]:
+        """Center, trace and model; returns why some of them are not there: each stands for itself."""
+        run_dir = self.job.run_dir
+        if run_dir is None:
+            return []
+        unwritten = []
+        for write in (self._write_center, self._write_trace, self._write_model):
+            try:
+                write(run_dir, snapshot)
+            except CannotWrite as error:
+                unwritten.append(str(error))
+        return unwritten
+
+    def _write_center(self, run_dir: Path, snapshot: dict[str, Any]) -> None:
+        with replacing(run_dir / "center.npz") as file:
+            np.savez(file, **snapshot)
+
+    def _write_trace(self, run_dir: Path, snapshot: dict[str, Any]) -> None:
+        del snapshot
+        if self.job.record == "full":
+            self.reader.save(run_dir / "trace.npz")
+
+    def _write_model(self, run_dir: Path, snapshot: dict[str, Any]) -> None:
+        self._load(snapshot)
+        part = run_dir / f".model{PART}.keras"  # Keras goes by how the name ends
+        with writing(run_dir / "model.keras"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of lambdas, which a loader must allow
+            try:
+                self.graph.model.model.save(part)
+                part.replace(run_dir / "model.keras")
+            finally:
+                part.unlink(missing_ok=True)
 
     def _steps(self, rounds: np.ndarray) -> int:
         """Local steps of all workers in so many rounds of each."""
@@ -257,8 +286,15 @@ class Evaluator:
         with contextlib.suppress(tf.errors.OpError, WaitTimeout):
             here = int(self._run({name: self.graph.ops[name] for name in ("over", "active_now")})["active_now"])
             here = max(here, self.told_to_stop)
-            deadline = time.monotonic() + END_SECONDS
-            while int(self._run("left")) < here and time.monotonic() < deadline:
+            soon = time.monotonic() + END_SECONDS
+            late = time.monotonic() + CHIEF_WAITS * self.wait_seconds
+
+            def expected() -> bool:
+                """True while somebody should still leave; the chief takes its last checkpoint along."""
+                left, chief_left = (int(self._run(name)) for name in ("left", "chief_left"))
+                return left < here and time.monotonic() < (soon if chief_left else late)
+
+            while expected():
                 self.reader.drain()  # the chief's last checkpoint waits for that
                 time.sleep(POLL_SECONDS)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .checkpoint import flush
+from .files import flush, replacing, writing
 from .record import EVENTS, RECORD
 
 if TYPE_CHECKING:
@@ -80,12 +80,9 @@ class Tally:
 
     def write(self, path: Path) -> None:
         """As JSON, as a whole or not at all."""
-        part = path.with_suffix(".part")
-        with part.open("w") as file:
-            arrays = {name: value.tolist() for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-            json.dump(vars(self) | arrays, file)
-            flush(file)
-        part.replace(path)
+        arrays = {name: value.tolist() for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        with replacing(path) as file:
+            file.write(json.dumps(vars(self) | arrays).encode())
 
     @classmethod
     def read(cls, path: Path, workers: int) -> Tally:
@@ -168,7 +165,7 @@ class EventLog:
 
     def save(self, path: Path) -> None:
         """Write the events as `np.savez` writes arrays, an array for each column of `RECORD`; nothing is held whole."""
-        with zipfile.ZipFile(path, "w") as archive:
+        with replacing(path) as target, zipfile.ZipFile(target, "w") as archive:
             for column, name in enumerate(RECORD):
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                     header = {"descr": "<i8", "fortran_order": False, "shape": (self.length - self.first,)}
@@ -201,11 +198,8 @@ class EventLog:
         return np.array([[self.restoration, self.first, *[0] * (len(RECORD) - 2)]], np.int64)
 
     def _replace(self, events: np.ndarray) -> None:
-        part = self.path.with_suffix(".part")
-        with part.open("wb") as file:
+        with replacing(self.path) as file:  # whoever is lost in the middle of it leaves the old one
             file.write(np.concatenate([self._head(), events]).tobytes())
-            flush(file)
-        part.replace(self.path)  # whoever is lost in the middle of it leaves the old one
 
     def _rows(self, start: int, end: int) -> np.ndarray:
         """Rows of the file; the first event that is kept is row 0."""
@@ -214,7 +208,7 @@ class EventLog:
             return np.frombuffer(file.read((end - start) * ROW_BYTES), np.int64).reshape(-1, len(RECORD))
 
     def _write(self, row: int, events: np.ndarray) -> None:
-        with self.path.open("r+b") as file:
+        with writing(self.path), self.path.open("r+b") as file:
             file.seek((1 + row) * ROW_BYTES)
             file.write(np.ascontiguousarray(events, np.int64).tobytes())
             flush(file)

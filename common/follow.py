@@ -17,6 +17,7 @@ import numpy as np
 from . import checkpoint
 from .errors import UserError, WaitTimeout
 from .evaluator import EVALUATION_BATCH
+from .files import dumps
 from .models import FlatModel, ModelRecipe
 
 EVALUATIONS = "evaluations.jsonl"
@@ -51,7 +52,7 @@ def follow(run_dir: Path, wait_seconds: float, report: Callable[[dict[str, Any]]
         model.load(arrays.get("average", arrays["center"]), arrays["states"].mean(0))
         line = {"version": int(arrays["version"]), **model.measure(test, EVALUATION_BATCH)}
         with (run_dir / EVALUATIONS).open("a") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(dumps(line) + "\n")
         report(line)
 
 

@@ -174,10 +174,13 @@ def run_task(
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # the meeting waits for it, and tells the others
         TASKS[job_name](job, addresses, index, report)
         return 0
-    except BaseException as error:
+    except BaseException as raised:
+        from .files import in_one_line
         from .recovery import is_absence, is_refusal
 
-        traceback.print_exc()
+        error = in_one_line(raised) if isinstance(raised, Exception) else raised
+        with contextlib.suppress(OSError):  # the log may be on a full disk
+            traceback.print_exc()
         peer_lost = not isinstance(error, DistsgdError) and (is_absence(error) or is_refusal(error))
         report(
             event="error",

@@ -208,13 +208,14 @@ class Supervision:
         self.failure: DistsgdError | None = None
         self.provisional = False  # the failure may be a consequence of one that is not known yet
         self.deadline: float | None = None  # when to stop waiting for the rest
+        self.saving: tuple[str, str, float] | None = None  # who writes what, and until when it may
         self.far = job.cluster.place is not None  # tasks on other machines should hear how this one ended
         self.killed: str | None = None  # who could not tell them
 
     def run(self) -> None:
         """Until every task has ended, or one has failed."""
         while self.alive:
-            left = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+            left = None if self.deadline is None else max(0.0, self._end_of_waiting() - time.monotonic())
             event = self.server.receive(left)
             if event is None:
                 break
@@ -222,6 +223,15 @@ class Supervision:
             self.judge(event)
         if self.failure:
             raise self._with_the_mute(self.failure)
+        if self.saving:
+            message = f"no checkpoint of {self.saving[1]}: it could not be written to its end"
+            self.on_event({"event": "warning", "message": message})
+
+    def _end_of_waiting(self) -> float:
+        """The end of a run that went well waits for the last checkpoint."""
+        if self.done and self.saving and self.saving[0] in self.alive:
+            return max(self.deadline or 0.0, self.saving[2])
+        return self.deadline or 0.0
 
     def judge(self, event: dict[str, Any]) -> None:
         """What an event means for the run; the first failure that is not a consequence counts."""
@@ -229,6 +239,8 @@ class Supervision:
         if event["event"] == "exit":
             self.alive.discard(str(task))
             status = event["status"]
+            if self.saving and task == self.saving[0] and status == 0:
+                self.saving = None  # it has said what became of it
             if self.done:
                 return  # the result is safe
             if status < 0:
@@ -257,6 +269,8 @@ class Supervision:
             silent = f"worker-{event['worker']}"
             if time.monotonic() - self.restarted.get(silent, 0.0) > self.job.cluster.wait_seconds:
                 self.server.send(op="kill", task=silent)  # and then started again; several may have noticed
+        elif event["event"] == "saving":
+            self.saving = str(task), f"version {event['version']}", time.monotonic() + event["seconds"]
         elif event["event"] == "result":
             self.done = True
             self.deadline = time.monotonic() + (LEAVE_FAR_SECONDS if self.far else LEAVE_SECONDS)

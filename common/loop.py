@@ -132,10 +132,15 @@ class WorkerLoop:
                     self._rejoin()
             except (tf.errors.OpError, WaitTimeout) as error:
                 self._recover(error)
+        save = self.keeper.end() if self.keeper is not None else lambda: None
         with contextlib.suppress(tf.errors.OpError):  # the ps may be gone already
-            if self.keeper is not None:
-                self.keeper.end(save=True)
-            self._run("leave")
+            self._run("leave" if self.keeper is None else "chief_leaves")
+        save()
+
+    @property
+    def saving_seconds(self) -> float:
+        """How long the last checkpoint may take; 0 if there is none."""
+        return self.keeper.saving_seconds if self.keeper is not None else 0.0
 
     def _rounds(self, turn: Callable[[], None]) -> None:
         """The rounds that are left."""

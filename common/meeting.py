@@ -276,6 +276,7 @@ class Meeting:
         self.wake, self.ended, self.gone = threading.Event(), threading.Event(), threading.Event()
         self.last_word = threading.Lock()  # whoever has it decides how this task ends
         self.beat = 0
+        self.saving = 0.0  # seconds that the last checkpoint of the chief may take
         self.arrived = self.complete = self.replaced = self.succeeded = False
         self.heard: dict[int, tuple[int | None, float]] = {}  # by the meeting point: the last beat, and when
         self.contact = time.monotonic()
@@ -288,6 +289,8 @@ class Meeting:
     def report(self, **event: Any) -> None:
         """Tell the launcher of this machine, and the evaluator if it is on another one."""
         self.local_report(**event)
+        if event["event"] == "saving":
+            self.saving = event["seconds"]
         if not self.place.evaluates and event["event"] in RELAYED:
             with self.adding:
                 self.lines.append(json.dumps({"task": "-".join(map(str, self.task)), **event}))
@@ -429,8 +432,8 @@ class Meeting:
     def _see_off(self) -> None:
         """All went well. A worker that came back late may still wait for a word that others have had: it goes, too."""
         if self.task[0] == "worker":
-            saving = self.task == CHIEF_TASK  # perhaps: the last checkpoint
-            if not self.gone.wait(self.seconds if saving else LINGER_SECONDS):
+            patience = max(self.seconds, self.saving) if self.task == CHIEF_TASK else LINGER_SECONDS
+            if not self.gone.wait(patience):
                 self._leave()
                 os._exit(0)
 

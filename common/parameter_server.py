@@ -137,7 +137,7 @@ class ParameterServer:
             )
             self.mutex = tf.raw_ops.MutexV2(shared_name="lock", name="lock")
             self.initialized, self.go = queue("initialized"), queue("go")
-            self.over, self.left = queue("over"), queue("left")
+            self.over, self.left, self.chief_left = queue("over"), queue("left"), queue("chief_left")
             self.records = queue("records", shape=[len(RECORD)], dtype=tf.int64)
         self.slices = [self._slice(i, part) for i, part in enumerate(tf.split(self.initial_center, self.sizes))]
         self.ends = []

@@ -15,15 +15,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 from . import checkpoint
 from .cluster import Place
-from .errors import DistsgdError, Interrupted, UserError
+from .errors import CannotWrite, DistsgdError, Interrupted, UserError
+from .files import Lock, dumps, finite, read_json, replacing, write_json, writing
 from .scheme import Event
 
 RecordMode = Literal["full", "off"]
@@ -59,8 +62,10 @@ def new_run_dir(algorithm: str, root: Path = Path("runs")) -> Path:
 class RunRecord:
     """Collects the events of a run and writes its folder."""
 
-    def __init__(self, run_dir: Path, config: dict[str, Any], place: Place | None = None):
+    def __init__(self, run_dir: Path, config: dict[str, Any], place: Place | None = None, lock: Lock | None = None):
         self.run_dir, self.config = run_dir, config
+        self.lock = lock  # held until the end
+        self.tell: Callable[[dict[str, Any]], None] = self.on_event  # everybody who wants to know of an event
         self.began = time.monotonic()
         self.rows: list[dict[str, Any]] = []
         self.finished: dict[int, dict[str, Any]] = {}
@@ -69,6 +74,7 @@ class RunRecord:
         self.first_update: float | None = None
         self.network: str | None = None
         self.stopped: str | None = None
+        self.unwritten: list[str] = []  # why some of the results are not there
         self.faults = Faults()
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
@@ -79,7 +85,7 @@ class RunRecord:
                 raise UserError(
                     f"the run directory already holds a run without checkpoints: choose another. Received: {run_dir}"
                 )
-            (run_dir / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+            write_json(run_dir / "config.json", config)
             self.metrics = (run_dir / "metrics.jsonl").open("a", buffering=1)  # a line at a time, to be followed
         except OSError as error:
             raise UserError(f"cannot write the run directory {run_dir}: {error.strerror}") from None
@@ -91,8 +97,8 @@ class RunRecord:
 
     def _go_on(self) -> None:
         """The run is resumed: its metrics go on, if it is the same run."""
-        before = json.loads((self.run_dir / "config.json").read_text())
-        wanted = json.loads(json.dumps(self.config))
+        before = read_json(self.run_dir / "config.json")
+        wanted = json.loads(dumps(self.config))
         for name in RESUMED:
             if before.get(name) != wanted.get(name):
                 raise UserError(
@@ -100,7 +106,9 @@ class RunRecord:
                     f"or choose another run directory. Received: {name}={wanted.get(name)!r}"
                 )
         if (self.run_dir / "result.json").exists():
-            done = json.loads((self.run_dir / "result.json").read_text())["outcome"] == "completed"
+            done = False
+            with contextlib.suppress(UserError):  # a damaged one is as good as none
+                done = read_json(self.run_dir / "result.json").get("outcome") == "completed"
             if done and self.config["steps_per_worker"] <= before["steps_per_worker"]:
                 raise UserError(
                     f"the run in {self.run_dir} is complete: ask for more steps, or choose another run directory. "
@@ -122,7 +130,7 @@ class RunRecord:
             fields = {k: v for k, v in event.items() if k not in NOT_FIGURES}
             row = {"kind": kind, "seconds": round(now, 3), **fields}
             self.rows.append(row)
-            self.metrics.write(json.dumps(row) + "\n")
+            self._write(row)
         if kind == "worker":
             self.steps[event["worker"]] = event["steps"]
         elif kind == "finished":
@@ -130,12 +138,25 @@ class RunRecord:
             self.steps[event["worker"]] = event["steps"]  # one that came back may have had no more to do
         elif kind in ("result", "center"):
             self.last |= {k: v for k, v in event.items() if k not in NOT_FIGURES}
+            self.unwritten = event.get("unwritten", [])
         elif kind == "first_update" and self.first_update is None:
             self.first_update = now
         elif kind == "stopped":
             self.stopped = event["reason"]
         elif kind == "network":
             self.network = event["state"]
+
+    def _write(self, row: dict[str, Any]) -> None:
+        """A line of metrics.jsonl; a full disk ends no run because of that."""
+        if self.metrics.closed:
+            return
+        try:
+            with writing(self.run_dir / "metrics.jsonl"):
+                self.metrics.write(dumps(row) + "\n")
+        except CannotWrite as error:
+            with contextlib.suppress(OSError):
+                self.metrics.close()  # tries to write what is left
+            self.tell({"event": "warning", "message": f"{error}: the metrics from here on are not on the disk"})
 
     def history(self) -> dict[str, list[Any]]:
         """Metrics of the center over time, a list for each name; `loss` is the workers' mean so far."""
@@ -144,12 +165,28 @@ class RunRecord:
         return {name: [row.get(name) for row in centers] for name in names}
 
     def finish(self, error: BaseException | None, picture: bool = True) -> dict[str, Any]:
-        """Write result.json and the plot (if a `picture` is wanted); returns the result."""
-        self.metrics.close()
-        result = self._result(error)
-        (self.run_dir / "result.json").write_text(json.dumps(result, indent=2) + "\n")
-        if picture and any(row["kind"] == "center" for row in self.rows):
-            plot(self.rows, self.config, self.run_dir / "plot.png")
+        """Write result.json and the plot (if a `picture` is wanted); returns the result, as it can be written.
+
+        Raises:
+            CannotWrite: the result of a run that went well otherwise.
+        """
+        with contextlib.suppress(OSError):
+            self.metrics.close()
+        result = finite(self._result(error))
+        try:
+            write_json(self.run_dir / "result.json", result)
+            if picture and any(row["kind"] == "center" for row in self.rows):
+                with replacing(self.run_dir / "plot.png") as file:
+                    plot(self.rows, self.config, file)
+        except CannotWrite as problem:
+            if error is None:
+                with contextlib.suppress(CannotWrite):  # it may be the plot that had no room
+                    write_json(self.run_dir / "result.json", self._result(problem))
+                raise
+            result["recovery"]["warnings"].append(str(problem))
+        finally:
+            if self.lock is not None:
+                self.lock.release()
         return result
 
     def _result(self, error: BaseException | None) -> dict[str, Any]:
@@ -208,6 +245,8 @@ class Faults:
         self.undone: dict[int, int] = {}  # updates that were on record, by restoration
         self.lost: list[dict[str, Any]] = []  # rounds of workers that had been acknowledged
         self.resumed: int | None = None
+        self.resumption: int | None = None  # its number
+        self.under_way = False  # the training has begun
         self.checkpoints = self.version = 0
         self.refused: Counter[str] = Counter()
         self.expelled: list[int] = []
@@ -216,13 +255,14 @@ class Faults:
     def on_event(self, event: dict[str, Any]) -> None:
         """Take note of one event; those of different tasks come in any order."""
         kind = event["event"]
+        self.under_way |= kind in ("worker", "center", "first_update", "checkpoint")
         if kind == "center":
             self.version = max(self.version, event["version"])
         elif kind == "restarted":
             self.restarts[event["task"]] += 1
-        elif kind == "resumed":
-            self.resumed = event["version"]
-        elif kind == "restored":
+        elif kind in ("restored", "resumed"):  # a new chief with an empty ps cannot tell the one from the other
+            if kind == "resumed" and not self.under_way:
+                self.resumed, self.resumption = event["version"], event["restoration"]
             seen = max(0, self.version - event["version"])
             self.restored[event["restoration"]] = {"version": event["version"], "lost_updates": seen}
             self.version = event["version"]
@@ -249,7 +289,8 @@ class Faults:
             # Rounds of synchronous workers are the same updates.
             acknowledged = max(rounds, default=0) if any(event["together"] for event in mine) else sum(rounds)
             cost = max(entry["lost_updates"], self.undone.get(number, 0), acknowledged)
-            found.append(entry | {"lost_updates": cost})
+            if cost or number != self.resumption:  # a run that goes on from where it stopped has lost nothing
+                found.append(entry | {"lost_updates": cost})
             before = number
         return found
 
@@ -278,13 +319,14 @@ def _accuracy(metrics: dict[str, Any]) -> float | None:
     return next((v for k, v in metrics.items() if k.startswith("test_") and k.endswith("accuracy")), None)
 
 
-def plot(rows: list[dict[str, Any]], config: dict[str, Any], path: Path) -> None:
-    """Loss of the workers and of the center, and accuracy of the center, over time."""
+def plot(rows: list[dict[str, Any]], config: dict[str, Any], file: Any) -> None:
+    """Loss of the workers and of the center, and accuracy of the center, over time, as a PNG."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     losses, accuracy = figure.subplots(1, 2)
     zero = min(row["seconds"] for row in rows)
+    rows = [{k: math.nan if v is None else v for k, v in row.items()} for row in rows]  # as they come from JSON
     for worker in sorted({row["worker"] for row in rows if row["kind"] == "worker"})[:10]:
         mine = [row for row in rows if row["kind"] == "worker" and row["worker"] == worker]
         losses.plot(
@@ -311,4 +353,4 @@ def plot(rows: list[dict[str, Any]], config: dict[str, Any], path: Path) -> None
         axes.spines[["top", "right"]].set_visible(False)
     tasks = f"{config['ps']} ps + {config['workers']} workers" if config["ps"] else "1 process"
     figure.suptitle(f"{config['algorithm']}   ({tasks}, {config['dataset']}, {config['model']})")
-    figure.savefig(path, dpi=120)
+    figure.savefig(file, dpi=120)

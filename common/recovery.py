@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 WATCH_SECONDS = 0.25
 RETRY_SECONDS = 0.1
 RESTART_CHECKPOINT_SECONDS = 10.0
+# How long the end of a run waits for the last checkpoint: much longer than the longest so far has taken, and at least
+FIRST_SAVE_SECONDS = 60.0
+SAVE_PATIENCE = 10
+SLOW_DISK = 1e6  # bytes per second
+STATE_WAITS = 3  # times the limit of an ordinary wait, to read all of the state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +101,13 @@ def is_absence(error: BaseException) -> bool:
     return isinstance(error, (*kinds, WaitTimeout)) or "reset by peer" in str(error).lower()
 
 
+def is_late(error: BaseException) -> bool:
+    """True if somebody was waited for in vain, who may be there."""
+    import tensorflow as tf
+
+    return isinstance(error, (tf.errors.DeadlineExceededError, WaitTimeout))
+
+
 class Keeper:
     """The chief's care for the global state: makes it, saves it now and then, restores it.
 
@@ -113,6 +125,12 @@ class Keeper:
         self.limit_ms = round(1000 * job.cluster.wait_seconds)
         self.claimed = False
         self.saved: tuple[float, int] = (time.monotonic(), -1)  # when, and at which version
+        self.saving_seconds = 0.0  # how long the last checkpoint may take
+        self.longest = 0.0  # seconds that a checkpoint has taken to be written
+        self.restorations = 0  # what was read before the last one is not to be published
+        self.publishing = threading.Lock()  # no restoration meanwhile
+        self.writer: threading.Thread | None = None  # writes a checkpoint; there is one at a time
+        self.complained = False  # that the last one failed
         self.session: Any = None
         self.failure: BaseException | None = None
         self._stop = threading.Event()
@@ -126,7 +144,9 @@ class Keeper:
         if alive.all() and self._is_whole(session):
             self.claimed = True
         else:
-            last = checkpoint.newest(self.run_dir)
+            with self.publishing:
+                self.restorations += 1
+            last = checkpoint.newest(self.run_dir, self._pass_over)
             if last is not None:
                 self._restore(session, last, again=self.claimed or alive.any())
             elif alive.any() or self.claimed:
@@ -139,8 +159,13 @@ class Keeper:
                 self._run(session, "initialize", feed)
                 if self.recovery.max_restarts:
                     self._save(session)
+                    if self.writer is not None:  # somebody may die at once; but a slow disk holds up nobody for long
+                        self.writer.join(self.job.cluster.wait_seconds / 2)
             self.claimed = True
         self._run(session, "announce")
+
+    def _pass_over(self, path: Path, problem: checkpoint.Damaged) -> None:
+        self.report(event="warning", message=checkpoint.set_aside(path, problem))
 
     def _restore(self, session: Any, last: checkpoint.Checkpoint, again: bool) -> None:
         """Put a checkpoint in place, `again` in the middle of a run, or for the first time because it is resumed."""
@@ -170,14 +195,33 @@ class Keeper:
         """Watch and save from now on."""
         self._thread.start()
 
-    def end(self, save: bool) -> None:
-        """No more of it; perhaps a last checkpoint, if there has been one before."""
+    def end(self) -> Callable[[], None]:
+        """No more of it; returns how to write a last checkpoint, if there is to be one. That needs no ps any more."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(self.job.cluster.wait_seconds)
-        explicit = self.recovery.checkpoint_seconds is not None or self.recovery.checkpoint_steps is not None
-        if save and (self.saved[1] >= 0 or explicit):
-            self._attempt(self._save)
+        asked = self.recovery.checkpoint_seconds is not None or self.recovery.checkpoint_steps is not None
+        if not asked and self.saved[1] < 0:
+            return lambda: None
+        try:
+            session = self.session or self.connect(self.job.cluster.wait_seconds)
+            state = self._state(session)
+            self._await_record(session, state.events)
+        except Exception as error:
+            self._complain("the end", error)
+            return lambda: None
+        size = sum(array.nbytes for array in state.arrays.values())
+        seconds = max(FIRST_SAVE_SECONDS, SAVE_PATIENCE * self.longest, size / SLOW_DISK)
+        busy = self.writer is not None and self.writer.is_alive()
+        self.saving_seconds = seconds * (1 + busy)
+        self.report(event="saving", version=state.version, seconds=self.saving_seconds)
+
+        def write() -> None:
+            if self.writer is not None:
+                self.writer.join()
+            self._write(state)
+
+        return write
 
     def _watch(self) -> None:
         failing: float | None = None
@@ -198,39 +242,74 @@ class Keeper:
         action(self.session)
 
     def _look_after(self, session: Any) -> None:
-        when, version = self.saved
         if self.job.recovers and not (self._run(session, "alive").all() and self._is_whole(session)):
             self.claim(session)
+        when, version = self.saved
         by_time = time.monotonic() - when >= self.recovery.seconds
         if not by_time and self.recovery.checkpoint_steps is None:
+            return
+        if self.writer is not None and self.writer.is_alive():
             return
         now = int(self._run(session, "version"))
         if now > version and (by_time or now >= max(version, 0) + (self.recovery.checkpoint_steps or now)):
             self._save(session)
 
     def _save(self, session: Any) -> None:
-        """Save the state of this moment, once its part of the record is safe with the evaluator."""
+        """Save the state of this moment; the slow part of it is left to a thread. If it fails, the run goes on."""
+        before, self.saved = self.saved, (time.monotonic(), self.saved[1])
+        number = self.restorations
+        try:
+            state = self._state(session)
+        except Exception as error:
+            if is_absence(error) and not is_late(error):
+                raise
+            return self._complain(f"a version after {max(before[1], 0)}", error)
+        self.saved = time.monotonic(), state.version
+        self.writer = threading.Thread(target=self._write, args=(state, session, number), daemon=True)
+        self.writer.start()
+
+    def _state(self, session: Any) -> checkpoint.Checkpoint:
+        """All that a checkpoint keeps, at this moment."""
         prefix = "saved/"
         fetches = {key.removeprefix(prefix): op for key, op in self.ops.items() if key.startswith(prefix)}
-        state = checkpoint.Checkpoint(checkpoint.whole(self._run(session, fetches)), identity(self.job, self.graph))
-        before, self.saved = self.saved, (time.monotonic(), state.version)
+        arrays = checkpoint.whole(self._run(session, fetches, limit_ms=STATE_WAITS * self.limit_ms))
+        return checkpoint.Checkpoint(arrays, identity(self.job, self.graph))
+
+    def _write(self, state: checkpoint.Checkpoint, session: Any = None, restorations: int | None = None) -> None:
+        """Write a checkpoint; with a session, it counts only if its record is safe and no restoration has undone it."""
+        began = time.monotonic()
+        part = None
         try:
             part = checkpoint.write(self.run_dir, state)
-            if not self._await_record(session, state.events):
-                self.saved = before
-                return checkpoint.discard(part)
-            checkpoint.publish(part, self.recovery.keep_checkpoints)
-        except OSError as error:  # a full disk ends no run
-            self.report(event="warning", message=f"no checkpoint of version {state.version}: {error}")
-            return
+            self.longest = max(self.longest, time.monotonic() - began)
+            counts = session is None or self._await_record(session, state.events)
+            with self.publishing:  # now no restoration begins
+                if not counts or restorations not in (None, self.restorations):
+                    return checkpoint.discard(part)
+                checkpoint.publish(part, self.recovery.keep_checkpoints)
+        except Exception as error:  # a full disk ends no run
+            if part is not None:
+                checkpoint.discard(part)
+            return self._complain(f"version {state.version}", error)
+        self.complained = False
         self.report(event="checkpoint", version=state.version)
 
+    def _complain(self, which: str, error: Exception) -> None:
+        """Say that there is no checkpoint, unless the one before failed, too; a lost peer is a matter of others."""
+        lost = is_refusal(error) or (is_absence(error) and not is_late(error))
+        if not (self.complained or lost):
+            self.complained = True
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            self.report(event="warning", message=f"no checkpoint of {which}: {why}")
+
     def _await_record(self, session: Any, events: int) -> bool:
-        """True once the evaluator has so many events; False if it is away, or the state is not alive any more."""
+        """True once the evaluator has so many events; False if the state is not alive any more."""
         deadline = time.monotonic() + self.job.cluster.wait_seconds
         while int(self._run(session, "drained")) < events:
-            if time.monotonic() > deadline or not self._run(session, "alive").all():
+            if not self._run(session, "alive").all():
                 return False
+            if time.monotonic() > deadline:
+                raise WaitTimeout(f"the evaluator has not put it on record for {self.job.cluster.wait_seconds:g} s")
             time.sleep(RETRY_SECONDS / 5)
         return True
 
@@ -243,11 +322,11 @@ class Keeper:
             raise
         return True
 
-    def _run(self, session: Any, fetch: Any, feed: Any = None) -> Any:
+    def _run(self, session: Any, fetch: Any, feed: Any = None, limit_ms: int | None = None) -> Any:
         import tensorflow as tf
 
         fetch = self.ops[fetch] if isinstance(fetch, str) else fetch
-        return session.run(fetch, feed, options=tf.compat.v1.RunOptions(timeout_in_ms=self.limit_ms))
+        return session.run(fetch, feed, options=tf.compat.v1.RunOptions(timeout_in_ms=limit_ms or self.limit_ms))
 
 
 def identity(job: Job, graph: TaskGraph) -> dict[str, Any]:

@@ -240,8 +240,10 @@ class Crew:
         if self.scripted and failed:
             for turn in self.turns:
                 turn.release()
-        for thread in self.threads:
-            thread.join(END_SECONDS)
+        for thread, loop in zip(self.threads, self.loops, strict=True):
+            thread.join(max(END_SECONDS, loop.saving_seconds))
+            if thread.is_alive() and loop.saving_seconds:
+                loop.report(event="warning", message="no checkpoint of the end: it could not be written to its end")
         if failed:
             raise failed[0]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ from . import checkpoint
 from .cluster import Cluster
 from .data import is_arrays, leaves, num_examples, split_off, weighted
 from .display import Display
-from .errors import Interrupted, UserError, at_least, at_most, fraction, not_negative, positive
+from .errors import CannotWrite, Interrupted, UserError, at_least, at_most, fraction, not_negative, positive
+from .files import Lock, in_one_line, read_json
 from .gates import Alone
 from .hooks import Callback, CallbackList
 from .launcher import launch
@@ -326,7 +326,7 @@ def _legs(before: Path, steps: int) -> list[int]:
     """Steps of the runs that this one goes on from: their last rounds may have been shorter."""
     if not checkpoint.found(before):
         return []
-    config = json.loads((before / "config.json").read_text())
+    config = read_json(before / "config.json")
     return [leg for leg in (*config["legs"], config["steps_per_worker"]) if leg < steps]
 
 
@@ -429,14 +429,19 @@ def run(
 
     With `model`, threads live in this process, and the model receives the center.
     """
-    if job.recovery.resume is not None:
-        _resume(job, job.recovery.resume)
     if job.cluster.place is not None:
         job.identity = identity(config, job.cluster.place, _own(job, model))
         job.program = uuid.uuid4().hex
-    record = RunRecord(job_dir(job), config, job.cluster.place)
+    lock = Lock(job_dir(job))  # until the record is finished
+    try:
+        said = _resume(job, job.recovery.resume) if job.recovery.resume is not None else []
+        said += checkpoint.tidy(job_dir(job))
+        record = RunRecord(job_dir(job), config, job.cluster.place, lock)
+        hooks = CallbackList(callbacks, config, job_dir(job))
+    except BaseException:
+        lock.release()
+        raise
     display = Display(config)
-    hooks = CallbackList(callbacks, config, job_dir(job))
 
     def on_event(event: dict[str, Any]) -> None:
         record.on_event(event)
@@ -444,9 +449,12 @@ def run(
             display.on_event(event)
         hooks.on_event(event)
 
+    record.tell = on_event
     error: BaseException | None = None
     try:
         with display if verbose else contextlib.nullcontext():
+            for message in said:
+                on_event({"event": "warning", "message": message})
             if job.cluster.place is not None and verbose:
                 display.place(job.cluster.place, job.cluster.wait_seconds)
             if model is not None and job.cluster.backend == "threads":
@@ -455,6 +463,8 @@ def run(
                 run_threads(job, lambda **event: on_event(event), job.recipe.flat(model))
             else:
                 launch(job, job_dir(job), on_event)
+        if record.unwritten:
+            raise CannotWrite("; ".join(record.unwritten))
         if model is not None and job.cluster.evaluates:
             _load_center(job.recipe.flat(model), job_dir(job))
     except Interrupted as signal:
@@ -462,7 +472,7 @@ def run(
     except KeyboardInterrupt:
         error = Interrupted(2)
     except Exception as problem:
-        error = problem
+        error = in_one_line(problem)
     return record, error
 
 
@@ -476,12 +486,13 @@ def _own(job: Job, model: Any) -> dict[str, Any]:
     return own
 
 
-def _resume(job: Job, source: Path) -> None:
+def _resume(job: Job, source: Path) -> list[str]:
     """Copy what the run goes on from: the chief needs the checkpoint, an evaluator elsewhere the record."""
     if job.cluster.is_chief:
-        checkpoint.take_over(_source(source, job.cluster), job_dir(job))
-    elif job.cluster.evaluates:
+        return checkpoint.take_over(_source(source, job.cluster), job_dir(job))
+    if job.cluster.evaluates:
         checkpoint.take_over_record(source, job_dir(job))
+    return []
 
 
 def _load_center(model: FlatModel, run_dir: Path) -> None:

@@ -173,3 +173,24 @@ class PausingSyncSGD(Pauses, SyncSGD):
 @dataclass(frozen=True, kw_only=True)
 class PausingAEASGD(Pauses, AEASGD):
     """Elastic."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowDisk(AsyncSGD):
+    """In the tasks of its run, a checkpoint takes some seconds to be written."""
+
+    seconds: float = 10.0
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        import time
+
+        from distsgd.common import checkpoint
+
+        self.__dict__.update(state)
+        write = checkpoint.write
+
+        def slowly(*arguments: Any) -> Any:
+            time.sleep(self.seconds)
+            return write(*arguments)
+
+        checkpoint.write = slowly

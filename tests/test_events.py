@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from distsgd.common import events as module
+from distsgd.common.errors import CannotWrite
 from distsgd.common.events import EventLog, Tally
 from distsgd.common.record import EVENTS, RECORD
 
@@ -118,7 +119,7 @@ def test_an_event_log_on_a_full_disk_has_what_it_had(tmp_path, monkeypatch):
     log.append(events[:50])
     with monkeypatch.context() as patch:
         patch.setattr(module, "flush", lambda file: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(CannotWrite, match="No space"):
             log.append(events[50:70])
     log.append(events[70:])
     for read in (log, EventLog(tmp_path, WORKERS)):

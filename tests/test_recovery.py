@@ -308,11 +308,40 @@ def test_what_restorations_have_cost_is_counted_once_in_whatever_order_it_is_tol
     assert faults.summary()["lost_updates"] == 7
 
 
+def test_what_is_lost_when_chief_and_ps_die_at_once_is_counted_though_the_chief_takes_it_for_a_run_that_is_resumed():
+    faults = Faults()
+    faults.on_event({"event": "center", "version": 950})
+    faults.on_event({"event": "resumed", "version": 6, "restoration": 100})
+    faults.on_event({"event": "undone", "updates": 946, "restoration": 100})
+    recovery = faults.summary()
+    assert recovery["resumed_from"] is None
+    assert recovery["restored"] == [{"version": 6, "lost_updates": 946}]
+    assert recovery["lost_updates"] == 946
+
+
+@pytest.mark.parametrize("undone", [0, 40])
+def test_a_run_that_is_resumed_says_what_was_on_record_and_in_no_checkpoint(undone):
+    faults = Faults()
+    faults.on_event({"event": "resumed", "version": 60, "restoration": 100})
+    if undone:
+        faults.on_event({"event": "undone", "updates": undone, "restoration": 100})
+    faults.on_event({"event": "center", "version": 70})
+    recovery = faults.summary()
+    assert recovery["resumed_from"] == 60
+    assert recovery["restored"] == ([{"version": 60, "lost_updates": 40}] if undone else [])
+    assert recovery["lost_updates"] == undone
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=lambda scheme: scheme.name)
 def test_a_chief_and_a_ps_that_die_at_once_come_back_to_those_who_are_left(going, scheme):
     """To them it looks like a run that is resumed, and whoever has stayed may be in the middle of it."""
-    run = going(scheme, steps=1500, workers=3, recovery=Recovery(checkpoint_seconds=0.5, max_restarts=4))
+    # There is no checkpoint but that of the beginning: what has been done is lost, and counted.
+    run = going(scheme, steps=1500, workers=3, recovery=Recovery(checkpoint_seconds=1000, max_restarts=4))
     run.send("worker-0", signal.SIGKILL)
     run.send("ps-0", signal.SIGKILL)
-    assert run.survived()["restarts"] == {"worker-0": 1, "ps-0": 1}
+    recovery = run.survived()
+    assert recovery["restarts"] == {"worker-0": 1, "ps-0": 1}
+    assert recovery["resumed_from"] is None
+    assert [entry["version"] for entry in recovery["restored"]] == [0]
+    assert recovery["lost_updates"] >= 60

@@ -1,0 +1,125 @@
+"""Files that are there as a whole or not at all, JSON that every program can read, and who may write into a folder."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from .errors import CannotWrite, UserError
+
+LOCK = ".lock"
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+PART = ".part"  # ends the name of what is being written
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What goes wrong with the disk in here is a `CannotWrite` that names `path`, in one line."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or (str(error).splitlines() or [type(error).__name__])[0]
+        raise CannotWrite(f"cannot write {path}: {reason}") from None
+
+
+def in_one_line(error: Exception) -> Exception:
+    """What a full disk has led to as `CannotWrite`; any other error as it is."""
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return CannotWrite(f"cannot write {error.filename or 'a file'}: {error.strerror}")
+    return error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write into that takes the place of `path` at the end, whole and on the disk, or not at all.
+
+    Raises:
+        CannotWrite: what was there before is there still.
+    """
+    part = path.with_name(f".{path.name}{PART}")
+    with writing(path):
+        try:
+            with part.open("wb") as file:
+                yield file
+                flush(file)
+            part.replace(path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+
+def flush(file: Any) -> None:
+    """What has been written survives a machine that loses its power now."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def dumps(value: Any, **options: Any) -> str:
+    """JSON in the strict sense: a number that is not finite, for which JSON has no word, is null."""
+    return json.dumps(finite(value), allow_nan=False, **options)
+
+
+def finite(value: Any) -> Any:
+    """The same with None in the place of numbers that are not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: finite(item) for name, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file, whole or not at all; raises `CannotWrite`."""
+    with replacing(path) as file:
+        file.write((dumps(value, indent=2) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; raises `UserError` if there is none."""
+    try:
+        value = json.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} is damaged: it holds no JSON object. Put it right, or choose another run directory")
+    return value
+
+
+class Lock:
+    """The right to write into a run directory. It ends with `release`, or with this process, however that ends.
+
+    Raises:
+        UserError: another run has it, or the folder cannot be written.
+    """
+
+    def __init__(self, run_dir: Path):
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+            self.handle: int | None = os.open(run_dir / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise UserError(f"cannot write the run directory {run_dir}: {error.strerror}") from None
+        try:
+            fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self.handle)
+            raise UserError(
+                f"another run is under way in {run_dir}: wait for its end, or choose another run directory"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+
+    def release(self) -> None:
+        """Let others have the folder."""
+        if self.handle is not None:
+            fcntl.flock(self.handle, fcntl.LOCK_UN)  # also for a copy of the handle that a child may have
+            os.close(self.handle)
+            self.handle = None

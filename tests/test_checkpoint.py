@@ -1,0 +1,163 @@
+"""Checkpoints on a disk that damages them: what is not as it was written is passed over, and that is said."""
+
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+
+from distsgd.common import checkpoint
+from distsgd.common.errors import UserError
+
+ARRAYS = {"folded": np.array([3, 4]), "joins": np.int64(0), "center": np.arange(5, dtype=np.float32)}
+
+
+def save(run_dir, version, keep=3, **arrays):
+    state = checkpoint.Checkpoint({"version": np.int64(version), **ARRAYS, **arrays}, {"algorithm": "x", "seed": 0})
+    return checkpoint.publish(checkpoint.write(run_dir, state), keep)
+
+
+def versions(run_dir):
+    return [int(path.name) for path in checkpoint.found(run_dir)]
+
+
+def spoil(path):
+    (path / "arrays.npz").write_bytes(b"x")
+
+
+def test_every_flipped_bit_and_every_cut_is_found(tmp_path):
+    place = save(tmp_path, 7)
+    draw = random.Random(0)
+    for name in ("arrays.npz", "checkpoint.json"):
+        good = (place / name).read_bytes()
+        # Bytes that JSON does not care about may change: then what is read is the same.
+        for offset in range(0, len(good), 1 if name.endswith("json") else 3):
+            bad = bytearray(good)
+            bad[offset] ^= 1 << draw.randrange(8)
+            (place / name).write_bytes(bad)
+            problem = checkpoint.damage(place)
+            if problem is None:
+                assert name.endswith("json")
+                assert checkpoint.read(place).about == {"format": 2, "algorithm": "x", "seed": 0}
+            else:
+                assert "\n" not in str(problem)
+                assert "pickle" not in str(problem)
+        for length in range(0, len(good) - 1, 7):
+            (place / name).write_bytes(good[:length])
+            with pytest.raises(checkpoint.Damaged):
+                checkpoint.read(place)
+        (place / name).write_bytes(good)
+    assert checkpoint.read(place).version == 7
+
+
+@pytest.mark.parametrize("about", ["[]", "null", "1", '"x"', "{}", "", "[" * 100_000, '{"format": 2}'])
+def test_any_content_of_the_description_is_passed_over_and_not_crashed_on(about, tmp_path):
+    save(tmp_path, 1)
+    (save(tmp_path, 2) / "checkpoint.json").write_text(about)
+    passed = []
+    assert checkpoint.newest(tmp_path, lambda path, problem: passed.append(str(problem))).version == 1
+    assert len(passed) == 1
+    assert "000000000002 cannot be read" in passed[0]
+
+
+def test_one_with_missing_files_or_under_another_name_is_passed_over(tmp_path):
+    save(tmp_path, 1)
+    (save(tmp_path, 2) / "checkpoint.json").unlink()
+    (save(tmp_path, 3) / "arrays.npz").unlink()
+    shutil.copytree(checkpoint.folder(tmp_path) / "000000000001", checkpoint.folder(tmp_path) / "000000000009")
+    assert checkpoint.newest(tmp_path).version == 1
+
+
+def test_an_array_that_is_no_archive_is_passed_over_even_with_the_right_checksum(tmp_path):
+    save(tmp_path, 1)
+    place = save(tmp_path, 2)
+    about = {"format": 2}
+    with (place / "arrays.npz").open("wb+") as file:
+        np.save(file, np.arange(3))
+        about["sha256"] = checkpoint._checksum({"format": 2}, file)
+    (place / "checkpoint.json").write_text(json.dumps(about))
+    with pytest.raises(checkpoint.Damaged, match="it is damaged"):
+        checkpoint.read(place)
+    assert checkpoint.newest(tmp_path).version == 1
+
+
+def test_one_of_another_format_is_refused_and_not_taken_for_damaged(tmp_path):
+    place = save(tmp_path, 2)
+    (place / "checkpoint.json").write_text(json.dumps({"format": 1, "algorithm": "x"}))
+    for look in (checkpoint.newest, checkpoint.tidy):
+        with pytest.raises(UserError, match="has format 1, and this program reads 2"):
+            look(tmp_path)
+    assert versions(tmp_path) == [2]
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_damaged_ones_do_not_count_among_those_that_are_kept(keep, tmp_path):
+    for version in (500, 600, 700):
+        spoil(save(tmp_path, version))
+    save(tmp_path, 10, keep)
+    assert versions(tmp_path) == [10]
+    save(tmp_path, 20, keep)
+    save(tmp_path, 30, keep)
+    assert versions(tmp_path) == [10, 20, 30][-keep:]
+    assert checkpoint.newest(tmp_path).version == 30
+
+
+def test_a_good_one_takes_the_place_of_a_damaged_one_of_the_same_version(tmp_path):
+    spoil(save(tmp_path, 5))
+    save(tmp_path, 5)
+    assert checkpoint.newest(tmp_path).version == 5
+    again = save(tmp_path, 5, center=np.zeros(5, np.float32))  # the same version again: nothing has happened since
+    np.testing.assert_array_equal(checkpoint.read(again).arrays["center"], np.arange(5))
+
+
+def test_a_run_that_goes_on_sets_damaged_ones_aside_says_so_and_sweeps_what_was_not_finished(tmp_path):
+    save(tmp_path, 1)
+    spoil(save(tmp_path, 2))
+    checkpoint.write(tmp_path, checkpoint.Checkpoint({"version": np.int64(3), **ARRAYS}, {}))
+    (tmp_path / ".result.json.part").touch()
+    (said,) = checkpoint.tidy(tmp_path)
+    assert "000000000002 cannot be read: its checksum is wrong; it was passed over, and is now 000000000002.d" in said
+    assert versions(tmp_path) == [1]
+    assert sorted(path.name for path in checkpoint.folder(tmp_path).iterdir()) == [
+        "000000000001",
+        "000000000002.damaged",
+    ]
+    assert not list(tmp_path.glob(".*.part"))
+    assert checkpoint.tidy(tmp_path) == []
+
+
+def test_if_all_are_damaged_the_run_is_refused_again_and_again(tmp_path):
+    for version in (1, 2):
+        spoil(save(tmp_path, version))
+    for _ in range(2):
+        with pytest.raises(
+            UserError, match=r"all checkpoints in .* are damaged .*To start over, choose another"
+        ) as said:
+            checkpoint.tidy(tmp_path)
+        assert "\n" not in str(said.value)
+    for path in checkpoint.found(tmp_path):  # as it is if they were damaged one after the other
+        checkpoint.set_aside(path, checkpoint.Damaged("x"))
+    with pytest.raises(UserError, match="are damaged"):
+        checkpoint.tidy(tmp_path)
+
+
+def test_to_resume_elsewhere_falls_back_as_the_same_folder_does(tmp_path):
+    save(tmp_path / "a", 1)
+    spoil(save(tmp_path / "a", 2))
+    (said,) = checkpoint.take_over(tmp_path / "a", tmp_path / "b")
+    assert "000000000002 cannot be read: its checksum is wrong; it was passed over" in said
+    assert versions(tmp_path / "b") == [1]
+    assert versions(tmp_path / "a") == [1, 2]  # which is not ours to tidy up
+    spoil(checkpoint.folder(tmp_path / "a") / "000000000001")
+    with pytest.raises(UserError, match="are damaged"):
+        checkpoint.take_over(tmp_path / "a", tmp_path / "c")
+
+
+def test_a_variable_of_any_name_is_kept_and_objects_are_not_written(tmp_path):
+    odd = {"file": np.arange(2), "allow_pickle": np.arange(3), "arr_0": np.float32(1)}
+    read = checkpoint.read(save(tmp_path, 1, **odd)).arrays
+    assert {*odd, *ARRAYS, "version"} == set(read)
+    with pytest.raises(ValueError, match="allow_pickle"):
+        save(tmp_path, 2, thing=np.array([object()]))
+    assert not list(checkpoint.folder(tmp_path).glob(".*"))

@@ -1,0 +1,278 @@
+"""Full and slow disks, folders that two runs want, files that were cut: it is said in one line, and nothing is lost."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from distsgd.algorithms import AsyncSGD
+from distsgd.common import checkpoint, files
+from distsgd.common.errors import CannotWrite, UserError
+from distsgd.common.hooks import Callback
+from distsgd.common.launcher import Supervision
+from distsgd.common.record import RunRecord
+from distsgd.common.recovery import Recovery
+from doubles import SlowDisk
+from runs import record
+
+THREADS = {"hidden": (8,), "batch_size": 8, "workers": 1, "backend": "threads"}
+CONFIG = {
+    "algorithm": "x", "hyperparameters": {"rate": float("inf")}, "backend": "threads", "workers": 1, "ps": 1,
+    "dataset": "d", "model": "m", "batch_size": 1, "ema_decay": None, "seed": 0, "steps_per_worker": 5, "legs": [],
+}  # fmt: skip
+
+
+def content(folder):
+    """All files of a folder, and what is in them."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def full(path):
+    """Whatever is written to this file finds the disk full."""
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/full")
+
+
+def strictly(text):
+    def refuse(name):
+        raise AssertionError(f"{name} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+# Whose folder it is.
+
+
+def test_a_run_directory_belongs_to_one_run_and_whoever_is_refused_writes_nothing(tmp_path):
+    first = files.Lock(tmp_path)
+    (tmp_path / "result.json").write_text("{}")
+    before = content(tmp_path)
+    with pytest.raises(UserError, match=r"another run is under way in .*: wait for its end, or choose another"):
+        record(AsyncSGD(), tmp_path, steps=2, **THREADS)
+    assert content(tmp_path) == before
+    first.release()
+    files.Lock(tmp_path).release()
+
+
+def test_the_folder_of_a_run_that_was_killed_is_free(tmp_path):
+    code = "import sys; from pathlib import Path; from distsgd.common.files import Lock; "
+    code += "lock = Lock(Path(sys.argv[1])); print(1, flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code, tmp_path], stdin=-1, stdout=-1) as holder:
+        assert holder.stdout.readline() == b"1\n"
+        with pytest.raises(UserError, match="another run is under way"):
+            files.Lock(tmp_path)
+        holder.kill()
+        holder.wait()
+        files.Lock(tmp_path).release()
+
+
+def test_a_run_that_was_refused_or_has_ended_leaves_the_folder_free(tmp_path):
+    record(AsyncSGD(), tmp_path, steps=2, **THREADS)
+    files.Lock(tmp_path).release()
+    with pytest.raises(UserError, match="already holds a run"):
+        record(AsyncSGD(), tmp_path, steps=2, **THREADS)
+    files.Lock(tmp_path).release()
+
+
+# What was there before.
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_its_record_is_kept(tmp_path):
+    keep = Recovery(checkpoint_steps=5)
+    record(AsyncSGD(), tmp_path, steps=20, recovery=keep, **THREADS)
+    for path in checkpoint.found(tmp_path):
+        (path / "arrays.npz").write_bytes(b"x")
+    before = content(tmp_path)
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"all checkpoints in .* are damaged .*To start over, choose another run"):
+            record(AsyncSGD(), tmp_path, steps=40, recovery=keep, **THREADS)
+    assert content(tmp_path) == before
+
+
+def test_going_on_from_an_older_checkpoint_is_told(tmp_path):
+    keep = Recovery(checkpoint_steps=5)
+    record(AsyncSGD(), tmp_path, steps=20, recovery=keep, **THREADS)
+    save = checkpoint.newest(tmp_path)
+    older = checkpoint.Checkpoint({**save.arrays, "version": np.int64(10)}, save.about)
+    checkpoint.publish(checkpoint.write(tmp_path, older), keep=9)
+    (checkpoint.folder(tmp_path) / "000000000020" / "arrays.npz").write_bytes(b"x")
+    run = record(AsyncSGD(), tmp_path, steps=40, recovery=keep, **THREADS)
+    recovery = run.result["recovery"]
+    assert recovery["resumed_from"] == 10
+    (warning,) = recovery["warnings"]
+    assert "000000000020 cannot be read: its checksum is wrong; it was passed over" in warning
+
+
+@pytest.mark.parametrize("name", ["config.json", "result.json"])
+@pytest.mark.parametrize("damage", ["", "[]", '{"outcome"'])
+def test_files_that_were_cut_end_in_one_line_or_do_no_harm(name, damage, tmp_path):
+    checkpoint.folder(tmp_path).joinpath("000000000001").mkdir(parents=True)
+    files.write_json(tmp_path / "config.json", CONFIG)
+    (tmp_path / name).write_text(damage)
+    if name == "config.json":
+        with pytest.raises(UserError, match=r"config.json is damaged: .*, or choose another run directory"):
+            RunRecord(tmp_path, CONFIG)
+    else:
+        RunRecord(tmp_path, CONFIG).finish(None, picture=False)
+        assert strictly((tmp_path / name).read_text())["outcome"] == "completed"
+
+
+# JSON.
+
+
+def test_numbers_that_are_not_finite_are_null_in_every_file(tmp_path):
+    log = RunRecord(tmp_path, CONFIG)
+    log.on_event({"event": "worker", "worker": 0, "steps": 1, "loss": float("nan")})
+    log.on_event({"event": "center", "version": 1, "examples": 1, "test_loss": float("inf"), "staleness_mean": 0.0})
+    log.on_event({"event": "center", "version": 2, "examples": 2, "test_loss": 1.0, "staleness_mean": 0.0})
+    result = log.finish(None)
+    assert strictly((tmp_path / "config.json").read_text())["hyperparameters"] == {"rate": None}
+    rows = [strictly(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row.get("loss") for row in rows] == [None, None, None]
+    assert [row.get("test_loss") for row in rows] == [None, None, 1.0]
+    assert strictly((tmp_path / "result.json").read_text()) == strictly(json.dumps(result))
+    checkpoint.folder(tmp_path).joinpath("000000000001").mkdir(parents=True)
+    again = RunRecord(tmp_path, {**CONFIG, "steps_per_worker": 6})  # the rows come back as nulls, and are drawn
+    assert again.finish(None)["outcome"] == "completed"
+
+
+# A full disk.
+
+
+def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "a.json"
+    files.write_json(path, {"a": 1})
+    full(tmp_path / ".a.json.part")
+    with pytest.raises(CannotWrite, match=r"cannot write .*/a.json: No space left on device"):
+        files.write_json(path, {"a": 2})
+    assert files.read_json(path) == {"a": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_metrics_that_find_the_disk_full_end_no_run_and_it_is_said_once(tmp_path):
+    log = RunRecord(tmp_path, CONFIG)
+    log.metrics.close()
+    full(tmp_path / "metrics.jsonl")
+    log.metrics = (tmp_path / "metrics.jsonl").open("a", buffering=1)
+    for version in range(3):
+        log.on_event({"event": "center", "version": version, "examples": 1})
+    result = log.finish(None, picture=False)
+    (warning,) = result["recovery"]["warnings"]
+    assert "metrics.jsonl: No space left on device: the metrics from here on are not on the disk" in warning
+    assert log.history()["version"] == [0, 1, 2]
+
+
+def test_a_result_that_cannot_be_written_is_an_error_in_one_line_and_the_old_one_stays(tmp_path):
+    log = RunRecord(tmp_path, CONFIG)
+    (tmp_path / "result.json").write_text("old")
+    (tmp_path / ".result.json.part").mkdir()  # as good as full
+    with pytest.raises(CannotWrite, match=r"cannot write .*result.json: Is a directory"):
+        log.finish(None, picture=False)
+    assert (tmp_path / "result.json").read_text() == "old"
+    assert log.finish(CannotWrite("first"), picture=False)["message"] == "first"
+
+
+class FullAtTheEnd(Callback):
+    """Makes the disk full for some of the results, when the run is under way."""
+
+    def __init__(self, run_dir, *names):
+        self.paths = [run_dir / f".{name}.part" for name in names]
+
+    def on_test_end(self, logs):
+        while self.paths:
+            full(self.paths.pop())
+
+
+def test_results_for_which_there_is_no_room_are_named_and_the_others_are_there(tmp_path):
+    hurt = FullAtTheEnd(tmp_path, "center.npz", "trace.npz")
+    with pytest.raises(CannotWrite, match=r"^cannot write .*center.npz: No space .*; cannot write .*trace.npz: No sp"):
+        record(AsyncSGD(), tmp_path, steps=20, callbacks=[hurt], **THREADS)
+    result = strictly((tmp_path / "result.json").read_text())
+    assert (result["outcome"], result["exit_code"], result["updates"]) == ("failed", 1, 20)
+    assert (tmp_path / "model.keras").exists()
+    assert not (tmp_path / "center.npz").exists()
+    assert not list(tmp_path.glob(".*.part*"))
+
+
+def test_a_checkpoint_for_which_there_is_no_room_is_a_warning_and_leaves_nothing(tmp_path, monkeypatch):
+    def no_room(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(checkpoint, "flush", no_room)
+    run = record(AsyncSGD(), tmp_path, steps=20, recovery=Recovery(checkpoint_steps=5), **THREADS)
+    assert run.result["recovery"]["checkpoints"] == 0
+    (warning,) = run.result["recovery"]["warnings"]
+    assert warning.startswith("no checkpoint of ")
+    assert warning.endswith("No space left on device")
+    assert list(checkpoint.folder(tmp_path).iterdir()) == []
+
+
+# A slow disk.
+
+
+def test_the_end_of_a_run_waits_for_its_last_checkpoint(tmp_path, monkeypatch):
+    """However long it takes: here until the evaluator has long had its result."""
+    over, write = threading.Event(), checkpoint.write
+    monkeypatch.setattr(checkpoint, "write", lambda *state: over.wait(60) and write(*state))
+
+    class Over(Callback):
+        def on_train_end(self, logs):
+            over.set()
+
+    asked = Recovery(checkpoint_seconds=1000)
+    run = record(AsyncSGD(), tmp_path, steps=20, recovery=asked, callbacks=[Over()], **THREADS)
+    assert checkpoint.newest(tmp_path).version == run.result["updates"] == 20
+    assert run.result["recovery"]["checkpoints"] == 1
+    assert run.result["recovery"]["warnings"] == []
+
+
+class Told:
+    """In the place of a fork server: says what it is told to, and takes down how long it was waited for."""
+
+    def __init__(self, *events):
+        self.events, self.waits = list(events), []
+
+    def receive(self, seconds):
+        self.waits.append(seconds)
+        return self.events.pop(0) if self.events else None
+
+
+def supervised(tmp_path, *events):
+    said = []
+    server = Told(*events)
+    names = [("ps", 0), ("worker", 0)]
+    job = SimpleNamespace(recovery=Recovery(), cluster=SimpleNamespace(place=None))
+    Supervision(server, job, names, tmp_path, said.append).run()
+    return server.waits, [event["message"] for event in said if event["event"] == "warning"]
+
+
+SAVING = {"event": "saving", "task": "worker-0", "version": 7, "seconds": 500.0}
+
+
+def test_the_launcher_waits_for_a_checkpoint_as_long_as_it_may_take(tmp_path):
+    result, exit_ = {"event": "result"}, {"event": "exit", "task": "worker-0", "status": 0}
+    waits, said = supervised(tmp_path, SAVING, result, exit_)
+    assert waits[0] is waits[1] is None
+    assert 400 < waits[2] <= 500
+    assert waits[3] < 5  # nobody is waited for any more
+    assert said == []
+
+
+@pytest.mark.parametrize("end", [[], [{"event": "exit", "task": "worker-0", "status": -9}]], ids=["late", "killed"])
+def test_a_last_checkpoint_that_does_not_come_is_told(end, tmp_path):
+    _, said = supervised(tmp_path, SAVING, {"event": "result"}, *end)
+    assert said == ["no checkpoint of version 7: it could not be written to its end"]
+
+
+@pytest.mark.slow
+def test_the_last_checkpoint_is_there_though_it_takes_longer_than_everything_else_at_the_end(warm, tmp_path):
+    run = record(SlowDisk(), tmp_path, steps=30, workers=2, hidden=(8,), batch_size=8,
+                 recovery=Recovery(checkpoint_seconds=1000))  # fmt: skip
+    assert checkpoint.newest(tmp_path).version == run.result["updates"] == 60
+    assert run.result["recovery"]["warnings"] == []
