@@ -32,8 +32,14 @@ install() {  # from pinned versions; the stamp is written last, so an interrupte
 
 pins() { cat constraints.txt pyproject.toml; }
 
-if ! (cd "$here" && pins | cmp --silent - .venv/pins); then
+is_set_up() { (cd "$here" && pins | cmp --silent - .venv/pins); }
+
+if ! is_set_up; then
     python=$(find_python)
-    (cd "$here" && install "$python" >&2)
+    mkdir -p "$here/.venv"
+    exec 9>"$here/.venv/lock"
+    flock 9  # the tasks of a Slurm job may all come here at once: one sets up, the others wait
+    is_set_up || (cd "$here" && install "$python" >&2)
+    exec 9>&-
 fi
 exec "$here/.venv/bin/distsgd" "$@"  # where the user is: files that are named, and runs/, are relative to that

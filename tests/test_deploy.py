@@ -2,8 +2,10 @@
 
 import json
 import re
+import shutil
 import signal
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -189,6 +191,25 @@ def test_the_slurm_file_starts_every_task_with_its_role(tmp_path):
     assert [str(place) for place in found] == ["ps-0", "worker-0", "worker-1", "worker-2"]
     assert len({place.addresses for place in found}) == 1
     assert subprocess.run(["bash", "-n", str(DEPLOY / "slurm.sh")], check=False).returncode == 0
+
+
+def test_programs_that_are_started_at_once_set_the_environment_up_one_time(tmp_path):
+    """As the tasks of a Slurm job are, on a file system that they share."""
+    for name in ("run.sh", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    uv = tmp_path / "uv"  # stands for the one that may be here
+    uv.write_text(
+        "#!/bin/bash\necho $$ $1 began >>log\nsleep 0.2\nmkdir -p .venv/bin\n"
+        "printf '#!/bin/bash\\necho starts' >.venv/bin/distsgd\nchmod 755 .venv/bin/distsgd\necho $$ $1 ended >>log\n"
+    )
+    uv.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{Path(sys.executable).parent}:/usr/bin:/bin"}
+    command = ["bash", str(tmp_path / "run.sh"), "list"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    programs = [subprocess.Popen(command, env=environment, **pipes) for _ in range(4)]
+    assert [program.communicate()[0].strip() for program in programs] == ["starts"] * 4
+    steps = [line.split()[1:] for line in (tmp_path / "log").read_text().splitlines()]
+    assert steps == [["venv", "began"], ["venv", "ended"], ["pip", "began"], ["pip", "ended"]]
 
 
 def test_the_dockerfile_copies_what_there_is_and_starts_the_command():

@@ -1,0 +1,153 @@
+"""A real Slurm: controller, three nodes, their network; what it starts finds its roles, trains, and ends well."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import slurm as own
+from machines import Network
+from runs import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = 120  # seconds, on a busy machine
+FOREVER = ["--epochs", "1000000"]
+ADDRESSES = """
+import json
+from distsgd.common.roles import from_slurm
+print(json.dumps(from_slurm(1).addresses.as_dict()))
+"""
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    if reason := own.missing():
+        pytest.skip(reason)
+    network = Network(1 + len(own.NODES), own_user=False)
+    if not network.real:
+        pytest.skip(f"this machine allows no network of its own: {network.refusal}")
+    try:
+        with own.Slurm(tmp_path_factory.mktemp("slurm"), network) as slurm:
+            yield slurm
+    finally:
+        network.close()
+
+
+@pytest.fixture
+def start(slurm, tmp_path):
+    """Starts commands beside the controller, their output into a file of that name; none is left after the test."""
+    running = []
+
+    def start(name, *words):
+        with (tmp_path / name).open("w") as output:
+            running.append(subprocess.Popen(slurm.command(*words), cwd=ROOT, stdout=output, stderr=output))
+        return running[-1]
+
+    yield start
+    slurm.ask("scancel", "--user=root")
+    for process in running:
+        process.wait(PATIENCE)
+    slurm.wait_for_nodes()
+
+
+def train(run_dir, *options):
+    return ["bash", "run.sh", "downpour", "--cluster", "slurm", "--run-dir", str(run_dir), *options]
+
+
+def result(run_dir):
+    return json.loads((run_dir / "result.json").read_text())
+
+
+def trains(run_dir):
+    metrics = run_dir / "metrics.jsonl"
+    return metrics.exists() and '"worker"' in metrics.read_text()
+
+
+def wait_for(condition):
+    wait_until(condition, seconds=PATIENCE)
+
+
+def test_two_jobs_on_the_same_nodes_train_with_the_readmes_command(slurm, start, tmp_path):
+    """They have two nodes in common."""
+    command = re.search(r"`srun -N3 (bash run.sh .*?)`", (ROOT / "README.md").read_text())[1]
+    words = [*command.split(), "--epochs", "2", "--run-dir"]
+    wide = start("wide", "srun", "-N3", *words, tmp_path / "1")
+    narrow = start("narrow", "srun", "-N2", *words, tmp_path / "2")
+    assert (wide.wait(PATIENCE), narrow.wait(PATIENCE)) == (0, 0)
+    for run_dir, workers in ((tmp_path / "1", 2), (tmp_path / "2", 1)):
+        found = result(run_dir)
+        assert (found["outcome"], found["workers"], found["ps"]) == ("completed", workers, 1)
+        assert found["steps"] > 0
+    output = (tmp_path / "wide").read_text()
+    assert "step 0: task 0 on n1 is ps 0; tasks 1 to 2 on n2 to n3 are workers 0 to 1." in output
+    output = (tmp_path / "narrow").read_text()
+    assert "step 0: task 0 on n1 is ps 0; task 1 on n2 is worker 0." in output
+
+
+def test_the_tasks_of_a_step_agree_on_ports_that_no_other_step_on_their_nodes_has(slurm):
+    step = f"srun --exact -N2 -n4 -c1 --distribution=block {sys.executable} -c '{ADDRESSES}' &"
+    jobs = [slurm.ask("salloc", "-N2", "-n8", "bash", "-c", f"{step} {step} wait").splitlines() for _ in range(2)]
+    places = [json.loads(line) for lines in jobs for line in lines if line.startswith("{")]
+    assert len(places) == 2 * 2 * 4
+    steps = {json.dumps(place): {*place["ps"], *place["worker"]} for place in places}
+    assert len(steps) == 2 * 2
+    assert len(set.union(*steps.values())) == 2 * 2 * 4
+
+
+def test_a_job_that_is_cancelled_ends_as_interrupted_and_leaves_nothing_on_its_nodes(slurm, start, tmp_path):
+    run_dir = tmp_path / "run"
+    srun = start("output", "srun", "-N2", *train(run_dir), *FOREVER)
+    wait_for(lambda: trains(run_dir))
+    assert slurm.programs("n1")
+    slurm.ask("scancel", "--user=root")
+    assert srun.wait(PATIENCE) == 143
+    found = result(run_dir)
+    assert (found["outcome"], found["exit_code"]) == ("interrupted", 143)
+    slurm.wait_for_nodes()
+    assert [slurm.programs(node) for node in own.NODES] == [[], [], []]
+
+
+def test_a_node_that_dies_ends_the_run_with_the_name_of_its_task(slurm, start, tmp_path):
+    run_dir = tmp_path / "run"
+    srun = start("output", "srun", "-N3", *train(run_dir), *FOREVER)
+    wait_for(lambda: trains(run_dir))
+    slurm.crash("n1")
+    try:
+        wait_for((run_dir / "result.json").exists)
+        found = result(run_dir)
+        assert (found["outcome"], found["exit_code"]) == ("lost", 4)
+        assert re.search(r"worker \d at n[23]:\d+ lost ps 0 at n1:\d+$", found["message"])
+        wait_for(lambda: not slurm.programs("n2") and not slurm.programs("n3"))
+        slurm.miss("n1")
+        assert srun.wait(PATIENCE) != 0
+    finally:
+        slurm.boot("n1")
+
+
+def test_the_batch_file_goes_on_from_its_checkpoint_on_other_nodes_when_one_dies(slurm, start, tmp_path):
+    """Slurm puts the job back into the queue; its number, and so its run directory, stay the same."""
+    (tmp_path / "run.sh").write_text(f'exec bash {ROOT}/run.sh "$@"\n')
+    options = ["downpour", *FOREVER, "--checkpoint-seconds", "0.5"]
+    job = slurm.ask("sbatch", "--parsable", "-N2", "-n2", f"--chdir={tmp_path}", ROOT / "deploy/slurm.sh", *options)
+    checkpoints, log = tmp_path / f"runs/slurm-{job}/checkpoints", tmp_path / f"distsgd-{job}.log"
+
+    def newest():
+        return max((int(path.name) for path in checkpoints.glob("0*")), default=0)
+
+    wait_for(newest)
+    slurm.crash("n2")
+    slurm.miss("n2")
+    try:
+        wait_for(lambda: slurm.ask("squeue", "--noheader", "--format=%T") == "PENDING")
+        before = newest()
+        slurm.ask("scontrol", "update", f"jobid={job}", "starttime=now")  # it would wait for two minutes
+        wait_for(lambda: newest() > before)
+    finally:
+        slurm.boot("n2")
+    assert "task 1 on n2 is worker 0." in log.read_text()
+    assert "task 1 on n3 is worker 0." in log.read_text()
+    assert f"the run goes on from version {before}" in log.read_text()
