@@ -107,7 +107,7 @@ class Display:
     def place(self, place: Place, wait_seconds: float) -> None:
         """What one task of several machines says at its start; the one that evaluates, who has which place."""
         if place.origin and place.evaluates:
-            self.console.print(place.origin, highlight=False, soft_wrap=True)
+            self._say(place.origin)
         others = len(place.all_tasks()) - len(place.tasks())
         address = place.addresses.of(place.job, place.index)
         listens = f"listens on all interfaces at port {address.rpartition(':')[2]}, open to whoever can reach it"
