@@ -88,7 +88,7 @@ def _server(job: Job, addresses: Addresses, job_name: str, index: int, inter_op:
         slurm = " Submit the Slurm job again, or reserve ports: srun --resv-ports=<tasks per node>."
         raise UserError(
             f"{job_name} {index} cannot listen on the port of {address}: is it taken by another program, or is this "
-            f"task running already?{slurm if 'SLURM_STEP_ID' in os.environ else ''} ({str(error).splitlines()[0]})"
+            f"task running already?{slurm if os.environ.get('SLURM_STEP_ID') else ''} ({str(error).splitlines()[0]})"
         ) from None
 
 

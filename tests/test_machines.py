@@ -13,9 +13,10 @@ import threading
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, SyncSGD
-from distsgd.common import Cluster, train
+from distsgd.common import Cluster, tasks, train
 from distsgd.common.cluster import Addresses
 from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
 from distsgd.common.models import ModelRecipe
@@ -257,6 +258,20 @@ def test_a_task_whose_port_is_taken_says_so(machines, tmp_path):
         other.communicate()
     assert isinstance(error, UserError), error
     assert f"ps 0 cannot listen on the port of {cluster.addresses.ps[0]}: is it taken" in str(error)
+
+
+def test_in_a_slurm_step_it_says_too_how_to_get_other_ports(monkeypatch):
+    def server(*_, **__):
+        raise tf.errors.UnknownError(None, None, "Could not start gRPC server")
+
+    monkeypatch.setattr(tf.distribute, "Server", server)
+    monkeypatch.setattr(tasks, "_config", lambda *_: None)
+    for step, advice in (("", False), ("0", True)):
+        monkeypatch.setenv("SLURM_STEP_ID", step)
+        with pytest.raises(UserError, match="ps 0 cannot listen on the port of n1:2222") as refused:
+            tasks._server(None, Addresses(["n1:2222"], ["n2:2222"]), "ps", 0, 1)
+        assert ("Submit the Slurm job again, or reserve ports: srun --resv-ports" in str(refused.value)) == advice
+        assert "\n" not in str(refused.value)
 
 
 def test_the_command_line_needs_no_more_than_flags_or_tf_config(tmp_path):
