@@ -12,7 +12,19 @@ from pathlib import Path
 
 from machines import Network
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sinfo", "unshare", "nsenter", "ip")
+PROGRAMS = (
+    "munged",
+    "slurmctld",
+    "slurmd",
+    "srun",
+    "sbatch",
+    "scancel",
+    "sinfo",
+    "unshare",
+    "nsenter",
+    "setpriv",
+    "ip",
+)
 READY_SECONDS = 60
 NODES = ("n1", "n2", "n3")
 MUNGE_FILES = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
@@ -54,11 +66,9 @@ class Slurm:
     def __init__(self, folder: Path, network: Network):
         self.folder, self.network = folder, network
         self.daemons: dict[str, subprocess.Popen[bytes]] = {}
-        names = ("control", *NODES)
+        lines = ["127.0.0.1 localhost", *(f"10.77.0.{i} {name}" for i, name in enumerate(("control", *NODES), 1))]
         self.hosts = folder / "hosts"
-        self.hosts.write_text(
-            "127.0.0.1 localhost\n" + "".join(f"10.77.0.{i} {name}\n" for i, name in enumerate(names, 1))
-        )
+        self.hosts.write_text("\n".join([*lines, ""]))
         self.configuration = folder / "slurm.conf"
         self.configuration.write_text(CONFIGURATION.format(folder=folder))
         (folder / "state").mkdir()
@@ -74,7 +84,9 @@ class Slurm:
 
     def crash(self, node: str) -> None:
         """Nothing runs there any more, from one moment to the next."""
-        self._kill(node)
+        daemon = self.daemons[node]
+        daemon.kill()
+        daemon.wait()
 
     def miss(self, node: str) -> None:
         """Slurm notices that a node is gone, which by itself takes it `SlurmdTimeout`."""
@@ -83,14 +95,16 @@ class Slurm:
     def command(self, *words: object) -> list[str]:
         """A command as it has to be started here in order to run on the controller's machine."""
         control = str(self.daemons["control"].pid)
-        environment = [f"--chdir={os.getcwd()}", f"SLURM_CONF={self.configuration}"]
+        around = [f"--unset={name}" for name in os.environ if name.startswith("SLURM_")]  # of a job that we may be in
+        environment = [*around, f"--chdir={os.getcwd()}", f"SLURM_CONF={self.configuration}"]
         return ["nsenter", "--target", control, "--net", "--mount", "--uts", "env", *environment, *map(str, words)]
 
-    def ask(self, *words: object, check: bool = True) -> str:
+    def ask(self, *words: object) -> str:
         """What one of Slurm's commands prints."""
-        return subprocess.run(
-            self.command(*words), capture_output=True, text=True, timeout=60, check=check
-        ).stdout.strip()
+        done = subprocess.run(
+            self.command(*words), stdout=subprocess.PIPE, text=True, timeout=READY_SECONDS, check=False
+        )
+        return done.stdout.strip()
 
     def wait_for_nodes(self) -> None:
         """Until all nodes are there and have nothing to do."""
@@ -123,7 +137,7 @@ class Slurm:
 
     def __exit__(self, *_: object) -> None:
         for name in reversed(list(self.daemons)):
-            self._kill(name)
+            self.crash(name)
 
     def _number(self, name: str) -> int:
         return ("control", *NODES).index(name)
@@ -136,17 +150,12 @@ class Slurm:
         command = ["unshare", "--mount", "--uts", *world, "sh", "-c", script, str(self.hosts), machine, *daemon]
         with (self.folder / f"{name}.log").open("ab") as log:
             self.daemons[name] = subprocess.Popen(
-                [*self.network.enter(self._number(machine)), *command],
+                ["setpriv", "--pdeathsig", "KILL", *self.network.enter(self._number(machine)), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=os.environ | {"SLURM_CONF": str(self.configuration)},
             )
-
-    def _kill(self, name: str) -> None:
-        daemon = self.daemons[name]
-        daemon.kill()
-        daemon.wait()
 
     def _until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + READY_SECONDS
