@@ -17,7 +17,10 @@ find_python() {  # the first installed Python that TensorFlow supports
 }
 
 install() {  # from pinned versions; the stamp is written last, so an interrupted set-up is done again
-    echo "Setting up .venv (once; TensorFlow is large) ..." >&2
+    echo "Setting up .venv (once; TensorFlow is large, 3 GB in all) ..." >&2
+    show_growth &
+    disown
+    trap "kill $! 2>/dev/null || true; [[ ! -t 2 ]] || printf '\\r\\033[K' >&2" EXIT
     if command -v uv >/dev/null; then
         uv venv --quiet --allow-existing --python "$1" .venv
         uv pip install --quiet --python .venv/bin/python --constraint constraints.txt --editable . --group dev
@@ -28,6 +31,18 @@ install() {  # from pinned versions; the stamp is written last, so an interrupte
             --constraint constraints.txt --editable . --group dev
     fi
     pins >.venv/pins
+}
+
+show_growth() {  # how long it takes and how much is there: a line that changes on a terminal, else one now and then
+    local seconds=0
+    while sleep 3 && kill -0 $$ 2>/dev/null; do
+        seconds=$((seconds + 3))
+        if [[ -t 2 ]]; then
+            printf '\r  %d s, %d MB ' "$seconds" "$(du -sm .venv | cut -f1)" >&2
+        elif ((seconds % 30 == 0)); then
+            printf '  %d s, %d MB\n' "$seconds" "$(du -sm .venv | cut -f1)" >&2
+        fi
+    done
 }
 
 pins() { cat constraints.txt pyproject.toml; }

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import time
 import uuid
@@ -319,11 +320,21 @@ def _accuracy(metrics: dict[str, Any]) -> float | None:
     return next((v for k, v in metrics.items() if k.startswith("test_") and k.endswith("accuracy")), None)
 
 
+def figure_class() -> Any:
+    """Matplotlib's `Figure`, without a word on the terminal about where it may keep its caches."""
+    logger = logging.getLogger("matplotlib")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        from matplotlib.figure import Figure
+    finally:
+        logger.setLevel(level)
+    return Figure
+
+
 def plot(rows: list[dict[str, Any]], config: dict[str, Any], file: Any) -> None:
     """Loss of the workers and of the center, and accuracy of the center, over time, as a PNG."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    figure = figure_class()(figsize=(9, 3.6), layout="constrained")
     losses, accuracy = figure.subplots(1, 2)
     zero = min(row["seconds"] for row in rows)
     rows = [{k: math.nan if v is None else v for k, v in row.items()} for row in rows]  # as they come from JSON
@@ -342,7 +353,8 @@ def plot(rows: list[dict[str, Any]], config: dict[str, Any], file: Any) -> None:
         losses.plot(seconds, [row["test_loss"] for row in centers], "k.-", label="center, test")
     positive = all(row.get("loss", 1) > 0 and row.get("test_loss", 1) > 0 for row in rows)
     losses.set(xlabel="seconds", ylabel="loss", yscale="log" if positive else "linear")
-    losses.legend()
+    if losses.lines:
+        losses.legend()
     if _accuracy(centers[0]) is not None:
         accuracy.plot(seconds, [_accuracy(row) for row in centers], "k.-")
         accuracy.set_ylim(0, 1.02)
