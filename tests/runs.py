@@ -23,6 +23,7 @@ from distsgd.common.models import FlatModel, ModelRecipe
 from distsgd.common.record import EVENTS
 from distsgd.common.scheme import Scheme
 from distsgd.common.training import describe, make_job, run
+from distsgd.common.trial import try_out
 
 DIGITS = load("digits")
 HIDDEN = (32, 16)  # layers of three different shapes
@@ -251,16 +252,27 @@ class Table:
     """
 
     def __init__(
-        self, scheme: Scheme, *, workers: int = 2, ps: int = 1, data: Any = None, start: Any = None, **options
+        self,
+        scheme: Scheme,
+        *,
+        workers: int = 2,
+        ps: int = 1,
+        towers: int = 1,
+        data: Any = None,
+        model: Any = None,
+        start: Any = None,
+        **options: Any,
     ):
         import tensorflow as tf
 
         data = data or DIGITS
-        recipe = ModelRecipe.named("logistic" if data.features else "softmax", data.shape, data.classes, 0)
-        cluster = Cluster.local(workers, ps=ps, backend="threads")
+        named = "logistic" if data.features else "softmax"
+        recipe = ModelRecipe.named(named, data.shape, data.classes, 0)
+        cluster = Cluster.local(workers, ps=ps, towers=towers, backend="threads")
         options = {"epochs": 1, "steps": 10, "batch_size": 8, "seed": 0, "run_dir": Path("nowhere"), **options}
         self.job = make_job(scheme, recipe, data.train, None, cluster, **options)
-        self.graph = TaskGraph(self.job, range(workers))
+        flat = try_out(recipe, model, [array[:2] for array in data.train]).flat(model) if model else None
+        self.graph = TaskGraph(self.job, range(workers), flat)
         self.session = tf.compat.v1.Session(graph=self.graph.graph)
         self.ops, self.passports = self.graph.ops, itertools.count(2)
         center, state = self.graph.initial
@@ -292,8 +304,9 @@ class Sitter:
     def __init__(self, table: Table, k: int):
         self.table, self.k, self.rounds = table, k, 0
         self.ops = table.ops | table.graph.worker_ops[k]
-        arrays = {self.ops[f"data_{i}"]: array for i, array in enumerate(shard(table.job, k))}
-        table.session.run(self.ops["initialize"], arrays)
+        fed = {f"data_{i}": array for i, array in enumerate(shard(table.job, k))}
+        fed |= {f"frozen_{i}": array for i, array in enumerate(table.graph.frozen)}
+        table.session.run(self.ops["initialize"], {self.ops[name]: array for name, array in fed.items()})
         self.passport = [next(table.passports), 1]
         self.joined = self.join()
 

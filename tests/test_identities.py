@@ -31,6 +31,7 @@ from distsgd.common import Cluster, train
 from distsgd.common.errors import WaitTimeout
 from distsgd.common.graph import TaskGraph
 from distsgd.common.models import ModelRecipe
+from distsgd.common.optimizers import adamw
 from distsgd.common.training import make_job
 from runs import DIGITS, ONES, quadratic, record
 
@@ -172,7 +173,7 @@ def test_dean_s_phase_pushes_one_gradient_first_and_forgets_its_newest_steps(tmp
 
 
 def test_push_and_pull_may_have_periods_of_their_own(tmp_path):
-    scheme = Downpour(push_period=2, pull_period=3)
+    scheme = Downpour(push_period=2, pull_period=3, server_learning_rate=0.07, initial_accumulator=0.5)
     ends = [(2, "push"), (1, "pull"), (1, "push"), (2, "exchange"), (2, "push"), (1, "exchange")]
     assert list(scheme.rounds(9)) == ends
     run = threads(scheme, tmp_path, workers=2, schedule=[0, 1, 1, 0, 0, 1, 0, 1])
@@ -215,7 +216,7 @@ def runs(tmp_path_factory):
 )
 def test_a_scripted_interleaving_replays(scheme, tmp_path):
     schedule = [0, 0, 1, 0, 2, 2, 1, 1, 0, 2, 1, 0]
-    run = threads(scheme, tmp_path, workers=3, schedule=schedule, ps=2)
+    run = threads(scheme, tmp_path, workers=3, schedule=schedule, ps=2, seed=3)
     assert run.order == schedule
     run.steps = 10**6  # every round of a schedule is a whole one
     assert run.error() < 1e-5
@@ -363,6 +364,24 @@ def size_after(scheme, tmp_path, workers, rounds=60):
         verbose=False,
     )
     return np.abs(result.model.get_weights()[0]).max()
+
+
+def test_adamw_is_that_of_keras_with_the_epsilon_of_the_paper():
+    """Keras adds ε to the square root of v itself, the paper to that of v/(1 − β₂ᵗ): here ε is large, so it shows."""
+    import keras
+    import tensorflow as tf
+
+    theirs = keras.optimizers.AdamW(0.05, weight_decay=0.3, beta_1=0.9, beta_2=0.999, epsilon=1e-2)
+    rng = np.random.default_rng(0)
+    start = rng.normal(size=5).astype("f")
+    expected, x, first, second = keras.Variable(start), tf.Variable(start), *(tf.Variable(tf.zeros(5)) for _ in "mv")
+    steps = tf.Variable(0.0)
+    for t in range(1, 6):
+        gradient = 0.1 * rng.normal(size=5).astype("f")
+        theirs.epsilon = 1e-2 * np.sqrt(1 - 0.999**t)
+        theirs.apply([tf.constant(gradient)], [expected])
+        adamw(x, first, second, steps, tf.constant(gradient), 0.05, 0.3, epsilon=1e-2)
+        np.testing.assert_allclose(x, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("factor", "stable"), [(0.93, True), (1.07, False)])

@@ -1,16 +1,20 @@
 """The events of the parameter server, one by one: who is admitted, who waits for whom, what happens under the lock."""
 
+import itertools
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import reference
-from distsgd.algorithms import ADAG, AsyncSGD, Downpour, SyncSGD
+from distsgd.algorithms import ADAG, AGN, SAGN, AsyncSGD, Downpour, SyncSGD, SyncSGDLR
 from distsgd.common.data import load
 from distsgd.common.gates import Barrier
+from distsgd.common.parameter_server import TORN
 from distsgd.common.record import RECORD
 from distsgd.common.recovery import Recovery
-from runs import Table
+from runs import DIGITS, Table
 
 REFUSED = tf.errors.InvalidArgumentError
 SPARSE = load("sparse:examples=64,features=64,active=2")
@@ -57,6 +61,37 @@ def test_nobody_is_admitted_while_the_state_is_not_whole_nor_before_joining_agai
         table.session.run(table.ops["dismiss"], {table.ops["index"]: 0})
         with pytest.raises(REFUSED, match="refused"):
             sitter.round()
+
+
+def test_an_event_that_was_cut_in_the_middle_closes_the_ps_also_to_those_who_sit_there_rightly():
+    with Table(AsyncSGD(), workers=1) as table:
+        sitter = table.sit(0)
+        with table.graph.graph.as_default():
+            cut = table.graph.ps._mark(TORN)
+        table.session.run(cut)
+        with pytest.raises(REFUSED, match="refused"):
+            sitter.round()
+        assert (table.run("version"), table.run("recorded")) == (0, 0)
+
+
+def test_whoever_takes_a_seat_has_the_newest_center_and_owes_nothing_from_before():
+    with Table(Downpour(push_period=2, pull_period=3), workers=2) as table:
+        first, late = table.sit(0), table.sit(1)
+        first.round("push")
+        late.round("pull")  # has a gradient that it has not pushed
+        late.join()
+        for _ in range(2):
+            first.round("push")
+        late.join()
+        before = table.run("center")
+        late.round("push", steps=2)
+        events = table.run("drain_events")
+        assert events[-1, [RECORD.index("worker"), RECORD.index("staleness")]].tolist() == [1, 0]
+        # The worker had forgotten its gradient, and went on from this center; S is what three pushes have made of it.
+        g = [by_hand(table, 1, before.astype(float))]
+        g.append(by_hand(table, 1, before - 0.1 * g[0]))
+        table_squares = np.asarray(table.run("saved/squares/0"), float)
+        np.testing.assert_allclose(table.run("center"), before - 0.1 * sum(g) / np.sqrt(table_squares), atol=1e-5)
 
 
 def test_a_message_that_is_not_finite_never_reaches_the_center_and_is_counted_when_it_is_given_up():
@@ -126,11 +161,12 @@ def test_a_set_is_completed_without_those_who_have_left_or_were_expelled():
         assert table.run("version") == 2
 
 
-def by_hand(table, k):
-    """The gradient of worker k on its first row, eight times, at the start."""
+def by_hand(table, k, params=None):
+    """The gradient of worker k on its first row, which is all that a `Sitter` trains on; at the start, or elsewhere."""
     x, y = table.job.train
     row = reference.rows(table.job.seed, k, len(x), table.job.cluster.workers)[:1]
-    return reference.mlp_gradient(x, y, [64, 10])(table.graph.initial[0].astype(float), row)
+    params = table.graph.initial[0].astype(float) if params is None else params
+    return reference.mlp_gradient(x, y, [64, 10])(params, row)
 
 
 def test_with_backup_workers_a_late_message_is_dropped_and_the_last_update_is_the_end_for_everybody():
@@ -149,6 +185,89 @@ def test_with_backup_workers_a_late_message_is_dropped_and_the_last_update_is_th
             assert sitter.join()["stopping"]
         assert table.run("drain_events")[:, RECORD.index("accepted")].tolist()[:5] == [1, 1, 0, 1, 1]
         assert (table.run("version"), table.run("folded").tolist()) == (2, [2, 2, 1])
+
+
+# What a worker sends.
+
+
+def replayed(transcription, table, steps, **options):
+    """What the transcription of a scheme makes of rounds of worker 0 alone, all on its first row."""
+    x, y = table.job.train
+    by_rows = reference.mlp_gradient(x, y, [64, 10])
+    row = reference.rows(table.job.seed, 0, len(x), 1)[:1]
+    start = table.graph.initial[0].astype(float)
+    return transcription(start, lambda params, k, t: by_rows(params, row), steps=steps, **options)[-1]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "transcription", "options"),
+    [
+        (AGN(), reference.agn, {"eta": 0.1, "gamma": 0.2, "order": [0, 0]}),
+        (ADAG(distance_scale=1e-3), reference.agn, {"eta": 0.2, "distance_scale": 1e-3, "order": [0, 0]}),
+        (SAGN(), reference.sagn, {"eta": 0.2, "gamma": 0.5}),
+    ],
+    ids=["agn", "adag", "sagn"],
+)
+def test_a_mean_of_gradients_is_over_the_steps_of_its_round_however_few(scheme, transcription, options):
+    with Table(scheme, workers=1) as table:
+        sitter = table.sit(0)
+        sitter.round(steps=scheme.period)
+        sitter.round(steps=2)
+        expected = replayed(transcription, table, scheme.period + 2, workers=1, period=scheme.period, **options)
+        np.testing.assert_allclose(table.run("center"), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_each_worker_has_the_learning_rate_of_its_own(reduction):
+    with Table(SyncSGDLR(learning_rates=(0.3, 0.1), reduction=reduction)) as table:
+        start, sitters = table.run("center"), [table.sit(k) for k in (0, 1)]
+        waiting = sitters[0].starts()
+        sitters[1].round()
+        waiting.result(40)
+        step = 0.3 * by_hand(table, 0) + 0.1 * by_hand(table, 1)
+        np.testing.assert_allclose(table.run("center"), start - step / (1 if reduction == "sum" else 2), atol=1e-6)
+
+
+def summed(build):
+    """A model whose loss is the sum of what comes out."""
+    import keras
+
+    model = keras.Sequential([keras.Input((64,)), *build(keras.layers)])
+    model.compile(loss=lambda y, p: keras.ops.sum(p, axis=-1))
+    return model
+
+
+def test_each_worker_has_its_own_running_statistics_and_the_center_has_their_mean():
+    model = summed(lambda layers: [layers.BatchNormalization(momentum=0.75, scale=False)])
+    with Table(AsyncSGD(), model=model) as table:
+        sitters = [table.sit(k) for k in (0, 1)]
+        x = table.job.train[0]
+        rows = [x[reference.rows(0, k, len(x), 2)[0]] for k in (0, 1)]  # a batch is this row, again and again
+        for sitter in (sitters[0], sitters[1], sitters[1]):
+            sitter.round()
+        once, twice = 0.25, 1 - 0.75**2
+        mean = (once * rows[0] + twice * rows[1]) / 2
+        variance = np.full(64, ((1 - once) + (1 - twice)) / 2)
+        np.testing.assert_allclose(table.run("state"), np.concatenate([mean, variance]), atol=1e-6)
+        assert table.sit(1).joined["folded"] == 2
+        sitters[0].round()  # goes on from its own, not from the mean
+        mean = (twice * rows[0] + twice * rows[1]) / 2
+        np.testing.assert_allclose(table.run("state")[:64], mean, atol=1e-6)
+
+
+def test_no_two_workers_towers_or_rounds_drop_the_same_units():
+    model = summed(lambda layers: [layers.Dense(64, use_bias=False), layers.Dropout(0.5)])
+    ones = replace(DIGITS, train=(np.ones_like(DIGITS.train[0]), DIGITS.train[1]))
+    with Table(AsyncSGD(learning_rate=1.0), towers=2, model=model, data=ones, batch_size=2) as table:
+        sitters, kept = [table.sit(k) for k in (0, 1)], []
+        for k in (0, 1, 0):
+            before = table.run("center")
+            sitters[k].round()
+            kept.append((before - table.run("center")).reshape(64, 64)[0])  # of both towers, with one example each
+    for one, other in itertools.combinations(kept, 2):
+        assert np.abs(one - other).max() > 0.5
+    for units in kept:  # 0, 1 or 2: dropped in both towers, in one, in none
+        assert np.bincount(np.round(units).astype(int), minlength=3)[1] > 10
 
 
 # Atomicity, read off the graph.
