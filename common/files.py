@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import math
 import os
+import shutil
+import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +19,9 @@ from typing import Any, BinaryIO
 from .errors import CannotWrite, UserError
 
 LOCK = ".lock"
+RESERVE_BYTES = 1 << 16
+SCRATCH, OWNER = "distsgd-", "owner"
+FRESH_SECONDS = 60.0
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 PART = ".part"  # ends the name of what is being written
 
@@ -97,6 +104,8 @@ def read_json(path: Path) -> dict[str, Any]:
 class Lock:
     """The right to write into a run directory. It ends with `release`, or with this process, however that ends.
 
+    Its file keeps a little room on the disk, for the result of a run that has filled it.
+
     Raises:
         UserError: another run has it, or the folder cannot be written.
     """
@@ -116,10 +125,53 @@ class Lock:
             ) from None
         except OSError:
             pass  # a file system without locks
+        with contextlib.suppress(OSError):
+            os.posix_fallocate(self.handle, 0, RESERVE_BYTES)
+
+    def make_room(self) -> None:
+        """Give back what was kept."""
+        if self.handle is not None:
+            os.ftruncate(self.handle, 0)
 
     def release(self) -> None:
         """Let others have the folder."""
         if self.handle is not None:
+            self.make_room()
             fcntl.flock(self.handle, fcntl.LOCK_UN)  # also for a copy of the handle that a child may have
             os.close(self.handle)
             self.handle = None
+
+
+class Scratch:
+    """A temporary folder that goes with this process; what one that was killed has left is deleted by the next.
+
+    Attributes:
+        name: its path.
+    """
+
+    def __init__(self):
+        for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+            with contextlib.suppress(OSError):  # it is somebody's, or gone already
+                _sweep(left)
+        self.folder = tempfile.TemporaryDirectory(prefix=SCRATCH)
+        self.name = self.folder.name
+        self.owned = os.open(Path(self.name) / OWNER, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self.owned, fcntl.LOCK_EX)
+
+    def cleanup(self) -> None:
+        """Delete it."""
+        self.folder.cleanup()
+        os.close(self.owned)
+
+
+def _sweep(folder: Path) -> None:
+    """Delete a folder of this user whose owner is gone; raises `OSError` where there is one."""
+    owner = os.open(folder / OWNER, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        status = os.fstat(owner)
+        fresh = time.time() - status.st_mtime < FRESH_SECONDS  # it may be about to be locked
+        if status.st_uid == folder.lstat().st_uid == os.getuid() and not fresh:
+            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(owner)

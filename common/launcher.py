@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from .cluster import Isolation
 from .data import is_arrays
 from .errors import KINDS, DistsgdError, TaskFailed, TaskLost, UserError, WaitTimeout
+from .files import Scratch
 from .forkserver import EVENT_BYTES
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class ForkServer:
         self.isolation = isolation
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel = ours
-        self.folder = tempfile.TemporaryDirectory(prefix="distsgd-")
+        self.folder = Scratch()
         self.log = Path(self.folder.name) / "forkserver.log"
         environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
         environment |= {

@@ -174,6 +174,8 @@ class RunRecord:
         with contextlib.suppress(OSError):
             self.metrics.close()
         result = finite(self._result(error))
+        if self.lock is not None:
+            self.lock.make_room()
         try:
             write_json(self.run_dir / "result.json", result)
             if picture and any(row["kind"] == "center" for row in self.rows):

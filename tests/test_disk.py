@@ -3,9 +3,11 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -78,6 +80,25 @@ def test_a_run_that_was_refused_or_has_ended_leaves_the_folder_free(tmp_path):
     with pytest.raises(UserError, match="already holds a run"):
         record(AsyncSGD(), tmp_path, steps=2, **THREADS)
     files.Lock(tmp_path).release()
+
+
+def test_temporary_folders_of_processes_that_were_killed_are_deleted_and_no_others(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    code = "import tempfile, sys; tempfile.tempdir = sys.argv[1]; from distsgd.common.files import Scratch; "
+    code += "scratch = Scratch(); print(scratch.name, flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code, tmp_path], stdin=-1, stdout=-1, text=True) as other:
+        theirs = Path(other.stdout.readline().strip())
+        ours = files.Scratch()
+        (tmp_path / "distsgd-of-somebody").mkdir()
+        long_ago = (0, 0)
+        for folder in (theirs, Path(ours.name)):
+            os.utime(folder / "owner", long_ago)
+        files.Scratch().cleanup()
+        assert theirs.exists()
+        other.kill()
+    files.Scratch().cleanup()
+    assert sorted(tmp_path.iterdir()) == sorted([Path(ours.name), tmp_path / "distsgd-of-somebody"])
+    ours.cleanup()
 
 
 # What was there before.
@@ -276,3 +297,39 @@ def test_the_last_checkpoint_is_there_though_it_takes_longer_than_everything_els
                  recovery=Recovery(checkpoint_seconds=1000))  # fmt: skip
     assert checkpoint.newest(tmp_path).version == run.result["updates"] == 60
     assert run.result["recovery"]["warnings"] == []
+
+
+FULL = """
+set -e
+folder=$1
+mount -t tmpfs -o size=400k tmpfs "$folder"
+shift
+set +e
+"$@"
+echo "first $?"
+cat "$folder/run/result.json"
+mount -o remount,size=50m "$folder"
+"$@"
+echo "second $?"
+cat "$folder/run/result.json"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_run_that_fills_its_disk_ends_in_one_line_and_goes_on_when_there_is_room(tmp_path):
+    alone = ["unshare", "--user", "--map-root-user", "--mount"]
+    probe = subprocess.run([*alone, "mount", "-t", "tmpfs", "tmpfs", tmp_path], capture_output=True, text=True)
+    if probe.returncode:
+        pytest.skip(f"a disk of its own is not to be had here: {probe.stderr.strip()}")
+    command = [sys.executable, "-m", "distsgd.common.cli", "async_sgd", "--steps=3000", "--workers=1"]
+    command += ["--checkpoint-steps=300", "--isolation=off", f"--run-dir={tmp_path}/run"]
+    ended = subprocess.run([*alone, "bash", "-c", FULL, "-", tmp_path, *command], capture_output=True, text=True)
+    first, second = ended.stdout.split("first 1\n")[1].split("second 0\n")
+    before, after = strictly(first.partition("\n}\n")[0] + "}"), strictly(second)
+    (error,) = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
+    assert re.match(r"error: (evaluator-0: )?cannot write .*: No space left on device", error)
+    assert "Traceback" not in ended.stderr
+    assert (before["outcome"], before["exit_code"], after["outcome"]) == ("failed", 1, "completed")
+    assert after["recovery"]["resumed_from"] > 0
+    assert after["steps"] == after["updates"] == 3000
