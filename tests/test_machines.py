@@ -105,7 +105,7 @@ def test_tasks_that_are_missing_are_named_with_their_addresses(machines, tmp_pat
 
 
 def test_bad_input_is_refused_or_ignored_and_the_run_goes_on(machines, tmp_path):
-    """Garbage, a task with other hyperparameters, one of another cluster, and a second worker 1; then a replay."""
+    """Garbage, a task with other hyperparameters, one of another cluster, second workers 0 and 1; then a replay."""
     cluster = Run(machines, tmp_path)
     steps = 2000
     cluster.options = {"steps": steps, "recovery": AGAIN}
@@ -132,7 +132,12 @@ def test_bad_input_is_refused_or_ignored_and_the_run_goes_on(machines, tmp_path)
     error = stranger.end()
     assert isinstance(error, UserError), error
     assert "addresses.worker is" in str(error)
-    twin = cluster.start(AsyncSGD(), "worker", 1, machine=spare)
+    second = cluster.start(AsyncSGD(), "worker", 0, machine=spare)  # in the folder of the first
+    error = second.end()
+    assert isinstance(error, UserError), error
+    assert "another run is under way in" in str(error)
+    assert not (tmp_path / "result.json").exists()
+    twin = cluster.start(AsyncSGD(), "worker", 1, machine=spare, run_dir=tmp_path / "twin")
     error = twin.end()
     assert isinstance(error, UserError), error
     assert ("is there already" if machines.real else "cannot listen") in str(error)
