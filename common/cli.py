@@ -338,8 +338,8 @@ def run_algorithm(scheme_type: type[Scheme], arguments: list[str]) -> int:
     return run_command(scheme, options)
 
 
-def find_cluster(options: Options) -> Cluster:
-    """The cluster that flags and environment describe."""
+def find_cluster(options: Options, uses_ps: bool = True) -> Cluster:
+    """The cluster that flags and environment describe, for an algorithm that has a ps or has none."""
     from .roles import has_tf_config
 
     how = {"wait_seconds": options.wait_seconds, "towers": options.towers}
@@ -349,7 +349,7 @@ def find_cluster(options: Options) -> Cluster:
     if by_flags:
         cluster = cluster_of_flags(options, how)
     elif options.cluster == "slurm":
-        cluster = Cluster.from_slurm(ps=options.ps, **how)
+        cluster = Cluster.from_slurm(ps=options.ps if uses_ps else 0, **how)
     elif options.cluster == "tf_config" or (options.cluster == "auto" and has_tf_config()):
         cluster = Cluster.from_tf_config(separate_evaluator=options.separate_evaluator, **how)
     else:
@@ -434,7 +434,7 @@ def run_command(scheme: Scheme, options: Options) -> int:
     from .sparse import sparsity
     from .training import describe, make_job, run
 
-    cluster = find_cluster(options)
+    cluster = find_cluster(options, scheme.gate.uses_ps)
     if options.model:
         parse("model", options.model, models.MODELS)
     with Console(stderr=True).status(f"{scheme.name}: reading the data ..."):  # on a terminal, until there is more

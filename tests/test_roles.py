@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from distsgd.algorithms import SCHEMES, Downpour
-from distsgd.common import Cluster
+from distsgd.common import Cluster, training
 from distsgd.common.cli import find_cluster, main, parse_flags
 from distsgd.common.cluster import Addresses, Place
 from distsgd.common.errors import UserError
@@ -162,6 +162,22 @@ def test_a_slurm_step_takes_the_ports_that_slurm_has_reserved_for_it(reserved):
     assert role.addresses == Addresses(("a:12000",), ("a:12001", "a:12005", "a:12006", "b:12000"))
     with pytest.raises(UserError, match="has reserved 1 ports for 2 tasks on a node: give --resv-ports=2"):
         from_slurm(1, slurm(0, SLURM_STEP_RESV_PORTS="12000"))
+
+
+@pytest.mark.parametrize(("algorithm", "first"), [("downpour", "ps-0"), ("all_reduce", "worker-0")])
+def test_under_slurm_an_algorithm_without_a_ps_gets_none(algorithm, first, monkeypatch, capsys):
+    found = []
+
+    def make_job(scheme, recipe, train, test, cluster, **_):
+        found.append(cluster)
+        raise UserError("far enough")
+
+    monkeypatch.setattr(training, "make_job", make_job)
+    for name, value in slurm(0).items():
+        monkeypatch.setenv(name, value)
+    code, _, err = run_main(monkeypatch, capsys, algorithm, "--cluster=slurm")
+    assert (code, "far enough" in err) == (2, True)
+    assert [str(cluster.place) for cluster in found] == [first]
 
 
 @pytest.mark.parametrize(
