@@ -24,6 +24,7 @@ from ..algorithms import AsyncSGD, Hogwild, Scheme
 from ..common import flags
 from ..common.cluster import Cluster
 from ..common.data import Dataset, load
+from ..common.errors import at_least
 from ..common.models import ModelRecipe
 from ..common.sparse import sparsity
 from ..common.training import describe, make_job, run
@@ -47,6 +48,9 @@ class Options:
     """Numbers of workers."""
     repetitions: int = 3
     """Runs of each kind, interleaved; the median counts."""
+
+    def __post_init__(self):
+        at_least(1, repetitions=self.repetitions, workers=min(self.workers, default=0))
 
 
 def main(arguments: list[str]) -> int:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.errors import UserError, positive
-from ..common.flags import Parser
+from ..common.flags import Parser, plain
 from ..common.hooks import Callback
 from ..common.launcher import keep_warm
 from ..common.recovery import Recovery
@@ -45,8 +45,8 @@ SLOW = {"delay": 0.003, "jitter": 0.002, "loss": 0.005}  # seconds, seconds, a s
 def main(arguments: list[str]) -> int:
     """Run the command line of the soak; 0 if every run ended right."""
     parser = Parser("run.sh soak", (__doc__ or "").splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=5.0, help="how long, about (default: 5)")
-    parser.add_argument("--seed", type=int, default=0, help="of runs and faults (default: 0)")
+    parser.add_argument("--minutes", type=plain(float), default=5.0, help="how long, about (default: 5)")
+    parser.add_argument("--seed", type=plain(int), default=0, help="of runs and faults (default: 0)")
     parser.add_argument("--machines", action="store_true", help="each task on a machine of its own (Linux)")
     parser.add_argument("--verbose", action="store_true", help="show each fault")
     options = parser.values(arguments)

@@ -23,7 +23,7 @@ from ..algorithms import AsyncSGD, Scheme, SyncSGD
 from ..common import flags
 from ..common.cluster import Cluster
 from ..common.data import Dataset, load
-from ..common.errors import UserError, at_least
+from ..common.errors import UserError, at_least, fraction, not_negative
 from ..common.models import ModelRecipe
 from ..common.training import describe, make_job, run
 from .convergence import BATCH, DATASET, MODEL, tuned, write
@@ -56,6 +56,8 @@ class Options:
     def __post_init__(self):
         at_least(2, workers=self.workers)
         at_least(1, updates=self.updates, repetitions=self.repetitions)
+        fraction(slow_share=self.slow_share)
+        not_negative(milliseconds=self.milliseconds, slow_milliseconds=self.slow_milliseconds)
         wrong = [b for b in self.backups if not 0 <= b < self.workers]
         if wrong or not self.backups:
             raise UserError(f"of {self.workers} workers, 0 to {self.workers - 1} can be backups. Received: {wrong}")

@@ -259,9 +259,13 @@ def evaluate(arguments: list[str]) -> int:
     """Follow a run by its checkpoints."""
     about = "Measure the checkpoints of a run as they appear."
     parser = Parser("run.sh evaluate", about, usage="run.sh evaluate run_dir [options]")
-    parser.add_argument("run_dir", type=Path, help="of the chief; it may be under way, or ended")
+    parser.add_argument("run_dir", type=flags.plain(Path), help="of the chief; it may be under way, or ended")
     parser.add_argument(
-        "--wait-seconds", type=float, default=600.0, metavar="X", help="for the next checkpoint (default: 600)"
+        "--wait-seconds",
+        type=flags.plain(float),
+        default=600.0,
+        metavar="X",
+        help="for the next checkpoint (default: 600)",
     )
     options = parser.values(arguments)
     positive(wait_seconds=options.wait_seconds)
@@ -274,6 +278,8 @@ def evaluate(arguments: list[str]) -> int:
     def show(line: dict[str, Any]) -> None:
         print("  ".join(f"{k} {v:.4f}" if isinstance(v, float) else f"{k} {v}" for k, v in line.items()), flush=True)  # noqa: T201
 
+    if options.run_dir.is_file():
+        raise UserError(f"{options.run_dir} is a file: give the run directory")
     if not options.run_dir.is_dir():
         print(f"{options.run_dir} is not there yet; waits up to {options.wait_seconds:g} s for it", file=sys.stderr)  # noqa: T201
     follow(options.run_dir, options.wait_seconds, show)
@@ -343,7 +349,7 @@ def find_cluster(options: Options, uses_ps: bool = True) -> Cluster:
     from .roles import has_tf_config
 
     how = {"wait_seconds": options.wait_seconds, "towers": options.towers}
-    by_flags = bool(options.ps_hosts or options.worker_hosts or options.job_name)
+    by_flags = bool(options.ps_hosts or options.worker_hosts or options.job_name or options.task_index)
     if by_flags and options.cluster != "auto":
         raise UserError(f"--cluster {options.cluster} and --ps_hosts, --worker_hosts, --job_name exclude each other")
     if by_flags:
@@ -352,6 +358,8 @@ def find_cluster(options: Options, uses_ps: bool = True) -> Cluster:
         cluster = Cluster.from_slurm(ps=options.ps if uses_ps else 0, **how)
     elif options.cluster == "tf_config" or (options.cluster == "auto" and has_tf_config()):
         cluster = Cluster.from_tf_config(separate_evaluator=options.separate_evaluator, **how)
+    elif options.separate_evaluator:
+        raise UserError("--separate-evaluator is for several machines: give --ps_hosts, --worker_hosts and --job_name")
     else:
         return Cluster.local(
             options.workers, ps=options.ps, backend=options.backend, isolation=options.isolation, **how

@@ -19,6 +19,7 @@ from .errors import UserError
 from .spec import nearest
 
 WIDE, NARROW = 100, 60  # columns: help is no wider than the one, and sets meanings below their flags under the other
+LARGEST = 10**12  # whole number: whatever counts has room for it
 WANTED = {int: "a whole number", float: "a number", str: "a text", Path: "a path"}
 
 
@@ -126,7 +127,7 @@ def _reader(name: str, kind: Any) -> tuple[Callable[[str], Any], str]:
         raise UserError(
             f"{name} has a type that no flag can give: {kind}. Take int, float, str, bool, Literal or tuple"
         )
-    return _plain(kind), {int: "N", float: "X", str: "TEXT", Path: "PATH"}[kind]
+    return plain(kind), {int: "N", float: "X", str: "TEXT", Path: "PATH"}[kind]
 
 
 def _one_of(known: list[str], values: Sequence[Any]) -> Callable[[str], Any]:
@@ -138,14 +139,19 @@ def _one_of(known: list[str], values: Sequence[Any]) -> Callable[[str], Any]:
     return convert
 
 
-def _plain(kind: type) -> Callable[[str], Any]:
+def plain(kind: type) -> Callable[[str], Any]:
+    """What makes a value of one of these types from text: int, float, str, Path."""
+
     def convert(text: str) -> Any:
         if kind is Path and not text:  # an empty variable of a shell; it would be the current folder
             raise argparse.ArgumentTypeError("must not be empty")
         try:
-            return kind(text)
+            value = kind(text)
         except ValueError:
             raise argparse.ArgumentTypeError(f"takes {WANTED[kind]}. Received: {text!r}") from None
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise argparse.ArgumentTypeError(f"must be at most {LARGEST:.0e}. Received: {text!r}")
+        return value
 
     return convert
 
@@ -180,7 +186,7 @@ class Parser(argparse.ArgumentParser):
         command = self.prog.removeprefix("run.sh ")
         if not word.startswith("-"):
             raise UserError(f"{command} does not take {word!r}. See {command} --help")
-        known = [flag for action in self._actions for flag in action.option_strings]
+        known = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
         flag = word.partition("=")[0]
         raise UserError(f"unknown option {flag} of {command}. {nearest(flag, known, f'See {command} --help')}")
 

@@ -48,6 +48,7 @@ def _numbers(what: str, text: str, default: Any) -> Any:
     except ValueError:
         wanted = {int: "a whole number", float: "a number"}[number]
         raise UserError(f"{what} takes {wanted}{', or several as in 256-128' * several}. Received: {text!r}") from None
-    if not all(0 < value < math.inf for value in values):
-        raise UserError(f"{what} must be positive and finite. Received: {text!r}")
+    limit, name = (2**31, "below 2^31") if number is int else (math.inf, "finite")
+    if not all(0 < value < limit for value in values):
+        raise UserError(f"{what} must be positive and {name}. Received: {text!r}")
     return values if several else values[0]

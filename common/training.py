@@ -324,8 +324,11 @@ def _check_tasks(scheme: Scheme, cluster: Cluster, recovery: Recovery) -> None:
 
 def _legs(before: Path, steps: int) -> list[int]:
     """Steps of the runs that this one goes on from: their last rounds may have been shorter."""
-    if not checkpoint.found(before):
-        return []
+    try:
+        if not checkpoint.found(before):
+            return []
+    except OSError as error:
+        raise UserError(f"cannot use the folder {before}: {error.strerror}") from None
     config = read_json(before / "config.json")
     return [leg for leg in (*config["legs"], config["steps_per_worker"]) if leg < steps]
 

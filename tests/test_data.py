@@ -33,6 +33,12 @@ def test_digits_is_split_the_same_way_every_time():
     assert one.test[0].shape == (360, 64)
 
 
+def test_a_number_may_have_an_exponent_and_a_path_a_comma():
+    assert parse("data set", "synthetic:noise=1e-3,examples=5", data.DATASETS)[1] == {"noise": 1e-3, "examples": 5}
+    paths = {"path": "a,b-c.svm", "test": "d,e.svm"}
+    assert parse("data set", "libsvm:path=a,b-c.svm,test=d,e.svm", data.DATASETS)[1] == paths
+
+
 def test_synthetic_takes_its_sizes_as_options():
     made = data.load("synthetic:examples=100,features=7,classes=3")
     assert made.train[0].shape == (100, 7)
@@ -46,6 +52,8 @@ def test_synthetic_takes_its_sizes_as_options():
         ("digits:size=3", "it has none"),
         ("synthetic:feature=3", "its options: examples, features"),
         ("synthetic:features=many", "takes a whole number"),
+        ("synthetic:features=3-4", "takes a whole number. Received: '3-4'"),
+        ("synthetic:noise=nan", "positive and finite"),
         ("synthetic:features=-3", "number|positive"),
     ],
 )

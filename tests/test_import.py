@@ -88,6 +88,7 @@ def test_the_readmes_algorithm_does_what_its_equation_says(section, tmp_path):
         ("a = 1\nb = a / 0  # here", "mine.py, line 2 (b = a / 0  # here): ZeroDivisionError"),
         ("import json\njson.loads('{')", "mine.py, line 2 (json.loads('{')): JSONDecodeError"),
         ("a = 1\nif a\n    pass", "mine.py, line 2 (if a): SyntaxError"),
+        ("import sys\nsys.exit(3)", "mine.py, line 2 (sys.exit(3)): SystemExit: 3"),
         (None, "there is no file"),
     ],
     ids=lambda value: value if value and "\n" not in value else "",
