@@ -18,6 +18,7 @@ from .graph import TaskGraph
 from .hooks import STOP, Summaries
 from .job import CHIEF, Report
 from .loop import SLOW
+from .models import batched
 from .record import EVENTS, FLOAT_BYTES, RECORD
 from .recovery import is_absence, is_refusal
 from .waiting import POLL_SECONDS, paced, wait_for
@@ -39,7 +40,9 @@ class Evaluator:
         self.session, self.graph, self.report, self.job = session, graph, report, graph.job
         self.connect = connect or (lambda seconds: session)
         self.wait_seconds = self.job.cluster.wait_seconds
-        self.test = (self.job.test(),) if callable(self.job.test) else self.job.test
+        self.test = self.job.test  # as a data set of batches
+        if self.test is not None:
+            self.test = self.test() if callable(self.test) else batched(self.test, EVALUATION_BATCH)
         self.path: list[tuple[float, dict[str, Any], dict[str, Any]]] = []  # when, figures, center: not evaluated yet
         self.stopped: str | None = None  # why the run was ended early
         self.gap = FOLLOW_SECONDS  # between two looks that are evaluated later
@@ -191,8 +194,7 @@ class Evaluator:
             return {}
         if snapshot is not None:
             self._load(snapshot)
-        size = None if callable(self.job.test) else EVALUATION_BATCH
-        return self.graph.model.measure(self.test, size)
+        return self.graph.model.measure(self.test)
 
     def _figures(self, seen: Tally) -> dict[str, Any]:
         """What the record says about the run so far."""

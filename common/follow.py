@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from . import checkpoint
 from .errors import UserError, WaitTimeout
 from .evaluator import EVALUATION_BATCH
 from .files import dumps
-from .models import FlatModel, ModelRecipe
+from .models import FlatModel, ModelRecipe, batched
 
 EVALUATIONS = "evaluations.jsonl"
 LOOK_SECONDS = 0.5
@@ -50,7 +48,7 @@ def follow(run_dir: Path, wait_seconds: float, report: Callable[[dict[str, Any]]
         except UserError:  # it has been deleted meanwhile, being one of the oldest
             continue
         model.load(arrays.get("average", arrays["center"]), arrays["states"].mean(0))
-        line = {"version": int(arrays["version"]), **model.measure(test, EVALUATION_BATCH)}
+        line = {"version": int(arrays["version"]), **model.measure(test)}
         with (run_dir / EVALUATIONS).open("a") as file:
             file.write(dumps(line) + "\n")
         report(line)
@@ -80,8 +78,8 @@ def _lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def _model_and_data(run_dir: Path) -> tuple[FlatModel, tuple[np.ndarray, ...]]:
-    """The Keras model and the test data that the configuration of a run names."""
+def _model_and_data(run_dir: Path) -> tuple[FlatModel, Any]:
+    """The Keras model that the configuration of a run names, and its test data in batches."""
     from . import data
 
     config = json.loads((run_dir / "config.json").read_text())
@@ -92,4 +90,4 @@ def _model_and_data(run_dir: Path) -> tuple[FlatModel, tuple[np.ndarray, ...]]:
         raise UserError(
             f"the run in {run_dir} has a model or data of its own, which only its script knows ({error})"
         ) from None
-    return FlatModel(recipe.build()), dataset.test
+    return FlatModel(recipe.build()), batched(dataset.test, EVALUATION_BATCH)

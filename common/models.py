@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .data import num_examples
 from .errors import UserError
 from .spec import parse
 
@@ -89,10 +90,9 @@ class FlatModel:
                 variable.assign(vector[start : start + size].reshape(variable.shape))
                 start += size
 
-    def measure(self, test: Any, batch_size: int | None) -> dict[str, float]:
-        """Keras' metrics of what is loaded, on (x, y), (x, y, sample_weight), or a data set of batches."""
-        arguments = dict(zip(("x", "y", "sample_weight"), test, strict=False))
-        logs = self.model.evaluate(**arguments, batch_size=batch_size, verbose=0, return_dict=True)
+    def measure(self, batches: Any) -> dict[str, float]:
+        """Keras' metrics of what is loaded, on a data set of batches; see `batched`."""
+        logs = self.model.evaluate(batches, verbose=0, return_dict=True)
         return {f"test_{name}": float(value) for name, value in logs.items()}
 
     def gradient(
@@ -414,3 +414,20 @@ def name_for(text: str | None, sparse: bool) -> str:
         need = "a sparse data set needs the model logistic" if sparse else "the model logistic needs a sparse data set"
         raise UserError(f"{need}. Received: --model {text}")
     return text
+
+
+def batched(test: Any, size: int) -> Any:
+    """(x, y) or (x, y, sample_weight) of arrays as a data set of batches, to be evaluated on again and again.
+
+    Keras makes one of arrays each time, which takes longer than the evaluation, and TensorFlow keeps its functions.
+    """
+    import keras
+    import tensorflow as tf
+
+    def tensor(array: np.ndarray) -> Any:
+        floats = np.issubdtype(array.dtype, np.floating)
+        return tf.convert_to_tensor(array, keras.config.floatx() if floats else None)  # as Keras does it
+
+    tensors = keras.tree.map_structure(tensor, keras.tree.lists_to_tuples(tuple(test)))
+    starts = tf.data.Dataset.range(0, num_examples(test), size)
+    return starts.map(lambda at: keras.tree.map_structure(lambda whole: whole[at : at + size], tensors))
