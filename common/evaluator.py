@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import CannotWrite, WaitTimeout
+from .errors import CannotWrite, Diverged, WaitTimeout
 from .events import Reader, Tally
 from .files import PART, replacing, writing
 from .graph import TaskGraph
@@ -227,6 +227,11 @@ class Evaluator:
         """Save what the run produced, and end the ps tasks."""
         import tensorflow as tf
 
+        if not np.isfinite(snapshot["center"]).all():
+            raise Diverged(
+                f"the center is not finite, at version {self.metrics['version']}: a step was too long. Try a smaller "
+                "learning rate or period"
+            )
         refused = snapshot.pop("refused")
         unwritten = self._write_results({name: value for name, value in snapshot.items() if name != "at"})
         steps = self._steps(self._run("folded"))  # the record here may have a gap

@@ -130,7 +130,7 @@ class TaskGraph:
         with tf.device(self.ps.devices[0]):
             recorded = tf.compat.v1.placeholder_with_default(True, [])
         with tf.device(devices[0]):
-            steps_done = tf.compat.v1.placeholder(tf.float32, [])
+            steps_done = tf.compat.v1.placeholder(tf.int64, [])
         ops = {
             "initialize": worker.initialize,
             "recorded_join": recorded,

@@ -154,10 +154,10 @@ class WorkerLoop:
             began = time.monotonic()
             batches, (event, *_) = zip(*chunk, strict=True)
             if len(chunk) == count and len(set(map(len, batches))) == 1:
-                self._did(batches, self.call[event, count](np.stack(batches)))
+                self._did(batches, *self.call[event, count](np.stack(batches)))
             else:
                 for rows in batches:
-                    self._did([rows], self.call[event, 1](rows[None]))
+                    self._did([rows], *self.call[event, 1](rows[None]))
             if self.rounds == 1:
                 self.report(event="first_update", worker=self.index)
             elif self.rounds == first + 2 and time.monotonic() - began < LONG_ROUND_SECONDS:
@@ -219,8 +219,8 @@ class WorkerLoop:
             self.report(event="lost", worker=self.index, rounds=lost, together=self.job.waits, before=before)
         self.rounds, self.restoration, self.stopping = rounds, int(joined["restored"]), bool(joined["stopping"])
         self.steps = self.job.rounds(self.index).steps(rounds)
-        if self.job.scheme.scheduled:
-            self._run("set_clock", {self.ops["steps_done"]: float(self.steps)})
+        if self.job.scheme.scheduled or not self.job.uses_ps:
+            self._run("set_clock", {self.ops["steps_done"]: self.steps})
 
     def _recover(self, error: BaseException) -> None:
         """Get back to work after a call that failed, or raise what cannot be helped."""
@@ -318,7 +318,7 @@ class WorkerLoop:
         self._rejoin(recorded=False)
 
     def _callable(self, event: Event, count: int) -> Callable[[np.ndarray], np.ndarray]:
-        """A function that runs `count` rounds in one call and returns their losses."""
+        """A function that runs `count` rounds in one call and returns losses and steps that count, [2, rounds]."""
         import tensorflow as tf
 
         rows, losses = self.ops[f"rows_{count}"], self.ops[f"{event}_{count}"]
@@ -333,7 +333,7 @@ class WorkerLoop:
             options.experimental.collective_graph_key = 0 if self.job.uses_ps else 1
             began = time.monotonic()
             try:
-                return run(batches, self.index, self.passport, options=options)
+                return run(batches, self.index, self.passport, options=options).T
             except tf.errors.DeadlineExceededError:
                 missing = absent(self._run("arrived")) if "arrived" in self.ops else ""
                 where = "at the barrier " if self.job.waits else ""
@@ -344,22 +344,33 @@ class WorkerLoop:
 
         return call
 
-    def _did(self, chunk: Sequence[np.ndarray], losses: np.ndarray) -> None:
+    def _did(self, chunk: Sequence[np.ndarray], losses: np.ndarray, steps: np.ndarray) -> None:
         """Count the rounds of a call, look at their losses, report now and then."""
         self.ended = time.monotonic()
         self.rounds += len(chunk)
         self.steps += sum(map(len, chunk))
         self.patience = 1
-        if not np.isfinite(losses).all() and self.job.recovery.on_nan == "stop":
-            version = self._run("version")
-            bad = self.rounds - len(chunk) + int(np.flatnonzero(~np.isfinite(losses))[0])
-            raise Diverged(
-                f"the loss of worker {self.index} became {losses[~np.isfinite(losses)][0]} in its round {bad}, "
-                f"at version {version} of the center: try a smaller learning rate or period"
-            )
-        self.losses.extend(losses.tolist())
+        fine = np.isfinite(losses)
+        left_out = np.array(list(map(len, chunk))) - steps
+        if not fine.all() or left_out.any():
+            self._was_left_out(losses, left_out)
+        self.losses.extend(losses[fine].tolist())
         if time.monotonic() - self.reported > REPORT_SECONDS:
             self._progress()
+
+    def _was_left_out(self, losses: np.ndarray, left_out: np.ndarray) -> None:
+        """Rounds had a loss that is not finite, or steps that do not count: the end, or something to report."""
+        if self.job.recovery.on_nan == "stop":
+            bad = int(np.flatnonzero(~np.isfinite(losses) | (left_out > 0))[0])
+            loss = losses[bad]
+            who = f"worker {self.index}"
+            what = f"a gradient of {who} was not finite" if np.isfinite(loss) else f"the loss of {who} became {loss}"
+            raise Diverged(
+                f"{what} in its round {self.rounds - len(losses) + bad}, at version {self._run('version')} of the "
+                "center: try a smaller learning rate or period"
+            )
+        if number := int(left_out.sum()):
+            self.report(event="refused", worker=self.index, number=number)
 
     def _progress(self) -> None:
         if self.losses:

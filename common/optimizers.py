@@ -51,7 +51,8 @@ def adamw(
     """
     import tensorflow as tf
 
-    rate, t = tf.cast(learning_rate, tf.float32), steps.assign_add(1.0)
+    rate = tf.cast(learning_rate, tf.float32)
+    t = steps.assign_add(1.0)  # a float stands still at 2**24, long after both powers have become zero
     power_1, power_2 = tf.pow(beta_1, t), tf.pow(beta_2, t)
     if weight_decay:
         variable.assign_sub(rate * weight_decay * variable)

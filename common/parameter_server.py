@@ -230,8 +230,9 @@ class ParameterServer:
         Should the event be cut in the middle (a ps dies, the sender's step is dropped), the state is not whole, and
         nobody is admitted any more until the chief has restored it.
         """
-        finite = self.each_slice(lambda _, u: is_finite(u), parts) if parts else []
-        return self.lock(finite, lambda: self.admit(seat, finite), lambda: self._mark(WHOLE))
+        checked = parts and self.scheme.gate.uses_ps  # without a ps, workers look at the mean of all messages
+        finite = self.each_slice(lambda _, u: is_finite(u), parts) if checked else []
+        return self.lock([*parts, *finite], lambda: self.admit(seat, finite), lambda: self._mark(WHOLE))
 
     def admit(self, seat: Seat, finite: Sequence[Any] = ()) -> Any:
         """Refuse a message that is not finite, too late, from a seat that is somebody else's, or meets torn state."""
@@ -305,7 +306,7 @@ class ParameterServer:
         """The scheme's rule on one slice, then the average; returns the reply."""
         scheme = self.scheme
         if scheme.scheduled:  # in local steps of the average worker, as on the workers
-            steps = tf.cast(version, tf.float32) * scheme.period
+            steps = tf.cast(version * scheme.period, tf.float32)
             scheme = scheme.at(steps if scheme.gate.synchronous else steps / self.num_workers)
         reply = scheme.server_update(part, message, staleness)
         if scheme.gate.uses_ps:
@@ -430,11 +431,14 @@ class ParameterServer:
     def refuse(self, seat: Seat) -> Any:
         """A message that was not finite is dropped for good: its round counts as done."""
         with self.event(seat), tf.device(self.devices[0]):
-            tf.raw_ops.ResourceScatterAdd(
-                resource=self.refused.handle, indices=seat.index, updates=tf.constant(1, tf.int64)
-            )
+            self.count_refused(seat, tf.constant(1, tf.int64))
             self.record(self.read_version(), seat, 0, accepted=False)
         return tf.constant(True)
+
+    def count_refused(self, seat: Seat, number: Any) -> None:
+        """So many more messages of this worker were not finite."""
+        with tf.device(self.devices[0]):
+            tf.raw_ops.ResourceScatterAdd(resource=self.refused.handle, indices=seat.index, updates=number)
 
     def store_state(self, seat: Seat, state: Any) -> None:
         """Write the worker's non-trainable state, a vector, into its row."""

@@ -274,7 +274,7 @@ class Faults:
         elif kind == "lost":
             self.lost.append(event)
         elif kind == "refused":
-            self.refused[f"worker {event['worker']}"] += 1
+            self.refused[f"worker {event['worker']}"] += event.get("number", 1)
         elif kind == "expelled":
             self.expelled.append(event["worker"])
         elif kind == "checkpoint":
@@ -355,7 +355,7 @@ def plot(rows: list[dict[str, Any]], config: dict[str, Any], file: Any) -> None:
         losses.plot(seconds, [row["test_loss"] for row in centers], "k.-", label="center, test")
     positive = all(row.get("loss", 1) > 0 and row.get("test_loss", 1) > 0 for row in rows)
     losses.set(xlabel="seconds", ylabel="loss", yscale="log" if positive else "linear")
-    if losses.lines:
+    if losses.get_legend_handles_labels()[0]:
         losses.legend()
     if _accuracy(centers[0]) is not None:
         accuracy.plot(seconds, [_accuracy(row) for row in centers], "k.-")

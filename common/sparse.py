@@ -134,12 +134,12 @@ class SparseWorker:
         return joined
 
     def rounds(self, rows: Any, event: Event) -> Any:
-        """Several rounds, one after the other in one call; returns their losses."""
+        """Several rounds, one after the other in one call; returns their losses, and that their one step counts."""
         import tensorflow as tf
 
         del event
         with tf.device(self.device):
-            return tf.stack([self.round(rows[r, 0]) for r in range(rows.shape[0])])
+            return tf.stack([tf.stack([self.round(rows[r, 0]), 1.0]) for r in range(rows.shape[0])])
 
     def round(self, rows: Any) -> Any:
         """Read x_v for all v in the batch; push the gradient there. Returns the loss."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from .gates import Alone
+from .gates import Alone, when
 from .models import FlatModel
-from .parameter_server import ParameterServer, Seat
+from .parameter_server import ParameterServer, Seat, is_finite
 from .scheme import Event, Scheme
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Worker:
             slots = self.scheme.local_variables(tf.zeros([model.size])).items()
             self.slots = {slot: tf.Variable(value, name=f"{name}_{slot}") for slot, value in slots}
             vars(self).update(self.slots)
-            self.clock = tf.Variable(0.0, name=f"{name}_clock")  # local steps done, for schedules
+            self.clock = tf.Variable(tf.constant(0, tf.int64), name=f"{name}_clock")  # local steps done, for schedules
             self.state = tf.Variable(tf.zeros([model.state_size]), name=f"{name}_state")
             self.seeds = [  # no two workers drop the same
                 tf.Variable(value + tf.cast(seat.index, value.dtype), name=f"{name}_seed_{i}")
@@ -126,33 +126,33 @@ class Worker:
             event: how each of them ends.
 
         Returns:
-            the mean loss of each round, [rounds].
+            the mean loss of each round, and how many of its steps count, [rounds, 2].
         """
         with tf.device(self.device):
             return tf.stack([self.round(rows[r], event) for r in range(rows.shape[0])])
 
     def round(self, rows: Any, event: Event) -> Any:
-        """One round on the batches `rows`, [steps, batch size]; returns its mean loss."""
+        """One round on the batches `rows`, [steps, batch size]; returns its mean loss, and how many steps count."""
         scheme, ps = self._scheme_now(), self.ps
-        self.steps = tf.cast(tf.shape(rows)[0], tf.float32)
+        self.steps = done = tf.cast(tf.shape(rows)[0], tf.float32)
         if isinstance(scheme.gate, Alone):
-            total = self._local_steps(rows)
-            version = ps.read_version()
-            ps.record(version, self.seat, 0, accepted=True, locked=False)
-            ps.count_updates(self.steps)
+            total, done = self._steps_alone(rows)
         elif scheme.exchange_first:
             total, gradient = self._gradient(rows[0])  # at the parameters before the exchange
             self._meet_server(scheme, event)
             self._step(gradient)
             if scheme.period > 1:
                 total += self._local_steps(rows[1:])
+        elif not scheme.gate.uses_ps:
+            total, fine = self._round_in_ring(scheme, rows)
+            done *= tf.cast(fine, tf.float32)
         else:
             total = self._local_steps(rows)
             self._meet_server(scheme, event)
         if self.model.state_size:
             with tf.control_dependencies([self.params.read_value()]):  # collectives one after the other
                 self.state.assign(scheme.gate.share_state(ps, self.seat, self.state.read_value()))
-        return total / self.steps
+        return tf.stack([total / (done if isinstance(scheme.gate, Alone) else self.steps), done])
 
     def _meet_server(self, scheme: Scheme, event: Event) -> None:
         if event == "pull":
@@ -163,8 +163,53 @@ class Worker:
             scheme.gate.push(self.ps, self.seat, message)
         else:
             scheme.adopt(self, scheme.gate.exchange(self.ps, self.seat, message))
+
+    # Without a ps nobody else refuses what is not finite.
+
+    def _steps_alone(self, rows: Any) -> tuple[Any, Any]:
+        """The local steps of a worker that is all there is, but for those that are not finite; returns how many."""
+
+        def step(t: Any, total: Any, done: Any) -> tuple[Any, Any, Any]:
+            state = self.state.read_value()
+            loss, gradient = self._gradient(rows[t])
+            fine = is_finite(gradient) & tf.math.is_finite(loss)
+            stepped = when(fine, lambda: self._step_of_center(gradient))
+            self._keep_state(fine, state)
+            self.clock.assign_add(1)
+            return t + 1, total + tf.where(fine, loss, 0.0), done + tf.cast(stepped, tf.int64)
+
+        zero = tf.constant(0), tf.constant(0.0), tf.constant(0, tf.int64)
+        number = tf.shape(rows)[0]
+        _, total, done = tf.while_loop(lambda t, *_: t < number, step, zero, parallel_iterations=1)
+        self.ps.count_refused(self.seat, tf.cast(number, tf.int64) - done)
+        self.ps.record(self.ps.read_version(), self.seat, 0, accepted=True, locked=False)
+        self.ps.count_updates(done)
+        return total, tf.cast(done, tf.float32)
+
+    def _step_of_center(self, gradient: Any) -> None:
+        self._scheme_now().local_step(self, gradient)
+        self.ps.move_average(self.ps.slices[0], self.clock.read_value())
+
+    def _round_in_ring(self, scheme: Scheme, rows: Any) -> tuple[Any, Any]:
+        """All have the same mean message: if it is not finite, all go on without it, and the round does not count."""
+        state, clock = self.state.read_value(), self.clock.read_value()
+        total = self._local_steps(rows)
+        reply = scheme.gate.exchange(self.ps, self.seat, tf.convert_to_tensor(scheme.message(self)))
+        fine = tf.reduce_all(tf.math.is_finite(reply))  # each element, lest two workers come to different sums
+
+        def adopt() -> None:
+            scheme.adopt(self, reply)
             if self.is_center:
-                self.ps.move_average(self.ps.slices[0], self.clock - 1)  # the step has been counted already
+                self.ps.move_average(self.ps.slices[0], clock)
+
+        adopted = when(fine, adopt)
+        self._keep_state(fine, state)
+        return total, adopted
+
+    def _keep_state(self, fine: Any, before: Any) -> None:
+        """The model's own state is what it was before a step that is left out."""
+        if self.model.state_size:
+            self.state.assign(tf.where(fine, self.state.read_value(), before))
 
     def _local_steps(self, rows: Any) -> Any:
         """One local step for each of `rows`; returns the sum of the losses."""
@@ -174,7 +219,7 @@ class Worker:
             self._step(gradient)
             return t + 1, total + loss
 
-        if self.scheme.period == 1 and not isinstance(self.scheme.gate, Alone):
+        if self.scheme.period == 1:
             loss, self.gradient = self._gradient(rows[0])
             self._step(self.gradient)
             return loss
@@ -184,14 +229,12 @@ class Worker:
 
     def _step(self, gradient: Any) -> None:
         self._scheme_now().local_step(self, gradient)
-        if isinstance(self.scheme.gate, Alone):
-            self.ps.move_average(self.ps.slices[0], self.clock.read_value())
         if self.scheme.scheduled or self.is_center:
-            self.clock.assign_add(1.0)
+            self.clock.assign_add(1)
 
     def _scheme_now(self) -> Scheme:
         """The scheme with its learning rates of this moment."""
-        return self.scheme.at(self.clock.read_value()) if self.scheme.scheduled else self.scheme
+        return self.scheme.at(tf.cast(self.clock.read_value(), tf.float32)) if self.scheme.scheduled else self.scheme
 
     def _gradient(self, rows: Any) -> tuple[Any, Any]:
         """Loss and gradient on one batch, the mean over the towers; the model's own state moves on."""
