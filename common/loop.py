@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from .errors import Diverged, WaitTimeout
+from .errors import Diverged, TaskFailed, WaitTimeout
 from .graph import TaskGraph
 from .job import CHIEF, Report, plan, shard
-from .recovery import RETRY_SECONDS, Keeper, is_absence, is_refusal
+from .recovery import RETRY_SECONDS, Keeper, is_absence, is_own, is_refusal
 from .scheme import Event
 from .waiting import absent, wait_for, wait_until
 
 REPORT_SECONDS = 0.1
 LONG_ROUND_SECONDS = 0.1  # longer rounds gain nothing from unrolling
+ATTEMPTS = 5  # to recover in the same round, apart from those that restarts may cause
 SLOW = 10  # times the limit of a wait, for calls that wait for nobody
 
 
@@ -50,6 +51,7 @@ class WorkerLoop:
         self.restoration = 0  # of the state that was joined
         self.stopping = False  # the run is to end now
         self.steps = self.rounds = 0
+        self.recovered_at, self.in_vain = -1, 0  # the round of the last recovery; how many were in that one before
         self.losses: list[float] = []  # since the last report
         self.reported = time.monotonic()
         self.longest = 0.0  # seconds of the longest call
@@ -236,8 +238,12 @@ class WorkerLoop:
                 return
             if self._was_not_finite():
                 return
+        if is_own(error):
+            what = str(error).partition("From /job:worker")[2].splitlines()[1]
+            raise TaskFailed(f"an operation of the worker itself failed: {what} ({type(error).__name__})") from error
         if not self.job.recovers or not (is_refusal(error) or is_absence(error)):
             raise error
+        self._pause_in_vain(error)
         deadline = time.monotonic() + self.job.repair_seconds
         while True:
             try:
@@ -257,6 +263,15 @@ class WorkerLoop:
                     ) from None
                 error = again
                 time.sleep(RETRY_SECONDS)
+
+    def _pause_in_vain(self, error: BaseException) -> None:
+        """Recovering again and again without a round in between: wait longer each time, and give up in the end."""
+        self.in_vain = self.in_vain + 1 if self.rounds == self.recovered_at else 0
+        self.recovered_at = self.rounds
+        if self.in_vain > ATTEMPTS + self.job.recovery.max_restarts:
+            raise error
+        if self.in_vain:
+            time.sleep(min(RETRY_SECONDS * 2**self.in_vain, self.wait_seconds))
 
     def _take_stock(self) -> None:
         """The run ended in the middle of a call: those of its rounds count that are on record."""

@@ -86,10 +86,24 @@ def is_refusal(error: BaseException) -> bool:
     return isinstance(error, tf.errors.InvalidArgumentError) and "[refused]" in str(error)
 
 
+def is_own(error: BaseException) -> bool:
+    """True if an operation of the worker itself found something missing, for instance a file in its data.
+
+    TensorFlow says which task an operation ran on, and which other task it was waiting for, if it was.
+    """
+    import tensorflow as tf
+
+    text = str(error)
+    here = "From /job:worker" in text and "[[" in text and "remote target" not in text
+    return here and isinstance(error, tf.errors.NotFoundError | tf.errors.FailedPreconditionError)
+
+
 def is_absence(error: BaseException) -> bool:
     """True if a peer is gone, has come back empty, or does not answer."""
     import tensorflow as tf
 
+    if is_own(error):
+        return False
     kinds = (
         tf.errors.UnavailableError,
         tf.errors.AbortedError,

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 import reference
-from distsgd.algorithms import AllReduce, Serial, SyncSGD
+from distsgd.algorithms import AllReduce, AsyncSGD, Serial, SyncSGD
 from distsgd.common import Cluster, train
 from distsgd.common.data import shard_rows
-from distsgd.common.errors import Diverged
+from distsgd.common.errors import Diverged, TaskFailed
 from distsgd.common.graph import TaskGraph
 from distsgd.common.hooks import Callback
 from distsgd.common.job import plan
 from distsgd.common.loop import WorkerLoop
 from distsgd.common.models import FlatModel, ModelRecipe
-from distsgd.common.recovery import Recovery
+from distsgd.common.recovery import Recovery, is_absence
 from distsgd.common.training import make_job
 from runs import DIGITS
 
@@ -193,3 +193,98 @@ def test_counters_of_steps_go_on_after_sixteen_million(tmp_path):
             rows, event = next(plan(loop.job, 0))
             loop.call[event, 1](rows[None])
         assert session.run(clock) == 2**24 + 80
+
+
+# Errors of a worker's own code are no faults of others.
+
+OWN = """From /job:worker/replica:0/task:1:
+Error in user-defined function passed to MapDataset:1 transformation with iterator: Iterator::Root: /data; No such file
+\t [[{{node ReadFile}}]]
+\t [[StatefulPartitionedCall/IteratorGetNext]]"""
+BEFORE_IT_WAS_MADE = """From /job:worker/replica:0/task:1:
+Could not find variable v. This could mean that the variable has been deleted. (Could not find resource: ps/v)
+\t [[{{function_node __inference_172}}{{node Read/ReadVariableOp}}]]
+Additional GRPC error information from remote target /job:ps/replica:0/task:0 while calling RecvTensor:"""
+ON_THE_PS = """From /job:ps/replica:0/task:0:
+Could not find variable version. (Could not find resource: ps/version)
+\t [[{{node Read/ReadVariableOp}}]]"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "absence"),
+    [
+        ("NotFoundError", OWN, False),
+        ("FailedPreconditionError", OWN, False),
+        ("FailedPreconditionError", BEFORE_IT_WAS_MADE, True),
+        ("FailedPreconditionError", ON_THE_PS, True),
+        ("NotFoundError", "Session handle is not found: 3f", True),
+        ("UnavailableError", "Socket closed", True),
+        ("DeadlineExceededError", "Operation timed out.", True),
+        ("UnknownError", OWN, False),
+    ],
+)
+def test_what_is_missing_in_a_worker_s_own_data_is_not_a_lost_peer(kind, text, absence):
+    """These are TensorFlow's words."""
+    import tensorflow as tf
+
+    assert is_absence(getattr(tf.errors, kind)(None, None, text)) is absence
+
+
+def test_to_recover_without_getting_on_takes_longer_each_time_and_ends(tmp_path, monkeypatch):
+    """A fault that comes back at once was answered by rejoining for ever."""
+    import tensorflow as tf
+
+    from distsgd.common import loop as module
+
+    naps = []
+    monkeypatch.setattr(module.time, "sleep", naps.append)
+    loop = WorkerLoop.__new__(WorkerLoop)
+    loop.job = job_on(DIGITS.train, AsyncSGD(), 2, tmp_path, max_restarts=2)
+    loop.index, loop.rounds, loop.wait_seconds, loop.ops = 0, 3, 60.0, {}
+    loop.recovered_at, loop.in_vain, rejoined = -1, 0, []
+    loop.connect, loop._use, loop.report = lambda seconds: None, lambda session: None, lambda **event: None
+    loop._rejoin = lambda: rejoined.append(loop.rounds)
+    error = tf.errors.UnavailableError(None, None, "Socket closed")
+    loop._recover(error)
+    loop.rounds += 1
+    for _ in range(1 + module.ATTEMPTS + 2):
+        loop._recover(error)
+    with pytest.raises(tf.errors.UnavailableError):
+        loop._recover(error)
+    assert rejoined == [3] + [4] * (1 + module.ATTEMPTS + 2)
+    assert naps == sorted(naps)
+    assert sum(naps) > 10
+
+
+@pytest.mark.slow
+def test_a_missing_file_ends_a_run_that_may_restart_its_tasks(warm, tmp_path):
+    """Once: 56 rejoins in three minutes, and no word."""
+
+    def batches():
+        import tensorflow as tf
+
+        rows = tf.data.Dataset.from_tensor_slices(DIGITS.train).repeat().batch(8, drop_remainder=True)
+
+        def read(i, batch):
+            text = tf.cond(i < 20, lambda: tf.constant(""), lambda: tf.io.read_file("/nowhere/to/be/found"))
+            x, y = batch
+            return x + tf.cast(tf.strings.length(text), tf.float32), y
+
+        return rows.enumerate().map(read)
+
+    with pytest.raises(
+        TaskFailed,
+        match=r"worker-\d: an operation of the worker itself failed: .*/nowhere/to/be/found.* \(NotFoundError\)",
+    ):
+        train(
+            softmax(),
+            batches,
+            AsyncSGD(),
+            cluster=Cluster.local(2, wait_seconds=20),
+            steps=200,
+            batch_size=8,
+            run_dir=tmp_path / "run",
+            recovery=Recovery(max_restarts=3),
+            verbose=False,
+        )
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["recovery"]["restarts"] == {}
