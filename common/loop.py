@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import queue
 import secrets
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +15,7 @@ import numpy as np
 
 from .errors import Diverged, TaskFailed, WaitTimeout
 from .graph import TaskGraph
-from .job import CHIEF, Report, plan, shard
+from .job import CHIEF, REPAIR_WAITS, Report, plan, shard
 from .recovery import RETRY_SECONDS, Keeper, is_absence, is_own, is_refusal
 from .scheme import Event
 from .waiting import absent, wait_for, wait_until
@@ -21,7 +23,12 @@ from .waiting import absent, wait_for, wait_until
 REPORT_SECONDS = 0.1
 LONG_ROUND_SECONDS = 0.1  # longer rounds gain nothing from unrolling
 ATTEMPTS = 5  # to recover in the same round, apart from those that restarts may cause
+LOOK_SECONDS = 0.5  # between two looks at who has arrived
 SLOW = 10  # times the limit of a wait, for calls that wait for nobody
+
+
+class GivenUp(WaitTimeout):
+    """A wait that ends the run."""
 
 
 class WorkerLoop:
@@ -228,6 +235,8 @@ class WorkerLoop:
         """Get back to work after a call that failed, or raise what cannot be helped."""
         import tensorflow as tf
 
+        if isinstance(error, GivenUp):
+            raise WaitTimeout(str(error)) from None
         if isinstance(error, WaitTimeout) and "arrived" in self.ops and self._press_the_absent():
             self._rejoin()
             return
@@ -348,6 +357,9 @@ class WorkerLoop:
             options.experimental.collective_graph_key = 0 if self.job.uses_ps else 1
             began = time.monotonic()
             try:
+                if self.job.waits and "arrived" in self.ops and not self.longest:
+                    options.timeout_in_ms = 0
+                    return self._first(lambda: run(batches, self.index, self.passport, options=options).T)
                 return run(batches, self.index, self.passport, options=options).T
             except tf.errors.DeadlineExceededError:
                 missing = absent(self._run("arrived")) if "arrived" in self.ops else ""
@@ -358,6 +370,47 @@ class WorkerLoop:
                 self.longest = max(self.longest, time.monotonic() - began)
 
         return call
+
+    def _first(self, call: Callable[[], np.ndarray]) -> np.ndarray:
+        """A first call to a barrier: it is not known yet how long local steps take, so only waiting has a limit.
+
+        It begins when the message of this worker has arrived. A call cannot be cancelled: giving up ends the run.
+        """
+        import tensorflow as tf
+
+        answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+        def work() -> None:
+            try:
+                answer.put((call(), None))
+            except Exception as error:
+                answer.put((None, error))
+
+        threading.Thread(target=work, daemon=True).start()
+        look, arrived_at, unanswered = min(LOOK_SECONDS, self.wait_seconds / 4), None, 0
+        while True:
+            with contextlib.suppress(queue.Empty):
+                losses, error = answer.get(timeout=look)
+                if error is not None:
+                    raise error
+                return losses
+            try:
+                arrived, now = self._run("arrived"), time.monotonic()
+                unanswered = 0
+            except tf.errors.DeadlineExceededError:
+                unanswered += self.job.cluster.backend != "threads"  # there, the local steps are in the way
+                if unanswered >= (REPAIR_WAITS if self.job.recovers else 1):
+                    raise GivenUp(f"worker {self.index} waited {self.wait_seconds:g} s for the ps") from None
+                continue
+            if not arrived[self.index]:
+                arrived_at = None
+            elif arrived_at is None:
+                arrived_at = now
+            elif now - arrived_at > self.wait_seconds:
+                arrived_at = now
+                if not self._press_the_absent():
+                    where = f"at the barrier for {absent(arrived)}"
+                    raise GivenUp(f"worker {self.index} waited {self.wait_seconds:g} s {where}")
 
     def _did(self, chunk: Sequence[np.ndarray], losses: np.ndarray, steps: np.ndarray) -> None:
         """Count the rounds of a call, look at their losses, report now and then."""

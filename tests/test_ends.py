@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import reference
-from distsgd.algorithms import AllReduce, AsyncSGD, Serial, SyncSGD
+from distsgd.algorithms import AllReduce, AsyncSGD, LocalSGD, Serial, SyncSGD
 from distsgd.common import Cluster, train
 from distsgd.common.data import shard_rows
-from distsgd.common.errors import Diverged, TaskFailed
+from distsgd.common.errors import Diverged, TaskFailed, WaitTimeout
 from distsgd.common.graph import TaskGraph
 from distsgd.common.hooks import Callback
 from distsgd.common.job import plan
@@ -288,3 +288,40 @@ def test_a_missing_file_ends_a_run_that_may_restart_its_tasks(warm, tmp_path):
             verbose=False,
         )
     assert json.loads((tmp_path / "run" / "result.json").read_text())["recovery"]["restarts"] == {}
+
+
+# The first round.
+
+
+def test_local_steps_of_a_first_round_may_take_longer_than_a_wait(tmp_path):
+    """Waiting begins when a worker has arrived; it once began with the call, and the first round had no other time."""
+    import tensorflow as tf
+
+    release = threading.Event()
+    job = job_on(held_up(0, release), LocalSGD(communication_period=40), 1, tmp_path)
+    graph = TaskGraph(job, [0])
+    with tf.compat.v1.Session(graph=graph.graph) as session:
+        loop = WorkerLoop(session, graph, 0, lambda **_: None)
+        loop.prepare()
+        loop.keeper.end(save=False)
+        loop.wait_seconds = 0.2
+        late = threading.Timer(1.5, release.set)
+        late.start()
+        loop._rounds(lambda: None)
+        late.join()
+        assert (loop.rounds, loop.steps) == (1, 40)
+        assert session.run(graph.ops["version"]) == 1
+
+
+def test_whoever_does_not_come_to_the_first_round_is_named_after_one_wait(tmp_path):
+    import tensorflow as tf
+
+    job = job_on(DIGITS.train, LocalSGD(), 3, tmp_path)
+    graph = TaskGraph(job, [0])
+    with tf.compat.v1.Session(graph=graph.graph) as session:
+        loop = WorkerLoop(session, graph, 0, lambda **_: None)
+        loop.prepare()
+        loop.wait_seconds = 1.0
+        with pytest.raises(WaitTimeout, match=r"worker 0 waited 1 s at the barrier for worker 1, worker 2"):
+            loop.run()
+        loop.keeper.end(save=False)
