@@ -30,7 +30,7 @@ LONGEST_PAUSE_SECONDS = 30.0  # between two evaluations of a long run that could
 LATER_EVALUATIONS = 60
 END_MILLISECONDS = 500
 END_SECONDS = 5.0
-CHIEF_WAITS = 5  # times the limit of a wait: to read the last state (three), and to see that it is on record
+CHIEF_WAITS = 3  # times the limit of a wait: to read the last state (two), and to see that it is on record
 
 
 class Evaluator:

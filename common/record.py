@@ -9,6 +9,7 @@ runs/<algorithm>/<time>-<id>/
     trace.npz       every event on the parameter server, in order
     center.npz      the center as one flat vector; model.keras: the same as a Keras model
     logs/           what each task printed
+    .lock           belongs to the program whose run this is, as long as it is under way
 """
 
 from __future__ import annotations

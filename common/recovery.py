@@ -33,7 +33,7 @@ RESTART_CHECKPOINT_SECONDS = 10.0
 FIRST_SAVE_SECONDS = 60.0
 SAVE_PATIENCE = 10
 SLOW_DISK = 1e6  # bytes per second
-STATE_WAITS = 3  # times the limit of an ordinary wait, to read all of the state
+STATE_WAITS = 2  # times the limit of an ordinary wait, to read all of the state
 
 
 @dataclass(frozen=True, kw_only=True)

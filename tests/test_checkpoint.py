@@ -3,12 +3,14 @@
 import json
 import random
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from distsgd.common import checkpoint
-from distsgd.common.errors import UserError
+from distsgd.common.errors import UserError, WaitTimeout
+from distsgd.common.recovery import Keeper, Recovery
 
 ARRAYS = {"folded": np.array([3, 4]), "joins": np.int64(0), "center": np.arange(5, dtype=np.float32)}
 
@@ -161,3 +163,75 @@ def test_a_variable_of_any_name_is_kept_and_objects_are_not_written(tmp_path):
     with pytest.raises(ValueError, match="allow_pickle"):
         save(tmp_path, 2, thing=np.array([object()]))
     assert not list(checkpoint.folder(tmp_path).glob(".*"))
+
+
+# The chief, who writes them.
+
+
+@pytest.fixture
+def chief(tmp_path):
+    """A keeper without a ps, and what it has reported."""
+    said = []
+    job = SimpleNamespace(
+        recovery=Recovery(), run_dir=tmp_path, cluster=SimpleNamespace(wait_seconds=1.0), recovers=False
+    )
+    keeper = Keeper(job, SimpleNamespace(ops={}), lambda seconds: None, lambda **event: said.append(event))
+    keeper._await_record = lambda session, events: True
+    return keeper, said
+
+
+def state(version):
+    return checkpoint.Checkpoint({"version": np.int64(version), **ARRAYS}, {})
+
+
+def test_what_was_read_before_a_restoration_is_not_published_after_it(chief, tmp_path):
+    keeper, said = chief
+
+    def restored_meanwhile(session, events):
+        keeper.restorations += 1
+        return True
+
+    keeper._await_record = restored_meanwhile
+    keeper._write(state(7), session="any", restorations=keeper.restorations)
+    assert list(checkpoint.folder(tmp_path).iterdir()) == []
+    assert said == []
+    keeper._await_record = lambda session, events: True
+    keeper._write(state(8), session="any", restorations=keeper.restorations)
+    assert versions(tmp_path) == [8]
+    assert [event["event"] for event in said] == ["checkpoint"]
+
+
+def test_checkpoints_that_fail_are_told_once_until_one_succeeds_and_leave_nothing(chief, tmp_path):
+    keeper, said = chief
+
+    def late(session, events):
+        raise WaitTimeout("the evaluator has not put it on record for 1 s")
+
+    good, keeper._await_record = keeper._await_record, late
+    keeper._write(state(1), session="any")
+    keeper._write(state(2), session="any")
+    assert list(checkpoint.folder(tmp_path).iterdir()) == []
+    keeper._await_record = good
+    keeper._write(state(3), session="any")
+    keeper._await_record = late
+    keeper._write(state(4), session="any")
+    assert versions(tmp_path) == [3]
+    late_again = "no checkpoint of version {}: the evaluator has not put it on record for 1 s"
+    told = [event.get("message", event["event"]) for event in said]
+    assert told == [late_again.format(1), "checkpoint", late_again.format(4)]
+
+
+def test_a_state_that_cannot_be_read_ends_no_training(chief):
+    keeper, said = chief
+
+    def run(session, fetch, feed=None, limit_ms=None):
+        if fetch == "version":
+            return 50
+        raise RuntimeError("no memory for so much\nand more")
+
+    keeper._run = run
+    keeper.saved = -1000.0, 0  # long ago
+    keeper._look_after("any")
+    keeper._look_after("any")  # it is not time yet
+    assert keeper.failure is None
+    assert [event["message"] for event in said] == ["no checkpoint of a version after 0: no memory for so much"]
