@@ -136,7 +136,8 @@ GROUPS = {
 def main() -> NoReturn:
     """Entry point: dispatch, and turn errors into one line and an exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         sys.exit(dispatch(sys.argv[1:]))
     except (DistsgdError, Interrupted) as error:

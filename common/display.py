@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from typing import Any
 
 from rich.columns import Columns
@@ -23,6 +23,7 @@ LONGEST_SECONDS = 60.0  # between two plain lines, at last
 BAR_COLUMNS = 40
 NAMES = 4  # of tasks in one state; more are counted
 SETTLE_SECONDS = 0.2  # before a rate means something
+RATE_SECONDS = 30.0  # that a rate is taken over
 
 
 TOLD = {
@@ -60,7 +61,7 @@ class Display:
         self.steps: dict[int, int] = {}
         self.losses: dict[int, float] = {}
         self.entered = self.printed = time.monotonic()
-        self.began: tuple[float, int] | None = None  # the first report of steps: when, and how many
+        self.reports: deque[tuple[float, int]] = deque(maxlen=1000)  # the latest of steps: when, and how many in all
         self.live = self.console.is_terminal or self.console.is_jupyter
         self._changing = threading.Lock()
         self._live = Live(console=self.console, get_renderable=self.picture, refresh_per_second=4, transient=True)
@@ -97,7 +98,9 @@ class Display:
         elif kind == "worker":
             self.steps[event["worker"]] = event["steps"]
             self.losses[event["worker"]] = event["loss"]
-            self.began = self.began or (time.monotonic(), event["steps"])
+            self.reports.append((time.monotonic(), sum(self.steps.values())))
+            while self.reports[0][0] < self.reports[-1][0] - RATE_SECONDS:
+                self.reports.popleft()
         elif kind == "center":
             self.center = event
         if task is not None:
@@ -137,11 +140,11 @@ class Display:
         return min(LONGEST_SECONDS, max(LINE_SECONDS, (time.monotonic() - self.entered) / PATIENCE))
 
     def _rate(self) -> float | None:
-        """Steps per second of all workers, if there have been enough reports to tell."""
-        if self.began is None:
+        """Steps per second of all workers of late, if there have been enough reports to tell."""
+        if not self.reports:
             return None
-        seconds, steps = time.monotonic() - self.began[0], sum(self.steps.values()) - self.began[1]
-        return steps / seconds if seconds > SETTLE_SECONDS and steps > 0 else None
+        (before, few), (after, many) = self.reports[0], self.reports[-1]
+        return (many - few) / (after - before) if after - before > SETTLE_SECONDS and many > few else None
 
     def progress(self) -> list[str]:
         """How far the run is, and how long it takes."""

@@ -51,6 +51,16 @@ def test_a_signal_in_the_first_moment_is_one_line_and_no_traceback(tmp_path):
         assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", said)
 
 
+def test_a_signal_that_is_ignored_stays_so(tmp_path):
+    """In the background of a script Ctrl-C is for others."""
+    code = "import os, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); import distsgd.__main__ as start\n"
+    code += "from distsgd.common import cli\n"
+    code += "cli.dispatch = lambda arguments: os.kill(os.getpid(), signal.SIGINT)\n"
+    code += "start.main()"
+    done = python("-c", code, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (Interrupted(signal.SIGTERM), 143)])
 def test_a_signal_before_the_run_is_one_line_too(error, code, monkeypatch, capsys):
     def interrupted(arguments):

@@ -12,7 +12,8 @@ from typing import NoReturn
 def main() -> None:
     """Import the command line and run it. Until it is there, a signal just ends the program: nothing has begun."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _end)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as in the background of a script
+            signal.signal(number, _end)
     importlib.import_module("distsgd.common.cli").main()
 
 
