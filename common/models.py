@@ -46,6 +46,8 @@ class FlatModel:
     """
 
     def __init__(self, model: Any, statistics: Sequence[int] = (), batch: Any = None):
+        import tensorflow as tf
+
         _check(model)
         if batch is not None:  # these variables cannot be made inside a graph
             model._symbolic_build(data_batch=batch)
@@ -60,6 +62,12 @@ class FlatModel:
         # As arrays from the start: inside a graph Keras' variables cannot be read.
         self.initial_seeds = [np.asarray(v.value) for v in self.seeds]
         self.metrics = [(v, np.asarray(v.value)) for v in model.metrics_variables]
+        self.constants = [
+            (vars(layer), name, np.asarray(value))
+            for layer in model._flatten_layers()
+            for name, value in vars(layer).items()
+            if isinstance(value, tf.Tensor)
+        ]
         self.shapes = [tuple(v.shape) for v in self.trainable]
         self.size = sum(int(np.prod(shape)) for shape in self.shapes)
         self.state_size = sum(int(np.prod(v.shape)) for v in self.statistics)
@@ -95,6 +103,18 @@ class FlatModel:
         logs = self.model.evaluate(batches, verbose=0, return_dict=True)
         return {f"test_{name}": float(value) for name, value in logs.items()}
 
+    @contextmanager
+    def _arrays(self) -> Iterator[None]:
+        """Inside, tensors that layers keep as attributes are arrays: a graph takes no eager tensor."""
+        kept = [attributes[name] for attributes, name, _ in self.constants]
+        for attributes, name, array in self.constants:
+            attributes[name] = array
+        try:
+            yield
+        finally:
+            for (attributes, name, _), value in zip(self.constants, kept, strict=True):
+                attributes[name] = value
+
     def gradient(
         self, params: Any, state: Any, seeds: Sequence[Any], frozen: Sequence[Any], batch: Sequence[Any]
     ) -> tuple[Any, ...]:
@@ -124,7 +144,7 @@ class FlatModel:
                 *zip(self.frozen, frozen, strict=True),
                 *self.metrics,  # a loss may count in them; nobody reads that
             ]
-            with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+            with self._arrays(), keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
                 loss = tf.cast(loss_of(self.model, batch, training=True), tf.float32)
         gradients = tape.gradient(loss, parts, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         gradient = tf.concat([tf.reshape(g, [-1]) for g in gradients], 0)
@@ -216,6 +236,7 @@ class ModelRecipe:
 
     build: Callable[[], Any]
     sparse: bool = False  # logistic regression on (indices, values)
+    custom: bool = False  # with code of the user's own, which may do what cannot be done in a graph
     statistics: Sequence[int] = ()  # see `FlatModel`; none before `trial.try_out`
     batch: Any = None
 
@@ -249,6 +270,9 @@ class ModelRecipe:
                 variable.assign(value)
                 if variable.trainable != trainable:
                     variable.trainable = trainable
+            for layer in copy._flatten_layers():
+                if isinstance(layer, keras.layers.Normalization):
+                    layer.finalize_state()  # it computes with what it has made of its variables before
             return copy
 
         try:
@@ -260,7 +284,7 @@ class ModelRecipe:
                 raise ValueError("the copy is not compiled")
         except Exception as error:
             raise UserError(_why_not_rebuilt(model, error)) from None
-        return cls(build)
+        return cls(build, custom=bool(objects))
 
     @classmethod
     def named(cls, text: str, shape: tuple[int, ...], classes: int, seed: int) -> ModelRecipe:

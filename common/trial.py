@@ -44,7 +44,49 @@ def try_out(
             )
     shapes = keras.tree.map_structure(lambda leaf: keras.KerasTensor(leaf.shape, _dtype(leaf)), tuple(batch))
     loss_has_variables = bool(getattr(model._compile_loss, "metrics", ()))
-    return replace(recipe, statistics=tuple(statistics), batch=shapes if loss_has_variables else None)
+    recipe = replace(recipe, statistics=tuple(statistics), batch=shapes if loss_has_variables else None)
+    _compare(recipe.build(), model, batch)
+    if recipe.custom:
+        _trace(recipe, model, batch)
+    return recipe
+
+
+def _compare(copy: Any, model: Any, batch: Sequence[Any]) -> None:
+    """What another process rebuilds must be the same function."""
+    import keras
+
+    tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, tuple(batch))
+    with keras.StatelessScope(collect_losses=True):
+        theirs = float(np.asarray(loss_of(copy, tensors, training=False)))
+    with keras.StatelessScope(collect_losses=True):
+        own = float(np.asarray(loss_of(model, tensors, training=False)))
+    if not np.isclose(theirs, own, rtol=1e-2, atol=1e-4, equal_nan=True):
+        raise UserError(
+            f"the model, rebuilt from its configuration and weights, has another loss ({theirs:g}, and the model "
+            f"{own:g}): let get_config return all that its classes need, and keep state in variables (add_weight)"
+        )
+
+
+def _trace(recipe: ModelRecipe, model: Any, batch: Sequence[Any]) -> None:
+    """Make the graph that the tasks will make, as far as the user's own code goes."""
+    import keras
+    import tensorflow as tf
+
+    flat = recipe.flat(model)
+    tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, tuple(batch))
+    values = flat.initial_seeds, flat.frozen_values(), tensors
+    try:
+        with tf.Graph().as_default():
+            seeds, frozen, inputs = keras.tree.map_structure(
+                lambda value: tf.compat.v1.placeholder(value.dtype, value.shape), values
+            )
+            gradient = tf.function(flat.gradient, autograph=False)
+            gradient(tf.zeros([flat.size]), tf.zeros([flat.state_size]), seeds, frozen, inputs)
+    except Exception as error:
+        raise UserError(
+            f"the model's own code cannot be put into a TensorFlow graph: {plain(error)}. Use keras.ops, "
+            "add_weight, and no Python conditions on tensors"
+        ) from None
 
 
 def _dtype(leaf: Any) -> str:

@@ -276,3 +276,43 @@ def test_an_evaluation_is_that_of_keras_and_leaves_nothing_behind():
     for _ in range(3):
         flat.measure(batches)
     assert len(context.context().list_function_names()) == len(before)
+
+
+class Own(keras.layers.Layer):
+    """A layer with code and state of its own."""
+
+    def __init__(self, code, **options):
+        super().__init__(**options)
+        self.code, self.offset, self.factor = code, keras.ops.convert_to_tensor([1.0, 2.0, 3.0, 4.0]), 1.0
+        self.foreign = tf.Variable(1.0)
+
+    def call(self, x):
+        if self.code == "variable":
+            return x + self.foreign
+        return self.factor * x + self.offset
+
+
+def test_what_layers_keep_outside_of_variables_gets_into_the_graph():
+    x, y = batch()
+    normalization = keras.layers.Normalization()
+    normalization.adapt(5 + 3 * x)
+    model = compiled(normalization, Own("shift"), keras.layers.Dense(3), shape=(4,))
+    flat = try_out(ModelRecipe.of(model), model, (x, y)).flat()
+    params, frozen = flat.pack(), flat.frozen_values()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        loss = session.run(tf.function(flat.gradient)(params, tf.zeros([0]), [], frozen, (x, y))[0])
+    assert loss == pytest.approx(float(model.compute_loss(x, y, model(x))), rel=1e-5)
+    assert tf.is_tensor(model.layers[1].offset)
+
+
+def test_code_that_no_graph_can_hold_is_refused_before_anything_starts():
+    model = compiled(Own("variable"), keras.layers.Dense(3), shape=(4,))
+    with pytest.raises(UserError, match=r"own code cannot be put into a TensorFlow graph: .*add_weight"):
+        try_out(ModelRecipe.of(model), model, batch())
+
+
+def test_a_model_that_is_another_one_after_it_has_been_rebuilt_is_refused():
+    model = compiled(Own("factor"), keras.layers.Dense(3), shape=(4,))
+    model.layers[0].factor = 9.0
+    with pytest.raises(UserError, match="rebuilt from its configuration and weights, has another loss"):
+        try_out(ModelRecipe.of(model), model, batch())

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -12,7 +13,9 @@ import tensorflow as tf
 
 from distsgd.algorithms import AsyncSGD, Downpour, DownpourEasy, Serial, SyncSGD
 from distsgd.common import Callback, Cluster, Recovery, UserError, train
-from runs import DIGITS
+from distsgd.common.models import ModelRecipe
+from distsgd.common.training import _own, make_job
+from runs import DIGITS, ONES
 
 IMAGES = (DIGITS.train[0].reshape(-1, 8, 8, 1), DIGITS.train[1])
 TEST_IMAGES = (DIGITS.test[0].reshape(-1, 8, 8, 1), DIGITS.test[1])
@@ -116,8 +119,6 @@ def test_a_function_of_tf_data_feeds_each_worker_its_shard(warm, tmp_path):
         import tensorflow as tf
 
         return tf.data.Dataset.from_tensor_slices(DIGITS.test).batch(100)
-
-    from distsgd.common.models import ModelRecipe
 
     result = train(
         ModelRecipe.named("mlp", (64,), 10, 0).build(),
@@ -333,6 +334,20 @@ def test_frozen_layers_are_the_same_everywhere_and_stay_at_home(backend, warm, t
     np.testing.assert_allclose(model.get_layer("norm").moving_mean, x.mean(0), atol=0.2)
     for one, other in zip(before, model.get_layer("frozen").weights, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_machines_with_other_frozen_weights_are_told_apart():
+    """The chief sends what trains; what is frozen is each program's own."""
+    one, same, other = (two_headed() for _ in range(3))
+    same.set_weights(one.get_weights())
+    data, options = (
+        (ONES[0], [ONES[1]] * 2),
+        {"epochs": 1, "steps": 1, "batch_size": 1, "seed": 0, "run_dir": Path("run")},
+    )
+    job = make_job(AsyncSGD(), ModelRecipe.of(one), data, None, Cluster.local(), **options)
+    assert _own(job, one) == _own(job, same)
+    different = {key for key, value in _own(job, one).items() if _own(job, other)[key] != value}
+    assert different == {"weights that do not train"}
 
 
 def masks(towers, workers, schedule, tmp_path):
