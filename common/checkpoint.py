@@ -218,7 +218,7 @@ def take_over(source: Path, run_dir: Path) -> list[str]:
 def take_over_record(source: Path, run_dir: Path) -> None:
     """Copy what a run has recorded so far, unless there is a record already."""
     run_dir.mkdir(parents=True, exist_ok=True)
-    for name in ("config.json", "events.bin", "metrics.jsonl"):
+    for name in ("config.json", "counts.json", "events.bin", "metrics.jsonl"):
         if (source / name).exists() and not (run_dir / name).exists():
             with writing(run_dir / name):
                 shutil.copy(source / name, run_dir / name)

@@ -19,6 +19,7 @@ from .cluster import Backend, Cluster, Isolation, JobName
 from .errors import DistsgdError, Interrupted, UserError, positive
 from .flags import Parser
 from .imports import import_schemes, split_imports
+from .record import RecordMode
 from .recovery import Recovery
 from .schedules import Shape, shaped
 from .scheme import Scheme
@@ -30,6 +31,7 @@ MEASUREMENTS = {
     "collisions": "collisions",
     "stragglers": "stragglers",
     "soak": "soak",
+    "endurance": "endurance",
 }  # command: module
 Discovery = Literal["auto", "local", "tf_config", "slurm"]
 
@@ -92,6 +94,8 @@ class Options:
     """End the run after so many updates of the center."""
     stop_at_accuracy: float | None = None
     """End the run when the center has this accuracy on the test data."""
+    record: RecordMode = "full"
+    """Keep every event (48 bytes each, and as much again in trace.npz), or only what they add up to."""
     tensorboard: bool = False
     """Write summaries of the center for TensorBoard to tb/ in the run directory."""
     checkpoint_steps: int | None = None
@@ -215,6 +219,7 @@ def overview() -> int:
         ("mutants", "faults made on purpose, one at a time: does a test notice? (takes 20 minutes)"),
         ("benchmark", "every algorithm on the same task: plots and tables (--quick: three minutes)"),
         ("soak", "runs whose tasks are killed and stopped at random: --minutes 5 --seed 1"),
+        ("endurance", "memory and disk of a run at full speed, and how they grow: --minutes 10"),
         ("throughput", "steps per second: one process, ParameterServerStrategy and the back ends here"),
         ("collisions", "hogwild on sparse data, with and without a lock"),
         ("stragglers", "sync_sgd with backup workers, where some batches come late"),
@@ -467,6 +472,7 @@ def run_command(scheme: Scheme, options: Options) -> int:
         stop_at_version=options.stop_at_version,
         stop_at_accuracy=options.stop_at_accuracy,
         tensorboard=options.tensorboard,
+        record=options.record,
         recovery=Recovery(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Recovery)}),
     )
     job.scheme = shaped(job.scheme, options.lr_schedule, job.steps)

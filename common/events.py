@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .files import flush, replacing, writing
+from .files import flush, replacing, write_json, writing
 from .record import EVENTS, RECORD
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ ROW_BYTES = 8 * len(RECORD)
 CHUNK = 1 << 17  # events that are in memory at once: 6 MB
 DRAIN_SECONDS = 0.5  # between two looks at the record
 LATE_SECONDS = 2.0
-LEAVE_SECONDS = 5.0  # for a look that is under way at the end
-KEEP = 1 << 20  # events that stay in the file where the record is off, so that a restoration can go back exactly
+LEAVE_SECONDS = 1.0  # for a look that is under way at the end; one that is stuck ends with the process
+KEEP = 1 << 19  # events that stay in the file where the record is off, so that a restoration can go back exactly
 EXACT = 1 << 12  # staleness below this is counted value by value ...
 DIGITS = 8  # ... and above, by its first binary digits: to less than one per cent
 
@@ -79,10 +79,9 @@ class Tally:
         return self.staleness_sum / max(1, self.staleness.total())
 
     def write(self, path: Path) -> None:
-        """As JSON, as a whole or not at all."""
+        """As JSON, as a whole or not at all; raises `CannotWrite`."""
         arrays = {name: value.tolist() for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-        with replacing(path) as file:
-            file.write(json.dumps(vars(self) | arrays).encode())
+        write_json(path, vars(self) | arrays)
 
     @classmethod
     def read(cls, path: Path, workers: int) -> Tally:
@@ -157,7 +156,8 @@ class EventLog:
             base = Tally.read(self.counts, self.workers) if length else Tally(self.workers)
             base.events = length
             base.write(self.counts)
-        os.truncate(self.path, (1 + self.length - self.first) * ROW_BYTES)  # before it belongs to the new restoration
+        with writing(self.path):  # before it belongs to the new restoration
+            os.truncate(self.path, (1 + self.length - self.first) * ROW_BYTES)
         self.restoration = restoration
         self._write(-1, self._head())
         self._count()

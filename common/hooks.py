@@ -21,7 +21,10 @@ class Callback:
         """Before anything is started; `logs` is the configuration."""
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
-        """A worker has done `batch` local steps; `logs` has `worker`, `loss`. Not each step: a few times a second."""
+        """A worker has done `batch` local steps; `logs` has `worker`, `loss`.
+
+        Not at each step: a few times a second, in a long run every two seconds.
+        """
 
     def on_test_end(self, logs: dict[str, Any]) -> None:
         """The center has been evaluated; `logs` has `version`, `examples`, `test_loss`, ..."""

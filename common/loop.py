@@ -18,9 +18,10 @@ from .graph import TaskGraph
 from .job import CHIEF, REPAIR_WAITS, Report, plan, shard
 from .recovery import RETRY_SECONDS, Keeper, is_absence, is_own, is_refusal
 from .scheme import Event
-from .waiting import absent, wait_for, wait_until
+from .waiting import absent, paced, wait_for, wait_until
 
-REPORT_SECONDS = 0.1
+REPORT_SECONDS = 0.1  # between two reports at first ...
+LONGEST_REPORT_SECONDS = 2.0  # ... and in a long run
 LONG_ROUND_SECONDS = 0.1  # longer rounds gain nothing from unrolling
 ATTEMPTS = 5  # to recover in the same round, apart from those that restarts may cause
 LOOK_SECONDS = 0.5  # between two looks at who has arrived
@@ -423,7 +424,8 @@ class WorkerLoop:
         if not fine.all() or left_out.any():
             self._was_left_out(losses, left_out)
         self.losses.extend(losses[fine].tolist())
-        if time.monotonic() - self.reported > REPORT_SECONDS:
+        now = time.monotonic()
+        if now - self.reported > max(REPORT_SECONDS, paced(now - self.started, LONGEST_REPORT_SECONDS)):
             self._progress()
 
     def _was_left_out(self, losses: np.ndarray, left_out: np.ndarray) -> None:

@@ -2,11 +2,13 @@
 
 runs/<algorithm>/<time>-<id>/
     config.json     what was asked for
-    metrics.jsonl   a line for each report of a worker ("worker") and each evaluation of the center ("center")
+    metrics.jsonl   a line for each report of a worker ("worker") and each evaluation of the center ("center"); of a
+                    long run every n-th of each
     result.json     how it ended; written after a failure too
     plot.png        loss and accuracy over time
-    checkpoints/    what the run can be resumed from; events.bin: the record so far
-    trace.npz       every event on the parameter server, in order
+    checkpoints/    what the run can be resumed from; events.bin: the record so far (with record="off" the last of it,
+                    and counts.json)
+    trace.npz       every event on the parameter server, in order (not with record="off")
     center.npz      the center as one flat vector; model.keras: the same as a Keras model
     logs/           what each task printed
     .lock           belongs to the program whose run this is, as long as it is under way
@@ -28,14 +30,15 @@ from typing import Any, Literal
 from . import checkpoint
 from .cluster import Place
 from .errors import CannotWrite, DistsgdError, Interrupted, UserError
-from .files import Lock, dumps, finite, read_json, replacing, write_json, writing
+from .files import Lock, dumps, finite, read_json, replacing, write_json
+from .metrics import Metrics, Row
 from .scheme import Event
 
 RecordMode = Literal["full", "off"]
 FLOAT_BYTES = 4
 NOT_FIGURES = {"event", "task", "when"}  # of an event
 # What must be the same when a run goes on from its checkpoints.
-RESUMED = ("algorithm", "hyperparameters", "workers", "dataset", "model", "batch_size", "ema_decay", "seed")
+RESUMED = ("algorithm", "hyperparameters", "workers", "dataset", "model", "batch_size", "ema_decay", "seed", "record")
 # Events of faults that were survived, and of what was done about them.
 FAULTS = (
     "restarted",
@@ -69,7 +72,6 @@ class RunRecord:
         self.lock = lock  # held until the end
         self.tell: Callable[[dict[str, Any]], None] = self.on_event  # everybody who wants to know of an event
         self.began = time.monotonic()
-        self.rows: list[dict[str, Any]] = []
         self.finished: dict[int, dict[str, Any]] = {}
         self.steps: dict[int, int] = {}
         self.last: dict[str, Any] = {}
@@ -81,16 +83,23 @@ class RunRecord:
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
             elsewhere = place is not None and place.separate_evaluator  # the chief has them, on its machine
-            if checkpoint.found(run_dir) or (elsewhere and (run_dir / "events.bin").exists()):
+            goes_on = bool(checkpoint.found(run_dir)) or (elsewhere and (run_dir / "events.bin").exists())
+            if goes_on:
                 self._go_on()
             elif (place is None or place.evaluates) and self._holds_results():
                 raise UserError(
                     f"the run directory already holds a run without checkpoints: choose another. Received: {run_dir}"
                 )
             write_json(run_dir / "config.json", config)
-            self.metrics = (run_dir / "metrics.jsonl").open("a", buffering=1)  # a line at a time, to be followed
+            self.metrics = Metrics(run_dir / "metrics.jsonl", goes_on)
+            self.began -= max((row["seconds"] for row in self.rows), default=0)  # of what it goes on from
         except OSError as error:
             raise UserError(f"cannot write the run directory {run_dir}: {error.strerror}") from None
+
+    @property
+    def rows(self) -> list[Row]:
+        """What workers and center have reported; of a long run every n-th of each, the first and the last."""
+        return self.metrics.rows
 
     def _holds_results(self) -> bool:
         """True if a run has got anywhere in this folder; one that failed before that is no loss."""
@@ -99,8 +108,9 @@ class RunRecord:
 
     def _go_on(self) -> None:
         """The run is resumed: its metrics go on, if it is the same run."""
-        before = read_json(self.run_dir / "config.json")
-        wanted = json.loads(dumps(self.config))
+        usual = {"record": "full"}
+        before = usual | read_json(self.run_dir / "config.json")
+        wanted = usual | json.loads(dumps(self.config))
         for name in RESUMED:
             if before.get(name) != wanted.get(name):
                 raise UserError(
@@ -117,11 +127,6 @@ class RunRecord:
                     f"Received: {self.config['steps_per_worker']} steps of each worker"
                 )
             (self.run_dir / "result.json").unlink()
-        with contextlib.suppress(OSError):
-            for line in (self.run_dir / "metrics.jsonl").read_text().splitlines():
-                with contextlib.suppress(ValueError):  # the last line of a run that was killed
-                    self.rows.append(json.loads(line))
-        self.began -= max((row["seconds"] for row in self.rows), default=0)
 
     def on_event(self, event: dict[str, Any]) -> None:
         """Take note of one event."""
@@ -131,8 +136,7 @@ class RunRecord:
         if kind in ("worker", "center"):
             fields = {k: v for k, v in event.items() if k not in NOT_FIGURES}
             row = {"kind": kind, "seconds": round(now, 3), **fields}
-            self.rows.append(row)
-            self._write(row)
+            self._add(row)
         if kind == "worker":
             self.steps[event["worker"]] = event["steps"]
         elif kind == "finished":
@@ -148,16 +152,12 @@ class RunRecord:
         elif kind == "network":
             self.network = event["state"]
 
-    def _write(self, row: dict[str, Any]) -> None:
-        """A line of metrics.jsonl; a full disk ends no run because of that."""
-        if self.metrics.closed:
-            return
+    def _add(self, row: Row) -> None:
+        """A full disk ends no run because of its metrics."""
         try:
-            with writing(self.run_dir / "metrics.jsonl"):
-                self.metrics.write(dumps(row) + "\n")
+            self.metrics.add(row)
         except CannotWrite as error:
-            with contextlib.suppress(OSError):
-                self.metrics.close()  # tries to write what is left
+            self.metrics.abandon()
             self.tell({"event": "warning", "message": f"{error}: the metrics from here on are not on the disk"})
 
     def history(self) -> dict[str, list[Any]]:
@@ -236,6 +236,7 @@ class RunRecord:
             "stopped_by": self.stopped,
             "recovery": self.faults.summary(),
             "network": self.network,
+            "record": config.get("record", "full"),
             "run_dir": str(self.run_dir),
         }
 

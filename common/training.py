@@ -14,14 +14,14 @@ from . import checkpoint
 from .cluster import Cluster
 from .data import is_arrays, leaves, num_examples, split_off, weighted
 from .display import Display
-from .errors import CannotWrite, Interrupted, UserError, at_least, at_most, fraction, not_negative, positive
+from .errors import CannotWrite, Interrupted, UserError, at_least, at_most, fraction, not_negative, one_of, positive
 from .files import Lock, in_one_line, read_json
 from .gates import Alone
 from .hooks import Callback, CallbackList
 from .launcher import launch
 from .meeting import class_digest, data_digest, identity, model_digest
 from .models import FlatModel, ModelRecipe, plain
-from .record import RunRecord, new_run_dir
+from .record import RecordMode, RunRecord, new_run_dir
 from .recovery import Recovery
 from .scheme import Scheme
 from .trial import telling, try_out
@@ -74,6 +74,7 @@ def train(
     stop_at_version: int | None = None,
     stop_at_accuracy: float | None = None,
     tensorboard: bool = False,
+    record: RecordMode = "full",
 ) -> Result:
     """Train a compiled Keras model with a distributed algorithm.
 
@@ -113,6 +114,8 @@ def train(
         stop_at_version: end the run after so many updates (a few more may slip through).
         stop_at_accuracy: end the run when the center has this accuracy on the validation data.
         tensorboard: write summaries of the center to `tb/` in the run directory.
+        record: "full" keeps every event, 48 bytes each and as much again in `trace.npz` at the end; "off" keeps what
+            they add up to, for runs of days.
 
     Raises:
         UserError: something in the input; nothing was started.
@@ -143,14 +146,15 @@ def train(
         stop_at_version=stop_at_version,
         stop_at_accuracy=stop_at_accuracy,
         tensorboard=tensorboard,
+        record=record,
     )
     if cluster.place is None or cluster.place.job != "ps":  # a ps needs no data
         job.recipe = try_out(job.recipe, model, *_batches(job))
-    record, error = run(job, describe(job, dataset="own data", model=model.name), verbose, model, callbacks)
-    metrics = record.finish(error)
+    log, error = run(job, describe(job, dataset="own data", model=model.name), verbose, model, callbacks)
+    metrics = log.finish(error)
     if error is not None:
         raise error
-    return Result(model, record.history(), metrics, job_dir(job))
+    return Result(model, log.history(), metrics, job_dir(job))
 
 
 def _check_kinds(scheme: Any, cluster: Any, recovery: Any, callbacks: Any) -> None:
@@ -237,6 +241,7 @@ def make_job(
     stop_at_version: int | None = None,
     stop_at_accuracy: float | None = None,
     tensorboard: bool = False,
+    record: RecordMode = "full",
 ) -> Job:
     """Check everything that can be checked before anything is started.
 
@@ -253,6 +258,7 @@ def make_job(
     if cluster.place is not None and bool(cluster.place.addresses.ps) != scheme.gate.uses_ps:
         need = "needs a ps: give --ps_hosts" if scheme.gate.uses_ps else "has no ps: leave --ps_hosts out"
         raise UserError(f"{scheme.name} {need}. Received: {cluster.place.addresses.as_dict()}")
+    one_of(("full", "off"), record=record)
     not_negative(l2=l2)
     if stop_at_version is not None:
         at_least(1, stop_at_version=stop_at_version)
@@ -309,6 +315,7 @@ def make_job(
         stop_at_version=stop_at_version,
         stop_at_accuracy=stop_at_accuracy,
         tensorboard=tensorboard,
+        record=record,
         legs=_legs(_source(recovery.resume, cluster) if recovery and recovery.resume else own_dir, steps),
     )
 
@@ -413,6 +420,7 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         "steps_per_worker": job.steps,
         "legs": list(job.legs),
         "seed": job.seed,
+        "record": job.record,
     }
 
 

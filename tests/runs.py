@@ -203,8 +203,10 @@ def record(
     result = log.finish(error, picture=False)
     if error is not None:
         raise error
-    with np.load(run_dir / "trace.npz") as file:
-        trace = dict(file)
+    trace = {}
+    if job.record == "full":
+        with np.load(run_dir / "trace.npz") as file:
+            trace = dict(file)
     with np.load(run_dir / "center.npz") as file:
         center = file["center"]
     gradient = network_gradient(job, [64, *hidden, 10])

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from distsgd.algorithms import SCHEMES
-from distsgd.benchmarks import convergence, soak, stragglers, tables, throughput
+from distsgd.benchmarks import convergence, endurance, soak, stragglers, tables, throughput
 from distsgd.benchmarks.plots import PICTURES
 from distsgd.common.errors import Interrupted, TaskFailed, UserError
 
@@ -174,3 +174,29 @@ def test_the_soak_says_what_was_survived_and_that_it_was_right(where, capsys):
     assert (counted["runs"], counted["failed"]) == (1, 0)
     assert counted["worst_replay_error"] < soak.TOLERANCE
     assert sum(number for name, number in counted.items() if name.startswith(("SIG", "crash", "cut"))) > 0
+
+
+def test_endurance_finds_who_grows_by_a_line_through_the_second_half(tmp_path):
+    watch = endurance.Watch(tmp_path, seconds=600)
+    for second in range(0, 600, 10):
+        ended = 10**8 + 10**5 * min(second, 200)
+        memory = {"ps-0": ended, "worker-0": 10**8 + 1000 * second, "evaluator-0": 10**5 * second}
+        watch.samples.append(endurance.Sample(second, 2000 * second, 96 * 1000 * second, memory))
+    assert watch.growth() == pytest.approx({"ps-0": 0, "worker-0": 3.6, "evaluator-0": 360}, abs=0.1)
+    assert watch.growing() == ["evaluator-0"]
+    assert watch.bytes_per_million() == pytest.approx(48e6)
+    assert watch.verdict()[-1] == "growing: evaluator-0"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("record", ["full", "off"])
+def test_endurance_runs_for_some_seconds(record, tmp_path, capfd):
+    arguments = ["--minutes", "0.1", "--record", record, "--run-dir", str(tmp_path / "run"), "--workers", "1"]
+    endurance.main(arguments)
+    told = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert set(told["mb_per_hour"]) == {"launcher", "fork server", "ps-0", "worker-0", "evaluator-0"}
+    assert (told["record"], told["updates"] > 0) == (record, True)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["outcome"], result["record"]) == ("completed", record)
+    assert sum(result["staleness"]["histogram"].values()) == result["updates"] == result["steps"]
+    assert (tmp_path / "run" / "trace.npz").exists() == (record == "full")

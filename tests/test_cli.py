@@ -179,6 +179,7 @@ def test_help_shows_the_algorithms_own_flags_and_the_common_ones_with_defaults()
         (["benchmark", "downpuor"], "Did you mean downpour"),
         (["soak", "--minutes", "x"], "--minutes"),
         (["soak", "--minutes", "nan"], "minutes must be a positive number"),
+        (["endurance", "--minutes", "0"], "minutes must"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -18,6 +18,7 @@ from distsgd.common import checkpoint, files
 from distsgd.common.errors import CannotWrite, UserError
 from distsgd.common.hooks import Callback
 from distsgd.common.launcher import Supervision
+from distsgd.common.metrics import Metrics
 from distsgd.common.record import RunRecord
 from distsgd.common.recovery import Recovery
 from doubles import SlowDisk
@@ -180,7 +181,7 @@ def test_metrics_that_find_the_disk_full_end_no_run_and_it_is_said_once(tmp_path
     log = RunRecord(tmp_path, CONFIG)
     log.metrics.close()
     full(tmp_path / "metrics.jsonl")
-    log.metrics = (tmp_path / "metrics.jsonl").open("a", buffering=1)
+    log.metrics = Metrics(tmp_path / "metrics.jsonl")
     for version in range(3):
         log.on_event({"event": "center", "version": version, "examples": 1})
     result = log.finish(None, picture=False)

@@ -175,6 +175,8 @@ def test_a_checkpoint_of_another_run_is_refused(warm, tmp_path):
     record(AsyncSGD(), tmp_path / "run", workers=2, steps=20, recovery=keep, **SMALL)
     with pytest.raises(UserError, match="learning_rate"):
         record(AsyncSGD(learning_rate=0.5), tmp_path / "run", workers=2, steps=40, recovery=keep, **SMALL)
+    with pytest.raises(UserError, match="record='full'"):
+        record(AsyncSGD(), tmp_path / "run", workers=2, steps=40, recovery=keep, record="off", **SMALL)
     with pytest.raises(UserError, match="no checkpoint to resume from"):
         record(AsyncSGD(), tmp_path / "new", workers=2, steps=20, recovery=Recovery(resume=tmp_path / "none"), **SMALL)
 
@@ -223,6 +225,21 @@ def test_a_run_with_several_rounds_in_a_call_survives_the_loss_of_one_of_two_ps(
     recovery = run.survived()
     assert recovery["restarts"] == {"ps-1": 1}
     assert len(recovery["restored"]) == 1
+
+
+@pytest.mark.slow
+def test_a_run_that_keeps_no_trace_survives_the_loss_of_its_ps_and_its_evaluator_and_counts_right(going):
+    run = going(AsyncSGD(), steps=600, workers=2, recovery=OFTEN, record="off")
+    run.send("evaluator-0", signal.SIGKILL)
+    run.send("ps-0", signal.SIGKILL)
+    outcome = run.end()
+    assert not isinstance(outcome, Exception), outcome
+    result = outcome.result
+    assert result["recovery"]["restarts"] == {"evaluator-0": 1, "ps-0": 1}
+    assert len(result["recovery"]["restored"]) == 1
+    assert sum(result["staleness"]["histogram"].values()) == result["updates"] == result["steps"] == 1200
+    assert result["record"] == "off"
+    assert not (run.run_dir / "trace.npz").exists()
 
 
 @pytest.mark.slow

@@ -1,0 +1,217 @@
+"""Endurance: one run at full speed, and what its processes and its folder need as time goes on.
+
+`bash run.sh endurance --minutes 10` prints the private memory of every process and the size of the run directory each
+minute, at the end a straight line through the second half: what grows shows there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..common.cluster import Cluster
+from ..common.data import load
+from ..common.errors import UserError, positive
+from ..common.flags import Parser
+from ..common.hooks import Callback
+from ..common.models import ModelRecipe
+from ..common.spec import nearest
+from ..common.training import describe, make_job, run
+from .startup import private_bytes
+
+STEPS = 10**9  # of each worker: time ends the run
+LINES = 5  # at least, however short the run is
+SAMPLES_PER_LINE = 12
+GROWTH_LIMIT = 60.0  # MB an hour; less is what allocators do in the first hour
+MODEL = "mlp:hidden=16"
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line; 0 if no process grows."""
+    parser = Parser("run.sh endurance", (__doc__ or "").splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=10.0, metavar="N", help="how long (default: 10)")
+    parser.add_argument("--scheme", default="async_sgd", metavar="NAME", help="the algorithm (default: async_sgd)")
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="worker tasks (default: 2)")
+    parser.add_argument("--ps", type=int, default=1, metavar="N", help="parameter server tasks (default: 1)")
+    parser.add_argument("--record", default="full", metavar="HOW", help="full or off (default: full)")
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="kept; a temporary one if not given")
+    options = parser.values(arguments)
+    positive(minutes=options.minutes)
+    with contextlib.ExitStack() as stack:
+        folder = options.run_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="distsgd-endurance-")))
+        watch, result = endure(options, folder / "run" if options.run_dir is None else folder)
+    for line in watch.verdict():
+        _say(line)
+    _say(json.dumps({"updates": result["updates"], "record": result["record"], **watch.summary()}))
+    return 1 if watch.growing() else 0
+
+
+def endure(options: argparse.Namespace, run_dir: Path) -> tuple[Watch, dict[str, Any]]:
+    """The run, and what was seen of it."""
+    from ..algorithms import SCHEMES
+
+    if options.scheme not in SCHEMES:
+        raise UserError(f"unknown algorithm {options.scheme!r}. {nearest(options.scheme, SCHEMES)}")
+    scheme, data = SCHEMES[options.scheme](), load("digits")
+    if not scheme.gate.uses_ps:
+        raise UserError(f"{options.scheme} has no parameter server, so it cannot be ended by time. Take async_sgd")
+    job = make_job(
+        scheme,
+        ModelRecipe.named(MODEL, data.shape, data.classes, seed=0),
+        data.train,
+        data.test,
+        Cluster.local(options.workers, ps=options.ps),
+        epochs=1,
+        steps=STEPS,
+        batch_size=16,
+        seed=0,
+        run_dir=run_dir,
+        record=options.record,
+    )
+    watch = Watch(run_dir, 60 * options.minutes)
+    try:
+        record, error = run(job, describe(job, "digits", MODEL), verbose=False, callbacks=[watch])
+        result = record.finish(error)
+    finally:
+        watch.end()
+    if error is not None:
+        raise error
+    return watch, result
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was seen at one moment: seconds since the first update, the version, bytes of the folder and of each."""
+
+    seconds: float
+    version: int
+    folder: int
+    memory: dict[str, int] = field(default_factory=dict)
+
+
+class Watch(Callback):
+    """Looks at the processes of a run now and then, and ends it when its time is over."""
+
+    def __init__(self, run_dir: Path, seconds: float):
+        self.run_dir, self.seconds = run_dir, seconds
+        self.every = min(60.0, seconds / LINES) / SAMPLES_PER_LINE
+        self.samples: list[Sample] = []
+        self.pids: dict[str, int] = {}
+        self.version = 0
+        self.began: float | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look_now_and_then, daemon=True)
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        """Take note of who is there, and how far the run is."""
+        if event["event"] == "started":
+            parents = {"launcher": os.getpid(), "fork server": _parent(next(iter(event["pids"].values())))}
+            self.pids.update(parents | event["pids"])
+        elif event["event"] == "center":
+            self.version = event["version"]
+        elif event["event"] == "first_update" and self.began is None:
+            self.began = time.monotonic()
+            self._thread.start()
+
+    def end(self) -> None:
+        """No more of it."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _look_now_and_then(self) -> None:
+        began = time.monotonic()
+        while not self._over.wait(self.every):
+            seconds = time.monotonic() - began
+            memory = {name: private_bytes(pid) for name, pid in dict(self.pids).items()}
+            there = {name: number for name, number in memory.items() if number is not None}
+            self.samples.append(Sample(seconds, self.version, _size(self.run_dir), there))
+            if len(self.samples) % SAMPLES_PER_LINE == 0:
+                _say(_line(self.samples[-SAMPLES_PER_LINE], self.samples[-1]))
+            if seconds >= self.seconds:
+                self.stop_training = True  # seen with the next event
+                return
+
+    @property
+    def second_half(self) -> list[Sample]:
+        """Without the start."""
+        return self.samples[len(self.samples) // 2 :] or [Sample(0.0, 0, 0)]
+
+    def growth(self) -> dict[str, float]:
+        """MB an hour of each process, by a straight line through the second half."""
+        found = {}
+        for name in self.second_half[-1].memory:
+            points = [(s.seconds / 3600, s.memory[name] / 1e6) for s in self.second_half if name in s.memory]
+            hours, megabytes = zip(*points, strict=True)
+            found[name] = float(np.polyfit(hours, megabytes, 1)[0]) if len(points) > 1 else 0.0
+        return found
+
+    def growing(self) -> list[str]:
+        """Who needs more and more."""
+        return [name for name, slope in self.growth().items() if slope > GROWTH_LIMIT]
+
+    def bytes_per_million(self) -> float:
+        """Bytes of the run directory for a million updates, in the second half."""
+        first, last = self.second_half[0], self.second_half[-1]
+        return 1e6 * (last.folder - first.folder) / max(1, last.version - first.version)
+
+    def summary(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "mb_per_hour": {name: round(slope, 2) for name, slope in self.growth().items()},
+            "folder_bytes_per_million_updates": round(self.bytes_per_million()),
+            "growing": self.growing(),
+        }
+
+    def verdict(self) -> list[str]:
+        """For people."""
+        first, last = self.second_half[0], self.second_half[-1]
+        lines = ["", f"{'process':<14}{'MB at half':>12}{'at the end':>12}{'MB an hour':>12}{'a day adds':>12}"]
+        for name, slope in self.growth().items():
+            before, after = (s.memory.get(name, 0) / 1e6 for s in (first, last))
+            lines.append(f"{name:<14}{before:>12.1f}{after:>12.1f}{slope:>12.2f}{24 * slope:>9.0f} MB")
+        rate = (last.version - first.version) / max(1e-9, last.seconds - first.seconds)
+        folder = self.bytes_per_million()
+        lines.append(
+            f"run directory: {folder / 1e6:.2f} MB per million updates; "
+            f"at {rate:.0f} updates/s a day adds {folder * rate * 86400 / 1e15:.2f} GB"
+        )
+        growing = ", ".join(self.growing())
+        lines.append(f"growing: {growing}" if growing else "no process grows")
+        return lines
+
+
+def _line(before: Sample, now: Sample) -> str:
+    rate = (now.version - before.version) / max(1e-9, now.seconds - before.seconds)
+    memory = "  ".join(f"{name} {number / 1e6:.1f}" for name, number in now.memory.items())
+    return (
+        f"{now.seconds / 60:6.1f} min  version {now.version}, {rate:.0f}/s  MB: {memory}  folder {now.folder / 1e6:.1f}"
+    )
+
+
+def _size(folder: Path) -> int:
+    """Bytes of all files below."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # it has been replaced meanwhile
+            total += path.stat().st_size
+    return total
+
+
+def _parent(pid: int) -> int:
+    """The process that has started that one."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

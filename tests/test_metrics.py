@@ -1,0 +1,50 @@
+"""The rows of a run: few of each series, however long it is, in memory and in the file."""
+
+import itertools
+import json
+
+from distsgd.common import metrics as module
+from distsgd.common.metrics import LIMIT, Metrics
+
+
+def rows_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_long_series_is_thinned_out_evenly_and_keeps_its_first_and_last_row(tmp_path):
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    number = 10 * LIMIT + 7
+    for n in range(number):
+        metrics.add({"kind": "worker", "worker": 0, "seconds": n, "loss": 0.5})
+        if n % 100 == 0:
+            metrics.add({"kind": "center", "seconds": n + 0.5, "version": n})
+        if n % 1000 == 0:
+            assert len(rows_of(tmp_path / "metrics.jsonl")) < 2 * LIMIT
+    metrics.close()
+    seconds = [row["seconds"] for row in metrics.rows if row["kind"] == "worker"]
+    assert LIMIT / 2 <= len(seconds) <= LIMIT
+    assert (seconds[0], seconds[-1]) == (0, number - 1)
+    assert {later - earlier for earlier, later in itertools.pairwise(seconds[:-1])} == {16}
+    centers = [row["version"] for row in metrics.rows if row["kind"] == "center"]
+    assert centers == list(range(0, number, 100))
+    assert [row["seconds"] for row in metrics.rows] == sorted(row["seconds"] for row in metrics.rows)
+    written = rows_of(tmp_path / "metrics.jsonl")
+    assert sorted(written, key=lambda row: row["seconds"]) == metrics.rows
+
+
+def test_a_short_series_is_kept_as_it_is_and_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LIMIT", 8)
+    first = Metrics(tmp_path / "metrics.jsonl")
+    rows = [{"kind": "center", "seconds": n} for n in range(7)]
+    for row in rows:
+        first.add(row)
+    first.close()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "cen')  # whoever wrote this was killed
+    assert first.rows == rows
+    again = Metrics(tmp_path / "metrics.jsonl", goes_on=True)
+    again.add({"kind": "center", "seconds": 7})
+    again.add({"kind": "center", "seconds": 8})
+    again.close()
+    assert [row["seconds"] for row in again.rows] == [0, 2, 4, 6, 8]
+    assert rows_of(tmp_path / "metrics.jsonl") == again.rows
