@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from distsgd.algorithms import AEASGD, AsyncSGD, Hogwild, SyncSGD
+from distsgd.algorithms import AEASGD, AsyncSGD, Downpour, Hogwild, SyncSGD
 from distsgd.common.gates import Async, Unlocked, _fold
 
 
@@ -22,6 +22,23 @@ class SlowAsyncSGD(AsyncSGD):
             thought = tf.matmul(thought, tf.zeros([128, 128])) + before[0]
         server.center.assign(before - self.learning_rate * message + 0 * thought[0, 0])
         return server.center
+
+
+@dataclass(frozen=True, kw_only=True)
+class HalfWay(Downpour):
+    """The update of the second slice says that it is there, and waits for a token: the center is half old, half new."""
+
+    def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
+        import tensorflow as tf
+
+        from distsgd.common.parameter_server import queue
+
+        if server.index == 1:
+            with tf.control_dependencies([queue("half_way").enqueue(True)]):
+                token = queue("go_on").dequeue()
+            with tf.control_dependencies([token]):
+                message = tf.identity(message)
+        return super().server_update(server, message, staleness)
 
 
 @dataclass(frozen=True)

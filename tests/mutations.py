@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PS, GATES = "common/parameter_server.py", "common/gates.py"
-SERVER = "tests/test_server.py::test_"
+PS, GATES, WORKER, JOB, DATA = (f"common/{name}.py" for name in ("parameter_server", "gates", "worker", "job", "data"))
+OPTIMIZERS, SPARSE = "common/optimizers.py", "common/sparse.py"
 
 
 @dataclass(frozen=True)
@@ -20,22 +20,722 @@ class Mutation:
     why: str
 
 
-MUTATIONS = [
+def server(name: str) -> tuple[str]:
+    return (f"tests/test_server.py::test_{name}",)
+
+
+def identity(name: str) -> tuple[str]:
+    return (f"tests/test_identities.py::test_{name}",)
+
+
+def option(name: str) -> tuple[str]:
+    return (f"tests/test_options.py::test_{name}",)
+
+
+# Tests that several mutations have in common.
+ATOMIC = "every_event_reads_and_writes_the_global_variables_under_the_lock_and_nowhere_else"
+TAKEN = server("a_message_of_whoever_sat_there_before_is_refused_and_leaves_no_trace")
+ABSENT = server("a_set_is_completed_without_those_who_have_left_or_were_expelled")
+LATE = server("with_backup_workers_a_late_message_is_dropped_and_the_last_update_is_the_end_for_everybody")
+RELEASED = server("nobody_is_released_from_the_barrier_before_all_slices_and_the_version_are_written")
+JOINED = server("whoever_takes_a_seat_has_the_newest_center_and_owes_nothing_from_before")
+NAN = server("a_message_that_is_not_finite_never_reaches_the_center_and_is_counted_when_it_is_given_up")
+DROPOUT = server("no_two_workers_towers_or_rounds_drop_the_same_units")
+STATISTICS = server("each_worker_has_its_own_running_statistics_and_the_center_has_their_mean")
+RATES = server("each_worker_has_the_learning_rate_of_its_own")
+ELASTIC = identity("a_synchronous_elastic_exchange_conserves_params_plus_center")
+BLOCKWISE = identity("diloco_with_sgd_inside_is_blockwise_model_update_filtering")
+PERIODS = identity("push_and_pull_may_have_periods_of_their_own")
+ADAMW = identity("adamw_is_that_of_keras_with_the_epsilon_of_the_paper")
+STALENESS = identity("staleness_is_what_the_schedule_makes_it")
+DROPPED = identity("the_late_gradient_is_dropped_and_its_worker_goes_on")
+SPARSE_RUN = ("tests/test_sparse.py::test_the_locked_twin_replays[threads-1]",)
+PLAN = ("tests/test_rounds.py::test_the_plan_of_a_run_in_legs_is_the_same_from_wherever_it_begins",)
+L2 = option("l2_is_added_before_the_gradient_is_clipped_to_the_norm")
+
+
+def mean_of(name: str) -> tuple[str]:
+    return server(f"a_mean_of_gradients_is_over_the_steps_of_its_round_however_few[{name}]")
+
+
+def scripted(name: str) -> tuple[str]:
+    return identity(f"a_scripted_interleaving_replays[{name}]")
+
+
+def atomic(kind: str) -> tuple[str]:
+    return server(f"{ATOMIC}[{kind}]")
+
+
+RULES = [
     Mutation(
-        "no passes",
-        PS,
-        "right = tf.reduce_all(tf.equal(here, seat.passport))",
-        "right = tf.constant(True)",
-        (SERVER + "a_message_of_whoever_sat_there_before_is_refused_and_leaves_no_trace",),
-        "what a predecessor has sent is folded, although its rounds are done again",
+        "agn: a short last round is divided by the period",
+        "algorithms/agn.py",
+        "take(worker.accumulated) / worker.steps",
+        "take(worker.accumulated) / self.communication_period",
+        mean_of("agn"),
+        "the last message is too small",
     ),
+    Mutation(
+        "sagn: a short last round is divided by the period",
+        "algorithms/sagn.py",
+        "take(worker.accumulated) / worker.steps",
+        "take(worker.accumulated) / self.communication_period",
+        mean_of("sagn"),
+        "the last message is too small",
+    ),
+    Mutation(
+        "adag: a short last round is divided by the period",
+        "algorithms/adag.py",
+        "take(worker.accumulated) / worker.steps",
+        "take(worker.accumulated) / self.communication_period",
+        mean_of("adag"),
+        "the last message is too small",
+    ),
+    Mutation(
+        "agn: the worker's rate on the server",
+        "algorithms/agn.py",
+        "sgd(server.center, message, self.server_learning_rate)",
+        "sgd(server.center, message, self.learning_rate)",
+        mean_of("agn"),
+        "one of the two rates is ignored",
+    ),
+    Mutation(
+        "sagn: the worker's rate on the server",
+        "algorithms/sagn.py",
+        "sgd(server.center, message, self.server_learning_rate)",
+        "sgd(server.center, message, self.learning_rate)",
+        mean_of("sagn"),
+        "one of the two rates is ignored",
+    ),
+    Mutation(
+        "adag: no damping",
+        "algorithms/adag.py",
+        "message / (moved * moved / self.distance_scale + 1)",
+        "message + 0 * moved",
+        scripted("adag"),
+        "it is agn then",
+    ),
+    Mutation(
+        "adag: the scale the other way round",
+        "algorithms/adag.py",
+        "moved * moved / self.distance_scale",
+        "moved * moved * self.distance_scale",
+        scripted("adag"),
+        "it is agn, nearly",
+    ),
+    Mutation(
+        "aeamsgd: no Nesterov point",
+        "algorithms/aeamsgd.py",
+        "return worker.params + self.momentum * worker.velocity",
+        "return worker.params.read_value()",
+        scripted("aeamsgd"),
+        "ordinary momentum",
+    ),
+    Mutation(
+        "aeamsgd: undamped velocity",
+        "algorithms/aeamsgd.py",
+        "self.momentum * worker.velocity - self.learning_rate",
+        "worker.velocity - self.learning_rate",
+        scripted("aeamsgd"),
+        "the momentum is ignored",
+    ),
+    Mutation(
+        "aeasgd: the worker is not pulled back",
+        "algorithms/aeasgd.py",
+        "worker.params.assign_sub(reply)",
+        "worker.params.assign_sub(0 * reply)",
+        scripted("aeasgd"),
+        "the spring pulls at one end alone",
+    ),
+    Mutation(
+        "aeasgd: elasticity not shared by the workers",
+        "algorithms/aeasgd.py",
+        "self.beta / server.num_workers",
+        "self.beta",
+        scripted("aeasgd"),
+        "unstable with more workers",
+    ),
+    Mutation(
+        "aeasgd: the exchange after the period",
+        "algorithms/aeasgd.py",
+        "exchange_first = True",
+        "exchange_first = False",
+        scripted("aeasgd"),
+        "not the paper's order",
+    ),
+    Mutation(
+        "easgd: workers are drawn to the new center",
+        "algorithms/easgd.py",
+        "return before",
+        "return server.center",
+        ELASTIC,
+        "the paper's right-hand sides are all old",
+    ),
+    Mutation(
+        "easgd: elasticity of one worker for the mean",
+        "algorithms/easgd.py",
+        "assign_add(self.beta * (message",
+        "assign_add(self.beta / server.num_workers * (message",
+        ELASTIC,
+        "params plus center are not conserved",
+    ),
+    Mutation(
+        "dynsgd: staleness ignored",
+        "algorithms/dynsgd.py",
+        "self.learning_rate / (staleness + 1)",
+        "self.learning_rate",
+        scripted("dynsgd"),
+        "it is downpour_easy then",
+    ),
+    Mutation(
+        "dynsgd: staleness counted from one",
+        "algorithms/dynsgd.py",
+        "(staleness + 1)",
+        "(staleness + 2)",
+        scripted("dynsgd"),
+        "fresh messages count half",
+    ),
+    Mutation(
+        "downpour: the initial accumulator ignored",
+        "algorithms/downpour.py",
+        "0 * center + self.initial_accumulator",
+        "0 * center + 0.1",
+        PERIODS,
+        "a hyperparameter without effect",
+    ),
+    Mutation(
+        "downpour: the worker's rate on the server",
+        "algorithms/downpour.py",
+        "adagrad(server.center, server.squares, message, self.server_learning_rate)",
+        "adagrad(server.center, server.squares, message, self.learning_rate)",
+        PERIODS,
+        "a hyperparameter without effect",
+    ),
+    Mutation(
+        "downpour: dean's phase is a window",
+        "algorithms/downpour.py",
+        '(t - (self.phase == "dean")) % self.period',
+        "t % self.period",
+        identity("dean_s_phase_pushes_one_gradient_first_and_forgets_its_newest_steps"),
+        "a hyperparameter without effect",
+    ),
+    Mutation(
+        "downpour: pull in the phase of the push",
+        "algorithms/downpour.py",
+        "pull = t % pull_period == 0",
+        "pull = (t - 1) % pull_period == 0",
+        PERIODS,
+        "pulls one step late",
+    ),
+    Mutation(
+        "downpour: no local steps",
+        "algorithms/downpour.py",
+        "sgd(worker.params, gradient, self.learning_rate)",
+        "sgd(worker.params, gradient, 0.0)",
+        PERIODS,
+        "all gradients of a period at one place",
+    ),
+    Mutation(
+        "downpour_easy: what was pushed stays",
+        "algorithms/downpour_easy.py",
+        "take(worker.accumulated)",
+        "worker.accumulated.read_value()",
+        scripted("downpour_easy"),
+        "gradients are folded again and again",
+    ),
+    Mutation(
+        "diloco: the velocity is never damped",
+        "algorithms/diloco.py",
+        "self.momentum * server.velocity + moved)",
+        "server.velocity + moved)",
+        BLOCKWISE,
+        "the momentum is ignored",
+    ),
+    Mutation(
+        "diloco: no Nesterov",
+        "algorithms/diloco.py",
+        "(moved + self.momentum * server.velocity)",
+        "server.velocity",
+        BLOCKWISE,
+        "heavy ball instead",
+    ),
+    Mutation(
+        "diloco: the outer rate ignored",
+        "algorithms/diloco.py",
+        "self.outer_learning_rate * (moved",
+        "1.0 * (moved",
+        BLOCKWISE,
+        "a hyperparameter without effect",
+    ),
+    Mutation(
+        "local_sgd: synchronous steps again after resuming",
+        "algorithms/local_sgd.py",
+        "self.synchronous_steps - done",
+        "self.synchronous_steps",
+        identity("post_local_sgd_is_synchronous_once_also_if_the_run_is_resumed_meanwhile"),
+        "a resumed run is another run",
+    ),
+    Mutation(
+        "sync_sgd_lr: everybody has the first rate",
+        "algorithms/sync_sgd_lr.py",
+        "tf.gather(rates, worker.index)",
+        "tf.gather(rates, 0 * worker.index)",
+        RATES,
+        "what the scheme is about",
+    ),
+    Mutation(
+        "sync_sgd_lr: the sum is a mean",
+        "algorithms/sync_sgd_lr.py",
+        'float(server.num_workers) if self.reduction == "sum" else 1.0',
+        "1.0",
+        RATES,
+        "a hyperparameter without effect",
+    ),
+]
+
+OPTIMIZING = [
+    Mutation(
+        "adamw: epsilon as in the kernel",
+        OPTIMIZERS,
+        "epsilon=epsilon * tf.sqrt(1 - power_2),",
+        "epsilon=epsilon,",
+        ADAMW,
+        "thirty times the epsilon in the first steps",
+    ),
+    Mutation(
+        "adamw: decay without the rate",
+        OPTIMIZERS,
+        "rate * weight_decay * variable",
+        "weight_decay * variable",
+        ADAMW,
+        "weights vanish",
+    ),
+    Mutation(
+        "adamw: steps are not counted",
+        OPTIMIZERS,
+        "steps.assign_add(1.0)",
+        "steps + 1.0",
+        ADAMW,
+        "moments are corrected as at the start, for ever",
+    ),
+    Mutation(
+        "take: the accumulator is not emptied",
+        OPTIMIZERS,
+        "variable.assign(0 * value)",
+        "variable.assign(value)",
+        scripted("downpour_easy"),
+        "gradients are folded again and again",
+    ),
+    Mutation(
+        "sgd: sparse coordinates are overwritten",
+        OPTIMIZERS,
+        "tf.raw_ops.ResourceScatterSub(",
+        "tf.raw_ops.ResourceScatterUpdate(",
+        SPARSE_RUN,
+        "not a step at all",
+    ),
+    Mutation(
+        "logistic gradient: not divided by the batch",
+        SPARSE,
+        "(tf.sigmoid(logits) - y) / tf.cast(tf.shape(y)[0], x.dtype)",
+        "(tf.sigmoid(logits) - y)",
+        SPARSE_RUN,
+        "a sum where all others have the mean",
+    ),
+]
+
+BATCHES = [
+    Mutation(
+        "all workers take the batches of worker 0",
+        JOB,
+        "stream = batches(shard, job.batch_size, worker, job.seed",
+        "stream = batches(shard, job.batch_size, 0, job.seed",
+        scripted("async_sgd"),
+        "workers go through their shards in the same order",
+    ),
+    Mutation(
+        "the seed of the run does not reach the batches",
+        JOB,
+        "stream = batches(shard, job.batch_size, worker, job.seed",
+        "stream = batches(shard, job.batch_size, worker, 0",
+        scripted("async_sgd"),
+        "runs with several seeds are not independent",
+    ),
+    Mutation(
+        "the seed of the run does not reach the shards",
+        JOB,
+        "worker, job.cluster.workers, job.seed)\n    return [array",
+        "worker, job.cluster.workers, 0)\n    return [array",
+        scripted("async_sgd"),
+        "runs with several seeds are not independent",
+    ),
+    Mutation(
+        "every round starts the batches anew",
+        JOB,
+        "itertools.islice(stream, steps)",
+        "itertools.islice(batches(shard, job.batch_size, worker, job.seed), steps)",
+        scripted("async_sgd"),
+        "the first batches of the shard, for ever",
+    ),
+    Mutation(
+        "whoever comes back counts rounds for steps",
+        JOB,
+        "job.seed, rounds.steps(done))",
+        "job.seed, done)",
+        PLAN,
+        "some batches twice",
+    ),
+    Mutation(
+        "every epoch has the same order",
+        DATA,
+        "[seed, 1 + worker, epoch]",
+        "[seed, 1 + worker, 0]",
+        ("tests/test_data.py::test_batches_are_a_function_of_seed_worker_and_step",),
+        "batches are the same in every epoch",
+    ),
+    Mutation(
+        "shards overlap",
+        DATA,
+        "[worker * size : (worker + 1) * size]",
+        "[worker * size // 2 : worker * size // 2 + size]",
+        ("tests/test_data.py::test_shards_are_disjoint_equal_and_shuffled",),
+        "examples count twice, others never",
+    ),
+]
+
+WORKERS = [
+    Mutation(
+        "all workers drop the same units",
+        WORKER,
+        "value + tf.cast(seat.index, value.dtype)",
+        "value + 0 * tf.cast(seat.index, value.dtype)",
+        DROPOUT,
+        "less noise than dropout means",
+    ),
+    Mutation(
+        "all towers drop the same units",
+        WORKER,
+        "if i else seeds",
+        "if False else seeds",
+        DROPOUT,
+        "less noise than dropout means",
+    ),
+    Mutation(
+        "every step drops the same units",
+        WORKER,
+        "variable.assign(value)",
+        "variable.assign(variable.read_value())",
+        DROPOUT,
+        "a smaller model, for ever",
+    ),
+    Mutation(
+        "the first tower speaks for all",
+        WORKER,
+        "tf.add_n(values) / len(values)",
+        "values[0]",
+        DROPOUT,
+        "half of each batch is not used",
+    ),
+    Mutation(
+        "statistics of a worker do not move on",
+        WORKER,
+        "self.state.assign(scheme.gate.share_state(ps, self.seat, self.state.read_value()))",
+        "scheme.gate.share_state(ps, self.seat, self.state.read_value() * 0.5)",
+        STATISTICS,
+        "batch normalisation has other statistics where it is used",
+    ),
+    Mutation(
+        "the elastic step before the exchange",
+        WORKER,
+        "            self._meet_server(scheme, event)\n            self._step(gradient)\n",
+        "            self._step(gradient)\n            self._meet_server(scheme, event)\n",
+        scripted("aeasgd"),
+        "not the paper's order",
+    ),
+    Mutation(
+        "a round counts the period for its steps",
+        WORKER,
+        "self.steps = tf.cast(tf.shape(rows)[0], tf.float32)",
+        "self.steps = tf.constant(float(scheme.period))",
+        mean_of("agn"),
+        "a short last round is divided by the period",
+    ),
+    Mutation(
+        "whoever joins again keeps its gradients",
+        WORKER,
+        "self.slots[name].assign(value)",
+        "self.slots[name].assign(self.slots[name] + 0 * value)",
+        JOINED,
+        "gradients of another center are folded",
+    ),
+    Mutation(
+        "whoever joins keeps its parameters",
+        WORKER,
+        "self.params.assign(center)",
+        "self.params.assign_add(0 * center)",
+        JOINED,
+        "it is not a twin of the center",
+    ),
+    Mutation(
+        "l2 after clipping",
+        WORKER,
+        """            gradient += self.job.l2 * params
+        if self.job.clip_norm is not None:
+            gradient = tf.clip_by_norm(gradient, self.job.clip_norm)
+""",
+        """            if self.job.clip_norm is not None:
+                gradient = tf.clip_by_norm(gradient, self.job.clip_norm)
+            gradient += self.job.l2 * params
+""",
+        L2,
+        "what is sent is longer than the limit",
+    ),
+    Mutation(
+        "the clock of a schedule stands still",
+        WORKER,
+        "self.clock.assign_add(1.0)",
+        "self.clock.assign_add(0.0)",
+        option("a_schedule_of_keras_is_a_function_of_the_local_step[Serial-1]"),
+        "the rate never falls",
+    ),
+]
+
+AT_THE_GATE = [
     Mutation(
         "old tokens",
         GATES,
         "void = seat.tokens.dequeue_many(seat.tokens.size())",
         "void = seat.tokens.size()",
-        (SERVER + "a_token_for_whoever_sat_there_before_is_void",),
+        server("a_token_for_whoever_sat_there_before_is_void"),
         "a worker that comes back goes through the barrier alone",
+    ),
+    Mutation(
+        "token before the version is counted",
+        GATES,
+        "            with tf.control_dependencies([ps.count_updates(1)]):\n",
+        "            ps.count_updates(1)\n            with tf.control_dependencies([]):\n",
+        RELEASED,
+        "the message of a fast worker is dropped, or all wait for ever",
+    ),
+    Mutation(
+        "token before the arrivals are cleared",
+        GATES,
+        "with tf.control_dependencies([cleared]):",
+        "with tf.control_dependencies([]):",
+        RELEASED,
+        "the arrival of a fast worker is forgotten",
+    ),
+    Mutation(
+        "token before the update",
+        GATES,
+        "with tf.control_dependencies(folded), tf.device(ps.devices[0]):",
+        "with tf.device(ps.devices[0]):",
+        RELEASED,
+        "a worker reads the center of before",
+    ),
+    Mutation(
+        "the reply before the token",
+        GATES,
+        "else tf.control_dependencies([token]):",
+        "else tf.control_dependencies([arrival.released]):",
+        ELASTIC,
+        "a worker reads the center of before",
+    ),
+    Mutation(
+        "backup workers: the reply is read without the lock",
+        GATES,
+        "with ps.lock(after=[token]) if self.backup_workers else",
+        "with ps.lock(after=[token]) if False else",
+        atomic("backup workers"),
+        "a reply of two updates",
+    ),
+    Mutation(
+        "pulled version noted after the lock is released",
+        GATES,
+        """            replies = _fold(ps, seat, parts)
+            ps.note_pull(seat)
+        return""",
+        """            replies = _fold(ps, seat, parts)
+        ps.note_pull(seat)
+        return""",
+        atomic("asynchronous"),
+        "the staleness of the next message is too small",
+    ),
+    Mutation(
+        "pulled version not noted",
+        GATES,
+        """            replies = _fold(ps, seat, parts)
+            ps.note_pull(seat)
+        return""",
+        """            replies = _fold(ps, seat, parts)
+        return""",
+        STALENESS,
+        "staleness grows for ever",
+    ),
+    Mutation(
+        "a push is not admitted, but folded",
+        GATES,
+        """        with ps.event(seat, parts):
+            _fold(ps, seat, parts, "push")""",
+        """        with ps.lock(after=parts):
+            _fold(ps, seat, parts, "push")""",
+        TAKEN,
+        "what a predecessor has sent is folded",
+    ),
+    Mutation(
+        "sparse gather without the lock",
+        GATES,
+        "return ps.gather(seat, indices, locked=True)",
+        "return ps.gather(seat, indices, locked=False)",
+        atomic("sparse"),
+        "coordinates of two versions",
+    ),
+    Mutation(
+        "updates are counted twice",
+        GATES,
+        "        ps.count_updates(1)\n    return replies",
+        "        ps.count_updates(2)\n    return replies",
+        STALENESS,
+        "the staleness is doubled",
+    ),
+    Mutation(
+        "every message is fresh",
+        GATES,
+        "fresh = tf.equal(staleness, 0)",
+        "fresh = tf.equal(staleness, staleness)",
+        LATE,
+        "backup workers' late gradients are folded",
+    ),
+    Mutation(
+        "late messages are summed",
+        GATES,
+        "u = tf.where(fresh, u, tf.zeros_like(u))",
+        "u = tf.where(fresh, u, u)",
+        DROPPED,
+        "backup workers' late gradients are folded",
+    ),
+    Mutation(
+        "the mean over all workers, whoever is there",
+        GATES,
+        "part.inbox / messages",
+        "part.inbox / (0 * messages + ps.num_workers)",
+        ABSENT,
+        "smaller steps once a worker is lost",
+    ),
+    Mutation(
+        "backup workers are waited for",
+        GATES,
+        "ps.count(active) - self.backup_workers, 1",
+        "ps.count(active), 1",
+        DROPPED,
+        "what the scheme is about",
+    ),
+    Mutation(
+        "messages stay in the inbox",
+        GATES,
+        "part.inbox.assign(tf.zeros_like(part.inbox))",
+        "part.inbox.assign(part.inbox.read_value())",
+        ELASTIC,
+        "gradients are folded again and again",
+    ),
+    Mutation(
+        "arrivals stay",
+        GATES,
+        "cleared = ps.arrived.assign(tf.zeros([ps.num_workers], tf.bool))",
+        "cleared = ps.arrived.assign(ps.arrived.read_value())",
+        LATE,
+        "the first message of the next set completes it",
+    ),
+    Mutation(
+        "a seat never says that its message waits",
+        GATES,
+        "return ps.arrived.read_value()[seat.index]",
+        "return tf.zeros([], tf.bool)",
+        server("a_seat_whose_message_waits_at_the_barrier_says_so_until_the_set_is_complete"),
+        "its next message is folded in the place of another",
+    ),
+    Mutation(
+        "expelled although too few are left",
+        GATES,
+        "expelled & enough",
+        "expelled",
+        ABSENT,
+        "--min-workers without effect",
+    ),
+    Mutation(
+        "the expelled are still admitted",
+        GATES,
+        "gone = [ps.active.assign(ps.active & ~expelled), ps.revoke(expelled)]",
+        "gone = [ps.active.assign(ps.active & ~expelled)]",
+        ABSENT,
+        "they send into sets that do not count them",
+    ),
+    Mutation(
+        "whoever leaves completes no set",
+        GATES,
+        "self._close_set(ps, tf.constant(True), ps.read_version())",
+        "self._close_set(ps, tf.constant(False), ps.read_version())",
+        ABSENT,
+        "the others wait for ever",
+    ),
+    Mutation(
+        "the last update is not the end",
+        GATES,
+        "else ps.read_version() >= ps.last_version",
+        "else ps.read_version() > ps.last_version",
+        LATE,
+        "late workers work off their rounds alone",
+    ),
+]
+
+ON_THE_PS = [
+    Mutation(
+        "no passes",
+        PS,
+        "right = tf.reduce_all(tf.equal(here, seat.passport))",
+        "right = tf.constant(True)",
+        TAKEN,
+        "what a predecessor has sent is folded, although its rounds are done again",
+    ),
+    Mutation(
+        "the pass of another state",
+        PS,
+        "right = tf.reduce_all(tf.equal(here, seat.passport))",
+        "right = tf.equal(here[0], seat.passport[0])",
+        server("an_event_that_was_cut_in_the_middle_closes_the_ps_also_to_those_who_sit_there_rightly"),
+        "half an update is trained on",
+    ),
+    Mutation(
+        "nobody looks whether the state is whole",
+        PS,
+        "condition=whole",
+        "condition=tf.constant(True)",
+        server("nobody_is_admitted_while_the_state_is_not_whole_nor_before_joining_again"),
+        "half an update is saved",
+    ),
+    Mutation(
+        "messages that are not finite are admitted",
+        PS,
+        "fine = tf.reduce_all(tf.stack([right, ~self.scheme.gate.complete(self), *finite]))",
+        "fine = tf.reduce_all(tf.stack([right, ~self.scheme.gate.complete(self)]))",
+        NAN,
+        "the center is NaN",
+    ),
+    Mutation(
+        "messages after the last update are admitted",
+        PS,
+        "tf.stack([right, ~self.scheme.gate.complete(self), *finite])",
+        "tf.stack([right, *finite])",
+        LATE,
+        "late workers work off their rounds alone",
+    ),
+    Mutation(
+        "the refused are not counted",
+        PS,
+        "resource=self.refused.handle, indices=seat.index, updates=tf.constant(1, tf.int64)",
+        "resource=self.refused.handle, indices=seat.index, updates=tf.constant(0, tf.int64)",
+        NAN,
+        "the result does not say what was left out",
     ),
     Mutation(
         "pull without the lock",
@@ -46,10 +746,135 @@ MUTATIONS = [
         """        with nullcontext():
             version = self.read_version()
             self.record(version, seat, self.staleness(version, seat), accepted=False, event="pull")""",
-        (SERVER + "every_event_reads_and_writes_the_global_variables_under_the_lock_and_nowhere_else",),
+        atomic("asynchronous"),
         "a worker goes on from a center that never was",
+    ),
+    Mutation(
+        "a pull is not admitted, but recorded",
+        PS,
+        """        with self.event(seat):
+            version = self.read_version()
+            self.record(version, seat, self.staleness(version, seat), accepted=False, event="pull")""",
+        """        with self.lock([]):
+            version = self.read_version()
+            self.record(version, seat, self.staleness(version, seat), accepted=False, event="pull")""",
+        TAKEN,
+        "a predecessor's rounds count as those of whoever sits there now",
+    ),
+    Mutation(
+        "a snapshot without the lock",
+        PS,
+        """        with self.lock([], self.check_whole):
+            version = self.read_version()
+            vectors""",
+        """        with nullcontext():
+            version = self.read_version()
+            vectors""",
+        atomic("asynchronous"),
+        "a center that never was is measured",
+    ),
+    Mutation(
+        "a checkpoint without the lock",
+        PS,
+        """        with self.lock([], self.check_whole):
+            for name, parts""",
+        """        with nullcontext():
+            for name, parts""",
+        atomic("asynchronous"),
+        "a run is resumed from a state that never was",
+    ),
+    Mutation(
+        "unlocked early",
+        PS,
+        "with tf.control_dependencies([inside]):",
+        "with tf.control_dependencies([]):",
+        atomic("asynchronous"),
+        "updates are torn and lost",
+    ),
+    Mutation(
+        "locked late",
+        PS,
+        "with tf.control_dependencies([entered]):",
+        "with tf.control_dependencies([]):",
+        atomic("asynchronous"),
+        "updates are torn and lost",
+    ),
+    Mutation(
+        "whoever joins has an old version",
+        PS,
+        """            self.note_pull(seat)
+            parts = self.each_slice(lambda part, _: part.center.read_value())
+        return self.concat(parts), state, joined""",
+        """            parts = self.each_slice(lambda part, _: part.center.read_value())
+        return self.concat(parts), state, joined""",
+        JOINED,
+        "its first message counts as stale",
+    ),
+    Mutation(
+        "a schedule of synchronous workers is slow",
+        PS,
+        "steps if scheme.gate.synchronous else steps / self.num_workers",
+        "steps / self.num_workers",
+        option("a_schedule_of_keras_is_a_function_of_the_local_step[SyncSGD-3]"),
+        "the rate falls W times too slowly",
+    ),
+    Mutation(
+        "a schedule of asynchronous workers is fast",
+        PS,
+        "steps if scheme.gate.synchronous else steps / self.num_workers",
+        "steps",
+        option("on_the_server_a_schedule_counts_the_local_steps_of_the_average_worker"),
+        "the rate falls W times too fast",
+    ),
+    Mutation(
+        "the average moves at another pace",
+        PS,
+        "decay = tf.minimum(self.ema_decay, (1 + n) / (10 + n))",
+        "decay = tf.minimum(self.ema_decay, (1 + n) / (12 + n))",
+        option("the_average_follows_the_center_and_is_what_the_model_gets"),
+        "not TensorFlow's average",
+    ),
+    Mutation(
+        "the anchor of worker 0 for everybody",
+        PS,
+        "resource=part.anchors.handle, indices=seat.index, dtype=tf.float32",
+        "resource=part.anchors.handle, indices=0, dtype=tf.float32",
+        scripted("adag"),
+        "distances from another's center",
+    ),
+    Mutation(
+        "every worker writes its statistics into row 0",
+        PS,
+        "resource=self.states.handle, indices=seat.index",
+        "resource=self.states.handle, indices=0",
+        STATISTICS,
+        "the mean over the workers is that of one and the start",
+    ),
+    Mutation(
+        "an event counts for worker 0",
+        PS,
+        "resource=self.folded.handle, indices=seat.index, updates=one",
+        "resource=self.folded.handle, indices=0, updates=one",
+        LATE,
+        "whoever comes back does rounds again, or leaves some out",
+    ),
+    Mutation(
+        "the record forgets what was handed out",
+        PS,
+        "            self.handed.assign(events)\n",
+        "",
+        ("tests/test_replay.py::test_an_evaluator_that_is_lost_in_the_middle_of_its_work_leaves_the_record_whole",),
+        "an evaluator that dies leaves a gap",
     ),
 ]
 
+MUTATIONS = [*RULES, *OPTIMIZING, *BATCHES, *WORKERS, *AT_THE_GATE, *ON_THE_PS]
+
 # Changes that look like faults, and are none.
-EQUIVALENT: dict[str, str] = {}
+EQUIVALENT = {
+    "the record enqueued outside the lock": "it depends on the version, which is read inside",
+    "the version counted before the update, both under the lock": "nobody can look between the two",
+    "adamw: decay of x - eta g instead of x": "differs by eta lambda times the step: far below float32's rounding of x",
+    "the staleness of a barrier's update": "its schemes get the constant 0, and none of them reads it",
+    "downpour: period one pulled in dean's phase": "with n_push = n_fetch = 1 both phases are the same loop",
+}

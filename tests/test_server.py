@@ -1,6 +1,7 @@
 """The events of the parameter server, one by one: who is admitted, who waits for whom, what happens under the lock."""
 
 import itertools
+from concurrent.futures import wait
 from dataclasses import replace
 
 import numpy as np
@@ -11,10 +12,11 @@ import reference
 from distsgd.algorithms import ADAG, AGN, SAGN, AsyncSGD, Downpour, SyncSGD, SyncSGDLR
 from distsgd.common.data import load
 from distsgd.common.gates import Barrier
-from distsgd.common.parameter_server import TORN
+from distsgd.common.parameter_server import TORN, queue
 from distsgd.common.record import RECORD
 from distsgd.common.recovery import Recovery
-from runs import DIGITS, Table
+from doubles import HalfWay
+from runs import DIGITS, Table, in_thread, wait_until
 
 REFUSED = tf.errors.InvalidArgumentError
 SPARSE = load("sparse:examples=64,features=64,active=2")
@@ -270,7 +272,26 @@ def test_no_two_workers_towers_or_rounds_drop_the_same_units():
         assert np.bincount(np.round(units).astype(int), minlength=3)[1] > 10
 
 
-# Atomicity, read off the graph.
+# Atomicity: seen once, and read off the graph.
+
+
+def test_while_an_update_is_half_way_nobody_reads_the_center():
+    with Table(HalfWay(push_period=2, pull_period=3), ps=2) as table:
+        with table.graph.graph.as_default():
+            reached, go_on = queue("half_way").size(), queue("go_on").enqueue(True)
+            (params,) = (v for v in tf.compat.v1.global_variables() if v.name.startswith("worker_1_params"))
+            params = params.read_value()
+        first, second, start = table.sit(0), table.sit(1), table.run("center")
+        pushing = in_thread(lambda: first.round("push"))
+        wait_until(lambda: pushing.done() or table.session.run(reached))
+        reading = [in_thread(action) for action in (lambda: second.round("pull"), lambda: table.run("center"))]
+        assert not wait(reading, timeout=1).done
+        table.session.run(go_on)
+        pushing.result(40)
+        _, seen = (future.result(40) for future in reading)
+        assert min(np.abs(half).max() for half in np.split(table.run("center") - start, 2)) > 0
+        for center in (seen, table.session.run(params)):
+            np.testing.assert_array_equal(center, table.run("center"))
 
 
 def graphs(scheme, data=None):
