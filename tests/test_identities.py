@@ -269,7 +269,7 @@ def test_synchronous_workers_and_towers_are_serial_sgd_with_a_larger_batch(ps, t
             digits_model(),
             batches(size),
             scheme,
-            cluster=Cluster.local(workers, ps=ps if workers > 1 else 1, backend="threads", towers=towers),
+            cluster=Cluster.local(workers, ps=ps if scheme.gate.uses_ps else 1, backend="threads", towers=towers),
             steps=12,
             batch_size=size,
             run_dir=tmp_path / f"{scheme.name}-{towers}",
