@@ -14,7 +14,7 @@ import tensorflow as tf
 from distsgd.algorithms import AsyncSGD, Downpour, DownpourEasy, Serial, SyncSGD
 from distsgd.common import Callback, Cluster, Recovery, UserError, train
 from distsgd.common.models import ModelRecipe
-from distsgd.common.training import _own, make_job
+from distsgd.common.training import _own, _prepared, make_job
 from runs import DIGITS, ONES
 
 IMAGES = (DIGITS.train[0].reshape(-1, 8, 8, 1), DIGITS.train[1])
@@ -334,6 +334,15 @@ def test_frozen_layers_are_the_same_everywhere_and_stay_at_home(backend, warm, t
     np.testing.assert_allclose(model.get_layer("norm").moving_mean, x.mean(0), atol=0.2)
     for one, other in zip(before, model.get_layer("frozen").weights, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_class_weights_are_for_training_and_validation_data_go_before_a_split():
+    x, y = np.arange(8.0), np.arange(8) % 2
+    (_, _, weight), validation = _prepared((x, y), None, 0.25, {1: 3.0})
+    np.testing.assert_array_equal(weight, [1, 3, 1, 3, 1, 3])
+    assert [part.tolist() for part in validation] == [[6, 7], [0, 1]]
+    data, validation = _prepared((x, y), (x, y), 0.25, None)
+    assert len(data[0]) == len(validation[0]) == 8
 
 
 def test_machines_with_other_frozen_weights_are_told_apart():
