@@ -1,8 +1,11 @@
 """The fork server: imports TensorFlow once, then forks the tasks of a run, each ready in milliseconds.
 
 Started as `python -m distsgd.common.forkserver FD ISOLATION` by the launcher, with which it talks over one
-SEQPACKET socket in JSON. Its children report their events on the same socket. It has a single thread, so forking
+socket (see `channel`). Its children report their events on the same socket. It has a single thread, so forking
 is safe. When the launcher's end closes, for whatever reason, it ends its children and itself.
+
+While a run is on, everybody gives a sign of life once a second at least: the fork server itself, and each child from a
+thread that does nothing else than send.
 """
 
 from __future__ import annotations
@@ -11,7 +14,6 @@ import contextlib
 import ctypes
 import faulthandler
 import gc
-import json
 import os
 import pickle
 import select
@@ -19,30 +21,32 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .channel import FORK_SERVER, Channel
 from .cluster import Addresses
 from .errors import DistsgdError
 from .isolation import enter_private_network
+from .listener import Listener
 
 PR_SET_PDEATHSIG = 1
-EVENT_BYTES = 1 << 16  # the largest message on the socket
+BEAT_SECONDS = 1.0
 
 
 class Server:
     """Forks, watches and ends the tasks of the runs that it is sent."""
 
-    def __init__(self, channel: socket.socket):
+    def __init__(self, channel: Channel):
         self.channel = channel
-        self.tasks: dict[int, str] = {}  # pid -> task
+        self.tasks: dict[int, tuple[int, str]] = {}  # pid -> number of the run, task
         self.reserved: list[socket.socket] = []  # the ports of the present run
+        self.number = 0  # of the present run: one that ended may have children left
         self.run: tuple[Any, ...] = ()  # what a task of the present run is made of
 
     def send(self, **event: Any) -> None:
         """One event to the launcher."""
-        self.channel.send(json.dumps(event).encode())
+        self.channel.send(**event)
 
     def serve(self) -> None:
         """Until the launcher goes away."""
@@ -50,27 +54,34 @@ class Server:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake_write)
         while True:
-            readable, _, _ = select.select([self.channel, wake_read], [], [])
+            readable, _, _ = select.select([self.channel, wake_read], [], [], BEAT_SECONDS)
+            if not readable and self.tasks:
+                self.send(event="beat", task=FORK_SERVER, run=self.number)
             if wake_read in readable:
                 os.read(wake_read, 4096)
                 self.reap()
             if self.channel in readable:
-                message = self.channel.recv(EVENT_BYTES)
-                if not message:
-                    self.kill()
-                    return
-                request = json.loads(message)
-                if request["op"] == "start":
-                    self.start(request)
-                elif request["op"] == "stop":
-                    self.kill(how=signal.SIGTERM)
-                elif request["op"] == "restart":
-                    self.fork([tuple(task) for task in request["tasks"]])
-                elif request["op"] == "kill":
-                    self.kill(request.get("task"))
+                try:
+                    request = self.channel.receive()
+                except EOFError:
+                    return self.kill()
+                if request is not None:
+                    self.answer(request)
+
+    def answer(self, request: dict[str, Any]) -> None:
+        """Do what the launcher asks for."""
+        if request["op"] == "start":
+            self.start(request)
+        elif request["op"] == "stop":
+            self.kill(how=signal.SIGTERM)
+        elif request["op"] == "restart":
+            self.fork([tuple(task) for task in request["tasks"]])
+        elif request["op"] == "kill":
+            self.kill(request.get("task"))
 
     def start(self, request: dict[str, Any]) -> None:
         """Fork the tasks of a run; the data in the job file is read once and shared by all of them."""
+        self.number = request["run"]
         with open(request["job"], "rb") as file:
             train, test, blob = pickle.load(file)
         os.unlink(request["job"])  # large, and not needed any more
@@ -85,14 +96,18 @@ class Server:
         threads = len(os.listdir("/proc/self/task"))
         if threads != 1:
             message = f"{threads} threads before the fork, where only one is safe"
-            self.send(event="error", task="forkserver", kind="RuntimeError", message=message)
+            self.send(event="error", task=FORK_SERVER, kind="RuntimeError", message=message, run=self.number)
             return
+        here = os.getpid()
         for job_name, index in names:
             pid = os.fork()
             if pid == 0:
-                self.become(job_name, index, *self.run)
-            self.tasks[pid] = f"{job_name}-{index}"
-        self.send(event="started", pids={task: pid for pid, task in self.tasks.items()})
+                self.become(job_name, index, here)
+            with contextlib.suppress(OSError):  # the child does the same: whoever comes first, nobody is ever without
+                os.setpgid(pid, pid)
+            self.tasks[pid] = self.number, f"{job_name}-{index}"
+        pids = {task: pid for pid, (number, task) in self.tasks.items() if number == self.number}
+        self.send(event="started", pids=pids, run=self.number)
 
     def reserve(self, names: list[tuple[str, int]]) -> Addresses:
         """A free port for each task that listens, held until the run ends so that nobody else is given it."""
@@ -109,11 +124,14 @@ class Server:
                 hosts[job_name].append(f"127.0.0.1:{holder.getsockname()[1]}")
         return Addresses(**hosts)
 
-    def become(self, job_name: str, index: int, parts: tuple[Any, ...], addresses: Addresses, logs: Path) -> None:
+    def become(self, job_name: str, index: int, parent: int) -> None:
         """The life of a child: one task, from here to its end. Never returns."""
         code = 1
         try:
-            code = run_task(self.send, job_name, index, parts, addresses, logs)
+            os.setpgid(0, 0)
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() == parent:  # else it had died before that, and nobody would end this process
+                code = run_task(self.channel, self.number, job_name, index, *self.run)
         finally:
             with contextlib.suppress(Exception):
                 sys.stdout.flush()
@@ -126,29 +144,28 @@ class Server:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            task = self.tasks.pop(pid)
+            number, task = self.tasks.pop(pid)
             with contextlib.suppress(OSError):  # nobody may be listening any more
-                self.send(event="exit", task=task, status=os.waitstatus_to_exitcode(status))
+                self.send(event="exit", task=task, status=os.waitstatus_to_exitcode(status), run=number)
 
     def kill(self, only: str | None = None, how: signal.Signals = signal.SIGKILL) -> None:
         """End all children now, or one task, with whatever they have started."""
-        for pid in [pid for pid, task in self.tasks.items() if only in (None, task)]:
+        for pid in [pid for pid, (_, task) in self.tasks.items() if only in (None, task)]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, how)
 
 
 def run_task(
-    send: Callable[..., None],
+    channel: Channel,
+    run: int,
     job_name: str,
     index: int,
     parts: tuple[Any, ...],
     addresses: Addresses,
     logs: Path,
 ) -> int:
-    """Set up the process of one task, run it, and report how it ended; returns the exit code."""
+    """Set up the process of one task of that run, run it, and report how it ended; returns the exit code."""
     task = f"{job_name}-{index}"
-    os.setpgid(0, 0)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
@@ -159,8 +176,17 @@ def run_task(
     if job_name == "ps":
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # a ps needs no GPU, and would take it whole
 
+    # The launcher may be suspended, and its end of the socket full: that stops no training.
+    outbox = Listener(
+        lambda event: channel.send(**event),
+        beat=lambda: channel.send(event="beat", task=task, run=run),
+        beat_seconds=BEAT_SECONDS,
+    )
+
     def report(**event: Any) -> None:
-        send(**{"task": task, **event})
+        outbox.tell({"task": task, "run": run, **event})
+        if event["event"] == "error":  # this process may leave at once
+            outbox.flush()
 
     try:
         from .tasks import TASKS
@@ -189,11 +215,13 @@ def run_task(
             consequence=peer_lost,  # of another task's end, most likely
         )
         return error.exit_code if isinstance(error, DistsgdError) else 1
+    finally:
+        outbox.flush()
 
 
 def main() -> None:
     """Isolate, import, serve."""
-    channel = socket.socket(fileno=int(sys.argv[1]))
+    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     server = Server(channel)
     network = "open"
     if sys.argv[2] != "off":

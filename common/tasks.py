@@ -6,7 +6,6 @@ how the addresses were found.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -17,7 +16,7 @@ from .cluster import Addresses
 from .errors import UserError, WaitTimeout
 from .evaluator import END_SECONDS, Evaluator
 from .graph import TaskGraph
-from .job import CHIEF, Job, Report
+from .job import CHIEF, REPAIR_WAITS, Job, Report
 from .loop import WorkerLoop
 from .meeting import bury, meeting
 from .models import FlatModel
@@ -25,23 +24,33 @@ from .waiting import reachable, wait_until
 
 ANSWER_SECONDS = 0.05  # a ps stays so long after its end, for the evaluator to have its answer
 LOOK_SECONDS = 5.0  # a ps looks so often whether anybody is still there
-BUILD_SECONDS = 30.0  # at least, for the graph: the limit of waits for other machines may be less than it takes
+BUILD_SECONDS = 30.0  # at least, for a graph to be built or sent
 TURN_SECONDS = 0.0005  # between two looks at a scripted interleaving: a turn takes about a millisecond
 
 
 # Processes: one task each.
 
-_open: list[Any] = []  # sessions are left, never closed: closing waits for peers that may have gone already
 
-
-def _session(target: str, graph: Any, config: Any) -> Any:
+def _session(job: Job, target: str, graph: Any, config: Any) -> Any:
+    """A session whose calls all have an end, and which is closed when nobody has it any more."""
     import tensorflow as tf
 
-    _open.append(tf.compat.v1.Session(target, graph=graph, config=config))
-    return _open[-1]
+    class Session(tf.compat.v1.Session):
+        def __del__(self):
+            # Closing tells peers, which may have gone already: nobody should wait for that.
+            threading.Thread(target=super().__del__, daemon=True).start()
+
+    # A process that is stopped still accepts connections: making a session there has no end of its own.
+    config.operation_timeout_in_ms = round(1000 * _build_seconds(job))
+    return Session(target, graph=graph, config=config)
 
 
-def _connector(target: str, graph: Any, config: Any, hosts: Sequence[str]) -> Callable[[float], Any]:
+def _build_seconds(job: Job) -> float:
+    """For a graph to be built or sent: the limit of waits for other machines may be less than that takes."""
+    return max(BUILD_SECONDS, job.cluster.wait_seconds)
+
+
+def _connector(job: Job, target: str, graph: Any, config: Any, hosts: Sequence[str]) -> Callable[[float], Any]:
     """A function that makes a session, given how long to wait for the hosts that it needs."""
 
     def connect(seconds: float) -> Any:
@@ -50,7 +59,7 @@ def _connector(target: str, graph: Any, config: Any, hosts: Sequence[str]) -> Ca
             wait_until(lambda host=host: reachable(host), max(0.0, deadline - time.monotonic()), lambda h=host: h)
         made: list[Any] = []
         # Making a session waits for ever if a host goes away now.
-        maker = threading.Thread(target=lambda: made.append(_session(target, graph, config)), daemon=True)
+        maker = threading.Thread(target=lambda: made.append(_session(job, target, graph, config)), daemon=True)
         maker.start()
         maker.join(max(1.0, deadline - time.monotonic()))
         if not made:
@@ -106,17 +115,25 @@ def run_ps(job: Job, addresses: Addresses, index: int, report: Report) -> None:
         with tf.Graph().as_default() as graph, tf.device(f"/job:ps/task:{index}/device:CPU:0"):
             end = end_queue(index).dequeue()
         filters = tf.compat.v1.ConfigProto(device_filters=[f"/job:ps/task:{index}"])
-        session = _session(server.target, graph, filters)
+        session = _session(job, server.target, graph, filters)
         seen = time.monotonic()
-        while True:
-            with contextlib.suppress(tf.errors.DeadlineExceededError):
-                session.run(end, options=tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * LOOK_SECONDS)))
-                time.sleep(ANSWER_SECONDS)
-                return
+        while not _ended(session, end):
             if any(reachable(host) for host in addresses.worker):
                 seen = time.monotonic()
             elif time.monotonic() - seen > job.cluster.wait_seconds:
                 raise WaitTimeout(f"no worker has been reachable for {job.cluster.wait_seconds:g} s")
+        time.sleep(ANSWER_SECONDS)
+
+
+def _ended(session: Any, end: Any) -> bool:
+    """Wait for a while; True if the evaluator has said that the run has ended."""
+    import tensorflow as tf
+
+    try:
+        session.run(end, options=tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * LOOK_SECONDS)))
+    except tf.errors.DeadlineExceededError:
+        return False
+    return True
 
 
 def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> None:
@@ -128,14 +145,15 @@ def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> No
         first = "/job:ps" if job.uses_ps else "/job:worker/task:0"
         config.device_filters.extend([first, f"/job:worker/task:{index}"])
         hosts = addresses.ps if job.uses_ps else addresses.worker[:1]
-        connect = _connector(server.target, graph.graph, config, hosts)
+        connect = _connector(job, server.target, graph.graph, config, hosts)
         loop = WorkerLoop(connect(job.cluster.wait_seconds), graph, index, report, connect)
         loop.prepare()
         report(event="ready")
         loop.await_others()
         loop.run()
         if not job.uses_ps and index == CHIEF:  # this task is the ps of its bookkeeping
-            loop.session.run(graph.ops["await_end"])
+            while not _ended(loop.session, graph.ops["await_end"]):
+                pass  # should the evaluator be gone, the launcher or the meeting says so
 
 
 def _worker_graph(job: Job, index: int) -> TaskGraph:
@@ -143,8 +161,9 @@ def _worker_graph(job: Job, index: int) -> TaskGraph:
     path = job.shared_graph
     if path is None:
         return TaskGraph(job, [index])
-    limit = max(BUILD_SECONDS, job.cluster.wait_seconds)  # should the evaluator die, the launcher says so at once
-    wait_until(path.exists, limit, lambda: "the graph that the evaluator builds")
+    # Should the evaluator die or stand still, the launcher says so; if it is started again, it builds once more.
+    limit = _build_seconds(job) * (REPAIR_WAITS if job.recovers else 1)
+    wait_until(path.exists, limit, lambda: "evaluator-0, which builds the graph of all workers: is it short of CPU?")
     return TaskGraph.load(job, index, path)
 
 
@@ -159,7 +178,7 @@ def run_evaluator(job: Job, addresses: Addresses, index: int, report: Report) ->
         graph = TaskGraph(job, model=model)
         host = addresses.ps[0] if job.uses_ps else addresses.worker[0]
         config = tf.compat.v1.ConfigProto(device_filters=["/job:ps" if job.uses_ps else "/job:worker/task:0"])
-        connect = _connector(f"grpc://{host}", graph.graph, config, addresses.ps if job.uses_ps else [host])
+        connect = _connector(job, f"grpc://{host}", graph.graph, config, addresses.ps if job.uses_ps else [host])
         Evaluator(connect(job.cluster.wait_seconds), graph, report, connect).follow()
 
 

@@ -188,12 +188,12 @@ def machines_with_servers(count: int) -> Iterator[Machines]:
     everywhere = launcher.fork_server
 
     @contextmanager
-    def on_this_machine(isolation: Any) -> Iterator[launcher.ForkServer]:
+    def on_this_machine(isolation: Any, logs: Path) -> Iterator[launcher.ForkServer]:
         machine = getattr(HERE, "machine", None)
         if machine is not None:
             yield machine.server
             return
-        with everywhere(isolation) as server:
+        with everywhere(isolation, logs) as server:
             yield server
 
     with mock.patch.object(launcher, "fork_server", on_this_machine):

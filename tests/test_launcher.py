@@ -70,9 +70,9 @@ def task_log(pid: int) -> str:
     return Path(log_path(pid)).name
 
 
-def command_line_run(folder: Path, output: int) -> tuple[subprocess.Popen, set[int]]:
+def command_line_run(folder: Path, output: int, *flags: str) -> tuple[subprocess.Popen, set[int]]:
     """An endless run started from the command line, once it trains, and the pids of its tasks."""
-    arguments = ["downpour", "--steps", str(FOREVER), "--run-dir", "run"]
+    arguments = [*(flags or ["downpour"]), "--steps", str(FOREVER), "--run-dir", "run"]
     command = [sys.executable, "-m", "distsgd.common.cli", *arguments]
     process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output, text=True)
     metrics = folder / "run" / "metrics.jsonl"
@@ -110,8 +110,53 @@ def test_a_stopped_worker_is_named_when_the_barrier_has_waited_long_enough(backg
     os.kill(going.task("worker-2.log"), signal.SIGSTOP)
     error = going.end()
     assert isinstance(error, WaitTimeout), error
-    assert "at the barrier for worker 2" in str(error)
+    assert re.search("no word from worker-2|at the barrier for worker 2", str(error))
     assert (going.result["outcome"], going.result["exit_code"]) == ("timeout", 5)
+
+
+@pytest.mark.parametrize("victim", ["evaluator-0", pytest.param("ps-0", marks=pytest.mark.slow)])
+def test_a_stopped_task_ends_the_run_with_its_name(victim, background):
+    going = background(AsyncSGD(), wait_seconds=5)
+    os.kill(going.task(f"{victim}.log"), signal.SIGSTOP)
+    error = going.end()
+    assert isinstance(error, WaitTimeout), error
+    assert re.search(f"[Nn]o word from {victim}", str(error))
+    assert (going.result["outcome"], going.result["exit_code"]) == ("timeout", 5)
+
+
+@pytest.mark.slow
+def test_a_fork_server_that_is_stopped_in_a_run_is_named(tmp_path):
+    with keep_warm("auto"):
+        going = Background(AsyncSGD(), run_dir=tmp_path / "run", wait_seconds=5)
+        (server,) = [pid for pid in children() if task_log(pid) == "forkserver.log" and "distsgd-" in log_path(pid)]
+        os.kill(server, signal.SIGSTOP)
+        error = going.end()
+        assert isinstance(error, WaitTimeout), error
+        assert "no word from the fork server" in str(error)
+        wait_until(lambda: not [pid for pid in children() if task_log(pid).endswith(("-0.log", "-1.log"))])
+
+
+@pytest.mark.slow
+def test_a_launcher_that_was_suspended_for_longer_than_any_wait_goes_on_with_its_run(tmp_path):
+    process, _ = command_line_run(tmp_path, subprocess.PIPE, "sync_sgd", "--wait-seconds", "6")
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(20)
+    process.send_signal(signal.SIGCONT)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    before = metrics.stat().st_size
+    wait_until(lambda: metrics.stat().st_size > 3 * before or process.poll() is not None)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+
+
+@pytest.mark.slow
+def test_a_module_that_lies_in_the_current_folder_is_not_imported(tmp_path):
+    (tmp_path / "keras.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n")
+    console_script = Path(sys.executable).with_name("distsgd")
+    command = [console_script, "serial", "--steps", "20", "--model", "softmax", "--run-dir", tmp_path / "run"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=100)
+    assert not (tmp_path / "mark").exists()
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGSTOP, marks=pytest.mark.slow), signal.SIGKILL])
@@ -120,7 +165,7 @@ def test_an_all_reduce_ends_when_a_worker_does_not_answer(number, background):
     os.kill(going.task("worker-2.log"), number)
     error = going.end()
     assert isinstance(error, WaitTimeout if number == signal.SIGSTOP else TaskLost)
-    assert re.search("No word from worker-2$" if number == signal.SIGSTOP else "worker-2 was killed", str(error))
+    assert re.search("[Nn]o word from worker-2" if number == signal.SIGSTOP else "worker-2 was killed", str(error))
 
 
 def test_a_worker_that_raises_is_named_with_the_end_of_its_log(warm, tmp_path):

@@ -1,0 +1,368 @@
+"""Nobody waits for ever, and nobody waits for whoever is slow: messages, threads that hand on events, signs of life."""
+
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from distsgd.common import launcher, listener, tasks
+from distsgd.common.channel import FORK_SERVER, PACKET_BYTES, Channel
+from distsgd.common.errors import TaskLost, WaitTimeout
+from distsgd.common.launcher import ForkServer, pause
+from distsgd.common.listener import Audience, Listener
+from distsgd.common.waiting import LOOK_SECONDS, QUIET_SECONDS, LifeSigns
+from runs import wait_until
+
+# Messages.
+
+
+@pytest.fixture
+def channels():
+    ends = [Channel(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)]
+    yield ends
+    for end in ends:
+        end.close()
+
+
+def received(channel: Channel):
+    while (message := channel.receive()) is None:
+        pass
+    return message
+
+
+def test_messages_of_any_size_arrive_whole_though_several_send_at_once(channels):
+    here, there = channels
+    sent = [{"event": str(i), "payload": str(i) * (i * PACKET_BYTES // 2)} for i in range(1, 9)]
+    senders = [threading.Thread(target=lambda m=message: there.send(**m), daemon=True) for message in sent]
+    for sender in senders:
+        sender.start()
+    assert sorted((received(here) for _ in sent), key=lambda message: message["event"]) == sent
+
+
+def test_the_end_of_the_other_side_is_read_as_such(channels):
+    here, there = channels
+    there.close()
+    with pytest.raises(EOFError):
+        here.receive()
+
+
+def server_of(channel: Channel, number: int = 1) -> ForkServer:
+    """A launcher's end without a process."""
+    server = object.__new__(ForkServer)
+    server.channel, server.number = channel, number
+    server.log, server.log_stays = Path("none.log"), True
+    return server
+
+
+def test_what_a_task_of_an_earlier_run_says_is_not_taken_for_a_word_of_this_one(channels):
+    here, there = channels
+    server = server_of(here, number=2)
+    there.send(event="exit", task="worker-0", status=-9, run=1)
+    there.send(event="exit", task="worker-0", status=0, run=2)
+    event = server.receive(10)
+    assert event is not None
+    assert event["status"] == 0
+    assert server.receive(0) is None
+
+
+def test_a_fork_server_that_does_not_read_is_an_error_and_no_wait_without_end(channels):
+    here, _ = channels
+    here.socket.settimeout(0.1)
+    with pytest.raises(TaskLost, match="takes no requests"):
+        server_of(here).send(op="start", tasks=["x" * PACKET_BYTES] * 100)
+
+
+# Threads that hand on events.
+
+
+class Held:
+    """A handler that does nothing until it is let go."""
+
+    def __init__(self):
+        self.go, self.entered, self.seen = threading.Event(), threading.Event(), []
+
+    def __call__(self, event):
+        self.entered.set()
+        assert self.go.wait(60)
+        self.seen.append(event)
+
+
+def progress(worker: int, steps: int):
+    return {"event": "worker", "worker": worker, "steps": steps}
+
+
+def test_a_slow_listener_stops_nobody_and_gets_the_newest_progress_and_all_else():
+    held = Held()
+    slow = Listener(held, room=0)
+    slow.tell({"event": "started"})
+    assert held.entered.wait(60)
+    for step in range(10_000):
+        slow.tell(progress(step % 2, step))
+        if step % 1000 == 0:
+            slow.tell({"event": "checkpoint", "version": step})
+    assert slow.backlog() == 1 + 2 + 10
+    held.go.set()
+    assert slow.close(60)
+    assert [e["steps"] for e in held.seen if e["event"] == "worker"] == [9998, 9999]
+    assert [e["version"] for e in held.seen if e["event"] == "checkpoint"] == list(range(0, 10_000, 1000))
+
+
+def test_a_listener_that_is_late_is_told_of_once(monkeypatch):
+    monkeypatch.setattr(listener, "LATE_SECONDS", 0.0)
+    held, told = Held(), []
+    slow = Listener(held, on_late=told.append)
+    slow.tell({"event": "started"})
+    assert held.entered.wait(60)
+    for step in range(5):
+        slow.tell(progress(0, step))
+    assert len(told) == 1
+    held.go.set()
+    assert slow.close(60)
+    assert len(held.seen) == 6  # there was room
+
+
+def test_whatever_a_listener_raises_comes_out_where_events_are_told():
+    def fails(event):
+        raise KeyError(event["event"])
+
+    with pytest.raises(KeyError, match="started"), Audience(print) as audience:  # noqa: PT012
+        audience.add(fails, lambda: "fails")
+        while True:
+            audience.tell({"event": "started"})
+
+
+def test_an_audience_is_left_when_all_have_been_told_everything(monkeypatch):
+    monkeypatch.setattr(listener, "ANNOUNCED_SECONDS", 0.0)
+    held, said = Held(), []
+
+    def announce(text):
+        said.append(text)
+        held.go.set()
+
+    with Audience(announce) as audience:
+        audience.add(held, lambda: "callback Held")
+        for step in range(3):
+            audience.tell({"event": "center", "version": step})
+        audience.tell({"event": "beat"})
+    assert [event["version"] for event in held.seen] == [0, 1, 2]
+    assert "waiting for callback Held" in said[0]
+
+
+def test_nobody_is_waited_for_after_ctrl_c(monkeypatch):
+    monkeypatch.setattr(listener, "INTERRUPTED_SECONDS", 0.0)
+    held = Held()
+    with pytest.raises(KeyboardInterrupt), Audience(print) as audience:  # noqa: PT012
+        audience.add(held, lambda: "held")
+        audience.tell({"event": "started"})
+        raise KeyboardInterrupt
+    held.go.set()
+
+
+def test_a_listener_with_nothing_to_do_gives_signs_of_life():
+    beats = threading.Semaphore(0)
+    idle = Listener(print, beat=beats.release, beat_seconds=0.001)
+    assert beats.acquire(timeout=60)
+    assert beats.acquire(timeout=60)
+    idle.close(60)
+
+
+# Signs of life.
+
+
+class World:
+    """A clock, and the CPU time of process 7."""
+
+    def __init__(self):
+        self.time = self.used = 0.0
+        self.signs = LifeSigns(clock=lambda: self.time, cpu=lambda pid: self.used if pid == 7 else None)
+        self.signs.expect("ps-0", 7)
+        self.signs.expect("worker-0", 8)
+
+    def passes(self, seconds: float, speaking=(), busy=False):
+        for _ in range(round(seconds / LOOK_SECONDS)):
+            self.time += LOOK_SECONDS
+            self.used += 0.01 * busy
+            for name in speaking:
+                self.signs.heard(name)
+            self.signs.look()
+
+
+def test_whoever_is_not_heard_of_is_silent_and_nobody_else():
+    world = World()
+    world.passes(20, speaking=["worker-0", "somebody else"])
+    assert world.signs.silent(10) == {"ps-0": 20}
+    world.signs.forget("ps-0")
+    assert not world.signs.silent(10)
+
+
+def test_a_process_that_works_without_a_word_is_not_silent():
+    world = World()
+    world.passes(60, speaking=["worker-0"], busy=True)
+    assert not world.signs.silent(QUIET_SECONDS + LOOK_SECONDS)
+    world.passes(60, speaking=["worker-0"])
+    assert world.signs.silent(50).keys() == {"ps-0"}
+
+
+def test_whoever_was_suspended_himself_complains_of_nobody():
+    world = World()
+    world.time += 10_000
+    world.signs.look()
+    assert not world.signs.silent(LOOK_SECONDS)
+
+
+def test_a_task_that_dies_again_and_again_is_started_after_growing_pauses():
+    pauses = [pause(count, 60) for count in range(12)]
+    assert pauses[0] == 0
+    assert pauses == sorted(pauses)
+    assert pauses[1:5] == [1, 2, 4, 8]
+    assert pauses[-1] == 30
+    assert pause(11, 10) == 5  # less than others wait for it
+
+
+class Script:
+    """A fork server that says what it is told to say, and then that it is there."""
+
+    def __init__(self, *events):
+        self.events, self.there = list(events), itertools.cycle([{"event": "beat", "task": FORK_SERVER}, None])
+        self.process = SimpleNamespace(pid=os.getpid())
+
+    def receive(self, seconds):
+        del seconds
+        return self.events.pop(0) if self.events else next(self.there)
+
+
+def supervised(server, names, max_restarts=0):
+    cluster = SimpleNamespace(wait_seconds=0.2, place=None)
+    recovery = SimpleNamespace(max_restarts=max_restarts, min_workers=None)
+    job = SimpleNamespace(cluster=cluster, recovery=recovery, uses_ps=True, alone=False, tolerates=False)
+    return launcher.Supervision(server, job, names, Path("logs"), lambda event: None)
+
+
+def test_restarts_of_a_task_that_dies_at_once_are_apart(monkeypatch):
+    monkeypatch.setattr(launcher, "PAUSE_SECONDS", 0.02)
+    death = {"event": "exit", "task": "ps-0", "status": -9}
+    server = Script()
+    times = []
+
+    def send(**request):
+        times.append(time.monotonic())
+        server.events.append(death)
+        assert request == {"op": "restart", "tasks": [("ps", 0)]}
+
+    server.send = send
+    server.events.append(death)
+    with pytest.raises(TaskLost, match="ps-0 was killed by SIGKILL"):
+        supervised(server, [("ps", 0)], max_restarts=4).run()
+    gaps = [after - before for before, after in itertools.pairwise(times)]
+    assert len(gaps) == 3
+    assert all(gap >= wanted for gap, wanted in zip(gaps, (0.02, 0.04, 0.08), strict=True))
+
+
+def test_a_task_that_is_silent_is_killed_and_then_named():
+    server = Script({"event": "started", "pids": {"ps-0": 0}})
+    server.send = lambda **request: server.events.append({"event": "exit", "task": request["task"], "status": -9})
+    with pytest.raises(WaitTimeout, match=r"no word from ps-0 for .* is it stopped"):
+        supervised(server, [("ps", 0)]).run()
+
+
+def test_who_complains_of_a_wait_is_not_named_without_whoever_says_nothing(monkeypatch):
+    monkeypatch.setattr(launcher, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(launcher, "CAUSE_SECONDS", 0.0)
+    complaint = {
+        "event": "error",
+        "task": "evaluator-0",
+        "kind": "DeadlineExceededError",
+        "message": "",
+        "consequence": True,
+    }
+    for event, before in (
+        (complaint, "^"),
+        ({**complaint, "kind": "WaitTimeout", "message": "waited 1 s for x", "consequence": False}, "for x. "),
+    ):
+        server = Script({"event": "started", "pids": {"ps-0": 0}}, event)
+        run = supervised(server, [("ps", 0)])
+        run.job.cluster.wait_seconds = 10.0
+        run.signs.silent = lambda seconds: {"ps-0": 9.0} if seconds == 5.0 else {}
+        with pytest.raises(WaitTimeout, match=f"{before}No word from ps-0 for 9 s"):
+            run.run()
+
+
+# Processes.
+
+
+def test_a_fork_server_that_is_stopped_at_its_start_is_given_up(monkeypatch):
+    monkeypatch.setattr(launcher, "START_SECONDS", 1.0)
+    began = time.monotonic()
+    with pytest.raises(WaitTimeout, match=r"the fork server.* no sign of life for 1 s"):
+        ForkServer("off", ["sh", "-c", "kill -STOP $$"])
+    assert time.monotonic() - began < 60
+
+
+def test_the_log_that_a_message_names_is_still_there(tmp_path):
+    with pytest.raises(TaskLost) as caught:
+        ForkServer("off", ["sh", "-c", "echo no memory; exit 1"], logs=tmp_path)
+    assert f"Log: {tmp_path}/{FORK_SERVER}.log\n  | no memory" in str(caught.value)
+    assert (tmp_path / f"{FORK_SERVER}.log").exists()
+    with pytest.raises(TaskLost) as caught:
+        ForkServer("off", ["sh", "-c", "echo no memory; exit 1"])
+    assert "| no memory" in str(caught.value)
+    assert tempfile.gettempdir() not in str(caught.value)
+
+
+FORKS = """
+import os, signal, socket, sys
+from distsgd.common.channel import Channel
+from distsgd.common.forkserver import Server
+ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+signal.alarm(60)
+server = Server(Channel(theirs))
+server.become = lambda *_: signal.pause()  # killed before it has done anything
+server.fork([("worker", 0)])
+(pid,) = server.tasks
+server.kill()
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+server = Server(Channel(theirs))
+ran = []
+import distsgd.common.forkserver as module
+module.run_task = lambda *_: os.write(1, b"an orphan ran") and 0
+if os.fork() == 0:
+    server.become("worker", 0, parent=1 << 22)  # somebody else has taken it over: the fork server is gone
+os.wait()
+"""
+
+
+def test_a_child_is_in_its_group_at_once_and_an_orphan_does_not_begin():
+    command = [sys.executable, "-P", "-c", FORKS]
+    one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=one_thread, capture_output=True, text=True, timeout=90, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_a_worker_that_waits_for_the_graph_names_the_evaluator(tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks, "BUILD_SECONDS", 0.0)
+    cluster = SimpleNamespace(wait_seconds=0.05)
+    job = SimpleNamespace(shared_graph=tmp_path / "none", cluster=cluster, recovers=True)
+    with pytest.raises(WaitTimeout, match=r"waited 0\.15 s for evaluator-0, which builds the graph"):
+        tasks._worker_graph(job, 0)
+
+
+def test_a_session_that_nobody_has_any_more_is_closed():
+    import tensorflow as tf
+
+    job = SimpleNamespace(cluster=SimpleNamespace(wait_seconds=1))
+    with tf.Graph().as_default() as graph:
+        one = tf.constant(1)
+    session = tasks._session(job, "", graph, tf.compat.v1.ConfigProto())
+    assert session.run(one) == 1
+    there = weakref.ref(session)
+    del session
+    wait_until(lambda: there() is None)
