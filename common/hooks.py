@@ -1,10 +1,14 @@
 """Hooks: code of the user that is told how a run goes on, and may end it; and summaries for TensorBoard.
 
-Callbacks live in the process that called `train`, not in the tasks. The names are those of Keras where Keras has them.
+Callbacks live in the process that called `train`, not in the tasks, and are called one after the other in a thread of
+their own: one that is slow stops no training. If it falls behind, reports of progress (of workers, of the center) are
+left out, but for the newest, and a warning names it; `train` waits until all have been told everything. What a callback
+raises ends the run. The names are those of Keras where Keras has them.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -42,14 +46,25 @@ class CallbackList:
     def __init__(self, callbacks: Sequence[Callback], config: dict[str, Any], run_dir: Path):
         self.callbacks, self.stop = callbacks, run_dir / STOP
         self.stop.unlink(missing_ok=True)  # of the run that this one goes on from
+        self.spent = [0.0] * len(callbacks)  # seconds that each has taken
+        self.current: tuple[int, float] | None = None  # which is at work, and since when
         for callback in callbacks:
             callback.on_train_begin(config)
+
+    def slowest(self) -> str:
+        """The name of the callback that has taken the most time so far."""
+        spent, current = list(self.spent), self.current
+        if current is not None:
+            spent[current[0]] += time.monotonic() - current[1]
+        return f"callback {type(self.callbacks[spent.index(max(spent))]).__name__}"
 
     def on_event(self, event: dict[str, Any]) -> None:
         """Tell everybody; then see whether somebody wants to stop."""
         kind = event["event"]
         logs = {name: value for name, value in event.items() if name not in ("event", "task")}
-        for callback in self.callbacks:
+        for number, callback in enumerate(self.callbacks):
+            began = time.monotonic()
+            self.current = number, began
             callback.on_event(event)
             if kind == "worker":
                 callback.on_train_batch_end(event["steps"], logs)
@@ -59,6 +74,8 @@ class CallbackList:
                 callback.on_train_end(logs)
             if callback.stop_training:
                 self.stop.touch()
+            self.current = None
+            self.spent[number] += time.monotonic() - began
 
 
 class Summaries:

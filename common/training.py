@@ -19,6 +19,7 @@ from .files import Lock, in_one_line, read_json
 from .gates import Alone
 from .hooks import Callback, CallbackList
 from .launcher import launch
+from .listener import Audience
 from .meeting import class_digest, data_digest, identity, model_digest
 from .models import FlatModel, ModelRecipe, plain
 from .record import RecordMode, RunRecord, new_run_dir
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 MAX_SEED = 2**32 - 1  # what NumPy and Keras take
 MAX_STEPS = 10**12  # of a worker: more than any run does, and whatever counts them has room
+CALLBACK_ROOM = 100  # events may wait for the callbacks before those of progress are thinned
 
 
 @dataclass(frozen=True)
@@ -453,27 +455,21 @@ def run(
         lock.release()
         raise
     display = Display(config)
-
-    def on_event(event: dict[str, Any]) -> None:
-        record.on_event(event)
-        if verbose:
-            display.on_event(event)
-        hooks.on_event(event)
-
-    record.tell = on_event
+    audience = _audience(record, hooks, display, verbose)
+    record.tell = audience.tell
     error: BaseException | None = None
     try:
-        with display if verbose else contextlib.nullcontext():
+        with display if verbose else contextlib.nullcontext(), audience:
             for message in said:
-                on_event({"event": "warning", "message": message})
+                audience.tell({"event": "warning", "message": message})
             if job.cluster.place is not None and verbose:
                 display.place(job.cluster.place, job.cluster.wait_seconds)
             if model is not None and job.cluster.backend == "threads":
                 from .tasks import run_threads
 
-                run_threads(job, lambda **event: on_event(event), job.recipe.flat(model))
+                run_threads(job, lambda **event: audience.tell(event), job.recipe.flat(model))
             else:
-                launch(job, job_dir(job), on_event)
+                launch(job, job_dir(job), audience.tell)
         if record.unwritten:
             raise CannotWrite("; ".join(record.unwritten))
         if model is not None and job.cluster.evaluates:
@@ -485,6 +481,23 @@ def run(
     except Exception as problem:
         error = in_one_line(problem)
     return record, error
+
+
+def _audience(record: RunRecord, hooks: CallbackList, display: Display, verbose: bool) -> Audience:
+    """Who is told of a run: callbacks, the record, and the display if it is wanted. The others hear who is late."""
+    audience = Audience(announce=display.console.print)
+    disk = f"the disk of {record.run_dir}"
+
+    def tell(name: str, seconds: float) -> None:
+        text = f"{name} cannot keep up, and is {seconds:.0f} s behind: it may be told of some progress only"
+        audience.tell({"event": "warning", "message": text})
+
+    if hooks.callbacks:
+        audience.add(hooks.on_event, hooks.slowest, room=CALLBACK_ROOM, on_late=lambda s: tell(hooks.slowest(), s))
+    audience.add(record.on_event, lambda: disk, on_late=lambda s: tell(disk, s))
+    if verbose:
+        audience.add(display.on_event, lambda: "the display", room=0)
+    return audience
 
 
 def _own(job: Job, model: Any) -> dict[str, Any]:

@@ -1,12 +1,15 @@
 """Hooks: callbacks, early ends, summaries."""
 
+import json
+import threading
+
 import pytest
 
 from distsgd.algorithms import AsyncSGD, SyncSGD
-from distsgd.common import Cluster, train
+from distsgd.common import Cluster, listener, train
 from distsgd.common.hooks import Callback
 from distsgd.common.models import ModelRecipe
-from runs import DIGITS, record
+from runs import DIGITS, record, wait_until
 
 FOREVER = 20_000
 
@@ -38,6 +41,59 @@ def test_a_callback_sees_the_run_and_ends_it(warm, tmp_path):
     assert watcher.calls[0] == ("begin", "sync_sgd")
     assert watcher.calls[-1] == ("end", run.result["updates"])
     assert {call[0] for call in watcher.calls} == {"begin", "batch", "test", "end"}
+
+
+class Waits(Callback):
+    """Looks at nothing but its first report until the record of the run has the last update."""
+
+    def __init__(self, run_dir, updates: int):
+        self.metrics, self.updates, self.seen = run_dir / "metrics.jsonl", updates, []
+
+    def trained(self) -> bool:
+        rows = [json.loads(line) for line in self.metrics.read_text().splitlines() if line.endswith("}")]
+        return max((row.get("version", 0) for row in rows), default=0) == self.updates
+
+    def on_train_batch_end(self, batch, logs):
+        if not self.seen:
+            wait_until(self.trained, 100)
+        self.seen.append(batch)
+
+    def on_train_end(self, logs):
+        threading.Event().wait(0.2)
+        self.seen.append("end")
+
+
+def test_a_callback_that_is_slow_stops_no_training_is_named_and_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(listener, "LATE_SECONDS", 0.05)
+    slow = Waits(tmp_path / "run", updates=2 * 500)
+    run = record(
+        AsyncSGD(), tmp_path / "run", backend="threads", steps=500, workers=2, hidden=(16,),
+        callbacks=[Callback(), slow],
+    )  # fmt: skip
+    assert run.result["outcome"] == "completed"
+    assert run.result["updates"] == 1000
+    assert slow.seen[-1] == "end"
+    (warning,) = run.result["recovery"]["warnings"]
+    assert warning.startswith("callback Waits cannot keep up")
+
+
+class Fails(Callback):
+    def __init__(self, method: str):
+        setattr(self, method, self.fail)
+
+    def fail(self, logs):
+        raise LookupError("a bug in a callback")
+
+
+@pytest.mark.parametrize("method", ["on_test_end", "on_train_end"])
+def test_an_error_of_a_callback_ends_the_run_as_failed(method, tmp_path):
+    with pytest.raises(LookupError, match="a bug in a callback"):
+        record(
+            AsyncSGD(), tmp_path / "run", backend="threads", steps=100, workers=2, hidden=(16,),
+            callbacks=[Fails(method)],
+        )  # fmt: skip
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["outcome"], result["exit_code"]) == ("failed", 1)
 
 
 @pytest.mark.slow
