@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from . import checkpoint
-from .errors import UserError, WaitTimeout
+from .errors import UserError, WaitTimeout, positive
 from .evaluator import EVALUATION_BATCH
 from .files import dumps
 from .models import FlatModel, ModelRecipe, batched
@@ -32,9 +32,12 @@ def follow(run_dir: Path, wait_seconds: float, report: Callable[[dict[str, Any]]
             evaluated before.
 
     Raises:
-        UserError: the folder holds another kind of run than one of a named data set and model.
+        UserError: the folder holds another kind of run than one of a named data set and model, or is none.
         WaitTimeout: there was no checkpoint for so long, and the run has not ended.
     """
+    positive(wait_seconds=wait_seconds)
+    if run_dir.exists() and not run_dir.is_dir():
+        raise UserError(f"the run directory is not a folder. Received: {run_dir}")
     model: FlatModel | None = None
     test: Any = None
     before = [json.loads(line) for line in _lines(run_dir / EVALUATIONS)]

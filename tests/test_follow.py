@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from distsgd.algorithms import AsyncSGD
+from distsgd.common.cli import evaluate
 from distsgd.common.errors import UserError, WaitTimeout
 from distsgd.common.follow import follow
 from distsgd.common.recovery import Recovery
@@ -41,3 +42,18 @@ def test_a_run_that_does_not_come_or_has_data_of_its_own_is_an_error_that_says_s
     (tmp_path / "config.json").write_text(json.dumps({"dataset": "own data", "model": "mine", "seed": 0}))
     with pytest.raises(UserError, match="has a model or data of its own"):
         follow(tmp_path, 0.1, print)
+
+
+def test_a_wait_without_an_end_or_for_what_is_no_folder_is_refused(tmp_path):
+    for seconds in (float("nan"), float("inf"), 0.0):
+        with pytest.raises(UserError, match="wait_seconds must be a positive number"):
+            follow(tmp_path, seconds, print)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="is not a folder"):
+        follow(tmp_path / "file", 1, print)
+
+
+def test_evaluate_says_what_it_waits_for(tmp_path, capsys):
+    with pytest.raises(WaitTimeout):
+        evaluate([str(tmp_path / "nothing"), "--wait-seconds", "0.1"])
+    assert f"{tmp_path}/nothing is not there yet; waits up to 0.1 s" in capsys.readouterr().err
