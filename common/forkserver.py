@@ -63,7 +63,7 @@ class Server:
             if self.channel in readable:
                 try:
                     request = self.channel.receive()
-                except EOFError:
+                except (EOFError, ConnectionError):
                     return self.kill()
                 if request is not None:
                     self.answer(request)
