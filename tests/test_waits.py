@@ -241,10 +241,12 @@ class Script:
 
 
 def supervised(server, names, max_restarts=0):
-    cluster = SimpleNamespace(wait_seconds=0.2, place=None)
+    cluster = SimpleNamespace(wait_seconds=10.0, place=None)
     recovery = SimpleNamespace(max_restarts=max_restarts, min_workers=None)
     job = SimpleNamespace(cluster=cluster, recovery=recovery, uses_ps=True, alone=False, tolerates=False)
-    return launcher.Supervision(server, job, names, Path("logs"), lambda event: None)
+    run = launcher.Supervision(server, job, names, Path("logs"), lambda event: None)
+    run.signs = LifeSigns(clock=itertools.count().__next__)  # a second for each look, however long that takes
+    return run
 
 
 def test_restarts_of_a_task_that_dies_at_once_are_apart(monkeypatch):
@@ -270,7 +272,7 @@ def test_restarts_of_a_task_that_dies_at_once_are_apart(monkeypatch):
 def test_a_task_that_is_silent_is_killed_and_then_named():
     server = Script({"event": "started", "pids": {"ps-0": 0}})
     server.send = lambda **request: server.events.append({"event": "exit", "task": request["task"], "status": -9})
-    with pytest.raises(WaitTimeout, match=r"no word from ps-0 for .* is it stopped"):
+    with pytest.raises(WaitTimeout, match=r"no word from ps-0 for 11 s: is it stopped"):
         supervised(server, [("ps", 0)]).run()
 
 
@@ -290,7 +292,6 @@ def test_who_complains_of_a_wait_is_not_named_without_whoever_says_nothing(monke
     ):
         server = Script({"event": "started", "pids": {"ps-0": 0}}, event)
         run = supervised(server, [("ps", 0)])
-        run.job.cluster.wait_seconds = 10.0
         run.signs.silent = lambda seconds: {"ps-0": 9.0} if seconds == 5.0 else {}
         with pytest.raises(WaitTimeout, match=f"{before}No word from ps-0 for 9 s"):
             run.run()
