@@ -455,8 +455,8 @@ WORKERS = [
     Mutation(
         "a round counts the period for its steps",
         WORKER,
-        "self.steps = tf.cast(tf.shape(rows)[0], tf.float32)",
-        "self.steps = tf.constant(float(scheme.period))",
+        "self.steps = done = tf.cast(tf.shape(rows)[0], tf.float32)",
+        "self.steps = done = tf.constant(float(scheme.period))",
         mean_of("agn"),
         "a short last round is divided by the period",
     ),
@@ -493,8 +493,8 @@ WORKERS = [
     Mutation(
         "the clock of a schedule stands still",
         WORKER,
-        "self.clock.assign_add(1.0)",
-        "self.clock.assign_add(0.0)",
+        "            self.clock.assign_add(1)\n            return t + 1, total",
+        "            return t + 1, total",
         option("a_schedule_of_keras_is_a_function_of_the_local_step[Serial-1]"),
         "the rate never falls",
     ),
@@ -732,8 +732,8 @@ ON_THE_PS = [
     Mutation(
         "the refused are not counted",
         PS,
-        "resource=self.refused.handle, indices=seat.index, updates=tf.constant(1, tf.int64)",
-        "resource=self.refused.handle, indices=seat.index, updates=tf.constant(0, tf.int64)",
+        "resource=self.refused.handle, indices=seat.index, updates=number",
+        "resource=self.refused.handle, indices=seat.index, updates=0 * number",
         NAN,
         "the result does not say what was left out",
     ),
