@@ -20,15 +20,13 @@ longer than the run is one worker alone, then the others.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..common.errors import at_least, one_of, positive
 from ..common.optimizers import adagrad, sgd, take
-from ..common.rounds import Event, Round, Rounds
-from ..common.scheme import Rate, Scheme
+from ..common.scheme import Event, Rate, Rounds, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +76,9 @@ class Downpour(Scheme):
 
     def rounds(self, steps: int, done: int = 0) -> Rounds:
         """Up to each push or pull; everything is exchanged at the end, so a resumed run begins with whole periods."""
-        cycle = math.lcm(self.period, self.pull_period or self.communication_period)
-        cycles = max(0, steps - 1) // cycle
-        pattern = tuple(self._rounds(cycle)) if cycles else ()
-        return Rounds(((pattern, cycles), (tuple(self._rounds(steps - cycles * cycle, last=True)), 1)))
+        return Rounds.repeating(self._rounds, steps, self.period, self.pull_period or self.communication_period)
 
-    def _rounds(self, steps: int, last: bool = False) -> Iterator[Round]:
+    def _rounds(self, steps: int, last: bool) -> Iterator[tuple[int, Event]]:
         pull_period, begun = self.pull_period or self.communication_period, 0
         for t in range(1, steps + 1):
             push = (t - (self.phase == "dean")) % self.period == 0

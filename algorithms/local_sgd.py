@@ -23,8 +23,7 @@ from typing import Any
 from ..common.errors import at_least, positive
 from ..common.gates import Barrier
 from ..common.optimizers import sgd
-from ..common.rounds import Rounds
-from ..common.scheme import Rate, Scheme
+from ..common.scheme import Rate, Rounds, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)

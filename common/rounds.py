@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,6 +27,20 @@ class Rounds:
         """Exchanges after each period; the last round is shorter if the period does not divide the steps."""
         whole, rest = divmod(steps, period)
         return cls(((((period, "exchange"),), whole),)) + cls(((((rest, "exchange"),), min(rest, 1)),))
+
+    @classmethod
+    def repeating(cls, rounds: Callable[[int, bool], Iterable[Round]], steps: int, *periods: int) -> Rounds:
+        """Rounds that repeat when all periods end together.
+
+        Args:
+            rounds: those of so many steps, which are the last ones of the run or not.
+            steps: of the run; its last cycle, perhaps a part of one, is never a repetition.
+            periods: of what happens in a round.
+        """
+        cycle = math.lcm(*periods)
+        cycles = max(0, steps - 1) // cycle
+        pattern = tuple(rounds(cycle, False)) if cycles else ()
+        return cls(((pattern, cycles), (tuple(rounds(steps - cycles * cycle, True)), 1)))
 
     def __add__(self, other: Rounds) -> Rounds:
         return Rounds(self.parts + other.parts)
