@@ -273,7 +273,9 @@ class Table:
         cluster = Cluster.local(workers, ps=ps, towers=towers, backend="threads")
         options = {"epochs": 1, "steps": 10, "batch_size": 8, "seed": 0, "run_dir": Path("nowhere"), **options}
         self.job = make_job(scheme, recipe, data.train, None, cluster, **options)
-        flat = try_out(recipe, model, [array[:2] for array in data.train]).flat(model) if model else None
+        flat = None
+        if model is not None:
+            flat = try_out(ModelRecipe.of(model), model, [array[:2] for array in data.train]).flat(model)
         self.graph = TaskGraph(self.job, range(workers), flat)
         self.session = tf.compat.v1.Session(graph=self.graph.graph)
         self.ops, self.passports = self.graph.ops, itertools.count(2)
