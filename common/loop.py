@@ -61,7 +61,7 @@ class WorkerLoop:
         self.steps = self.rounds = 0
         self.recovered_at, self.in_vain = -1, 0  # the round of the last recovery; how many were in that one before
         self.losses: list[float] = []  # since the last report
-        self.reported = time.monotonic()
+        self.started = self.ended = self.reported = time.monotonic()  # the first two of the rounds: see `run`
         self.longest = 0.0  # seconds of the longest call
         self.patience = 1  # times that a barrier may wait in vain for somebody who is being started again
         self.keeper = Keeper(self.job, graph, self.connect, report) if index == CHIEF else None

@@ -2,11 +2,13 @@
 
 import errno
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +19,7 @@ from distsgd.algorithms import AsyncSGD
 from distsgd.common import checkpoint, files
 from distsgd.common.errors import CannotWrite, UserError
 from distsgd.common.hooks import Callback
-from distsgd.common.launcher import Supervision
+from distsgd.common.launcher import LEAVE_SECONDS, Supervision
 from distsgd.common.metrics import Metrics
 from distsgd.common.record import RunRecord
 from distsgd.common.recovery import Recovery
@@ -254,42 +256,43 @@ def test_the_end_of_a_run_waits_for_its_last_checkpoint(tmp_path, monkeypatch):
     assert run.result["recovery"]["warnings"] == []
 
 
-class Told:
-    """In the place of a fork server: says what it is told to, and takes down how long it was waited for."""
-
-    def __init__(self, *events):
-        self.events, self.waits = list(events), []
-
-    def receive(self, seconds):
-        self.waits.append(seconds)
-        return self.events.pop(0) if self.events else None
-
-
-def supervised(tmp_path, *events):
-    said = []
-    server = Told(*events)
-    names = [("ps", 0), ("worker", 0)]
-    job = SimpleNamespace(recovery=Recovery(), cluster=SimpleNamespace(place=None))
-    Supervision(server, job, names, tmp_path, said.append).run()
-    return server.waits, [event["message"] for event in said if event["event"] == "warning"]
+def supervision(tmp_path, *events):
+    """What watches a run, with a fork server that says what it is told to; and what has been said of the run."""
+    left, said = list(events), []
+    server = SimpleNamespace(
+        process=SimpleNamespace(pid=os.getpid()), receive=lambda seconds: left.pop(0) if left else None
+    )
+    job = SimpleNamespace(recovery=Recovery(), cluster=SimpleNamespace(place=None, wait_seconds=60))
+    return Supervision(server, job, [("ps", 0), ("worker", 0)], tmp_path, said.append), said
 
 
-SAVING = {"event": "saving", "task": "worker-0", "version": 7, "seconds": 500.0}
+RESULT = {"event": "result", "task": "evaluator-0"}
+
+
+def saving(seconds: float):
+    return {"event": "saving", "task": "worker-0", "version": 7, "seconds": seconds}
 
 
 def test_the_launcher_waits_for_a_checkpoint_as_long_as_it_may_take(tmp_path):
-    result, exit_ = {"event": "result"}, {"event": "exit", "task": "worker-0", "status": 0}
-    waits, said = supervised(tmp_path, SAVING, result, exit_)
-    assert waits[0] is waits[1] is None
-    assert 400 < waits[2] <= 500
-    assert waits[3] < 5  # nobody is waited for any more
+    watching, said = supervision(tmp_path)
+    began = time.monotonic()
+    watching.judge(saving(seconds=500))
+    assert watching._end_of_waiting() == math.inf  # the run goes on
+    watching.judge(RESULT)
+    assert began + 500 <= watching._end_of_waiting() <= time.monotonic() + 500
+    watching.judge({"event": "exit", "task": "worker-0", "status": 0})
+    assert watching._end_of_waiting() <= time.monotonic() + LEAVE_SECONDS  # nobody is waited for any more
     assert said == []
 
 
 @pytest.mark.parametrize("end", [[], [{"event": "exit", "task": "worker-0", "status": -9}]], ids=["late", "killed"])
-def test_a_last_checkpoint_that_does_not_come_is_told(end, tmp_path):
-    _, said = supervised(tmp_path, SAVING, {"event": "result"}, *end)
-    assert said == ["no checkpoint of version 7: it could not be written to its end"]
+def test_a_last_checkpoint_that_does_not_come_is_told(end, tmp_path, monkeypatch):
+    monkeypatch.setattr("distsgd.common.launcher.LEAVE_SECONDS", 0.0)
+    watching, said = supervision(tmp_path, saving(seconds=0.1 if end == [] else 500), RESULT, *end)
+    watching.run()
+    assert [event["message"] for event in said if event["event"] == "warning"] == [
+        "no checkpoint of version 7: it could not be written to its end"
+    ]
 
 
 @pytest.mark.slow
