@@ -238,6 +238,20 @@ def quadratic(start: Sequence[float], curvature: float = 1.0) -> Any:
 ONES = (np.ones((64, 1), np.float32), np.zeros((64, 1), np.float32))
 
 
+# Data that the tasks of a run read from a function: it has to be in a module that they can import.
+
+SPOILED = (DIGITS.train[0][:64].copy(), DIGITS.train[1][:64])
+SPOILED[0][17] = np.nan  # one batch of each epoch of one worker
+
+
+def spoiled(context):
+    """Each worker's share in its order, batches of 8."""
+    import tensorflow as tf
+
+    rows = tf.data.Dataset.from_tensor_slices(SPOILED)
+    return rows.shard(context.num_input_pipelines, context.input_pipeline_id).batch(8, drop_remainder=True)
+
+
 def wait_until(condition: Callable[[], Any], seconds: float = 40) -> Any:
     """The first value of a condition that counts as true."""
     deadline = time.monotonic() + seconds

@@ -17,7 +17,7 @@ from distsgd.common.loop import WorkerLoop
 from distsgd.common.models import FlatModel, ModelRecipe
 from distsgd.common.recovery import Recovery, is_absence
 from distsgd.common.training import make_job
-from runs import DIGITS
+from runs import DIGITS, SPOILED, spoiled
 
 LIMIT = 60.0  # seconds for what must happen
 
@@ -78,17 +78,6 @@ def test_a_run_with_backup_workers_ends_with_its_last_update(tmp_path):
 
 
 # What is not finite, where no ps refuses it.
-
-SPOILED = (DIGITS.train[0][:64].copy(), DIGITS.train[1][:64])
-SPOILED[0][17] = np.nan  # one batch of each epoch of one worker
-
-
-def spoiled(context):
-    """Each worker's share in its order, batches of 8."""
-    import tensorflow as tf
-
-    rows = tf.data.Dataset.from_tensor_slices(SPOILED)
-    return rows.shard(context.num_input_pipelines, context.input_pipeline_id).batch(8, drop_remainder=True)
 
 
 def without_the_spoiled(workers, learning_rate):
