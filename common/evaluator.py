@@ -48,6 +48,7 @@ class Evaluator:
         self.gap = FOLLOW_SECONDS  # between two looks that are evaluated later
         self.plans = [self.job.rounds(k) for k in range(self.job.cluster.workers)]
         self.seen = Tally(self.job.cluster.workers)
+        self.unrestored: float | None = None  # since when the ps answers that its state is not whole
         self.chief_is_late = False
         self.told_to_stop = 0  # workers that are not counted on any more, and still have to leave
         self.metrics: dict[str, Any] = {}
@@ -87,7 +88,7 @@ class Evaluator:
                     self.reader.drain()  # or learn why it cannot be done
                 self._look_for_the_silent()
                 self._stop_if_wanted()
-                failing, self.chief_is_late = None, False
+                failing, self.unrestored, self.chief_is_late = None, None, False
             except (tf.errors.OpError, WaitTimeout) as error:
                 failing = failing or time.monotonic()
                 self._recover(error, failing)
@@ -134,13 +135,17 @@ class Evaluator:
 
     def _recover(self, error: BaseException, since: float) -> None:
         """Wait for state that is being restored; raise what cannot be helped."""
+        import tensorflow as tf
+
         now, deadline = time.monotonic(), since + self.job.repair_seconds
         hopeless = isinstance(error, WaitTimeout) or not (is_refusal(error) or is_absence(error))
         if not self.job.recovers or now > deadline or hopeless:
             raise error
-        if now - since > self.wait_seconds and not self.chief_is_late:
-            self.chief_is_late = True
-            self.report(event="silent", worker=CHIEF)  # it restores the state, unless it has been stopped itself
+        if is_refusal(error) or isinstance(error, tf.errors.FailedPreconditionError):  # else it is the ps that is late
+            self.unrestored = self.unrestored or now
+            if now - self.unrestored > self.wait_seconds and not self.chief_is_late:
+                self.chief_is_late = True
+                self.report(event="silent", worker=CHIEF)  # it restores the state, unless it has been stopped itself
         if not is_refusal(error):
             self.session = self.connect(max(1.0, deadline - now))
 

@@ -126,9 +126,10 @@ def test_a_stopped_task_ends_the_run_with_its_name(victim, background):
 
 @pytest.mark.slow
 def test_a_fork_server_that_is_stopped_in_a_run_is_named(tmp_path):
+    others = children()
     with keep_warm("auto"):
+        (server,) = [pid for pid in children() - others if task_log(pid) == "forkserver.log"]
         going = Background(AsyncSGD(), run_dir=tmp_path / "run", wait_seconds=5)
-        (server,) = [pid for pid in children() if task_log(pid) == "forkserver.log" and "distsgd-" in log_path(pid)]
         os.kill(server, signal.SIGSTOP)
         error = going.end()
         assert isinstance(error, WaitTimeout), error
