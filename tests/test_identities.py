@@ -42,22 +42,27 @@ def threads(scheme, tmp_path, name="run", **options):
     return record(scheme, tmp_path / name, **{"backend": "threads", "workers": 1, "steps": 30, **options})
 
 
+def slow(*values):
+    """More of the same kind: the fast tests have one of each gate, and of each way to send."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 ETA = 0.2
 ONE_WORKER = [
     AsyncSGD(learning_rate=ETA),
-    Hogwild(learning_rate=ETA),
+    slow(Hogwild(learning_rate=ETA)),
     DownpourEasy(learning_rate=ETA, communication_period=4),
-    DynSGD(learning_rate=ETA, communication_period=4),
-    AGN(learning_rate=ETA, server_learning_rate=ETA, communication_period=1),
-    ADAG(learning_rate=ETA, communication_period=1),
-    Hierarchical(learning_rate=ETA),
+    slow(DynSGD(learning_rate=ETA, communication_period=4)),
+    slow(AGN(learning_rate=ETA, server_learning_rate=ETA, communication_period=1)),
+    slow(ADAG(learning_rate=ETA, communication_period=1)),
+    slow(Hierarchical(learning_rate=ETA)),
     SyncSGD(learning_rate=ETA),
-    SyncSGDLR(learning_rates=(ETA,)),
-    SAGN(learning_rate=ETA, server_learning_rate=ETA, communication_period=1),
+    slow(SyncSGDLR(learning_rates=(ETA,))),
+    slow(SAGN(learning_rate=ETA, server_learning_rate=ETA, communication_period=1)),
     LocalSGD(learning_rate=ETA, communication_period=4),
-    DiLoCo(inner_optimizer="sgd", learning_rate=ETA, outer_learning_rate=1.0, momentum=0.0),
+    slow(DiLoCo(inner_optimizer="sgd", learning_rate=ETA, outer_learning_rate=1.0, momentum=0.0)),
     AllReduce(learning_rate=ETA),
-    MultiGPU(learning_rate=ETA),
+    slow(MultiGPU(learning_rate=ETA)),
 ]
 
 
@@ -75,18 +80,18 @@ TOGETHER = {"workers": 3, "steps": 24}
     ("one", "other", "options"),
     [
         (AsyncSGD(), DownpourEasy(communication_period=1), INTERLEAVED),
-        (AsyncSGD(), AGN(communication_period=1, server_learning_rate=0.1), INTERLEAVED),
-        (AsyncSGD(), Hierarchical(), INTERLEAVED | {"towers": 1}),
+        slow(AsyncSGD(), AGN(communication_period=1, server_learning_rate=0.1), INTERLEAVED),
+        slow(AsyncSGD(), Hierarchical(), INTERLEAVED | {"towers": 1}),
         (AGN(communication_period=4, server_learning_rate=0.4), DownpourEasy(communication_period=4), INTERLEAVED),
-        (AGN(server_learning_rate=0.1), ADAG(learning_rate=0.1, distance_scale=1e30), INTERLEAVED),
+        slow(AGN(server_learning_rate=0.1), ADAG(learning_rate=0.1, distance_scale=1e30), INTERLEAVED),
         (AEASGD(), AEAMSGD(learning_rate=0.2, momentum=0.0), INTERLEAVED),
         (SyncSGD(), SyncSGDLR(learning_rates=(0.2,), reduction="mean"), TOGETHER),
-        (SyncSGD(), SyncSGDLR(learning_rates=(0.2 / 3,) * 3), TOGETHER),
+        slow(SyncSGD(), SyncSGDLR(learning_rates=(0.2 / 3,) * 3), TOGETHER),
         (SyncSGD(), AllReduce(), TOGETHER),
-        (SyncSGD(), SyncSGD(backup_workers=0), TOGETHER),
-        (SyncSGD(), SAGN(communication_period=1, server_learning_rate=0.2), TOGETHER),
+        slow(SyncSGD(), SyncSGD(backup_workers=0), TOGETHER),
+        slow(SyncSGD(), SAGN(communication_period=1, server_learning_rate=0.2), TOGETHER),
         (SyncSGD(), LocalSGD(communication_period=1), TOGETHER),
-        (SyncSGD(), LocalSGD(synchronous_steps=1000), TOGETHER),
+        slow(SyncSGD(), LocalSGD(synchronous_steps=1000), TOGETHER),
         (
             SyncSGD(),
             DiLoCo(communication_period=1, inner_optimizer="sgd", learning_rate=0.2, outer_learning_rate=1, momentum=0),
@@ -100,7 +105,7 @@ TOGETHER = {"workers": 3, "steps": 24}
             ),
             TOGETHER,
         ),
-        (Downpour(), Downpour(push_period=5, pull_period=5, warm_start=0), INTERLEAVED),
+        slow(Downpour(), Downpour(push_period=5, pull_period=5, warm_start=0), INTERLEAVED),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
@@ -243,7 +248,8 @@ def test_staleness_sums_to_the_bookkeeping_of_versions_on_real_processes(warm, t
         pulled[worker] = version + 1
 
 
-@pytest.mark.parametrize("ps", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ps", [1, 2])
 def test_synchronous_workers_and_towers_are_serial_sgd_with_a_larger_batch(ps, tmp_path):
     x, y = (array[:96] for array in DIGITS.train)
 
@@ -385,7 +391,7 @@ def test_adamw_is_that_of_keras_with_the_epsilon_of_the_paper():
 
 
 @pytest.mark.parametrize(("factor", "stable"), [(0.93, True), (1.07, False)])
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("workers", [1, slow(2), slow(3), 4])
 def test_workers_in_turn_are_stable_exactly_below_the_known_step(workers, factor, stable, tmp_path):
     """On ½x² with W workers in turn the limit is 2 sin(π/(4W − 2)): 2, 1, 0.618, 0.445."""
     limit = 2 * np.sin(np.pi / (4 * workers - 2))

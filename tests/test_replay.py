@@ -86,7 +86,12 @@ def test_a_run_on_three_workers_and_two_ps_replays(name, warm, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["async_sgd", pytest.param("sync_sgd with a backup worker", marks=pytest.mark.slow), "all_reduce"]
+    "name",
+    [
+        "async_sgd",
+        pytest.param("sync_sgd with a backup worker", marks=pytest.mark.slow),
+        pytest.param("all_reduce", marks=pytest.mark.slow),
+    ],
 )
 def test_a_long_run_with_several_rounds_in_a_call_replays(name, warm, tmp_path):
     run = record(RUNS[name], tmp_path / "run", workers=3, steps=504, hidden=(16,), batch_size=8)

@@ -306,7 +306,7 @@ def two_headed():
     return model
 
 
-@pytest.mark.parametrize("backend", ["threads", "processes"])
+@pytest.mark.parametrize("backend", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
 def test_frozen_layers_are_the_same_everywhere_and_stay_at_home(backend, warm, tmp_path):
     """Also two outputs with a lambda for each loss, and weights of the validation examples."""
     model, losses = two_headed(), Losses()
