@@ -20,7 +20,7 @@ from .job import CHIEF, Report
 from .loop import SLOW
 from .models import batched
 from .record import EVENTS, FLOAT_BYTES, RECORD
-from .recovery import is_absence, is_refusal
+from .recovery import is_absence, is_refusal, was_repeated
 from .waiting import POLL_SECONDS, paced, wait_for
 
 FOLLOW_SECONDS = 0.05  # a look at the ps costs it about a millisecond
@@ -139,7 +139,7 @@ class Evaluator:
 
         now, deadline = time.monotonic(), since + self.job.repair_seconds
         hopeless = isinstance(error, WaitTimeout) or not (is_refusal(error) or is_absence(error))
-        if not self.job.recovers or now > deadline or hopeless:
+        if not (self.job.recovers or was_repeated(error)) or now > deadline or hopeless:
             raise error
         if is_refusal(error) or isinstance(error, tf.errors.FailedPreconditionError):  # else it is the ps that is late
             self.unrestored = self.unrestored or now

@@ -16,7 +16,7 @@ import numpy as np
 from .errors import Diverged, TaskFailed, WaitTimeout
 from .graph import TaskGraph
 from .job import CHIEF, REPAIR_WAITS, Report, plan, shard
-from .recovery import RETRY_SECONDS, Keeper, is_absence, is_own, is_refusal
+from .recovery import RETRY_SECONDS, Keeper, is_absence, is_own, is_refusal, was_repeated
 from .scheme import Event
 from .waiting import absent, paced, wait_for, wait_until
 
@@ -251,6 +251,9 @@ class WorkerLoop:
         if is_own(error):
             what = str(error).partition("From /job:worker")[2].splitlines()[1]
             raise TaskFailed(f"an operation of the worker itself failed: {what} ({type(error).__name__})") from error
+        if was_repeated(error) and self.job.uses_ps and not self.job.recovers:
+            self._go_on_after(error)
+            return
         if not self.job.recovers or not (is_refusal(error) or is_absence(error)):
             raise error
         self._pause_in_vain(error)
@@ -273,6 +276,17 @@ class WorkerLoop:
                     ) from None
                 error = again
                 time.sleep(RETRY_SECONDS)
+
+    def _go_on_after(self, error: BaseException) -> None:
+        """Join again, with the same session: nobody is gone. If an update was cut in the middle, that is no help."""
+        import tensorflow as tf
+
+        self._pause_in_vain(error)
+        try:
+            self._rejoin()
+        except tf.errors.OpError:
+            raise error from None
+        self.report(event="rejoined", worker=self.index, rounds=self.rounds)
 
     def _pause_in_vain(self, error: BaseException) -> None:
         """Recovering again and again without a round in between: wait longer each time, and give up in the end."""

@@ -252,7 +252,7 @@ def spoiled(context):
     return rows.shard(context.num_input_pipelines, context.input_pipeline_id).batch(8, drop_remainder=True)
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 40) -> Any:
+def wait_until(condition: Callable[[], Any], seconds: float = 100) -> Any:
     """The first value of a condition that counts as true."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
@@ -331,7 +331,7 @@ class Sitter:
     def join(self) -> dict[str, Any]:
         return self.run({name: self.ops[f"join_{name}"] for name in ("folded", "waits", "restored", "stopping")})
 
-    def run(self, what: Any, feed: Any = None, seconds: float = 40) -> Any:
+    def run(self, what: Any, feed: Any = None, seconds: float = 100) -> Any:
         import tensorflow as tf
 
         mine = {self.ops["index"]: self.k, self.ops["passport"]: self.passport}

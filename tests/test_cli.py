@@ -11,7 +11,7 @@ from distsgd.algorithms import SCHEMES
 from distsgd.common import cli
 
 
-def distsgd(*arguments, cwd=None, timeout=60):
+def distsgd(*arguments, cwd=None, timeout=200):
     command = [sys.executable, "-m", "distsgd.common.cli", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=cwd)
 

@@ -15,9 +15,10 @@ from distsgd.common.hooks import Callback
 from distsgd.common.job import plan
 from distsgd.common.loop import WorkerLoop
 from distsgd.common.models import FlatModel, ModelRecipe
+from distsgd.common.record import EVENTS
 from distsgd.common.recovery import Recovery, is_absence
 from distsgd.common.training import make_job
-from runs import DIGITS, SPOILED, spoiled
+from runs import DIGITS, SPOILED, record, spoiled
 
 LIMIT = 60.0  # seconds for what must happen
 
@@ -247,6 +248,35 @@ def test_to_recover_without_getting_on_takes_longer_each_time_and_ends(tmp_path,
     assert rejoined == [3] + [4] * (1 + module.ATTEMPTS + 2)
     assert naps == sorted(naps)
     assert sum(naps) > 10
+
+
+TWICE = "From /job:ps/replica:0/task:0:\nThe same RunGraph (Worker) request was received twice. step_id: 7"
+
+
+@pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=lambda scheme: scheme.name)
+def test_a_call_that_was_delivered_twice_ends_no_run(scheme, tmp_path, monkeypatch):
+    """Seen in runs of a million updates: TensorFlow's transport repeats a call, and the ps refuses the repetition."""
+    import tensorflow as tf
+
+    calls = iter(range(1000))
+    plain = WorkerLoop._callable
+
+    def sometimes_twice(loop, event, count):
+        call = plain(loop, event, count)
+
+        def repeated(batches):
+            result = call(batches)
+            if loop.index == 1 and next(calls) in (3, 4, 9):
+                raise tf.errors.AbortedError(None, None, TWICE)
+            return result
+
+        return repeated
+
+    monkeypatch.setattr(WorkerLoop, "_callable", sometimes_twice)
+    run = record(scheme, tmp_path, workers=2, steps=20, backend="threads", hidden=(8,), batch_size=8)
+    assert run.result["steps"] == 40
+    assert run.error() < 1e-5
+    assert np.bincount(run.trace["worker"][run.trace["event"] != EVENTS.index("join")]).tolist() == [20, 20]
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ HEAD = "from dataclasses import dataclass\nfrom distsgd.common import Scheme\nfr
 
 
 def distsgd(*arguments, cwd):
-    return subprocess.run([CONSOLE_SCRIPT, *arguments], capture_output=True, text=True, timeout=110, cwd=cwd)
+    return subprocess.run([CONSOLE_SCRIPT, *arguments], capture_output=True, text=True, timeout=200, cwd=cwd)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ HEAVY = ("tensorflow", "keras", "sklearn", "scipy", "matplotlib")
 
 
 def python(*arguments, **options):
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, **options)
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=200, **options)
 
 
 def test_the_package_has_a_version_and_what_its_readers_look_for():

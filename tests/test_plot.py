@@ -22,6 +22,6 @@ def test_where_no_home_can_be_written_matplotlib_says_nothing(tmp_path):
     for name in ("MPLCONFIGDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
         environment.pop(name, None)
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path, env=environment)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (tmp_path / "plot.png").exists()

@@ -101,7 +101,7 @@ def test_classes_and_functions_of_a_script_or_a_notebook_cell_reach_the_processe
     """No `if __name__ == "__main__"`, and as in a notebook no file to import from."""
     code = f"RUN = {str(tmp_path / 'run')!r}\n" + textwrap.dedent(SCRIPT)
     command = [sys.executable, "-"]
-    done = subprocess.run(command, input=code, capture_output=True, text=True, timeout=100, cwd=tmp_path)
+    done = subprocess.run(command, input=code, capture_output=True, text=True, timeout=200, cwd=tmp_path)
     assert "LOSS" in done.stdout, done.stderr
     first, last = map(float, done.stdout.split("LOSS")[1].split())
     assert last < 0.05 * first
