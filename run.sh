@@ -47,7 +47,7 @@ show_growth() {  # how long it takes and how much is there: a line that changes 
 
 pins() { cat constraints.txt pyproject.toml; }
 
-is_set_up() { (cd "$here" && pins | cmp --silent - .venv/pins); }
+is_set_up() { (cd "$here" && [[ -e .venv/pins ]] && pins | cmp --silent - .venv/pins); }
 
 if ! is_set_up; then
     python=$(find_python)

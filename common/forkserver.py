@@ -20,6 +20,7 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -184,7 +185,7 @@ def run_task(
     )
 
     def report(**event: Any) -> None:
-        outbox.tell({"task": task, "run": run, **event})
+        outbox.tell({"task": task, "run": run, "when": time.monotonic(), **event})
         if event["event"] == "error":  # this process may leave at once
             outbox.flush()
 

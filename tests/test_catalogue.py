@@ -65,7 +65,12 @@ def test_the_readme_has_the_table_of_algorithms():
     assert readme_table() in (ROOT / "README.md").read_text()
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+AT_ONCE = ("serial", "hogwild", "downpour", "sync_sgd", "diloco", "all_reduce")  # one of each gate, the defaults
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in AT_ONCE else pytest.param(name, marks=pytest.mark.slow) for name in SCHEMES]
+)
 def test_it_trains_digits_and_keeps_shapes_and_type(name, tmp_path):
     scheme = SCHEMES[name]()
     model = ModelRecipe.named("mlp:hidden=32-16", (64,), 10, 0).build()

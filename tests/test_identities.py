@@ -216,7 +216,16 @@ def runs(tmp_path_factory):
 
 @pytest.mark.parametrize(
     "scheme",
-    [AsyncSGD(), Downpour(), DownpourEasy(), AEASGD(), AGN(), ADAG(distance_scale=1e-4), DynSGD(), AEAMSGD()],
+    [
+        slow(AsyncSGD()),
+        Downpour(),
+        slow(DownpourEasy()),
+        AEASGD(),
+        slow(AGN()),
+        ADAG(distance_scale=1e-4),
+        DynSGD(),
+        slow(AEAMSGD()),
+    ],
     ids=lambda s: s.name,
 )
 def test_a_scripted_interleaving_replays(scheme, tmp_path):
@@ -400,7 +409,7 @@ def test_workers_in_turn_are_stable_exactly_below_the_known_step(workers, factor
 
 
 @pytest.mark.parametrize(("factor", "stable"), [(0.93, True), (1.07, False)])
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [slow(1), 3])
 def test_elastic_workers_in_turn_are_stable_exactly_below_the_papers_bound(workers, factor, stable, tmp_path):
     """On ½x² with period one: α ≤ (4 − 2η)/(4 − η), whatever the odd number of workers."""
     eta = 1.2
@@ -411,7 +420,7 @@ def test_elastic_workers_in_turn_are_stable_exactly_below_the_papers_bound(worke
 
 
 @pytest.mark.parametrize(("factor", "stable"), [(0.93, True), (1.07, False)])
-@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("workers", [slow(1), 4])
 def test_synchronous_elastic_workers_are_stable_exactly_below_the_known_bound(workers, factor, stable, tmp_path):
     """On ½x² with period one: α ≤ (4 − 2η)/(2 + W(2 − η))."""
     eta = 1.2

@@ -206,7 +206,8 @@ def test_a_loss_that_becomes_nan_on_one_machine_ends_the_run_on_all_as_diverged(
         assert (task.result["outcome"], task.result["exit_code"]) == ("diverged", 3)
 
 
-@pytest.mark.parametrize("scheme", [AsyncSGD(), pytest.param(SyncSGD(), marks=pytest.mark.slow)], ids=lambda s: s.name)
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=lambda s: s.name)
 def test_a_slow_and_lossy_network_changes_nothing_but_the_time(scheme, machines, tmp_path):
     if not machines.real:
         pytest.skip(f"this machine allows no network of its own: {machines.refusal}")
