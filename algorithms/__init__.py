@@ -1,6 +1,6 @@
 """The catalogue: one module for each algorithm."""
 
-from ..common.scheme import Scheme
+from ..common.contract.scheme import Scheme
 from .adag import ADAG
 from .aeamsgd import AEAMSGD
 from .aeasgd import AEASGD

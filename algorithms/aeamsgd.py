@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..common.contract.scheme import Rate, Scheme
 from ..common.errors import at_least, fraction, not_negative, positive
-from ..common.scheme import Rate, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,9 +19,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..common.contract.optimizers import sgd
+from ..common.contract.scheme import Rate, Scheme
 from ..common.errors import at_least, not_negative, positive
-from ..common.optimizers import sgd
-from ..common.scheme import Rate, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..common.contract.optimizers import adamw, sgd
+from ..common.contract.scheme import Rate, Scheme
 from ..common.errors import at_least, fraction, not_negative, one_of, positive
-from ..common.gates import Barrier
-from ..common.optimizers import adamw, sgd
-from ..common.scheme import Rate, Scheme
+from ..common.gates.barrier import Barrier
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,9 +24,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..common.contract.optimizers import adagrad, sgd, take
+from ..common.contract.rounds import Event, Rounds
+from ..common.contract.scheme import Rate, Scheme
 from ..common.errors import at_least, one_of, positive
-from ..common.optimizers import adagrad, sgd, take
-from ..common.scheme import Event, Rate, Rounds, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)

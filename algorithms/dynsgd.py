@@ -20,9 +20,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..common.contract.optimizers import sgd, take
+from ..common.contract.scheme import Rate, Scheme
 from ..common.errors import at_least, positive
-from ..common.optimizers import sgd, take
-from ..common.scheme import Rate, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)

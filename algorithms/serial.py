@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..common.contract.optimizers import sgd
+from ..common.contract.scheme import Rate, Scheme
 from ..common.errors import positive
-from ..common.gates import Alone
-from ..common.optimizers import sgd
-from ..common.scheme import Rate, Scheme
+from ..common.gates.alone import Alone
 
 
 @dataclass(frozen=True, kw_only=True)

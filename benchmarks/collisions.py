@@ -21,12 +21,13 @@ from rich.console import Console
 from rich.table import Table
 
 from ..algorithms import AsyncSGD, Hogwild, Scheme
-from ..common import flags
-from ..common.cluster import Cluster
-from ..common.data import Dataset, load
+from ..common.cli import flags
+from ..common.cluster.cluster import Cluster
 from ..common.errors import at_least
-from ..common.models import ModelRecipe
-from ..common.sparse import sparsity
+from ..common.problems.data import load
+from ..common.problems.dataset import Dataset
+from ..common.problems.models import ModelRecipe
+from ..common.problems.sparse import sparsity
 from ..common.training import describe, make_job, run
 
 RESULTS = Path(__file__).resolve().parent / "results" / "hogwild.json"

@@ -21,13 +21,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ..algorithms import SCHEMES, Scheme
-from ..common import flags
-from ..common.cluster import Backend, Cluster
-from ..common.data import Dataset, load
+from ..common.cli import flags
+from ..common.cluster.cluster import Backend, Cluster
 from ..common.errors import DistsgdError, Diverged, Interrupted, UserError, at_least
-from ..common.gates import Alone
-from ..common.launcher import keep_warm
-from ..common.models import ModelRecipe
+from ..common.gates.alone import Alone
+from ..common.launch.client import keep_warm
+from ..common.problems.data import load
+from ..common.problems.dataset import Dataset
+from ..common.problems.models import ModelRecipe
 from ..common.spec import nearest
 from ..common.training import describe, make_job, run
 

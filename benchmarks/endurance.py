@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from ..common.cluster import Cluster
-from ..common.data import load
+from ..common.cli.flags import Parser
+from ..common.cluster.cluster import Cluster
 from ..common.errors import UserError, positive
-from ..common.flags import Parser
-from ..common.hooks import Callback
-from ..common.models import ModelRecipe
+from ..common.problems.data import load
+from ..common.problems.models import ModelRecipe
+from ..common.record.callbacks import Callback
 from ..common.spec import nearest
 from ..common.training import describe, make_job, run
 from .startup import private_bytes

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..common.isolation import enter_private_network
+from ..common.launch.isolation import enter_private_network
 
 WORKERS = 2
 CORES = len(os.sched_getaffinity(0))
@@ -40,7 +40,7 @@ LAYERS = {"small": (64, 128, 10), "medium": (784, 1024, 1024, 10)}
 
 def examples(model: str) -> tuple[Any, ...]:
     """X and y."""
-    from ..common.data import synthetic
+    from ..common.problems.data import synthetic
 
     return synthetic(examples=EXAMPLES, features=LAYERS[model][0]).train
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..common.data import DATASETS
+from ..common.problems.data import DATASETS
 from ..common.spec import parse
 
 Outcome = dict[str, Any]

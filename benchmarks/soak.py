@@ -24,12 +24,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..common.cli.flags import Parser, plain
+from ..common.contract.scheme import Scheme
 from ..common.errors import UserError, positive
-from ..common.flags import Parser, plain
-from ..common.hooks import Callback
-from ..common.launcher import keep_warm
-from ..common.recovery import Recovery
-from ..common.scheme import Scheme
+from ..common.launch.client import keep_warm
+from ..common.record.callbacks import Callback
+from ..common.run.options import Recovery
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 TOLERANCE = 1e-5

@@ -14,12 +14,13 @@ from typing import Any
 from rich.console import Console
 
 from ..algorithms import Downpour
-from ..common.cluster import Cluster
-from ..common.data import digits
+from ..common.cluster.cluster import Cluster
 from ..common.errors import DistsgdError
-from ..common.job import Job
-from ..common.launcher import keep_warm, launch
-from ..common.models import ModelRecipe
+from ..common.launch.client import keep_warm
+from ..common.launch.launcher import launch
+from ..common.problems.data import digits
+from ..common.problems.models import ModelRecipe
+from ..common.run.job import Job
 from ..common.training import make_job
 
 MANY = 64  # workers
@@ -55,7 +56,7 @@ def first_update() -> dict[str, float]:
         command = [
             sys.executable,
             "-m",
-            "distsgd.common.cli",
+            "distsgd.common.cli.main",
             "downpour",
             "--json",
             "--run-dir",

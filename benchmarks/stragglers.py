@@ -20,11 +20,12 @@ import numpy as np
 from rich.console import Console
 
 from ..algorithms import AsyncSGD, Scheme, SyncSGD
-from ..common import flags
-from ..common.cluster import Cluster
-from ..common.data import Dataset, load
+from ..common.cli import flags
+from ..common.cluster.cluster import Cluster
 from ..common.errors import UserError, at_least, fraction, not_negative
-from ..common.models import ModelRecipe
+from ..common.problems.data import load
+from ..common.problems.dataset import Dataset
+from ..common.problems.models import ModelRecipe
 from ..common.training import describe, make_job, run
 from .convergence import BATCH, DATASET, MODEL, tuned, write
 from .plots import bare, colour

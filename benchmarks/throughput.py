@@ -26,12 +26,13 @@ from rich.console import Console
 from rich.table import Table
 
 from ..algorithms import AsyncSGD, Downpour, Hogwild, Scheme, SyncSGD
-from ..common import flags
-from ..common.cluster import Backend, Cluster
-from ..common.data import synthetic
+from ..common.cli import flags
+from ..common.cluster.cluster import Backend, Cluster
 from ..common.errors import DistsgdError, UserError, at_least, positive
-from ..common.launcher import keep_warm, launch
-from ..common.models import ModelRecipe
+from ..common.launch.client import keep_warm
+from ..common.launch.launcher import launch
+from ..common.problems.data import synthetic
+from ..common.problems.models import ModelRecipe
 from ..common.spec import nearest
 from ..common.training import make_job
 from .peers import BATCH, CORES, EXAMPLES, LAYERS, LEARNING_RATE, WORKERS

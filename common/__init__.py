@@ -1,11 +1,11 @@
 """Everything that is not an algorithm."""
 
-from .cluster import Cluster
+from .cluster.cluster import Cluster
+from .contract.scheme import Scheme
 from .errors import DistsgdError, UserError
-from .hooks import Callback
-from .launcher import keep_warm
-from .recovery import Recovery
-from .scheme import Scheme
+from .launch.client import keep_warm
+from .record.callbacks import Callback
+from .run.options import Recovery
 from .training import Result, train
 
 __all__ = [

@@ -19,10 +19,15 @@ from typing import Any, BinaryIO
 from .errors import CannotWrite, UserError
 
 LOCK = ".lock"
+
 RESERVE_BYTES = 1 << 16
+
 SCRATCH, OWNER = "distsgd-", "owner"
+
 FRESH_SECONDS = 60.0
+
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+
 PART = ".part"  # ends the name of what is being written
 
 

@@ -8,30 +8,31 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from . import checkpoint
-from .cluster import Cluster
-from .data import is_arrays, leaves, num_examples, split_off, weighted
-from .display import Display
+from .cluster.cluster import Cluster
+from .cluster.fingerprint import class_digest, data_digest, identity, model_digest
+from .contract.scheme import Scheme
+from .engine.flat_model import FlatModel
 from .errors import CannotWrite, Interrupted, UserError, at_least, at_most, fraction, not_negative, one_of, positive
 from .files import Lock, in_one_line, read_json
-from .gates import Alone
-from .hooks import Callback, CallbackList
-from .launcher import launch
-from .listener import Audience
-from .meeting import class_digest, data_digest, identity, model_digest
-from .models import FlatModel, ModelRecipe, plain
-from .record import RecordMode, RunRecord, new_run_dir
-from .recovery import Recovery
-from .scheme import Scheme
-from .trial import telling, try_out
-
-if TYPE_CHECKING:
-    from .job import Job
+from .gates.alone import Alone
+from .launch.launcher import launch
+from .launch.listener import Audience
+from .problems.dataset import is_arrays, leaves, num_examples, split_off, weighted
+from .problems.models import ModelRecipe, plain
+from .problems.trial import telling, try_out
+from .record import checkpoint
+from .record.callbacks import Callback, CallbackList
+from .record.display import Display
+from .record.run_directory import RecordMode, RunRecord, new_run_dir
+from .run.job import Job
+from .run.options import Recovery
 
 MAX_SEED = 2**32 - 1  # what NumPy and Keras take
+
 MAX_STEPS = 10**12  # of a worker: more than any run does, and whatever counts them has room
+
 CALLBACK_ROOM = 100  # events may wait for the callbacks before those of progress are thinned
 
 
@@ -250,7 +251,7 @@ def make_job(
     Raises:
         UserError: in one line, what is wrong.
     """
-    from .job import Job
+    from .run.job import Job
 
     at_least(1, epochs=epochs, batch_size=batch_size, **({} if steps is None else {"steps": steps}))
     at_least(0, seed=seed)
@@ -465,7 +466,7 @@ def run(
             if job.cluster.place is not None and verbose:
                 display.place(job.cluster.place, job.cluster.wait_seconds)
             if model is not None and job.cluster.backend == "threads":
-                from .tasks import run_threads
+                from .launch.threads import run_threads
 
                 run_threads(job, lambda **event: audience.tell(event), job.recipe.flat(model))
             else:

@@ -14,9 +14,13 @@ import numpy as np
 from .errors import WaitTimeout
 
 POLL_SECONDS = 0.01
+
 CONNECT_SECONDS = 2.0
+
 LOOK_SECONDS = 1.0  # between two looks for signs of life
+
 QUIET_SECONDS = 3.0  # processes speak every second: after so much silence, their CPU time is looked at
+
 PACE = 1000  # reports in each e-fold of the time
 
 

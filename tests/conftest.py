@@ -5,8 +5,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import pytest
 
-from distsgd.common import keep_warm, record
+from distsgd.common import keep_warm
 from distsgd.common.errors import UserError
+from distsgd.common.record import run_directory
 
 
 def children() -> set[int]:
@@ -28,7 +29,7 @@ def children() -> set[int]:
 @pytest.fixture(autouse=True)
 def blank_pictures(monkeypatch):
     """The plot of a run takes as long as a small run: runs in this process leave an empty file in its place."""
-    monkeypatch.setattr(record, "plot", lambda rows, config, file: None)
+    monkeypatch.setattr(run_directory, "plot", lambda rows, config, file: None)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distsgd.algorithms import AEASGD, AsyncSGD, Downpour, Hogwild, SyncSGD
-from distsgd.common.gates import Async, Unlocked, _fold
+from distsgd.common.gates.asynchronous import Async, Unlocked, _fold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class HalfWay(Downpour):
     def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
         import tensorflow as tf
 
-        from distsgd.common.parameter_server import queue
+        from distsgd.common.gates.ops import queue
 
         if server.index == 1:
             with tf.control_dependencies([queue("half_way").enqueue(True)]):
@@ -201,7 +201,7 @@ class SlowDisk(AsyncSGD):
     def __setstate__(self, state: dict[str, Any]) -> None:
         import time
 
-        from distsgd.common import checkpoint
+        from distsgd.common.record import checkpoint
 
         self.__dict__.update(state)
         write = checkpoint.write

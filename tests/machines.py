@@ -21,11 +21,13 @@ from unittest import mock
 import numpy as np
 
 from conftest import children
-from distsgd.common import Cluster, launcher
-from distsgd.common.cluster import Addresses, Place
-from distsgd.common.models import FlatModel, ModelRecipe
-from distsgd.common.recovery import Recovery
-from distsgd.common.scheme import Scheme
+from distsgd.common import Cluster
+from distsgd.common.cluster.place import Addresses, Place
+from distsgd.common.contract.scheme import Scheme
+from distsgd.common.engine.flat_model import FlatModel
+from distsgd.common.launch import client, launcher
+from distsgd.common.problems.models import ModelRecipe
+from distsgd.common.run.options import Recovery
 from distsgd.common.training import describe, make_job, run
 from runs import DIGITS, Recorded, network_gradient
 
@@ -58,11 +60,11 @@ class Machine:
         self.ip, self.enter = ip, list(enter)
         self.ports = itertools.count(2222)
         self.tasks: list[Task] = []
-        self.server: launcher.ForkServer
+        self.server: client.ForkServer
         self.boot()
 
     def boot(self) -> None:
-        self.server = launcher.ForkServer("off", [*self.enter, sys.executable])
+        self.server = client.ForkServer("off", [*self.enter, sys.executable])
 
     def crash(self) -> None:
         """Everything that runs here is gone at once; `boot` makes the machine usable again."""
@@ -188,7 +190,7 @@ def machines_with_servers(count: int) -> Iterator[Machines]:
     everywhere = launcher.fork_server
 
     @contextmanager
-    def on_this_machine(isolation: Any, logs: Path) -> Iterator[launcher.ForkServer]:
+    def on_this_machine(isolation: Any, logs: Path) -> Iterator[client.ForkServer]:
         machine = getattr(HERE, "machine", None)
         if machine is not None:
             yield machine.server

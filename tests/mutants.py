@@ -31,24 +31,27 @@ PRELOADED = [
     "sklearn.datasets",
     "matplotlib.figure",
     "cloudpickle",
-    "tyro",
 ]
 FOUND, MISSED, NOT_SOUND = "killed", "SURVIVED", "ERROR"
 LATE = "killed (time-out)"
 
 
-def mutated(mutation: Mutation, root: Path = ROOT) -> str:
-    """The file of a mutation, changed.
+def mutated(mutation: Mutation, root: Path = ROOT) -> tuple[Path, str]:
+    """The file that a mutation changes, relative to the root, and its new text.
 
     Raises:
         ValueError: the old text is not there exactly once: the list has to follow the code.
     """
-    text = (root / mutation.file).read_text()
-    if (count := text.count(mutation.old)) != 1:
+    place = root / mutation.place
+    texts = {path: path.read_text() for path in ([place] if place.is_file() else sorted(place.rglob("*.py")))}
+    counts = {path: text.count(mutation.old) for path, text in texts.items()}
+    if sum(counts.values()) != 1:
         raise ValueError(
-            f"mutation {mutation.name!r}: its old text is {count} times in {mutation.file}: {mutation.old!r}"
+            f"mutation {mutation.name!r}: its old text is {sum(counts.values())} times in {mutation.place}: "
+            f"{mutation.old!r}"
         )
-    return text.replace(mutation.old, mutation.new)
+    path = max(counts, key=lambda path: counts[path])
+    return path.relative_to(root), texts[path].replace(mutation.old, mutation.new)
 
 
 def copy(folder: Path, mutation: Mutation | None) -> Path:
@@ -67,7 +70,8 @@ def copy(folder: Path, mutation: Mutation | None) -> Path:
     shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
     if mutation is not None:
-        (folder / mutation.file).write_text(mutated(mutation))
+        path, text = mutated(mutation)
+        (folder / path).write_text(text)
     return folder
 
 
@@ -137,7 +141,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.list:
         table = Table("mutation", "file", "why it matters", "tests", box=None, pad_edge=False)
         for m in chosen:
-            table.add_row(m.name, m.file, m.why, " ".join(m.tests))
+            table.add_row(m.name, m.place, m.why, " ".join(m.tests))
         console.print(table)
         for name, reason in EQUIVALENT.items():
             console.print(f"not counted, no fault: {name}: {reason}")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PS, GATES, WORKER, JOB, DATA = (f"common/{name}.py" for name in ("parameter_server", "gates", "worker", "job", "data"))
-OPTIMIZERS, SPARSE = "common/optimizers.py", "common/sparse.py"
+ENGINE, GATES, CONTRACT, RUN, PROBLEMS = (
+    f"common/{name}" for name in ("engine", "gates", "contract", "run", "problems")
+)
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """A single change: the old text must be in the file exactly once."""
+    """A single change: the old text must be in the files of that folder (or in that file) exactly once."""
 
     name: str
-    file: str
+    place: str
     old: str
     new: str
     tests: tuple[str, ...]
@@ -296,7 +297,7 @@ RULES = [
 OPTIMIZING = [
     Mutation(
         "adamw: epsilon as in the kernel",
-        OPTIMIZERS,
+        CONTRACT,
         "epsilon=epsilon * tf.sqrt(1 - power_2),",
         "epsilon=epsilon,",
         ADAMW,
@@ -304,7 +305,7 @@ OPTIMIZING = [
     ),
     Mutation(
         "adamw: decay without the rate",
-        OPTIMIZERS,
+        CONTRACT,
         "rate * weight_decay * variable",
         "weight_decay * variable",
         ADAMW,
@@ -312,7 +313,7 @@ OPTIMIZING = [
     ),
     Mutation(
         "adamw: steps are not counted",
-        OPTIMIZERS,
+        CONTRACT,
         "steps.assign_add(1.0)",
         "steps + 1.0",
         ADAMW,
@@ -320,7 +321,7 @@ OPTIMIZING = [
     ),
     Mutation(
         "take: the accumulator is not emptied",
-        OPTIMIZERS,
+        CONTRACT,
         "variable.assign(0 * value)",
         "variable.assign(value)",
         scripted("downpour_easy"),
@@ -328,7 +329,7 @@ OPTIMIZING = [
     ),
     Mutation(
         "sgd: sparse coordinates are overwritten",
-        OPTIMIZERS,
+        CONTRACT,
         "tf.raw_ops.ResourceScatterSub(",
         "tf.raw_ops.ResourceScatterUpdate(",
         SPARSE_RUN,
@@ -336,7 +337,7 @@ OPTIMIZING = [
     ),
     Mutation(
         "logistic gradient: not divided by the batch",
-        SPARSE,
+        ENGINE,
         "(tf.sigmoid(logits) - y) / tf.cast(tf.shape(y)[0], x.dtype)",
         "(tf.sigmoid(logits) - y)",
         SPARSE_RUN,
@@ -347,7 +348,7 @@ OPTIMIZING = [
 BATCHES = [
     Mutation(
         "all workers take the batches of worker 0",
-        JOB,
+        RUN,
         "stream = batches(shard, job.batch_size, worker, job.seed",
         "stream = batches(shard, job.batch_size, 0, job.seed",
         scripted("async_sgd"),
@@ -355,7 +356,7 @@ BATCHES = [
     ),
     Mutation(
         "the seed of the run does not reach the batches",
-        JOB,
+        RUN,
         "stream = batches(shard, job.batch_size, worker, job.seed",
         "stream = batches(shard, job.batch_size, worker, 0",
         scripted("async_sgd"),
@@ -363,7 +364,7 @@ BATCHES = [
     ),
     Mutation(
         "the seed of the run does not reach the shards",
-        JOB,
+        RUN,
         "worker, job.cluster.workers, job.seed)\n    return [array",
         "worker, job.cluster.workers, 0)\n    return [array",
         scripted("async_sgd"),
@@ -371,7 +372,7 @@ BATCHES = [
     ),
     Mutation(
         "every round starts the batches anew",
-        JOB,
+        RUN,
         "itertools.islice(stream, steps)",
         "itertools.islice(batches(shard, job.batch_size, worker, job.seed), steps)",
         scripted("async_sgd"),
@@ -379,7 +380,7 @@ BATCHES = [
     ),
     Mutation(
         "whoever comes back counts rounds for steps",
-        JOB,
+        RUN,
         "job.seed, rounds.steps(done))",
         "job.seed, done)",
         PLAN,
@@ -387,7 +388,7 @@ BATCHES = [
     ),
     Mutation(
         "every epoch has the same order",
-        DATA,
+        PROBLEMS,
         "[seed, 1 + worker, epoch]",
         "[seed, 1 + worker, 0]",
         ("tests/test_data.py::test_batches_are_a_function_of_seed_worker_and_step",),
@@ -395,7 +396,7 @@ BATCHES = [
     ),
     Mutation(
         "shards overlap",
-        DATA,
+        PROBLEMS,
         "[worker * size : (worker + 1) * size]",
         "[worker * size // 2 : worker * size // 2 + size]",
         ("tests/test_data.py::test_shards_are_disjoint_equal_and_shuffled",),
@@ -406,7 +407,7 @@ BATCHES = [
 WORKERS = [
     Mutation(
         "all workers drop the same units",
-        WORKER,
+        ENGINE,
         "value + tf.cast(seat.index, value.dtype)",
         "value + 0 * tf.cast(seat.index, value.dtype)",
         DROPOUT,
@@ -414,7 +415,7 @@ WORKERS = [
     ),
     Mutation(
         "all towers drop the same units",
-        WORKER,
+        ENGINE,
         "if i else seeds",
         "if False else seeds",
         DROPOUT,
@@ -422,7 +423,7 @@ WORKERS = [
     ),
     Mutation(
         "every step drops the same units",
-        WORKER,
+        ENGINE,
         "variable.assign(value)",
         "variable.assign(variable.read_value())",
         DROPOUT,
@@ -430,7 +431,7 @@ WORKERS = [
     ),
     Mutation(
         "the first tower speaks for all",
-        WORKER,
+        ENGINE,
         "tf.add_n(values) / len(values)",
         "values[0]",
         DROPOUT,
@@ -438,7 +439,7 @@ WORKERS = [
     ),
     Mutation(
         "statistics of a worker do not move on",
-        WORKER,
+        ENGINE,
         "self.state.assign(scheme.gate.share_state(ps, self.seat, self.state.read_value()))",
         "scheme.gate.share_state(ps, self.seat, self.state.read_value() * 0.5)",
         STATISTICS,
@@ -446,7 +447,7 @@ WORKERS = [
     ),
     Mutation(
         "the elastic step before the exchange",
-        WORKER,
+        ENGINE,
         "            self._meet_server(scheme, event)\n            self._step(gradient)\n",
         "            self._step(gradient)\n            self._meet_server(scheme, event)\n",
         scripted("aeasgd"),
@@ -454,7 +455,7 @@ WORKERS = [
     ),
     Mutation(
         "a round counts the period for its steps",
-        WORKER,
+        ENGINE,
         "self.steps = done = tf.cast(tf.shape(rows)[0], tf.float32)",
         "self.steps = done = tf.constant(float(scheme.period))",
         mean_of("agn"),
@@ -462,7 +463,7 @@ WORKERS = [
     ),
     Mutation(
         "whoever joins again keeps its gradients",
-        WORKER,
+        ENGINE,
         "self.slots[name].assign(value)",
         "self.slots[name].assign(self.slots[name] + 0 * value)",
         JOINED,
@@ -470,7 +471,7 @@ WORKERS = [
     ),
     Mutation(
         "whoever joins keeps its parameters",
-        WORKER,
+        ENGINE,
         "self.params.assign(center)",
         "self.params.assign_add(0 * center)",
         JOINED,
@@ -478,21 +479,21 @@ WORKERS = [
     ),
     Mutation(
         "l2 after clipping",
-        WORKER,
-        """            gradient += self.job.l2 * params
-        if self.job.clip_norm is not None:
-            gradient = tf.clip_by_norm(gradient, self.job.clip_norm)
+        ENGINE,
+        """            gradient += self.l2 * params
+        if self.clip_norm is not None:
+            gradient = tf.clip_by_norm(gradient, self.clip_norm)
 """,
-        """            if self.job.clip_norm is not None:
-                gradient = tf.clip_by_norm(gradient, self.job.clip_norm)
-            gradient += self.job.l2 * params
+        """            if self.clip_norm is not None:
+                gradient = tf.clip_by_norm(gradient, self.clip_norm)
+            gradient += self.l2 * params
 """,
         L2,
         "what is sent is longer than the limit",
     ),
     Mutation(
         "the clock of a schedule stands still",
-        WORKER,
+        ENGINE,
         "            self.clock.assign_add(1)\n            return t + 1, total",
         "            return t + 1, total",
         option("a_schedule_of_keras_is_a_function_of_the_local_step[Serial-1]"),
@@ -691,7 +692,7 @@ AT_THE_GATE = [
 ON_THE_PS = [
     Mutation(
         "no passes",
-        PS,
+        ENGINE,
         "right = tf.reduce_all(tf.equal(here, seat.passport))",
         "right = tf.constant(True)",
         TAKEN,
@@ -699,7 +700,7 @@ ON_THE_PS = [
     ),
     Mutation(
         "the pass of another state",
-        PS,
+        ENGINE,
         "right = tf.reduce_all(tf.equal(here, seat.passport))",
         "right = tf.equal(here[0], seat.passport[0])",
         server("an_event_that_was_cut_in_the_middle_closes_the_ps_also_to_those_who_sit_there_rightly"),
@@ -707,7 +708,7 @@ ON_THE_PS = [
     ),
     Mutation(
         "nobody looks whether the state is whole",
-        PS,
+        ENGINE,
         "condition=whole",
         "condition=tf.constant(True)",
         server("nobody_is_admitted_while_the_state_is_not_whole_nor_before_joining_again"),
@@ -715,7 +716,7 @@ ON_THE_PS = [
     ),
     Mutation(
         "messages that are not finite are admitted",
-        PS,
+        ENGINE,
         "fine = tf.reduce_all(tf.stack([right, ~self.scheme.gate.complete(self), *finite]))",
         "fine = tf.reduce_all(tf.stack([right, ~self.scheme.gate.complete(self)]))",
         NAN,
@@ -723,7 +724,7 @@ ON_THE_PS = [
     ),
     Mutation(
         "messages after the last update are admitted",
-        PS,
+        ENGINE,
         "tf.stack([right, ~self.scheme.gate.complete(self), *finite])",
         "tf.stack([right, *finite])",
         LATE,
@@ -731,7 +732,7 @@ ON_THE_PS = [
     ),
     Mutation(
         "the refused are not counted",
-        PS,
+        ENGINE,
         "resource=self.refused.handle, indices=seat.index, updates=number",
         "resource=self.refused.handle, indices=seat.index, updates=0 * number",
         NAN,
@@ -739,7 +740,7 @@ ON_THE_PS = [
     ),
     Mutation(
         "pull without the lock",
-        PS,
+        ENGINE,
         """        with self.event(seat):
             version = self.read_version()
             self.record(version, seat, self.staleness(version, seat), accepted=False, event="pull")""",
@@ -751,7 +752,7 @@ ON_THE_PS = [
     ),
     Mutation(
         "a pull is not admitted, but recorded",
-        PS,
+        ENGINE,
         """        with self.event(seat):
             version = self.read_version()
             self.record(version, seat, self.staleness(version, seat), accepted=False, event="pull")""",
@@ -763,7 +764,7 @@ ON_THE_PS = [
     ),
     Mutation(
         "a snapshot without the lock",
-        PS,
+        ENGINE,
         """        with self.lock([], self.check_whole):
             version = self.read_version()
             vectors""",
@@ -775,7 +776,7 @@ ON_THE_PS = [
     ),
     Mutation(
         "a checkpoint without the lock",
-        PS,
+        ENGINE,
         """        with self.lock([], self.check_whole):
             for name, parts""",
         """        with nullcontext():
@@ -785,7 +786,7 @@ ON_THE_PS = [
     ),
     Mutation(
         "unlocked early",
-        PS,
+        ENGINE,
         "with tf.control_dependencies([inside]):",
         "with tf.control_dependencies([]):",
         atomic("asynchronous"),
@@ -793,7 +794,7 @@ ON_THE_PS = [
     ),
     Mutation(
         "locked late",
-        PS,
+        ENGINE,
         "with tf.control_dependencies([entered]):",
         "with tf.control_dependencies([]):",
         atomic("asynchronous"),
@@ -801,7 +802,7 @@ ON_THE_PS = [
     ),
     Mutation(
         "whoever joins has an old version",
-        PS,
+        ENGINE,
         """            self.note_pull(seat)
             parts = self.each_slice(lambda part, _: part.center.read_value())
         return self.concat(parts), state, joined""",
@@ -812,7 +813,7 @@ ON_THE_PS = [
     ),
     Mutation(
         "a schedule of synchronous workers is slow",
-        PS,
+        ENGINE,
         "steps if scheme.gate.synchronous else steps / self.num_workers",
         "steps / self.num_workers",
         option("a_schedule_of_keras_is_a_function_of_the_local_step[SyncSGD-3]"),
@@ -820,7 +821,7 @@ ON_THE_PS = [
     ),
     Mutation(
         "a schedule of asynchronous workers is fast",
-        PS,
+        ENGINE,
         "steps if scheme.gate.synchronous else steps / self.num_workers",
         "steps",
         option("on_the_server_a_schedule_counts_the_local_steps_of_the_average_worker"),
@@ -828,7 +829,7 @@ ON_THE_PS = [
     ),
     Mutation(
         "the average moves at another pace",
-        PS,
+        ENGINE,
         "decay = tf.minimum(self.ema_decay, (1 + n) / (10 + n))",
         "decay = tf.minimum(self.ema_decay, (1 + n) / (12 + n))",
         option("the_average_follows_the_center_and_is_what_the_model_gets"),
@@ -836,7 +837,7 @@ ON_THE_PS = [
     ),
     Mutation(
         "the anchor of worker 0 for everybody",
-        PS,
+        ENGINE,
         "resource=part.anchors.handle, indices=seat.index, dtype=tf.float32",
         "resource=part.anchors.handle, indices=0, dtype=tf.float32",
         scripted("adag"),
@@ -844,7 +845,7 @@ ON_THE_PS = [
     ),
     Mutation(
         "every worker writes its statistics into row 0",
-        PS,
+        ENGINE,
         "resource=self.states.handle, indices=seat.index",
         "resource=self.states.handle, indices=0",
         STATISTICS,
@@ -852,7 +853,7 @@ ON_THE_PS = [
     ),
     Mutation(
         "an event counts for worker 0",
-        PS,
+        ENGINE,
         "resource=self.folded.handle, indices=seat.index, updates=one",
         "resource=self.folded.handle, indices=0, updates=one",
         LATE,
@@ -860,7 +861,7 @@ ON_THE_PS = [
     ),
     Mutation(
         "the record forgets what was handed out",
-        PS,
+        ENGINE,
         "            self.handed.assign(events)\n",
         "",
         ("tests/test_replay.py::test_an_evaluator_that_is_lost_in_the_middle_of_its_work_leaves_the_record_whole",),

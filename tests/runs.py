@@ -15,15 +15,16 @@ import numpy as np
 
 import reference
 from distsgd.common import Cluster
-from distsgd.common.data import load
-from distsgd.common.graph import TaskGraph
-from distsgd.common.hooks import Callback
-from distsgd.common.job import shard
-from distsgd.common.models import FlatModel, ModelRecipe
-from distsgd.common.record import EVENTS
-from distsgd.common.scheme import Scheme
+from distsgd.common.contract.scheme import Scheme
+from distsgd.common.engine.flat_model import FlatModel
+from distsgd.common.engine.trace import EVENTS
+from distsgd.common.problems.data import load
+from distsgd.common.problems.models import ModelRecipe
+from distsgd.common.problems.trial import try_out
+from distsgd.common.record.callbacks import Callback
+from distsgd.common.run.graph import TaskGraph
+from distsgd.common.run.job import shard
 from distsgd.common.training import describe, make_job, run
-from distsgd.common.trial import try_out
 
 DIGITS = load("digits")
 HIDDEN = (32, 16)  # layers of three different shapes

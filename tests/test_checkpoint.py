@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from distsgd.common import checkpoint
 from distsgd.common.errors import UserError, WaitTimeout
-from distsgd.common.recovery import Keeper, Recovery
+from distsgd.common.record import checkpoint
+from distsgd.common.run.options import Recovery
+from distsgd.common.run.state_keeper import Keeper
 
 ARRAYS = {"folded": np.array([3, 4]), "joins": np.int64(0), "center": np.arange(5, dtype=np.float32)}
 

@@ -8,11 +8,11 @@ import sys
 import pytest
 
 from distsgd.algorithms import SCHEMES
-from distsgd.common import cli
+from distsgd.common.cli import main as cli
 
 
 def distsgd(*arguments, cwd=None, timeout=200):
-    command = [sys.executable, "-m", "distsgd.common.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "distsgd.common.cli.main", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=cwd)
 
 

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
-from distsgd.common import UserError, data
-from distsgd.common.data import batches, leaves, num_examples, shard_rows, split_off, weighted
-from distsgd.common.parameter_server import even_sizes
+from distsgd.common import UserError
+from distsgd.common.engine.ops import even_sizes
+from distsgd.common.problems import data
+from distsgd.common.problems.dataset import batches, leaves, num_examples, shard_rows, split_off, weighted
 from distsgd.common.spec import parse
 
 
@@ -63,7 +64,7 @@ def test_a_wrong_data_set_is_named_with_what_would_be_right(text, message):
 
 
 def test_a_model_may_have_a_list_of_sizes():
-    from distsgd.common.models import MODELS
+    from distsgd.common.problems.models import MODELS
 
     assert parse("model", "mlp:hidden=64-32", MODELS) == ("mlp", {"hidden": (64, 32)})
 

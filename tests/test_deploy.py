@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from distsgd.algorithms import SCHEMES
-from distsgd.common.cli import find_cluster, parse_flags
+from distsgd.common.cli.main import find_cluster, parse_flags
+from distsgd.common.cluster.discovery import from_slurm
 from distsgd.common.errors import KINDS, DistsgdError
-from distsgd.common.roles import from_slurm
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"

@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 
 from distsgd.algorithms import AsyncSGD
-from distsgd.common import checkpoint, files
+from distsgd.common import files
 from distsgd.common.errors import CannotWrite, UserError
-from distsgd.common.hooks import Callback
-from distsgd.common.launcher import LEAVE_SECONDS, Supervision
-from distsgd.common.metrics import Metrics
-from distsgd.common.record import RunRecord
-from distsgd.common.recovery import Recovery
+from distsgd.common.launch.supervision import LEAVE_SECONDS, Supervision
+from distsgd.common.record import checkpoint
+from distsgd.common.record.callbacks import Callback
+from distsgd.common.record.metrics import Metrics
+from distsgd.common.record.run_directory import RunRecord
+from distsgd.common.run.options import Recovery
 from doubles import SlowDisk
 from runs import record
 
@@ -287,7 +288,7 @@ def test_the_launcher_waits_for_a_checkpoint_as_long_as_it_may_take(tmp_path):
 
 @pytest.mark.parametrize("end", [[], [{"event": "exit", "task": "worker-0", "status": -9}]], ids=["late", "killed"])
 def test_a_last_checkpoint_that_does_not_come_is_told(end, tmp_path, monkeypatch):
-    monkeypatch.setattr("distsgd.common.launcher.LEAVE_SECONDS", 0.0)
+    monkeypatch.setattr("distsgd.common.launch.supervision.LEAVE_SECONDS", 0.0)
     watching, said = supervision(tmp_path, saving(seconds=0.1 if end == [] else 500), RESULT, *end)
     watching.run()
     assert [event["message"] for event in said if event["event"] == "warning"] == [
@@ -326,7 +327,7 @@ def test_a_run_that_fills_its_disk_ends_in_one_line_and_goes_on_when_there_is_ro
     probe = subprocess.run([*alone, "mount", "-t", "tmpfs", "tmpfs", tmp_path], capture_output=True, text=True)
     if probe.returncode:
         pytest.skip(f"a disk of its own is not to be had here: {probe.stderr.strip()}")
-    command = [sys.executable, "-m", "distsgd.common.cli", "async_sgd", "--steps=3000", "--workers=1"]
+    command = [sys.executable, "-m", "distsgd.common.cli.main", "async_sgd", "--steps=3000", "--workers=1"]
     command += ["--checkpoint-steps=300", "--isolation=off", f"--run-dir={tmp_path}/run"]
     ended = subprocess.run([*alone, "bash", "-c", FULL, "-", tmp_path, *command], capture_output=True, text=True)
     first, second = ended.stdout.split("first 1\n")[1].split("second 0\n")

@@ -7,8 +7,8 @@ import threading
 import pytest
 from rich.console import Console
 
-from distsgd.common import display
-from distsgd.common.display import Display, clock
+from distsgd.common.record import display
+from distsgd.common.record.display import Display, clock
 
 CONFIG = {
     "algorithm": "downpour", "dataset": "digits", "model": "mlp", "ps": 1, "workers": 2, "batch_size": 32,

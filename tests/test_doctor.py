@@ -3,7 +3,8 @@
 import json
 from importlib.metadata import version
 
-from distsgd.common import cli, doctor
+from distsgd.common.cli import doctor
+from distsgd.common.cli import main as cli
 
 
 def test_it_says_what_there_is_on_one_screen_and_as_json(monkeypatch, tmp_path, capsys):

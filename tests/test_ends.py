@@ -9,14 +9,16 @@ import pytest
 import reference
 from distsgd.algorithms import AllReduce, AsyncSGD, LocalSGD, Serial, SyncSGD
 from distsgd.common import Cluster, train
+from distsgd.common.engine.failures import is_absence
+from distsgd.common.engine.flat_model import FlatModel
+from distsgd.common.engine.trace import EVENTS
 from distsgd.common.errors import Diverged, TaskFailed, WaitTimeout
-from distsgd.common.graph import TaskGraph
-from distsgd.common.hooks import Callback
-from distsgd.common.job import plan
-from distsgd.common.loop import WorkerLoop
-from distsgd.common.models import FlatModel, ModelRecipe
-from distsgd.common.record import EVENTS
-from distsgd.common.recovery import Recovery, is_absence
+from distsgd.common.problems.models import ModelRecipe
+from distsgd.common.record.callbacks import Callback
+from distsgd.common.run.graph import TaskGraph
+from distsgd.common.run.job import plan
+from distsgd.common.run.loop import WorkerLoop
+from distsgd.common.run.options import Recovery
 from distsgd.common.training import make_job
 from runs import DIGITS, SPOILED, record, spoiled
 
@@ -228,7 +230,7 @@ def test_to_recover_without_getting_on_takes_longer_each_time_and_ends(tmp_path,
     """A fault that comes back at once was answered by rejoining for ever."""
     import tensorflow as tf
 
-    from distsgd.common import loop as module
+    from distsgd.common.run import loop as module
 
     naps = []
     monkeypatch.setattr(module.time, "sleep", naps.append)

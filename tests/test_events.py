@@ -6,10 +6,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from distsgd.common import events as module
+from distsgd.common.engine.trace import EVENTS, RECORD
 from distsgd.common.errors import CannotWrite
-from distsgd.common.events import EventLog, Tally
-from distsgd.common.record import EVENTS, RECORD
+from distsgd.common.record import event_log as module
+from distsgd.common.record.event_log import EventLog, Tally
 
 WORKERS = 3
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from distsgd.algorithms import AsyncSGD
-from distsgd.common.cli import evaluate
+from distsgd.common.cli.main import evaluate
 from distsgd.common.errors import UserError, WaitTimeout
-from distsgd.common.follow import follow
-from distsgd.common.recovery import Recovery
+from distsgd.common.run.follow import follow
+from distsgd.common.run.options import Recovery
 from runs import DIGITS, record
 
 

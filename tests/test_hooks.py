@@ -6,9 +6,10 @@ import threading
 import pytest
 
 from distsgd.algorithms import AsyncSGD, SyncSGD
-from distsgd.common import Cluster, listener, train
-from distsgd.common.hooks import Callback
-from distsgd.common.models import ModelRecipe
+from distsgd.common import Cluster, train
+from distsgd.common.launch import listener
+from distsgd.common.problems.models import ModelRecipe
+from distsgd.common.record.callbacks import Callback
 from runs import DIGITS, record, wait_until
 
 FOREVER = 20_000

@@ -28,10 +28,10 @@ from distsgd.algorithms import (
     SyncSGDLR,
 )
 from distsgd.common import Cluster, train
+from distsgd.common.contract.optimizers import adamw
 from distsgd.common.errors import WaitTimeout
-from distsgd.common.graph import TaskGraph
-from distsgd.common.models import ModelRecipe
-from distsgd.common.optimizers import adamw
+from distsgd.common.problems.models import ModelRecipe
+from distsgd.common.run.graph import TaskGraph
 from distsgd.common.training import make_job
 from runs import DIGITS, ONES, quadratic, record
 
@@ -296,7 +296,7 @@ def test_synchronous_workers_and_towers_are_serial_sgd_with_a_larger_batch(ps, t
 
 
 def digits_model():
-    from distsgd.common.models import ModelRecipe
+    from distsgd.common.problems.models import ModelRecipe
 
     return ModelRecipe.named("mlp:hidden=7-5", (64,), 10, 0).build()
 

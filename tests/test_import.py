@@ -13,9 +13,9 @@ import pytest
 
 from distsgd.algorithms import SCHEMES
 from distsgd.common import Cluster, UserError, train
-from distsgd.common.explain import explain, hyperparameters
-from distsgd.common.imports import import_schemes, split_imports
-from distsgd.common.meeting import class_digest
+from distsgd.common.cli.explain import explain, hyperparameters
+from distsgd.common.cli.imports import import_schemes, split_imports
+from distsgd.common.cluster.fingerprint import class_digest
 from runs import ONES, quadratic
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text()

@@ -16,8 +16,8 @@ from conftest import children
 from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, SyncSGD
 from distsgd.common import Cluster, keep_warm, train
 from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
-from distsgd.common.hooks import Callback
-from distsgd.common.models import ModelRecipe
+from distsgd.common.problems.models import ModelRecipe
+from distsgd.common.record.callbacks import Callback
 from distsgd.common.training import describe, make_job, run
 from doubles import RaisesInWorker
 from runs import DIGITS, record, wait_until
@@ -73,7 +73,7 @@ def task_log(pid: int) -> str:
 def command_line_run(folder: Path, output: int, *flags: str) -> tuple[subprocess.Popen, set[int]]:
     """An endless run started from the command line, once it trains, and the pids of its tasks."""
     arguments = [*(flags or ["downpour"]), "--steps", str(FOREVER), "--run-dir", "run"]
-    command = [sys.executable, "-m", "distsgd.common.cli", *arguments]
+    command = [sys.executable, "-m", "distsgd.common.cli.main", *arguments]
     process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output, text=True)
     metrics = folder / "run" / "metrics.jsonl"
     wait_until(lambda: metrics.exists() and "center" in metrics.read_text())
@@ -239,7 +239,7 @@ def test_the_ports_of_a_run_are_invisible_from_outside(private_network, backgrou
 def test_isolation_that_is_demanded_and_refused_starts_nothing(monkeypatch):
     """The answer of a kernel without user namespaces, which this machine's may not be, is put in its mouth."""
     answer = {"event": "server", "network": "refused: Operation not permitted"}
-    monkeypatch.setattr("distsgd.common.launcher.ForkServer.wait_for", lambda *_: answer)
+    monkeypatch.setattr("distsgd.common.launch.client.ForkServer.wait_for", lambda *_: answer)
     with pytest.raises(UserError, match=r"allows no private network .*Operation not permitted"), keep_warm("require"):
         pass
 

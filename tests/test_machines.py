@@ -16,11 +16,12 @@ import pytest
 import tensorflow as tf
 
 from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, SyncSGD
-from distsgd.common import Cluster, tasks, train
-from distsgd.common.cluster import Addresses
+from distsgd.common import Cluster, train
+from distsgd.common.cluster.place import Addresses
+from distsgd.common.engine.trace import EVENTS
 from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
-from distsgd.common.models import ModelRecipe
-from distsgd.common.record import EVENTS
+from distsgd.common.launch import sessions
+from distsgd.common.problems.models import ModelRecipe
 from doubles import PausingAsyncSGD
 from machines import HERE, Run, machines_with_servers, task_process
 from runs import DIGITS
@@ -271,11 +272,11 @@ def test_in_a_slurm_step_it_says_too_how_to_get_other_ports(monkeypatch):
         raise tf.errors.UnknownError(None, None, "Could not start gRPC server")
 
     monkeypatch.setattr(tf.distribute, "Server", server)
-    monkeypatch.setattr(tasks, "_config", lambda *_: None)
+    monkeypatch.setattr(sessions, "_config", lambda *_: None)
     for step, advice in (("", False), ("0", True)):
         monkeypatch.setenv("SLURM_STEP_ID", step)
         with pytest.raises(UserError, match="ps 0 cannot listen on the port of n1:2222") as refused:
-            tasks._server(None, Addresses(["n1:2222"], ["n2:2222"]), "ps", 0, 1)
+            sessions._server(None, Addresses(["n1:2222"], ["n2:2222"]), "ps", 0, 1)
         assert ("Submit the Slurm job again, or reserve ports: srun --resv-ports" in str(refused.value)) == advice
         assert "\n" not in str(refused.value)
 
@@ -290,7 +291,7 @@ def test_the_command_line_needs_no_more_than_flags_or_tf_config(tmp_path):
 
     def start(*flags, task=None):
         extra = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": task, "index": 0}})} if task else {}
-        command = [sys.executable, "-m", "distsgd.common.cli", "downpour", "--epochs=3", *flags]
+        command = [sys.executable, "-m", "distsgd.common.cli.main", "downpour", "--epochs=3", *flags]
         options = {"cwd": tmp_path, "env": environment | extra, "text": True}
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 

@@ -3,8 +3,8 @@
 import itertools
 import json
 
-from distsgd.common import metrics as module
-from distsgd.common.metrics import LIMIT, Metrics
+from distsgd.common.record import metrics as module
+from distsgd.common.record.metrics import LIMIT, Metrics
 
 
 def rows_of(path):

@@ -4,8 +4,9 @@ import pytest
 import tensorflow as tf
 
 from distsgd.common import UserError
-from distsgd.common.models import MODELS, FlatModel, ModelRecipe, batched
-from distsgd.common.trial import telling, try_out
+from distsgd.common.engine.flat_model import FlatModel
+from distsgd.common.problems.models import MODELS, ModelRecipe, batched
+from distsgd.common.problems.trial import telling, try_out
 
 GLOBAL = 2.0  # which a lambda below needs
 DTYPES = ["bool", "int8", "int32", "uint32", "float16", "bfloat16", "float32", "float64"]

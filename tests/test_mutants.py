@@ -8,7 +8,8 @@ from mutations import MUTATIONS
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_mutation_fits_the_code_once_and_its_tests_are_there(mutation):
-    compile(mutated(mutation), mutation.file, "exec")
+    path, text = mutated(mutation)
+    compile(text, path, "exec")
     for test in mutation.tests:
         file, _, name = test.partition("::")
         assert f"def {name.partition('[')[0]}(" in (ROOT / file).read_text(), test

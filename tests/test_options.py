@@ -7,7 +7,7 @@ import pytest
 import reference
 from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, MultiGPU, Serial, SyncSGD, SyncSGDLR
 from distsgd.common import Cluster, UserError, train
-from distsgd.common.schedules import shaped
+from distsgd.common.contract.schedules import shaped
 from runs import DIGITS, record
 
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}

@@ -9,7 +9,7 @@ import pytest
 
 import distsgd
 import distsgd.common
-from distsgd.common import cli
+from distsgd.common.cli import main as cli
 from distsgd.common.errors import Interrupted
 
 HEAVY = ("tensorflow", "keras", "sklearn", "scipy", "matplotlib")
@@ -54,7 +54,7 @@ def test_a_signal_in_the_first_moment_is_one_line_and_no_traceback(tmp_path):
 def test_a_signal_that_is_ignored_stays_so(tmp_path):
     """In the background of a script Ctrl-C is for others."""
     code = "import os, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); import distsgd.__main__ as start\n"
-    code += "from distsgd.common import cli\n"
+    code += "from distsgd.common.cli import main as cli\n"
     code += "cli.dispatch = lambda arguments: os.kill(os.getpid(), signal.SIGINT)\n"
     code += "start.main()"
     done = python("-c", code, cwd=tmp_path)

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from distsgd.common.record import plot
+from distsgd.common.record.plot import plot
 
 CONFIG = {"algorithm": "serial", "ps": 0, "workers": 1, "dataset": "own data", "model": "mine"}
 

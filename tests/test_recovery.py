@@ -16,10 +16,10 @@ from test_launcher import task_log
 
 from conftest import children
 from distsgd.algorithms import AsyncSGD, Downpour, DownpourEasy, Serial, SyncSGD
-from distsgd.common import checkpoint
 from distsgd.common.errors import Diverged, TaskLost, UserError, WaitTimeout
-from distsgd.common.record import Faults
-from distsgd.common.recovery import Recovery
+from distsgd.common.record import checkpoint
+from distsgd.common.record.faults import Faults
+from distsgd.common.run.options import Recovery
 from doubles import PausingAEASGD, PausingAsyncSGD, PausingSyncSGD, Stumbles
 from runs import record, wait_until
 

@@ -19,10 +19,10 @@ from distsgd.algorithms import (
     SyncSGDLR,
 )
 from distsgd.common import Cluster
-from distsgd.common.evaluator import Evaluator
-from distsgd.common.graph import TaskGraph
-from distsgd.common.models import ModelRecipe
-from distsgd.common.record import RECORD
+from distsgd.common.engine.trace import RECORD
+from distsgd.common.problems.models import ModelRecipe
+from distsgd.common.run.evaluator import Evaluator
+from distsgd.common.run.graph import TaskGraph
 from distsgd.common.training import make_job
 from doubles import NoLock, SlowAsyncSGD, UnlockedEarly
 from runs import DIGITS, record, wait_until

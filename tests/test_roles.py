@@ -7,10 +7,8 @@ import pytest
 
 from distsgd.algorithms import SCHEMES, Downpour
 from distsgd.common import Cluster, training
-from distsgd.common.cli import find_cluster, main, parse_flags
-from distsgd.common.cluster import Addresses, Place
-from distsgd.common.errors import UserError
-from distsgd.common.roles import (
+from distsgd.common.cli.main import find_cluster, main, parse_flags
+from distsgd.common.cluster.discovery import (
     SLURM_PORTS,
     commands,
     expand_counts,
@@ -19,6 +17,8 @@ from distsgd.common.roles import (
     from_tf_config,
     place,
 )
+from distsgd.common.cluster.place import Addresses, Place
+from distsgd.common.errors import UserError
 
 PS, WORKERS = ["h0:2222"], ["h1:2222", "h2:2222"]
 SECOND = Place("worker", 1, Addresses(tuple(PS), tuple(WORKERS)))

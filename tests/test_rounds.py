@@ -7,10 +7,10 @@ import pytest
 
 from distsgd.algorithms import AsyncSGD, Downpour, LocalSGD, Serial
 from distsgd.common import Cluster
-from distsgd.common.data import batches
-from distsgd.common.job import plan
-from distsgd.common.models import ModelRecipe
-from distsgd.common.rounds import Rounds
+from distsgd.common.contract.rounds import Rounds
+from distsgd.common.problems.dataset import batches
+from distsgd.common.problems.models import ModelRecipe
+from distsgd.common.run.job import plan
 from distsgd.common.training import make_job
 from runs import DIGITS
 

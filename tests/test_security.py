@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import pytest
 
-from distsgd.common.meeting import differences, flat
-from distsgd.common.models import ModelRecipe
+from distsgd.common.cluster.fingerprint import differences, flat
+from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.training import _load_center
 
 

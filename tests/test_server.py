@@ -10,11 +10,12 @@ import tensorflow as tf
 
 import reference
 from distsgd.algorithms import ADAG, AGN, SAGN, AsyncSGD, Downpour, SyncSGD, SyncSGDLR
-from distsgd.common.data import load
-from distsgd.common.gates import Barrier
-from distsgd.common.parameter_server import TORN, queue
-from distsgd.common.record import RECORD
-from distsgd.common.recovery import Recovery
+from distsgd.common.engine.parameter_server import TORN
+from distsgd.common.engine.trace import RECORD
+from distsgd.common.gates.barrier import Barrier
+from distsgd.common.gates.ops import queue
+from distsgd.common.problems.data import load
+from distsgd.common.run.options import Recovery
 from doubles import HalfWay
 from runs import DIGITS, Table, in_thread, wait_until
 

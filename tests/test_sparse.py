@@ -10,9 +10,10 @@ import pytest
 import reference
 from distsgd.algorithms import AsyncSGD, Hogwild, Serial
 from distsgd.common import Cluster, UserError
-from distsgd.common.data import Dataset, load
-from distsgd.common.models import ModelRecipe, name_for
-from distsgd.common.sparse import sparsity
+from distsgd.common.problems.data import load
+from distsgd.common.problems.dataset import Dataset
+from distsgd.common.problems.models import ModelRecipe, name_for
+from distsgd.common.problems.sparse import sparsity
 from distsgd.common.training import describe, make_job, run
 from doubles import CountingAsyncSGD, CountingHogwild
 

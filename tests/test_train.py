@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from distsgd.algorithms import AsyncSGD, Downpour, DownpourEasy, Serial, SyncSGD
 from distsgd.common import Callback, Cluster, Recovery, UserError, train
-from distsgd.common.models import ModelRecipe
+from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.training import _own, _prepared, make_job
 from runs import DIGITS, ONES
 

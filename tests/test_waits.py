@@ -14,11 +14,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from distsgd.common import launcher, listener, tasks
-from distsgd.common.channel import FORK_SERVER, PACKET_BYTES, Channel
 from distsgd.common.errors import TaskLost, WaitTimeout
-from distsgd.common.launcher import ForkServer, pause
-from distsgd.common.listener import Audience, Listener
+from distsgd.common.launch import client, listener, sessions, supervision, tasks
+from distsgd.common.launch.channel import FORK_SERVER, PACKET_BYTES, Channel
+from distsgd.common.launch.client import ForkServer
+from distsgd.common.launch.listener import Audience, Listener
+from distsgd.common.launch.supervision import pause
 from distsgd.common.waiting import LOOK_SECONDS, QUIET_SECONDS, LifeSigns
 from runs import wait_until
 
@@ -244,13 +245,13 @@ def supervised(server, names, max_restarts=0):
     cluster = SimpleNamespace(wait_seconds=10.0, place=None)
     recovery = SimpleNamespace(max_restarts=max_restarts, min_workers=None)
     job = SimpleNamespace(cluster=cluster, recovery=recovery, uses_ps=True, alone=False, tolerates=False)
-    run = launcher.Supervision(server, job, names, Path("logs"), lambda event: None)
+    run = supervision.Supervision(server, job, names, Path("logs"), lambda event: None)
     run.signs = LifeSigns(clock=itertools.count().__next__)  # a second for each look, however long that takes
     return run
 
 
 def test_restarts_of_a_task_that_dies_at_once_are_apart(monkeypatch):
-    monkeypatch.setattr(launcher, "PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(supervision, "PAUSE_SECONDS", 0.02)
     death = {"event": "exit", "task": "ps-0", "status": -9}
     server = Script()
     times = []
@@ -277,8 +278,8 @@ def test_a_task_that_is_silent_is_killed_and_then_named():
 
 
 def test_who_complains_of_a_wait_is_not_named_without_whoever_says_nothing(monkeypatch):
-    monkeypatch.setattr(launcher, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(launcher, "CAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(supervision, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(supervision, "CAUSE_SECONDS", 0.0)
     complaint = {
         "event": "error",
         "task": "evaluator-0",
@@ -301,7 +302,7 @@ def test_who_complains_of_a_wait_is_not_named_without_whoever_says_nothing(monke
 
 
 def test_a_fork_server_that_is_stopped_at_its_start_is_given_up(monkeypatch):
-    monkeypatch.setattr(launcher, "START_SECONDS", 1.0)
+    monkeypatch.setattr(client, "START_SECONDS", 1.0)
     began = time.monotonic()
     with pytest.raises(WaitTimeout, match=r"the fork server.* no sign of life for 1 s"):
         ForkServer("off", ["sh", "-c", "kill -STOP $$"])
@@ -321,8 +322,8 @@ def test_the_log_that_a_message_names_is_still_there(tmp_path):
 
 FORKS = """
 import os, signal, socket, sys
-from distsgd.common.channel import Channel
-from distsgd.common.forkserver import Server
+from distsgd.common.launch.channel import Channel
+from distsgd.common.launch.forkserver import Server
 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 signal.alarm(60)
 server = Server(Channel(theirs))
@@ -333,7 +334,7 @@ server.kill()
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 server = Server(Channel(theirs))
 ran = []
-import distsgd.common.forkserver as module
+import distsgd.common.launch.forkserver as module
 module.run_task = lambda *_: os.write(1, b"an orphan ran") and 0
 if os.fork() == 0:
     server.become("worker", 0, parent=1 << 22)  # somebody else has taken it over: the fork server is gone
@@ -349,7 +350,7 @@ def test_a_child_is_in_its_group_at_once_and_an_orphan_does_not_begin():
 
 
 def test_a_worker_that_waits_for_the_graph_names_the_evaluator(tmp_path, monkeypatch):
-    monkeypatch.setattr(tasks, "BUILD_SECONDS", 0.0)
+    monkeypatch.setattr(sessions, "BUILD_SECONDS", 0.0)
     cluster = SimpleNamespace(wait_seconds=0.05)
     job = SimpleNamespace(shared_graph=tmp_path / "none", cluster=cluster, recovers=True)
     with pytest.raises(WaitTimeout, match=r"waited 0\.15 s for evaluator-0, which builds the graph"):
@@ -362,7 +363,7 @@ def test_a_session_that_nobody_has_any_more_is_closed():
     job = SimpleNamespace(cluster=SimpleNamespace(wait_seconds=1))
     with tf.Graph().as_default() as graph:
         one = tf.constant(1)
-    session = tasks._session(job, "", graph, tf.compat.v1.ConfigProto())
+    session = sessions._session(job, "", graph, tf.compat.v1.ConfigProto())
     assert session.run(one) == 1
     there = weakref.ref(session)
     del session

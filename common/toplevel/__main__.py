@@ -14,7 +14,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as in the background of a script
             signal.signal(number, _end)
-    importlib.import_module("distsgd.common.cli").main()
+    importlib.import_module("distsgd.common.cli.main").main()
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:

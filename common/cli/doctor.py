@@ -1,0 +1,95 @@
+"""`bash run.sh doctor`: what a bug report should say about the machine. It asks no network and changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("distsgd", "tensorflow", "keras", "numpy")
+
+SECONDS = 60  # for another process to answer
+
+ROLE = ("TF_CONFIG", "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS")
+
+# The file by itself: only a process with one thread may enter, and the package imports NumPy, which may start some.
+ISOLATION = str(Path(__file__).parent.parent / "launch" / "isolation.py")
+
+PRIVATE_NETWORK = f"import runpy; runpy.run_path({ISOLATION!r})['enter_private_network']()"
+
+GPUS = "import tensorflow as tf; print(*(device.name for device in tf.config.list_physical_devices('GPU')))"
+
+
+def main(arguments: list[str]) -> int:
+    """Show what there is; `--json` as one line."""
+    from .flags import Parser
+
+    parser = Parser("run.sh doctor", "Versions, machine and what a run may do here, for a bug report.")
+    parser.add_argument("--json", action="store_true", help="as one line of JSON")
+    as_json = parser.values(arguments).json
+    found = look()
+    if as_json:
+        print(json.dumps(found))  # noqa: T201
+    else:
+        width = max(map(len, found))
+        for name, value in found.items():
+            print(f"{name:<{width}}  {value}")  # noqa: T201
+    return 0
+
+
+def look() -> dict[str, Any]:
+    """What there is, by name."""
+    return {
+        **{name: _version(name) for name in PACKAGES},
+        "python": f"{platform.python_version()} ({sys.executable})",
+        "system": platform.platform(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory": _memory(),
+        "gpu": _ask(GPUS, empty="none"),
+        "private network": _ask(PRIVATE_NETWORK, empty="possible"),
+        "current folder": _folder(Path.cwd()),
+        "temporary folder": _folder(Path(tempfile.gettempdir())),
+        "role": ", ".join(f"{name}={os.environ[name]}" for name in ROLE if name in os.environ) or "none is set",
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _memory() -> str:
+    """Free and whole, as the kernel says it."""
+    try:
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        free, whole = (int(lines[name].split()[0]) / 1e6 for name in ("MemAvailable", "MemTotal"))
+    except (OSError, KeyError, ValueError):
+        return "unknown"
+    return f"{free:.1f} GB free of {whole:.1f}"
+
+
+def _folder(path: Path) -> str:
+    free = shutil.disk_usage(path).free / 1e9
+    return f"{path}: {free:.1f} GB free, {'writable' if os.access(path, os.W_OK) else 'NOT writable'}"
+
+
+def _ask(code: str, empty: str) -> str:
+    """What a process of its own prints about it, or how it fails; `empty` if it prints nothing."""
+    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-P", "-c", code]  # -P: what lies in the current folder is not imported
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=quiet)
+    except subprocess.TimeoutExpired:
+        return f"no answer within {SECONDS} s"
+    if done.returncode:
+        return "no: " + (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1]
+    return done.stdout.strip() or empty

@@ -1,0 +1,43 @@
+"""`bash run.sh explain agn`: what an algorithm does, and what its hyperparameters mean."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+from ..contract.scheme import Scheme
+from ..record.display import Page
+from .flags import meanings, shown
+
+
+def explain(scheme: type[Scheme]) -> None:
+    """Print the docstring of the algorithm's module (or of its class), and the table of its hyperparameters."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Page(highlight=False)
+    text = Text((sys.modules[scheme.__module__].__doc__ or scheme.__doc__ or scheme.idea).strip())
+    text.highlight_regex(r"\A[^\n]*", "bold")
+    text.highlight_regex(r"(?m)^(Reference|Departures|Limits):", "bold")
+    text.highlight_regex(r"(?m)^    .*$", "cyan")
+    console.print(text, soft_wrap=True)
+
+    found = hyperparameters(scheme)
+    if found:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("hyperparameter", "default", "meaning"):
+            table.add_column(column)
+        for name, (default, meaning) in found.items():
+            table.add_row("--" + name.replace("_", "-"), Text(default), Text(meaning))
+        console.print()
+        console.print(table)
+    console.print(f"\nTo run it: bash run.sh {scheme.name}", soft_wrap=True)
+
+
+def hyperparameters(scheme: type[Scheme]) -> dict[str, tuple[str, str]]:
+    """Default and meaning of each hyperparameter; the meaning is the string below the field in the class."""
+    meant = meanings(scheme)
+    return {
+        field.name: (shown(getattr(scheme(), field.name)), meant.get(field.name, ""))
+        for field in dataclasses.fields(scheme)
+    }

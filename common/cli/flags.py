@@ -1,0 +1,201 @@
+"""Flags from dataclasses: one for each field, with the string below it as its meaning.
+
+What is wrong with the flags is a `UserError` of one line, which offers the nearest names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+import shutil
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from ..errors import UserError
+from ..spec import nearest
+
+WIDE, NARROW = 100, 60  # columns: help is no wider than the one, and sets meanings below their flags under the other
+
+LARGEST = 10**12  # whole number: whatever counts has room for it
+
+WANTED = {int: "a whole number", float: "a number", str: "a text", Path: "a path"}
+
+
+def read(
+    prog: str,
+    description: str,
+    arguments: Sequence[str],
+    kinds: Mapping[str, type],
+    groups: Mapping[str, Sequence[str]] | None = None,
+    positional: str = "",
+) -> list[Any]:
+    """The dataclasses that the arguments describe; `--help` prints and exits.
+
+    Args:
+        prog: the command, as shown in its help.
+        description: of the command.
+        arguments: of the command line.
+        kinds: dataclasses by the title that their flags have in the help.
+        groups: names of fields that are shown under another title, by title.
+        positional: the field, a tuple of texts, that takes what stands there without a flag.
+
+    Raises:
+        UserError: a flag or its value is wrong.
+    """
+    usage = f"{prog} [{positional} ...] [options]" if positional else f"{prog} [options]"
+    parser = Parser(prog, description, usage=usage, add_help=False)
+    titles = {name: title for title, names in (groups or {}).items() for name in names}
+    sections = {title: parser.add_argument_group(title) for title in [*kinds, *(groups or {})]}
+    sections[list(kinds)[-1]].add_argument("-h", "--help", action="help", help="Show this and exit.")
+    owners: dict[str, type] = {}
+    for title, kind in kinds.items():
+        hints, meant = typing.get_type_hints(kind), meanings(kind)
+        for field in dataclasses.fields(kind):
+            if field.name in owners:
+                raise UserError(f"hyperparameter {field.name} has the name of an option: choose another")
+            owners[field.name] = kind
+            section = sections[titles.get(field.name, title)]
+            help = (meant.get(field.name, "") + _default(default_of(field))).replace("%", "%%")
+            if field.name == positional:
+                section.add_argument(field.name, nargs="*", help=help)
+            else:
+                _add(section, field.name, hints[field.name], default_of(field), help)
+    found = vars(parser.values(arguments))
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+    return [
+        kind(**{name: given[name] for name, owner in owners.items() if owner is kind and name in given})
+        for kind in kinds.values()
+    ]
+
+
+def meanings(kind: type) -> dict[str, str]:
+    """The meaning of each field of a dataclass: the string below it, in its class or in those that it extends."""
+    from docstring_parser import parse_from_object
+
+    found: dict[str, str] = {}
+    for owner in reversed(kind.__mro__):
+        if dataclasses.is_dataclass(owner):
+            found |= {p.arg_name: " ".join((p.description or "").split()) for p in parse_from_object(owner).params}
+    return found
+
+
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """What a field is if nothing is said."""
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def shown(value: object) -> str:
+    """A default as it would be typed."""
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _default(value: object) -> str:
+    return "" if value is None or value in ("", ()) or isinstance(value, bool) else f" (default: {shown(value)})"
+
+
+def _add(section: Any, name: str, kind: Any, default: Any, help: str) -> None:
+    """One flag; what is not given is left to the dataclass."""
+    flag = "--" + name.replace("_", "-")
+    options: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": help}
+    if kind is bool:
+        # The flag changes the default.
+        if default:
+            flag, options["help"] = "--no-" + flag[2:], "Not: " + help
+        section.add_argument(flag, action="store_false" if default else "store_true", **options)
+        return
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (tuple, list):
+        kind = parts[0]
+        options["nargs"] = "*" if origin is list or Ellipsis in parts else len(parts)
+    convert, metavar = _reader(name, kind)
+    section.add_argument(flag, type=convert, metavar=metavar, **options)
+
+
+def _reader(name: str, kind: Any) -> tuple[Callable[[str], Any], str]:
+    """What makes a value of a type from text, and how the value is shown in the help."""
+    parts = typing.get_args(kind)
+    if typing.get_origin(kind) is Literal:
+        return _one_of([str(part) for part in parts], parts), "{" + ",".join(map(str, parts)) + "}"
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        (inner, *others) = [part for part in parts if part is not types.NoneType]
+        if not others:
+            convert, metavar = _reader(name, inner)
+            return lambda text: None if text in ("None", "none") else convert(text), metavar
+    if kind not in WANTED:
+        raise UserError(
+            f"{name} has a type that no flag can give: {kind}. Take int, float, str, bool, Literal or tuple"
+        )
+    return plain(kind), {int: "N", float: "X", str: "TEXT", Path: "PATH"}[kind]
+
+
+def _one_of(known: list[str], values: Sequence[Any]) -> Callable[[str], Any]:
+    def convert(text: str) -> Any:
+        if text not in known:
+            raise argparse.ArgumentTypeError(f"must be one of {', '.join(known)}. Received: {text!r}")
+        return values[known.index(text)]
+
+    return convert
+
+
+def plain(kind: type) -> Callable[[str], Any]:
+    """What makes a value of one of these types from text: int, float, str, Path."""
+
+    def convert(text: str) -> Any:
+        if kind is Path and not text:  # an empty variable of a shell; it would be the current folder
+            raise argparse.ArgumentTypeError("must not be empty")
+        try:
+            value = kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"takes {WANTED[kind]}. Received: {text!r}") from None
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise argparse.ArgumentTypeError(f"must be at most {LARGEST:.0e}. Received: {text!r}")
+        return value
+
+    return convert
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line; `--ps_hosts` is `--ps-hosts`."""
+
+    def __init__(self, prog: str, description: str, **options: Any):
+        super().__init__(prog, description=description, formatter_class=_Help, allow_abbrev=False, **options)
+
+    def values(self, arguments: Iterable[str]) -> argparse.Namespace:
+        """The values by name.
+
+        Raises:
+            UserError: a flag or its value is wrong.
+        """
+        words = [re.sub(r"^--[^=]+", lambda flag: flag[0].replace("_", "-"), word) for word in arguments]
+        found, strange = self.parse_known_args(words)
+        if strange:
+            self._refuse(strange[0])
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        """What `argparse` finds wrong, in our words."""
+        if message.startswith("argument "):
+            message = message.removeprefix("argument ").replace(": ", " ", 1)
+        message = re.sub(r"expected (?:\w+ )*arguments?", "needs a value", message)
+        raise UserError(re.sub(r"ignored explicit argument.*", "takes no value", message))
+
+    def _refuse(self, word: str) -> NoReturn:
+        """What nobody has asked for."""
+        command = self.prog.removeprefix("run.sh ")
+        if not word.startswith("-"):
+            raise UserError(f"{command} does not take {word!r}. See {command} --help")
+        known = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+        flag = word.partition("=")[0]
+        raise UserError(f"unknown option {flag} of {command}. {nearest(flag, known, f'See {command} --help')}")
+
+
+class _Help(argparse.HelpFormatter):
+    """As wide as the terminal, up to a limit."""
+
+    def __init__(self, prog: str):
+        width = min(WIDE, shutil.get_terminal_size().columns) - 2
+        super().__init__(prog, max_help_position=26 if width >= NARROW else 6, width=width)

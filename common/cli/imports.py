@@ -1,0 +1,99 @@
+"""Schemes from a user's own file: `bash run.sh --import my_scheme.py my_scheme`."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+from ..contract.scheme import Scheme
+from ..errors import UserError
+
+
+def split_imports(arguments: list[str]) -> tuple[list[Path], list[str]]:
+    """The files named by `--import FILE` or `--import=FILE`, and the other arguments."""
+    files, rest = [], []
+    left = iter(arguments)
+    for argument in left:
+        flag, equals, value = argument.partition("=")
+        if flag != "--import":
+            rest.append(argument)
+            continue
+        value = value if equals else next(left, "")
+        if not value:
+            raise UserError("--import needs a Python file that defines a scheme, as in --import my_scheme.py")
+        files.append(Path(value))
+    return files, rest
+
+
+def import_schemes(path: Path, known: Mapping[str, type[Scheme]]) -> dict[str, type[Scheme]]:
+    """The schemes that a file defines, by name; they travel to other processes by value.
+
+    Raises:
+        UserError: in the file something is missing, wrong or raised.
+    """
+    import cloudpickle
+
+    module = _execute(path)
+    cloudpickle.register_pickle_by_value(module)
+    schemes: dict[str, type[Scheme]] = {}
+    for scheme in vars(module).values():
+        if isinstance(scheme, type) and issubclass(scheme, Scheme) and scheme.__module__ == module.__name__:
+            _check(scheme, path, {**known, **schemes})
+            schemes[scheme.name] = scheme
+    if not schemes:
+        raise UserError(f"{path} defines no scheme: it needs a subclass of distsgd.common.Scheme with a `name`")
+    return schemes
+
+
+def _execute(path: Path) -> ModuleType:
+    """Run the file as a module; what it raises names the line of the file."""
+    path = path.resolve()
+    if not path.is_file():
+        raise UserError(f"--import: there is no file {path}")
+    spec = importlib.util.spec_from_file_location(f"distsgd_import_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"--import takes a Python file, with a name that ends in .py. Received: {path}")
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # it may import its neighbours, in every process
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise UserError(f"--import: {_where(path, error)}{type(error).__name__}: {error}") from None
+    return module
+
+
+def _where(path: Path, error: BaseException) -> str:
+    """The place in the file where an exception came from, as far as it is known: 'file, line 3 (its text): '."""
+    if isinstance(error, SyntaxError):
+        number, text = error.lineno, error.text
+    else:
+        own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        number, text = (own[-1].lineno, own[-1].line) if own else (None, None)
+    return f"{path}, line {number} ({(text or '').strip()}): " if number else f"{path}: "
+
+
+def _check(scheme: type[Scheme], path: Path, known: Mapping[str, type[Scheme]]) -> None:
+    """The command line needs a name of its own, defaults, and something to show."""
+    here = f"class {scheme.__name__} in {path}"
+    if not isinstance(vars(scheme).get("name"), str):
+        raise UserError(f'{here} has no name: give it one, as in name = "{path.stem}"')
+    if scheme.name in known:
+        raise UserError(f"{here} has the name {scheme.name!r}, which another algorithm has already: choose another")
+    if "__dataclass_fields__" not in vars(scheme) and inspect.get_annotations(scheme):
+        raise UserError(f"{here} needs @dataclass(frozen=True, kw_only=True) above it, or its hyperparameters are none")
+    for field in dataclasses.fields(scheme):
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise UserError(f"{here}: hyperparameter {field.name} needs a default")
+    documented = (scheme.__doc__ or "").strip() and not (scheme.__doc__ or "").startswith(f"{scheme.__name__}(")
+    first_line = (
+        (scheme.__doc__ or "").strip().splitlines()[0].rstrip(".") if documented else "an algorithm of your own"
+    )
+    scheme.idea = vars(scheme).get("idea") or first_line
+    scheme.paper = vars(scheme).get("paper") or path.name

@@ -1,0 +1,133 @@
+"""Clusters: how many tasks of which job there are, where they listen, and what their devices are called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..errors import UserError, at_least, at_most, positive
+from ..spec import nearest
+from .place import JobName, Place
+
+Backend = Literal["processes", "threads"]
+
+Isolation = Literal["auto", "require", "off"]
+
+MOST_TASKS = 1000  # of a job
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A description of where a run takes place.
+
+    `Cluster.local(...)` is all on this machine. `Cluster.at(...)`, `Cluster.from_tf_config()` and
+    `Cluster.from_slurm()` are one task of several machines, on each of which the same program is started.
+
+    Attributes:
+        workers: worker tasks.
+        ps: parameter server tasks.
+        backend: "processes" (a process for each task) or "threads" (one process, a thread for each worker).
+        isolation: private network for local processes: "auto" (where the kernel allows), "require" or "off".
+        wait_seconds: how long a task waits for others before it gives up and names them.
+        towers: devices of each worker that share its batches; as many as the algorithm likes if not given.
+        place: which task of several machines this program is; None if all tasks are started here.
+    """
+
+    workers: int = 2
+    ps: int = 1
+    backend: Backend = "processes"
+    isolation: Isolation = "auto"
+    wait_seconds: float = 60.0
+    towers: int | None = None
+    place: Place | None = None
+
+    def __post_init__(self):
+        at_least(1, workers=self.workers, ps=self.ps, **({} if self.towers is None else {"towers": self.towers}))
+        at_most(MOST_TASKS, workers=self.workers, ps=self.ps)
+        positive(wait_seconds=self.wait_seconds)
+        for name, value, known in (
+            ("backend", self.backend, ["processes", "threads"]),
+            ("isolation", self.isolation, ["auto", "require", "off"]),
+        ):
+            if value not in known:
+                raise UserError(f"unknown {name} {value!r}. {nearest(value, known)}")
+
+    @classmethod
+    def local(
+        cls,
+        workers: int = 2,
+        *,
+        ps: int = 1,
+        backend: Backend = "processes",
+        isolation: Isolation = "auto",
+        wait_seconds: float = 60.0,
+        towers: int | None = None,
+    ) -> Cluster:
+        """A cluster on this machine."""
+        return cls(
+            workers=workers, ps=ps, backend=backend, isolation=isolation, wait_seconds=wait_seconds, towers=towers
+        )
+
+    @classmethod
+    def at(
+        cls,
+        *,
+        worker_hosts: Sequence[str],
+        job_name: JobName,
+        ps_hosts: Sequence[str] = (),
+        task_index: int = 0,
+        separate_evaluator: bool = False,
+        wait_seconds: float = 60.0,
+        towers: int | None = None,
+    ) -> Cluster:
+        """One task of several machines, given the addresses (`host:port`) of all and which one this is."""
+        from .discovery import place
+
+        here = place(ps_hosts, worker_hosts, job_name, task_index, separate_evaluator)
+        return cls._placed(here, wait_seconds, towers)
+
+    @classmethod
+    def from_tf_config(
+        cls, *, separate_evaluator: bool = False, wait_seconds: float = 60.0, towers: int | None = None
+    ) -> Cluster:
+        """One task of several machines, as the environment variable TF_CONFIG says.
+
+        `separate_evaluator` is needed only if there is an evaluator task that TF_CONFIG leaves out of the cluster.
+        """
+        from .discovery import from_tf_config
+
+        return cls._placed(from_tf_config(separate_evaluator), wait_seconds, towers)
+
+    @classmethod
+    def from_slurm(cls, *, ps: int = 1, wait_seconds: float = 60.0, towers: int | None = None) -> Cluster:
+        """One task of a Slurm job step: the first `ps` tasks are parameter servers, the others workers."""
+        from .discovery import from_slurm
+
+        return cls._placed(from_slurm(ps), wait_seconds, towers)
+
+    @classmethod
+    def _placed(cls, here: Place, wait_seconds: float, towers: int | None) -> Cluster:
+        return cls(
+            workers=len(here.addresses.worker),
+            ps=max(1, len(here.addresses.ps)),
+            isolation="off",  # others must reach it
+            wait_seconds=wait_seconds,
+            towers=towers,
+            place=here,
+        )
+
+    @property
+    def evaluates(self) -> bool:
+        """True if results are written here: in a local run, on the chief's machine, or in the evaluator task."""
+        return self.place is None or self.place.evaluates
+
+    @property
+    def is_chief(self) -> bool:
+        """True if worker 0 runs here."""
+        return self.place is None or self.place.is_chief
+
+    @property
+    def workers_here(self) -> int:
+        """Workers that share the cores of this machine."""
+        return self.workers if self.place is None else 1

@@ -1,0 +1,252 @@
+"""Which task of a cluster of several machines is this program? From flags, from TF_CONFIG, or from Slurm.
+
+However it is found, the answer is a `Place`; the task cannot tell the difference. Everything is checked before
+TensorFlow sees it: a wrong index there ends the process without a word that helps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..errors import UserError
+from ..spec import nearest
+from .place import Addresses, JobName, Place
+
+JOBS: tuple[JobName, ...] = ("ps", "worker", "evaluator")
+
+PORTS = range(1, 65536)
+
+SLURM_PORTS = range(2**14, 2**15)  # below the ports that systems give out by themselves
+
+# From one Slurm job, or step, to the next, ports move on by so much, round the range. With these two strides neighbours
+# stay far apart: on one node, 120 consecutive jobs of 4 steps with 16 tasks share no port, nor do 75 of 2 with 64.
+JOB_STRIDE, STEP_STRIDE = 10127, 12939
+
+
+def place(
+    ps_hosts: Sequence[str],
+    worker_hosts: Sequence[str],
+    job_name: str,
+    task_index: int,
+    separate_evaluator: bool = False,
+) -> Place:
+    """The place of a task, checked.
+
+    Raises:
+        UserError: in one line, what is wrong.
+    """
+    if job_name not in JOBS:
+        raise UserError(f"unknown job {job_name!r}. {nearest(job_name, list(JOBS))}")
+    if not worker_hosts:
+        raise UserError("a cluster needs at least one worker: --worker_hosts=host:port,...")
+    addresses = Addresses(ps=tuple(ps_hosts), worker=tuple(worker_hosts))
+    seen: dict[str, str] = {}
+    for job, hosts in addresses.as_dict().items():
+        for index, address in enumerate(hosts):
+            check_address(address)
+            if address in seen:
+                raise UserError(f"two tasks cannot listen at {address}: {seen[address]} and {job} {index}")
+            seen[address] = f"{job} {index}"
+    count = {"ps": len(ps_hosts), "worker": len(worker_hosts), "evaluator": 1}[job_name]
+    if not 0 <= task_index < count:
+        raise UserError(
+            f"the index of a {job_name} must lie between 0 and {count - 1}. Received: {task_index}"
+            if count
+            else f"this cluster has no {job_name} tasks"
+        )
+    return Place(job_name, task_index, addresses, separate_evaluator or job_name == "evaluator")
+
+
+def check_address(address: Any) -> None:
+    """Raise `UserError` unless it is `host:port`."""
+    host, _, port = str(address).rpartition(":")
+    if not host or "/" in host or any(c.isspace() for c in host) or _whole(port) not in PORTS:
+        raise UserError(f"an address is host:port, with a port from 1 to 65535. Received: {_short(repr(address))}")
+
+
+def _whole(text: str) -> int | None:
+    """The number that 1 to 9 plain digits are, and nothing else: no sign, no `²`."""
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
+
+
+def _short(text: str) -> str:
+    """So much of a text as fits into a message."""
+    return text if len(text) <= 300 else f"{text[:300]}..."
+
+
+def split_hosts(text: str) -> list[str]:
+    """The addresses of `h0:2222,h1:2222`."""
+    return [address.strip() for address in text.split(",") if address.strip()]
+
+
+# TF_CONFIG, as TensorFlow, Kubeflow and others write it.
+
+
+def has_tf_config(environment: Mapping[str, str] = os.environ) -> bool:
+    """True if TF_CONFIG describes a cluster; without one it means a run on this machine, as for TensorFlow."""
+    return bool(_tf_config(environment).get("cluster"))
+
+
+def _tf_config(environment: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        config = json.loads(environment.get("TF_CONFIG") or "{}")
+        if not isinstance(config, dict):
+            raise ValueError("not an object")
+    except (ValueError, RecursionError) as error:
+        received = _short(repr(environment["TF_CONFIG"]))
+        raise UserError(f"TF_CONFIG is not a JSON object ({error}). Received: {received}") from None
+    return config
+
+
+def from_tf_config(separate_evaluator: bool = False, environment: Mapping[str, str] = os.environ) -> Place:
+    """The place that TF_CONFIG gives: the chief is worker 0; the evaluator is not part of TensorFlow's cluster.
+
+    Some systems leave the evaluator out of the cluster that they describe: then `separate_evaluator` has to say it.
+    """
+    config = _tf_config(environment)
+    cluster, task = config.get("cluster"), config.get("task")
+    if not isinstance(cluster, dict) or not isinstance(task, dict):
+        raise UserError(
+            'TF_CONFIG must look like {"cluster": {"chief": ["h:p"], "ps": [...], "worker": [...]}, '
+            f'"task": {{"type": "worker", "index": 0}}}}. Received: {_short(json.dumps(config))}'
+        )
+    hosts: dict[str, list[str]] = {}
+    for job, addresses in cluster.items():
+        if job not in ("chief", "master", *JOBS):
+            raise UserError(f"TF_CONFIG: unknown job {job!r} in the cluster. Known: chief, ps, worker, evaluator.")
+        if not isinstance(addresses, list) or not all(isinstance(address, str) for address in addresses):
+            received = _short(repr(addresses))
+            raise UserError(f"TF_CONFIG: the addresses of {job} must be a list of host:port. Received: {received}")
+        hosts[job] = addresses
+    chief = hosts.get("chief", []) + hosts.get("master", [])
+    if len(chief) > 1:
+        raise UserError(f"TF_CONFIG: a cluster has one chief. Received: {_short(str(chief))}")
+    job, index = task.get("type"), _whole(str(task.get("index", 0)))
+    if not isinstance(job, str) or index is None:
+        raise UserError(f"TF_CONFIG: the task needs a type and an index. Received: {_short(json.dumps(task))}")
+    if job in ("chief", "master"):
+        if not chief:
+            raise UserError(f"TF_CONFIG: this task is the {job}, but the cluster has none")
+        if index != 0:
+            raise UserError(f"TF_CONFIG: the index of the {job} must be 0. Received: {index}")
+        job = "worker"
+    elif job == "worker":
+        if index >= len(hosts.get("worker", [])):  # before the chief is counted in
+            raise UserError(f"TF_CONFIG: the cluster has {len(hosts.get('worker', []))} workers. Received: {index}")
+        index += len(chief)
+    workers = chief + hosts.get("worker", [])
+    return place(hosts.get("ps", []), workers, job, index, separate_evaluator or bool(hosts.get("evaluator")))
+
+
+# Slurm.
+
+
+def from_slurm(ps: int, environment: Mapping[str, str] = os.environ) -> Place:
+    """The place of a task of a job step: the first `ps` tasks are parameter servers, the others workers."""
+    try:
+        rank = int(environment["SLURM_PROCID"])
+        tasks = int(environment.get("SLURM_STEP_NUM_TASKS") or environment["SLURM_NTASKS"])
+        job, step = int(environment["SLURM_JOB_ID"]), int(environment.get("SLURM_STEP_ID") or 0)
+        nodes = expand_nodes(environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"])
+        counts = expand_counts(environment.get("SLURM_STEP_TASKS_PER_NODE") or environment["SLURM_TASKS_PER_NODE"])
+        node = int(environment.get("SLURM_NODEID") or -1)
+        reserved = expand_numbers(environment.get("SLURM_STEP_RESV_PORTS") or "")
+    except KeyError as error:
+        raise UserError(f"{error.args[0]} is not set: start the tasks with srun, inside a Slurm job") from None
+    except ValueError as error:
+        raise UserError(f"Slurm's environment holds something that is no number: {_short(str(error))}") from None
+    if len(counts) != len(nodes) or sum(counts) != tasks or not 0 <= rank < tasks:
+        raise UserError(
+            f"Slurm's environment contradicts itself: task {rank} of {tasks}, {len(nodes)} nodes with {counts} tasks"
+        )
+    if not 0 <= ps < tasks:
+        raise UserError(f"of {tasks} Slurm tasks, {ps} cannot be ps and leave a worker: start more tasks, or fewer ps")
+    where = [(node, i) for node, count in enumerate(counts) for i in range(count)]
+    if node not in (-1, where[rank][0]):
+        raise UserError("the tasks of the Slurm step are not in blocks on their nodes: add --distribution=block")
+    ports = reserved or slurm_ports(job, step, max(counts))
+    if len(ports) < max(counts):
+        raise UserError(
+            f"Slurm has reserved {len(ports)} ports for {max(counts)} tasks on a node: give --resv-ports={max(counts)}"
+        )
+    addresses = [f"{nodes[node]}:{ports[i]}" for node, i in where]
+    job_name, index = ("ps", rank) if rank < ps else ("worker", rank - ps)
+    here = place(addresses[:ps], addresses[ps:], job_name, index)
+    return replace(here, origin=f"Slurm job {job}, step {step}: {_shares(ps, [nodes[node] for node, _ in where])}.")
+
+
+def _shares(ps: int, nodes: list[str]) -> str:
+    """Which of the tasks on these nodes are what: `task 0 on a is ps 0; tasks 1 to 2 on a to b are workers 0 to 1`."""
+    shares: list[str] = []
+    for job, first, end in (("ps", 0, ps), ("worker", ps, len(nodes))):
+        last, where = end - 1, " to ".join(dict.fromkeys(nodes[first:end][:: max(1, end - first - 1)]))
+        if last == first:
+            shares.append(f"task {first} on {where} is {job} 0")
+        elif last > first:
+            plural = job if job == "ps" else f"{job}s"
+            shares.append(f"tasks {first} to {last} on {where} are {plural} 0 to {last - first}")
+    return "; ".join(shares)
+
+
+def slurm_ports(job: int, step: int, count: int) -> list[int]:
+    """The ports of a job step on each of its nodes: all its tasks find the same, steps of about that time others."""
+    first = JOB_STRIDE * job + STEP_STRIDE * step
+    return [SLURM_PORTS[(first + i) % len(SLURM_PORTS)] for i in range(count)]
+
+
+def expand_nodes(text: str) -> list[str]:
+    """The hosts of Slurm's short form: `a[01-03,7]b,c` is a01b a02b a03b a7b c."""
+    nodes: list[str] = []
+    for pattern in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
+        names = [""]
+        for literal, ranges in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", pattern):
+            endings = [literal] if literal else _endings(ranges)
+            names = [name + ending for name in names for ending in endings]
+        nodes += names
+    return nodes
+
+
+def expand_numbers(text: str) -> list[int]:
+    """The numbers of `12-13,20`, perhaps in brackets: 12 13 20."""
+    return [int(ending) for ending in _endings(text.strip("[]"))] if text else []
+
+
+def _endings(ranges: str) -> list[str]:
+    """The numbers of `01-03,7`, with their leading zeros."""
+    found: list[str] = []
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        found += [str(n).zfill(len(first)) for n in range(int(first), int(last or first) + 1)]
+    return found
+
+
+def expand_counts(text: str) -> list[int]:
+    """Tasks of each node, of Slurm's short form: `2(x3),1` is 2 2 2 1."""
+    counts: list[int] = []
+    for part in text.split(","):
+        count, _, times = part.partition("(x")
+        counts += [int(count)] * int(times.rstrip(")") or 1)
+    return counts
+
+
+# The other direction.
+
+
+def commands(place: Place, program: Sequence[str]) -> list[str]:
+    """The command line of each task, after a comment that names its machine."""
+    lines: list[str] = []
+    flags = [f"--{job}_hosts={','.join(hosts)}" for job, hosts in place.addresses.as_dict().items()]
+    for job, index in place.all_tasks():
+        if job == "evaluator" and not place.separate_evaluator:
+            continue
+        host = place.addresses.of(job, index).rpartition(":")[0] or "any machine that reaches the others"
+        evaluator = ["--separate_evaluator"] if place.separate_evaluator else []
+        words = [*program, *flags, *evaluator, f"--job_name={job}", f"--task_index={index}"]
+        lines += [f"# {job} {index}, on {host}", shlex.join(words)]
+    return lines

@@ -1,0 +1,114 @@
+"""What the tasks of a run must have in common, in words and digests that can be compared."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import inspect
+import json
+import platform
+import re
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..problems.dataset import leaves
+from .place import Place
+
+# What the tasks of a run must have in common.
+
+
+def identity(config: Mapping[str, Any], place: Place, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What a task runs, in words that can be compared with those of another task."""
+    versions = {name: importlib.metadata.version(name) for name in ("distsgd", "tensorflow", "keras", "numpy")}
+    addresses = place.addresses.as_dict()
+    evaluator = "a task of its own" if place.separate_evaluator else "with the chief"
+    return {
+        **{key: value for key, value in config.items() if key not in ("isolation", "legs")},
+        **(more or {}),
+        "addresses": {job: ",".join(hosts) for job, hosts in addresses.items()},
+        "evaluator": evaluator,
+        "versions": {**versions, "python": platform.python_version(), "source": source_digest()},
+    }
+
+
+def source_digest() -> str:
+    """A short digest of the installed package's source: two checkouts of one version may differ."""
+    digest = hashlib.sha256()
+    root = Path(__file__).resolve().parent.parent.parent
+    for folder in ("algorithms", "common"):
+        for path in sorted((root / folder).rglob("*.py")):
+            digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def data_digest(data: Any) -> str:
+    """A short digest of nested arrays; a data function is known by its name only."""
+    import numpy as np
+
+    digest = hashlib.sha256()
+    for leaf in leaves(data):
+        if isinstance(leaf, np.ndarray):
+            digest.update(f"{leaf.dtype} {leaf.shape}".encode() + np.ascontiguousarray(leaf).tobytes())
+        else:
+            digest.update(getattr(leaf, "__qualname__", str(leaf)).encode())
+    return digest.hexdigest()[:12]
+
+
+_parsing = threading.Lock()  # Python 3.11 parses source wrongly where several threads do so at once
+
+
+def class_digest(kind: type) -> str:
+    """A short digest of the source of a class that is not of this package; its modules are compared as a whole."""
+    if kind.__module__.startswith("distsgd."):
+        return ""
+    try:
+        with _parsing:
+            text = inspect.getsource(kind)
+    except (OSError, TypeError):  # typed into a prompt
+        text = kind.__qualname__
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def model_digest(model: Any) -> str:
+    """The shape of a Keras model in words, and a short digest of what it is made of, its names apart."""
+    layers = [(type(layer).__name__, _nameless(layer.get_config())) for layer in model._flatten_layers()]
+    variables = [(tuple(v.shape), str(v.dtype)) for v in model.variables]
+    digest = hashlib.sha256(json.dumps([layers, variables], default=_kind, sort_keys=True).encode())
+    return f"{len(variables)} variables, {model.count_params()} parameters, {digest.hexdigest()[:12]}"
+
+
+def _nameless(config: Any) -> Any:
+    """A configuration without the names that Keras has given by counting."""
+    if isinstance(config, dict):
+        return {key: _nameless(value) for key, value in config.items() if key not in ("name", "registered_name")}
+    if isinstance(config, list | tuple):
+        return [_nameless(value) for value in config]
+    return config
+
+
+def _kind(value: Any) -> str:
+    return getattr(value, "__qualname__", type(value).__qualname__)
+
+
+def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested mappings as one, with dotted names and JSON values."""
+    found: dict[str, str] = {}
+    for key, value in nested.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            text = json.dumps(value, default=str).strip('"')
+            found[f"{prefix}{key}"] = re.sub(r" at 0x[0-9a-f]+", "", text)  # an object without a name of its own
+    return found
+
+
+def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any], other: str) -> str:
+    """What differs, or nothing."""
+    ours, its = flat(mine), flat(theirs)
+    return "; ".join(
+        f"{name} is {ours.get(name, 'not given')} here and {its.get(name, 'not given')} at {other}"
+        for name in sorted(ours.keys() | its.keys())
+        if ours.get(name) != its.get(name)
+    )

@@ -1,0 +1,54 @@
+"""Learning-rate schedules by name, for the command line; from Python, any `keras.optimizers.schedules` will do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from ..errors import UserError
+from .scheme import Scheme
+
+Shape = Literal["constant", "linear", "cosine", "exponential"]
+
+LAST = 0.01  # what an exponential decay leaves of a rate at the end of the run
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A rate that falls over the run: linearly or as a cosine to zero, or exponentially to a hundredth.
+
+    Attributes:
+        shape: of the curve.
+        initial: the rate at the beginning.
+        steps: local steps of a worker in the run.
+    """
+
+    shape: Shape
+    initial: float
+    steps: int
+
+    def __call__(self, step: Any) -> Any:
+        """The rate after so many local steps, a scalar tensor."""
+        import keras
+
+        kinds = keras.optimizers.schedules
+        schedule = {
+            "linear": lambda: kinds.PolynomialDecay(self.initial, self.steps, end_learning_rate=0.0),
+            "cosine": lambda: kinds.CosineDecay(self.initial, self.steps),
+            "exponential": lambda: kinds.ExponentialDecay(self.initial, self.steps, LAST),
+        }[self.shape]()
+        return schedule(step)
+
+
+def shaped(scheme: Scheme, shape: Shape, steps: int) -> Scheme:
+    """The scheme with all its learning rates falling over so many local steps.
+
+    Raises:
+        UserError: it has no learning rate of its own.
+    """
+    if shape == "constant":
+        return scheme
+    rates = [f.name for f in fields(scheme) if f.name.endswith("learning_rate")]
+    if not rates:
+        raise UserError(f"{scheme.name} has no learning_rate that a schedule could change: use --lr-schedule constant")
+    return replace(scheme, **{name: Schedule(shape, getattr(scheme, name), steps) for name in rates})

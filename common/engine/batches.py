@@ -1,0 +1,38 @@
+"""Where the batches of a worker come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+class Shard:
+    """Batches from arrays kept on the worker's device; a batch is named by its rows."""
+
+    def __init__(self, arrays: Sequence[np.ndarray], prefix: str):
+        self.fed = [tf.compat.v1.placeholder(a.dtype, a.shape) for a in arrays]
+        self.variables = [
+            tf.Variable(fed, trainable=False, name=f"{prefix}_data_{i}") for i, fed in enumerate(self.fed)
+        ]
+        self.initialize = tf.group(*(v.initializer for v in self.variables))
+
+    def batch(self, rows: Any) -> list[Any]:
+        """The examples in those rows."""
+        return [tf.gather(v, rows) for v in self.variables]
+
+
+class Stream:
+    """Batches from a `tf.data.Dataset`; the rows only count steps."""
+
+    def __init__(self, dataset: Any):
+        self.iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+        self.initialize = self.iterator.initializer
+        self.fed: list[Any] = []
+
+    def batch(self, rows: Any) -> list[Any]:
+        """The next batch."""
+        del rows
+        return tf.nest.flatten(self.iterator.get_next())

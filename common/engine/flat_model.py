@@ -1,0 +1,221 @@
+"""Any Keras 3 model as a function of one flat vector."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+
+# What an optimizer may have been told to do that nobody does here, and what does it instead.
+INSTEAD = {
+    "clipnorm": "use clip_norm=... of train",
+    "global_clipnorm": "use clip_norm=... of train",
+    "clipvalue": "use clip_norm=... of train",
+    "weight_decay": "use l2=... of train",
+    "use_ema": "use ema_decay=... of train",
+    "loss_scale_factor": "use a float32 or mixed_bfloat16 model, which needs no loss scaling",
+    "gradient_accumulation_steps": "use a larger batch_size",
+}
+
+
+class FlatModel:
+    """A compiled Keras model whose trainable variables are one float32 vector [P], in the order Keras lists them.
+
+    Its other variables are of three kinds. `statistics` are what a training step changes (batch normalisation's
+    averages): a second float32 vector [S], which travels with the messages. `seeds` of dropout and the like differ
+    between workers. Everything else is `frozen`: the same everywhere, of any dtype, and not sent again.
+
+    Args:
+        model: built, and compiled with a loss.
+        statistics: which of `model.non_trainable_variables` a training step changes, by position (see `trial`).
+        batch: shapes and dtypes of a batch, for a model whose loss has variables of its own (one for each output).
+
+    Raises:
+        UserError: the model cannot be trained here, and why.
+    """
+
+    def __init__(self, model: Any, statistics: Sequence[int] = (), batch: Any = None):
+        import tensorflow as tf
+
+        _check(model)
+        if batch is not None:  # these variables cannot be made inside a graph
+            model._symbolic_build(data_batch=batch)
+        self.model = model
+        self.trainable = model.trainable_variables
+        others = model.non_trainable_variables
+        self.statistics = [others[i] for i in statistics]
+        owned = {id(generator.state) for layer in model._flatten_layers() for generator in layer._seed_generators}
+        self.seeds = [v for v in others if id(v) in owned]
+        moving = owned | {id(v) for v in self.statistics}
+        self.frozen = [v for v in others if id(v) not in moving]
+        # As arrays from the start: inside a graph Keras' variables cannot be read.
+        self.initial_seeds = [np.asarray(v.value) for v in self.seeds]
+        self.metrics = [(v, np.asarray(v.value)) for v in model.metrics_variables]
+        self.constants = [
+            (vars(layer), name, np.asarray(value))
+            for layer in model._flatten_layers()
+            for name, value in vars(layer).items()
+            if isinstance(value, tf.Tensor)
+        ]
+        self.shapes = [tuple(v.shape) for v in self.trainable]
+        self.size = sum(int(np.prod(shape)) for shape in self.shapes)
+        self.state_size = sum(int(np.prod(v.shape)) for v in self.statistics)
+
+    @staticmethod
+    def _pack(variables: Sequence[Any]) -> np.ndarray:
+        parts = [np.asarray(v.value).ravel().astype(np.float32) for v in variables]
+        return np.concatenate([np.zeros(0, np.float32), *parts])
+
+    def pack(self) -> np.ndarray:
+        """The model's trainable weights, [P]."""
+        return self._pack(self.trainable)
+
+    def pack_state(self) -> np.ndarray:
+        """The model's running statistics, [S]."""
+        return self._pack(self.statistics)
+
+    def frozen_values(self) -> list[np.ndarray]:
+        """What no step changes, each array in its own dtype."""
+        return [np.asarray(v.value) for v in self.frozen]
+
+    def load(self, params: np.ndarray, state: np.ndarray) -> None:
+        """Put a flat vector and a state into the Keras model."""
+        for vector, variables in ((params, self.trainable), (state, self.statistics)):
+            start = 0
+            for variable in variables:
+                size = int(np.prod(variable.shape))
+                variable.assign(vector[start : start + size].reshape(variable.shape))
+                start += size
+
+    def measure(self, batches: Any) -> dict[str, float]:
+        """Keras' metrics of what is loaded, on a data set of batches; see `batched`."""
+        logs = self.model.evaluate(batches, verbose=0, return_dict=True)
+        return {f"test_{name}": float(value) for name, value in logs.items()}
+
+    @contextmanager
+    def _arrays(self) -> Iterator[None]:
+        """Inside, tensors that layers keep as attributes are arrays: a graph takes no eager tensor."""
+        kept = [attributes[name] for attributes, name, _ in self.constants]
+        for attributes, name, array in self.constants:
+            attributes[name] = array
+        try:
+            yield
+        finally:
+            for (attributes, name, _), value in zip(self.constants, kept, strict=True):
+                attributes[name] = value
+
+    def gradient(
+        self, params: Any, state: Any, seeds: Sequence[Any], frozen: Sequence[Any], batch: Sequence[Any]
+    ) -> tuple[Any, ...]:
+        """Loss and gradient on one batch, in the current graph.
+
+        Args:
+            params: flat vector [P].
+            state: running statistics [S].
+            seeds: values of the random seeds.
+            frozen: values of the frozen variables.
+            batch: (x, y) or (x, y, sample_weight).
+
+        Returns:
+            loss (scalar), gradient [P], new state [S], new seeds.
+        """
+        import keras
+        import tensorflow as tf
+
+        parts = unpack(params, self.shapes)
+        statistics = unpack(state, [tuple(v.shape) for v in self.statistics])
+        with tf.GradientTape() as tape:
+            tape.watch(parts)
+            mapping = [
+                *zip(self.trainable, parts, strict=True),
+                *((v, tf.cast(part, v.dtype)) for v, part in zip(self.statistics, statistics, strict=True)),
+                *zip(self.seeds, seeds, strict=True),
+                *zip(self.frozen, frozen, strict=True),
+                *self.metrics,  # a loss may count in them; nobody reads that
+            ]
+            with self._arrays(), keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+                loss = tf.cast(loss_of(self.model, batch, training=True), tf.float32)
+        gradients = tape.gradient(loss, parts, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        gradient = tf.concat([tf.reshape(g, [-1]) for g in gradients], 0)
+        after = [tf.reshape(tf.cast(scope.get_current_value(v), tf.float32), [-1]) for v in self.statistics]
+        new_state = tf.concat(after, 0) if after else state
+        new_seeds = [tf.convert_to_tensor(scope.get_current_value(v)) for v in self.seeds]
+        return loss, gradient, new_state, new_seeds
+
+
+def loss_of(model: Any, batch: Sequence[Any], training: bool) -> Any:
+    """The loss of a Keras model on (x, y) or (x, y, sample_weight), as `fit` and `evaluate` take it."""
+    x, y, *weight = batch
+    y_pred = model(x, training=training)
+    return model._compute_loss(x, y, y_pred, weight[0] if weight else None, training=training)
+
+
+def _check(model: Any) -> None:
+    """Raise `UserError` for a model that would not be trained as its user expects."""
+    import keras
+
+    if not isinstance(model, keras.Model):
+        raise UserError(f"the model must be a Keras model. Received: {_kind(model)}")
+    if not model.built:
+        raise UserError("the model has no variables yet: give it an Input layer, or call it on one batch")
+    kind = type(model)
+    if kind.train_step is not keras.Model.train_step:
+        raise UserError(
+            f"class {kind.__name__} has its own train_step, which is not used here: the algorithm takes the step. Put "
+            "the loss into compute_loss(self, x, y, y_pred, sample_weight, training) instead"
+        )
+    if getattr(model, "_compile_loss", None) is None and kind.compute_loss is keras.Model.compute_loss:
+        raise UserError("the model has no loss: call model.compile(loss=...) first")
+    if not model.trainable_variables:
+        raise UserError("the model has no trainable variables")
+    wrong = [f"{v.path} ({v.dtype})" for v in model.trainable_variables if v.dtype != "float32"]
+    if wrong:
+        raise UserError(f"trainable variables must be float32. Received: {', '.join(wrong)}")
+    for v in model.trainable_variables:
+        if v.constraint is not None:
+            raise UserError(
+                f"the constraint {_kind(v.constraint)} of {v.path} cannot be kept: workers push updates, and their sum "
+                "on the server would leave it. Leave it out, and use a regularizer, or l2=... of train"
+            )
+        if v.overwrite_with_gradient:
+            raise UserError(f"{v.path} (float8) is set by Keras' own optimizers alone, which are not used: use float32")
+    for layer in model._flatten_layers():
+        if layer.compute_dtype == "float16" and layer._trainable_variables:
+            raise UserError(
+                f"layer {layer.name} trains in float16, which needs loss scaling, and that is part of Keras' "
+                "optimizers, which are not used: use mixed_bfloat16 or float32"
+            )
+    _check_optimizer(getattr(model.optimizer, "inner_optimizer", model.optimizer))
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    """Refuse what the user has told the optimizer to do and would not be done."""
+    if optimizer is None:
+        return
+    defaults = inspect.signature(type(optimizer).__init__).parameters
+    for name, instead in INSTEAD.items():
+        value = getattr(optimizer, name, None)
+        if value and (name not in defaults or value != defaults[name].default):
+            raise UserError(f"the model's optimizer is not used, and its {name}={value} would be lost: {instead}")
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__
+
+
+def unpack(vector: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+    """The tensors of those shapes that lie one after the other in a flat vector."""
+    import tensorflow as tf
+
+    parts, start = [], 0
+    for shape in shapes:
+        size = int(np.prod(shape))
+        # A slice, where it is aligned, is a view; tf.split copies, 7 % of a step of a model of 2 M parameters.
+        parts.append(tf.reshape(vector[start : start + size], shape))
+        start += size
+    return parts

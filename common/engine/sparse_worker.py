@@ -1,0 +1,63 @@
+"""A worker of a sparse problem: it has no copy of the center, and touches the coordinates of its batch alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..contract.rounds import Event
+from ..contract.scheme import Scheme
+from ..gates.gate import Seat
+from .batches import Shard
+from .parameter_server import ParameterServer
+
+
+class SparseWorker:
+    """A worker without local variables: each round reads the coordinates of its batch, and writes them."""
+
+    def __init__(self, scheme: Scheme, ps: ParameterServer, seat: Seat, device: str, source: Shard):
+        self.scheme, self.ps, self.seat, self.device, self.source = scheme, ps, seat, device, source
+        self.index, self.num_workers = seat.index, ps.num_workers
+        self.initialize = source.initialize
+        self.gradient: Any = None
+        self.fed: list[Any] = []
+
+    def start(self, recorded: Any) -> dict[str, Any]:
+        """Take a seat; nothing to pull."""
+        _, _, joined = self.ps.join(self.seat, recorded)
+        return joined
+
+    def rounds(self, rows: Any, event: Event) -> Any:
+        """Several rounds, one after the other in one call; returns their losses, and that their one step counts."""
+        import tensorflow as tf
+
+        del event
+        with tf.device(self.device):
+            return tf.stack([tf.stack([self.round(rows[r, 0]), 1.0]) for r in range(rows.shape[0])])
+
+    def round(self, rows: Any) -> Any:
+        """Read x_v for all v in the batch; push the gradient there. Returns the loss."""
+        import tensorflow as tf
+
+        indices, values, y = self.source.batch(rows)
+        flat = tf.reshape(indices, [-1])
+        x = tf.reshape(self.scheme.gate.gather(self.ps, self.seat, flat), tf.shape(values))
+        loss, gradient = logistic_gradient(x, values, y)
+        self.gradient = tf.IndexedSlices(tf.reshape(gradient, [-1]), flat)
+        self.scheme.gate.push(self.ps, self.seat, self.scheme.message(self))
+        return loss
+
+
+def logistic_gradient(x: Any, values: Any, y: Any) -> tuple[Any, Any]:
+    """Mean logistic loss of a batch, and its gradient for each entry.
+
+    Args:
+        x: the parameters at the entries, [batch, entries].
+        values: the entries, [batch, entries].
+        y: labels 0 or 1, [batch].
+    """
+    import tensorflow as tf
+
+    logits, y = tf.reduce_sum(x * values, 1), tf.cast(y, x.dtype)
+    loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(y, logits))
+    slope = (tf.sigmoid(logits) - y) / tf.cast(tf.shape(y)[0], x.dtype)
+    return loss, slope[:, None] * values

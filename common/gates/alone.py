@@ -1,0 +1,26 @@
+"""One worker, and nobody to exchange with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import UserError
+from .gate import Gate
+
+
+@dataclass(frozen=True)
+class Alone(Gate):
+    """One worker without a ps: its parameters are the center, and nothing is exchanged."""
+
+    synchronous = True
+    uses_ps = False
+
+    def check(self, workers: int) -> None:
+        """Exactly one worker."""
+        if workers != 1:
+            raise UserError(f"this algorithm runs in one process: use --workers 1. Received: workers={workers}")
+
+    def traffic(self, workers: int) -> tuple[float, float]:
+        """None."""
+        del workers
+        return 0, 0

@@ -1,0 +1,245 @@
+"""The fork server: imports TensorFlow once, then forks the tasks of a run, each ready in milliseconds.
+
+Started as `python -m distsgd.common.launch.forkserver FD ISOLATION` by the launcher, with which it talks over one
+socket (see `channel`). Its children report their events on the same socket. It has a single thread, so forking
+is safe. When the launcher's end closes, for whatever reason, it ends its children and itself.
+
+While a run is on, everybody gives a sign of life once a second at least: the fork server itself, and each child from a
+thread that does nothing else than send.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from ..cluster.place import Addresses
+from ..errors import DistsgdError
+from .channel import FORK_SERVER, Channel
+from .isolation import enter_private_network
+from .listener import Listener
+
+PR_SET_PDEATHSIG = 1
+
+BEAT_SECONDS = 1.0
+
+
+class Server:
+    """Forks, watches and ends the tasks of the runs that it is sent."""
+
+    def __init__(self, channel: Channel):
+        self.channel = channel
+        self.tasks: dict[int, tuple[int, str]] = {}  # pid -> number of the run, task
+        self.reserved: list[socket.socket] = []  # the ports of the present run
+        self.number = 0  # of the present run: one that ended may have children left
+        self.run: tuple[Any, ...] = ()  # what a task of the present run is made of
+
+    def send(self, **event: Any) -> None:
+        """One event to the launcher."""
+        self.channel.send(**event)
+
+    def serve(self) -> None:
+        """Until the launcher goes away."""
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_write)
+        while True:
+            readable, _, _ = select.select([self.channel, wake_read], [], [], BEAT_SECONDS)
+            if not readable and self.tasks:
+                self.send(event="beat", task=FORK_SERVER, run=self.number)
+            if wake_read in readable:
+                os.read(wake_read, 4096)
+                self.reap()
+            if self.channel in readable:
+                try:
+                    request = self.channel.receive()
+                except (EOFError, ConnectionError):
+                    return self.kill()
+                if request is not None:
+                    self.answer(request)
+
+    def answer(self, request: dict[str, Any]) -> None:
+        """Do what the launcher asks for."""
+        if request["op"] == "start":
+            self.start(request)
+        elif request["op"] == "stop":
+            self.kill(how=signal.SIGTERM)
+        elif request["op"] == "restart":
+            self.fork([tuple(task) for task in request["tasks"]])
+        elif request["op"] == "kill":
+            self.kill(request.get("task"))
+
+    def start(self, request: dict[str, Any]) -> None:
+        """Fork the tasks of a run; the data in the job file is read once and shared by all of them."""
+        self.number = request["run"]
+        with open(request["job"], "rb") as file:
+            train, test, blob = pickle.load(file)
+        os.unlink(request["job"])  # large, and not needed any more
+        names = [tuple(task) for task in request["tasks"]]
+        addresses = Addresses(**request["addresses"]) if request["addresses"] else self.reserve(names)
+        self.run = (train, test, blob), addresses, Path(request["logs"])
+        gc.freeze()  # what exists now stays shared with the children
+        self.fork(names)
+
+    def fork(self, names: list[tuple[str, int]]) -> None:
+        """Start tasks of the present run, for the first time or again."""
+        threads = len(os.listdir("/proc/self/task"))
+        if threads != 1:
+            message = f"{threads} threads before the fork, where only one is safe"
+            self.send(event="error", task=FORK_SERVER, kind="RuntimeError", message=message, run=self.number)
+            return
+        here = os.getpid()
+        for job_name, index in names:
+            pid = os.fork()
+            if pid == 0:
+                self.become(job_name, index, here)
+            with contextlib.suppress(OSError):  # the child does the same: whoever comes first, nobody is ever without
+                os.setpgid(pid, pid)
+            self.tasks[pid] = self.number, f"{job_name}-{index}"
+        pids = {task: pid for pid, (number, task) in self.tasks.items() if number == self.number}
+        self.send(event="started", pids=pids, run=self.number)
+
+    def reserve(self, names: list[tuple[str, int]]) -> Addresses:
+        """A free port for each task that listens, held until the run ends so that nobody else is given it."""
+        for holder in self.reserved:  # of the run before
+            holder.close()
+        self.reserved.clear()
+        hosts: dict[str, list[str]] = {"ps": [], "worker": []}
+        for job_name, _ in names:
+            if job_name in hosts:
+                holder = socket.socket()
+                holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                holder.bind(("", 0))
+                self.reserved.append(holder)
+                hosts[job_name].append(f"127.0.0.1:{holder.getsockname()[1]}")
+        return Addresses(**hosts)
+
+    def become(self, job_name: str, index: int, parent: int) -> None:
+        """The life of a child: one task, from here to its end. Never returns."""
+        code = 1
+        try:
+            os.setpgid(0, 0)
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() == parent:  # else it had died before that, and nobody would end this process
+                code = run_task(self.channel, self.number, job_name, index, *self.run)
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)  # TensorFlow's servers cannot be stopped, only left
+
+    def reap(self) -> None:
+        """Tell the launcher which children have ended, and how."""
+        while self.tasks:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            number, task = self.tasks.pop(pid)
+            with contextlib.suppress(OSError):  # nobody may be listening any more
+                self.send(event="exit", task=task, status=os.waitstatus_to_exitcode(status), run=number)
+
+    def kill(self, only: str | None = None, how: signal.Signals = signal.SIGKILL) -> None:
+        """End all children now, or one task, with whatever they have started."""
+        for pid in [pid for pid, (_, task) in self.tasks.items() if only in (None, task)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, how)
+
+
+def run_task(
+    channel: Channel,
+    run: int,
+    job_name: str,
+    index: int,
+    parts: tuple[Any, ...],
+    addresses: Addresses,
+    logs: Path,
+) -> int:
+    """Set up the process of one task of that run, run it, and report how it ended; returns the exit code."""
+    task = f"{job_name}-{index}"
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    log = os.open(logs / f"{task}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    faulthandler.enable()
+    if job_name == "ps":
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # a ps needs no GPU, and would take it whole
+
+    # The launcher may be suspended, and its end of the socket full: that stops no training.
+    outbox = Listener(
+        lambda event: channel.send(**event),
+        beat=lambda: channel.send(event="beat", task=task, run=run),
+        beat_seconds=BEAT_SECONDS,
+    )
+
+    def report(**event: Any) -> None:
+        outbox.tell({"task": task, "run": run, "when": time.monotonic(), **event})
+        if event["event"] == "error":  # this process may leave at once
+            outbox.flush()
+
+    try:
+        from .tasks import TASKS
+
+        train, test, blob = parts
+        job = pickle.loads(blob)
+        job.train = job.train if train is None else train
+        job.test = job.test if test is None else test
+        if job.cluster.place is not None:  # nobody holds its port: taken is taken
+            os.environ["TF_GRPC_REUSE_PORT"] = "false"
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # the meeting waits for it, and tells the others
+        TASKS[job_name](job, addresses, index, report)
+        return 0
+    except BaseException as raised:
+        from ..engine.failures import is_absence, is_refusal
+        from ..files import in_one_line
+
+        error = in_one_line(raised) if isinstance(raised, Exception) else raised
+        with contextlib.suppress(OSError):  # the log may be on a full disk
+            traceback.print_exc()
+        peer_lost = not isinstance(error, DistsgdError) and (is_absence(error) or is_refusal(error))
+        report(
+            event="error",
+            kind=type(error).__name__,
+            message=(str(error) or type(error).__name__)[:2000],
+            consequence=peer_lost,  # of another task's end, most likely
+        )
+        return error.exit_code if isinstance(error, DistsgdError) else 1
+    finally:
+        outbox.flush()
+
+
+def main() -> None:
+    """Isolate, import, serve."""
+    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+    server = Server(channel)
+    network = "open"
+    if sys.argv[2] != "off":
+        try:
+            enter_private_network()
+            network = "private"
+        except OSError as error:
+            network = f"refused: {error.strerror or error}"
+    import keras  # noqa: F401
+    import tensorflow  # noqa: F401
+
+    from . import tasks  # noqa: F401
+
+    server.send(event="server", network=network)
+    server.serve()
+
+
+if __name__ == "__main__":
+    main()

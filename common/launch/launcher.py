@@ -1,0 +1,64 @@
+"""The launcher: starts the processes of a local run, watches them, and ends them, whatever happens."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from ..problems.dataset import is_arrays
+from ..run.job import Job
+from .client import fork_server
+from .supervision import OnEvent, Supervision
+
+
+def launch(job: Job, run_dir: Path, on_event: OnEvent) -> None:
+    """Run a job in processes until all of them have ended; `on_event` sees every event.
+
+    Raises:
+        DistsgdError: the first thing that went wrong, with the task's name and the last lines of its log.
+    """
+    logs = run_dir / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    with fork_server(job.cluster.isolation, logs) as server:
+        on_event({"event": "network", "state": server.network})
+        with tempfile.TemporaryDirectory(dir=server.folder.name) as scratch:
+            names = task_names(job)
+            if ("evaluator", 0) in names:
+                job = replace(job, graph_file=Path(scratch) / "worker.graph")
+            place = job.cluster.place
+            supervision = Supervision(server, job, names, logs, on_event)
+            path = write(job, Path(scratch))
+            try:
+                addresses = asdict(place.addresses) if place else None
+                server.start(job=str(path), tasks=names, logs=str(logs.resolve()), addresses=addresses)
+                supervision.run()
+            finally:
+                supervision.end()
+
+
+def task_names(job: Job) -> list[tuple[str, int]]:
+    """The tasks of a run that are started here."""
+    if job.cluster.place is not None:
+        return job.cluster.place.tasks()
+    if job.cluster.backend == "threads":
+        return [("threads", 0)]
+    ps = [] if not job.uses_ps else [("ps", i) for i in range(job.cluster.ps)]
+    return [*ps, *(("worker", k) for k in range(job.cluster.workers)), ("evaluator", 0)]
+
+
+def write(job: Job, folder: Path) -> Path:
+    """The job as a file: arrays first, which every child shares; the rest by value, rebuilt in each child."""
+    import cloudpickle
+
+    arrays = [data if is_arrays(data) else None for data in (job.train, job.test)]
+    rest = replace(
+        job,
+        train=job.train if arrays[0] is None else None,
+        test=job.test if arrays[1] is None else None,
+    )
+    path = folder / "job.pkl"
+    with path.open("wb") as file:
+        pickle.dump((*arrays, cloudpickle.dumps(rest)), file, protocol=5)
+    return path

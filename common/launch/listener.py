@@ -1,0 +1,171 @@
+"""Threads that take events from whoever has them, so that nobody waits for a slow disk, terminal, peer or callback."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Self
+
+PROGRESS = ("worker", "center")  # events of which only the newest matters to whoever comes late
+
+ROOM = 1000  # events may wait before progress is thinned
+
+LATE_SECONDS = 5.0
+
+ANNOUNCED_SECONDS = 2.0  # a wait at the end that takes longer is announced
+
+INTERRUPTED_SECONDS = 5.0  # for what is under way, after Ctrl-C
+
+Event = dict[str, Any]
+
+
+class Listener:
+    """Calls `handle(event)` for one event after the other, in a thread of its own.
+
+    While many wait, a report of progress takes the place of an older one of the same worker: memory is bounded, and
+    all that is not progress arrives.
+
+    Args:
+        handle: what is done with an event. When it raises, it is not called again: see `failure`.
+        room: how many events may wait before progress is thinned.
+        beat: if given, called whenever there has been nothing to do for `beat_seconds`.
+        beat_seconds: seconds.
+        on_late: if given, called once, with the seconds that an event has waited, if they are more than `LATE_SECONDS`.
+    """
+
+    def __init__(
+        self,
+        handle: Callable[[Event], None],
+        *,
+        room: int = ROOM,
+        beat: Callable[[], None] | None = None,
+        beat_seconds: float = 1.0,
+        on_late: Callable[[float], None] | None = None,
+    ):
+        self.handle, self.room, self.beat, self.on_late = handle, room, beat, on_late
+        self.beat_seconds = beat_seconds if beat else None
+        self.failure: BaseException | None = None
+        self._waiting: dict[Any, tuple[float, Event]] = {}  # in order; since when
+        self._busy = self._closed = False
+        self._numbers = itertools.count()
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def tell(self, event: Event) -> None:
+        """Leave an event to the thread; returns at once."""
+        now = time.monotonic()
+        late = 0.0
+        with self._changed:
+            if self._closed or self.failure is not None:
+                return
+            key: Any = next(self._numbers)
+            if len(self._waiting) >= self.room and event["event"] in PROGRESS:
+                key = event["event"], event.get("worker")
+            since, _ = self._waiting.get(key, (now, event))
+            self._waiting[key] = since, event  # in the place of the older one, or nobody's turn would come
+            if self.on_late is not None:
+                late = now - next(iter(self._waiting.values()))[0]
+            self._changed.notify_all()
+        if self.on_late is not None and late > LATE_SECONDS:
+            on_late, self.on_late = self.on_late, None
+            on_late(late)
+
+    def backlog(self) -> int:
+        """Events that are not done."""
+        with self._changed:
+            return len(self._waiting) + self._busy
+
+    def flush(self, seconds: float | None = None) -> bool:
+        """Wait until all has been done, or nothing more will be; False after so many seconds."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: not (self._waiting or self._busy) or self.failure is not None, seconds
+            )
+
+    def close(self, seconds: float | None = None) -> bool:
+        """Take no more; the rest as `flush`. What has not been done after so many seconds never will be."""
+        with self._changed:
+            self._closed = True
+        done = self.flush(seconds)
+        with self._changed:
+            self._waiting.clear()
+            self._changed.notify_all()
+        return done
+
+    def _run(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))  # those are for other threads
+        while True:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._waiting or self._closed, self.beat_seconds)
+                if self._waiting:
+                    key = next(iter(self._waiting))
+                    _, event = self._waiting.pop(key)
+                elif self._closed:
+                    return
+                else:
+                    event = None
+                self._busy = event is not None
+            try:
+                if event is not None:
+                    self.handle(event)
+                elif self.beat is not None:
+                    self.beat()
+            except BaseException as error:
+                with self._changed:
+                    self.failure, self._busy = error, False
+                    self._waiting.clear()
+                    self._changed.notify_all()
+                return
+
+
+class Audience:
+    """Everybody who is told of a run, each in a thread of its own; what one of them raises ends the run.
+
+    As a context: when it is left, all have been told everything, however long that takes. Only Ctrl-C cuts it short.
+
+    Args:
+        announce: called with what is being waited for, at the end.
+    """
+
+    def __init__(self, announce: Callable[[str], None]):
+        self.announce = announce
+        self.listeners: dict[Listener, Callable[[], str]] = {}  # and who that is
+
+    def add(self, handle: Callable[[Event], None], name: Callable[[], str], **options: Any) -> None:
+        """One more; `options` as of `Listener`."""
+        self.listeners[Listener(handle, **options)] = name
+
+    def tell(self, event: Event) -> None:
+        """Tell everybody; raises what one of them has raised, at this event or before."""
+        self.check()
+        if event["event"] != "beat":
+            event.setdefault("when", time.monotonic())  # not when somebody gets round to it
+            for listener in self.listeners:
+                listener.tell(event)
+
+    def check(self) -> None:
+        """Raise what somebody has raised."""
+        for listener in self.listeners:
+            if listener.failure is not None:
+                raise listener.failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+        for listener, name in self.listeners.items():
+            if interrupted:
+                listener.close(INTERRUPTED_SECONDS)
+            elif not listener.flush(ANNOUNCED_SECONDS):
+                self.announce(f"waiting for {name()}, which has {listener.backlog()} events to go (Ctrl-C: no longer)")
+                listener.flush()
+            listener.close()
+        if kind is None:
+            self.check()

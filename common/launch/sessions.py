@@ -1,0 +1,88 @@
+"""Servers and sessions of the tasks of a run: devices, thread pools, and limits of time."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..cluster.place import Addresses
+from ..errors import UserError, WaitTimeout
+from ..run.job import Job
+from ..waiting import reachable, wait_until
+
+BUILD_SECONDS = 30.0  # at least, for a graph to be built or sent
+
+# Processes: one task each.
+
+
+def _session(job: Job, target: str, graph: Any, config: Any) -> Any:
+    """A session whose calls all have an end, and which is closed when nobody has it any more."""
+    import tensorflow as tf
+
+    class Session(tf.compat.v1.Session):
+        def __del__(self):
+            # Closing tells peers, which may have gone already: nobody should wait for that.
+            threading.Thread(target=super().__del__, daemon=True).start()
+
+    # A process that is stopped still accepts connections: making a session there has no end of its own.
+    config.operation_timeout_in_ms = round(1000 * _build_seconds(job))
+    return Session(target, graph=graph, config=config)
+
+
+def _build_seconds(job: Job) -> float:
+    """For a graph to be built or sent: the limit of waits for other machines may be less than that takes."""
+    return max(BUILD_SECONDS, job.cluster.wait_seconds)
+
+
+def _connector(job: Job, target: str, graph: Any, config: Any, hosts: Sequence[str]) -> Callable[[float], Any]:
+    """A function that makes a session, given how long to wait for the hosts that it needs."""
+
+    def connect(seconds: float) -> Any:
+        deadline = time.monotonic() + seconds
+        for host in hosts:
+            wait_until(lambda host=host: reachable(host), max(0.0, deadline - time.monotonic()), lambda h=host: h)
+        made: list[Any] = []
+        # Making a session waits for ever if a host goes away now.
+        maker = threading.Thread(target=lambda: made.append(_session(job, target, graph, config)), daemon=True)
+        maker.start()
+        maker.join(max(1.0, deadline - time.monotonic()))
+        if not made:
+            raise WaitTimeout(f"waited {seconds:g} s for a session with {', '.join(hosts)}")
+        return made[0]
+
+    return connect
+
+
+def _config(job: Job, inter_op: int) -> Any:
+    """Thread pools of one task, so that the tasks of one machine share its cores."""
+    import tensorflow as tf
+
+    cores = len(os.sched_getaffinity(0))
+    config = tf.compat.v1.ConfigProto(
+        device_count={"CPU": job.towers},
+        intra_op_parallelism_threads=max(1, cores // job.cluster.workers_here),
+        inter_op_parallelism_threads=inter_op,
+        allow_soft_placement=True,
+    )
+    if not job.uses_ps:
+        config.experimental.collective_group_leader = "/job:worker/replica:0/task:0"
+    config.experimental.disable_thread_spinning = True  # an idle task leaves the core to those that work
+    return config
+
+
+def _server(job: Job, addresses: Addresses, job_name: str, index: int, inter_op: int) -> Any:
+    """The server of a task, on its port of all interfaces."""
+    import tensorflow as tf
+
+    try:
+        return tf.distribute.Server(addresses.as_dict(), job_name, index, config=_config(job, inter_op))
+    except tf.errors.UnknownError as error:
+        address = addresses.of(job_name, index)
+        slurm = " Submit the Slurm job again, or reserve ports: srun --resv-ports=<tasks per node>."
+        raise UserError(
+            f"{job_name} {index} cannot listen on the port of {address}: is it taken by another program, or is this "
+            f"task running already?{slurm if os.environ.get('SLURM_STEP_ID') else ''} ({str(error).splitlines()[0]})"
+        ) from None

@@ -1,0 +1,91 @@
+"""All tasks of a run as threads of one process, running freely or by a script."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from ..engine.flat_model import FlatModel
+from ..reports import Report
+from ..run.evaluator import END_SECONDS, Evaluator
+from ..run.graph import TaskGraph
+from ..run.job import Job
+from ..run.loop import WorkerLoop
+from ..waiting import wait_until
+from .sessions import _config
+
+TURN_SECONDS = 0.0005  # between two looks at a scripted interleaving: a turn takes about a millisecond
+
+# Threads: all tasks in one process.
+
+
+def run_threads(job: Job, report: Report, model: FlatModel | None = None) -> Evaluator:
+    """Workers as threads of this process, on one direct session; returns the evaluator at the end."""
+    import tensorflow as tf
+
+    workers = range(job.cluster.workers)
+    graph = TaskGraph(job, workers, model)
+    config = _config(job, max(2, len(workers)))
+    config.graph_options.place_pruned_graph = True  # each call prepares only what it runs: a third of the start-up
+    session = tf.compat.v1.Session(graph=graph.graph, config=config)
+    loops = [WorkerLoop(session, graph, k, report) for k in workers]
+    for loop in loops:
+        loop.prepare()
+    crew = Crew(loops, scripted=bool(job.schedule))
+    try:
+        for number, worker in enumerate(job.schedule, 1):
+            crew.give_turn(worker, number)
+        evaluator = Evaluator(session, graph, report)
+        evaluator.follow(stopped=lambda: bool(crew.failures))
+    finally:
+        crew.leave()
+    return evaluator
+
+
+class Crew:
+    """The threads of all workers, running freely or, if scripted, each only when it is given a turn."""
+
+    def __init__(self, loops: Sequence[WorkerLoop], scripted: bool):
+        self.loops, self.scripted = loops, scripted
+        self.failures: list[BaseException] = []
+        self.turns = [threading.Semaphore(0) for _ in loops]
+        self.threads = [threading.Thread(target=self._run, args=(loop,), daemon=True) for loop in loops]
+        for thread in self.threads:
+            thread.start()
+
+    def _run(self, loop: WorkerLoop) -> None:
+        def turn() -> None:
+            if self.scripted:
+                self.turns[loop.index].acquire()
+            if self.failures:
+                raise self.failures[0]
+
+        try:
+            loop.run(turn)
+        except BaseException as error:  # raised again in the thread that made the crew
+            self.failures.append(error)
+
+    def give_turn(self, worker: int, number: int) -> None:
+        """Let a worker do one round; returns when its message, the `number`-th of all, is on the ps."""
+        first = self.loops[0]
+        self.turns[worker].release()
+        wait_until(
+            lambda: bool(self.failures) or first.session.run(first.ops["recorded"]) >= number,
+            first.wait_seconds,
+            lambda: f"worker {worker}, turn {number} of the schedule",
+            TURN_SECONDS,
+        )
+
+    def leave(self) -> None:
+        """End the session, wait for the threads; raise what went wrong in one of them before that."""
+        failed = list(self.failures)
+        self.loops[0].session.close()  # wakes those that wait at a barrier; their complaints come too late to count
+        if self.scripted and failed:
+            for turn in self.turns:
+                turn.release()
+        for thread, loop in zip(self.threads, self.loops, strict=True):
+            thread.join(max(END_SECONDS, loop.saving_seconds))
+            if thread.is_alive() and loop.saving_seconds:
+                loop.report(event="warning", message="no checkpoint of the end: it could not be written to its end")
+        if failed:
+            raise failed[0]

@@ -1,0 +1,103 @@
+"""Data: named data sets, the shard of each worker, and which examples make up a batch.
+
+A batch is a function of (seed, worker, step), so that a recorded run can be replayed exactly.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from ..errors import UserError
+from ..spec import parse
+from .dataset import Dataset
+from .sparse import libsvm, sparse
+
+
+def digits() -> Dataset:
+    """UCI handwritten digits, bundled with scikit-learn: 1437 training and 360 test images of 8x8."""
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    x, y = (x / 16).astype(np.float32), y.astype(np.int32)
+    order = np.random.default_rng(0).permutation(len(x))  # the split is part of the data set: always the same
+    train, test = order[:1437], order[1437:]
+    return Dataset((x[train], y[train]), (x[test], y[test]), classes=10)
+
+
+def synthetic(*, examples: int = 8192, features: int = 32, classes: int = 10, noise: float = 0.5) -> Dataset:
+    """Gaussian clusters, two to a class, around unit vectors; 1/4 as many test examples are added."""
+    rng = np.random.default_rng(0)
+    centers = rng.standard_normal((2 * classes, features))
+    centers /= np.linalg.norm(centers, axis=1, keepdims=True)
+    total = examples + max(1, examples // 4)
+    cluster = rng.integers(2 * classes, size=total)
+    x = centers[cluster] + noise * rng.standard_normal((total, features)) / np.sqrt(features)
+    x, y = x.astype(np.float32), (cluster % classes).astype(np.int32)
+    return Dataset((x[:examples], y[:examples]), (x[examples:], y[examples:]), classes=classes)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what TensorFlow's libraries print at import off the terminal."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _keras(name: str) -> Dataset:
+    with _quiet():
+        import keras
+
+    try:
+        (x, y), (x_test, y_test) = getattr(keras.datasets, name).load_data()
+    except Exception as error:  # urllib and ssl raise many kinds
+        raise UserError(
+            f"data set {name} is not in the Keras cache and could not be downloaded "
+            f"({str(error).splitlines()[0]}). Run once with network access, copy its file into "
+            f"~/.keras/datasets, or use --dataset digits"
+        ) from None
+    channels = [np.asarray(a, np.float32).reshape(*a.shape[:3], -1) / 255 for a in (x, x_test)]
+    labels = [np.asarray(a, np.int32).reshape(-1) for a in (y, y_test)]
+    return Dataset((channels[0], labels[0]), (channels[1], labels[1]), classes=10)
+
+
+def mnist() -> Dataset:
+    """Handwritten digits, 60 000 training and 10 000 test images of 28x28 (needs the network once)."""
+    return _keras("mnist")
+
+
+def fashion_mnist() -> Dataset:
+    """Zalando's articles, 60 000 training and 10 000 test images of 28x28 (needs the network once)."""
+    return _keras("fashion_mnist")
+
+
+def cifar10() -> Dataset:
+    """CIFAR-10, 50 000 training and 10 000 test images of 32x32x3 (needs the network once)."""
+    return _keras("cifar10")
+
+
+DATASETS: dict[str, Callable[..., Dataset]] = {
+    f.__name__: f for f in (digits, synthetic, mnist, fashion_mnist, cifar10, sparse, libsvm)
+}
+
+
+def load(text: str) -> Dataset:
+    """The data set of that name, with its options: `digits`, `synthetic:examples=2000,features=50`."""
+    name, options = parse("data set", text, DATASETS)
+    try:
+        return DATASETS[name](**options)
+    except UserError:
+        raise
+    except (MemoryError, OverflowError, ValueError) as error:  # NumPy has many words for too large
+        raise UserError(f"data set {text!r} cannot be made: {error}") from None

@@ -1,0 +1,93 @@
+"""Data as nested arrays: their shape, shards of workers, and batches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Arrays whose first axis counts examples; x and y may be nested (tuples, dicts) as Keras takes them."""
+
+    train: tuple[Any, ...]  # (x, y) or (x, y, sample_weight)
+    test: tuple[Any, ...]
+    classes: int
+    features: int = 0  # of a sparse problem: x is (indices, values)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one example."""
+        return (self.features,) if self.features else self.train[0].shape[1:]
+
+
+def leaves(arrays: Any) -> list[Any]:
+    """The arrays of nested tuples, lists and dicts, in TensorFlow's order (dicts by sorted key)."""
+    if isinstance(arrays, dict):
+        return [leaf for key in sorted(arrays) for leaf in leaves(arrays[key])]
+    if isinstance(arrays, tuple | list):
+        return [leaf for item in arrays for leaf in leaves(item)]
+    return [arrays]
+
+
+def is_arrays(data: Any) -> bool:
+    """True for nested NumPy arrays."""
+    return all(isinstance(leaf, np.ndarray) for leaf in leaves(data))
+
+
+def split_off(data: tuple[Any, ...], fraction: float) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The first examples, and the last `fraction` of them, as Keras splits them."""
+    import keras
+
+    examples = num_examples(data)
+    at = int(examples * (1 - fraction))
+    if not 0 < at < examples:
+        raise UserError(f"validation_split must leave examples on both sides. Received: {fraction} of {examples}")
+    first, last = (keras.tree.map_structure(lambda a, part=part: a[part], data) for part in np.s_[:at, at:])
+    return first, last
+
+
+def weighted(data: tuple[Any, ...], class_weight: Mapping[int, float]) -> tuple[Any, ...]:
+    """The data with the weight of its class for each example: y holds class numbers, or one-hot rows."""
+    if len(data) == 3:
+        raise UserError("class_weight and sample_weight cannot be used at the same time: multiply them yourself")
+    x, y = data
+    if not isinstance(y, np.ndarray):
+        raise UserError(f"class_weight needs a model with one output. Received: y is a {type(y).__name__}")
+    labels = y.reshape(len(y), -1)
+    labels = labels.argmax(1) if labels.shape[1] > 1 else np.round(labels[:, 0]).astype(int)
+    kinds, where = np.unique(labels, return_inverse=True)
+    return x, y, np.array([class_weight.get(int(kind), 1.0) for kind in kinds], np.float32)[where]
+
+
+def num_examples(arrays: Any) -> int:
+    """Length of the first axis, which all arrays must share."""
+    lengths = {len(a) for a in leaves(arrays)}
+    if len(lengths) != 1:
+        raise UserError(f"x and y must hold the same number of examples. Received lengths: {sorted(lengths)}")
+    return lengths.pop()
+
+
+def shard_rows(examples: int, worker: int, workers: int, seed: int) -> np.ndarray:
+    """Row numbers of one worker's shard: disjoint from the others', of equal size, shuffled by the seed."""
+    size = examples // workers
+    return np.random.default_rng([seed, 0]).permutation(examples)[worker * size : (worker + 1) * size]
+
+
+def batches(shard: int, batch_size: int, worker: int, seed: int, done: int = 0) -> Iterator[np.ndarray]:
+    """Endless batches after the first `done`, as positions within the shard, [batch_size] each.
+
+    Every epoch is shuffled anew, by seed, worker and epoch alone: to begin in the middle costs one epoch at most.
+    """
+    first, step = divmod(done, shard // batch_size)
+    for epoch in itertools.count(first):
+        order = np.random.default_rng([seed, 1 + worker, epoch]).permutation(shard).astype(np.int32)
+        for start in range(step * batch_size, shard - batch_size + 1, batch_size):
+            yield order[start : start + batch_size]
+        step = 0

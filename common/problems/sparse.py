@@ -1,0 +1,111 @@
+"""Sparse problems: logistic regression in which an example touches few coordinates, the setting of Hogwild.
+
+Rows are padded to one length: `indices` and `values`, [examples, entries]. Padding repeats a coordinate of its own row
+with the value 0, so that no example touches a coordinate that is not its own.
+
+A scheme with `sparse = True` pushes a `tf.IndexedSlices`; its worker holds no copy of the parameters, but gathers the
+coordinates of its batch from the center. All other schemes train the same model with dense vectors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+from .dataset import Dataset
+
+RHO_SAMPLE = 256  # examples whose collisions with all others are counted
+
+
+def sparse(
+    *, examples: int = 8192, features: int = 2048, active: int = 8, collisions: float = 0.0, noise: float = 0.25
+) -> Dataset:
+    """Examples with `active` coordinates each; 1/4 as many test examples are added.
+
+    Each coordinate is, with probability `collisions`, one of the first 2 * active, else any other. Labels are drawn
+    with the probability that a random logistic model gives them; its logits are divided by `noise`.
+    """
+    from .dataset import Dataset
+
+    hot = 2 * active
+    if features < 2 * hot:
+        raise UserError(f"features must be at least 4 * active. Received: features={features}, active={active}")
+    if not collisions <= 1:
+        raise UserError(f"collisions is a probability. Received: collisions={collisions}")
+    rng = np.random.default_rng(0)
+    total = examples + max(1, examples // 4)
+    indices = np.empty((total, active), np.int32)
+    for row, from_hot in zip(indices, rng.binomial(active, collisions, total), strict=True):
+        row[:from_hot] = rng.choice(hot, from_hot, replace=False, shuffle=False)
+        row[from_hot:] = hot + rng.choice(features - hot, active - from_hot, replace=False, shuffle=False)
+    values = rng.choice([-1, 1], indices.shape).astype(np.float32)
+    weights = rng.standard_normal(features) / np.sqrt(active)
+    logits = (weights[indices] * values).sum(1) / noise
+    y = (rng.random(total) < 1 / (1 + np.exp(-logits))).astype(np.int32)
+    x = indices, values
+    return Dataset(
+        (tuple(a[:examples] for a in x), y[:examples]),
+        (tuple(a[examples:] for a in x), y[examples:]),
+        classes=2,
+        features=features,
+    )
+
+
+def libsvm(*, path: str = "", test: str = "") -> Dataset:
+    """A file in LIBSVM's format with two labels; without a `test` file, every fifth row is a test example."""
+    from scipy.sparse import vstack
+    from sklearn.datasets import load_svmlight_files
+
+    from .dataset import Dataset
+
+    if not path:
+        raise UserError("data set libsvm needs a file: --dataset libsvm:path=train.svm or libsvm:path=a.svm,test=b.svm")
+    files = [path, test] if test else [path]
+    try:
+        loaded = load_svmlight_files(files, dtype=np.float32)  # pyright: ignore[reportArgumentType]
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {' and '.join(files)} as LIBSVM: {error}") from None
+    rows, labels = vstack(loaded[::2]).tocsr(), np.concatenate(loaded[1::2])
+    kinds = np.unique(labels)
+    if len(kinds) != 2:
+        raise UserError(f"logistic regression needs two labels. Received: {len(kinds)} in {' and '.join(files)}")
+    is_test = np.arange(len(labels)) >= loaded[0].shape[0] if test else np.arange(len(labels)) % 5 == 4
+    features = int(rows.indices.max(initial=0)) + 1
+    x, y = padded(rows), (labels == kinds[1]).astype(np.int32)
+    train, held_out = ((tuple(a[part] for a in x), y[part]) for part in (~is_test, is_test))
+    return Dataset(train, held_out, classes=2, features=features)
+
+
+def padded(rows: Any) -> tuple[np.ndarray, np.ndarray]:
+    """A SciPy CSR matrix as `indices` and `values`, [examples, entries]."""
+    lengths = np.diff(rows.indptr)
+    mask = np.arange(max(1, lengths.max())) < lengths[:, None]
+    first = np.where(lengths > 0, rows.indices[np.minimum(rows.indptr[:-1], max(0, rows.nnz - 1))], 0)
+    indices = np.broadcast_to(first[:, None], mask.shape).astype(np.int32)
+    values = np.zeros(mask.shape, np.float32)
+    indices[mask], values[mask] = rows.indices, rows.data
+    return indices, values
+
+
+def sparsity(x: tuple[np.ndarray, np.ndarray], features: int) -> dict[str, float]:
+    """The numbers of Niu et al. that say how often examples collide.
+
+    Omega: the most coordinates of an example. Delta: the largest share of examples that have one coordinate in common.
+    rho: the largest share of examples that collide with one example (of a sample of them).
+    """
+    from scipy.sparse import csr_array
+
+    (indices, values), examples = x, len(x[0])
+    row = np.repeat(np.arange(examples), indices.shape[1])
+    used = values.ravel() != 0
+    touches = csr_array((np.ones(used.sum()), (row[used], indices.ravel()[used])), (examples, features))
+    touches.data[:] = 1
+    sample = np.random.default_rng(0).permutation(examples)[:RHO_SAMPLE]
+    met = np.diff((touches[sample] @ touches.T).tocsr().indptr)
+    return {
+        "omega": int(np.diff(touches.indptr).max()),
+        "delta": float(touches.sum(0).max() / examples),
+        "rho": float(met.max() / examples),
+    }

@@ -1,0 +1,3 @@
+"""The record of a run, and who is told of it: its folder, the trace of events, metrics, checkpoints, the display, the
+plot, callbacks. It imports `cluster` and what is below.
+"""

@@ -1,0 +1,271 @@
+"""Checkpoints: what a parameter server keeps, as files that hold numbers and nothing else.
+
+checkpoints/<version>/
+    arrays.npz          every variable by name, vectors whole whatever the number of ps tasks; no pickle
+    checkpoint.json     what it belongs to, and a checksum of all of it
+
+A checkpoint is written beside its place, flushed to the disk and renamed: it is there as a whole or not at all. One
+that is damaged nevertheless is set aside as <version>.damaged: it does not count among those that are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+from ..files import PART, flush, writing
+
+FORMAT = 2
+
+NO_CHECKSUM = 1  # an old format
+
+ARRAYS, ABOUT = "arrays.npz", "checkpoint.json"
+
+DAMAGED = ".damaged"
+
+
+class Damaged(UserError):
+    """A checkpoint that is not what was written."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The global state of a run at one version of the center."""
+
+    arrays: Mapping[str, np.ndarray]
+    about: Mapping[str, Any]
+
+    @property
+    def version(self) -> int:
+        """Updates in its center."""
+        return int(self.arrays["version"])
+
+    @property
+    def events(self) -> int:
+        """How many events were on record."""
+        return int(self.arrays["folded"].sum() + self.arrays["joins"])
+
+
+def folder(run_dir: Path) -> Path:
+    """Where the checkpoints of a run are."""
+    return run_dir / "checkpoints"
+
+
+def write(run_dir: Path, checkpoint: Checkpoint) -> Path:
+    """Write a checkpoint beside its place; `publish` puts it there.
+
+    Raises:
+        CannotWrite: nothing is left of it.
+    """
+    part = folder(run_dir) / f".{checkpoint.version:012d}{PART}"
+    discard(part)  # what an earlier attempt has left
+    with writing(part):
+        try:
+            part.mkdir(parents=True)
+            about = {"format": FORMAT, **checkpoint.about}
+            with (part / ARRAYS).open("wb+") as file:
+                with zipfile.ZipFile(file, "w") as archive:
+                    for name, array in checkpoint.arrays.items():
+                        with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                            np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+                flush(file)
+                checksum = _checksum(about, file)
+            with (part / ABOUT).open("w") as file:
+                json.dump({**about, "sha256": checksum}, file, indent=2)
+                flush(file)
+        except BaseException:
+            discard(part)
+            raise
+    return part
+
+
+def _checksum(about: Mapping[str, Any], arrays: Any) -> str:
+    """Of everything in a checkpoint, the arrays being an open file."""
+    arrays.seek(0)
+    known = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    return hashlib.file_digest(arrays, lambda: known).hexdigest()
+
+
+def discard(part: Path) -> None:
+    """Delete a checkpoint that is not to be published."""
+    shutil.rmtree(part, ignore_errors=True)
+
+
+def publish(part: Path, keep: int) -> Path:
+    """Give a written checkpoint its name, and delete all but this and the last `keep` - 1 others.
+
+    Raises:
+        CannotWrite: it is not there.
+    """
+    place = part.with_name(part.name.strip(".").removesuffix(PART))
+    run_dir = place.parent.parent
+    for path in found(run_dir):  # those before the state that is being saved have been looked at when the run began
+        if path.name >= place.name and (problem := damage(path)):
+            set_aside(path, problem)
+    with writing(place):
+        if place.exists():  # the same version again: the run was restored from it, or nothing has happened since
+            shutil.rmtree(part)
+        else:
+            part.rename(place)
+            handle = os.open(place.parent, os.O_RDONLY)
+            os.fsync(handle)
+            os.close(handle)
+    others = [path for path in found(run_dir) if path != place]
+    for old in others[: max(0, len(others) - (keep - 1))]:
+        discard(old)
+    return place
+
+
+def found(run_dir: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first, but those that were set aside."""
+    return sorted(path for path in folder(run_dir).glob("[0-9]*") if path.name.isdigit())
+
+
+def newest(
+    run_dir: Path, passed_over: Callable[[Path, Damaged], object] = lambda path, problem: None
+) -> Checkpoint | None:
+    """The newest checkpoint of a run that is not damaged, if there is one; damaged ones are `passed_over`.
+
+    Raises:
+        UserError: it is of another format.
+    """
+    for path in reversed(found(run_dir)):
+        try:
+            return read(path)
+        except Damaged as problem:
+            passed_over(path, problem)
+    return None
+
+
+def damage(path: Path) -> Damaged | None:
+    """What is wrong with a checkpoint, if anything is."""
+    try:
+        read(path)
+    except Damaged as problem:
+        return problem
+    return None
+
+
+def set_aside(path: Path, problem: Damaged) -> str:
+    """Take a damaged checkpoint out of the way, and keep it for whoever wants to look at it; returns what to tell."""
+    aside = path.with_name(path.name + DAMAGED)
+    discard(aside)
+    try:
+        path.rename(aside)
+    except OSError as error:
+        return f"{problem}; it was passed over, and cannot be renamed: {error.strerror}"
+    return f"{problem}; it was passed over, and is now {aside.name}"
+
+
+def tidy(run_dir: Path) -> list[str]:
+    """Look through the checkpoints of a run that goes on: damaged ones are set aside, leftovers deleted.
+
+    Returns:
+        What to tell about it.
+
+    Raises:
+        UserError: all are damaged, or one is of another format.
+    """
+    for part in [*folder(run_dir).glob(f".*{PART}"), *run_dir.glob(f".*{PART}*")]:
+        shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
+    problems = {path: problem for path in found(run_dir) if (problem := damage(path))}
+    if len(problems) == len(found(run_dir)) and (problems or any(folder(run_dir).glob(f"*{DAMAGED}"))):
+        raise _all_damaged(run_dir, *problems.values())
+    return [set_aside(path, problem) for path, problem in problems.items()]
+
+
+def _all_damaged(run_dir: Path, *problems: Damaged) -> UserError:
+    why = f" ({problems[-1]})" if problems else ""
+    return UserError(
+        f"all checkpoints in {folder(run_dir)} are damaged{why}: there is nothing to go on from. To start over, choose "
+        f"another run directory, or delete {run_dir}"
+    )
+
+
+def take_over(source: Path, run_dir: Path) -> list[str]:
+    """Let a new run directory go on from the newest checkpoint of another.
+
+    Returns:
+        What to tell about damaged ones, which are passed over.
+
+    Raises:
+        UserError: there is none that can be read.
+    """
+    if found(run_dir):
+        return []  # it has gone on already
+    if not found(source):
+        raise UserError(f"there is no checkpoint to resume from in {folder(source)}")
+    problems: list[Damaged] = []
+    last = newest(source, lambda path, problem: problems.append(problem))
+    if last is None:
+        raise _all_damaged(source, *problems)
+    name = f"{last.version:012d}"
+    part = folder(run_dir) / f".{name}{PART}"
+    with writing(part):
+        shutil.copytree(folder(source) / name, part, dirs_exist_ok=True)
+        part.rename(folder(run_dir) / name)
+    take_over_record(source, run_dir)
+    return [f"{problem}; it was passed over" for problem in problems]
+
+
+def take_over_record(source: Path, run_dir: Path) -> None:
+    """Copy what a run has recorded so far, unless there is a record already."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    for name in ("config.json", "counts.json", "events.bin", "metrics.jsonl"):
+        if (source / name).exists() and not (run_dir / name).exists():
+            with writing(run_dir / name):
+                shutil.copy(source / name, run_dir / name)
+
+
+def read(path: Path) -> Checkpoint:
+    """A checkpoint from its folder. Nothing in it is executed.
+
+    Raises:
+        Damaged: it is not as it was written.
+        UserError: it is of another format, or this user may not read it.
+    """
+    try:
+        about = json.loads((path / ABOUT).read_text())
+        checksum = about.pop("sha256", None)
+        with (path / ARRAYS).open("rb") as file:
+            if checksum != _checksum(about, file) and about["format"] != NO_CHECKSUM:
+                raise Damaged(f"the checkpoint {path} cannot be read: its checksum is wrong")
+            if about["format"] != FORMAT:
+                raise UserError(f"the checkpoint {path} has format {about['format']}, and this program reads {FORMAT}")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as saved:
+                checkpoint = Checkpoint(dict(saved), about)
+        if checkpoint.version != int(path.name) or checkpoint.events < 0:
+            raise Damaged(f"the checkpoint {path} cannot be read: it is of version {checkpoint.version}")
+        return checkpoint
+    except UserError:
+        raise
+    except PermissionError as error:
+        raise UserError(f"the checkpoint {path} cannot be read: {error.strerror}") from None
+    except Exception as error:  # damaged files raise errors of nearly every kind
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is damaged"
+        raise Damaged(f"the checkpoint {path} cannot be read: {reason} ({type(error).__name__})") from None
+
+
+def whole(slices: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Vectors from the slices of the ps tasks, `name/0`, `name/1`, ...; what is no vector is the same on all."""
+    names = dict.fromkeys(name.rsplit("/", 1)[0] for name in slices)
+    parts = {name: [slices[f"{name}/{i}"] for i in range(len(slices)) if f"{name}/{i}" in slices] for name in names}
+    return {name: np.concatenate(p, -1) if np.ndim(p[0]) else p[0] for name, p in parts.items()}
+
+
+def sliced(array: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
+    """A vector as slices of those sizes, along its last axis."""
+    if np.ndim(array) == 0:
+        return [array] * len(sizes)
+    return np.split(array, np.cumsum(sizes)[:-1], -1)

@@ -1,0 +1,248 @@
+"""What a run shows while it runs, and at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import defaultdict, deque
+from typing import Any
+
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ..cluster.place import Place
+
+LINE_SECONDS = 2.0  # between two plain lines, at first
+
+PATIENCE = 10  # a plain line comes when the run has lasted longer by this part of it, in time
+
+LONGEST_SECONDS = 60.0  # between two plain lines, at last
+
+BAR_COLUMNS = 40
+
+NAMES = 4  # of tasks in one state; more are counted
+
+SETTLE_SECONDS = 0.2  # before a rate means something
+
+RATE_SECONDS = 30.0  # that a rate is taken over
+
+TOLD = {
+    "restarted": "{task} is started again ({reason})",
+    "abandoned": "{task} is not started again ({reason})",
+    "expelled": "the run goes on without worker {worker}",
+    "resumed": "the run goes on from version {version}",
+    "restored": "the state of version {version} has been restored",
+    "refused": "a message of worker {worker} was refused: it is not finite",
+    "warning": "{message}",
+}
+
+
+class Page(Console):
+    """Prints what is read at leisure: `| head` may stop reading, which is no error."""
+
+    def on_broken_pipe(self) -> None:
+        """End the program; there is nobody to print for."""
+        with contextlib.suppress(SystemExit):
+            super().on_broken_pipe()
+        raise SystemExit(0)
+
+
+class Display:
+    """One live display on a terminal or in a notebook, a plain line now and then elsewhere.
+
+    The display draws itself, in a thread of its own; an event only changes what it will draw.
+    """
+
+    def __init__(self, config: dict[str, Any], console: Console | None = None):
+        self.config, self.console = config, console or Console(stderr=True)
+        self.total: int = config["steps_per_worker"] * config["workers"]
+        self.center: dict[str, Any] = {}
+        self.tasks: dict[str, str] = {}
+        self.steps: dict[int, int] = {}
+        self.losses: dict[int, float] = {}
+        self.entered = self.printed = time.monotonic()
+        self.reports: deque[tuple[float, int]] = deque(maxlen=1000)  # the latest of steps: when, and how many in all
+        self.live = self.console.is_terminal or self.console.is_jupyter
+        self._changing = threading.Lock()
+        self._live = Live(console=self.console, get_renderable=self.picture, refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> Display:
+        self.entered = self.printed = time.monotonic()
+        if self.live:
+            self._live.start(refresh=True)
+        else:
+            self._say(f"{self._headline()}; starting TensorFlow ...")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live:
+            self._live.stop()
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        """Take note of what an event changed."""
+        kind = event["event"]
+        if kind == "network":
+            self._network(event["state"])
+        elif kind in TOLD:
+            self._say(TOLD[kind].format_map(event))
+        with self._changing:
+            self._take(kind, event)
+        if not self.live and self.center and time.monotonic() - self.printed > self._pause():
+            self.printed = time.monotonic()
+            self._say("  ".join([", ".join(self.progress()), *(f"{k} {v}" for k, v in self.figures().items())]))
+
+    def _take(self, kind: str, event: dict[str, Any]) -> None:
+        task = event.get("task") or (f"worker-{event['worker']}" if "worker" in event else None)
+        if kind == "started":
+            self.tasks = {name: self.tasks.get(name, "starting") for name in event["pids"]}
+        elif kind == "worker":
+            self.steps[event["worker"]] = event["steps"]
+            self.losses[event["worker"]] = event["loss"]
+            self.reports.append((time.monotonic(), sum(self.steps.values())))
+            while self.reports[0][0] < self.reports[-1][0] - RATE_SECONDS:
+                self.reports.popleft()
+        elif kind == "center":
+            self.center = event
+        if task is not None:
+            states = {"exit": "ended", "error": "failed", "ready": "ready", "listening": "serving"}
+            self.tasks[task] = states.get(kind, "running")
+
+    def place(self, place: Place, wait_seconds: float) -> None:
+        """What one task of several machines says at its start; the one that evaluates, who has which place."""
+        if place.origin and place.evaluates:
+            self._say(place.origin)
+        others = len(place.all_tasks()) - len(place.tasks())
+        address = place.addresses.of(place.job, place.index)
+        listens = f"listens on all interfaces at port {address.rpartition(':')[2]}, open to whoever can reach it"
+        self._say(
+            f"{place.job} {place.index} {listens if address else 'does not listen'}; "
+            f"waits up to {wait_seconds:g} s for {others} other tasks."
+        )
+
+    def _network(self, state: str) -> None:
+        if state.startswith("refused"):
+            self._say(
+                f"No private network ({state.removeprefix('refused: ')}): "
+                "the ports of this run are open to whoever can reach this machine."
+            )
+
+    def _say(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def _headline(self) -> str:
+        config = self.config
+        tasks = f"{config['ps']} ps + {config['workers']} workers" if config["ps"] else f"workers: {config['workers']}"
+        return f"{config['algorithm']} on {config['dataset']}, {config['model']} ({tasks})"
+
+    def _pause(self) -> float:
+        """Seconds between two plain lines: longer in longer runs."""
+        return min(LONGEST_SECONDS, max(LINE_SECONDS, (time.monotonic() - self.entered) / PATIENCE))
+
+    def _rate(self) -> float | None:
+        """Steps per second of all workers of late, if there have been enough reports to tell."""
+        if not self.reports:
+            return None
+        (before, few), (after, many) = self.reports[0], self.reports[-1]
+        return (many - few) / (after - before) if after - before > SETTLE_SECONDS and many > few else None
+
+    def progress(self) -> list[str]:
+        """How far the run is, and how long it takes."""
+        now, done = time.monotonic(), sum(self.steps.values())
+        found = [f"step {done:,} of {self.total:,}", f"{clock(now - self.entered)} elapsed"]
+        if rate := self._rate():
+            found.append(f"{clock((self.total - done) / rate)} left")
+        return found
+
+    def figures(self) -> dict[str, str]:
+        """The numbers to show, by name."""
+        center = self.center
+        found: dict[str, str] = {"version": f"{center.get('version', 0):,}"}
+        if rate := self._rate():
+            found["examples/s"] = f"{rate * self.config['batch_size']:,.0f}"
+        if self.losses:
+            found["loss"] = f"{sum(self.losses.values()) / len(self.losses):.4f}"
+        for name, value in center.items():
+            if name.startswith("test_"):
+                found[name.replace("_", " ")] = f"{value:.4f}"
+        if "staleness_mean" in center:
+            found["staleness"] = f"{center['staleness_mean']:.2f} (max {center['staleness_max']})"
+        return found
+
+    def picture(self) -> RenderableType:
+        """What the display shows now; it fits any width."""
+        with self._changing:
+            tasks = self._states() if self.tasks else "starting TensorFlow ..."
+            done, progress, figures = sum(self.steps.values()), self.progress(), self.figures()
+        bar = ProgressBar(total=self.total, completed=done, width=min(BAR_COLUMNS, self.console.width - 6))
+        line = Table.grid(padding=(0, 1))
+        line.add_row(bar, f"{min(1.0, done / self.total):4.0%}")
+        return Group(
+            Text(self._headline(), style="bold"),
+            Text(tasks, style="dim"),
+            line,
+            _side_by_side([Text(text) for text in progress]),
+            _side_by_side([Text.assemble((f"{name} ", "dim"), value) for name, value in figures.items()]),
+        )
+
+    def _states(self) -> str:
+        """Who is doing what."""
+        names: dict[str, list[str]] = defaultdict(list)
+        for task, state in self.tasks.items():
+            names[state].append(task)
+        return "; ".join(
+            f"{state}: {', '.join(tasks[:NAMES])}" + (f" and {len(tasks) - NAMES} more" if len(tasks) > NAMES else "")
+            for state, tasks in names.items()
+        )
+
+
+def _side_by_side(texts: list[Text]) -> Columns:
+    """In as many lines as the width demands, none of them broken."""
+    return Columns(texts, padding=(0, 2))
+
+
+def clock(seconds: float) -> str:
+    """1:02:03, or 2:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def summary(result: dict[str, Any]) -> Table:
+    """The result of a run as a table."""
+    table = Table(title=f"{result['algorithm']}: {result['outcome']}", show_header=False, title_justify="left")
+    stale = result["staleness"]
+    rows = {
+        "test accuracy": _format(result["test_accuracy"], ".4f"),
+        "test loss": _format(result["test_loss"], ".4f"),
+        "examples/s": _format(result["examples_per_second"], ",.0f"),
+        "updates": _format(result["updates"], ",d"),
+        "staleness": f"mean {_format(stale['mean'], '.2f')}, max {_format(stale['max'], 'd')}",
+        "dropped": _format(result["dropped"], ",d") if result["dropped"] else None,
+        "pushed / pulled": f"{_bytes(result['bytes_pushed'])} / {_bytes(result['bytes_pulled'])}",
+        "seconds": f"{_format(result['seconds_training'], '.1f')} training, "
+        f"{_format(result['seconds_total'], '.1f')} in all",
+        "run": result["run_dir"],
+        "plot": f"{result['run_dir']}/plot.png",
+    }
+    for name, value in rows.items():
+        if value is not None:
+            table.add_row(name, value)
+    return table
+
+
+def _format(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

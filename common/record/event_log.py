@@ -1,0 +1,207 @@
+"""The events of a run: taken over from the ps, kept in a file, added up; the memory for that does not grow."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from ..engine.trace import EVENTS, RECORD
+from ..files import flush, replacing, write_json, writing
+
+VERSION, WORKER, STALENESS, ACCEPTED, KIND = (
+    RECORD.index(name) for name in ("version", "worker", "staleness", "accepted", "event")
+)
+
+FILE, COUNTS = "events.bin", "counts.json"
+
+ROW_BYTES = 8 * len(RECORD)
+
+CHUNK = 1 << 17  # events that are in memory at once: 6 MB
+
+EXACT = 1 << 12  # staleness below this is counted value by value ...
+
+DIGITS = 8  # ... and above, by its first binary digits: to less than one per cent
+
+
+class Tally:
+    """What events add up to.
+
+    Attributes:
+        events: how many there were.
+        version: the largest, -1 before the first event.
+        rounds: of each worker, [W].
+        kinds: events of each kind, in the order of `EVENTS`.
+        dropped: messages that were not accepted.
+        staleness: accepted messages by staleness; see `rounded_down`.
+        staleness_sum: of the accepted messages, exactly; `staleness_max` too.
+    """
+
+    def __init__(self, workers: int):
+        self.events = self.dropped = self.staleness_sum = self.staleness_max = 0
+        self.version = -1
+        self.rounds = np.zeros(workers, np.int64)
+        self.kinds = np.zeros(len(EVENTS), np.int64)
+        self.staleness: Counter[int] = Counter()
+
+    def add(self, events: np.ndarray) -> None:
+        """Count events, [n, len(RECORD)]."""
+        if not len(events):
+            return
+        kind, accepted = events[:, KIND], events[:, ACCEPTED] != 0
+        joins, pulls = (kind == EVENTS.index(name) for name in ("join", "pull"))
+        self.events += len(events)
+        self.version = max(self.version, int(events[:, VERSION].max()))
+        self.rounds += np.bincount(events[~joins, WORKER], minlength=len(self.rounds))[: len(self.rounds)]
+        self.kinds += np.bincount(kind, minlength=len(self.kinds))[: len(self.kinds)]
+        self.dropped += int(np.count_nonzero(~(accepted | joins | pulls)))
+        staleness = events[accepted, STALENESS]
+        self.staleness_sum += int(staleness.sum())
+        self.staleness_max = max(self.staleness_max, int(staleness.max(initial=0)))
+        values, counts = np.unique(rounded_down(staleness), return_counts=True)
+        self.staleness.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+
+    @property
+    def staleness_mean(self) -> float:
+        """Of the accepted messages; 0 without any."""
+        return self.staleness_sum / max(1, self.staleness.total())
+
+    def write(self, path: Path) -> None:
+        """As JSON, as a whole or not at all; raises `CannotWrite`."""
+        arrays = {name: value.tolist() for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        write_json(path, vars(self) | arrays)
+
+    @classmethod
+    def read(cls, path: Path, workers: int) -> Tally:
+        """From what `write` has written; of nothing if there is no such file."""
+        tally = cls(workers)
+        if path.exists():
+            found = json.loads(path.read_text())
+            vars(tally).update(found)
+            tally.rounds, tally.kinds = np.array(tally.rounds), np.array(tally.kinds)
+            tally.staleness = Counter({int(value): count for value, count in found["staleness"].items()})
+        return tally
+
+
+def rounded_down(staleness: np.ndarray) -> np.ndarray:
+    """Small values as they are; of large ones the first binary digits: a histogram has few different values."""
+    if staleness.max(initial=0) < EXACT:
+        return staleness
+    shift = np.where(staleness < EXACT, 0, np.frexp(staleness)[1] - DIGITS)
+    return staleness >> shift << shift
+
+
+class EventLog:
+    """The events as a file that outlives this process, and what they add up to.
+
+    The first row of the file says which restoration of the run it belongs to, and how many events came before those
+    that follow: none, unless only the last `keep` to 2 `keep` events stay. What the others add up to is then in a file
+    beside it.
+    """
+
+    def __init__(self, run_dir: Path, workers: int, keep: int | None = None):
+        self.path, self.counts, self.workers, self.keep = run_dir / FILE, run_dir / COUNTS, workers, keep
+        self.restoration = self.first = self.length = 0
+        if self.path.exists() and self.path.stat().st_size >= ROW_BYTES:
+            self.length = self.path.stat().st_size // ROW_BYTES - 1
+            head = self._rows(-1, 0)[0]
+            self.restoration, self.first = int(head[0]), int(head[1])
+            self.length += self.first
+        else:
+            self.counts.unlink(missing_ok=True)
+            self._replace(np.zeros((0, len(RECORD)), np.int64))
+        self._count()
+
+    def __len__(self) -> int:
+        return self.length
+
+    def chunks(self, start: int = 0, end: int | None = None) -> Iterator[np.ndarray]:
+        """The events from `start` on as arrays [n, len(RECORD)] of bounded size; those that are kept."""
+        end = self.length if end is None else end
+        for at in range(max(start, self.first), end, CHUNK):
+            yield self._rows(at - self.first, min(end, at + CHUNK) - self.first)
+
+    def append(self, events: np.ndarray) -> None:
+        """Add new events. After an error nothing has been added."""
+        self._write(self.length - self.first, events)
+        self.length += len(events)
+        self.tally.add(events)
+        if self.keep is not None and self.length - self.first > 2 * self.keep:
+            self._shorten(self.length - self.keep)
+
+    def truncate(self, restoration: int, length: int) -> tuple[int, int]:
+        """Keep the first `length` events only.
+
+        Returns:
+            how many updates that undoes, and how many of the events that it undoes remain counted: their rows are not
+            kept any more.
+        """
+        version = self.tally.version
+        counted = max(0, self.first - length)
+        self.length = min(length, self.length)
+        if counted:
+            self.first = length
+            base = Tally.read(self.counts, self.workers) if length else Tally(self.workers)
+            base.events = length
+            base.write(self.counts)
+        with writing(self.path):  # before it belongs to the new restoration
+            os.truncate(self.path, (1 + self.length - self.first) * ROW_BYTES)
+        self.restoration = restoration
+        self._write(-1, self._head())
+        self._count()
+        return version - self.tally.version, counted if length else 0
+
+    def save(self, path: Path) -> None:
+        """Write the events as `np.savez` writes arrays, an array for each column of `RECORD`; nothing is held whole."""
+        with replacing(path) as target, zipfile.ZipFile(target, "w") as archive:
+            for column, name in enumerate(RECORD):
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    header = {"descr": "<i8", "fortran_order": False, "shape": (self.length - self.first,)}
+                    np.lib.format.write_array_header_1_0(file, header)
+                    for events in self.chunks():
+                        file.write(events[:, column].tobytes())
+
+    def _count(self) -> None:
+        """Start with what is counted and not kept; then all that is kept."""
+        self.tally = Tally(self.workers) if self.keep is None else Tally.read(self.counts, self.workers)
+        if self.tally.events > self.first:  # whoever was to forget these was lost in the middle of it
+            self._forget(self.tally.events)
+        for events in self.chunks():
+            self.tally.add(events)
+
+    def _shorten(self, first: int) -> None:
+        """Only count the first so many events."""
+        base = Tally.read(self.counts, self.workers)
+        for events in self.chunks(base.events, first):
+            base.add(events)
+        base.write(self.counts)
+        self._forget(first)
+
+    def _forget(self, first: int) -> None:
+        rest = np.concatenate([np.zeros((0, len(RECORD)), np.int64), *self.chunks(first)])
+        self.first = first
+        self._replace(rest)
+
+    def _head(self) -> np.ndarray:
+        return np.array([[self.restoration, self.first, *[0] * (len(RECORD) - 2)]], np.int64)
+
+    def _replace(self, events: np.ndarray) -> None:
+        with replacing(self.path) as file:  # whoever is lost in the middle of it leaves the old one
+            file.write(np.concatenate([self._head(), events]).tobytes())
+
+    def _rows(self, start: int, end: int) -> np.ndarray:
+        """Rows of the file; the first event that is kept is row 0."""
+        with self.path.open("rb") as file:
+            file.seek((1 + start) * ROW_BYTES)
+            return np.frombuffer(file.read((end - start) * ROW_BYTES), np.int64).reshape(-1, len(RECORD))
+
+    def _write(self, row: int, events: np.ndarray) -> None:
+        with writing(self.path), self.path.open("r+b") as file:
+            file.seek((1 + row) * ROW_BYTES)
+            file.write(np.ascontiguousarray(events, np.int64).tobytes())
+            flush(file)

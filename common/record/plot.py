@@ -1,0 +1,60 @@
+"""The picture of a run: loss and accuracy over time."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+
+def _accuracy(metrics: dict[str, Any]) -> float | None:
+    """The first of Keras' accuracies that was measured on the test data."""
+    return next((v for k, v in metrics.items() if k.startswith("test_") and k.endswith("accuracy")), None)
+
+
+def figure_class() -> Any:
+    """Matplotlib's `Figure`, without a word on the terminal about where it may keep its caches."""
+    logger = logging.getLogger("matplotlib")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        from matplotlib.figure import Figure
+    finally:
+        logger.setLevel(level)
+    return Figure
+
+
+def plot(rows: list[dict[str, Any]], config: dict[str, Any], file: Any) -> None:
+    """Loss of the workers and of the center, and accuracy of the center, over time, as a PNG."""
+    figure = figure_class()(figsize=(9, 3.6), layout="constrained")
+    losses, accuracy = figure.subplots(1, 2)
+    zero = min(row["seconds"] for row in rows)
+    rows = [{k: math.nan if v is None else v for k, v in row.items()} for row in rows]  # as they come from JSON
+    for worker in sorted({row["worker"] for row in rows if row["kind"] == "worker"})[:10]:
+        mine = [row for row in rows if row["kind"] == "worker" and row["worker"] == worker]
+        losses.plot(
+            [row["seconds"] - zero for row in mine],
+            [row["loss"] for row in mine],
+            lw=1,
+            alpha=0.6,
+            label=f"worker {worker}, training",
+        )
+    centers = [row for row in rows if row["kind"] == "center"]
+    seconds = [row["seconds"] - zero for row in centers]
+    if "test_loss" in centers[0]:
+        losses.plot(seconds, [row["test_loss"] for row in centers], "k.-", label="center, test")
+    positive = all(row.get("loss", 1) > 0 and row.get("test_loss", 1) > 0 for row in rows)
+    losses.set(xlabel="seconds", ylabel="loss", yscale="log" if positive else "linear")
+    if losses.get_legend_handles_labels()[0]:
+        losses.legend()
+    if _accuracy(centers[0]) is not None:
+        accuracy.plot(seconds, [_accuracy(row) for row in centers], "k.-")
+        accuracy.set_ylim(0, 1.02)
+        accuracy.axhline(1, color="0.8", lw=0.8)
+    accuracy.set(xlabel="seconds", ylabel="test accuracy of the center")
+    for axes in (losses, accuracy):
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    tasks = f"{config['ps']} ps + {config['workers']} workers" if config["ps"] else "1 process"
+    figure.suptitle(f"{config['algorithm']}   ({tasks}, {config['dataset']}, {config['model']})")
+    figure.savefig(file, dpi=120)

@@ -1,0 +1,227 @@
+"""The record of a run: its folder, with configuration, metrics, result and plot.
+
+runs/<algorithm>/<time>-<id>/
+    config.json     what was asked for
+    metrics.jsonl   a line for each report of a worker ("worker") and each evaluation of the center ("center"); of a
+                    long run every n-th of each
+    result.json     how it ended; written after a failure too
+    plot.png        loss and accuracy over time
+    checkpoints/    what the run can be resumed from; events.bin: the record so far (with record="off" the last of it,
+                    and counts.json)
+    trace.npz       every event on the parameter server, in order (not with record="off")
+    center.npz      the center as one flat vector; model.keras: the same as a Keras model
+    logs/           what each task printed
+    .lock           belongs to the program whose run this is, as long as it is under way
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from ..cluster.place import Place
+from ..errors import CannotWrite, DistsgdError, Interrupted, UserError
+from ..files import Lock, dumps, finite, read_json, replacing, write_json
+from . import checkpoint
+from .faults import Faults
+from .metrics import Metrics, Row
+from .plot import _accuracy, plot
+
+RecordMode = Literal["full", "off"]
+
+NOT_FIGURES = {"event", "task", "when"}  # of an event
+
+# What must be the same when a run goes on from its checkpoints.
+RESUMED = ("algorithm", "hyperparameters", "workers", "dataset", "model", "batch_size", "ema_decay", "seed", "record")
+
+
+def new_run_dir(algorithm: str, root: Path = Path("runs")) -> Path:
+    """A fresh folder for a run."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return root / algorithm / f"{stamp}-{uuid.uuid4().hex[:6]}"
+
+
+class RunRecord:
+    """Collects the events of a run and writes its folder."""
+
+    def __init__(self, run_dir: Path, config: dict[str, Any], place: Place | None = None, lock: Lock | None = None):
+        self.run_dir, self.config = run_dir, config
+        self.lock = lock  # held until the end
+        self.tell: Callable[[dict[str, Any]], None] = self.on_event  # everybody who wants to know of an event
+        self.began = time.monotonic()
+        self.finished: dict[int, dict[str, Any]] = {}
+        self.steps: dict[int, int] = {}
+        self.last: dict[str, Any] = {}
+        self.first_update: float | None = None
+        self.network: str | None = None
+        self.stopped: str | None = None
+        self.unwritten: list[str] = []  # why some of the results are not there
+        self.faults = Faults()
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+            elsewhere = place is not None and place.separate_evaluator  # the chief has them, on its machine
+            goes_on = bool(checkpoint.found(run_dir)) or (elsewhere and (run_dir / "events.bin").exists())
+            if goes_on:
+                self._go_on()
+            elif (place is None or place.evaluates) and self._holds_results():
+                raise UserError(
+                    f"the run directory already holds a run without checkpoints: choose another. Received: {run_dir}"
+                )
+            write_json(run_dir / "config.json", config)
+            self.metrics = Metrics(run_dir / "metrics.jsonl", goes_on)
+            self.began -= max((row["seconds"] for row in self.rows), default=0)  # of what it goes on from
+        except OSError as error:
+            raise UserError(f"cannot write the run directory {run_dir}: {error.strerror}") from None
+
+    @property
+    def rows(self) -> list[Row]:
+        """What workers and center have reported; of a long run every n-th of each, the first and the last."""
+        return self.metrics.rows
+
+    def _holds_results(self) -> bool:
+        """True if a run has got anywhere in this folder; one that failed before that is no loss."""
+        metrics = self.run_dir / "metrics.jsonl"
+        return (self.run_dir / "result.json").exists() and metrics.exists() and metrics.stat().st_size > 0
+
+    def _go_on(self) -> None:
+        """The run is resumed: its metrics go on, if it is the same run."""
+        usual = {"record": "full"}
+        before = usual | read_json(self.run_dir / "config.json")
+        wanted = usual | json.loads(dumps(self.config))
+        for name in RESUMED:
+            if before.get(name) != wanted.get(name):
+                raise UserError(
+                    f"{self.run_dir} holds checkpoints of a run with {name}={before.get(name)!r}: go on with the same, "
+                    f"or choose another run directory. Received: {name}={wanted.get(name)!r}"
+                )
+        if (self.run_dir / "result.json").exists():
+            done = False
+            with contextlib.suppress(UserError):  # a damaged one is as good as none
+                done = read_json(self.run_dir / "result.json").get("outcome") == "completed"
+            if done and self.config["steps_per_worker"] <= before["steps_per_worker"]:
+                raise UserError(
+                    f"the run in {self.run_dir} is complete: ask for more steps, or choose another run directory. "
+                    f"Received: {self.config['steps_per_worker']} steps of each worker"
+                )
+            (self.run_dir / "result.json").unlink()
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        """Take note of one event."""
+        self.faults.on_event(event)
+        now = event.get("when", time.monotonic()) - self.began
+        kind = event["event"]
+        if kind in ("worker", "center"):
+            fields = {k: v for k, v in event.items() if k not in NOT_FIGURES}
+            row = {"kind": kind, "seconds": round(now, 3), **fields}
+            self._add(row)
+        if kind == "worker":
+            self.steps[event["worker"]] = event["steps"]
+        elif kind == "finished":
+            self.finished[event["worker"]] = event
+            self.steps[event["worker"]] = event["steps"]  # one that came back may have had no more to do
+        elif kind in ("result", "center"):
+            self.last |= {k: v for k, v in event.items() if k not in NOT_FIGURES}
+            self.unwritten = event.get("unwritten", [])
+        elif kind == "first_update" and self.first_update is None:
+            self.first_update = now
+        elif kind == "stopped":
+            self.stopped = event["reason"]
+        elif kind == "network":
+            self.network = event["state"]
+
+    def _add(self, row: Row) -> None:
+        """A full disk ends no run because of its metrics."""
+        try:
+            self.metrics.add(row)
+        except CannotWrite as error:
+            self.metrics.abandon()
+            self.tell({"event": "warning", "message": f"{error}: the metrics from here on are not on the disk"})
+
+    def history(self) -> dict[str, list[Any]]:
+        """Metrics of the center over time, a list for each name; `loss` is the workers' mean so far."""
+        centers = [row for row in self.rows if row["kind"] == "center"]
+        names = {name: None for row in centers for name in row if name != "kind"}
+        return {name: [row.get(name) for row in centers] for name in names}
+
+    def finish(self, error: BaseException | None, picture: bool = True) -> dict[str, Any]:
+        """Write result.json and the plot (if a `picture` is wanted); returns the result, as it can be written.
+
+        Raises:
+            CannotWrite: the result of a run that went well otherwise.
+        """
+        with contextlib.suppress(OSError):
+            self.metrics.close()
+        result = finite(self._result(error))
+        if self.lock is not None:
+            self.lock.make_room()
+        try:
+            write_json(self.run_dir / "result.json", result)
+            if picture and any(row["kind"] == "center" for row in self.rows):
+                with replacing(self.run_dir / "plot.png") as file:
+                    plot(self.rows, self.config, file)
+        except CannotWrite as problem:
+            if error is None:
+                with contextlib.suppress(CannotWrite):  # it may be the plot that had no room
+                    write_json(self.run_dir / "result.json", self._result(problem))
+                raise
+            result["recovery"]["warnings"].append(str(problem))
+        finally:
+            if self.lock is not None:
+                self.lock.release()
+        return result
+
+    def _result(self, error: BaseException | None) -> dict[str, Any]:
+        config, last = self.config, self.last
+        seconds = rate = None
+        if self.finished:
+            ended = max(e["ended"] for e in self.finished.values())
+            seconds = ended - min(e["started"] for e in self.finished.values())
+        steps = last.get("steps", sum(self.steps.values()))  # at the end the ps knows best
+        examples = steps * config["batch_size"]
+        if seconds:
+            rate = examples / seconds
+        outcome, code = "completed", 0
+        if error is not None:
+            outcome = error.outcome if isinstance(error, DistsgdError | Interrupted) else "failed"
+            code = error.exit_code if isinstance(error, DistsgdError | Interrupted) else 1
+        return {
+            "algorithm": config["algorithm"],
+            "outcome": outcome,
+            "exit_code": code,
+            "message": str(error) if error is not None else None,
+            "backend": config["backend"],
+            "workers": config["workers"],
+            "ps": config["ps"],
+            "seed": config["seed"],
+            "steps": steps,
+            "examples": examples,
+            "updates": last.get("updates", last.get("version")),
+            "seconds_to_first_update": _rounded(self.first_update),
+            "seconds_training": _rounded(seconds),
+            "seconds_total": _rounded(time.monotonic() - self.began),
+            "examples_per_second": _rounded(rate, 1),
+            "test_accuracy": _accuracy(last),
+            "test_loss": last.get("test_loss"),
+            "staleness": {
+                "mean": last.get("staleness_mean"),
+                "max": last.get("staleness_max"),
+                "histogram": last.get("staleness_histogram", {}),
+            },
+            "bytes_pushed": last.get("bytes_pushed", 0),
+            "bytes_pulled": last.get("bytes_pulled", 0),
+            "dropped": last.get("dropped", 0),
+            "stopped_by": self.stopped,
+            "recovery": self.faults.summary(),
+            "network": self.network,
+            "record": config.get("record", "full"),
+            "run_dir": str(self.run_dir),
+        }
+
+
+def _rounded(value: float | None, digits: int = 3) -> float | None:
+    return None if value is None else round(value, digits)

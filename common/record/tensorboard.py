@@ -1,0 +1,28 @@
+"""Summaries of the center for TensorBoard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+class Summaries:
+    """Scalars of the center as TensorBoard files, written by TensorFlow itself: nothing else need be installed."""
+
+    def __init__(self, folder: Path):
+        import tensorflow as tf
+
+        with tf.Graph().as_default():  # the writer refuses to live outside a graph
+            self.writer = tf.compat.v1.summary.FileWriter(str(folder))
+
+    def write(self, metrics: dict[str, Any]) -> None:
+        """One point for each number, at the version of the center."""
+        import tensorflow as tf
+
+        values = [
+            tf.compat.v1.Summary.Value(tag=name, simple_value=value)
+            for name, value in metrics.items()
+            if isinstance(value, int | float) and name != "version"
+        ]
+        self.writer.add_summary(tf.compat.v1.Summary(value=values), metrics["version"])
+        self.writer.flush()

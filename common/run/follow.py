@@ -1,0 +1,98 @@
+"""Follow a run by its checkpoints: for an evaluator that shares a folder with the chief, and no network with the ps.
+
+`bash run.sh evaluate RUN_DIR` measures each checkpoint on the test data as it appears, until the run has ended.
+It reads files and writes one: it can be started and stopped at any time, and the run does not notice.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ..engine.flat_model import FlatModel
+from ..errors import UserError, WaitTimeout, positive
+from ..files import dumps
+from ..problems.models import ModelRecipe, batched
+from ..record import checkpoint
+from .evaluator import EVALUATION_BATCH
+
+EVALUATIONS = "evaluations.jsonl"
+
+LOOK_SECONDS = 0.5
+
+
+def follow(run_dir: Path, wait_seconds: float, report: Callable[[dict[str, Any]], None]) -> None:
+    """Evaluate the checkpoints of a run, new ones as they come; each is a line in `evaluations.jsonl`.
+
+    Args:
+        run_dir: of the chief.
+        wait_seconds: how long to wait for the run to begin, and for its next checkpoint.
+        report: called with `version`, `test_loss`, `test_accuracy`, ... of each checkpoint, also of those that had been
+            evaluated before.
+
+    Raises:
+        UserError: the folder holds another kind of run than one of a named data set and model, or is none.
+        WaitTimeout: there was no checkpoint for so long, and the run has not ended.
+    """
+    positive(wait_seconds=wait_seconds)
+    if run_dir.exists() and not run_dir.is_dir():
+        raise UserError(f"the run directory is not a folder. Received: {run_dir}")
+    model: FlatModel | None = None
+    test: Any = None
+    before = [json.loads(line) for line in _lines(run_dir / EVALUATIONS)]
+    for line in before:
+        report(line)
+    for path in _appearing(run_dir, {line["version"] for line in before}, wait_seconds):
+        if model is None:
+            model, test = _model_and_data(run_dir)
+        try:
+            arrays = checkpoint.read(path).arrays
+        except UserError:  # it has been deleted meanwhile, being one of the oldest
+            continue
+        model.load(arrays.get("average", arrays["center"]), arrays["states"].mean(0))
+        line = {"version": int(arrays["version"]), **model.measure(test)}
+        with (run_dir / EVALUATIONS).open("a") as file:
+            file.write(dumps(line) + "\n")
+        report(line)
+
+
+def _appearing(run_dir: Path, done: set[int], wait_seconds: float) -> Iterator[Path]:
+    """Checkpoints but those of the versions that are `done`, until the run has ended."""
+    news = time.monotonic()
+    while True:
+        ended = (run_dir / "result.json").exists()
+        fresh = [path for path in checkpoint.found(run_dir) if int(path.name) not in done]
+        for path in fresh:
+            done.add(int(path.name))
+            news = time.monotonic()
+            yield path
+        if ended and not fresh:
+            return
+        if time.monotonic() - news > wait_seconds:
+            raise WaitTimeout(
+                f"waited {wait_seconds:g} s for a checkpoint in {checkpoint.folder(run_dir)}: is the run still there, "
+                "and does it save often enough (--checkpoint-seconds)?"
+            )
+        time.sleep(LOOK_SECONDS)
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _model_and_data(run_dir: Path) -> tuple[FlatModel, Any]:
+    """The Keras model that the configuration of a run names, and its test data in batches."""
+    from ..problems import data
+
+    config = json.loads((run_dir / "config.json").read_text())
+    try:
+        dataset = data.load(config["dataset"])
+        recipe = ModelRecipe.named(config["model"], dataset.shape, dataset.classes, config["seed"])
+    except UserError as error:
+        raise UserError(
+            f"the run in {run_dir} has a model or data of its own, which only its script knows ({error})"
+        ) from None
+    return FlatModel(recipe.build()), batched(dataset.test, EVALUATION_BATCH)

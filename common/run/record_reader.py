@@ -1,0 +1,109 @@
+"""The reader: takes the events over from the ps, in a thread of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..record.event_log import EventLog, Tally
+from ..reports import Report
+from .job import Job
+
+DRAIN_SECONDS = 0.5  # between two looks at the record
+
+LATE_SECONDS = 2.0
+
+LEAVE_SECONDS = 1.0  # for a look that is under way at the end; one that is stuck ends with the process
+
+KEEP = 1 << 19  # events that stay in the file where the record is off, so that a restoration can go back exactly
+
+
+class Reader:
+    """Takes the events over from the ps, in a thread of its own: however long an evaluation takes, none wait there.
+
+    Args:
+        job: the run.
+        ops: the operations of the graph.
+        run: runs an operation, given by name or as a structure, with what is fed.
+        report: where events go.
+        note: is told of new events.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        ops: Mapping[str, Any],
+        run: Callable[..., Any],
+        report: Report,
+        note: Callable[[np.ndarray], None],
+    ):
+        self.ops, self.run, self.report, self.note = ops, run, report, note
+        self.log = EventLog(job.run_dir or Path(), job.cluster.workers, None if job.record == "full" else KEEP)
+        self.lacking = 0  # events that were in a file which was lost
+        self._lock = threading.Lock()
+        self._drained = time.monotonic()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._drain_now_and_then, daemon=True)
+
+    def __enter__(self) -> Reader:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(LEAVE_SECONDS)
+
+    def _drain_now_and_then(self) -> None:
+        while not self._over.wait(DRAIN_SECONDS):
+            with contextlib.suppress(Exception):  # the evaluator meets the same in its own call, and knows what to do
+                self.drain()
+
+    @property
+    def late(self) -> bool:
+        """True if nothing could be taken over for long."""
+        return time.monotonic() - self._drained > LATE_SECONDS
+
+    def drain(self) -> Tally:
+        """Take over what is new, write it, and only then let the ps forget it; returns what all add up to."""
+        with self._lock:
+            new = self.run({name: self.ops[f"drain_{name}"] for name in ("events", "before", "restored")})
+            which, length = (int(n) for n in new["restored"])
+            if which != self.log.restoration:
+                self._go_back(which, length)
+            before, written = int(new["before"]), len(self.log) + self.lacking
+            if before > written:
+                self.lacking += before - written
+                self.report(event="warning", message=f"the record lacks {self.lacking} events: its file was lost")
+            if len(new["events"]):
+                fresh = new["events"][max(0, written - before) :]  # without those that a lost evaluator has written
+                self.log.append(fresh)
+                self.note(fresh)
+                self._confirm(which, before + len(new["events"]))
+            self._drained = time.monotonic()
+            return copy.deepcopy(self.log.tally)
+
+    def save(self, path: Path) -> None:
+        """Write all events as arrays; see `EventLog.save`."""
+        with self._lock:
+            self.log.save(path)
+
+    def _go_back(self, restoration: int, length: int) -> None:
+        """Forget what a restoration has undone, or what another run has left in the same folder."""
+        undone, counted = self.log.truncate(restoration, length)
+        self.lacking = 0
+        if undone:
+            self.report(event="undone", updates=undone, restoration=restoration)
+        if counted:
+            message = f"the record is off: {counted} events that were undone remain in the counts of this run"
+            self.report(event="warning", message=message)
+
+    def _confirm(self, restoration: int, events: int) -> None:
+        """Tell the ps how much of the record is safe."""
+        self.run("confirm", {self.ops["of_restoration"]: restoration, self.ops["confirmed"]: events})
