@@ -1,3 +1,4 @@
-"""The command line: flags, commands, and what they print. It may import everything; nothing imports it but the start
-of the program.
+"""The command line: flags, commands, and what they print.
+
+It may import everything; nothing imports it but the start of the program.
 """

@@ -1,4 +1,5 @@
-"""Launching: the tasks of a run as processes or threads of this machine, watched until all have ended, whatever
-happens. It knows how a task is started, connected and ended, and leaves what a task does to `run`. It imports `run` and
-what is below.
+"""Launching: the tasks of a run as processes or threads, watched until all have ended, whatever happens.
+
+It knows how a task is started, connected and ended, and leaves what a task does to `run`. It imports `run` and what is
+below.
 """
