@@ -151,7 +151,7 @@ def train(
         tensorboard=tensorboard,
         record=record,
     )
-    if cluster.place is None or cluster.place.job != "ps":  # a ps needs no data
+    if cluster.task is None or cluster.task.job != "ps":  # a ps needs no data
         job.recipe = try_out(job.recipe, model, *_batches(job))
     log, error = run(job, describe(job, dataset="own data", model=model.name), verbose, model, callbacks)
     metrics = log.finish(error)
@@ -258,9 +258,9 @@ def make_job(
     at_most(MAX_SEED, seed=seed)
     scheme.check(cluster.workers)
     _check_tasks(scheme, cluster, recovery or Recovery())
-    if cluster.place is not None and bool(cluster.place.addresses.ps) != scheme.gate.uses_ps:
+    if cluster.task is not None and bool(cluster.task.addresses.ps) != scheme.gate.uses_ps:
         need = "needs a ps: give --ps_hosts" if scheme.gate.uses_ps else "has no ps: leave --ps_hosts out"
-        raise UserError(f"{scheme.name} {need}. Received: {cluster.place.addresses.as_dict()}")
+        raise UserError(f"{scheme.name} {need}. Received: {cluster.task.addresses.as_dict()}")
     one_of(("full", "off"), record=record)
     not_negative(l2=l2)
     if stop_at_version is not None:
@@ -299,7 +299,7 @@ def make_job(
     at_most(MAX_STEPS, steps=steps)
     if test_data is not None and not callable(test_data):
         test_data = _arrays(test_data, "validation_data")
-    own_dir = run_dir if cluster.evaluates else run_dir / str(cluster.place)
+    own_dir = run_dir if cluster.evaluates else run_dir / str(cluster.task)
     return Job(
         scheme=scheme,
         recipe=recipe,
@@ -324,7 +324,7 @@ def make_job(
 
 
 def _check_tasks(scheme: Scheme, cluster: Cluster, recovery: Recovery) -> None:
-    if cluster.place is None and cluster.ps > 1 and not scheme.gate.uses_ps:
+    if cluster.task is None and cluster.ps > 1 and not scheme.gate.uses_ps:
         raise UserError(f"{scheme.name} has no parameter server: leave ps out. Received: ps={cluster.ps}")
     if recovery.min_workers is not None and recovery.min_workers > cluster.workers:
         raise UserError(
@@ -345,7 +345,7 @@ def _legs(before: Path, steps: int) -> list[int]:
 
 def _source(resume: Path, cluster: Cluster) -> Path:
     """Where a run directory has the checkpoints: beside the results, or with a chief that does not evaluate."""
-    return resume if cluster.place is None or not cluster.place.separate_evaluator else resume / "worker-0"
+    return resume if cluster.task is None or not cluster.task.separate_evaluator else resume / "worker-0"
 
 
 def _arrays(data: Any, name: str) -> tuple[Any, ...]:
@@ -443,14 +443,14 @@ def run(
 
     With `model`, threads live in this process, and the model receives the center.
     """
-    if job.cluster.place is not None:
-        job.identity = identity(config, job.cluster.place, _own(job, model))
+    if job.cluster.task is not None:
+        job.identity = identity(config, job.cluster.task, _own(job, model))
         job.program = uuid.uuid4().hex
     lock = Lock(job_dir(job))  # until the record is finished
     try:
         said = _resume(job, job.recovery.resume) if job.recovery.resume is not None else []
         said += checkpoint.tidy(job_dir(job))
-        record = RunRecord(job_dir(job), config, job.cluster.place, lock)
+        record = RunRecord(job_dir(job), config, job.cluster.task, lock)
         hooks = CallbackList(callbacks, config, job_dir(job))
     except BaseException:
         lock.release()
@@ -463,8 +463,8 @@ def run(
         with display if verbose else contextlib.nullcontext(), audience:
             for message in said:
                 audience.tell({"event": "warning", "message": message})
-            if job.cluster.place is not None and verbose:
-                display.place(job.cluster.place, job.cluster.wait_seconds)
+            if job.cluster.task is not None and verbose:
+                display.task(job.cluster.task, job.cluster.wait_seconds)
             if model is not None and job.cluster.backend == "threads":
                 from .launch.threads import run_threads
 

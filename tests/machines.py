@@ -22,7 +22,7 @@ import numpy as np
 
 from conftest import children
 from distsgd.common import Cluster
-from distsgd.common.cluster.place import Addresses, Place
+from distsgd.common.cluster.task_spec import Addresses, TaskSpec
 from distsgd.common.contract.scheme import Scheme
 from distsgd.common.engine.flat_model import FlatModel
 from distsgd.common.launch import client, launcher
@@ -209,8 +209,8 @@ def machines_with_servers(count: int) -> Iterator[Machines]:
 class Task:
     """The program of one task, running on its machine in a thread that stands for it."""
 
-    def __init__(self, machine: Machine, scheme: Scheme, place: Place, run_dir: Path, **options: Any):
-        self.place, self.run_dir = place, run_dir
+    def __init__(self, machine: Machine, scheme: Scheme, spec: TaskSpec, run_dir: Path, **options: Any):
+        self.spec, self.run_dir = spec, run_dir
         self.error: BaseException | None = None
         self.result: dict[str, Any] = {}
         self.events: list[dict[str, Any]] = []
@@ -224,14 +224,14 @@ class Task:
         options = self.options
         self.model = "mlp:hidden=" + "-".join(map(str, options["hidden"]))
         self.recipe = ModelRecipe.named(self.model, (64,), 10, options["seed"])
-        hosts = self.place.addresses
+        hosts = self.spec.addresses
         try:
             cluster = Cluster.at(
                 ps_hosts=hosts.ps,
                 worker_hosts=hosts.worker,
-                job_name=self.place.job,
-                task_index=self.place.index,
-                separate_evaluator=self.place.separate_evaluator,
+                job_name=self.spec.job,
+                task_index=self.spec.index,
+                separate_evaluator=self.spec.separate_evaluator,
                 wait_seconds=options["wait_seconds"],
             )
             self.job = make_job(
@@ -254,11 +254,11 @@ class Task:
 
     def end(self, seconds: float = 90) -> BaseException | None:
         self.thread.join(seconds)
-        assert not self.thread.is_alive(), f"{self.place} has not ended"
+        assert not self.thread.is_alive(), f"{self.spec} has not ended"
         return self.error
 
     def log(self) -> str:
-        return (self.run_dir / str(self.place) / "logs" / f"{self.place}.log").read_text()
+        return (self.run_dir / str(self.spec) / "logs" / f"{self.spec}.log").read_text()
 
     def recorded(self, legs: Sequence[int] = ()) -> Recorded:
         """What a replay needs, of the task that has evaluated."""
@@ -286,9 +286,9 @@ class Run:
         self.addresses = Addresses([at["ps", i] for i in range(ps)], [at["worker", k] for k in range(workers)])
 
     def start(self, scheme, job, index, *, machine=None, addresses=None, run_dir=None, **options):
-        place = Place(job, index, addresses or self.addresses, self.evaluator)
+        spec = TaskSpec(job, index, addresses or self.addresses, self.evaluator)
         machine = machine or self.on.get((job, index)) or self.machines[-1]
-        self.started.append(Task(machine, scheme, place, run_dir or self.run_dir, **{**self.options, **options}))
+        self.started.append(Task(machine, scheme, spec, run_dir or self.run_dir, **{**self.options, **options}))
         return self.started[-1]
 
     def start_all(self, scheme, **options):

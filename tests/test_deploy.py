@@ -32,9 +32,9 @@ def of_kind(kind):
 
 
 def role(arguments):
-    """The place that a container with these arguments takes."""
+    """The task that a container with these arguments is."""
     algorithm, *flags = arguments
-    return find_cluster(parse_flags(SCHEMES[algorithm], flags)[1]).place
+    return find_cluster(parse_flags(SCHEMES[algorithm], flags)[1]).task
 
 
 def arguments(template, environment):
@@ -62,10 +62,10 @@ def test_every_pod_of_the_kubernetes_objects_finds_its_role_and_its_name():
     found = []
     for item, count in ((ps, ps["spec"]["replicas"]), (worker, worker["spec"]["completions"])):
         for index in range(count):
-            place = role(arguments(item["spec"]["template"], {**hosts, "TASK_INDEX": str(index)}))
-            found.append(str(place))
+            task = role(arguments(item["spec"]["template"], {**hosts, "TASK_INDEX": str(index)}))
+            found.append(str(task))
             # a pod's name in the headless service is its own name in the service's domain
-            assert place.addresses.of(place.job, index) == f"{item['metadata']['name']}-{index}.{service}:2222"
+            assert task.addresses.of(task.job, index) == f"{item['metadata']['name']}-{index}.{service}:2222"
     assert found == ["ps-0", "worker-0", "worker-1", "worker-2"]
     assert ps["spec"]["serviceName"] == worker["spec"]["template"]["spec"]["subdomain"] == service
     assert worker["spec"]["parallelism"] == worker["spec"]["completions"]
@@ -151,8 +151,8 @@ def test_every_pod_of_the_tfjob_finds_its_role_in_the_tf_config_that_the_operato
         for index in range(spec["replicas"]):
             task = {"type": name.lower(), "index": index}
             monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task, "environment": "cloud"}))
-            place = role(container["args"])
-            found.append((str(place), place.addresses.of(place.job, place.index)))
+            task = role(container["args"])
+            found.append((str(task), task.addresses.of(task.job, task.index)))
     assert sorted(found) == [
         ("ps-0", "distsgd-ps-0.default.svc:2222"),
         ("worker-0", "distsgd-chief-0.default.svc:2222"),
@@ -188,8 +188,8 @@ def test_the_slurm_file_starts_every_task_with_its_role(tmp_path):
         variables, _, words = line.partition("ARGS ")
         assert words == "downpour --epochs 3 --cluster slurm --run-dir runs/slurm-77"
         found.append(from_slurm(1, dict(item.split("=", 1) for item in variables.split())))
-    assert [str(place) for place in found] == ["ps-0", "worker-0", "worker-1", "worker-2"]
-    assert len({place.addresses for place in found}) == 1
+    assert [str(task) for task in found] == ["ps-0", "worker-0", "worker-1", "worker-2"]
+    assert len({task.addresses for task in found}) == 1
     assert subprocess.run(["bash", "-n", str(DEPLOY / "slurm.sh")], check=False).returncode == 0
 
 

@@ -263,7 +263,7 @@ def supervision(tmp_path, *events):
     server = SimpleNamespace(
         process=SimpleNamespace(pid=os.getpid()), receive=lambda seconds: left.pop(0) if left else None
     )
-    job = SimpleNamespace(recovery=Recovery(), cluster=SimpleNamespace(place=None, wait_seconds=60))
+    job = SimpleNamespace(recovery=Recovery(), cluster=SimpleNamespace(task=None, wait_seconds=60))
     return Supervision(server, job, [("ps", 0), ("worker", 0)], tmp_path, said.append), said
 
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, SyncSGD
 from distsgd.common import Cluster, train
-from distsgd.common.cluster.place import Addresses
+from distsgd.common.cluster.task_spec import Addresses
 from distsgd.common.engine.trace import EVENTS
 from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
 from distsgd.common.launch import sessions
@@ -226,7 +226,7 @@ def test_a_script_that_calls_train_is_started_on_every_machine(machines, tmp_pat
     results = {}
 
     def script(machine, job):
-        """The same for both, but for the place, which TF_CONFIG would tell."""
+        """The same for both, but for the task, which TF_CONFIG would tell."""
         HERE.machine = machine
         model = ModelRecipe.named("softmax", (64,), 10, 0).build()
         here = Cluster.at(

@@ -15,13 +15,13 @@ from distsgd.common.cluster.discovery import (
     expand_nodes,
     from_slurm,
     from_tf_config,
-    place,
+    task_spec,
 )
-from distsgd.common.cluster.place import Addresses, Place
+from distsgd.common.cluster.task_spec import Addresses, TaskSpec
 from distsgd.common.errors import UserError
 
 PS, WORKERS = ["h0:2222"], ["h1:2222", "h2:2222"]
-SECOND = Place("worker", 1, Addresses(tuple(PS), tuple(WORKERS)))
+SECOND = TaskSpec("worker", 1, Addresses(tuple(PS), tuple(WORKERS)))
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def slurm(rank, **changed):
 def test_flags_give_the_role_in_both_spellings(style):
     scheme, options = parse_flags(Downpour, style.format(",".join(PS), ",".join(WORKERS)).split())
     cluster = find_cluster(options)
-    assert cluster.place == SECOND
+    assert cluster.task == SECOND
     assert (cluster.workers, cluster.ps, cluster.isolation, cluster.evaluates) == (2, 1, "off", False)
     assert scheme == Downpour()
 
@@ -69,7 +69,7 @@ def test_tf_config_gives_the_same_role_as_flags(monkeypatch):
     assert (str(chief), chief.evaluates, chief.tasks()) == ("worker-0", True, [("worker", 0), ("evaluator", 0)])
     assert str(from_tf_config(environment=tf_config("master", 0, master=["m:1"], ps=PS))) == "worker-0"
     monkeypatch.setenv("TF_CONFIG", tf_config("worker", 1, ps=PS, worker=WORKERS)["TF_CONFIG"])
-    assert find_cluster(parse_flags(Downpour, [])[1]).place == SECOND
+    assert find_cluster(parse_flags(Downpour, [])[1]).task == SECOND
     assert find_cluster(parse_flags(Downpour, ["--cluster", "local"])[1]) == Cluster.local()
     monkeypatch.setenv("TF_CONFIG", '{"task": {"type": "worker", "index": 0}}')
     assert find_cluster(parse_flags(Downpour, [])[1]) == Cluster.local()  # as TensorFlow takes it
@@ -177,7 +177,7 @@ def test_under_slurm_an_algorithm_without_a_ps_gets_none(algorithm, first, monke
         monkeypatch.setenv(name, value)
     code, _, err = run_main(monkeypatch, capsys, algorithm, "--cluster=slurm")
     assert (code, "far enough" in err) == (2, True)
-    assert [str(cluster.place) for cluster in found] == [first]
+    assert [str(cluster.task) for cluster in found] == [first]
 
 
 @pytest.mark.parametrize(
@@ -223,9 +223,9 @@ def test_task_counts_expand():
 
 def test_an_algorithm_and_its_cluster_must_fit():
     with pytest.raises(UserError, match="needs at least one worker"):
-        place(PS, [], "worker", 0)
+        task_spec(PS, [], "worker", 0)
     with pytest.raises(UserError, match="index of a worker must lie between 0 and 1"):
-        place(PS, WORKERS, "worker", 2)
+        task_spec(PS, WORKERS, "worker", 2)
 
 
 def run_main(monkeypatch, capsys, *arguments):
@@ -272,7 +272,7 @@ def test_the_printed_commands_give_each_machine_its_role(monkeypatch, capsys):
         assert line.startswith("bash run.sh downpour ")
         scheme, options = parse_flags(SCHEMES["downpour"], shlex.split(line)[3:])
         assert (scheme, options.model) == (Downpour(communication_period=7), "mlp:hidden=8")
-        found.append(find_cluster(options).place)
-    assert [str(found_place) for found_place in found] == ["ps-0", "worker-0", "worker-1", "evaluator-0"]
+        found.append(find_cluster(options).task)
+    assert [str(found_task) for found_task in found] == ["ps-0", "worker-0", "worker-1", "evaluator-0"]
     assert all(p.separate_evaluator and p.addresses == SECOND.addresses for p in found)
     assert len(commands(SECOND, ["x"])) == 6

@@ -242,7 +242,7 @@ class Script:
 
 
 def supervised(server, names, max_restarts=0):
-    cluster = SimpleNamespace(wait_seconds=10.0, place=None)
+    cluster = SimpleNamespace(wait_seconds=10.0, task=None)
     recovery = SimpleNamespace(max_restarts=max_restarts, min_workers=None)
     job = SimpleNamespace(cluster=cluster, recovery=recovery, uses_ps=True, alone=False, tolerates=False)
     run = supervision.Supervision(server, job, names, Path("logs"), lambda event: None)

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, Literal, NoReturn, cast
 
 from ..cluster.cluster import Backend, Cluster, Isolation
-from ..cluster.place import JobName
+from ..cluster.task_spec import JobName
 from ..contract.schedules import Shape, shaped
 from ..contract.scheme import Scheme
 from ..errors import DistsgdError, Interrupted, UserError, positive
@@ -408,8 +408,8 @@ def print_commands(scheme_type: type[Scheme], options: Options, arguments: list[
 
     if options.worker_hosts:
         options = dataclasses.replace(options, job_name=options.job_name or "worker")
-    place = find_cluster(options).place
-    if place is None:
+    task = find_cluster(options).task
+    if task is None:
         raise UserError("--print-commands needs the addresses: --ps_hosts=host:port,... --worker_hosts=host:port,...")
     own = {"ps_hosts", "worker_hosts", "job_name", "task_index", "separate_evaluator", "cluster", "print_commands"}
     kept, words = [], iter(arguments)
@@ -420,7 +420,7 @@ def print_commands(scheme_type: type[Scheme], options: Options, arguments: list[
                 next(words, None)  # its value
         else:
             kept.append(word)
-    print("\n".join(commands(place, ["bash", "run.sh", scheme_type.name, *kept])))  # noqa: T201
+    print("\n".join(commands(task, ["bash", "run.sh", scheme_type.name, *kept])))  # noqa: T201
     return 0
 
 
@@ -492,7 +492,7 @@ def run_command(scheme: Scheme, options: Options) -> int:
     elif cluster.evaluates:
         Console().print(summary(result))
     else:
-        Console().print(f"{cluster.place}: {result['outcome']}")
+        Console().print(f"{cluster.task}: {result['outcome']}")
     if options.json:
         print(dumps(result), flush=True)  # noqa: T201
     return result["exit_code"]

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ..errors import UserError, at_least, at_most, positive
 from ..spec import nearest
-from .place import JobName, Place
+from .task_spec import JobName, TaskSpec
 
 Backend = Literal["processes", "threads"]
 
@@ -31,7 +31,7 @@ class Cluster:
         isolation: private network for local processes: "auto" (where the kernel allows), "require" or "off".
         wait_seconds: how long a task waits for others before it gives up and names them.
         towers: devices of each worker that share its batches; as many as the algorithm likes if not given.
-        place: which task of several machines this program is; None if all tasks are started here.
+        task: which task of several machines this program is; None if all tasks are started here.
     """
 
     workers: int = 2
@@ -40,7 +40,7 @@ class Cluster:
     isolation: Isolation = "auto"
     wait_seconds: float = 60.0
     towers: int | None = None
-    place: Place | None = None
+    task: TaskSpec | None = None
 
     def __post_init__(self):
         at_least(1, workers=self.workers, ps=self.ps, **({} if self.towers is None else {"towers": self.towers}))
@@ -82,9 +82,9 @@ class Cluster:
         towers: int | None = None,
     ) -> Cluster:
         """One task of several machines, given the addresses (`host:port`) of all and which one this is."""
-        from .discovery import place
+        from .discovery import task_spec
 
-        here = place(ps_hosts, worker_hosts, job_name, task_index, separate_evaluator)
+        here = task_spec(ps_hosts, worker_hosts, job_name, task_index, separate_evaluator)
         return cls._placed(here, wait_seconds, towers)
 
     @classmethod
@@ -107,27 +107,27 @@ class Cluster:
         return cls._placed(from_slurm(ps), wait_seconds, towers)
 
     @classmethod
-    def _placed(cls, here: Place, wait_seconds: float, towers: int | None) -> Cluster:
+    def _placed(cls, here: TaskSpec, wait_seconds: float, towers: int | None) -> Cluster:
         return cls(
             workers=len(here.addresses.worker),
             ps=max(1, len(here.addresses.ps)),
             isolation="off",  # others must reach it
             wait_seconds=wait_seconds,
             towers=towers,
-            place=here,
+            task=here,
         )
 
     @property
     def evaluates(self) -> bool:
         """True if results are written here: in a local run, on the chief's machine, or in the evaluator task."""
-        return self.place is None or self.place.evaluates
+        return self.task is None or self.task.evaluates
 
     @property
     def is_chief(self) -> bool:
         """True if worker 0 runs here."""
-        return self.place is None or self.place.is_chief
+        return self.task is None or self.task.is_chief
 
     @property
     def workers_here(self) -> int:
         """Workers that share the cores of this machine."""
-        return self.workers if self.place is None else 1
+        return self.workers if self.task is None else 1

@@ -1,6 +1,6 @@
 """Which task of a cluster of several machines is this program? From flags, from TF_CONFIG, or from Slurm.
 
-However it is found, the answer is a `Place`; the task cannot tell the difference. Everything is checked before
+However it is found, the answer is a `TaskSpec`; the task cannot tell the difference. Everything is checked before
 TensorFlow sees it: a wrong index there ends the process without a word that helps.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..spec import nearest
-from .place import Addresses, JobName, Place
+from .task_spec import Addresses, JobName, TaskSpec
 
 JOBS: tuple[JobName, ...] = ("ps", "worker", "evaluator")
 
@@ -29,14 +29,14 @@ SLURM_PORTS = range(2**14, 2**15)  # below the ports that systems give out by th
 JOB_STRIDE, STEP_STRIDE = 10127, 12939
 
 
-def place(
+def task_spec(
     ps_hosts: Sequence[str],
     worker_hosts: Sequence[str],
     job_name: str,
     task_index: int,
     separate_evaluator: bool = False,
-) -> Place:
-    """The place of a task, checked.
+) -> TaskSpec:
+    """Which task of which cluster, checked.
 
     Raises:
         UserError: in one line, what is wrong.
@@ -60,7 +60,7 @@ def place(
             if count
             else f"this cluster has no {job_name} tasks"
         )
-    return Place(job_name, task_index, addresses, separate_evaluator or job_name == "evaluator")
+    return TaskSpec(job_name, task_index, addresses, separate_evaluator or job_name == "evaluator")
 
 
 def check_address(address: Any) -> None:
@@ -104,8 +104,8 @@ def _tf_config(environment: Mapping[str, str]) -> dict[str, Any]:
     return config
 
 
-def from_tf_config(separate_evaluator: bool = False, environment: Mapping[str, str] = os.environ) -> Place:
-    """The place that TF_CONFIG gives: the chief is worker 0; the evaluator is not part of TensorFlow's cluster.
+def from_tf_config(separate_evaluator: bool = False, environment: Mapping[str, str] = os.environ) -> TaskSpec:
+    """The task that TF_CONFIG names: the chief is worker 0; the evaluator is not part of TensorFlow's cluster.
 
     Some systems leave the evaluator out of the cluster that they describe: then `separate_evaluator` has to say it.
     """
@@ -141,14 +141,14 @@ def from_tf_config(separate_evaluator: bool = False, environment: Mapping[str, s
             raise UserError(f"TF_CONFIG: the cluster has {len(hosts.get('worker', []))} workers. Received: {index}")
         index += len(chief)
     workers = chief + hosts.get("worker", [])
-    return place(hosts.get("ps", []), workers, job, index, separate_evaluator or bool(hosts.get("evaluator")))
+    return task_spec(hosts.get("ps", []), workers, job, index, separate_evaluator or bool(hosts.get("evaluator")))
 
 
 # Slurm.
 
 
-def from_slurm(ps: int, environment: Mapping[str, str] = os.environ) -> Place:
-    """The place of a task of a job step: the first `ps` tasks are parameter servers, the others workers."""
+def from_slurm(ps: int, environment: Mapping[str, str] = os.environ) -> TaskSpec:
+    """Which task of a job step this is: the first `ps` tasks are parameter servers, the others workers."""
     try:
         rank = int(environment["SLURM_PROCID"])
         tasks = int(environment.get("SLURM_STEP_NUM_TASKS") or environment["SLURM_NTASKS"])
@@ -177,7 +177,7 @@ def from_slurm(ps: int, environment: Mapping[str, str] = os.environ) -> Place:
         )
     addresses = [f"{nodes[node]}:{ports[i]}" for node, i in where]
     job_name, index = ("ps", rank) if rank < ps else ("worker", rank - ps)
-    here = place(addresses[:ps], addresses[ps:], job_name, index)
+    here = task_spec(addresses[:ps], addresses[ps:], job_name, index)
     return replace(here, origin=f"Slurm job {job}, step {step}: {_shares(ps, [nodes[node] for node, _ in where])}.")
 
 
@@ -238,15 +238,15 @@ def expand_counts(text: str) -> list[int]:
 # The other direction.
 
 
-def commands(place: Place, program: Sequence[str]) -> list[str]:
+def commands(spec: TaskSpec, program: Sequence[str]) -> list[str]:
     """The command line of each task, after a comment that names its machine."""
     lines: list[str] = []
-    flags = [f"--{job}_hosts={','.join(hosts)}" for job, hosts in place.addresses.as_dict().items()]
-    for job, index in place.all_tasks():
-        if job == "evaluator" and not place.separate_evaluator:
+    flags = [f"--{job}_hosts={','.join(hosts)}" for job, hosts in spec.addresses.as_dict().items()]
+    for job, index in spec.all_tasks():
+        if job == "evaluator" and not spec.separate_evaluator:
             continue
-        host = place.addresses.of(job, index).rpartition(":")[0] or "any machine that reaches the others"
-        evaluator = ["--separate_evaluator"] if place.separate_evaluator else []
+        host = spec.addresses.of(job, index).rpartition(":")[0] or "any machine that reaches the others"
+        evaluator = ["--separate_evaluator"] if spec.separate_evaluator else []
         words = [*program, *flags, *evaluator, f"--job_name={job}", f"--task_index={index}"]
         lines += [f"# {job} {index}, on {host}", shlex.join(words)]
     return lines

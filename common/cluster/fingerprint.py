@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from ..problems.dataset import leaves
-from .place import Place
+from .task_spec import TaskSpec
 
 # What the tasks of a run must have in common.
 
 
-def identity(config: Mapping[str, Any], place: Place, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def identity(config: Mapping[str, Any], spec: TaskSpec, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What a task runs, in words that can be compared with those of another task."""
     versions = {name: importlib.metadata.version(name) for name in ("distsgd", "tensorflow", "keras", "numpy")}
-    addresses = place.addresses.as_dict()
-    evaluator = "a task of its own" if place.separate_evaluator else "with the chief"
+    addresses = spec.addresses.as_dict()
+    evaluator = "a task of its own" if spec.separate_evaluator else "with the chief"
     return {
         **{key: value for key, value in config.items() if key not in ("isolation", "legs")},
         **(more or {}),

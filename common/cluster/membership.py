@@ -40,8 +40,8 @@ from ..run.job import Job
 from ..waiting import reachable
 from .devices import ps_devices
 from .fingerprint import differences
-from .place import CHIEF_TASK, Place
 from .rendezvous import CALL_SECONDS, EVICTED, OUTCOME, MeetingPoint, under_way
+from .task_spec import CHIEF_TASK, TaskSpec
 
 BEAT_SECONDS = 0.5
 
@@ -61,7 +61,7 @@ RELAYED = ("listening", "ready", "first_update", "worker", "finished", *FAULTS)
 class Meeting:
     """One task's part: arrive, be heard while the run lasts, learn how it ended, leave."""
 
-    def __init__(self, job: Job, place: Place, task: tuple[str, int], report: Report):
+    def __init__(self, job: Job, place: TaskSpec, task: tuple[str, int], report: Report):
         self.job, self.place, self.task, self.local_report = job, place, task, report
         self.tasks = place.all_tasks()
         self.key = self.tasks.index(task)
@@ -373,7 +373,7 @@ class Meeting:
                 time.sleep(RETRY_SECONDS)
 
 
-def bury(job: Job, place: Place, task: tuple[str, int]) -> None:
+def bury(job: Job, place: TaskSpec, task: tuple[str, int]) -> None:
     """End the run everywhere because that task of this machine was killed."""
     mine = Meeting(job, place, task, lambda **event: None)
     with contextlib.suppress(ConnectionError):
@@ -384,10 +384,10 @@ def bury(job: Job, place: Place, task: tuple[str, int]) -> None:
 @contextmanager
 def meeting(job: Job, task: tuple[str, int], report: Report) -> Iterator[Report]:
     """Take part in the meeting if the run is one of several machines; yields how to report from then on."""
-    if job.cluster.place is None:
+    if job.cluster.task is None:
         yield report
         return
-    mine = Meeting(job, job.cluster.place, task, report)
+    mine = Meeting(job, job.cluster.task, task, report)
     threading.Thread(target=mine.await_stop, daemon=True).start()
     try:
         mine.arrive()

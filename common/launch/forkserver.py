@@ -25,7 +25,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from ..cluster.place import Addresses
+from ..cluster.task_spec import Addresses
 from ..errors import DistsgdError
 from .channel import FORK_SERVER, Channel
 from .isolation import enter_private_network
@@ -197,7 +197,7 @@ def run_task(
         job = pickle.loads(blob)
         job.train = job.train if train is None else train
         job.test = job.test if test is None else test
-        if job.cluster.place is not None:  # nobody holds its port: taken is taken
+        if job.cluster.task is not None:  # nobody holds its port: taken is taken
             os.environ["TF_GRPC_REUSE_PORT"] = "false"
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # the meeting waits for it, and tells the others
         TASKS[job_name](job, addresses, index, report)

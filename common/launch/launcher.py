@@ -27,11 +27,11 @@ def launch(job: Job, run_dir: Path, on_event: OnEvent) -> None:
             names = task_names(job)
             if ("evaluator", 0) in names:
                 job = replace(job, graph_file=Path(scratch) / "worker.graph")
-            place = job.cluster.place
+            task = job.cluster.task
             supervision = Supervision(server, job, names, logs, on_event)
             path = write(job, Path(scratch))
             try:
-                addresses = asdict(place.addresses) if place else None
+                addresses = asdict(task.addresses) if task else None
                 server.start(job=str(path), tasks=names, logs=str(logs.resolve()), addresses=addresses)
                 supervision.run()
             finally:
@@ -40,8 +40,8 @@ def launch(job: Job, run_dir: Path, on_event: OnEvent) -> None:
 
 def task_names(job: Job) -> list[tuple[str, int]]:
     """The tasks of a run that are started here."""
-    if job.cluster.place is not None:
-        return job.cluster.place.tasks()
+    if job.cluster.task is not None:
+        return job.cluster.task.tasks()
     if job.cluster.backend == "threads":
         return [("threads", 0)]
     ps = [] if not job.uses_ps else [("ps", i) for i in range(job.cluster.ps)]

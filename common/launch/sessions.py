@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..cluster.place import Addresses
+from ..cluster.task_spec import Addresses
 from ..errors import UserError, WaitTimeout
 from ..run.job import Job
 from ..waiting import reachable, wait_until

@@ -53,7 +53,7 @@ class Supervision:
         self.provisional = False  # the failure may be a consequence of one that is not known yet
         self.deadline = math.inf  # when to stop waiting for the rest
         self.saving: tuple[str, str, float] | None = None  # who writes what, and until when it may
-        self.far = job.cluster.place is not None  # tasks on other machines should hear how this one ended
+        self.far = job.cluster.task is not None  # tasks on other machines should hear how this one ended
         self.killed: str | None = None  # who could not tell them
         self.signs = LifeSigns()
         self.silenced: dict[str, float] = {}  # killed because nothing was heard from them for so many seconds

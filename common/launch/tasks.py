@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from ..cluster.membership import bury, meeting
-from ..cluster.place import Addresses
+from ..cluster.task_spec import Addresses
 from ..errors import WaitTimeout
 from ..reports import Report
 from ..run.evaluator import Evaluator
@@ -35,7 +35,7 @@ def run_ps(job: Job, addresses: Addresses, index: int, report: Report) -> None:
     server = _server(job, addresses, "ps", index, 4)
     report(event="listening")
     with meeting(job, ("ps", index), report):
-        if job.cluster.place is not None:
+        if job.cluster.task is not None:
             return  # the end of the meeting is the end of the run
         with tf.Graph().as_default() as graph, tf.device(f"/job:ps/task:{index}/device:CPU:0"):
             end = end_queue(index).dequeue()
@@ -110,8 +110,8 @@ def run_evaluator(job: Job, addresses: Addresses, index: int, report: Report) ->
 def run_obituary(job: Job, addresses: Addresses, index: int, report: Report) -> None:
     """Tell the other machines that a task of this one was killed: it could not do so itself."""
     del addresses, report
-    if (place := job.cluster.place) is not None:
-        bury(job, place, place.tasks()[index])
+    if (spec := job.cluster.task) is not None:
+        bury(job, spec, spec.tasks()[index])
 
 
 TASKS = {"obituary": run_obituary, "ps": run_ps, "worker": run_worker, "evaluator": run_evaluator}

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ..cluster.place import Place
+from ..cluster.task_spec import TaskSpec
 
 LINE_SECONDS = 2.0  # between two plain lines, at first
 
@@ -112,15 +112,15 @@ class Display:
             states = {"exit": "ended", "error": "failed", "ready": "ready", "listening": "serving"}
             self.tasks[task] = states.get(kind, "running")
 
-    def place(self, place: Place, wait_seconds: float) -> None:
-        """What one task of several machines says at its start; the one that evaluates, who has which place."""
-        if place.origin and place.evaluates:
-            self._say(place.origin)
-        others = len(place.all_tasks()) - len(place.tasks())
-        address = place.addresses.of(place.job, place.index)
+    def task(self, task: TaskSpec, wait_seconds: float) -> None:
+        """What one task of several machines says at its start; the one that evaluates, who has which task."""
+        if task.origin and task.evaluates:
+            self._say(task.origin)
+        others = len(task.all_tasks()) - len(task.tasks())
+        address = task.addresses.of(task.job, task.index)
         listens = f"listens on all interfaces at port {address.rpartition(':')[2]}, open to whoever can reach it"
         self._say(
-            f"{place.job} {place.index} {listens if address else 'does not listen'}; "
+            f"{task.job} {task.index} {listens if address else 'does not listen'}; "
             f"waits up to {wait_seconds:g} s for {others} other tasks."
         )
 

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from ..cluster.place import Place
+from ..cluster.task_spec import TaskSpec
 from ..errors import CannotWrite, DistsgdError, Interrupted, UserError
 from ..files import Lock, dumps, finite, read_json, replacing, write_json
 from . import checkpoint
@@ -49,7 +49,7 @@ def new_run_dir(algorithm: str, root: Path = Path("runs")) -> Path:
 class RunRecord:
     """Collects the events of a run and writes its folder."""
 
-    def __init__(self, run_dir: Path, config: dict[str, Any], place: Place | None = None, lock: Lock | None = None):
+    def __init__(self, run_dir: Path, config: dict[str, Any], task: TaskSpec | None = None, lock: Lock | None = None):
         self.run_dir, self.config = run_dir, config
         self.lock = lock  # held until the end
         self.tell: Callable[[dict[str, Any]], None] = self.on_event  # everybody who wants to know of an event
@@ -64,11 +64,11 @@ class RunRecord:
         self.faults = Faults()
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
-            elsewhere = place is not None and place.separate_evaluator  # the chief has them, on its machine
+            elsewhere = task is not None and task.separate_evaluator  # the chief has them, on its machine
             goes_on = bool(checkpoint.found(run_dir)) or (elsewhere and (run_dir / "events.bin").exists())
             if goes_on:
                 self._go_on()
-            elif (place is None or place.evaluates) and self._holds_results():
+            elif (task is None or task.evaluates) and self._holds_results():
                 raise UserError(
                     f"the run directory already holds a run without checkpoints: choose another. Received: {run_dir}"
                 )

@@ -28,7 +28,7 @@ class Addresses:
 
 
 @dataclass(frozen=True)
-class Place:
+class TaskSpec:
     """Which task of a cluster of several machines this program is.
 
     Attributes:
