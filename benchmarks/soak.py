@@ -2,8 +2,8 @@
 
 `bash run.sh soak --minutes 5 --seed 1` draws schemes, victims, faults and moments from the seed. With `--machines` each
 task has a machine of its own (a network namespace), machines crash, and cables are cut or slow. After each run the
-NumPy reference executes what is on record; the last line counts what was survived. The reference is in `tests/`, so
-this needs the source checkout.
+NumPy reference executes what is on record; the last line counts what was survived. Machines and what is run are those
+of `tests/`, so this needs the source checkout.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
     options = parser.values(arguments)
     positive(minutes=options.minutes)
     if not TESTS.is_dir():
-        raise UserError("the soak replays runs with tests/reference.py, which is part of the source checkout alone")
+        raise UserError("the soak borrows runs and machines from tests/, which are part of the source checkout alone")
     sys.path.insert(0, str(TESTS))
     rng = random.Random(options.seed)
     total: Counter[str] = Counter()

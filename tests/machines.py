@@ -27,9 +27,10 @@ from distsgd.common.contract.scheme import Scheme
 from distsgd.common.engine.flat_model import FlatModel
 from distsgd.common.launch import client, launcher
 from distsgd.common.problems.models import ModelRecipe
+from distsgd.common.proof.transcriptions import Recorded
 from distsgd.common.run.options import Recovery
 from distsgd.common.training import describe, make_job, run
-from runs import DIGITS, Recorded, network_gradient
+from runs import DIGITS, network_gradient
 
 # In a new user namespace, where everybody may do this: a bridge, and machines joined to it by veth pairs.
 NETWORK = """

@@ -7,20 +7,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import reference
 from distsgd.common import Cluster
 from distsgd.common.contract.scheme import Scheme
 from distsgd.common.engine.flat_model import FlatModel
-from distsgd.common.engine.trace import EVENTS
 from distsgd.common.problems.data import load
 from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.problems.trial import try_out
+from distsgd.common.proof import reference
+from distsgd.common.proof.transcriptions import Recorded
 from distsgd.common.record.callbacks import Callback
 from distsgd.common.run.graph import TaskGraph
 from distsgd.common.run.job import shard
@@ -28,138 +27,6 @@ from distsgd.common.training import describe, make_job, run
 
 DIGITS = load("digits")
 HIDDEN = (32, 16)  # layers of three different shapes
-
-
-@dataclass
-class Recorded:
-    """A finished run: where it started, what happened in which order, where it ended."""
-
-    scheme: Scheme
-    workers: int
-    steps: int
-    start: np.ndarray
-    trace: dict[str, np.ndarray]
-    center: np.ndarray
-    gradient: reference.Gradient
-    result: dict[str, Any]
-    legs: Sequence[int] = ()  # steps of the runs that this one goes on from
-
-    @property
-    def order(self) -> list[int]:
-        return self.trace["worker"].tolist()
-
-    def replay(self) -> np.ndarray:
-        """The center at the end by the paper's equations in the recorded order, float64."""
-        expelled = bool(self.result["recovery"]["expelled"])
-        known = self.start, self.gradient, self.trace, self.workers
-        return replay(self.scheme, *known, self.steps, self.legs, expelled)
-
-    def error(self) -> float:
-        """Relative distance between the replay and the run."""
-        return float(np.linalg.norm(self.replay() - self.center) / np.linalg.norm(self.center))
-
-
-def replay(
-    scheme: Any, start, gradient, trace, workers: int, steps: int, legs: Sequence[int] = (), expelled: bool = False
-) -> np.ndarray:
-    """The last center of the NumPy transcription of that scheme.
-
-    The trace says who came when. Where the rule says the rest (round lengths, what was pulled, how many messages make
-    an update), it is not taken from the run; if workers were `expelled`, only the run knows.
-    """
-    joins = trace["event"] == EVENTS.index("join")
-    order = np.where(joins, ~trace["worker"], trace["worker"]).tolist()
-    local = {"steps": steps, "period": scheme.period}
-
-    def in_order(transcription, **options):
-        return transcription(start, gradient, order, workers, eta=scheme.learning_rate, **options)
-
-    def in_rounds(transcription, **options):
-        return transcription(start, gradient, workers, **options)
-
-    def downpour(push_period=None, pull_period=None, dean=False, **options):
-        first = [0] * workers  # updates in what each worker pulled first: its own business only after a warm start
-        warm_start = min(getattr(scheme, "warm_start", 0), order.count(0))
-        for k in range(1, workers):
-            if len(mine := np.flatnonzero(trace["worker"] == k)):
-                first[k] = int(trace["version"][mine[0]] - trace["staleness"][mine[0]])
-                assert joins[mine[0]] or (first[k] >= warm_start if warm_start else first[k] == 0)
-        return reference.downpour(
-            start,
-            gradient,
-            [(k, EVENTS[event]) for k, event in zip(trace["worker"].tolist(), trace["event"], strict=True)],
-            workers,
-            eta=scheme.learning_rate,
-            n_push=push_period or scheme.communication_period,
-            n_fetch=pull_period or scheme.communication_period,
-            legs=np.diff([0, *legs, steps]).tolist(),
-            dean=dean,
-            first=first,
-            **options,
-        )
-
-    def sync_sgd(backup_workers=0):
-        messages = {name: values[~joins] for name, values in trace.items()}
-        pulled, sizes = (messages["version"] - messages["staleness"]).tolist(), []
-        if expelled:
-            sizes = np.bincount(messages["version"][messages["accepted"] == 1]).tolist()
-        elif not backup_workers:  # all go on together: whose n-th message it is, that one has pulled version n
-            mine = [np.cumsum(messages["worker"] == k) - 1 for k in range(workers)]
-            pulled = [int(mine[k][i]) for i, k in enumerate(messages["worker"])]
-        path, kept = reference.sync_sgd(
-            start,
-            gradient,
-            list(zip(messages["worker"].tolist(), pulled, strict=True)),
-            workers,
-            eta=scheme.learning_rate,
-            updates=steps,
-            backup=backup_workers,
-            sizes=sizes,
-        )
-        assert kept == messages["accepted"].astype(bool).tolist()
-        return path
-
-    transcriptions = {
-        "serial": lambda s: reference.serial(start, gradient, steps, eta=s.learning_rate),
-        "multi_gpu": lambda s: reference.serial(start, gradient, steps, eta=s.learning_rate),
-        "async_sgd": lambda s: in_order(reference.async_sgd),
-        "hierarchical": lambda s: in_order(reference.async_sgd),
-        "downpour": lambda s: downpour(
-            s.push_period,
-            s.pull_period,
-            s.phase == "dean",
-            gamma=s.server_learning_rate,
-            accumulator=s.initial_accumulator,
-        ),
-        "downpour_easy": lambda s: downpour(),
-        "agn": lambda s: in_order(reference.agn, gamma=s.server_learning_rate, **local),
-        "adag": lambda s: in_order(reference.agn, distance_scale=s.distance_scale, **local),
-        "dynsgd": lambda s: in_order(reference.dynsgd, **local),
-        "aeasgd": lambda s: in_order(reference.aeasgd, alpha=s.beta / workers, **local),
-        "aeamsgd": lambda s: in_order(reference.aeamsgd, alpha=s.beta / workers, delta=s.momentum, **local),
-        "sync_sgd": lambda s: sync_sgd(s.backup_workers),
-        "all_reduce": lambda s: sync_sgd(),
-        "sync_sgd_lr": lambda s: in_rounds(
-            reference.sync_sgd_lr,
-            etas=s.learning_rates * (workers // len(s.learning_rates)),
-            mean=s.reduction == "mean",
-            steps=steps,
-        ),
-        "sagn": lambda s: in_rounds(reference.sagn, eta=s.learning_rate, gamma=s.server_learning_rate, **local),
-        "easgd": lambda s: in_rounds(reference.easgd, eta=s.learning_rate, beta=s.beta, **local),
-        "local_sgd": lambda s: in_rounds(
-            reference.local_sgd, eta=s.learning_rate, synchronous=s.synchronous_steps, **local
-        ),
-        "diloco": lambda s: in_rounds(
-            reference.diloco,
-            eta=s.learning_rate,
-            epsilon=s.outer_learning_rate,
-            mu=s.momentum,
-            weight_decay=s.weight_decay if s.inner_optimizer == "adamw" else None,
-            **local,
-        ),
-    }
-    return transcriptions[scheme.name](scheme)[-1]
 
 
 def record(

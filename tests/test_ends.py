@@ -6,7 +6,6 @@ import threading
 import numpy as np
 import pytest
 
-import reference
 from distsgd.algorithms import AllReduce, AsyncSGD, LocalSGD, Serial, SyncSGD
 from distsgd.common import Cluster, train
 from distsgd.common.engine.failures import is_absence
@@ -14,6 +13,7 @@ from distsgd.common.engine.flat_model import FlatModel
 from distsgd.common.engine.trace import EVENTS
 from distsgd.common.errors import Diverged, TaskFailed, WaitTimeout
 from distsgd.common.problems.models import ModelRecipe
+from distsgd.common.proof import reference
 from distsgd.common.record.callbacks import Callback
 from distsgd.common.run.graph import TaskGraph
 from distsgd.common.run.job import plan

@@ -5,7 +5,6 @@ import functools
 import numpy as np
 import pytest
 
-import reference
 from distsgd.algorithms import (
     ADAG,
     AEAMSGD,
@@ -31,6 +30,7 @@ from distsgd.common import Cluster, train
 from distsgd.common.contract.optimizers import adamw
 from distsgd.common.errors import WaitTimeout
 from distsgd.common.problems.models import ModelRecipe
+from distsgd.common.proof import reference
 from distsgd.common.run.graph import TaskGraph
 from distsgd.common.training import make_job
 from runs import DIGITS, ONES, quadratic, record

@@ -4,10 +4,10 @@ import keras
 import numpy as np
 import pytest
 
-import reference
 from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, MultiGPU, Serial, SyncSGD, SyncSGDLR
 from distsgd.common import Cluster, UserError, train
 from distsgd.common.contract.schedules import shaped
+from distsgd.common.proof import reference
 from runs import DIGITS, record
 
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}

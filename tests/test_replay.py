@@ -5,7 +5,6 @@ import time
 import numpy as np
 import pytest
 
-import reference
 from distsgd.algorithms import (
     ADAG,
     SCHEMES,
@@ -21,6 +20,7 @@ from distsgd.algorithms import (
 from distsgd.common import Cluster
 from distsgd.common.engine.trace import RECORD
 from distsgd.common.problems.models import ModelRecipe
+from distsgd.common.proof import reference
 from distsgd.common.run.evaluator import Evaluator
 from distsgd.common.run.graph import TaskGraph
 from distsgd.common.training import make_job

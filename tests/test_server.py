@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import reference
 from distsgd.algorithms import ADAG, AGN, SAGN, AsyncSGD, Downpour, SyncSGD, SyncSGDLR
 from distsgd.common.engine.parameter_server import TORN
 from distsgd.common.engine.trace import RECORD
 from distsgd.common.gates.barrier import Barrier
 from distsgd.common.gates.ops import queue
 from distsgd.common.problems.data import load
+from distsgd.common.proof import reference
 from distsgd.common.run.options import Recovery
 from doubles import HalfWay
 from runs import DIGITS, Table, in_thread, wait_until

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import reference
 from distsgd.algorithms import AsyncSGD, Hogwild, Serial
 from distsgd.common import Cluster, UserError
 from distsgd.common.problems.data import load
 from distsgd.common.problems.dataset import Dataset
 from distsgd.common.problems.models import ModelRecipe, name_for
 from distsgd.common.problems.sparse import sparsity
+from distsgd.common.proof import reference
 from distsgd.common.training import describe, make_job, run
 from doubles import CountingAsyncSGD, CountingHogwild
 

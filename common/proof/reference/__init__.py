@@ -1,0 +1,38 @@
+"""Every scheme in NumPy, float64, straight from the paper's equations. Imports NumPy alone, nothing of the package.
+
+A recorded run is a total order of events on the server: (version, worker, staleness, accepted). Each function
+executes the paper's equations in a given order and returns the center after every event.
+
+`gradient(x, k, t)` is the gradient of worker k's t-th batch at x: a function, so the same code serves a neural
+network on recorded batches, a quadratic, or a gradient drawn from a list.
+"""
+
+from .alone import Gradient, serial, window
+from .asynchronous import aeamsgd, aeasgd, agn, async_sgd, async_sgd_reading_apart, downpour, dynsgd
+from .batches import batch, rows
+from .problems import mlp_gradient, sparse_logistic_gradient
+from .synchronous import bmuf_nesterov, diloco, easgd, local_sgd, sagn, sync_sgd, sync_sgd_lr
+
+__all__ = [
+    "Gradient",
+    "aeamsgd",
+    "aeasgd",
+    "agn",
+    "async_sgd",
+    "async_sgd_reading_apart",
+    "batch",
+    "bmuf_nesterov",
+    "diloco",
+    "downpour",
+    "dynsgd",
+    "easgd",
+    "local_sgd",
+    "mlp_gradient",
+    "rows",
+    "sagn",
+    "serial",
+    "sparse_logistic_gradient",
+    "sync_sgd",
+    "sync_sgd_lr",
+    "window",
+]

@@ -1,0 +1,56 @@
+"""Gradients of the problems that are replayed, by hand: functions of (parameters [P], rows of the data)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+GradientOnRows = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def mlp_gradient(x: np.ndarray, y: np.ndarray, sizes: Sequence[int]) -> GradientOnRows:
+    """Gradient of the mean softmax cross-entropy of a tanh network on the rows given, by hand.
+
+    The flat vector holds W_1, b_1, W_2, b_2, ... with W_i of shape [in, out].
+    """
+    x = x.astype(np.float64)
+    shapes = list(itertools.pairwise(sizes))
+
+    def gradient(params: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        layers, start = [], 0
+        for n, m in shapes:
+            layers.append((params[start : start + n * m].reshape(n, m), params[start + n * m : start + n * m + m]))
+            start += n * m + m
+        activations = [x[rows]]
+        for i, (w, b) in enumerate(layers):
+            z = activations[-1] @ w + b
+            activations.append(z if i == len(layers) - 1 else np.tanh(z))
+        logits = activations[-1] - activations[-1].max(axis=1, keepdims=True)
+        delta = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        delta[np.arange(len(rows)), y[rows]] -= 1
+        delta /= len(rows)
+        parts: list[np.ndarray] = []
+        for i in range(len(layers) - 1, -1, -1):
+            parts = [(activations[i].T @ delta).ravel(), delta.sum(axis=0), *parts]
+            if i:
+                delta = (delta @ layers[i][0].T) * (1 - activations[i] ** 2)
+        return np.concatenate(parts)
+
+    return gradient
+
+
+def sparse_logistic_gradient(indices: np.ndarray, values: np.ndarray, y: np.ndarray) -> GradientOnRows:
+    """Gradient of the mean logistic loss log(1 + exp(-s z)), s = ±1, z = Σ values x[indices], on the rows given."""
+
+    def gradient(params: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        g = np.zeros_like(params)
+        for row in rows:
+            sign = 2.0 * y[row] - 1
+            z = sum(v * params[i] for i, v in zip(indices[row], values[row].astype(np.float64), strict=True))
+            for i, v in zip(indices[row], values[row].astype(np.float64), strict=True):
+                g[i] -= sign * v / (1 + np.exp(sign * z)) / len(rows)
+        return g
+
+    return gradient

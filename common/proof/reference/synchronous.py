@@ -1,0 +1,154 @@
+"""The synchronous schemes: messages are merged together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .alone import Gradient, window
+
+
+def sync_sgd(
+    start: np.ndarray,
+    gradient: Gradient,
+    order: Sequence[tuple[int, int]],
+    workers: int,
+    *,
+    eta: float,
+    updates: int,
+    backup: int = 0,
+    sizes: Sequence[int] = (),
+) -> tuple[list[np.ndarray], list[bool]]:
+    """The server keeps the first R = W − b gradients computed at the present θ, averages, steps, releases all.
+
+    `order` holds (worker, version of θ that it had pulled): a released worker may read late, when θ has moved on.
+    After `updates` updates everything is dropped. `sizes`: messages in each update, where workers were lost. Returns θ
+    after each update, and which messages were kept.
+    """
+    thetas, t, inbox, kept = [start.copy()], [0] * workers, [], []
+    for k, pulled in order:
+        u = gradient(thetas[pulled], k, t[k])
+        t[k] += 1
+        kept.append(pulled == len(thetas) - 1 < updates)
+        if kept[-1]:
+            inbox.append(u)
+        if len(inbox) == (sizes[len(thetas) - 1] if len(thetas) <= len(sizes) else workers - backup):
+            thetas.append(thetas[-1] - eta * np.mean(inbox, axis=0))
+            inbox = []
+    return thetas[1:], kept
+
+
+def easgd(
+    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, beta: float, period: int, steps: int
+) -> list[np.ndarray]:
+    """All right-hand sides old: x_k ← x_k − η g(x_k) − α (x_k − θ); θ ← (1 − β) θ + β mean x_k; elastic if τ | t."""
+    theta, x, path = start.copy(), [start.copy() for _ in range(workers)], []
+    for t in range(steps):
+        old, center = [x_k.copy() for x_k in x], theta.copy()
+        for k in range(workers):
+            x[k] = old[k] - eta * gradient(old[k], k, t)
+            if t % period == 0:
+                x[k] = x[k] - beta / workers * (old[k] - center)
+        if t % period == 0:
+            theta = (1 - beta) * center + beta * np.mean(old, axis=0)
+            path.append(theta.copy())
+    return path
+
+
+def sync_sgd_lr(
+    start: np.ndarray, gradient: Gradient, workers: int, *, etas: Sequence[float], mean: bool, steps: int
+) -> list[np.ndarray]:
+    """θ ← θ − Σ η_k g_k(θ), or the mean."""
+    theta, path = start.copy(), []
+    for t in range(steps):
+        pushed = [eta * gradient(theta, k, t) for k, eta in enumerate(etas)]
+        theta = theta - (np.mean(pushed, axis=0) if mean else np.sum(pushed, axis=0))
+        path.append(theta.copy())
+    return path
+
+
+def sagn(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    gamma: float,
+    period: int,
+    steps: int,
+) -> list[np.ndarray]:
+    """Workers as AGN; server as synchronous SGD on the window means: θ ← θ − γ (1/W) Σ ḡ_k."""
+    theta, path = start.copy(), []
+    for t in range(0, steps, period):
+        length = min(period, steps - t)
+        means = [window(theta, gradient, k, t, length, eta)[1] / length for k in range(workers)]
+        theta = theta - gamma * np.mean(means, axis=0)
+        path.append(theta.copy())
+    return path
+
+
+def local_sgd(
+    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, period: int, steps: int, synchronous: int = 0
+) -> list[np.ndarray]:
+    """H(t) SGD steps from θ on every worker; θ ← mean_k x_k. Post-local: H(t) = 1 for the first steps, then H."""
+    theta, path, t = start.copy(), [], 0
+    while t < steps:
+        length = 1 if t < synchronous else min(period, steps - t)
+        theta = np.mean([window(theta, gradient, k, t, length, eta)[0] for k in range(workers)], axis=0)
+        path.append(theta.copy())
+        t += length
+    return path
+
+
+def diloco(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    epsilon: float,
+    mu: float,
+    period: int,
+    steps: int,
+    weight_decay: float | None,
+) -> list[np.ndarray]:
+    """x_k ← θ; H inner steps; Δ = mean_k(θ − x_k); m ← μ m + Δ; θ ← θ − ε (Δ + μ m).
+
+    Inner: AdamW (β₁ = .9, β₂ = .999, 1e-8), its moments kept over rounds; plain SGD without `weight_decay`.
+    """
+    theta, m, path = start.copy(), np.zeros_like(start), []
+    first, second = ([np.zeros_like(start) for _ in range(workers)] for _ in range(2))
+    for t in range(0, steps, period):
+        x = [theta.copy() for _ in range(workers)]
+        for k in range(workers):
+            for h in range(t, min(t + period, steps)):
+                g = gradient(x[k], k, h)
+                if weight_decay is None:
+                    x[k] = x[k] - eta * g
+                    continue
+                first[k] = 0.9 * first[k] + 0.1 * g
+                second[k] = 0.999 * second[k] + 0.001 * g * g
+                x[k] = x[k] - eta * weight_decay * x[k]
+                corrected = first[k] / (1 - 0.9 ** (h + 1)), second[k] / (1 - 0.999 ** (h + 1))
+                x[k] = x[k] - eta * corrected[0] / (np.sqrt(corrected[1]) + 1e-8)
+        delta = np.mean([theta - x_k for x_k in x], axis=0)
+        m = mu * m + delta
+        theta = theta - epsilon * (delta + mu * m)
+        path.append(theta.copy())
+    return path
+
+
+def bmuf_nesterov(
+    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, zeta: float, mu: float, period: int, steps: int
+) -> list[np.ndarray]:
+    """Chen and Huo 2016: from B: H local steps; D ← μ D + ζ (mean_k x_k − B); θ ← θ + D; B = θ + μ D. Returns B."""
+    theta, b, d, path = start.copy(), start.copy(), np.zeros_like(start), []
+    for t in range(0, steps, period):
+        length = min(period, steps - t)
+        moved = np.mean([window(b, gradient, k, t, length, eta)[0] for k in range(workers)], axis=0) - b
+        d = mu * d + zeta * moved
+        theta = theta + d
+        b = theta + mu * d
+        path.append(b.copy())
+    return path

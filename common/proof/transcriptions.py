@@ -1,0 +1,197 @@
+"""Which transcription executes a recorded run of which scheme, and what it is told of the run.
+
+The trace says who came when. Where the rule says the rest (lengths of rounds, what was pulled, how many messages make
+an update), that is not taken from the run: a wrong one has to show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..contract.scheme import Scheme
+from ..engine.trace import EVENTS
+from . import reference
+
+Centers = list[np.ndarray]  # after each event, or after each update of all workers; [P] each
+
+
+@dataclass
+class Recorded:
+    """A finished run: where it started, what happened in which order, where it ended.
+
+    Attributes:
+        steps: local steps of each worker.
+        start: the initial center, [P], float64.
+        trace: the columns of trace.npz, a row for each event.
+        center: at the end of the run, [P].
+        gradient: of worker k's t-th batch at x, as a function of (x, k, t).
+        result: the content of result.json.
+        legs: steps of the runs that this one goes on from.
+    """
+
+    scheme: Scheme
+    workers: int
+    steps: int
+    start: np.ndarray
+    trace: dict[str, np.ndarray]
+    center: np.ndarray
+    gradient: reference.Gradient
+    result: Mapping[str, Any]
+    legs: Sequence[int] = ()
+
+    @property
+    def order(self) -> list[int]:
+        """The worker of each event."""
+        return self.trace["worker"].tolist()
+
+    @property
+    def joins(self) -> np.ndarray:
+        """True for each event that is no message: a worker that was lost starts anew from the center."""
+        return self.trace["event"] == EVENTS.index("join")
+
+    @property
+    def evicted(self) -> bool:
+        """True if the run went on without a worker."""
+        return bool(self.result["recovery"]["expelled"])
+
+    def replay(self) -> np.ndarray:
+        """The last center by the paper's equations in the recorded order, [P], float64."""
+        return TRANSCRIPTIONS[self.scheme.name](self, self.scheme)[-1]
+
+    def error(self) -> float:
+        """Relative distance between the replay and the run."""
+        return float(np.linalg.norm(self.replay() - self.center) / np.linalg.norm(self.center))
+
+
+def _in_order(transcription: Callable[..., Centers], run: Recorded, **options: Any) -> Centers:
+    """Of an asynchronous scheme: one message after the other, ~k where worker k starts anew."""
+    order = np.where(run.joins, ~run.trace["worker"], run.trace["worker"]).tolist()
+    return transcription(run.start, run.gradient, order, run.workers, eta=_of(run).learning_rate, **options)
+
+
+def _in_rounds(transcription: Callable[..., Centers], run: Recorded, **options: Any) -> Centers:
+    """Of a synchronous scheme: the trace is not asked at all."""
+    return transcription(run.start, run.gradient, run.workers, **options)
+
+
+def _of(run: Recorded) -> Any:
+    return run.scheme
+
+
+def _local(run: Recorded) -> dict[str, int]:
+    return {"steps": run.steps, "period": run.scheme.period}
+
+
+def _serial(run: Recorded, scheme: Any) -> Centers:
+    return reference.serial(run.start, run.gradient, run.steps, eta=scheme.learning_rate)
+
+
+def _downpour(
+    run: Recorded, push_period: int | None = None, pull_period: int | None = None, dean: bool = False, **options: Any
+) -> Centers:
+    scheme, trace = _of(run), run.trace
+    first = [0] * run.workers  # updates in what each worker pulled first: its own business only after a warm start
+    warm_start = min(getattr(scheme, "warm_start", 0), run.order.count(0))
+    for k in range(1, run.workers):
+        if len(mine := np.flatnonzero(trace["worker"] == k)):
+            first[k] = int(trace["version"][mine[0]] - trace["staleness"][mine[0]])
+            _must(run.joins[mine[0]] or (first[k] >= warm_start if warm_start else first[k] == 0), "the first pull")
+    return reference.downpour(
+        run.start,
+        run.gradient,
+        [(k, EVENTS[event]) for k, event in zip(run.order, trace["event"], strict=True)],
+        run.workers,
+        eta=scheme.learning_rate,
+        n_push=push_period or scheme.communication_period,
+        n_fetch=pull_period or scheme.communication_period,
+        legs=np.diff([0, *run.legs, run.steps]).tolist(),
+        dean=dean,
+        first=first,
+        **options,
+    )
+
+
+def _sync_sgd(run: Recorded, backup_workers: int = 0) -> Centers:
+    messages = {name: values[~run.joins] for name, values in run.trace.items()}
+    pulled, sizes = (messages["version"] - messages["staleness"]).tolist(), []
+    if run.evicted:  # only the run knows how many were there
+        sizes = np.bincount(messages["version"][messages["accepted"] == 1]).tolist()
+    elif not backup_workers:  # all go on together: whose n-th message it is, that one has pulled version n
+        mine = [np.cumsum(messages["worker"] == k) - 1 for k in range(run.workers)]
+        pulled = [int(mine[k][i]) for i, k in enumerate(messages["worker"])]
+    centers, kept = reference.sync_sgd(
+        run.start,
+        run.gradient,
+        list(zip(messages["worker"].tolist(), pulled, strict=True)),
+        run.workers,
+        eta=_of(run).learning_rate,
+        updates=run.steps,
+        backup=backup_workers,
+        sizes=sizes,
+    )
+    _must(kept == messages["accepted"].astype(bool).tolist(), "which messages were kept")
+    return centers
+
+
+def _must(agrees: Any, what: str) -> None:
+    """What the rule says must be what is on record.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not agrees:
+        raise ValueError(f"the rule and the record differ: {what}")
+
+
+# By the name of the scheme: a function of the run and its scheme, whose hyperparameters are read here.
+TRANSCRIPTIONS: dict[str, Callable[[Recorded, Any], Centers]] = {
+    "serial": _serial,
+    "multi_gpu": _serial,
+    "async_sgd": lambda run, s: _in_order(reference.async_sgd, run),
+    "hierarchical": lambda run, s: _in_order(reference.async_sgd, run),
+    "downpour": lambda run, s: _downpour(
+        run,
+        s.push_period,
+        s.pull_period,
+        s.phase == "dean",
+        gamma=s.server_learning_rate,
+        accumulator=s.initial_accumulator,
+    ),
+    "downpour_easy": lambda run, s: _downpour(run),
+    "agn": lambda run, s: _in_order(reference.agn, run, gamma=s.server_learning_rate, **_local(run)),
+    "adag": lambda run, s: _in_order(reference.agn, run, distance_scale=s.distance_scale, **_local(run)),
+    "dynsgd": lambda run, s: _in_order(reference.dynsgd, run, **_local(run)),
+    "aeasgd": lambda run, s: _in_order(reference.aeasgd, run, alpha=s.beta / run.workers, **_local(run)),
+    "aeamsgd": lambda run, s: _in_order(
+        reference.aeamsgd, run, alpha=s.beta / run.workers, delta=s.momentum, **_local(run)
+    ),
+    "sync_sgd": lambda run, s: _sync_sgd(run, s.backup_workers),
+    "all_reduce": lambda run, s: _sync_sgd(run),
+    "sync_sgd_lr": lambda run, s: _in_rounds(
+        reference.sync_sgd_lr,
+        run,
+        etas=s.learning_rates * (run.workers // len(s.learning_rates)),
+        mean=s.reduction == "mean",
+        steps=run.steps,
+    ),
+    "sagn": lambda run, s: _in_rounds(
+        reference.sagn, run, eta=s.learning_rate, gamma=s.server_learning_rate, **_local(run)
+    ),
+    "easgd": lambda run, s: _in_rounds(reference.easgd, run, eta=s.learning_rate, beta=s.beta, **_local(run)),
+    "local_sgd": lambda run, s: _in_rounds(
+        reference.local_sgd, run, eta=s.learning_rate, synchronous=s.synchronous_steps, **_local(run)
+    ),
+    "diloco": lambda run, s: _in_rounds(
+        reference.diloco,
+        run,
+        eta=s.learning_rate,
+        epsilon=s.outer_learning_rate,
+        mu=s.momentum,
+        weight_decay=s.weight_decay if s.inner_optimizer == "adamw" else None,
+        **_local(run),
+    ),
+}
