@@ -24,7 +24,6 @@ from ..algorithms import SCHEMES, Scheme
 from ..common.cli import flags
 from ..common.cluster.cluster import Backend, Cluster
 from ..common.errors import DistsgdError, Diverged, Interrupted, UserError, at_least
-from ..common.gates.alone import Alone
 from ..common.launch.client import keep_warm
 from ..common.problems.data import load
 from ..common.problems.dataset import Dataset
@@ -144,7 +143,7 @@ def with_period(algorithm: str, period: int) -> dict[str, Any]:
 
 def alone(algorithm: str) -> bool:
     """True if one worker is all there is."""
-    return isinstance(SCHEMES[algorithm]().gate, Alone)
+    return not SCHEMES[algorithm]().gate.exchanges
 
 
 def plan(options: Options) -> list[Cell]:

@@ -16,7 +16,6 @@ from .contract.scheme import Scheme
 from .engine.flat_model import FlatModel
 from .errors import CannotWrite, Interrupted, UserError, at_least, at_most, fraction, not_negative, one_of, positive
 from .files import Lock, in_one_line, read_json
-from .gates.alone import Alone
 from .launch.launcher import launch
 from .launch.listener import Audience
 from .problems.dataset import is_arrays, leaves, num_examples, split_off, weighted
@@ -126,7 +125,7 @@ def train(
         DistsgdError: the run failed; `result.json` in the run directory says how.
     """
     _check_kinds(scheme, cluster, recovery, callbacks)
-    cluster = cluster or Cluster.local(workers=1 if isinstance(scheme.gate, Alone) else 2)
+    cluster = cluster or Cluster.local(workers=2 if scheme.gate.exchanges else 1)
     if run_dir == "":
         raise UserError("run_dir must not be empty; leave it out for a fresh folder in runs/")
     data, validation_data = _prepared(data, validation_data, validation_split, class_weight)

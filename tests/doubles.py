@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distsgd.algorithms import AEASGD, AsyncSGD, Downpour, Hogwild, SyncSGD
-from distsgd.common.gates.asynchronous import Async, Unlocked, _fold
+from distsgd.common.gates import Async, Unlocked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class HalfWay(Downpour):
     def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
         import tensorflow as tf
 
-        from distsgd.common.gates.ops import queue
+        from distsgd.common.engine.ops import queue
 
         if server.index == 1:
             with tf.control_dependencies([queue("half_way").enqueue(True)]):
@@ -45,15 +45,15 @@ class HalfWay(Downpour):
 class EarlyUnlock(Async):
     """Releases the lock before the update instead of after it."""
 
-    def exchange(self, ps: Any, seat: Any, message: Any) -> Any:
+    def exchange(self, ps: Any, slot: Any, message: Any) -> Any:
         import tensorflow as tf
 
         parts = ps.receive(message)
         with ps.lock(after=parts) as held:
             ps.read_version()
         with tf.control_dependencies([held.released]):
-            replies = _fold(ps, seat, parts, locked=False)
-            ps.note_pull(seat)
+            replies = ps.fold(slot, parts, locked=False)
+            ps.note_pull(slot)
             return ps.concat(replies)
 
 

@@ -408,8 +408,8 @@ WORKERS = [
     Mutation(
         "all workers drop the same units",
         ENGINE,
-        "value + tf.cast(seat.index, value.dtype)",
-        "value + 0 * tf.cast(seat.index, value.dtype)",
+        "value + tf.cast(slot.index, value.dtype)",
+        "value + 0 * tf.cast(slot.index, value.dtype)",
         DROPOUT,
         "less noise than dropout means",
     ),
@@ -440,8 +440,8 @@ WORKERS = [
     Mutation(
         "statistics of a worker do not move on",
         ENGINE,
-        "self.state.assign(scheme.gate.share_state(ps, self.seat, self.state.read_value()))",
-        "scheme.gate.share_state(ps, self.seat, self.state.read_value() * 0.5)",
+        "self.state.assign(scheme.gate.share_state(ps, self.slot, self.state.read_value()))",
+        "scheme.gate.share_state(ps, self.slot, self.state.read_value() * 0.5)",
         STATISTICS,
         "batch normalisation has other statistics where it is used",
     ),
@@ -504,9 +504,9 @@ WORKERS = [
 AT_THE_GATE = [
     Mutation(
         "old tokens",
-        GATES,
-        "void = seat.tokens.dequeue_many(seat.tokens.size())",
-        "void = seat.tokens.size()",
+        ENGINE,
+        "return self.tokens.dequeue_many(self.tokens.size())",
+        "return self.tokens.size()",
         server("a_token_for_whoever_sat_there_before_is_void"),
         "a worker that comes back goes through the barrier alone",
     ),
@@ -553,11 +553,11 @@ AT_THE_GATE = [
     Mutation(
         "pulled version noted after the lock is released",
         GATES,
-        """            replies = _fold(ps, seat, parts)
-            ps.note_pull(seat)
+        """            replies = ps.fold(slot, parts)
+            ps.note_pull(slot)
         return""",
-        """            replies = _fold(ps, seat, parts)
-        ps.note_pull(seat)
+        """            replies = ps.fold(slot, parts)
+        ps.note_pull(slot)
         return""",
         atomic("asynchronous"),
         "the staleness of the next message is too small",
@@ -565,10 +565,10 @@ AT_THE_GATE = [
     Mutation(
         "pulled version not noted",
         GATES,
-        """            replies = _fold(ps, seat, parts)
-            ps.note_pull(seat)
+        """            replies = ps.fold(slot, parts)
+            ps.note_pull(slot)
         return""",
-        """            replies = _fold(ps, seat, parts)
+        """            replies = ps.fold(slot, parts)
         return""",
         STALENESS,
         "staleness grows for ever",
@@ -576,26 +576,26 @@ AT_THE_GATE = [
     Mutation(
         "a push is not admitted, but folded",
         GATES,
-        """        with ps.event(seat, parts):
-            _fold(ps, seat, parts, "push")""",
+        """        with ps.event(slot, parts):
+            ps.fold(slot, parts, event="push")""",
         """        with ps.lock(after=parts):
-            _fold(ps, seat, parts, "push")""",
+            ps.fold(slot, parts, event="push")""",
         TAKEN,
         "what a predecessor has sent is folded",
     ),
     Mutation(
         "sparse gather without the lock",
         GATES,
-        "return ps.gather(seat, indices, locked=True)",
-        "return ps.gather(seat, indices, locked=False)",
+        "return ps.gather(slot, indices, locked=True)",
+        "return ps.gather(slot, indices, locked=False)",
         atomic("sparse"),
         "coordinates of two versions",
     ),
     Mutation(
         "updates are counted twice",
-        GATES,
-        "        ps.count_updates(1)\n    return replies",
-        "        ps.count_updates(2)\n    return replies",
+        ENGINE,
+        "            self.count_updates(1)\n        return replies",
+        "            self.count_updates(2)\n        return replies",
         STALENESS,
         "the staleness is doubled",
     ),
@@ -642,32 +642,32 @@ AT_THE_GATE = [
     Mutation(
         "arrivals stay",
         GATES,
-        "cleared = ps.arrived.assign(tf.zeros([ps.num_workers], tf.bool))",
-        "cleared = ps.arrived.assign(ps.arrived.read_value())",
+        "cleared = ps.kept.arrived.assign(tf.zeros([ps.num_workers], tf.bool))",
+        "cleared = ps.kept.arrived.assign(ps.kept.arrived.read_value())",
         LATE,
         "the first message of the next set completes it",
     ),
     Mutation(
         "a seat never says that its message waits",
         GATES,
-        "return ps.arrived.read_value()[seat.index]",
+        "return ps.kept.arrived.read_value()[slot.index]",
         "return tf.zeros([], tf.bool)",
         server("a_seat_whose_message_waits_at_the_barrier_says_so_until_the_set_is_complete"),
         "its next message is folded in the place of another",
     ),
     Mutation(
-        "expelled although too few are left",
+        "evicted although too few are left",
         GATES,
-        "expelled & enough",
-        "expelled",
+        "evicted & enough",
+        "evicted",
         ABSENT,
         "--min-workers without effect",
     ),
     Mutation(
-        "the expelled are still admitted",
-        GATES,
-        "gone = [ps.active.assign(ps.active & ~expelled), ps.revoke(expelled)]",
-        "gone = [ps.active.assign(ps.active & ~expelled)]",
+        "the evicted are still admitted",
+        ENGINE,
+        "return [gone, self.passes.assign(void)]",
+        "return [gone]",
         ABSENT,
         "they send into sets that do not count them",
     ),
@@ -693,7 +693,7 @@ ON_THE_PS = [
     Mutation(
         "no passes",
         ENGINE,
-        "right = tf.reduce_all(tf.equal(here, seat.passport))",
+        "right = tf.reduce_all(tf.equal(here, slot.incarnation))",
         "right = tf.constant(True)",
         TAKEN,
         "what a predecessor has sent is folded, although its rounds are done again",
@@ -701,8 +701,8 @@ ON_THE_PS = [
     Mutation(
         "the pass of another state",
         ENGINE,
-        "right = tf.reduce_all(tf.equal(here, seat.passport))",
-        "right = tf.equal(here[0], seat.passport[0])",
+        "right = tf.reduce_all(tf.equal(here, slot.incarnation))",
+        "right = tf.equal(here[0], slot.incarnation[0])",
         server("an_event_that_was_cut_in_the_middle_closes_the_ps_also_to_those_who_sit_there_rightly"),
         "half an update is trained on",
     ),
@@ -733,32 +733,32 @@ ON_THE_PS = [
     Mutation(
         "the refused are not counted",
         ENGINE,
-        "resource=self.refused.handle, indices=seat.index, updates=number",
-        "resource=self.refused.handle, indices=seat.index, updates=0 * number",
+        "resource=self.refused.handle, indices=slot.index, updates=number",
+        "resource=self.refused.handle, indices=slot.index, updates=0 * number",
         NAN,
         "the result does not say what was left out",
     ),
     Mutation(
         "pull without the lock",
         ENGINE,
-        """        with self.event(seat):
+        """        with self.event(slot):
             version = self.read_version()
-            self.record(version, seat, self.staleness(version, seat), accepted=False, event="pull")""",
+            self.record(version, slot.index, self.staleness(version, slot), accepted=False, event="pull")""",
         """        with nullcontext():
             version = self.read_version()
-            self.record(version, seat, self.staleness(version, seat), accepted=False, event="pull")""",
+            self.record(version, slot.index, self.staleness(version, slot), accepted=False, event="pull")""",
         atomic("asynchronous"),
         "a worker goes on from a center that never was",
     ),
     Mutation(
         "a pull is not admitted, but recorded",
         ENGINE,
-        """        with self.event(seat):
+        """        with self.event(slot):
             version = self.read_version()
-            self.record(version, seat, self.staleness(version, seat), accepted=False, event="pull")""",
+            self.record(version, slot.index, self.staleness(version, slot), accepted=False, event="pull")""",
         """        with self.lock([]):
             version = self.read_version()
-            self.record(version, seat, self.staleness(version, seat), accepted=False, event="pull")""",
+            self.record(version, slot.index, self.staleness(version, slot), accepted=False, event="pull")""",
         TAKEN,
         "a predecessor's rounds count as those of whoever sits there now",
     ),
@@ -803,7 +803,7 @@ ON_THE_PS = [
     Mutation(
         "whoever joins has an old version",
         ENGINE,
-        """            self.note_pull(seat)
+        """            self.note_pull(slot)
             parts = self.each_slice(lambda part, _: part.center.read_value())
         return self.concat(parts), state, joined""",
         """            parts = self.each_slice(lambda part, _: part.center.read_value())
@@ -814,7 +814,7 @@ ON_THE_PS = [
     Mutation(
         "a schedule of synchronous workers is slow",
         ENGINE,
-        "steps if scheme.gate.synchronous else steps / self.num_workers",
+        "steps / scheme.gate.updates_per_round(self.num_workers)",
         "steps / self.num_workers",
         option("a_schedule_of_keras_is_a_function_of_the_local_step[SyncSGD-3]"),
         "the rate falls W times too slowly",
@@ -822,7 +822,7 @@ ON_THE_PS = [
     Mutation(
         "a schedule of asynchronous workers is fast",
         ENGINE,
-        "steps if scheme.gate.synchronous else steps / self.num_workers",
+        "steps / scheme.gate.updates_per_round(self.num_workers)",
         "steps",
         option("on_the_server_a_schedule_counts_the_local_steps_of_the_average_worker"),
         "the rate falls W times too fast",
@@ -838,7 +838,7 @@ ON_THE_PS = [
     Mutation(
         "the anchor of worker 0 for everybody",
         ENGINE,
-        "resource=part.anchors.handle, indices=seat.index, dtype=tf.float32",
+        "resource=part.anchors.handle, indices=slot.index, dtype=tf.float32",
         "resource=part.anchors.handle, indices=0, dtype=tf.float32",
         scripted("adag"),
         "distances from another's center",
@@ -846,7 +846,7 @@ ON_THE_PS = [
     Mutation(
         "every worker writes its statistics into row 0",
         ENGINE,
-        "resource=self.states.handle, indices=seat.index",
+        "resource=self.states.handle, indices=slot.index",
         "resource=self.states.handle, indices=0",
         STATISTICS,
         "the mean over the workers is that of one and the start",
@@ -854,7 +854,7 @@ ON_THE_PS = [
     Mutation(
         "an event counts for worker 0",
         ENGINE,
-        "resource=self.folded.handle, indices=seat.index, updates=one",
+        "resource=self.folded.handle, indices=worker, updates=one",
         "resource=self.folded.handle, indices=0, updates=one",
         LATE,
         "whoever comes back does rounds again, or leaves some out",

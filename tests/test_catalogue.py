@@ -10,7 +10,6 @@ import pytest
 from distsgd.algorithms import SCHEMES
 from distsgd.common import Cluster, UserError, train
 from distsgd.common.cli.main import dispatch
-from distsgd.common.gates.alone import Alone
 from distsgd.common.problems.models import ModelRecipe
 from runs import DIGITS
 
@@ -80,7 +79,7 @@ def test_it_trains_digits_and_keeps_shapes_and_type(name, tmp_path):
         model,
         DIGITS.train,
         scheme,
-        cluster=Cluster.local(workers=1 if isinstance(scheme.gate, Alone) else 2, backend="threads"),
+        cluster=Cluster.local(workers=2 if scheme.gate.exchanges else 1, backend="threads"),
         epochs=20,
         validation_data=DIGITS.test,
         run_dir=tmp_path / "run",

@@ -9,10 +9,9 @@ import pytest
 import tensorflow as tf
 
 from distsgd.algorithms import ADAG, AGN, SAGN, AsyncSGD, Downpour, SyncSGD, SyncSGDLR
+from distsgd.common.engine.ops import queue
 from distsgd.common.engine.parameter_server import TORN
 from distsgd.common.engine.trace import RECORD
-from distsgd.common.gates.barrier import Barrier
-from distsgd.common.gates.ops import queue
 from distsgd.common.problems.data import load
 from distsgd.common.proof import reference
 from distsgd.common.run.options import Recovery
@@ -302,17 +301,17 @@ def graphs(scheme, data=None):
     ps = table.graph.ps
     with table, table.graph.graph.as_default():
         shared = [v.handle for v in tf.compat.v1.global_variables() if not v.name.startswith("worker")]
-        seat, message = ps.seat(1, table.graph.index), tf.zeros([sum(ps.sizes)])
-        builds = {"join": lambda: ps.join(seat, True), "pull": lambda: ps.pull(seat), "values": ps.values}
-        builds |= {"exchange": lambda: gate.exchange(ps, seat, message), "refuse": lambda: ps.refuse(seat)}
+        slot, message = ps.slot(1, table.graph.index), tf.zeros([sum(ps.sizes)])
+        builds = {"join": lambda: ps.join(slot, True), "pull": lambda: ps.pull(slot), "values": ps.values}
+        builds |= {"exchange": lambda: gate.exchange(ps, slot, message), "refuse": lambda: ps.refuse(slot)}
         builds |= {"snapshot": ps.snapshot, "drain": ps.drain, "confirm": lambda: ps.confirm(1, 1), "stop": ps.stop}
         builds |= {"whole": ps.whole, "standing": ps.standing}
-        if isinstance(gate, Barrier):
-            builds |= {"expel": lambda: gate.expel(ps, seat), "leave": lambda: gate.leave(ps, seat)}
+        if gate.waits:
+            builds |= {"evict": lambda: gate.evict(ps, slot), "deregister": lambda: gate.deregister(ps, slot)}
         else:
-            builds |= {"push": lambda: gate.push(ps, seat, message)}
+            builds |= {"push": lambda: gate.push(ps, slot, message)}
         if table.job.sparse:
-            builds["gather"] = lambda: gate.gather(ps, seat, tf.constant([1, 40]))
+            builds["gather"] = lambda: gate.gather(ps, slot, tf.constant([1, 40]))
         for name, build in builds.items():
             made = tf.function(build, autograph=False).get_concrete_function().graph
             inside = {id(outer): inner for outer, inner in made.captures}

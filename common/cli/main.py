@@ -313,13 +313,8 @@ def readme_table() -> str:
 
 
 def timing(scheme: type[Scheme]) -> str:
-    """'synchronous', 'asynchronous' or 'one process'."""
-    from ..gates.alone import Alone
-
-    gate = scheme().gate
-    if isinstance(gate, Alone):
-        return "one process"
-    return "synchronous" if gate.synchronous else "asynchronous"
+    """Who waits for whom: 'synchronous', 'asynchronous', 'one process' or what a gate of one's own says."""
+    return scheme().gate.label
 
 
 def test(arguments: list[str]) -> int:

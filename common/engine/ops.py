@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-
-from ..gates.ops import queue
 
 
 class Cut:
     """Cuts coordinates of the whole vector into the parts that lie on each slice of the center."""
 
     def __init__(self, indices: Any, sizes: Sequence[int]):
-        import tensorflow as tf
-
         self.count = len(sizes)
         ends = np.cumsum(sizes)
         self.owner = tf.searchsorted(tf.constant(ends, indices.dtype), indices, side="right")
@@ -25,14 +21,10 @@ class Cut:
 
     def cut(self, values: Any) -> list[Any]:
         """What belongs to each slice."""
-        import tensorflow as tf
-
         return tf.dynamic_partition(values, self.owner, self.count) if self.count > 1 else [values]
 
     def join(self, parts: Sequence[Any]) -> Any:
         """The parts in the order in which they were before."""
-        import tensorflow as tf
-
         if self.count == 1:
             return parts[0]
         return tf.dynamic_stitch(self.cut(tf.range(tf.shape(self.owner)[0])), parts)
@@ -59,3 +51,22 @@ def is_finite(message: Any) -> Any:
     """True if no element is NaN or infinite (nor their sum): twice as fast as looking at each."""
     values = message.values if isinstance(message, tf.IndexedSlices) else message
     return tf.math.is_finite(tf.reduce_sum(values))
+
+
+def queue(name: str, shared_name: str | None = None, shape: Sequence[int] = (), dtype: Any = "bool") -> Any:
+    """An unbounded queue on the present device, shared by name among the tasks."""
+    return tf.queue.FIFOQueue(-1, [tf.as_dtype(dtype)], [list(shape)], shared_name=shared_name or name, name=name)
+
+
+def when(condition: Any, action: Callable[[], None]) -> Any:
+    """Build `action` to run only if `condition` holds; the returned tensor is there when it has run.
+
+    A control edge from a `tf.cond` does not wait for what its branches do to variables; an edge from a tensor
+    made of its output does.
+    """
+
+    def act() -> Any:
+        action()
+        return tf.constant(True)  # inside a function, a result waits for everything that was built before it
+
+    return tf.identity(tf.cond(condition, act, lambda: tf.constant(False)))

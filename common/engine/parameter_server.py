@@ -14,9 +14,9 @@ from typing import Any
 import tensorflow as tf
 
 from ..contract.scheme import Scheme
-from ..gates.gate import Seat
-from ..gates.ops import queue, when
-from .ops import Cut, end_queue, even_sizes, is_finite
+from ..gates.store import Event, Held, WorkerSlot
+from .ops import Cut, end_queue, even_sizes, is_finite, queue, when
+from .slots import Slot
 from .trace import EVENTS, RECORD
 
 NOBODY, TORN, WHOLE = -1, 0, 1  # see `ParameterServer.passes`; the pass of a worker is larger
@@ -52,9 +52,6 @@ class ParameterServer:
         min_workers: a barrier goes on with so many, if the others do not come.
     """
 
-    arrived: Any
-    tokens: list[Any]
-
     def __init__(
         self,
         scheme: Scheme,
@@ -85,8 +82,8 @@ class ParameterServer:
             self.states = tf.Variable(
                 tf.tile(self.initial_state[None], [num_workers, 1]), name="states"
             )  # a row per worker
-            # What makes faults harmless: the pass of whoever sits in each seat, and a last 1 while the state is whole;
-            # the rounds of each seat that are on record; joins on record; who is counted on.
+            # What makes faults harmless: the pass of whoever sits in each slot, and a last 1 while the state is whole;
+            # the rounds of each slot that are on record; joins on record; who is counted on.
             self.passes = tf.Variable(tf.constant([NOBODY] * num_workers + [WHOLE], tf.int64), name="passes")
             self.folded = tf.Variable(tf.zeros([num_workers], tf.int64), name="folded")
             self.joins = tf.Variable(tf.constant(0, tf.int64), name="joins")
@@ -107,12 +104,14 @@ class ParameterServer:
             self.initialized, self.go = queue("initialized"), queue("go")
             self.over, self.left, self.chief_left = queue("over"), queue("left"), queue("chief_left")
             self.records = queue("records", shape=[len(RECORD)], dtype=tf.int64)
+            kept = scheme.gate.variables(self)
+            self.kept = SimpleNamespace(**{name: tf.Variable(value, name=name) for name, value in kept.items()})
+            self.tokens = [queue(f"token_{k}") for k in range(num_workers)] if kept else []
         self.slices = [self._slice(i, part) for i, part in enumerate(tf.split(self.initial_center, self.sizes))]
         self.ends = []
         for index, device in enumerate(self.devices):
             with tf.device(device):
                 self.ends.append(end_queue(index))
-        scheme.gate.variables(self)
         variables = tf.compat.v1.global_variables()
         self.initialize = tf.group(*(v.initializer for v in variables))
         self.saved = self._saved(variables)
@@ -131,14 +130,17 @@ class ParameterServer:
             if self.scheme.keeps_anchors:
                 rows = tf.tile(initial[None], [self.num_workers, 1])
                 slots["anchors"] = tf.Variable(rows, name=f"anchors_{index}")
-        return Slice(
-            index=index,
-            device=device,
-            initial=initial,
-            center=center,
-            num_workers=self.num_workers,
-            **slots,
-        )
+            part = Slice(
+                index=index,
+                device=device,
+                initial=initial,
+                center=center,
+                num_workers=self.num_workers,
+                **slots,
+            )
+            for name, value in self.scheme.gate.slice_variables(self, part).items():
+                setattr(part, name, tf.Variable(value, name=f"{name}_{index}"))
+        return part
 
     def _saved(self, variables: Sequence[Any]) -> dict[str, list[Any]]:
         """What a checkpoint keeps, by name: one variable, or the slices of a vector."""
@@ -167,7 +169,7 @@ class ParameterServer:
         after: Sequence[Any],
         enter: Callable[[], Any] | None = None,
         leave: Callable[[], Any] | None = None,
-    ) -> Iterator[SimpleNamespace]:
+    ) -> Iterator[Held]:
         """Whatever is built inside happens atomically, once everything in `after` is there.
 
         The unlock waits for every operation built inside. `released` of the yielded object is the unlock. `enter`
@@ -180,7 +182,7 @@ class ParameterServer:
             if enter is not None:
                 with tf.control_dependencies([lock]):
                     entered = enter()
-        held = SimpleNamespace(released=None)
+        held: Any = SimpleNamespace(released=None)
         first = len(graph.get_operations())
         with tf.control_dependencies([entered]):
             yield held
@@ -192,7 +194,7 @@ class ParameterServer:
                 with tf.control_dependencies(last):
                     held.released = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
 
-    def event(self, seat: Seat, parts: Sequence[Any] = ()) -> Any:
+    def event(self, slot: WorkerSlot, parts: Sequence[Any] = ()) -> Any:
         """The lock, for what a worker sends, perhaps with a message in `parts`: it is admitted first.
 
         Should the event be cut in the middle (a ps dies, the sender's step is dropped), the state is not whole, and
@@ -200,13 +202,13 @@ class ParameterServer:
         """
         checked = parts and self.scheme.gate.uses_ps  # without a ps, workers look at the mean of all messages
         finite = self.each_slice(lambda _, u: is_finite(u), parts) if checked else []
-        return self.lock([*parts, *finite], lambda: self.admit(seat, finite), lambda: self._mark(WHOLE))
+        return self.lock([*parts, *finite], lambda: self.admit(slot, finite), lambda: self._mark(WHOLE))
 
-    def admit(self, seat: Seat, finite: Sequence[Any] = ()) -> Any:
-        """Refuse a message that is not finite, too late, from a seat that is somebody else's, or meets torn state."""
+    def admit(self, slot: WorkerSlot, finite: Sequence[Any] = ()) -> Any:
+        """Refuse a message that is not finite, too late, from a slot that is somebody else's, or meets torn state."""
         with tf.device(self.devices[0]):
-            here = tf.gather(self.passes, tf.stack([seat.index, self.num_workers]))
-            right = tf.reduce_all(tf.equal(here, seat.passport))
+            here = tf.gather(self.passes, tf.stack([slot.index, self.num_workers]))
+            right = tf.reduce_all(tf.equal(here, slot.incarnation))
             fine = tf.reduce_all(tf.stack([right, ~self.scheme.gate.complete(self), *finite]))
             return tf.raw_ops.Assert(condition=fine, data=[REFUSED, here, tf.stack(finite or [True]), self.version])
 
@@ -230,17 +232,36 @@ class ParameterServer:
         return self.lock([], enter, lambda: self._mark(WHOLE))
 
     def count(self, flags: Any) -> Any:
-        """How many flags are set."""
+        """Number of flags that are set."""
         return tf.reduce_sum(tf.cast(flags, tf.int32))
 
-    def only(self, seat: Seat) -> Any:
-        """A flag for each worker: True for this one."""
-        return tf.equal(tf.range(self.num_workers), seat.index)
+    def when(self, condition: Any, action: Callable[[], None]) -> Any:
+        """Do `action` only if `condition` holds; the returned tensor is there when it has been done, or not."""
+        return when(condition, action)
 
-    def revoke(self, seats: Any) -> Any:
-        """Whoever sits there is refused from now on."""
-        everybody = tf.concat([seats, [False]], 0)
-        return self.passes.assign(tf.where(everybody, tf.constant(NOBODY, tf.int64), self.passes))
+    def wake(self, flags: Any) -> None:
+        """A token for every worker in `flags` [W]."""
+        with tf.device(self.devices[0]):
+            numbers = tf.cast(flags, tf.int32)
+            for k, tokens in enumerate(self.tokens):
+                tokens.enqueue_many([tf.ones([numbers[k]], tf.bool)])
+
+    def write(self, variable: Any, slot: WorkerSlot, value: Any) -> Any:
+        """`value` into the row of this worker of a variable [W, ...] on the first ps task."""
+        return tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=slot.index, updates=value)
+
+    def only(self, slot: WorkerSlot) -> Any:
+        """A flag for each worker: True for this one."""
+        return tf.equal(tf.range(self.num_workers), slot.index)
+
+    def close_slots(self, flags: Any) -> list[Any]:
+        """Nobody counts on those workers any more; they are refused until they join again."""
+        with tf.device(self.devices[0]):
+            everybody = tf.concat([flags, [False]], 0)
+            void = tf.where(everybody, tf.constant(NOBODY, tf.int64), self.passes)
+            gone = self.active.assign(self.active & ~flags)
+            with tf.control_dependencies([gone]):  # whoever is refused joins again, and is counted on again
+                return [gone, self.passes.assign(void)]
 
     def _mark(self, state: int) -> Any:
         return tf.raw_ops.ResourceScatterUpdate(
@@ -255,15 +276,25 @@ class ParameterServer:
                 results.append(build(part, value))
         return results
 
-    def update(self, parts: Sequence[Any], staleness: Any, version: Any, seat: Seat) -> list[Any]:
-        """The scheme's rule on every slice, for a message from that seat; returns the replies."""
+    def fold(self, slot: WorkerSlot, parts: Sequence[Any], event: Event = "exchange", locked: bool = True) -> list[Any]:
+        """The whole of an asynchronous update: recorded, merged into every slice, counted; returns the replies."""
+        version = self.read_version()
+        staleness = self.staleness(version, slot)
+        recorded = self.record(version, slot.index, staleness, accepted=True, event=event, locked=locked)
+        with tf.control_dependencies([recorded]):
+            replies = self.update(parts, staleness, version, slot)
+            self.count_updates(1)
+        return replies
+
+    def update(self, parts: Sequence[Any], staleness: Any, version: Any, slot: WorkerSlot) -> list[Any]:
+        """The scheme's rule on every slice, for a message from that slot; returns the replies."""
         with tf.device(self.devices[0]):
             lateness = tf.cast(staleness, tf.float32)
 
         def merge(part: Slice, message: Any) -> Any:
             if part.anchors is not None:
                 part.anchor = tf.raw_ops.ResourceGather(
-                    resource=part.anchors.handle, indices=seat.index, dtype=tf.float32
+                    resource=part.anchors.handle, indices=slot.index, dtype=tf.float32
                 )
             reply = self.merge(part, message, lateness, version)
             return reply if isinstance(message, tf.IndexedSlices) else tf.convert_to_tensor(reply)  # nobody reads it
@@ -275,7 +306,7 @@ class ParameterServer:
         scheme = self.scheme
         if scheme.scheduled:  # in local steps of the average worker, as on the workers
             steps = tf.cast(version * scheme.period, tf.float32)
-            scheme = scheme.at(steps if scheme.gate.synchronous else steps / self.num_workers)
+            scheme = scheme.at(steps / scheme.gate.updates_per_round(self.num_workers))
         reply = scheme.server_update(part, message, staleness)
         if scheme.gate.uses_ps:
             self.move_average(part, version)
@@ -302,26 +333,26 @@ class ParameterServer:
         with tf.device(self.devices[0]):
             return tf.convert_to_tensor(self.version.assign_add(tf.cast(number, tf.int64)))
 
-    def staleness(self, version: Any, seat: Seat) -> Any:
+    def staleness(self, version: Any, slot: WorkerSlot) -> Any:
         """Updates since this worker pulled last, at `version`; without a lock it is an estimate, never below 0."""
         with tf.device(self.devices[0]):
-            return tf.maximum(version - self.pulled.read_value()[seat.index], 0)
+            return tf.maximum(version - self.pulled.read_value()[slot.index], 0)
 
-    def note_pull(self, seat: Seat) -> None:
+    def note_pull(self, slot: WorkerSlot) -> None:
         """This worker has the present center."""
         with tf.device(self.devices[0]):
             version = self.version.read_value()
-            tf.raw_ops.ResourceScatterUpdate(resource=self.pulled.handle, indices=seat.index, updates=version)
+            tf.raw_ops.ResourceScatterUpdate(resource=self.pulled.handle, indices=slot.index, updates=version)
         for part in self.slices:
             if part.anchors is not None:
                 with tf.device(part.device):
                     center = part.center.read_value()
-                    tf.raw_ops.ResourceScatterUpdate(resource=part.anchors.handle, indices=seat.index, updates=center)
+                    tf.raw_ops.ResourceScatterUpdate(resource=part.anchors.handle, indices=slot.index, updates=center)
 
     def record(
         self,
         version: Any,
-        seat: Seat,
+        worker: Any,
         staleness: Any,
         accepted: Any,
         event: Any = "exchange",
@@ -334,42 +365,43 @@ class ParameterServer:
         """
         with tf.device(self.devices[0]):
             now = tf.cast(tf.timestamp() * 1e6, tf.int64)
-            values = [version, seat.index, staleness, accepted, now, EVENTS.index(event)]
+            values = [version, worker, staleness, accepted, now, EVENTS.index(event)]
             with tf.control_dependencies([self._mark(TORN)] if locked else []):
                 noted = self.records.enqueue(tf.stack([tf.cast(value, tf.int64) for value in values]))
             with tf.control_dependencies([noted]):
                 one = tf.constant(1, tf.int64)
                 if event == "join":
                     return self.joins.assign_add(one)
-                return tf.raw_ops.ResourceScatterAdd(resource=self.folded.handle, indices=seat.index, updates=one)
+                return tf.raw_ops.ResourceScatterAdd(resource=self.folded.handle, indices=worker, updates=one)
 
     # What tasks do besides rounds.
 
-    def seat(self, worker: int, index: Any) -> Seat:
-        """The seat of a worker; `index` is its number as the graph shall see it."""
+    def slot(self, worker: int, index: Any) -> Slot:
+        """The slot of a worker; `index` is its number as the graph shall see it."""
         with tf.device(self.devices[0]):
-            return Seat(index, queue("own_tokens", shared_name=f"token_{worker}"), self.passport)
+            tokens = queue("own_tokens", shared_name=f"token_{worker}")
+        return Slot(index, self.devices[0], tokens, self.passport)
 
-    def pull(self, seat: Seat) -> Any:
+    def pull(self, slot: WorkerSlot) -> Any:
         """The center as it is now."""
-        with self.event(seat):
+        with self.event(slot):
             version = self.read_version()
-            self.record(version, seat, self.staleness(version, seat), accepted=False, event="pull")
-            self.note_pull(seat)
+            self.record(version, slot.index, self.staleness(version, slot), accepted=False, event="pull")
+            self.note_pull(slot)
             parts = self.each_slice(lambda part, _: part.center.read_value())
         return self.concat(parts)
 
-    def gather(self, seat: Seat, indices: Any, locked: bool) -> Any:
+    def gather(self, slot: WorkerSlot, indices: Any, locked: bool) -> Any:
         """Some coordinates of the center as they are now; under the lock, all at one moment."""
         cut = Cut(indices, self.sizes)
         parts = self.each_slice(lambda _, i: tf.identity(i), cut.indices)
         with self.lock(after=parts) if locked else nullcontext():
-            self.note_pull(seat)
+            self.note_pull(slot)
             values = self.each_slice(lambda part, i: tf.gather(part.center, i), parts)
         return cut.join(values)
 
-    def join(self, seat: Seat, recorded: Any) -> tuple[Any, Any, dict[str, Any]]:
-        """A worker takes its seat, for the first time or again; whoever sat there before is refused from now on.
+    def join(self, slot: WorkerSlot, recorded: Any) -> tuple[Any, Any, dict[str, Any]]:
+        """A worker takes its slot, for the first time or again; whoever sat there before is refused from now on.
 
         Returns:
             the center, the worker's own state, and: how many of its rounds are on record (`folded`), True if the
@@ -380,38 +412,38 @@ class ParameterServer:
             with tf.device(self.devices[0]):
                 version = self.read_version()
                 for variable, value in (
-                    (self.passes, seat.passport[0]),
+                    (self.passes, slot.incarnation[0]),
                     (self.active, True),
                     (self.ready, True),
                     (self.finished, False),
                 ):
-                    tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=seat.index, updates=value)
-                waits = self.scheme.gate.rejoin(self, seat)
+                    tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=slot.index, updates=value)
+                waits = self.scheme.gate.rejoin(self, slot)
                 again = recorded & (version > 0)
-                when(again, lambda: self.record(version, seat, 0, accepted=False, event="join"))
-                state = self.states[seat.index]
-                joined = {"folded": self.folded[seat.index], "waits": waits}
+                when(again, lambda: self.record(version, slot.index, 0, accepted=False, event="join"))
+                state = self.states[slot.index]
+                joined = {"folded": self.folded[slot.index], "waits": waits}
                 joined |= {"restored": self.restored[0], "stopping": self.is_ending()}
-            self.note_pull(seat)
+            self.note_pull(slot)
             parts = self.each_slice(lambda part, _: part.center.read_value())
         return self.concat(parts), state, joined
 
-    def refuse(self, seat: Seat) -> Any:
+    def refuse(self, slot: WorkerSlot) -> Any:
         """A message that was not finite is dropped for good: its round counts as done."""
-        with self.event(seat), tf.device(self.devices[0]):
-            self.count_refused(seat, tf.constant(1, tf.int64))
-            self.record(self.read_version(), seat, 0, accepted=False)
+        with self.event(slot), tf.device(self.devices[0]):
+            self.count_refused(slot, tf.constant(1, tf.int64))
+            self.record(self.read_version(), slot.index, 0, accepted=False)
         return tf.constant(True)
 
-    def count_refused(self, seat: Seat, number: Any) -> None:
+    def count_refused(self, slot: WorkerSlot, number: Any) -> None:
         """So many more messages of this worker were not finite."""
         with tf.device(self.devices[0]):
-            tf.raw_ops.ResourceScatterAdd(resource=self.refused.handle, indices=seat.index, updates=number)
+            tf.raw_ops.ResourceScatterAdd(resource=self.refused.handle, indices=slot.index, updates=number)
 
-    def store_state(self, seat: Seat, state: Any) -> None:
+    def store_state(self, slot: WorkerSlot, state: Any) -> None:
         """Write the worker's non-trainable state, a vector, into its row."""
         with tf.device(self.devices[0]):
-            tf.raw_ops.ResourceScatterUpdate(resource=self.states.handle, indices=seat.index, updates=state)
+            tf.raw_ops.ResourceScatterUpdate(resource=self.states.handle, indices=slot.index, updates=state)
 
     def snapshot(self) -> dict[str, Any]:
         """At one moment: version (`at`), center, its `average` if there is one, state (the mean over the workers)."""
@@ -450,8 +482,12 @@ class ParameterServer:
         """Nobody is counted on any more, and nobody is admitted; who waits is woken to learn it."""
         with self.exclusive(), tf.device(self.devices[0]):
             self.stopping.assign(True)
-            self.active.assign(tf.zeros([self.num_workers], tf.bool))
-            self.revoke(tf.ones([self.num_workers], tf.bool))
+            self.close_slots(tf.ones([self.num_workers], tf.bool))
+        return tf.constant(True)
+
+    def wake_all(self) -> Any:
+        """Whoever waits at the gate goes on, whatever it waits for."""
+        self.scheme.gate.wake(self)
         return tf.constant(True)
 
     def whole(self) -> Any:
@@ -493,7 +529,8 @@ class ParameterServer:
                 self.records.dequeue_many(self.records.size())
             ops["restore"] = tf.group(held.released)
             back = self.over.enqueue_many([tf.zeros([self.num_workers], tf.bool)])
-            ops["recall"] = tf.group(self.go.enqueue(True), back, *self.scheme.gate.recall(self))
+            awake = tf.function(lambda: self.wake_all(), autograph=False)()
+            ops["recall"] = tf.group(self.go.enqueue(True), back, awake)
             ops["shut"] = tf.function(lambda: self._shut(nobody), autograph=False)()
             ops["open"] = self.passes.assign(tf.constant([*nobody, WHOLE], tf.int64)).op
         ops["alive"] = self._alive()

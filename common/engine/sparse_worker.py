@@ -6,24 +6,24 @@ from typing import Any
 
 from ..contract.rounds import Event
 from ..contract.scheme import Scheme
-from ..gates.gate import Seat
 from .batches import Shard
 from .parameter_server import ParameterServer
+from .slots import Slot
 
 
 class SparseWorker:
     """A worker without local variables: each round reads the coordinates of its batch, and writes them."""
 
-    def __init__(self, scheme: Scheme, ps: ParameterServer, seat: Seat, device: str, source: Shard):
-        self.scheme, self.ps, self.seat, self.device, self.source = scheme, ps, seat, device, source
-        self.index, self.num_workers = seat.index, ps.num_workers
+    def __init__(self, scheme: Scheme, ps: ParameterServer, slot: Slot, device: str, source: Shard):
+        self.scheme, self.ps, self.slot, self.device, self.source = scheme, ps, slot, device, source
+        self.index, self.num_workers = slot.index, ps.num_workers
         self.initialize = source.initialize
         self.gradient: Any = None
         self.fed: list[Any] = []
 
     def start(self, recorded: Any) -> dict[str, Any]:
-        """Take a seat; nothing to pull."""
-        _, _, joined = self.ps.join(self.seat, recorded)
+        """Take a slot; nothing to pull."""
+        _, _, joined = self.ps.join(self.slot, recorded)
         return joined
 
     def rounds(self, rows: Any, event: Event) -> Any:
@@ -40,10 +40,10 @@ class SparseWorker:
 
         indices, values, y = self.source.batch(rows)
         flat = tf.reshape(indices, [-1])
-        x = tf.reshape(self.scheme.gate.gather(self.ps, self.seat, flat), tf.shape(values))
+        x = tf.reshape(self.scheme.gate.gather(self.ps, self.slot, flat), tf.shape(values))
         loss, gradient = logistic_gradient(x, values, y)
         self.gradient = tf.IndexedSlices(tf.reshape(gradient, [-1]), flat)
-        self.scheme.gate.push(self.ps, self.seat, self.scheme.message(self))
+        self.scheme.gate.push(self.ps, self.slot, self.scheme.message(self))
         return loss
 
 

@@ -9,13 +9,11 @@ import tensorflow as tf
 
 from ..contract.rounds import Event
 from ..contract.scheme import Scheme
-from ..gates.alone import Alone
-from ..gates.gate import Seat
-from ..gates.ops import when
 from .batches import Shard, Stream
 from .flat_model import FlatModel
-from .ops import is_finite
+from .ops import is_finite, when
 from .parameter_server import ParameterServer
+from .slots import Slot
 
 
 class Worker:
@@ -28,7 +26,7 @@ class Worker:
         model: what is trained.
         gradient: `model.gradient` as a function of the graph, shared by all workers in it.
         ps: the global variables.
-        seat: the worker's place there.
+        slot: the worker's place there.
         name: prefix of the names of its variables.
         devices: where it computes; its batches are split evenly over them (towers). Its variables are on the first.
         source: its batches.
@@ -43,7 +41,7 @@ class Worker:
         model: FlatModel,
         gradient: Any,
         ps: ParameterServer,
-        seat: Seat,
+        slot: Slot,
         name: str,
         devices: Sequence[str],
         source: Shard | Stream,
@@ -51,11 +49,11 @@ class Worker:
         l2: float = 0.0,
         clip_norm: float | None = None,
     ):
-        self.scheme, self.model, self.ps, self.seat = scheme, model, ps, seat
+        self.scheme, self.model, self.ps, self.slot = scheme, model, ps, slot
         self.l2, self.clip_norm = l2, clip_norm
         self.devices, self.device = devices, devices[0]
         self.source, self.structure, self._gradient_function = source, structure, gradient
-        self.index, self.num_workers = seat.index, ps.num_workers
+        self.index, self.num_workers = slot.index, ps.num_workers
         self.gradient: Any = None
         self.steps: Any = None
         # Without a ps, what the chief has is the center.
@@ -71,7 +69,7 @@ class Worker:
             self.clock = tf.Variable(tf.constant(0, tf.int64), name=f"{name}_clock")  # local steps done, for schedules
             self.state = tf.Variable(tf.zeros([model.state_size]), name=f"{name}_state")
             self.seeds = [  # no two workers drop the same
-                tf.Variable(value + tf.cast(seat.index, value.dtype), name=f"{name}_seed_{i}")
+                tf.Variable(value + tf.cast(slot.index, value.dtype), name=f"{name}_seed_{i}")
                 for i, value in enumerate(model.initial_seeds)
             ]
             # Fed once, like the data: constants would make the graph as large as the model.
@@ -85,9 +83,9 @@ class Worker:
             self.initialize = tf.group(*(v.initializer for v in local), source.initialize)
 
     def start(self, recorded: Any) -> dict[str, Any]:
-        """Take a seat: the local variables become twins of the global ones."""
+        """Take a slot: the local variables become twins of the global ones."""
         with tf.device(self.device):
-            center, state, joined = self.ps.join(self.seat, recorded)
+            center, state, joined = self.ps.join(self.slot, recorded)
             if not self.is_center:
                 self.params.assign(center)
             for name, value in self.scheme.local_variables(center).items():
@@ -112,7 +110,7 @@ class Worker:
         """One round on the batches `rows`, [steps, batch size]; returns its mean loss, and how many steps count."""
         scheme, ps = self._scheme_now(), self.ps
         self.steps = done = tf.cast(tf.shape(rows)[0], tf.float32)
-        if isinstance(scheme.gate, Alone):
+        if not scheme.gate.exchanges:
             total, done = self._steps_alone(rows)
         elif scheme.exchange_first:
             total, gradient = self._gradient(rows[0])  # at the parameters before the exchange
@@ -128,18 +126,18 @@ class Worker:
             self._meet_server(scheme, event)
         if self.model.state_size:
             with tf.control_dependencies([self.params.read_value()]):  # collectives one after the other
-                self.state.assign(scheme.gate.share_state(ps, self.seat, self.state.read_value()))
-        return tf.stack([total / (done if isinstance(scheme.gate, Alone) else self.steps), done])
+                self.state.assign(scheme.gate.share_state(ps, self.slot, self.state.read_value()))
+        return tf.stack([total / (self.steps if scheme.gate.exchanges else done), done])
 
     def _meet_server(self, scheme: Scheme, event: Event) -> None:
         if event == "pull":
-            scheme.adopt(self, self.ps.pull(self.seat))
+            scheme.adopt(self, self.ps.pull(self.slot))
             return
         message = tf.convert_to_tensor(scheme.message(self))
         if event == "push":
-            scheme.gate.push(self.ps, self.seat, message)
+            scheme.gate.push(self.ps, self.slot, message)
         else:
-            scheme.adopt(self, scheme.gate.exchange(self.ps, self.seat, message))
+            scheme.adopt(self, scheme.gate.exchange(self.ps, self.slot, message))
 
     # Without a ps nobody else refuses what is not finite.
 
@@ -158,8 +156,8 @@ class Worker:
         zero = tf.constant(0), tf.constant(0.0), tf.constant(0, tf.int64)
         number = tf.shape(rows)[0]
         _, total, done = tf.while_loop(lambda t, *_: t < number, step, zero, parallel_iterations=1)
-        self.ps.count_refused(self.seat, tf.cast(number, tf.int64) - done)
-        self.ps.record(self.ps.read_version(), self.seat, 0, accepted=True, locked=False)
+        self.ps.count_refused(self.slot, tf.cast(number, tf.int64) - done)
+        self.ps.record(self.ps.read_version(), self.slot.index, 0, accepted=True, locked=False)
         self.ps.count_updates(done)
         return total, tf.cast(done, tf.float32)
 
@@ -171,7 +169,7 @@ class Worker:
         """All have the same mean message: if it is not finite, all go on without it, and the round does not count."""
         state, clock = self.state.read_value(), self.clock.read_value()
         total = self._local_steps(rows)
-        reply = scheme.gate.exchange(self.ps, self.seat, tf.convert_to_tensor(scheme.message(self)))
+        reply = scheme.gate.exchange(self.ps, self.slot, tf.convert_to_tensor(scheme.message(self)))
         fine = tf.reduce_all(tf.math.is_finite(reply))  # each element, lest two workers come to different sums
 
         def adopt() -> None:

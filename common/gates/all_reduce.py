@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from .barrier import Barrier
-from .gate import Gate, ParameterServer, Seat
+from .store import Store, Tensor, WorkerSlot
 
 
 @dataclass(frozen=True)
@@ -19,45 +20,44 @@ class AllReduce(Barrier):
 
     uses_ps = False
 
-    def variables(self, ps: ParameterServer) -> None:
+    def variables(self, ps: Store) -> Mapping[str, Tensor]:
         """What a barrier needs, for threads."""
-        if ps.in_process:
-            super().variables(ps)
+        return super().variables(ps) if ps.in_process else {}
 
-    def exchange(self, ps: ParameterServer, seat: Seat, message: Any) -> Any:
+    def slice_variables(self, ps: Store, part: Any) -> Mapping[str, Tensor]:
+        """The same."""
+        return super().slice_variables(ps, part) if ps.in_process else {}
+
+    def exchange(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Tensor:
         """The mean message."""
         import tensorflow as tf
 
         if ps.in_process:
-            return super().exchange(ps, seat, message)
-        mean = self._mean(ps, seat, message)
-        if seat.index == 0:
+            return super().exchange(ps, slot, message)
+        mean = self._mean(ps, slot, message)
+        if slot.index == 0:
             with tf.control_dependencies([mean]):
                 for k in range(ps.num_workers):
-                    ps.record(ps.read_version(), replace(seat, index=k), 0, accepted=True, locked=False)
+                    ps.record(ps.read_version(), k, 0, accepted=True, locked=False)
                 ps.count_updates(1)
         return mean
 
-    def rejoin(self, ps: ParameterServer, seat: Seat) -> Any:
-        """As at a barrier for threads; nobody waits on the center elsewhere."""
-        return super().rejoin(ps, seat) if ps.in_process else Gate.rejoin(self, ps, seat)
+    def arrived(self, ps: Store) -> Tensor | None:
+        """Threads alone can be seen to wait."""
+        return super().arrived(ps) if ps.in_process else None
 
-    def recall(self, ps: ParameterServer) -> list[Any]:
-        """Threads wait for tokens."""
-        return super().recall(ps) if ps.in_process else []
-
-    def share_state(self, ps: ParameterServer, seat: Seat, state: Any) -> Any:
+    def share_state(self, ps: Store, slot: WorkerSlot, state: Tensor) -> Tensor:
         """The mean over the workers; nobody but worker 0 may touch its variables in the middle of a reduction."""
         import tensorflow as tf
 
         if ps.in_process:
-            return super().share_state(ps, seat, state)
-        mean = self._mean(ps, seat, state)
-        if seat.index == 0:
+            return super().share_state(ps, slot, state)
+        mean = self._mean(ps, slot, state)
+        if slot.index == 0:
             ps.states.assign(tf.tile(mean[None], [ps.num_workers, 1]))
         return mean
 
-    def _mean(self, ps: ParameterServer, seat: Seat, vector: Any) -> Any:
+    def _mean(self, ps: Store, slot: WorkerSlot, vector: Any) -> Any:
         import tensorflow as tf
 
         if ps.num_workers == 1:
@@ -66,7 +66,7 @@ class AllReduce(Barrier):
             input=vector,
             group_size=ps.num_workers,
             group_key=1,
-            instance_key=next(seat.collectives),
+            instance_key=next(slot.collectives),
             merge_op="Add",
             final_op="Div",
             subdiv_offsets=[0],

@@ -12,8 +12,9 @@ from .gate import Gate
 class Alone(Gate):
     """One worker without a ps: its parameters are the center, and nothing is exchanged."""
 
-    synchronous = True
+    exchanges = False
     uses_ps = False
+    label = "one process"
 
     def check(self, workers: int) -> None:
         """Exactly one worker."""

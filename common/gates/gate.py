@@ -1,76 +1,150 @@
-"""Gates: who waits for whom on the parameter server. A gate builds one exchange, push to reply, into the graph.
+"""The base of all gates: who waits for whom on the parameter server.
 
-An exchange is one atomic event whatever the number of ps tasks. The lock lives on the first ps task and is taken
-after the whole message has arrived, so it is never held while a message travels.
+A gate builds one exchange, from push to reply, into the graph. Whatever the number of ps tasks, an exchange is one
+atomic event: `ps.event` takes the lock after the whole message has arrived, so it is never held while one travels.
+
+A gate of your own, in a file of your own (`--import my_gate.py`): derive from `Async` if nobody waits, else from
+`Gate` with `waits = True`, and write `exchange`, `awaited` and `release`. `bounded.py` is a complete example.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-Event = Literal["exchange", "push", "pull"]  # how a round ends; an exchange is a push and its reply
-ParameterServer = Any  # what gates ask of it: `engine.parameter_server`
+from .store import Event, Store, Tensor, WorkerSlot
 
-
-@dataclass(frozen=True)
-class Seat:
-    """The place of one worker on the ps: its index, an integer or a scalar on the first ps task, and its tokens."""
-
-    index: Any
-    tokens: Any
-    passport: Any = None  # [this sitter's pass, 1], on the first ps task; see `ParameterServer.admit`
-    collectives: Iterator[int] = field(default_factory=lambda: itertools.count(1))  # the same in every worker's graph
+__all__ = ["Event", "Gate", "Store", "WorkerSlot"]
 
 
 class Gate:
-    """Who waits for whom. The defaults: an exchange of one message with the parameter server, for any workers."""
+    """Who waits for whom. The defaults: an exchange of one message with the parameter server, nobody waits.
 
-    synchronous: ClassVar[bool] = False
+    Attributes:
+        waits: True if workers wait for each other's messages. Then a call may take as long as the slowest worker, and
+            whoever has waited too long says for whom.
+        exchanges: False if there is one worker, which exchanges nothing.
+        uses_ps: False if there is no parameter server: worker 0 holds the center and the record.
+        label: what the catalogue prints.
+    """
+
+    waits: ClassVar[bool] = False
+    exchanges: ClassVar[bool] = True
     uses_ps: ClassVar[bool] = True
+    label: ClassVar[str] = "asynchronous"
+
+    def updates_per_round(self, workers: int) -> float:
+        """How many updates of the center one round of all workers makes; learning-rate schedules divide by it."""
+        return workers
 
     def check(self, workers: int) -> None:
-        """Raise `UserError` if this gate cannot work with so many workers."""
-
-    def variables(self, ps: ParameterServer) -> None:
-        """Make what the gate keeps on the ps."""
-
-    def exchange(self, ps: ParameterServer, seat: Seat, message: Any) -> Any:
-        """Push `message` [P] of the worker in that seat and return the reply [P]."""
-        raise NotImplementedError(f"{type(self).__name__} exchanges nothing")
-
-    def push(self, ps: ParameterServer, seat: Seat, message: Any) -> None:
-        """Push without waiting for a reply; only schemes with such rounds need it."""
-        raise NotImplementedError(f"{type(self).__name__} cannot push without a reply")
-
-    def gather(self, ps: ParameterServer, seat: Seat, indices: Any) -> Any:
-        """Read some coordinates of the center; only schemes for sparse problems need it."""
-        raise NotImplementedError(f"{type(self).__name__} reads the whole center")
-
-    def complete(self, ps: ParameterServer) -> Any:
-        """True once the run has made its last update: nobody is admitted any more. Here it ends with its workers."""
-        import tensorflow as tf
-
-        return tf.constant(False)
-
-    def rejoin(self, ps: ParameterServer, seat: Seat) -> Any:
-        """Under the lock: a worker takes its seat. True if its last message still waits for others there."""
-        import tensorflow as tf
-
-        return tf.constant(False)
-
-    def recall(self, ps: ParameterServer) -> list[Any]:
-        """Operations that wake whoever waits: the state has been restored."""
-        return []
-
-    def share_state(self, ps: ParameterServer, seat: Seat, state: Any) -> Any:
-        """Let the evaluator see the worker's non-trainable state [S]; returns what the worker goes on with."""
-        ps.store_state(seat, state)
-        return state
+        """Raise `UserError` if this gate cannot work with this number of workers."""
 
     def traffic(self, workers: int) -> tuple[float, float]:
         """Vectors that a recorded exchange moves, towards the center and back."""
         del workers
         return 1, 1
+
+    # What it keeps on the ps.
+
+    def variables(self, ps: Store) -> Mapping[str, Tensor]:
+        """Initial values of what is kept on the first ps task, by name: `ps.kept.<name>`.
+
+        Default: flags [W] of who has arrived, if workers wait here.
+        """
+        import tensorflow as tf
+
+        return {"arrived": tf.zeros([ps.num_workers], tf.bool)} if self.waits else {}
+
+    def slice_variables(self, ps: Store, part: Any) -> Mapping[str, Tensor]:
+        """Initial values of what is kept beside each slice of the center, by name: `part.<name>`. Default: nothing.
+
+        `part` has `initial`, the first value of this slice.
+        """
+        del ps, part
+        return {}
+
+    # What a worker does in its rounds.
+
+    def exchange(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Tensor:
+        """Push `message` [P] of the worker in that slot and return the reply [P]."""
+        raise NotImplementedError(f"{type(self).__name__} exchanges nothing")
+
+    def push(self, ps: Store, slot: WorkerSlot, message: Tensor) -> None:
+        """Push without waiting for a reply; only schemes with such rounds need it."""
+        raise NotImplementedError(f"{type(self).__name__} cannot push without a reply")
+
+    def gather(self, ps: Store, slot: WorkerSlot, indices: Tensor) -> Tensor:
+        """Read some coordinates of the center; only schemes for sparse problems need it."""
+        raise NotImplementedError(f"{type(self).__name__} reads the whole center")
+
+    def share_state(self, ps: Store, slot: WorkerSlot, state: Tensor) -> Tensor:
+        """Let the evaluator see the worker's non-trainable state [S]; returns what the worker goes on with."""
+        ps.store_state(slot, state)
+        return state
+
+    # Who waits, and who comes and goes.
+
+    def arrived(self, ps: Store) -> Tensor | None:
+        """Flags [W] of who waits at the gate; None if nobody ever waits on the ps."""
+        return ps.kept.arrived.read_value() if self.waits else None
+
+    def awaited(self, ps: Store) -> Tensor:
+        """Flags [W] of those for whom the others wait. Default: all that are counted on and have not arrived."""
+        return ps.active & ~ps.kept.arrived
+
+    def release(self, ps: Store) -> None:
+        """Under the lock, on the first ps task, when somebody is not counted on any more: let go who need not wait."""
+        raise NotImplementedError(f"{type(self).__name__} waits, and has no release")
+
+    def complete(self, ps: Store) -> Tensor:
+        """True once the run has made its last update: nobody is admitted any more. Default: never."""
+        import tensorflow as tf
+
+        return tf.constant(False)
+
+    def rejoin(self, ps: Store, slot: WorkerSlot) -> Tensor:
+        """Under the lock: a worker takes its slot, and tokens for whoever held it before are void.
+
+        Returns:
+            True if its last message still waits for others.
+        """
+        import tensorflow as tf
+
+        if self.arrived(ps) is None:
+            return tf.constant(False)
+        with tf.control_dependencies([slot.forget_tokens()]):
+            return ps.kept.arrived.read_value()[slot.index]
+
+    def wake(self, ps: Store) -> None:
+        """A token for everybody: the state has been restored. Whoever goes on is refused, and joins again."""
+        import tensorflow as tf
+
+        if self.arrived(ps) is not None:
+            ps.wake(tf.ones([ps.num_workers], tf.bool))
+
+    def evict(self, ps: Store, slot: WorkerSlot) -> Tensor:
+        """The worker in that slot has waited long enough: go on without those it waits for, if enough are left.
+
+        Returns who was evicted, flags [W]; they are back when they join again. Default for all gates that wait.
+        """
+        import tensorflow as tf
+
+        with ps.exclusive(), tf.device(ps.devices[0]):
+            evicted = self.awaited(ps) & ps.kept.arrived.read_value()[slot.index]
+            enough = ps.count(ps.active & ~evicted) >= ps.min_workers
+            return self._go_on_without(ps, evicted & enough)
+
+    def deregister(self, ps: Store, slot: WorkerSlot) -> Tensor:
+        """The worker in that slot has done all its rounds: nobody waits for it any more. Returns its flag, [W]."""
+        import tensorflow as tf
+
+        with ps.exclusive(), tf.device(ps.devices[0]):
+            return self._go_on_without(ps, ps.only(slot))
+
+    def _go_on_without(self, ps: Store, gone: Tensor) -> Tensor:
+        import tensorflow as tf
+
+        with tf.control_dependencies(ps.close_slots(gone)):
+            self.release(ps)
+        return tf.identity(gone)

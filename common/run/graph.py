@@ -57,10 +57,7 @@ class TaskGraph:
             set_finished = tf.raw_ops.ResourceScatterUpdate(
                 resource=ps.finished.handle, indices=self.index, updates=True
             )
-            absent = tf.equal(tf.range(ps.num_workers), self.index)
-            gone = ps.active.assign(ps.active & ~absent)
-            with tf.control_dependencies([gone]):
-                dismiss = ps.revoke(absent).op
+            dismiss = tf.group(*ps.close_slots(tf.equal(tf.range(ps.num_workers), self.index)))
             confirmed = tf.compat.v1.placeholder(tf.int64, [], name="confirmed")
             of_restoration = tf.compat.v1.placeholder(tf.int64, [], name="of_restoration")
         ops = {
@@ -93,7 +90,7 @@ class TaskGraph:
             "confirm": tf.function(ps.confirm, autograph=False)(of_restoration, confirmed),
             "whole": tf.function(ps.whole, autograph=False)(),
             "stop": tf.function(ps.stop, autograph=False)(),
-            "wake": tf.group(*self.job.scheme.gate.recall(ps)),
+            "wake": tf.function(ps.wake_all, autograph=False)(),
             "stopping": ps.is_ending(),
             **{f"drain_{name}": op for name, op in tf.function(ps.drain, autograph=False)().items()},
             "over": ps.over.enqueue_many([tf.ones([ps.num_workers], tf.bool)]),
@@ -108,8 +105,9 @@ class TaskGraph:
             **ps.restoring(),
             **tf.function(ps.snapshot, autograph=False)(),
         }
-        if hasattr(ps, "arrived"):
-            ops["arrived"] = ps.arrived.read_value()
+        if self.job.sees_waiting:
+            gate = self.job.scheme.gate
+            ops |= {"arrived": gate.arrived(ps), "awaited": gate.awaited(ps)}
         return ops
 
     def _worker_ops(self, k: int, gradient: Any) -> dict[str, Any]:
@@ -122,13 +120,13 @@ class TaskGraph:
         devices = tower_devices(worker_device(job.cluster, k), job.towers)
         with tf.device(devices[0]):
             source, structure = _source(job, k)
-        seat = self.ps.seat(k, k if job.shared_graph is None else self.index)
+        slot = self.ps.slot(k, k if job.shared_graph is None else self.index)
         if job.sparse:
-            worker = SparseWorker(job.scheme, self.ps, seat, devices[0], source)
+            worker = SparseWorker(job.scheme, self.ps, slot, devices[0], source)
         else:
             name = f"worker_{k}"
             worker = Worker(
-                job.scheme, self.model, gradient, self.ps, seat, name, devices, source, structure, job.l2, job.clip_norm
+                job.scheme, self.model, gradient, self.ps, slot, name, devices, source, structure, job.l2, job.clip_norm
             )
         with tf.device(self.ps.devices[0]):
             recorded = tf.compat.v1.placeholder_with_default(True, [])
@@ -139,15 +137,15 @@ class TaskGraph:
             "recorded_join": recorded,
             "steps_done": steps_done,
             "set_clock": worker.clock.assign(steps_done).op if isinstance(worker, Worker) else tf.no_op(),
-            "refuse": tf.function(self.ps.refuse, autograph=False)(seat),
+            "refuse": tf.function(self.ps.refuse, autograph=False)(slot),
         }
         ops |= {f"join_{name}": op for name, op in tf.function(worker.start, autograph=False)(recorded).items()}
-        if hasattr(self.ps, "arrived"):
-            gate: Any = job.scheme.gate
+        if job.sees_waiting:
+            gate = job.scheme.gate
             ops["expel"], ops["retire"] = (
-                tf.function(f, autograph=False)(self.ps, seat) for f in (gate.expel, gate.leave)
+                tf.function(f, autograph=False)(self.ps, slot) for f in (gate.evict, gate.deregister)
             )
-            ops["await_token"] = seat.tokens.dequeue()
+            ops["await_token"] = slot.sleep()
         ops |= {f"data_{i}": fed for i, fed in enumerate(source.fed)}
         ops |= {f"frozen_{i}": fed for i, fed in enumerate(worker.fed)}
         for count in sorted({1, job.rounds_per_call}):

@@ -13,7 +13,6 @@ import numpy as np
 from ..cluster.cluster import Cluster
 from ..contract.rounds import Event, Rounds
 from ..contract.scheme import Scheme
-from ..gates.alone import Alone
 from ..problems.dataset import batches, leaves, num_examples, shard_rows
 from ..problems.models import ModelRecipe
 from ..record.run_directory import RecordMode
@@ -73,13 +72,18 @@ class Job:
 
     @property
     def waits(self) -> bool:
-        """True if workers wait for each other at a barrier."""
-        return self.scheme.gate.synchronous and not self.alone
+        """True if workers wait for each other's messages."""
+        return self.scheme.gate.waits
+
+    @property
+    def sees_waiting(self) -> bool:
+        """True if it can be seen who waits: on a ps, or in the memory of all threads."""
+        return self.waits and (self.uses_ps or self.cluster.backend == "threads")
 
     @property
     def alone(self) -> bool:
         """True if one worker is all there is."""
-        return isinstance(self.scheme.gate, Alone)
+        return not self.scheme.gate.exchanges
 
     @property
     def uses_ps(self) -> bool:

@@ -184,7 +184,7 @@ class WorkerLoop:
 
     def _finish(self) -> None:
         self._run("set_finished")
-        if "retire" in self.ops and not self.job.schedule and not self.stopping:
+        if self.job.sees_waiting and not self.job.schedule and not self.stopping:
             self._run("retire")
         self._progress()
         self.report(
@@ -225,7 +225,7 @@ class WorkerLoop:
             try:
                 self._run("await_token")
             except tf.errors.DeadlineExceededError:
-                missing = absent(self._run("arrived"))
+                missing = self._awaited()
                 if not self._press_the_absent():
                     raise WaitTimeout(
                         f"worker {self.index} waited {self.wait_seconds:g} s at the barrier for {missing}"
@@ -233,7 +233,10 @@ class WorkerLoop:
         rounds = int(joined["folded"])
         if rounds < self.rounds:  # acknowledged, and then lost with a ps
             lost, before = self.rounds - rounds, self.restoration
-            self.report(event="lost", worker=self.index, rounds=lost, together=self.job.waits, before=before)
+            together = (
+                self.job.scheme.gate.updates_per_round(self.job.cluster.workers) == 1
+            )  # all lost the same updates
+            self.report(event="lost", worker=self.index, rounds=lost, together=together, before=before)
         self.rounds, self.restoration, self.stopping = rounds, int(joined["restored"]), bool(joined["stopping"])
         self.steps = self.job.rounds(self.index).steps(rounds)
         if self.job.scheme.scheduled or not self.job.uses_ps:
@@ -245,7 +248,7 @@ class WorkerLoop:
 
         if isinstance(error, GivenUp):
             raise WaitTimeout(str(error)) from None
-        if isinstance(error, WaitTimeout) and "arrived" in self.ops and self._press_the_absent():
+        if isinstance(error, WaitTimeout) and self.job.sees_waiting and self._press_the_absent():
             self._rejoin()
             return
         if is_refusal(error):
@@ -333,17 +336,21 @@ class WorkerLoop:
         self._rejoin()
         return True
 
+    def _awaited(self) -> str:
+        """The names of those for whom workers wait at the gate."""
+        return absent(~self._run("awaited"))
+
     def _press_the_absent(self) -> bool:
         """At a barrier that nobody completes: True if others were expelled, or may still come."""
         expelled = np.flatnonzero(self._run("expel"))
-        arrived, active = self._run("arrived"), self._run("active")
+        arrived, awaited = self._run("arrived"), self._run("awaited")
         for k in expelled:
             self.report(event="expelled", worker=int(k))
         if len(expelled) or not arrived[self.index]:  # if not, the set has been completed in this very moment
             return True
         if self.job.recovers and self.patience:
             self.patience -= 1  # whoever starts tasks again may have to be told
-            for k in np.flatnonzero(active & ~arrived):
+            for k in np.flatnonzero(awaited):
                 self.report(event="silent", worker=int(k))
             return True
         return False
@@ -379,12 +386,12 @@ class WorkerLoop:
             options.experimental.collective_graph_key = 0 if self.job.uses_ps else 1
             began = time.monotonic()
             try:
-                if self.job.waits and "arrived" in self.ops and not self.longest:
+                if self.job.sees_waiting and not self.longest:
                     options.timeout_in_ms = 0
                     return self._first(lambda: run(batches, self.index, self.passport, options=options).T)
                 return run(batches, self.index, self.passport, options=options).T
             except tf.errors.DeadlineExceededError:
-                missing = absent(self._run("arrived")) if "arrived" in self.ops else ""
+                missing = self._awaited() if self.job.sees_waiting else ""
                 where = "at the barrier " if self.job.waits else ""
                 missing = missing or ("the ps" if self.job.uses_ps else "another worker")
                 raise WaitTimeout(f"worker {self.index} waited {limit:.0f} s {where}for {missing}") from None
@@ -431,7 +438,7 @@ class WorkerLoop:
             elif now - arrived_at > self.wait_seconds:
                 arrived_at = now
                 if not self._press_the_absent():
-                    where = f"at the barrier for {absent(arrived)}"
+                    where = f"at the barrier for {self._awaited()}"
                     raise GivenUp(f"worker {self.index} waited {self.wait_seconds:g} s {where}")
 
     def _did(self, chunk: Sequence[np.ndarray], losses: np.ndarray, steps: np.ndarray) -> None:
