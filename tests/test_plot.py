@@ -17,7 +17,7 @@ def test_a_short_run_without_test_data_has_a_plot_too(tmp_path):
 
 
 def test_where_no_home_can_be_written_matplotlib_says_nothing(tmp_path):
-    code = "from distsgd.common.record import figure_class as figure; figure()().savefig('plot.png')"
+    code = "from distsgd.common.record.plot import figure_class as figure; figure()().savefig('plot.png')"
     environment = {**os.environ, "HOME": "/dev/null", "TMPDIR": str(tmp_path)}
     for name in ("MPLCONFIGDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
         environment.pop(name, None)
