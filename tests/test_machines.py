@@ -272,11 +272,10 @@ def test_in_a_slurm_step_it_says_too_how_to_get_other_ports(monkeypatch):
         raise tf.errors.UnknownError(None, None, "Could not start gRPC server")
 
     monkeypatch.setattr(tf.distribute, "Server", server)
-    monkeypatch.setattr(sessions, "_config", lambda *_: None)
     for step, advice in (("", False), ("0", True)):
         monkeypatch.setenv("SLURM_STEP_ID", step)
         with pytest.raises(UserError, match="ps 0 cannot listen on the port of n1:2222") as refused:
-            sessions._server(None, Addresses(["n1:2222"], ["n2:2222"]), "ps", 0, 1)
+            sessions.start_server(Addresses(["n1:2222"], ["n2:2222"]), "ps", 0, None)
         assert ("Submit the Slurm job again, or reserve ports: srun --resv-ports" in str(refused.value)) == advice
         assert "\n" not in str(refused.value)
 

@@ -360,10 +360,9 @@ def test_a_worker_that_waits_for_the_graph_names_the_evaluator(tmp_path, monkeyp
 def test_a_session_that_nobody_has_any_more_is_closed():
     import tensorflow as tf
 
-    job = SimpleNamespace(cluster=SimpleNamespace(wait_seconds=1))
     with tf.Graph().as_default() as graph:
         one = tf.constant(1)
-    session = sessions._session(job, "", graph, tf.compat.v1.ConfigProto())
+    session = sessions.open_session("", graph, tf.compat.v1.ConfigProto(), 30)
     assert session.run(one) == 1
     there = weakref.ref(session)
     del session

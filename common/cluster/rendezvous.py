@@ -1,4 +1,12 @@
-"""The tables on the first task, where the tasks of several machines find each other."""
+"""Three tables and a queue on the first task, where the tasks of several machines find each other.
+
+    owners       which process is which task
+    specs        what it runs (its identity) and where. And how the run ended
+    heartbeats   a number that each task raises while it is there
+    reports      events for the record of the run, which the evaluator takes down
+
+Only strings and numbers travel, and strings are read as JSON: nothing that a peer sends is executed here.
+"""
 
 from __future__ import annotations
 
@@ -7,63 +15,76 @@ import threading
 from collections.abc import Collection, Mapping
 from typing import Any
 
-CALL_SECONDS = 5.0  # for a call of the meeting point; it answers in milliseconds
+CALL_SECONDS = 5.0  # for a call; it is answered in milliseconds
 
-EVICTED = "evicted"  # holds the place of a task whose messages do not come, until it is started again
+EVICTED = "evicted"  # owns a task that sends no messages, until the task is started again
 
-OUTCOME = -1  # the card that says how the run ended; below it lie those of tasks that were refused
+OUTCOME = -1  # the key of the spec that says how the run ended; below it lie those of tasks that were refused
 
-# The meeting point.
+DEREGISTERED = -1  # the heartbeat of a task that has left
 
 
-class MeetingPoint:
-    """A client of the tables; every call is bounded in time, and raises `ConnectionError` if it fails."""
+class Rendezvous:
+    """A client of the tables; every call is bounded in time, and raises `ConnectionError` if it fails.
 
-    def __init__(self, target: str, device: str):
+    Args:
+        address: of the task that has them, `host:port`.
+        task: which one that is.
+    """
+
+    def __init__(self, address: str, task: tuple[str, int]):
+        import tensorflow as tf
+
+        name = f"/job:{task[0]}/task:{task[1]}"
+        with tf.Graph().as_default() as graph, tf.device(f"{name}/device:CPU:0"):
+            self._build()
+        config = tf.compat.v1.ConfigProto(
+            device_filters=[name],  # or it would wait for tasks that are still to come
+            operation_timeout_in_ms=round(CALL_SECONDS * 1000),
+        )
+        self._open = lambda: tf.compat.v1.Session(f"grpc://{address}", graph=graph, config=config)
+        self._sessions = [self._open()]  # those that failed are left: closing one may block
+        self._calls = threading.Lock()
+
+    def _build(self) -> None:
         import tensorflow as tf
 
         raw, placeholder = tf.raw_ops, tf.compat.v1.placeholder
-        with tf.Graph().as_default() as graph, tf.device(device):
-            holders, cards, beats = (
-                raw.MutableHashTableV2(key_dtype=tf.int64, value_dtype=kind, shared_name=f"meeting_{name}")
-                for name, kind in (("holders", tf.string), ("cards", tf.string), ("beats", tf.int64))
-            )
-            mutex = raw.MutexV2(shared_name="meeting_lock")
-            reports = tf.queue.FIFOQueue(-1, [tf.string], [[]], shared_name="meeting_reports")
-            self.key, self.beat = placeholder(tf.int64, []), placeholder(tf.int64, [])
-            self.holder, self.card, self.instead = (placeholder(tf.string, []) for _ in range(3))
-            self.lines = placeholder(tf.string, [None])
-
-            def find(table: Any, key: Any) -> Any:
-                return raw.LookupTableFindV2(table_handle=table, keys=key, default_value=tf.constant(""))
-
-            lock = raw.MutexLock(mutex=mutex)
-            with tf.control_dependencies([lock]):
-                present, before = find(holders, self.key), find(cards, self.key)
-                free = tf.equal(present, "") | tf.equal(present, self.instead)
-                claimed = tf.where(free, self.holder, present), tf.where(free, self.card, before)
-                puts = [
-                    raw.LookupTableInsertV2(table_handle=table, keys=self.key, values=value)
-                    for table, value in zip((holders, cards), claimed, strict=True)
-                ]
-            with tf.control_dependencies(puts):
-                unlock = raw.ConsumeMutexLock(mutex_lock=lock)
-            with tf.control_dependencies([unlock]):
-                self._claimed = [tf.identity(value) for value in claimed]
-            beat = raw.LookupTableInsertV2(table_handle=beats, keys=self.key, values=self.beat)
-            with tf.control_dependencies([beat, reports.enqueue_many(self.lines)]):
-                self._heard = [find(cards, tf.constant(OUTCOME, tf.int64)), find(holders, self.key)]
-            self._evict = raw.LookupTableInsertV2(table_handle=holders, keys=self.key, values=tf.constant(EVICTED))
-            self._cards = raw.LookupTableExportV2(table_handle=cards, Tkeys=tf.int64, Tvalues=tf.string)
-            self._beats = raw.LookupTableExportV2(table_handle=beats, Tkeys=tf.int64, Tvalues=tf.int64)
-            self._reports = reports.dequeue_many(reports.size())
-        config = tf.compat.v1.ConfigProto(
-            device_filters=[device.removesuffix("/device:CPU:0")],  # or it would wait for tasks that are still to come
-            operation_timeout_in_ms=round(CALL_SECONDS * 1000),
+        owners, specs, heartbeats = (
+            raw.MutableHashTableV2(key_dtype=tf.int64, value_dtype=kind, shared_name=f"rendezvous_{name}")
+            for name, kind in (("owners", tf.string), ("specs", tf.string), ("heartbeats", tf.int64))
         )
-        self._open = lambda: tf.compat.v1.Session(target, graph=graph, config=config)
-        self._sessions = [self._open()]  # those that failed are left: closing one may block
-        self._calls = threading.Lock()
+        reports = tf.queue.FIFOQueue(-1, [tf.string], [[]], shared_name="rendezvous_reports")
+        self.key, self.number = placeholder(tf.int64, []), placeholder(tf.int64, [])
+        self.owner, self.spec, self.instead_of = (placeholder(tf.string, []) for _ in range(3))
+        self.lines = placeholder(tf.string, [None])
+        self._claimed = self._claim(owners, specs)
+        raised = raw.LookupTableInsertV2(table_handle=heartbeats, keys=self.key, values=self.number)
+        with tf.control_dependencies([raised, reports.enqueue_many(self.lines)]):
+            self._heard = [_find(specs, tf.constant(OUTCOME, tf.int64)), _find(owners, self.key)]
+        self._evict = raw.LookupTableInsertV2(table_handle=owners, keys=self.key, values=tf.constant(EVICTED))
+        self._specs = raw.LookupTableExportV2(table_handle=specs, Tkeys=tf.int64, Tvalues=tf.string)
+        self._heartbeats = raw.LookupTableExportV2(table_handle=heartbeats, Tkeys=tf.int64, Tvalues=tf.int64)
+        self._reports = reports.dequeue_many(reports.size())
+
+    def _claim(self, owners: Any, specs: Any) -> list[Any]:
+        """Who owns a task, and its spec, after an attempt to own it: compared and set under a lock."""
+        import tensorflow as tf
+
+        raw = tf.raw_ops
+        lock = raw.MutexLock(mutex=raw.MutexV2(shared_name="rendezvous_lock"))
+        with tf.control_dependencies([lock]):
+            present, before = _find(owners, self.key), _find(specs, self.key)
+            free = tf.equal(present, "") | tf.equal(present, self.instead_of)
+            claimed = tf.where(free, self.owner, present), tf.where(free, self.spec, before)
+            puts = [
+                raw.LookupTableInsertV2(table_handle=table, keys=self.key, values=value)
+                for table, value in zip((owners, specs), claimed, strict=True)
+            ]
+        with tf.control_dependencies(puts):
+            unlock = raw.ConsumeMutexLock(mutex_lock=lock)
+        with tf.control_dependencies([unlock]):
+            return [tf.identity(value) for value in claimed]
 
     def _run(self, fetch: Any, feed: Mapping[Any, Any] | None = None) -> Any:
         import tensorflow as tf
@@ -75,34 +96,41 @@ class MeetingPoint:
                 self._sessions.append(self._open())
                 raise ConnectionError(type(error).__name__) from error
 
-    def claim(self, key: int, holder: str, card: Mapping[str, Any], instead: str = "") -> tuple[str, dict[str, Any]]:
-        """Take a place if it is free, or held by the one named `instead`; returns who has it then, and his card."""
-        feed = {self.key: key, self.holder: holder, self.card: json.dumps(card, default=str), self.instead: instead}
+    def claim(self, key: int, owner: str, spec: Mapping[str, Any], instead_of: str = "") -> tuple[str, dict[str, Any]]:
+        """Own a task if nobody does, or the one named `instead_of`; returns who owns it then, and its spec."""
+        text = json.dumps(spec, default=str)
+        feed = {self.key: key, self.owner: owner, self.spec: text, self.instead_of: instead_of}
         name, there = self._run(self._claimed, feed)
         return name.decode(), json.loads(there)
 
     def evict(self, key: int) -> None:
-        """Take a place away from whoever holds it."""
+        """Take a task away from whoever owns it."""
         self._run(self._evict, {self.key: key})
 
-    def cards(self) -> dict[int, dict[str, Any]]:
-        """All cards."""
-        return {int(key): json.loads(card) for key, card in zip(*self._run(self._cards), strict=True)}
+    def specs(self) -> dict[int, dict[str, Any]]:
+        """All specs."""
+        return {int(key): json.loads(spec) for key, spec in zip(*self._run(self._specs), strict=True)}
 
-    def raise_beat(self, key: int, beat: int, lines: Collection[str]) -> tuple[dict[str, Any] | None, str]:
-        """A sign of life, with reports; returns how the run ended, if it has, and who has that place."""
-        outcome, holder = self._run(self._heard, {self.key: key, self.beat: beat, self.lines: list(lines)})
-        return json.loads(outcome) if outcome else None, holder.decode()
+    def raise_heartbeat(self, key: int, number: int, lines: Collection[str]) -> tuple[dict[str, Any] | None, str]:
+        """A sign of life, with reports; returns how the run ended, if it has, and who owns that task."""
+        outcome, owner = self._run(self._heard, {self.key: key, self.number: number, self.lines: list(lines)})
+        return json.loads(outcome) if outcome else None, owner.decode()
 
-    def beats(self) -> dict[int, int]:
-        """The last beat of everybody."""
-        return {int(key): int(beat) for key, beat in zip(*self._run(self._beats), strict=True)}
+    def heartbeats(self) -> dict[int, int]:
+        """The last heartbeat of each task."""
+        return {int(key): int(number) for key, number in zip(*self._run(self._heartbeats), strict=True)}
 
     def take_reports(self) -> list[dict[str, Any]]:
         """The events that have come in; each is given away once."""
         return [json.loads(line) for line in self._run(self._reports)]
 
 
-def under_way(cards: Mapping[int, Mapping[str, Any]]) -> bool:
-    """True if tasks have taken their places again: the meeting point has come back into a run."""
-    return any(card.get("again") for card in cards.values())
+def _find(table: Any, key: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.raw_ops.LookupTableFindV2(table_handle=table, keys=key, default_value=tf.constant(""))
+
+
+def under_way(specs: Mapping[int, Mapping[str, Any]]) -> bool:
+    """True if tasks have registered again: the tables were lost with their task, in the middle of a run."""
+    return any(spec.get("again") for spec in specs.values())

@@ -1,4 +1,4 @@
-"""Servers and sessions of the tasks of a run: devices, thread pools, and limits of time."""
+"""Servers and sessions of the tasks of a run: thread pools, and limits of time."""
 
 from __future__ import annotations
 
@@ -15,48 +15,13 @@ from ..waiting import reachable, wait_until
 
 BUILD_SECONDS = 30.0  # at least, for a graph to be built or sent
 
-# Processes: one task each.
 
-
-def _session(job: Job, target: str, graph: Any, config: Any) -> Any:
-    """A session whose calls all have an end, and which is closed when nobody has it any more."""
-    import tensorflow as tf
-
-    class Session(tf.compat.v1.Session):
-        def __del__(self):
-            # Closing tells peers, which may have gone already: nobody should wait for that.
-            threading.Thread(target=super().__del__, daemon=True).start()
-
-    # A process that is stopped still accepts connections: making a session there has no end of its own.
-    config.operation_timeout_in_ms = round(1000 * _build_seconds(job))
-    return Session(target, graph=graph, config=config)
-
-
-def _build_seconds(job: Job) -> float:
+def build_seconds(wait_seconds: float) -> float:
     """For a graph to be built or sent: the limit of waits for other machines may be less than that takes."""
-    return max(BUILD_SECONDS, job.cluster.wait_seconds)
+    return max(BUILD_SECONDS, wait_seconds)
 
 
-def _connector(job: Job, target: str, graph: Any, config: Any, hosts: Sequence[str]) -> Callable[[float], Any]:
-    """A function that makes a session, given how long to wait for the hosts that it needs."""
-
-    def connect(seconds: float) -> Any:
-        deadline = time.monotonic() + seconds
-        for host in hosts:
-            wait_until(lambda host=host: reachable(host), max(0.0, deadline - time.monotonic()), lambda h=host: h)
-        made: list[Any] = []
-        # Making a session waits for ever if a host goes away now.
-        maker = threading.Thread(target=lambda: made.append(_session(job, target, graph, config)), daemon=True)
-        maker.start()
-        maker.join(max(1.0, deadline - time.monotonic()))
-        if not made:
-            raise WaitTimeout(f"waited {seconds:g} s for a session with {', '.join(hosts)}")
-        return made[0]
-
-    return connect
-
-
-def _config(job: Job, inter_op: int) -> Any:
+def session_config(job: Job, inter_op: int) -> Any:
     """Thread pools of one task, so that the tasks of one machine share its cores."""
     import tensorflow as tf
 
@@ -73,12 +38,12 @@ def _config(job: Job, inter_op: int) -> Any:
     return config
 
 
-def _server(job: Job, addresses: Addresses, job_name: str, index: int, inter_op: int) -> Any:
-    """The server of a task, on its port of all interfaces."""
+def start_server(addresses: Addresses, job_name: str, index: int, config: Any) -> Any:
+    """The server of a task, on its port of all interfaces; `UserError` if it cannot have that port."""
     import tensorflow as tf
 
     try:
-        return tf.distribute.Server(addresses.as_dict(), job_name, index, config=_config(job, inter_op))
+        return tf.distribute.Server(addresses.as_dict(), job_name, index, config=config)
     except tf.errors.UnknownError as error:
         address = addresses.of(job_name, index)
         slurm = " Submit the Slurm job again, or reserve ports: srun --resv-ports=<tasks per node>."
@@ -86,3 +51,41 @@ def _server(job: Job, addresses: Addresses, job_name: str, index: int, inter_op:
             f"{job_name} {index} cannot listen on the port of {address}: is it taken by another program, or is this "
             f"task running already?{slurm if os.environ.get('SLURM_STEP_ID') else ''} ({str(error).splitlines()[0]})"
         ) from None
+
+
+def open_session(target: str, graph: Any, config: Any, call_seconds: float) -> Any:
+    """A session whose calls end after `call_seconds`, and which is closed when nobody has it any more."""
+    import tensorflow as tf
+
+    class Session(tf.compat.v1.Session):
+        def __del__(self):
+            # Closing tells peers, which may have gone already: nobody should wait for that.
+            threading.Thread(target=super().__del__, daemon=True).start()
+
+    # A process that is stopped still accepts connections: making a session there has no end of its own.
+    config.operation_timeout_in_ms = round(1000 * call_seconds)
+    return Session(target, graph=graph, config=config)
+
+
+def connector(
+    target: str, graph: Any, config: Any, hosts: Sequence[str], call_seconds: float
+) -> Callable[[float], Any]:
+    """A function that opens a session, given how many seconds to wait for the `hosts` that it needs."""
+
+    def connect(seconds: float) -> Any:
+        deadline = time.monotonic() + seconds
+        for host in hosts:
+            wait_until(lambda host=host: reachable(host), max(0.0, deadline - time.monotonic()), lambda h=host: h)
+        made: list[Any] = []
+
+        def make() -> None:
+            made.append(open_session(target, graph, config, call_seconds))
+
+        maker = threading.Thread(target=make, daemon=True)  # if a host goes away now, it waits for ever
+        maker.start()
+        maker.join(max(1.0, deadline - time.monotonic()))
+        if not made:
+            raise WaitTimeout(f"waited {seconds:g} s for a session with {', '.join(hosts)}")
+        return made[0]
+
+    return connect

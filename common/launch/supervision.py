@@ -119,7 +119,7 @@ class Supervision:
                 reason = f"silent for {silence:.0f} s" if silence else signal.Signals(-status).name
                 if self.restart(str(task), reason) or self.is_dispensable(str(task), reason):
                     return
-                if self.far and not self.job.tolerates:
+                if self.far and not self.job.restarts.tolerates:
                     self.killed = self.killed or str(task)
                 why = (
                     f"no word from {task} for {silence:.0f} s: is it stopped?"
@@ -226,8 +226,8 @@ class Supervision:
         self.alive -= self.due.keys()
         with contextlib.suppress(DistsgdError, OSError):
             if self.killed:
-                self.server.send(op="restart", tasks=[("obituary", list(self.names).index(self.killed))])
-                self._await_exits(STOP_SECONDS, only="obituary")
+                self.server.send(op="restart", tasks=[("death_notice", list(self.names).index(self.killed))])
+                self._await_exits(STOP_SECONDS, only="death_notice")
             if self.far and self.alive:
                 self.server.send(op="stop")
                 self._await_exits(STOP_SECONDS)

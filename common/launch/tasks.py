@@ -1,16 +1,19 @@
 """What each task of a run does: parameter server, worker, evaluator; and all of them as threads of one process.
 
-A task is given a `Job`, knows its own place, and reports what it sees by calling `report(**event)`. It cannot tell
+A task is given a `Job`, knows which one it is, and reports what it sees by calling `report(**event)`. It cannot tell
 how the addresses were found.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from ..cluster.membership import bury, meeting
-from ..cluster.task_spec import Addresses
+from ..cluster.member import Member
+from ..cluster.membership import announce_death, membership
+from ..cluster.task_spec import Addresses, TaskSpec
 from ..errors import WaitTimeout
 from ..reports import Report
 from ..run.evaluator import Evaluator
@@ -18,12 +21,37 @@ from ..run.graph import TaskGraph
 from ..run.job import CHIEF, REPAIR_WAITS, Job
 from ..run.loop import WorkerLoop
 from ..waiting import reachable, wait_until
-from .sessions import _build_seconds, _config, _connector, _server, _session
+from .sessions import build_seconds, connector, open_session, session_config, start_server
 from .threads import run_threads
 
-ANSWER_SECONDS = 0.05  # a ps stays so long after its end, for the evaluator to have its answer
+ANSWER_SECONDS = 0.05  # a ps stays for that long after its end, for the evaluator to have its answer
 
-LOOK_SECONDS = 5.0  # a ps looks so often whether anybody is still there
+LOOK_SECONDS = 5.0  # between two looks of a ps whether anybody is still there
+
+
+@contextmanager
+def joined(job: Job, task: tuple[str, int], report: Report) -> Iterator[Report]:
+    """Be a member if the run is one of several machines; yields how to report from then on."""
+    if job.cluster.task is None:
+        yield report
+        return
+    with membership(member(job, job.cluster.task, task), report) as mine:
+        job.legs = mine.earlier_step_targets
+        yield mine.report
+
+
+def member(job: Job, spec: TaskSpec, task: tuple[str, int]) -> Member:
+    """A task of a job, as those on other machines know it."""
+    return Member(
+        spec=spec,
+        task=task,
+        identity=job.identity,
+        program=job.program,
+        wait_seconds=job.cluster.wait_seconds,
+        repair_seconds=job.repair_seconds,
+        restarts=job.restarts,
+        earlier_step_targets=job.legs,
+    )
 
 
 def run_ps(job: Job, addresses: Addresses, index: int, report: Report) -> None:
@@ -32,21 +60,22 @@ def run_ps(job: Job, addresses: Addresses, index: int, report: Report) -> None:
 
     from ..engine.ops import end_queue
 
-    server = _server(job, addresses, "ps", index, 4)
+    server = start_server(addresses, "ps", index, session_config(job, 4))
     report(event="listening")
-    with meeting(job, ("ps", index), report):
+    with joined(job, ("ps", index), report):
         if job.cluster.task is not None:
-            return  # the end of the meeting is the end of the run
+            return  # the end of the membership is the end of the run
         with tf.Graph().as_default() as graph, tf.device(f"/job:ps/task:{index}/device:CPU:0"):
             end = end_queue(index).dequeue()
+        wait_seconds = job.cluster.wait_seconds
         filters = tf.compat.v1.ConfigProto(device_filters=[f"/job:ps/task:{index}"])
-        session = _session(job, server.target, graph, filters)
+        session = open_session(server.target, graph, filters, build_seconds(wait_seconds))
         seen = time.monotonic()
         while not _ended(session, end):
             if any(reachable(host) for host in addresses.worker):
                 seen = time.monotonic()
-            elif time.monotonic() - seen > job.cluster.wait_seconds:
-                raise WaitTimeout(f"no worker has been reachable for {job.cluster.wait_seconds:g} s")
+            elif time.monotonic() - seen > wait_seconds:
+                raise WaitTimeout(f"no worker has been reachable for {wait_seconds:g} s")
         time.sleep(ANSWER_SECONDS)
 
 
@@ -63,22 +92,27 @@ def _ended(session: Any, end: Any) -> bool:
 
 def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> None:
     """Build the graph of one worker, meet the others, run all rounds."""
-    server = _server(job, addresses, "worker", index, 2)
-    with meeting(job, ("worker", index), report) as report:
+    wait_seconds = job.cluster.wait_seconds
+    server = start_server(addresses, "worker", index, session_config(job, 2))
+    with joined(job, ("worker", index), report) as report:
         graph = _worker_graph(job, index)
-        config = _config(job, 2)
-        first = "/job:ps" if job.uses_ps else "/job:worker/task:0"
-        config.device_filters.extend([first, f"/job:worker/task:{index}"])
+        config = session_config(job, 2)
+        config.device_filters.extend([_first_job(job), f"/job:worker/task:{index}"])
         hosts = addresses.ps if job.uses_ps else addresses.worker[:1]
-        connect = _connector(job, server.target, graph.graph, config, hosts)
-        loop = WorkerLoop(connect(job.cluster.wait_seconds), graph, index, report, connect)
+        connect = connector(server.target, graph.graph, config, hosts, build_seconds(wait_seconds))
+        loop = WorkerLoop(connect(wait_seconds), graph, index, report, connect)
         loop.prepare()
         report(event="ready")
         loop.await_others()
         loop.run()
         if not job.uses_ps and index == CHIEF:  # this task is the ps of its bookkeeping
             while not _ended(loop.session, graph.ops["await_end"]):
-                pass  # should the evaluator be gone, the launcher or the meeting says so
+                pass  # should the evaluator be gone, the launcher or the membership says so
+
+
+def _first_job(job: Job) -> str:
+    """The tasks that have what all share."""
+    return "/job:ps" if job.uses_ps else "/job:worker/task:0"
 
 
 def _worker_graph(job: Job, index: int) -> TaskGraph:
@@ -87,7 +121,7 @@ def _worker_graph(job: Job, index: int) -> TaskGraph:
     if path is None:
         return TaskGraph(job, [index])
     # Should the evaluator die or stand still, the launcher says so; if it is started again, it builds once more.
-    limit = _build_seconds(job) * (REPAIR_WAITS if job.recovers else 1)
+    limit = build_seconds(job.cluster.wait_seconds) * (REPAIR_WAITS if job.recovers else 1)
     wait_until(path.exists, limit, lambda: "evaluator-0, which builds the graph of all workers: is it short of CPU?")
     return TaskGraph.load(job, index, path)
 
@@ -96,25 +130,23 @@ def run_evaluator(job: Job, addresses: Addresses, index: int, report: Report) ->
     """Follow the center from outside the cluster, as a client of the first ps."""
     import tensorflow as tf
 
-    with meeting(job, ("evaluator", index), report) as report:
+    wait_seconds = job.cluster.wait_seconds
+    with joined(job, ("evaluator", index), report) as report:
         model = job.recipe.flat()
         if job.shared_graph is not None:  # the evaluator has the Keras model anyway; the workers can do without
             TaskGraph(job, [CHIEF], model).export(job.shared_graph)
         graph = TaskGraph(job, model=model)
-        host = addresses.ps[0] if job.uses_ps else addresses.worker[0]
-        config = tf.compat.v1.ConfigProto(device_filters=["/job:ps" if job.uses_ps else "/job:worker/task:0"])
-        connect = _connector(job, f"grpc://{host}", graph.graph, config, addresses.ps if job.uses_ps else [host])
-        Evaluator(connect(job.cluster.wait_seconds), graph, report, connect).follow()
+        hosts = addresses.ps if job.uses_ps else addresses.worker[:1]
+        config = tf.compat.v1.ConfigProto(device_filters=[_first_job(job)])
+        connect = connector(f"grpc://{hosts[0]}", graph.graph, config, hosts, build_seconds(wait_seconds))
+        Evaluator(connect(wait_seconds), graph, report, connect).follow()
 
 
-def run_obituary(job: Job, addresses: Addresses, index: int, report: Report) -> None:
+def run_death_notice(job: Job, addresses: Addresses, index: int, report: Report) -> None:
     """Tell the other machines that a task of this one was killed: it could not do so itself."""
     del addresses, report
     if (spec := job.cluster.task) is not None:
-        bury(job, spec, spec.tasks()[index])
-
-
-TASKS = {"obituary": run_obituary, "ps": run_ps, "worker": run_worker, "evaluator": run_evaluator}
+        announce_death(member(job, spec, spec.tasks()[index]))
 
 
 def run_all_as_threads(job: Job, addresses: Addresses, index: int, report: Report) -> None:
@@ -123,4 +155,10 @@ def run_all_as_threads(job: Job, addresses: Addresses, index: int, report: Repor
     run_threads(job, report)
 
 
-TASKS["threads"] = run_all_as_threads
+TASKS = {
+    "ps": run_ps,
+    "worker": run_worker,
+    "evaluator": run_evaluator,
+    "threads": run_all_as_threads,
+    "death_notice": run_death_notice,
+}

@@ -12,7 +12,7 @@ from ..run.graph import TaskGraph
 from ..run.job import Job
 from ..run.loop import WorkerLoop
 from ..waiting import wait_until
-from .sessions import _config
+from .sessions import session_config
 
 TURN_SECONDS = 0.0005  # between two looks at a scripted interleaving: a turn takes about a millisecond
 
@@ -25,7 +25,7 @@ def run_threads(job: Job, report: Report, model: FlatModel | None = None) -> Eva
 
     workers = range(job.cluster.workers)
     graph = TaskGraph(job, workers, model)
-    config = _config(job, max(2, len(workers)))
+    config = session_config(job, max(2, len(workers)))
     config.graph_options.place_pruned_graph = True  # each call prepares only what it runs: a third of the start-up
     session = tf.compat.v1.Session(graph=graph.graph, config=config)
     loops = [WorkerLoop(session, graph, k, report) for k in workers]

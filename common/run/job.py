@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..cluster.cluster import Cluster
+from ..cluster.restarts import RestartRule
 from ..contract.rounds import Event, Rounds
 from ..contract.scheme import Scheme
 from ..problems.dataset import batches, leaves, num_examples, shard_rows
@@ -99,17 +100,18 @@ class Job:
     @property
     def recovers(self) -> bool:
         """True if dead tasks are started again."""
-        return self.uses_ps and self.recovery.max_restarts > 0
+        return self.restarts.recovers
+
+    @property
+    def restarts(self) -> RestartRule:
+        """Which tasks come back, and which may be lost."""
+        recovery = self.recovery
+        return RestartRule(self.uses_ps, self.alone, recovery.max_restarts, recovery.min_workers)
 
     @property
     def repair_seconds(self) -> float:
         """The limit of a wait for what is being repaired: who has to do it may be silent, too."""
         return REPAIR_WAITS * self.cluster.wait_seconds
-
-    @property
-    def tolerates(self) -> bool:
-        """True if a worker may be lost and the run goes on, with or without it."""
-        return self.uses_ps and (self.recovers or self.recovery.min_workers is not None)
 
     @property
     def towers(self) -> int:

@@ -1,0 +1,113 @@
+"""The heartbeat of a task of several machines: a thread that says that it is there, and hears how the run ends."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any
+
+from ..errors import KINDS, TaskLost
+from .departure import LINGER_SECONDS, Departure
+from .member import Member
+from .outbox import Outbox
+from .rendezvous import EVICTED, Rendezvous
+from .task_spec import CHIEF_TASK
+
+HEARTBEAT_SECONDS = 0.5
+
+
+class Heartbeat:
+    """Raises a number at the first task again and again; nothing in its thread waits for long.
+
+    Attributes:
+        all_arrived: set when every task has registered: from then on, one that was never heard of is silent, too.
+        result_is_safe: set when the evaluator has the result, whatever happens to the others now.
+    """
+
+    def __init__(self, member: Member, outbox: Outbox, departure: Departure, rendezvous: Rendezvous):
+        self.member, self.outbox, self.departure, self.rendezvous = member, outbox, departure, rendezvous
+        self.all_arrived = self.result_is_safe = False
+        self.number = 0
+        self.contact = time.monotonic()
+        self.heard: dict[int, tuple[int | None, float]] = {}  # by the first task: the last heartbeat of each, and when
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while not self.departure.ended.is_set():
+            self.outbox.wake.wait(HEARTBEAT_SECONDS)
+            self.outbox.wake.clear()
+            try:
+                outcome = self._beat()
+                self.contact = time.monotonic()
+                if self.member.is_host and not outcome:
+                    self._look_for_the_silent()
+            except ConnectionError as error:
+                self._is_without_contact(error)
+                continue
+            if outcome:
+                self.departure.ended.set()
+                if outcome["kind"]:
+                    self.departure.end_process(KINDS[outcome["kind"]](outcome["message"]), outcome["task"])
+                self._let_go()
+
+    def _beat(self) -> dict[str, Any] | None:
+        """One heartbeat, with what there is to report; returns how the run ended, if it has."""
+        member, rendezvous = self.member, self.rendezvous
+        self.number += 1
+        lines = list(self.outbox.lines)
+        outcome, owner = rendezvous.raise_heartbeat(member.key, self.number, lines)
+        self.outbox.sent(len(lines))
+        if not owner:  # the first task has come back, with empty tables
+            owner, _ = rendezvous.claim(member.key, member.owner, member.registration() | {"again": True})
+        who = member.named(member.task)
+        if owner == EVICTED:
+            self.departure.end_process(TaskLost(f"{who} has sent no message for long"), again=True)
+        if owner != member.owner:
+            self.departure.evicted = True
+            self.departure.end_process(TaskLost(f"{who} was not heard for long, and another process has its place"))
+        if member.is_evaluator:
+            for event in rendezvous.take_reports():
+                self._take_down(event)
+        return outcome
+
+    def _take_down(self, event: dict[str, Any]) -> None:
+        """An event of a task on another machine, whose clock is not ours."""
+        if event["event"] == "finished":
+            late = time.monotonic() - event["sent"]
+            event |= {name: event[name] + late for name in ("started", "ended")}
+        self.outbox.local_report(**event)
+
+    def _look_for_the_silent(self) -> None:
+        """As the first task: end the run if somebody whom it needs has been silent for too long."""
+        now, limit = time.monotonic(), self.member.patience_seconds
+        heartbeats: dict[int, int | None] = dict(self.rendezvous.heartbeats())
+        if self.all_arrived:  # who has not been heard at all counts as silent from now on
+            heartbeats = dict.fromkeys(range(len(self.member.tasks))) | heartbeats
+        for key, number in heartbeats.items():
+            if key not in self.heard or number != self.heard[key][0]:
+                self.heard[key] = number, now
+        tasks, is_needed = self.member.tasks, self.member.restarts.is_needed
+        silent = [key for key, (_, at) in self.heard.items() if now - at > limit and is_needed(tasks[key])]
+        if silent:
+            names = ", ".join(map(self.member.named, silent))
+            error = TaskLost(f"nothing heard from {names} for {limit:g} s")
+            self.departure.conclude(self.rendezvous, error, tasks[silent[0]])
+
+    def _is_without_contact(self, error: ConnectionError) -> None:
+        """A heartbeat did not get through; after too long, this task ends."""
+        limit = self.member.patience_seconds
+        if time.monotonic() - self.contact > limit and not self.result_is_safe:
+            first = self.member.named(0)
+            self.departure.end_process(TaskLost(f"nothing heard from {first} for {limit:g} s: {error}"))
+
+    def _let_go(self) -> None:
+        """All went well. A worker that came back late may still wait for a word that others have had: it goes, too."""
+        if self.member.task[0] != "worker":
+            return
+        patience = LINGER_SECONDS
+        if self.member.task == CHIEF_TASK:
+            patience = max(self.member.wait_seconds, self.outbox.saving_seconds)
+        if not self.departure.gone.wait(patience):
+            self.departure.deregister()
+            os._exit(0)
