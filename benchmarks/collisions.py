@@ -24,11 +24,13 @@ from ..algorithms import AsyncSGD, Hogwild, Scheme
 from ..common.cli import flags
 from ..common.cluster.cluster import Cluster
 from ..common.errors import at_least
+from ..common.launch.run import run
 from ..common.problems.data import load
 from ..common.problems.dataset import Dataset
 from ..common.problems.models import ModelRecipe
 from ..common.problems.sparse import sparsity
-from ..common.training import describe, make_job, run
+from ..common.run.job import describe, make_job
+from ..common.run.options import RunOptions
 
 RESULTS = Path(__file__).resolve().parent / "results" / "hogwild.json"
 PROBLEMS = {
@@ -100,11 +102,7 @@ def measure(scheme: Scheme, data: Dataset, workers: int, seed: int = 0) -> dict[
             data.train,
             None,
             Cluster.local(workers, backend="threads"),
-            epochs=EPOCHS,
-            steps=None,
-            batch_size=BATCH,
-            seed=seed,
-            run_dir=Path(folder),
+            RunOptions(epochs=EPOCHS, batch_size=BATCH, seed=seed, run_dir=Path(folder)),
         )
         record, error = run(job, describe(job, "sparse", "logistic"), verbose=False, model=recipe.build())
         result = record.finish(error)

@@ -25,11 +25,13 @@ from ..common.cli import flags
 from ..common.cluster.cluster import Backend, Cluster
 from ..common.errors import DistsgdError, Diverged, Interrupted, UserError, at_least
 from ..common.launch.client import keep_warm
+from ..common.launch.run import run
 from ..common.problems.data import load
 from ..common.problems.dataset import Dataset
 from ..common.problems.models import ModelRecipe
+from ..common.run.job import describe, make_job
+from ..common.run.options import RunOptions
 from ..common.spec import nearest
-from ..common.training import describe, make_job, run
 
 RESULTS = Path(__file__).parent / "results"
 CACHE = Path(__file__).parent / "cache"
@@ -217,11 +219,12 @@ def measure(cell: Cell) -> dict[str, Any]:
             data.train,
             None if cell.part == "throughput" else data.test,
             Cluster.local(cell.workers, backend=cell.backend, wait_seconds=120),
-            epochs=1,
-            steps=max(1, cell.gradients // (cell.workers * scheme.default_towers)),
-            batch_size=cell.batch_size * scheme.default_towers,  # a device's batch is the same in all algorithms
-            seed=cell.seed,
-            run_dir=folder,
+            RunOptions(
+                steps=max(1, cell.gradients // (cell.workers * scheme.default_towers)),
+                batch_size=cell.batch_size * scheme.default_towers,  # a device's batch is the same in all algorithms
+                seed=cell.seed,
+                run_dir=folder,
+            ),
         )
         job.evaluate_later = cell.part == "convergence"
         record, error = run(job, describe(job, cell.dataset, cell.model), verbose=False)

@@ -22,11 +22,13 @@ import numpy as np
 from ..common.cli.flags import Parser
 from ..common.cluster.cluster import Cluster
 from ..common.errors import UserError, positive
+from ..common.launch.run import run
 from ..common.problems.data import load
 from ..common.problems.models import ModelRecipe
 from ..common.record.callbacks import Callback
+from ..common.run.job import describe, make_job
+from ..common.run.options import RunOptions
 from ..common.spec import nearest
-from ..common.training import describe, make_job, run
 from .startup import private_bytes
 
 STEPS = 10**9  # of each worker: time ends the run
@@ -71,12 +73,7 @@ def endure(options: argparse.Namespace, run_dir: Path) -> tuple[Watch, dict[str,
         data.train,
         data.test,
         Cluster.local(options.workers, ps=options.ps),
-        epochs=1,
-        steps=STEPS,
-        batch_size=16,
-        seed=0,
-        run_dir=run_dir,
-        record=options.record,
+        RunOptions(steps=STEPS, batch_size=16, run_dir=run_dir, record=options.record),
     )
     watch = Watch(run_dir, 60 * options.minutes)
     try:

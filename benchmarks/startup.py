@@ -20,8 +20,8 @@ from ..common.launch.client import keep_warm
 from ..common.launch.launcher import launch
 from ..common.problems.data import digits
 from ..common.problems.models import ModelRecipe
-from ..common.run.job import Job
-from ..common.training import make_job
+from ..common.run.job import Job, make_job
+from ..common.run.options import RunOptions
 
 MANY = 64  # workers
 MANY_ROUNDS = 50
@@ -86,11 +86,7 @@ def digits_job(folder: Path, workers: int, steps: int, batch_size: int) -> Job:
         data.train,
         None,
         Cluster.local(workers, wait_seconds=WAIT_SECONDS),
-        epochs=1,
-        steps=steps,
-        batch_size=batch_size,
-        seed=0,
-        run_dir=folder,
+        RunOptions(steps=steps, batch_size=batch_size, run_dir=folder),
     )
 
 

@@ -23,10 +23,12 @@ from ..algorithms import AsyncSGD, Scheme, SyncSGD
 from ..common.cli import flags
 from ..common.cluster.cluster import Cluster
 from ..common.errors import UserError, at_least, fraction, not_negative
+from ..common.launch.run import run
 from ..common.problems.data import load
 from ..common.problems.dataset import Dataset
 from ..common.problems.models import ModelRecipe
-from ..common.training import describe, make_job, run
+from ..common.run.job import describe, make_job
+from ..common.run.options import RunOptions
 from .convergence import BATCH, DATASET, MODEL, tuned, write
 from .plots import bare, colour
 from .tables import update_page
@@ -102,11 +104,7 @@ def measure(scheme: Scheme, data: Dataset, options: Options, seed: int) -> dict[
             late_batches(data.train, options, seed),
             data.test,
             Cluster.local(options.workers, backend="threads"),
-            epochs=1,
-            steps=options.updates,
-            batch_size=BATCH,
-            seed=seed,
-            run_dir=Path(folder),
+            RunOptions(steps=options.updates, batch_size=BATCH, seed=seed, run_dir=Path(folder)),
         )
         job.evaluate_later = True  # evaluation would take time from the workers
         record, error = run(job, describe(job, DATASET, MODEL), verbose=False, model=recipe.build())

@@ -33,8 +33,9 @@ from ..common.launch.client import keep_warm
 from ..common.launch.launcher import launch
 from ..common.problems.data import synthetic
 from ..common.problems.models import ModelRecipe
+from ..common.run.job import make_job
+from ..common.run.options import RunOptions
 from ..common.spec import nearest
-from ..common.training import make_job
 from .peers import BATCH, CORES, EXAMPLES, LAYERS, LEARNING_RATE, WORKERS
 from .startup import measure_startup
 
@@ -110,11 +111,7 @@ def ours(scheme: Scheme, backend: Backend, model: str, seconds: float, expected:
             synthetic(examples=EXAMPLES, features=features).train,
             None,
             Cluster.local(WORKERS, backend=backend),
-            epochs=1,
-            steps=-(-steps // scheme.period) * scheme.period,
-            batch_size=BATCH,
-            seed=0,
-            run_dir=folder,
+            RunOptions(steps=-(-steps // scheme.period) * scheme.period, batch_size=BATCH, run_dir=folder),
         )
         launch(job, folder, lambda event: None)
         with np.load(folder / "trace.npz") as trace:

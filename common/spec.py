@@ -1,11 +1,16 @@
-"""Names with options on the command line: `synthetic:examples=2000,features=50`."""
+"""Options: what they mean, which name was meant, and names with options, `synthetic:examples=2000,features=50`."""
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import dataclasses
 import difflib
 import inspect
+import itertools
 import math
 import re
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +21,19 @@ def nearest(name: str, known: Mapping[str, Any] | list[str], otherwise: str = ""
     """'Did you mean a, b?' with the known names nearest to `name`; if none is near, `otherwise`, or a list of all."""
     close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
     return f"Did you mean {', '.join(close)}?" if close else otherwise or f"Known: {', '.join(sorted(known))}."
+
+
+def meanings(kind: type) -> dict[str, str]:
+    """The meaning of each field of a dataclass: the string below it, in its class or in those that it extends."""
+    found: dict[str, str] = {}
+    for owner in reversed([owner for owner in kind.__mro__ if dataclasses.is_dataclass(owner)]):
+        with contextlib.suppress(OSError, TypeError):  # typed into a shell: the source is gone
+            tree = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+            for lines in itertools.pairwise(tree.body if isinstance(tree, ast.ClassDef) else []):
+                match lines:
+                    case (ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text)))):
+                        found[name] = " ".join(text.split())
+    return found
 
 
 def parse(kind: str, text: str, known: Mapping[str, Callable[..., Any]]) -> tuple[str, dict[str, Any]]:

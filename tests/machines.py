@@ -26,10 +26,11 @@ from distsgd.common.cluster.task_spec import Addresses, TaskSpec
 from distsgd.common.contract.scheme import Scheme
 from distsgd.common.engine.flat_model import FlatModel
 from distsgd.common.launch import client, launcher
+from distsgd.common.launch.run import run
 from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.proof.transcriptions import Recorded
-from distsgd.common.run.options import Recovery
-from distsgd.common.training import describe, make_job, run
+from distsgd.common.run.job import describe, make_job
+from distsgd.common.run.options import Recovery, RunOptions
 from runs import DIGITS, network_gradient
 
 # In a new user namespace, where everybody may do this: a bridge, and machines joined to it by veth pairs.
@@ -241,12 +242,13 @@ class Task:
                 DIGITS.train,
                 DIGITS.test,
                 cluster,
-                epochs=1,
-                steps=options["steps"],
-                batch_size=options["batch_size"],
-                seed=options["seed"],
-                run_dir=self.run_dir,
-                recovery=Recovery(**options.get("recovery", {})),
+                RunOptions(
+                    steps=options["steps"],
+                    batch_size=options["batch_size"],
+                    seed=options["seed"],
+                    run_dir=self.run_dir,
+                    recovery=Recovery(**options.get("recovery", {})),
+                ),
             )
             log, self.error = run(self.job, describe(self.job, "digits", self.model), verbose=False)
             self.result = log.finish(self.error, picture=False)

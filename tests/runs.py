@@ -15,6 +15,7 @@ import numpy as np
 from distsgd.common import Cluster
 from distsgd.common.contract.scheme import Scheme
 from distsgd.common.engine.flat_model import FlatModel
+from distsgd.common.launch.run import run
 from distsgd.common.problems.data import load
 from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.problems.trial import try_out
@@ -22,8 +23,8 @@ from distsgd.common.proof import reference
 from distsgd.common.proof.transcriptions import Recorded
 from distsgd.common.record.callbacks import Callback
 from distsgd.common.run.graph import TaskGraph
-from distsgd.common.run.job import shard
-from distsgd.common.training import describe, make_job, run
+from distsgd.common.run.job import describe, make_job, shard
+from distsgd.common.run.options import RunOptions
 
 DIGITS = load("digits")
 HIDDEN = (32, 16)  # layers of three different shapes
@@ -57,13 +58,7 @@ def record(
         DIGITS.train,
         None,
         Cluster.local(workers, ps=ps, backend=backend, wait_seconds=wait_seconds, towers=towers),
-        epochs=1,
-        steps=steps,
-        batch_size=batch_size,
-        seed=seed,
-        run_dir=run_dir,
-        schedule=schedule,
-        **options,
+        RunOptions(steps=steps, batch_size=batch_size, seed=seed, run_dir=run_dir, schedule=schedule, **options),
     )
     in_process = keras_model if backend == "threads" else None
     config = describe(job, "digits", model)
@@ -72,7 +67,7 @@ def record(
     if error is not None:
         raise error
     trace = {}
-    if job.record == "full":
+    if job.options.record == "full":
         with np.load(run_dir / "trace.npz") as file:
             trace = dict(file)
     with np.load(run_dir / "center.npz") as file:
@@ -154,7 +149,7 @@ class Table:
         recipe = ModelRecipe.named(named, data.shape, data.classes, 0)
         cluster = Cluster.local(workers, ps=ps, towers=towers, backend="threads")
         options = {"epochs": 1, "steps": 10, "batch_size": 8, "seed": 0, "run_dir": Path("nowhere"), **options}
-        self.job = make_job(scheme, recipe, data.train, None, cluster, **options)
+        self.job = make_job(scheme, recipe, data.train, None, cluster, RunOptions(**options))
         flat = None
         if model is not None:
             flat = try_out(ModelRecipe.of(model), model, [array[:2] for array in data.train]).flat(model)

@@ -60,7 +60,7 @@ def test_algorithms_import_nothing_but_the_contract(name):
 
 
 def test_the_readme_has_the_table_of_algorithms():
-    from distsgd.common.cli.main import readme_table
+    from distsgd.common.cli.catalogue import readme_table
 
     assert readme_table() in (ROOT / "README.md").read_text()
 

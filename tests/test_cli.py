@@ -9,6 +9,7 @@ import pytest
 
 from distsgd.algorithms import SCHEMES
 from distsgd.common.cli import main as cli
+from distsgd.common.cli.options import parse_flags
 
 
 def distsgd(*arguments, cwd=None, timeout=200):
@@ -75,7 +76,7 @@ def test_flags_may_come_before_the_algorithm(monkeypatch):
 
 
 def test_flags_are_written_with_either_dash_and_values_have_their_types():
-    scheme, options = cli.parse_flags(
+    scheme, options = parse_flags(
         SCHEMES["sync_sgd_lr"],
         [
             "--learning-rates",
@@ -93,8 +94,8 @@ def test_flags_are_written_with_either_dash_and_values_have_their_types():
         ],
     )
     assert scheme.learning_rates == (0.1, 2.0)
-    assert (options.worker_hosts, str(options.run_dir), options.steps) == ("a:1,b_c:2", "x/y", None)
-    assert (options.l2, options.json, options.ps, options.tensorboard) == (1e-3, True, 2, False)
+    assert (options.machines.worker_hosts, str(options.run.run_dir), options.run.steps) == ("a:1,b_c:2", "x/y", None)
+    assert (options.run.l2, options.json, options.ps, options.run.tensorboard) == (1e-3, True, 2, False)
 
 
 def test_help_shows_the_algorithms_own_flags_and_the_common_ones_with_defaults():

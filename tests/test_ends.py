@@ -16,10 +16,9 @@ from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.proof import reference
 from distsgd.common.record.callbacks import Callback
 from distsgd.common.run.graph import TaskGraph
-from distsgd.common.run.job import plan
+from distsgd.common.run.job import make_job, plan
 from distsgd.common.run.loop import WorkerLoop
-from distsgd.common.run.options import Recovery
-from distsgd.common.training import make_job
+from distsgd.common.run.options import Recovery, RunOptions
 from runs import DIGITS, SPOILED, record, spoiled
 
 LIMIT = 60.0  # seconds for what must happen
@@ -105,12 +104,7 @@ def job_on(data, scheme, workers, run_dir, **recovery):
         data,
         None,
         Cluster.local(workers, backend="threads"),
-        epochs=1,
-        steps=40,
-        batch_size=8,
-        seed=0,
-        run_dir=run_dir,
-        recovery=Recovery(**recovery),
+        RunOptions(steps=40, batch_size=8, run_dir=run_dir, recovery=Recovery(**recovery)),
     )
 
 

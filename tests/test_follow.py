@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from distsgd.algorithms import AsyncSGD
-from distsgd.common.cli.main import evaluate
+from distsgd.common.cli.commands import evaluate
 from distsgd.common.errors import UserError, WaitTimeout
 from distsgd.common.run.follow import follow
 from distsgd.common.run.options import Recovery

@@ -32,7 +32,8 @@ from distsgd.common.errors import WaitTimeout
 from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.proof import reference
 from distsgd.common.run.graph import TaskGraph
-from distsgd.common.training import make_job
+from distsgd.common.run.job import make_job
+from distsgd.common.run.options import RunOptions
 from runs import DIGITS, ONES, quadratic, record
 
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}  # float32 against float32 in another order
@@ -444,9 +445,7 @@ def test_nothing_leaves_the_ps_under_the_lock(scheme, tmp_path):
     """Else a worker that is stopped in this moment would hold it. A checkpoint once made a round trip to the chief."""
     recipe = ModelRecipe.named("softmax", DIGITS.shape, 10, 0)
     cluster = Cluster.local(2, ps=2)
-    job = make_job(
-        scheme, recipe, DIGITS.train, None, cluster, epochs=1, steps=9, batch_size=8, seed=0, run_dir=tmp_path
-    )
+    job = make_job(scheme, recipe, DIGITS.train, None, cluster, RunOptions(steps=9, batch_size=8, run_dir=tmp_path))
     functions = TaskGraph(job, [0]).graph.as_graph_def().library.function
     locks = [(f, n) for f in functions for n in f.node_def if n.op == "MutexLock"]
     assert len(locks) > 5

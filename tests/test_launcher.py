@@ -16,9 +16,11 @@ from conftest import children
 from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, SyncSGD
 from distsgd.common import Cluster, keep_warm, train
 from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
+from distsgd.common.launch.run import run
 from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.record.callbacks import Callback
-from distsgd.common.training import describe, make_job, run
+from distsgd.common.run.job import describe, make_job
+from distsgd.common.run.options import RunOptions
 from doubles import RaisesInWorker
 from runs import DIGITS, record, wait_until
 
@@ -34,7 +36,7 @@ class Background:
         cluster = Cluster.local(workers, ps=ps, wait_seconds=wait_seconds)
         self.job = make_job(
             scheme, recipe, DIGITS.train, None, cluster,
-            epochs=1, steps=FOREVER, batch_size=8, seed=0, run_dir=run_dir,
+            RunOptions(steps=FOREVER, batch_size=8, run_dir=run_dir),
         )  # fmt: skip
         self.run_dir, self.error, self.result = run_dir, None, {}
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -252,7 +254,7 @@ def test_runs_can_follow_each_other_on_one_fork_server_with_isolation_off(tmp_pa
             cluster = Cluster.local(2, isolation="off")
             job = make_job(
                 AsyncSGD(), recipe, DIGITS.train, None, cluster,
-                epochs=1, steps=10, batch_size=8, seed=0, run_dir=tmp_path / str(i),
+                RunOptions(steps=10, batch_size=8, run_dir=tmp_path / str(i)),
             )  # fmt: skip
             log, error = run(job, describe(job, "digits", "softmax"), verbose=False)
             assert error is None

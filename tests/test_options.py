@@ -1,14 +1,20 @@
 """Options that every algorithm has: they do what NumPy says they do."""
 
+import inspect
+from dataclasses import fields
+from typing import get_type_hints
+
 import keras
 import numpy as np
 import pytest
 
 from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, MultiGPU, Serial, SyncSGD, SyncSGDLR
-from distsgd.common import Cluster, UserError, train
+from distsgd.common import Cluster, Recovery, UserError, train
 from distsgd.common.contract.schedules import shaped
 from distsgd.common.proof import reference
-from runs import DIGITS, record
+from distsgd.common.run.options import Keywords, RunOptions
+from distsgd.common.spec import meanings
+from runs import DIGITS, ONES, quadratic, record
 
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}
 SCHEDULE = [0, 1, 1, 0, 2, 0, 2, 1, 1, 0, 2, 2] * 2
@@ -160,3 +166,25 @@ def test_bad_options_are_refused(options, message, tmp_path):
 def test_one_rate_for_each_worker_or_one_for_all(tmp_path):
     with pytest.raises(UserError, match="each of the 3 workers"):
         threads(SyncSGDLR(learning_rates=(0.1, 0.2)), tmp_path, schedule=())
+
+
+def test_the_options_of_a_run_are_written_once():
+    """The keywords for editors, the signature, the help and the flags have the same names and defaults."""
+    options = {field.name: field for field in fields(RunOptions)}
+    hints, keywords = get_type_hints(RunOptions), get_type_hints(Keywords)
+    assert list(keywords) == list(options)
+    wider = {"run_dir", "recovery"}  # a text will do, None is the default
+    assert {name for name in options if keywords[name] != hints[name]} == wider
+    shown = inspect.signature(train).parameters
+    assert all(shown[name].default == field.default for name, field in options.items())
+    for kind in (RunOptions, Recovery):
+        assert list(meanings(kind)) == [field.name for field in fields(kind)]
+    assert all(f"{name}: {meaning}" in train.__doc__ for name, meaning in meanings(RunOptions).items())
+
+
+def test_an_option_that_is_not_known_is_refused_with_the_nearest_name():
+    for wrong, meant in ({"epoch": 3}, "epochs"), ({"validation_dat": None}, "validation_data"):
+        with pytest.raises(UserError, match=rf"there is no option '{next(iter(wrong))}'. Did you mean {meant}\b"):
+            train(quadratic([1.0]), ONES, AsyncSGD(), **wrong)
+    with pytest.raises(UserError, match="recovery must be a Recovery, as in recovery=Recovery"):
+        train(quadratic([1.0]), ONES, AsyncSGD(), recovery={"max_restarts": 1})

@@ -23,7 +23,8 @@ from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.proof import reference
 from distsgd.common.run.evaluator import Evaluator
 from distsgd.common.run.graph import TaskGraph
-from distsgd.common.training import make_job
+from distsgd.common.run.job import make_job
+from distsgd.common.run.options import RunOptions
 from doubles import NoLock, SlowAsyncSGD, UnlockedEarly
 from runs import DIGITS, record, wait_until
 
@@ -131,7 +132,7 @@ def evaluators(tmp_path):
 
     recipe, cluster = ModelRecipe.named("mlp:hidden=4", (64,), 10, 0), Cluster.local(2, backend="threads")
     options = {"epochs": 1, "steps": 10, "batch_size": 8, "seed": 0, "run_dir": tmp_path}
-    graph = TaskGraph(make_job(Hogwild(), recipe, DIGITS.train, None, cluster, **options))
+    graph = TaskGraph(make_job(Hogwild(), recipe, DIGITS.train, None, cluster, RunOptions(**options)))
     with graph.graph.as_default(), tf.compat.v1.Session() as session:
         start = zip((graph.ps.initial_center, graph.ps.initial_state), graph.initial, strict=True)
         session.run(graph.ops["initialize"], {**dict(start), graph.ops["restoration"]: [time.time_ns(), 0]})

@@ -6,8 +6,10 @@ import shlex
 import pytest
 
 from distsgd.algorithms import SCHEMES, Downpour
-from distsgd.common import Cluster, training
-from distsgd.common.cli.main import find_cluster, main, parse_flags
+from distsgd.common import Cluster
+from distsgd.common.cli import train as command
+from distsgd.common.cli.main import main
+from distsgd.common.cli.options import find_cluster, parse_flags
 from distsgd.common.cluster.discovery import (
     SLURM_PORTS,
     commands,
@@ -168,11 +170,11 @@ def test_a_slurm_step_takes_the_ports_that_slurm_has_reserved_for_it(reserved):
 def test_under_slurm_an_algorithm_without_a_ps_gets_none(algorithm, first, monkeypatch, capsys):
     found = []
 
-    def make_job(scheme, recipe, train, test, cluster, **_):
+    def make_job(scheme, recipe, train, test, cluster, options):
         found.append(cluster)
         raise UserError("far enough")
 
-    monkeypatch.setattr(training, "make_job", make_job)
+    monkeypatch.setattr(command, "make_job", make_job)
     for name, value in slurm(0).items():
         monkeypatch.setenv(name, value)
     code, _, err = run_main(monkeypatch, capsys, algorithm, "--cluster=slurm")

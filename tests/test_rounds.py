@@ -10,8 +10,8 @@ from distsgd.common import Cluster
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.problems.dataset import batches
 from distsgd.common.problems.models import ModelRecipe
-from distsgd.common.run.job import plan
-from distsgd.common.training import make_job
+from distsgd.common.run.job import make_job, plan
+from distsgd.common.run.options import RunOptions
 from runs import DIGITS
 
 
@@ -78,7 +78,7 @@ def test_batches_are_the_same_bits_from_wherever_they_begin(shard, size):
 def job(tmp_path, scheme, steps, legs=(), workers=2):
     recipe, cluster = ModelRecipe.named("softmax", (64,), 10, 0), Cluster.local(workers, backend="threads")
     options = {"epochs": 1, "steps": steps, "batch_size": 100, "seed": 3, "run_dir": tmp_path}
-    made = make_job(scheme, recipe, DIGITS.train, None, cluster, **options)
+    made = make_job(scheme, recipe, DIGITS.train, None, cluster, RunOptions(**options))
     made.legs = legs
     return made
 

@@ -11,7 +11,7 @@ import pytest
 
 from distsgd.common.cluster.fingerprint import differences, flat
 from distsgd.common.problems.models import ModelRecipe
-from distsgd.common.training import _load_center
+from distsgd.common.record.run_directory import load_center
 
 
 class Trap:
@@ -28,7 +28,7 @@ def test_a_center_or_trace_that_holds_a_pickle_is_refused_and_not_run(tmp_path):
     mark = tmp_path / "ran"
     np.savez(tmp_path / "center.npz", center=np.array([Trap(mark)], dtype=object), state=np.zeros(0))
     with pytest.raises(ValueError, match="allow_pickle=False"):
-        _load_center(ModelRecipe.named("softmax", (64,), 10, 0).flat(), tmp_path)
+        load_center(ModelRecipe.named("softmax", (64,), 10, 0).flat(), tmp_path)
     assert not mark.exists()
     with np.load(tmp_path / "center.npz", allow_pickle=True) as opened:
         opened["center"]

@@ -9,12 +9,14 @@ import pytest
 
 from distsgd.algorithms import AsyncSGD, Hogwild, Serial
 from distsgd.common import Cluster, UserError
+from distsgd.common.launch.run import run
 from distsgd.common.problems.data import load
 from distsgd.common.problems.dataset import Dataset
 from distsgd.common.problems.models import ModelRecipe, name_for
 from distsgd.common.problems.sparse import sparsity
 from distsgd.common.proof import reference
-from distsgd.common.training import describe, make_job, run
+from distsgd.common.run.job import describe, make_job
+from distsgd.common.run.options import RunOptions
 from doubles import CountingAsyncSGD, CountingHogwild
 
 DATA = load("sparse:examples=480,features=200,active=5,collisions=0.3")
@@ -40,7 +42,7 @@ def trained(scheme, tmp_path, data: Dataset = DATA, *, workers=3, ps=1, backend=
     cluster = Cluster.local(workers, ps=ps, backend=backend, wait_seconds=60)
     folder = tmp_path / f"{scheme.name}-{workers}-{len(list(tmp_path.iterdir()))}"
     options = {"epochs": 1, "steps": steps, "batch_size": batch, "seed": 0, "run_dir": folder, **more}
-    job = make_job(scheme, recipe, data.train, data.test, cluster, **options)
+    job = make_job(scheme, recipe, data.train, data.test, cluster, RunOptions(**options))
     model = recipe.build() if backend == "threads" else None
     log, error = run(job, describe(job, "sparse", "logistic"), verbose=False, model=model)
     result = log.finish(error, picture=False)

@@ -13,8 +13,11 @@ import tensorflow as tf
 
 from distsgd.algorithms import AsyncSGD, Downpour, DownpourEasy, Serial, SyncSGD
 from distsgd.common import Callback, Cluster, Recovery, UserError, train
+from distsgd.common.launch.run import in_common
+from distsgd.common.problems.inputs import prepared
 from distsgd.common.problems.models import ModelRecipe
-from distsgd.common.training import _own, _prepared, make_job
+from distsgd.common.run.job import make_job
+from distsgd.common.run.options import RunOptions
 from runs import DIGITS, ONES
 
 IMAGES = (DIGITS.train[0].reshape(-1, 8, 8, 1), DIGITS.train[1])
@@ -338,10 +341,10 @@ def test_frozen_layers_are_the_same_everywhere_and_stay_at_home(backend, warm, t
 
 def test_class_weights_are_for_training_and_validation_data_go_before_a_split():
     x, y = np.arange(8.0), np.arange(8) % 2
-    (_, _, weight), validation = _prepared((x, y), None, 0.25, {1: 3.0})
+    (_, _, weight), validation = prepared((x, y), None, 0.25, {1: 3.0})
     np.testing.assert_array_equal(weight, [1, 3, 1, 3, 1, 3])
     assert [part.tolist() for part in validation] == [[6, 7], [0, 1]]
-    data, validation = _prepared((x, y), (x, y), 0.25, None)
+    data, validation = prepared((x, y), (x, y), 0.25, None)
     assert len(data[0]) == len(validation[0]) == 8
 
 
@@ -353,9 +356,9 @@ def test_machines_with_other_frozen_weights_are_told_apart():
         (ONES[0], [ONES[1]] * 2),
         {"epochs": 1, "steps": 1, "batch_size": 1, "seed": 0, "run_dir": Path("run")},
     )
-    job = make_job(AsyncSGD(), ModelRecipe.of(one), data, None, Cluster.local(), **options)
-    assert _own(job, one) == _own(job, same)
-    different = {key for key, value in _own(job, one).items() if _own(job, other)[key] != value}
+    job = make_job(AsyncSGD(), ModelRecipe.of(one), data, None, Cluster.local(), RunOptions(**options))
+    assert in_common(job, one) == in_common(job, same)
+    different = {key for key, value in in_common(job, one).items() if in_common(job, other)[key] != value}
     assert different == {"weights that do not train"}
 
 

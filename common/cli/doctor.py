@@ -13,6 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from .flags import Parser
+
 PACKAGES = ("distsgd", "tensorflow", "keras", "numpy")
 
 SECONDS = 60  # for another process to answer
@@ -29,8 +31,6 @@ GPUS = "import tensorflow as tf; print(*(device.name for device in tf.config.lis
 
 def main(arguments: list[str]) -> int:
     """Show what there is; `--json` as one line."""
-    from .flags import Parser
-
     parser = Parser("run.sh doctor", "Versions, machine and what a run may do here, for a bug report.")
     parser.add_argument("--json", action="store_true", help="as one line of JSON")
     as_json = parser.values(arguments).json

@@ -7,7 +7,8 @@ import sys
 
 from ..contract.scheme import Scheme
 from ..record.display import Page
-from .flags import meanings, shown
+from ..spec import meanings
+from .flags import shown
 
 
 def explain(scheme: type[Scheme]) -> None:

@@ -1,4 +1,4 @@
-"""Flags from dataclasses: one for each field, with the string below it as its meaning.
+"""Flags from dataclasses: one for each field, with the string below it as its meaning; a field may be a dataclass, too.
 
 What is wrong with the flags is a `UserError` of one line, which offers the nearest names.
 """
@@ -11,12 +11,12 @@ import re
 import shutil
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from ..errors import UserError
-from ..spec import nearest
+from ..spec import meanings, nearest
 
 WIDE, NARROW = 100, 60  # columns: help is no wider than the one, and sets meanings below their flags under the other
 
@@ -40,7 +40,7 @@ def read(
         description: of the command.
         arguments: of the command line.
         kinds: dataclasses by the title that their flags have in the help.
-        groups: names of fields that are shown under another title, by title.
+        groups: names of fields that are shown under another title, by title; that of a dataclass stands for its fields.
         positional: the field, a tuple of texts, that takes what stands there without a flag.
 
     Raises:
@@ -51,36 +51,60 @@ def read(
     titles = {name: title for title, names in (groups or {}).items() for name in names}
     sections = {title: parser.add_argument_group(title) for title in [*kinds, *(groups or {})]}
     sections[list(kinds)[-1]].add_argument("-h", "--help", action="help", help="Show this and exit.")
-    owners: dict[str, type] = {}
+    seen: set[str] = set()
     for title, kind in kinds.items():
-        hints, meant = typing.get_type_hints(kind), meanings(kind)
-        for field in dataclasses.fields(kind):
-            if field.name in owners:
-                raise UserError(f"hyperparameter {field.name} has the name of an option: choose another")
-            owners[field.name] = kind
-            section = sections[titles.get(field.name, title)]
-            help = (meant.get(field.name, "") + _default(default_of(field))).replace("%", "%%")
-            if field.name == positional:
-                section.add_argument(field.name, nargs="*", help=help)
+        for option in _options(kind):
+            if option.name in seen:
+                raise UserError(f"hyperparameter {option.name} has the name of an option: choose another")
+            seen.add(option.name)
+            section = sections[next((titles[name] for name in option.path if name in titles), title)]
+            help = (option.meaning + _default(option.default)).replace("%", "%%")
+            if option.name == positional:
+                section.add_argument(option.name, nargs="*", help=help)
             else:
-                _add(section, field.name, hints[field.name], default_of(field), help)
+                _add(section, option.name, option.kind, option.default, help)
     found = vars(parser.values(arguments))
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
-    return [
-        kind(**{name: given[name] for name, owner in owners.items() if owner is kind and name in given})
-        for kind in kinds.values()
-    ]
+    return [kind(**_given(kind, given)) for kind in kinds.values()]
 
 
-def meanings(kind: type) -> dict[str, str]:
-    """The meaning of each field of a dataclass: the string below it, in its class or in those that it extends."""
-    from docstring_parser import parse_from_object
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """A field of a dataclass, or of one in it, as the command line sees it."""
 
-    found: dict[str, str] = {}
-    for owner in reversed(kind.__mro__):
-        if dataclasses.is_dataclass(owner):
-            found |= {p.arg_name: " ".join((p.description or "").split()) for p in parse_from_object(owner).params}
+    path: tuple[str, ...]  # its name, and those of the fields that it is in
+    kind: Any
+    default: Any
+    meaning: str
+
+    @property
+    def name(self) -> str:
+        """As the field is called."""
+        return self.path[0]
+
+
+def _options(kind: type, usual: Any = None, within: tuple[str, ...] = ()) -> Iterator[Option]:
+    """The fields of a dataclass, and of dataclasses in it, that are flags; `usual` has the defaults, or the class."""
+    hints, meant = typing.get_type_hints(kind), meanings(kind)
+    for field in _flagged(kind):
+        default = default_of(field) if usual is None else getattr(usual, field.name)
+        if dataclasses.is_dataclass(default):
+            yield from _options(type(default), default, (field.name, *within))
+        else:
+            yield Option((field.name, *within), hints[field.name], default, meant.get(field.name, ""))
+
+
+def _given(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What is given of the fields of a dataclass: those in it are as they are by default, but for what is given."""
+    found = {field.name: given[field.name] for field in _flagged(kind) if field.name in given}
+    for field in _flagged(kind):
+        if dataclasses.is_dataclass(inner := default_of(field)) and not isinstance(inner, type):
+            found[field.name] = dataclasses.replace(inner, **_given(type(inner), given))
     return found
+
+
+def _flagged(kind: type) -> list[dataclasses.Field[Any]]:
+    return [field for field in dataclasses.fields(kind) if field.metadata.get("flag", True)]
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:

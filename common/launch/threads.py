@@ -31,9 +31,9 @@ def run_threads(job: Job, report: Report, model: FlatModel | None = None) -> Eva
     loops = [WorkerLoop(session, graph, k, report) for k in workers]
     for loop in loops:
         loop.prepare()
-    crew = Crew(loops, scripted=bool(job.schedule))
+    crew = Crew(loops, scripted=bool(job.options.schedule))
     try:
-        for number, worker in enumerate(job.schedule, 1):
+        for number, worker in enumerate(job.options.schedule, 1):
             crew.give_turn(worker, number)
         evaluator = Evaluator(session, graph, report)
         evaluator.follow(stopped=lambda: bool(crew.failures))

@@ -24,7 +24,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from ..cluster.task_spec import TaskSpec
+from ..engine.flat_model import FlatModel
 from ..errors import CannotWrite, DistsgdError, Interrupted, UserError
 from ..files import Lock, dumps, finite, read_json, replacing, write_json
 from . import checkpoint
@@ -44,6 +47,12 @@ def new_run_dir(algorithm: str, root: Path = Path("runs")) -> Path:
     """A fresh folder for a run."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return root / algorithm / f"{stamp}-{uuid.uuid4().hex[:6]}"
+
+
+def load_center(model: FlatModel, run_dir: Path) -> None:
+    """Give a model the center of a run that has ended, or its moving average if the run kept one."""
+    with np.load(run_dir / "center.npz") as saved:
+        model.load(saved["average" if "average" in saved else "center"], saved["state"])
 
 
 class RunRecord:

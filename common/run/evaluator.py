@@ -62,7 +62,7 @@ class Evaluator:
         self.chief_is_late = False
         self.told_to_stop = 0  # workers that are not counted on any more, and still have to leave
         self.metrics: dict[str, Any] = {}
-        self.summaries = Summaries(self.job.run_dir / "tb") if self.job.tensorboard and self.job.run_dir else None
+        self.summaries = Summaries(self.job.run_dir / "tb") if self.job.options.tensorboard else None
         self.presence = Presence(self.job.cluster.workers, self.wait_seconds)
         self.reader = Reader(self.job, graph.ops, self._run, report, self.presence.note)
 
@@ -118,11 +118,11 @@ class Evaluator:
         job, metrics = self.job, self.metrics
         accuracy = next((v for k, v in metrics.items() if k.startswith("test_") and k.endswith("accuracy")), None)
         reasons = {
-            f"version {job.stop_at_version}": job.stop_at_version is not None
-            and int(self._run("version")) >= job.stop_at_version,
-            f"accuracy {job.stop_at_accuracy}": job.stop_at_accuracy is not None
+            f"version {job.options.stop_at_version}": job.options.stop_at_version is not None
+            and int(self._run("version")) >= job.options.stop_at_version,
+            f"accuracy {job.options.stop_at_accuracy}": job.options.stop_at_accuracy is not None
             and accuracy is not None
-            and accuracy >= job.stop_at_accuracy,
+            and accuracy >= job.options.stop_at_accuracy,
             "a callback": job.run_dir is not None and (job.run_dir / STOP).exists(),
         }
         self.stopped = next((reason for reason, met in reasons.items() if met), None)
@@ -283,7 +283,7 @@ class Evaluator:
 
     def _write_trace(self, run_dir: Path, snapshot: dict[str, Any]) -> None:
         del snapshot
-        if self.job.record == "full":
+        if self.job.options.record == "full":
             self.reader.save(run_dir / "trace.npz")
 
     def _write_model(self, run_dir: Path, snapshot: dict[str, Any]) -> None:

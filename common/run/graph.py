@@ -35,8 +35,8 @@ class TaskGraph:
                 state_size=self.model.state_size,
                 num_workers=job.cluster.workers,
                 devices=ps_devices(job.cluster, job.uses_ps),
-                last_version=None if job.schedule else len(job.rounds(CHIEF)),
-                ema_decay=job.ema_decay,
+                last_version=None if job.options.schedule else len(job.rounds(CHIEF)),
+                ema_decay=job.options.ema_decay,
                 in_process=job.cluster.backend == "threads",
                 min_workers=job.recovery.min_workers,
             )
@@ -126,7 +126,17 @@ class TaskGraph:
         else:
             name = f"worker_{k}"
             worker = Worker(
-                job.scheme, self.model, gradient, self.ps, slot, name, devices, source, structure, job.l2, job.clip_norm
+                job.scheme,
+                self.model,
+                gradient,
+                self.ps,
+                slot,
+                name,
+                devices,
+                source,
+                structure,
+                job.options.l2,
+                job.options.clip_norm,
             )
         with tf.device(self.ps.devices[0]):
             recorded = tf.compat.v1.placeholder_with_default(True, [])

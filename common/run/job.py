@@ -14,10 +14,14 @@ from ..cluster.cluster import Cluster
 from ..cluster.restarts import RestartRule
 from ..contract.rounds import Event, Rounds
 from ..contract.scheme import Scheme
+from ..errors import UserError, at_most
+from ..files import read_json
+from ..problems import inputs
 from ..problems.dataset import batches, leaves, num_examples, shard_rows
 from ..problems.models import ModelRecipe
-from ..record.run_directory import RecordMode
-from .options import Recovery
+from ..record import checkpoint
+from ..record.run_directory import new_run_dir
+from .options import MAX_STEPS, Recovery, RunOptions
 
 CHIEF = 0
 
@@ -39,30 +43,35 @@ class Job:
     train: Any  # nested arrays, or a function of a tf.distribute.InputContext that returns a tf.data.Dataset
     test: Any
     cluster: Cluster
-    batch_size: int
-    seed: int
+    options: RunOptions
     steps: int  # local steps of each worker
-    run_dir: Path | None = None
+    run_dir: Path  # of this task: the folder of the whole run, or one in it
+    legs: Sequence[int] = ()  # steps of the runs that this one goes on from, if they were fewer
     evaluate_seconds: float = 0.1  # between two evaluations of the center
     evaluate_later: bool = False  # only keep the path of the center during the run, and evaluate it afterwards
-    schedule: Sequence[int] = ()  # threads only: whose round comes next
     graph_file: Path | None = None  # where the evaluator leaves a graph for the workers of this machine
-    clip_norm: float | None = None  # gradients are clipped to this norm of the whole vector
-    l2: float = 0.0  # adds l2/2 |x|^2 to the loss
-    ema_decay: float | None = None  # an exponential moving average of the center is evaluated instead of the center
     identity: Mapping[str, Any] = field(default_factory=dict)  # what tasks on several machines must have in common
-    stop_at_version: int | None = None
-    stop_at_accuracy: float | None = None
-    tensorboard: bool = False
-    record: RecordMode = "full"  # whether each event is kept, or only what they add up to
-    legs: Sequence[int] = ()  # steps of the runs that this one goes on from, if they were fewer
-    recovery: Recovery = field(default_factory=Recovery)
     program: str = ""  # which program has started this task, among those of several machines
+
+    @property
+    def batch_size(self) -> int:
+        """Examples of one local step."""
+        return self.options.batch_size
+
+    @property
+    def seed(self) -> int:
+        """Of initial weights, shards and batches."""
+        return self.options.seed
+
+    @property
+    def recovery(self) -> Recovery:
+        """What the run does about faults."""
+        return self.options.recovery
 
     @property
     def rounds_per_call(self) -> int:
         """How many rounds a call may hold."""
-        short = self.alone or self.schedule or self.steps < LONG_RUN_ROUNDS * self.scheme.period
+        short = self.alone or self.options.schedule or self.steps < LONG_RUN_ROUNDS * self.scheme.period
         return 1 if short or len(self.scheme.events) > 1 else ROUNDS_PER_CALL
 
     @property
@@ -94,7 +103,8 @@ class Job:
     @property
     def sparse(self) -> bool:
         """True if workers read and push the coordinates of their batch alone; else vectors are dense."""
-        dense = self.l2 or self.clip_norm is not None or self.ema_decay is not None or self.towers > 1
+        how = self.options
+        dense = how.l2 or how.clip_norm is not None or how.ema_decay is not None or self.towers > 1
         return self.recipe.sparse and self.scheme.sparse and not dense
 
     @property
@@ -120,16 +130,109 @@ class Job:
 
     def rounds(self, worker: int) -> Rounds:
         """The rounds of a worker: how many local steps, and how each ends."""
-        if self.schedule:
-            number = self.schedule.count(worker)
-            return self.scheme.rounds((number + 1) * self.scheme.period).first(
-                number
-            )  # none is the last: none is short
+        if self.options.schedule:
+            number = self.options.schedule.count(worker)
+            whole = self.scheme.rounds((number + 1) * self.scheme.period)
+            return whole.first(number)  # none is the last: none is short
         legs = itertools.pairwise((0, *self.legs, self.steps))
         return sum((self._leg(end - start, start) for start, end in legs), Rounds())
 
     def _leg(self, steps: int, done: int) -> Rounds:
         return Rounds.even(steps, ALONE_STEPS) if self.alone else self.scheme.rounds(steps, done)
+
+
+def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster: Cluster, options: RunOptions) -> Job:
+    """Join scheme, model, data, cluster and options, and check what they must have in common before a start.
+
+    Args:
+        scheme: the algorithm.
+        recipe: of the model.
+        train: (x, y) or (x, y, sample_weight) of nested arrays, or a function that returns a `tf.data.Dataset`.
+        test: the same, or None.
+        cluster: where the run is.
+        options: how it trains.
+
+    Raises:
+        UserError: in one line, what is wrong.
+    """
+    scheme.check(cluster.workers)
+    _check_tasks(scheme, cluster, options)
+    train = inputs.sharding(train) if callable(train) else inputs.arrays_of(train, "data")
+    if test is not None and not callable(test):
+        test = inputs.arrays_of(test, "validation_data")
+    steps = inputs.count_steps(train, cluster.workers, options.batch_size, options.epochs, options.steps)
+    at_most(MAX_STEPS, steps=steps)
+    run_dir = Path(options.run_dir or new_run_dir(scheme.name))
+    own_dir = run_dir if cluster.evaluates else run_dir / str(cluster.task)
+    resume = options.recovery.resume
+    job = Job(scheme, recipe, train, test, cluster, options, steps, own_dir)
+    job.legs = _legs(own_dir if resume is None else checkpoints_of(resume, cluster), steps)
+    if options.batch_size % job.towers:
+        raise UserError(
+            f"batch_size must be a multiple of the towers of a worker. Received: batch_size={options.batch_size}, "
+            f"towers={job.towers}"
+        )
+    return job
+
+
+def _check_tasks(scheme: Scheme, cluster: Cluster, options: RunOptions) -> None:
+    """Raise `UserError` if these tasks cannot run the scheme with these options."""
+    here, uses_ps, wanted = cluster.task, scheme.gate.uses_ps, options.recovery.min_workers
+    if here is None and cluster.ps > 1 and not uses_ps:
+        raise UserError(f"{scheme.name} has no parameter server: leave ps out. Received: ps={cluster.ps}")
+    if here is not None and bool(here.addresses.ps) != uses_ps:
+        need = "needs a ps: give --ps_hosts" if uses_ps else "has no ps: leave --ps_hosts out"
+        raise UserError(f"{scheme.name} {need}. Received: {here.addresses.as_dict()}")
+    if wanted is not None and wanted > cluster.workers:
+        raise UserError(f"min_workers must be at most the workers, {cluster.workers}. Received: min_workers={wanted}")
+    if not uses_ps and (options.stop_at_version is not None or options.stop_at_accuracy is not None):
+        raise UserError("a run without a parameter server cannot be stopped early: it does all its steps")
+    if options.schedule and cluster.backend != "threads":
+        raise UserError("a schedule needs the threads back end: Cluster.local(..., backend='threads')")
+    if any(worker not in range(cluster.workers) for worker in options.schedule):
+        raise UserError(f"schedule names workers below {cluster.workers}. Received: {list(options.schedule)}")
+
+
+def checkpoints_of(run_dir: Path, cluster: Cluster) -> Path:
+    """Where a run directory has the checkpoints: beside the results, or with a chief that does not evaluate."""
+    return run_dir if cluster.task is None or not cluster.task.separate_evaluator else run_dir / "worker-0"
+
+
+def _legs(before: Path, steps: int) -> list[int]:
+    """Steps of the runs that this one goes on from: their last rounds may have been shorter."""
+    try:
+        if not checkpoint.found(before):
+            return []
+    except OSError as error:
+        raise UserError(f"cannot use the folder {before}: {error.strerror}") from None
+    config = read_json(before / "config.json")
+    return [leg for leg in (*config["legs"], config["steps_per_worker"]) if leg < steps]
+
+
+def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
+    """The configuration of a run, as it is written to config.json and shown."""
+    cluster, options = job.cluster, job.options
+    return {
+        "algorithm": job.scheme.name,
+        "hyperparameters": {
+            name: value if not callable(value) else repr(value) for name, value in vars(job.scheme).items()
+        },
+        "backend": cluster.backend,
+        "workers": cluster.workers,
+        "ps": cluster.ps if job.uses_ps else 0,
+        "isolation": cluster.isolation,
+        "dataset": dataset,
+        "model": model,
+        "batch_size": options.batch_size,
+        "towers": job.towers,
+        "clip_norm": options.clip_norm,
+        "l2": options.l2,
+        "ema_decay": options.ema_decay,
+        "steps_per_worker": job.steps,
+        "legs": list(job.legs),
+        "seed": options.seed,
+        "record": options.record,
+    }
 
 
 def shard(job: Job, worker: int) -> list[np.ndarray]:

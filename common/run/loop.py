@@ -184,7 +184,7 @@ class WorkerLoop:
 
     def _finish(self) -> None:
         self._run("set_finished")
-        if self.job.sees_waiting and not self.job.schedule and not self.stopping:
+        if self.job.sees_waiting and not self.job.options.schedule and not self.stopping:
             self._run("retire")
         self._progress()
         self.report(

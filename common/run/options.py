@@ -1,37 +1,48 @@
-"""What a run does about faults: checkpoints, restarts, messages that are not finite."""
+"""The options of a run, once: they are keyword arguments of `train`, flags of the command line, a field of the run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypedDict, TypeVar
 
-from ..errors import at_least, one_of, positive
+from ..errors import UserError, at_least, at_most, fraction, not_negative, one_of, positive
+from ..record.run_directory import RecordMode
+from ..spec import meanings, nearest
 
 RESTART_CHECKPOINT_SECONDS = 10.0
+
+MAX_SEED = 2**32 - 1  # what NumPy and Keras take
+
+MAX_STEPS = 10**12  # of a worker: more than any run does, and whatever counts them has room
+
+NO_FLAG = {"flag": False}  # metadata of a field that the command line does not offer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recovery:
     """What a run does about faults.
 
-    Attributes:
-        checkpoint_steps: updates of the center between two checkpoints, if given.
-        checkpoint_seconds: seconds between two checkpoints; a minute if nothing else is said.
-        keep_checkpoints: the last so many are kept.
-        max_restarts: dead tasks are started again so many times in all (local processes).
-        min_workers: a run goes on with so many workers if the others do not come back; all by default.
-        on_nan: a message that is not finite is always refused; then the run stops, or goes on without it.
-        resume: a run directory to go on from, if it is not this run's own.
+    Example:
+        >>> train(model, (x, y), Downpour(), recovery=Recovery(max_restarts=5, min_workers=1))
     """
 
     checkpoint_steps: int | None = None
+    """Updates of the center between two checkpoints."""
     checkpoint_seconds: float | None = None
+    """Seconds between two checkpoints; 60 if nothing is said, 10 if tasks may be started again."""
     keep_checkpoints: int = 3
-    max_restarts: int = 0
-    min_workers: int | None = None
-    on_nan: Literal["stop", "drop"] = "stop"
+    """How many of the last checkpoints are kept. A run in the same run directory goes on from the newest."""
     resume: Path | None = None
+    """Go on from the newest checkpoint of another run directory."""
+    max_restarts: int = 0
+    """Start killed tasks again, this often at most in all."""
+    min_workers: int | None = None
+    """Go on with this number of workers if the others do not come back; all are needed if not given."""
+    on_nan: Literal["stop", "drop"] = "stop"
+    """A message that is not finite never reaches the center. Then stop, or go on without it."""
 
     def __post_init__(self):
         at_least(1, keep_checkpoints=self.keep_checkpoints)
@@ -52,3 +63,116 @@ class Recovery:
         if self.checkpoint_steps is not None:
             return float("inf")
         return RESTART_CHECKPOINT_SECONDS if self.max_restarts else 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How a run trains, when it stops, what it keeps: whatever is not the scheme, the model, the data or the cluster.
+
+    Raises:
+        UserError: an option that no run can have.
+    """
+
+    epochs: int = 1
+    """Passes over the training data."""
+    steps: int | None = None
+    """Local steps of each worker, instead of epochs."""
+    batch_size: int = 32
+    """Examples of one local step."""
+    seed: int = 0
+    """Of initial weights, shards and batches."""
+    run_dir: Path | None = None
+    """Folder of the record of the run; a fresh one in runs/ if not given."""
+    clip_norm: float | None = None
+    """Gradients longer than this, as one vector, are shortened to it."""
+    l2: float = 0.0
+    """Adds l2/2 |x|^2 to the loss."""
+    ema_decay: float | None = None
+    """Evaluate an exponential moving average of the center, with this decay, instead of the center."""
+    stop_at_version: int | None = None
+    """End the run after this number of updates of the center; a few more may slip through."""
+    stop_at_accuracy: float | None = None
+    """End the run when the center has this accuracy on the test data."""
+    record: RecordMode = "full"
+    """Keep every event (48 bytes each, and as much again in trace.npz), or only what they add up to."""
+    tensorboard: bool = False
+    """Write summaries of the center for TensorBoard to tb/ in the run directory."""
+    schedule: Sequence[int] = field(default=(), metadata=NO_FLAG)
+    """Threads only: the workers whose rounds come one after the other, so that staleness is an input."""
+    recovery: Recovery = Recovery()
+    """Checkpoints, restarts, and what else the run does about faults."""
+
+    def __post_init__(self):
+        at_least(1, epochs=self.epochs, batch_size=self.batch_size)
+        at_least(0, seed=self.seed)
+        at_most(MAX_SEED, seed=self.seed)
+        if self.steps is not None:
+            at_least(1, steps=self.steps)
+        if self.run_dir is not None and not str(self.run_dir):
+            raise UserError("run_dir must not be empty; leave it out for a fresh folder in runs/")
+        if self.clip_norm is not None:
+            positive(clip_norm=self.clip_norm)
+        not_negative(l2=self.l2)
+        if self.ema_decay is not None:
+            fraction(ema_decay=self.ema_decay)
+        if self.stop_at_version is not None:
+            at_least(1, stop_at_version=self.stop_at_version)
+        if self.stop_at_accuracy is not None:
+            fraction(stop_at_accuracy=self.stop_at_accuracy)
+        one_of(("full", "off"), record=self.record)
+        if not isinstance(self.recovery, Recovery):
+            raise UserError(
+                f"recovery must be a Recovery, as in recovery=Recovery(max_restarts=5). Received: {self.recovery!r}"
+            )
+
+
+class Keywords(TypedDict, total=False):
+    """The fields of `RunOptions` for editors: no type checker makes this from the dataclass, so a test compares."""
+
+    epochs: int
+    steps: int | None
+    batch_size: int
+    seed: int
+    run_dir: str | Path | None
+    clip_norm: float | None
+    l2: float
+    ema_decay: float | None
+    stop_at_version: int | None
+    stop_at_accuracy: float | None
+    record: RecordMode
+    tensorboard: bool
+    schedule: Sequence[int]
+    recovery: Recovery | None
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def takes_options(function: Function) -> Function:
+    """Name each option in the signature and, for `{options}`, in the docstring of a function that ends in **options."""
+    parameters = dict(inspect.signature(function).parameters)
+    parameters.popitem()
+    for option in fields(RunOptions):
+        parameters[option.name] = inspect.Parameter(
+            option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type
+        )
+    function.__signature__ = inspect.Signature([*parameters.values()])  # pyright: ignore[reportFunctionMemberAccess]
+    meant = "\n        ".join(f"{name}: {meaning}" for name, meaning in meanings(RunOptions).items())
+    function.__doc__ = (function.__doc__ or "").replace("{options}", meant)
+    return function
+
+
+def options_of(given: Mapping[str, Any], known: Iterable[str]) -> RunOptions:
+    """The options of a call; None stands for the default.
+
+    Args:
+        given: what the call says.
+        known: every keyword that it could have said.
+
+    Raises:
+        UserError: one that is not known, with the nearest names.
+    """
+    for name in given:
+        if name not in known:
+            raise UserError(f"there is no option {name!r}. {nearest(name, list(known), 'See help(distsgd.train)')}")
+    return RunOptions(**{name: value for name, value in given.items() if value is not None})

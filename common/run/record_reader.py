@@ -45,7 +45,7 @@ class Reader:
         note: Callable[[np.ndarray], None],
     ):
         self.ops, self.run, self.report, self.note = ops, run, report, note
-        self.log = EventLog(job.run_dir or Path(), job.cluster.workers, None if job.record == "full" else KEEP)
+        self.log = EventLog(job.run_dir, job.cluster.workers, None if job.options.record == "full" else KEEP)
         self.lacking = 0  # events that were in a file which was lost
         self._lock = threading.Lock()
         self._drained = time.monotonic()

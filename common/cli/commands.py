@@ -1,0 +1,90 @@
+"""The commands beside those that train: explain, evaluate, what a checkout has besides, and measurements."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ...algorithms import SCHEMES
+from ..errors import UserError, positive
+from ..run.follow import follow
+from ..spec import nearest
+from . import flags
+from .explain import explain
+from .flags import Parser
+
+MEASUREMENTS = {
+    "benchmark": "convergence",
+    "throughput": "throughput",
+    "collisions": "collisions",
+    "stragglers": "stragglers",
+    "soak": "soak",
+    "endurance": "endurance",
+}  # command: module
+
+
+def explanation(arguments: list[str]) -> int:
+    """What an algorithm does."""
+    parser = Parser("run.sh explain", "Equations, origin, departures, limits and hyperparameters of an algorithm.")
+    parser.add_argument("algorithm", help=", ".join(SCHEMES))
+    name = parser.values(arguments).algorithm
+    if name not in SCHEMES:
+        raise UserError(f"unknown algorithm {name!r}. {nearest(name, SCHEMES)}")
+    explain(SCHEMES[name])
+    return 0
+
+
+def evaluate(arguments: list[str]) -> int:
+    """Follow a run by its checkpoints."""
+    about = "Measure the checkpoints of a run as they appear."
+    parser = Parser("run.sh evaluate", about, usage="run.sh evaluate run_dir [options]")
+    parser.add_argument("run_dir", type=flags.plain(Path), help="of the chief; it may be under way, or ended")
+    parser.add_argument(
+        "--wait-seconds",
+        type=flags.plain(float),
+        default=600.0,
+        metavar="X",
+        help="for the next checkpoint (default: 600)",
+    )
+    options = parser.values(arguments)
+    positive(wait_seconds=options.wait_seconds)
+
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+    def show(line: dict[str, Any]) -> None:
+        print("  ".join(f"{k} {v:.4f}" if isinstance(v, float) else f"{k} {v}" for k, v in line.items()), flush=True)  # noqa: T201
+
+    if options.run_dir.is_file():
+        raise UserError(f"{options.run_dir} is a file: give the run directory")
+    if not options.run_dir.is_dir():
+        print(f"{options.run_dir} is not there yet; waits up to {options.wait_seconds:g} s for it", file=sys.stderr)  # noqa: T201
+    follow(options.run_dir, options.wait_seconds, show)
+    return 0
+
+
+def test(arguments: list[str]) -> int:
+    """The test suite of the checkout."""
+    return subprocess.call([sys.executable, "-m", "pytest", *arguments], cwd=_checkout())
+
+
+def mutants(arguments: list[str]) -> int:
+    """Faults made on purpose, which the test suite must find."""
+    return subprocess.call([sys.executable, str(_checkout() / "tests" / "mutants.py"), *arguments])
+
+
+def _checkout() -> Path:
+    root = Path(__file__).resolve().parent.parent.parent
+    if not (root / "tests").is_dir():
+        raise UserError("the tests are part of the source checkout, which this installation is not")
+    return root
+
+
+def measurement(module: str) -> Callable[[list[str]], int]:
+    """The command of a module of `benchmarks`."""
+    return lambda arguments: importlib.import_module(f"...benchmarks.{module}", __package__).main(arguments)

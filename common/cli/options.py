@@ -1,0 +1,162 @@
+"""The flags of an algorithm, and what they describe: scheme, options, cluster, the command of each machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, cast
+
+from ..cluster import discovery
+from ..cluster.cluster import Backend, Cluster, Isolation
+from ..cluster.task_spec import JobName
+from ..contract.schedules import Shape
+from ..contract.scheme import Scheme
+from ..errors import UserError
+from ..run.options import RunOptions
+from . import flags
+from .catalogue import timing
+
+Discovery = Literal["auto", "local", "tf_config", "slurm"]
+
+RUN = RunOptions(epochs=20)  # `train` has 1, as Keras' `fit`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machines:
+    """Which task of several machines this is."""
+
+    ps_hosts: str = ""
+    """Addresses of the ps tasks, as host:port,host:port."""
+    worker_hosts: str = ""
+    """Addresses of the workers; the first is the chief."""
+    job_name: str = ""
+    """Which job this task belongs to: ps, worker or evaluator."""
+    task_index: int = 0
+    """Which task of its job this is."""
+    separate_evaluator: bool = False
+    """The evaluator is a task of its own (--job_name=evaluator), not beside the chief."""
+    cluster: Discovery = "auto"
+    """Where the task learns its role: flags, then TF_CONFIG, else all tasks are here; slurm has to be asked for."""
+    print_commands: bool = False
+    """Print the command line of each machine, and start nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options that every algorithm has."""
+
+    workers: int = 2
+    """Worker tasks."""
+    ps: int = 1
+    """Parameter server tasks; the center is cut evenly over them."""
+    dataset: str = "digits"
+    """digits, synthetic, mnist, fashion_mnist, cifar10, sparse or libsvm; with options of its own as in
+    synthetic:features=50 or libsvm:path=train.svm."""
+    model: str | None = None
+    """softmax, mlp (the default) or cnn; options as in mlp:hidden=256-128. logistic for sparse data sets."""
+    backend: Backend = "processes"
+    """A process for each task, or one process with a thread for each worker."""
+    towers: int | None = None
+    """Devices of each worker that share its batches: its GPUs in turn, else logical CPU devices. If not given: 1, but 2
+    for multi_gpu and hierarchical."""
+    run: RunOptions = RUN
+    isolation: Isolation = "auto"
+    """Private network for the processes: where the kernel allows it, or demanded, or off."""
+    wait_seconds: float = 60.0
+    """How long a task waits for others before the run ends with the names of the missing ones."""
+    lr_schedule: Shape = "constant"
+    """How the learning rates fall over the run: keras.optimizers.schedules by name."""
+    machines: Machines = Machines()
+    json: bool = False
+    """Print the result as one line of JSON, the last of standard output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AloneOptions(Options):
+    """Options of an algorithm without parameter server."""
+
+    workers: int = 1
+    """Must be 1."""
+
+
+GROUPS = {
+    "how it trains": (
+        "towers", "clip_norm", "l2", "ema_decay", "lr_schedule", "stop_at_version", "stop_at_accuracy",
+    ),
+    "what survives a fault": ("recovery",),
+    "several machines": ("machines",),
+}  # of the options that the help sets apart  # fmt: skip
+
+
+def parse_flags(scheme_type: type[Scheme], arguments: list[str]) -> tuple[Scheme, Options]:
+    """The algorithm and the options that the flags describe."""
+    alone = timing(scheme_type) == "one process"
+    scheme, options = flags.read(
+        f"run.sh {scheme_type.name}",
+        scheme_type.idea[0].upper() + scheme_type.idea[1:] + f" ({scheme_type.paper})." * (scheme_type.paper != "none"),
+        arguments,
+        {f"hyperparameters of {scheme_type.name}": scheme_type, "options": AloneOptions if alone else Options},
+        GROUPS,
+    )
+    return scheme, options
+
+
+def find_cluster(options: Options, uses_ps: bool = True) -> Cluster:
+    """The cluster that flags and environment describe, for an algorithm that has a ps or has none."""
+    machines = options.machines
+    how: dict[str, Any] = {"wait_seconds": options.wait_seconds, "towers": options.towers}
+    by_flags = bool(machines.ps_hosts or machines.worker_hosts or machines.job_name or machines.task_index)
+    if by_flags and machines.cluster != "auto":
+        raise UserError(f"--cluster {machines.cluster} and --ps_hosts, --worker_hosts, --job_name exclude each other")
+    if by_flags:
+        cluster = _cluster_of_flags(machines, how)
+    elif machines.cluster == "slurm":
+        cluster = Cluster.from_slurm(ps=options.ps if uses_ps else 0, **how)
+    elif machines.cluster == "tf_config" or (machines.cluster == "auto" and discovery.has_tf_config()):
+        cluster = Cluster.from_tf_config(separate_evaluator=machines.separate_evaluator, **how)
+    elif machines.separate_evaluator:
+        raise UserError("--separate-evaluator is for several machines: give --ps_hosts, --worker_hosts and --job_name")
+    else:
+        return Cluster.local(
+            options.workers, ps=options.ps, backend=options.backend, isolation=options.isolation, **how
+        )
+    usual = type(options)()
+    for name in ("workers", "ps", "backend", "isolation"):
+        given, there = getattr(options, name), getattr(cluster, name)
+        if given not in (there, getattr(usual, name)):
+            raise UserError(f"--{name} is for runs on this machine; this cluster has {there}. Received: {given}")
+    return cluster
+
+
+def _cluster_of_flags(machines: Machines, how: dict[str, Any]) -> Cluster:
+    """The task that --ps_hosts, --worker_hosts, --job_name and --task_index name."""
+    if not machines.job_name:
+        raise UserError("which task is this? Give --job_name and --task_index, or --print-commands to see all")
+    return Cluster.at(
+        ps_hosts=discovery.split_hosts(machines.ps_hosts),
+        worker_hosts=discovery.split_hosts(machines.worker_hosts),
+        job_name=cast(JobName, machines.job_name),
+        task_index=machines.task_index,
+        separate_evaluator=machines.separate_evaluator,
+        **how,
+    )
+
+
+def commands(scheme_type: type[Scheme], options: Options, arguments: Sequence[str]) -> list[str]:
+    """What to type on each machine: the same flags, but for those of `Machines`, which name the task."""
+    if options.machines.worker_hosts:
+        as_worker = replace(options.machines, job_name=options.machines.job_name or "worker")
+        options = replace(options, machines=as_worker)
+    task = find_cluster(options).task
+    if task is None:
+        raise UserError("--print-commands needs the addresses: --ps_hosts=host:port,... --worker_hosts=host:port,...")
+    own = {field.name: field.default for field in fields(Machines)}
+    kept, words = [], iter(arguments)
+    for word in words:
+        flag, equals, _ = word.removeprefix("--").replace("-", "_").partition("=")
+        if word.startswith("--") and flag in own:
+            if not equals and not isinstance(own[flag], bool):
+                next(words, None)  # its value
+        else:
+            kept.append(word)
+    return discovery.commands(task, ["bash", "run.sh", scheme_type.name, *kept])

@@ -1,0 +1,59 @@
+"""`bash run.sh downpour`: a run of an algorithm of the catalogue."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+
+from ..contract.schedules import shaped
+from ..contract.scheme import Scheme
+from ..errors import DistsgdError, Interrupted, UserError
+from ..files import dumps
+from ..launch.run import run
+from ..problems import data, models
+from ..problems.sparse import sparsity
+from ..record.display import summary
+from ..run.job import describe, make_job
+from ..spec import parse
+from .options import Options, commands, find_cluster, parse_flags
+
+
+def run_algorithm(scheme_type: type[Scheme], arguments: list[str]) -> int:
+    """Parse the flags of an algorithm and run it, or print the command of each machine."""
+    scheme, options = parse_flags(scheme_type, arguments)
+    if options.machines.print_commands:
+        print("\n".join(commands(scheme_type, options, arguments)))  # noqa: T201
+        return 0
+    return run_command(scheme, options)
+
+
+def run_command(scheme: Scheme, options: Options) -> int:
+    """Run an algorithm as the options say; shows the result, returns the exit code."""
+    cluster = find_cluster(options, scheme.gate.uses_ps)
+    if options.model:
+        parse("model", options.model, models.MODELS)
+    with Console(stderr=True).status(f"{scheme.name}: reading the data ..."):  # on a terminal, until there is more
+        dataset = data.load(options.dataset)
+    model = models.name_for(options.model, sparse=dataset.features > 0)
+    recipe = models.ModelRecipe.named(model, dataset.shape, dataset.classes, options.run.seed)
+    job = make_job(scheme, recipe, dataset.train, dataset.test, cluster, options.run)
+    job.scheme = shaped(job.scheme, options.lr_schedule, job.steps)
+    config = describe(job, options.dataset, model)
+    if dataset.features:
+        config["sparsity"] = sparsity(dataset.train[0], dataset.features)
+    record, error = run(job, config, verbose=True)
+    result = record.finish(error)
+    if error is not None and not isinstance(error, DistsgdError | Interrupted):
+        raise error  # a fault of ours: the traceback helps
+    if error is not None:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        if isinstance(error, UserError) and not record.rows:
+            return error.exit_code
+    elif cluster.evaluates:
+        Console().print(summary(result))
+    else:
+        Console().print(f"{cluster.task}: {result['outcome']}")
+    if options.json:
+        print(dumps(result), flush=True)  # noqa: T201
+    return result["exit_code"]

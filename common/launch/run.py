@@ -1,0 +1,111 @@
+"""A run from here: its folder, who is told of it, its tasks, and the center for the model."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..cluster.fingerprint import class_digest, data_digest, identity, model_digest
+from ..engine.flat_model import FlatModel
+from ..errors import CannotWrite, Interrupted
+from ..files import Lock, in_one_line
+from ..record import checkpoint
+from ..record.callbacks import Callback, CallbackList
+from ..record.display import Display
+from ..record.run_directory import RunRecord, load_center
+from ..run.job import Job, checkpoints_of
+from .launcher import launch
+from .listener import Audience
+
+CALLBACK_ROOM = 100  # events may wait for the callbacks before those of progress are thinned
+
+
+def run(
+    job: Job,
+    config: dict[str, Any],
+    verbose: bool,
+    model: Any = None,
+    callbacks: Sequence[Callback] = (),
+) -> tuple[RunRecord, BaseException | None]:
+    """Run a job; returns its record and what went wrong, if anything did.
+
+    With `model`, threads live in this process, and the model receives the center.
+    """
+    if job.cluster.task is not None:
+        job.identity = identity(config, job.cluster.task, in_common(job, model))
+        job.program = uuid.uuid4().hex
+    lock = Lock(job.run_dir)  # until the record is finished
+    try:
+        said = _resume(job, job.recovery.resume) if job.recovery.resume is not None else []
+        said += checkpoint.tidy(job.run_dir)
+        record = RunRecord(job.run_dir, config, job.cluster.task, lock)
+        hooks = CallbackList(callbacks, config, job.run_dir)
+    except BaseException:
+        lock.release()
+        raise
+    display = Display(config)
+    audience = _audience(record, hooks, display, verbose)
+    record.tell = audience.tell
+    error: BaseException | None = None
+    try:
+        with display if verbose else contextlib.nullcontext(), audience:
+            for message in said:
+                audience.tell({"event": "warning", "message": message})
+            if job.cluster.task is not None and verbose:
+                display.task(job.cluster.task, job.cluster.wait_seconds)
+            if model is not None and job.cluster.backend == "threads":
+                from .threads import run_threads
+
+                run_threads(job, lambda **event: audience.tell(event), job.recipe.flat(model))
+            else:
+                launch(job, job.run_dir, audience.tell)
+        if record.unwritten:
+            raise CannotWrite("; ".join(record.unwritten))
+        if model is not None and job.cluster.evaluates:
+            load_center(job.recipe.flat(model), job.run_dir)
+    except Interrupted as signal:
+        error = signal
+    except KeyboardInterrupt:
+        error = Interrupted(2)
+    except Exception as problem:
+        error = in_one_line(problem)
+    return record, error
+
+
+def _audience(record: RunRecord, hooks: CallbackList, display: Display, verbose: bool) -> Audience:
+    """Who is told of a run: callbacks, the record, and the display if it is wanted. The others hear who is late."""
+    audience = Audience(announce=display.console.print)
+    disk = f"the disk of {record.run_dir}"
+
+    def tell(name: str, seconds: float) -> None:
+        text = f"{name} cannot keep up, and is {seconds:.0f} s behind: it may be told of some progress only"
+        audience.tell({"event": "warning", "message": text})
+
+    if hooks.callbacks:
+        audience.add(hooks.on_event, hooks.slowest, room=CALLBACK_ROOM, on_late=lambda s: tell(hooks.slowest(), s))
+    audience.add(record.on_event, lambda: disk, on_late=lambda s: tell(disk, s))
+    if verbose:
+        audience.add(display.on_event, lambda: "the display", room=0)
+    return audience
+
+
+def in_common(job: Job, model: Any) -> dict[str, Any]:
+    """What the configuration does not say of a run, and its tasks on several machines must have in common."""
+    recovery = {name: getattr(job.recovery, name) for name in ("max_restarts", "min_workers", "on_nan")}
+    own: dict[str, Any] = {"recovery": recovery, "source": class_digest(type(job.scheme))}
+    if model is not None:
+        own |= {"model": model_digest(model), "data": data_digest((job.train, job.test))}
+        own["weights that do not train"] = data_digest(FlatModel(model).frozen_values())  # the chief sends the others
+    return own
+
+
+def _resume(job: Job, source: Path) -> list[str]:
+    """Copy what the run goes on from: the chief needs the checkpoint, an evaluator elsewhere the record."""
+    if job.cluster.is_chief:
+        return checkpoint.take_over(checkpoints_of(source, job.cluster), job.run_dir)
+    if job.cluster.evaluates:
+        checkpoint.take_over_record(source, job.run_dir)
+    return []

@@ -1,0 +1,146 @@
+"""The user's data, checked before a start: arrays, or a function that returns a `tf.data.Dataset`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import UserError, fraction
+from .dataset import is_arrays, leaves, num_examples, split_off, weighted
+from .models import plain
+from .trial import telling
+
+DataFunction = Callable[..., Any]  # of nothing or of a tf.distribute.InputContext, returns a tf.data.Dataset
+
+
+def prepared(data: Any, validation: Any, split: float, class_weight: Mapping[int, float] | None) -> tuple[Any, Any]:
+    """Training and validation data, after what Keras' `fit` does with arrays before it trains.
+
+    Raises:
+        UserError: data of another kind, or a split or weights that do not go with them.
+    """
+    fraction(validation_split=split)
+    if callable(data):
+        if split or class_weight:
+            raise UserError("validation_split and class_weight need arrays: a data function can do both itself")
+        return data, validation
+    data = arrays_of(data, "data")
+    if split and validation is None:
+        data, validation = split_off(data, split)
+    return weighted(data, class_weight) if class_weight else data, validation
+
+
+def arrays_of(data: Any, name: str) -> tuple[Any, ...]:
+    """(x, y) or (x, y, sample_weight) as a tuple; `UserError` for anything else."""
+    if not (isinstance(data, tuple | list) and len(data) in (2, 3) and is_arrays(tuple(data))):
+        kinds = sorted({kind_of(leaf) for leaf in leaves(data)})
+        raise UserError(
+            f"{name} must be (x, y) or (x, y, sample_weight) of NumPy arrays, or a function that returns a "
+            f"tf.data.Dataset. Received: {type(data).__name__} of {', '.join(kinds) or 'nothing'}"
+        )
+    wrong = sorted({str(leaf.dtype) for leaf in leaves(data) if leaf.dtype.kind in "OMmV"})
+    if wrong:
+        raise UserError(f'{name} must hold numbers, as after array.astype("float32"). Received: {", ".join(wrong)}')
+    if not num_examples(data):
+        raise UserError(f"{name} must hold examples. Received: arrays of length 0")
+    return tuple(data)
+
+
+def kind_of(leaf: Any) -> str:
+    """Library and type of what was given for an array."""
+    return f"{type(leaf).__module__.split('.')[0]}.{type(leaf).__name__}".removeprefix("builtins.")
+
+
+def count_steps(data: Any, workers: int, batch_size: int, epochs: int, steps: int | None) -> int:
+    """Local steps of each worker: `steps` if given, else those of the epochs.
+
+    Args:
+        data: nested arrays, or a data function of an InputContext.
+        workers: how many share the data.
+        batch_size: examples of a step.
+        epochs: passes over the data.
+        steps: instead of `epochs`.
+
+    Raises:
+        UserError: a worker's shard is smaller than a batch, or the length of a `tf.data.Dataset` is not known.
+    """
+    if callable(data):
+        return steps or epochs * _steps_of_epoch(data, workers)
+    examples = num_examples(data)
+    shard = examples // workers
+    if batch_size > shard:
+        raise UserError(
+            f"batch_size must not be larger than the shard of a worker, {shard} examples "
+            f"({examples} for {workers} workers). Received: batch_size={batch_size}"
+        )
+    return steps or epochs * (shard // batch_size)
+
+
+def _steps_of_epoch(make: DataFunction, workers: int) -> int:
+    count = int(_dataset(make, workers).cardinality())
+    if count <= 0:
+        raise UserError("the length of the tf.data.Dataset is not known: give steps=, local steps of each worker")
+    return count
+
+
+def sharding(make: DataFunction) -> Callable[[Any], Any]:
+    """A data function of an InputContext, whatever the user's takes."""
+    if inspect.signature(make).parameters:
+        return make
+    return lambda context: _checked(make()).shard(context.num_input_pipelines, context.input_pipeline_id)
+
+
+def first_batches(train: Any, test: Any, size: int, workers: int) -> tuple[Any, Any]:
+    """A batch of the training data and, if there are any, one of the validation data, to try the model on.
+
+    Args:
+        train: nested arrays, or a data function of an InputContext.
+        test: nested arrays, a data function of nothing, or None.
+        size: examples of a batch.
+        workers: how many share the data.
+
+    Raises:
+        UserError: a data function fails, or returns something else.
+    """
+    train = _dataset(train, workers) if callable(train) else train
+    test = _dataset(test) if callable(test) else test
+    return _batch(train, size), None if test is None else _batch(test, size)
+
+
+def _batch(data: Any, size: int) -> Any:
+    """The first `size` examples of the first batch of a data set; of arrays those that show faults."""
+    import keras
+
+    if isinstance(data, tuple):
+        return telling(data, size)
+    try:
+        batch = next(iter(data), None)
+    except Exception as error:
+        raise UserError(f"the first batch of the data function cannot be read: {plain(error)}") from None
+    if not (isinstance(batch, tuple) and len(batch) in (2, 3)):
+        raise UserError(
+            "the data function must return a tf.data.Dataset of (x, y) or (x, y, sample_weight). Received: "
+            f"{'no batch' if batch is None else type(batch).__name__}"
+        )
+    return keras.tree.map_structure(lambda leaf: leaf[:size], batch)
+
+
+def _dataset(make: DataFunction, workers: int | None = None) -> Any:
+    """What a data function returns: for worker 0 or, if the number of workers is not given, for the evaluation."""
+    import tensorflow as tf
+
+    try:
+        return _checked(make(tf.distribute.InputContext(workers, 0, workers)) if workers else make())
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"the data function fails: {plain(error)}") from None
+
+
+def _checked(dataset: Any) -> Any:
+    import tensorflow as tf
+
+    if not isinstance(dataset, tf.data.Dataset):
+        raise UserError(f"the data function must return a tf.data.Dataset. Received: {kind_of(dataset)}")
+    return dataset
