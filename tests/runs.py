@@ -20,6 +20,7 @@ from distsgd.common.problems.data import load
 from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.problems.trial import try_out
 from distsgd.common.proof import reference
+from distsgd.common.proof.replay import batch_gradient
 from distsgd.common.proof.transcriptions import Recorded
 from distsgd.common.record.callbacks import Callback
 from distsgd.common.run.graph import TaskGraph
@@ -79,10 +80,8 @@ def record(
 def network_gradient(job: Any, sizes: Sequence[int]) -> reference.Gradient:
     """The gradient of worker k's t-th batch of a job on digits."""
     x, y = DIGITS.train
-    by_rows = reference.mlp_gradient(x, y, sizes)
-    seed, workers, size = job.seed, job.cluster.workers, job.batch_size
-    shards = [reference.rows(seed, k, len(x), workers) for k in range(workers)]
-    return lambda params, k, t: by_rows(params, shards[k][reference.batch(seed, k, t, len(shards[k]), size)])
+    drawn = {"workers": job.cluster.workers, "seed": job.seed, "batch_size": job.batch_size}
+    return batch_gradient(reference.mlp_gradient(x, y, sizes), examples=len(x), **drawn)
 
 
 # Problems small enough to be solved by hand, as Keras models: the "prediction" is the parameters themselves.

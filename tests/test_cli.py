@@ -55,7 +55,7 @@ def test_it_says_what_there_is(arguments):
 
 
 @pytest.mark.parametrize(
-    "command", ["list", "explain", "evaluate", "serial", "sync_sgd_lr", "doctor", *cli.MEASUREMENTS]
+    "command", ["list", "explain", "evaluate", "replay", "serial", "sync_sgd_lr", "doctor", *cli.MEASUREMENTS]
 )
 @pytest.mark.parametrize("columns", [40, 100])
 def test_every_command_has_help_that_fits_the_terminal(command, columns, monkeypatch, capsys):

@@ -42,8 +42,8 @@ def synthetic(*, examples: int = 8192, features: int = 32, classes: int = 10, no
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep what TensorFlow's libraries print at import off the terminal."""
+def quiet() -> Iterator[None]:
+    """Inside, nothing comes to the terminal of what TensorFlow's libraries print when they are imported."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -56,7 +56,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _keras(name: str) -> Dataset:
-    with _quiet():
+    with quiet():
         import keras
 
     try:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..contract.scheme import Scheme
 from ..engine.trace import EVENTS
+from ..errors import UserError
 from . import reference
 
 Centers = list[np.ndarray]  # after each event, or after each update of all workers; [P] each
@@ -31,6 +32,7 @@ class Recorded:
         gradient: of worker k's t-th batch at x, as a function of (x, k, t).
         result: the content of result.json.
         legs: steps of the runs that this one goes on from.
+        sparse: True if workers read and wrote the coordinates of their batch alone.
     """
 
     scheme: Scheme
@@ -42,6 +44,7 @@ class Recorded:
     gradient: reference.Gradient
     result: Mapping[str, Any]
     legs: Sequence[int] = ()
+    sparse: bool = False
 
     @property
     def order(self) -> list[int]:
@@ -59,7 +62,12 @@ class Recorded:
         return bool(self.result["recovery"]["expelled"])
 
     def replay(self) -> np.ndarray:
-        """The last center by the paper's equations in the recorded order, [P], float64."""
+        """The last center by the paper's equations in the recorded order, [P], float64.
+
+        Raises:
+            UserError: its transcription does not know what happened in this run.
+            ValueError: the record is not that of a run of this scheme.
+        """
         return TRANSCRIPTIONS[self.scheme.name](self, self.scheme)[-1]
 
     def error(self) -> float:
@@ -73,16 +81,35 @@ def _in_order(transcription: Callable[..., Centers], run: Recorded, **options: A
     return transcription(run.start, run.gradient, order, run.workers, eta=_of(run).learning_rate, **options)
 
 
-def _in_rounds(transcription: Callable[..., Centers], run: Recorded, **options: Any) -> Centers:
-    """Of a synchronous scheme: the trace is not asked at all."""
-    return transcription(run.start, run.gradient, run.workers, **options)
+def _in_rounds(transcription: Callable[..., Centers], run: Recorded, memory: bool = False, **options: Any) -> Centers:
+    """Of a synchronous scheme: the trace is only asked how many rounds there were.
+
+    With a `memory` of the workers, which one that is started again has lost.
+    """
+    if run.evicted:
+        raise UserError(f"the run went on without a worker, which the transcription of {run.scheme.name} cannot")
+    if memory and run.joins.any():
+        raise UserError(f"a worker was started again, whose memory the transcription of {run.scheme.name} would keep")
+    centers = transcription(run.start, run.gradient, run.workers, **options)
+    updates = run.result["updates"]  # fewer if the run was stopped early
+    messages = np.bincount(run.trace["worker"][run.trace["accepted"] == 1], minlength=run.workers)
+    _must(0 < updates <= len(centers) and (messages == updates).all(), "how many messages each worker sent")
+    return centers[:updates]
+
+
+def _async_sgd(run: Recorded, scheme: Any) -> Centers:
+    if not run.sparse:
+        return _in_order(reference.async_sgd, run)
+    reads = run.trace["version"] - run.trace["staleness"]
+    events = [(k, int(r)) for k, r, join in zip(run.order, reads, run.joins, strict=True) if not join]
+    return reference.async_sgd_reading_apart(run.start, run.gradient, events, run.workers, eta=scheme.learning_rate)
 
 
 def _of(run: Recorded) -> Any:
     return run.scheme
 
 
-def _local(run: Recorded) -> dict[str, int]:
+def _local(run: Recorded) -> dict[str, Any]:
     return {"steps": run.steps, "period": run.scheme.period}
 
 
@@ -151,7 +178,7 @@ def _must(agrees: Any, what: str) -> None:
 TRANSCRIPTIONS: dict[str, Callable[[Recorded, Any], Centers]] = {
     "serial": _serial,
     "multi_gpu": _serial,
-    "async_sgd": lambda run, s: _in_order(reference.async_sgd, run),
+    "async_sgd": _async_sgd,
     "hierarchical": lambda run, s: _in_order(reference.async_sgd, run),
     "downpour": lambda run, s: _downpour(
         run,
@@ -181,13 +208,16 @@ TRANSCRIPTIONS: dict[str, Callable[[Recorded, Any], Centers]] = {
     "sagn": lambda run, s: _in_rounds(
         reference.sagn, run, eta=s.learning_rate, gamma=s.server_learning_rate, **_local(run)
     ),
-    "easgd": lambda run, s: _in_rounds(reference.easgd, run, eta=s.learning_rate, beta=s.beta, **_local(run)),
+    "easgd": lambda run, s: _in_rounds(
+        reference.easgd, run, memory=True, eta=s.learning_rate, beta=s.beta, **_local(run)
+    ),
     "local_sgd": lambda run, s: _in_rounds(
         reference.local_sgd, run, eta=s.learning_rate, synchronous=s.synchronous_steps, **_local(run)
     ),
     "diloco": lambda run, s: _in_rounds(
         reference.diloco,
         run,
+        memory=s.inner_optimizer == "adamw",
         eta=s.learning_rate,
         epsilon=s.outer_learning_rate,
         mu=s.momentum,

@@ -10,11 +10,12 @@ network on recorded batches, a quadratic, or a gradient drawn from a list.
 from .alone import Gradient, serial, window
 from .asynchronous import aeamsgd, aeasgd, agn, async_sgd, async_sgd_reading_apart, downpour, dynsgd
 from .batches import batch, rows
-from .problems import mlp_gradient, sparse_logistic_gradient
+from .problems import GradientOnRows, mlp_gradient, regularized, sparse_logistic_gradient
 from .synchronous import bmuf_nesterov, diloco, easgd, local_sgd, sagn, sync_sgd, sync_sgd_lr
 
 __all__ = [
     "Gradient",
+    "GradientOnRows",
     "aeamsgd",
     "aeasgd",
     "agn",
@@ -28,6 +29,7 @@ __all__ = [
     "easgd",
     "local_sgd",
     "mlp_gradient",
+    "regularized",
     "rows",
     "sagn",
     "serial",

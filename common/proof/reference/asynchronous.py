@@ -124,11 +124,15 @@ def agn(
     """Worker: x ← pull; H times a ← a + η g, x ← x − η g; push a/H. Server: θ ← θ − a/H.
 
     With γ, a rate of the server's own, θ ← θ − γ (1/H) Σ g. With a finite `distance_scale` c the thesis' ADAG:
-    θ ← θ − u / ((θ − m_k)²/c + 1), elementwise, where m_k is what worker k pulled.
+    θ ← θ − u / ((θ − m_k)²/c + 1), elementwise, where m_k is what worker k pulled. ~k in `order` is worker k, who was
+    lost and starts anew: x_k, m_k ← θ.
     """
     theta, x, t, path = start.copy(), [start.copy() for _ in range(workers)], [0] * workers, []
     anchor = [start.copy() for _ in range(workers)]
     for k in order:
+        if k < 0:
+            x[~k], anchor[~k] = theta.copy(), theta.copy()
+            continue
         length = min(period, steps - t[k])
         _, a = window(x[k], gradient, k, t[k], length, eta)
         t[k] += length
@@ -149,10 +153,17 @@ def dynsgd(
     period: int,
     steps: int,
 ) -> list[np.ndarray]:
-    """Worker: as DOWNPOUR; push (Σ η g, c_k). Server: θ ← θ − u/(τ + 1), τ = c − c_k; c ← c + 1."""
+    """Worker: as DOWNPOUR; push (Σ η g, c_k). Server: θ ← θ − u/(τ + 1), τ = c − c_k; c ← c + 1.
+
+    ~k in `order` is worker k, who was lost and starts anew: x_k ← θ, c_k ← c.
+    """
     theta, x, t, path = start.copy(), [start.copy() for _ in range(workers)], [0] * workers, []
     pulled = [0] * workers
-    for c, k in enumerate(order):
+    for k in order:
+        c = len(path)
+        if k < 0:
+            x[~k], pulled[~k] = theta.copy(), c
+            continue
         length = min(period, steps - t[k])
         _, a = window(x[k], gradient, k, t[k], length, eta)
         t[k] += length
@@ -210,10 +221,16 @@ def aeamsgd(
     period: int,
     steps: int,
 ) -> list[np.ndarray]:
-    """Algorithm 2 of the paper: as `aeasgd`, with the last line v ← δ v − η g(x + δ v), x_k ← x_k + v."""
+    """Algorithm 2 of the paper: as `aeasgd`, with the last line v ← δ v − η g(x + δ v), x_k ← x_k + v.
+
+    ~k in `order` is worker k, who was lost and starts anew: x_k ← θ, v ← 0.
+    """
     theta, x_k, v, path = start.copy(), [start.copy() for _ in range(workers)], [0 * start for _ in range(workers)], []
     t = [0] * workers
     for k in order:
+        if k < 0:
+            x_k[~k], v[~k] = theta.copy(), 0 * start
+            continue
         for h in range(min(period, steps - t[k])):
             x = x_k[k].copy()
             if h == 0:

@@ -54,3 +54,14 @@ def sparse_logistic_gradient(indices: np.ndarray, values: np.ndarray, y: np.ndar
         return g
 
     return gradient
+
+
+def regularized(gradient: GradientOnRows, l2: float, clip_norm: float | None) -> GradientOnRows:
+    """The gradient of the loss + l2/2 |x|², which is then shortened to `clip_norm` if it is longer."""
+
+    def changed(params: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        g = gradient(params, rows) + l2 * params
+        length = np.linalg.norm(g)
+        return g if clip_norm is None or length <= clip_norm else g * (clip_norm / length)
+
+    return changed

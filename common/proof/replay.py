@@ -1,0 +1,193 @@
+"""A run directory against the papers' equations: what is on record is executed in NumPy, and the centers compared."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..contract.scheme import Scheme
+from ..engine.trace import EVENTS, RECORD
+from ..errors import UserError
+from ..files import read_json
+from ..problems.data import load, quiet
+from ..problems.dataset import Dataset
+from ..problems.models import MODELS, ModelRecipe
+from ..spec import parse
+from . import reference
+from .transcriptions import TRANSCRIPTIONS, Recorded
+
+TOLERANCE = 1e-5  # of the center, relative; float32 makes about 3e-7
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a replay has found.
+
+    Attributes:
+        run: what was replayed.
+        error: relative distance of the run's center from that of the equations; infinite if the record is none that
+            the equations could make.
+        reason: why not.
+    """
+
+    run: Recorded
+    error: float
+    reason: str = ""
+
+    @property
+    def agrees(self) -> bool:
+        """True if the run did what the equations say."""
+        return self.error < TOLERANCE
+
+
+def replay(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Verdict:
+    """Execute the equations of a recorded run, and compare.
+
+    Args:
+        run_dir: of a run that has ended.
+        schemes: the catalogue, by name.
+
+    Raises:
+        UserError: this run cannot be replayed, and why.
+    """
+    run = read(run_dir, schemes)
+    try:
+        return Verdict(run, run.error())
+    except UserError:
+        raise
+    except (ValueError, IndexError) as problem:  # an order that no run has
+        return Verdict(run, float("inf"), str(problem))
+
+
+def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Recorded:
+    """The recorded run of a folder.
+
+    Raises:
+        UserError: it cannot be replayed, and why.
+    """
+    if not (run_dir / "config.json").is_file():
+        raise UserError(f"not a run directory: it has no config.json. Received: {run_dir}")
+    config = read_json(run_dir / "config.json")
+    if not (run_dir / "result.json").is_file():
+        raise UserError(f"the run in {run_dir} has not ended: it has no result.json")
+    result = read_json(run_dir / "result.json")
+    scheme = _scheme(config, schemes)
+    trace, center = _trace(run_dir, config), _arrays(run_dir, "center.npz")["center"]
+    dataset, recipe = _problem(run_dir, config)
+    gradient = _gradient(config, dataset)
+    with quiet():
+        start = recipe.flat().pack().astype(np.float64)
+    if len(start) != len(center):
+        raise UserError(f"center.npz holds {len(center)} parameters, the model {config['model']} has {len(start)}")
+    dense = config["l2"] or config["clip_norm"] is not None or config["ema_decay"] is not None or config["towers"] > 1
+    run = Recorded(
+        scheme=scheme,
+        workers=config["workers"],
+        steps=config["steps_per_worker"],
+        start=start,
+        trace=trace,
+        center=center,
+        gradient=gradient,
+        result=result,
+        legs=config["legs"],
+        sparse=recipe.sparse and scheme.sparse and not dense,
+    )
+    _check(run)
+    return run
+
+
+def batch_gradient(
+    on_rows: reference.GradientOnRows, *, examples: int, workers: int, seed: int, batch_size: int
+) -> reference.Gradient:
+    """The gradient of worker k's t-th batch at x, as a function of (x, k, t): the reference draws its own batches."""
+    shards = [reference.rows(seed, k, examples, workers) for k in range(workers)]
+    return lambda x, k, t: on_rows(x, shards[k][reference.batch(seed, k, t, len(shards[k]), batch_size)])
+
+
+def _scheme(config: Mapping[str, Any], schemes: Mapping[str, type[Scheme]]) -> Any:
+    """The algorithm of a run, with its hyperparameters."""
+    name = config["algorithm"]
+    if name not in TRANSCRIPTIONS:
+        why = "it takes no lock, so that its events have no order" if name == "hogwild" else "it is not transcribed"
+        raise UserError(f"{name} has no reference in NumPy: {why}. Known: {', '.join(TRANSCRIPTIONS)}")
+    given = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in config["hyperparameters"].items()
+    }
+    for key, value in given.items():
+        if key.endswith("rate") and isinstance(value, str):
+            raise UserError(f"the reference knows constant rates alone. Received: {key}={value}")
+    return schemes[name](**given)
+
+
+def _trace(run_dir: Path, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    if config["record"] == "off":
+        raise UserError(f"the run in {run_dir} was recorded with record=off: there is no trace to replay")
+    trace = _arrays(run_dir, "trace.npz")
+    if set(trace) != set(RECORD) or len({len(column) for column in trace.values()}) != 1:
+        raise UserError(f"trace.npz is damaged: it needs the columns {', '.join(RECORD)}, of one length")
+    for name, end in (("worker", config["workers"]), ("event", len(EVENTS)), ("accepted", 2)):
+        if not ((trace[name] >= 0) & (trace[name] < end)).all():
+            raise UserError(f"trace.npz is damaged: {name} must be at least 0 and less than {end}")
+    return trace
+
+
+def _arrays(run_dir: Path, name: str) -> dict[str, np.ndarray]:
+    try:
+        with np.load(run_dir / name) as file:
+            return dict(file)
+    except FileNotFoundError:
+        raise UserError(f"the run in {run_dir} has no {name}: it came to no result") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"cannot read {run_dir / name}: {error}") from None
+
+
+def _problem(run_dir: Path, config: Mapping[str, Any]) -> tuple[Dataset, ModelRecipe]:
+    """Data and model by their names."""
+    try:
+        dataset = load(config["dataset"])
+        return dataset, ModelRecipe.named(config["model"], dataset.shape, dataset.classes, config["seed"])
+    except UserError as error:
+        raise UserError(
+            f"the run in {run_dir} has a model or data of its own, which only its script knows ({error})"
+        ) from None
+
+
+def _gradient(config: Mapping[str, Any], dataset: Dataset) -> reference.Gradient:
+    """By hand: of the models that the reference knows."""
+    name, options = parse("model", config["model"], MODELS)
+    x, y = dataset.train
+    if name == "logistic":
+        indices, values = x
+        on_rows = reference.sparse_logistic_gradient(indices, values, y)
+    elif name in ("softmax", "mlp"):
+        x = x.reshape(len(x), -1)
+        hidden = options.get("hidden", (128,)) if name == "mlp" else ()
+        on_rows = reference.mlp_gradient(x, y, [x.shape[1], *hidden, dataset.classes])
+    else:
+        raise UserError(f"the reference has no gradient of the model {name}. Known: softmax, mlp, logistic")
+    if config["l2"] or config["clip_norm"] is not None:
+        on_rows = reference.regularized(on_rows, config["l2"], config["clip_norm"])
+    known = {name: config[name] for name in ("workers", "seed", "batch_size")}
+    return batch_gradient(on_rows, examples=len(y), **known)
+
+
+def _check(run: Recorded) -> None:
+    """Raise `UserError` for what transcriptions do not know.
+
+    A run that goes on from another one may have a short round in its middle; those of `downpour` know of it.
+    """
+    name, period = run.scheme.name, run.scheme.period
+    if not name.startswith("downpour") and any(leg % period for leg in run.legs):
+        raise UserError(
+            f"the run goes on from one of {json.dumps(list(run.legs))} steps, whose last round was shorter than the "
+            f"period of {period}: the transcription of {name} has no such round"
+        )
+    pushes = np.isin(run.trace["event"], [EVENTS.index("exchange"), EVENTS.index("push")])
+    if not run.scheme.gate.waits and not run.trace["accepted"][pushes].all():
+        raise UserError("some messages were not finite and were dropped: the reference knows of none")

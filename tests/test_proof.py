@@ -1,0 +1,170 @@
+"""`replay RUN_DIR`: the record of a run against the NumPy reference, in the hands of users."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from distsgd.algorithms import SCHEMES, AsyncSGD
+from distsgd.common import UserError
+from distsgd.common.cli.main import dispatch
+from distsgd.common.proof.replay import replay
+from distsgd.common.proof.transcriptions import TRANSCRIPTIONS
+from runs import record
+
+SMALL = ["--steps", "40", "--model", "mlp:hidden=8", "--seed", "3", "--backend", "threads"]
+
+
+def run(folder, name, *arguments):
+    assert dispatch([name, *SMALL, "--run-dir", str(folder), *arguments]) == 0
+    return folder
+
+
+def shown(folder, capsys):
+    """The exit code, and the lines of the command by their names."""
+    capsys.readouterr()
+    code = dispatch(["replay", str(folder)])
+    lines = capsys.readouterr().out.splitlines()
+    return code, dict(line.split("  ", 1) for line in lines)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A run of asynchronous SGD in which three workers have taken turns."""
+    folder = tmp_path_factory.mktemp("proof") / "run"
+    turns = np.random.default_rng(0).permutation([0, 1, 2] * 20).tolist()
+    record(AsyncSGD(), folder, backend="threads", steps=20, hidden=(8,), schedule=turns)
+    return folder
+
+
+@pytest.fixture
+def copy(recorded, tmp_path):
+    return shutil.copytree(recorded, tmp_path / "copy")
+
+
+def change(folder, name, **values):
+    """Other values in a file of a run directory."""
+    path = folder / name
+    if name.endswith(".json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | values))
+        return
+    with np.load(path) as file:
+        arrays = dict(file)
+    np.savez(path, **arrays | values)
+
+
+def test_every_scheme_of_the_catalogue_but_hogwild_is_transcribed():
+    assert set(TRANSCRIPTIONS) == set(SCHEMES) - {"hogwild"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["downpour", "--workers", "3", "--l2", "0.01", "--clip-norm", "1"],
+        ["async_sgd", "--dataset", "sparse:examples=480,features=200,active=5", "--model", "logistic"],
+        ["sagn", "--stop-at-version", "3"],
+        pytest.param(["downpour", "--push-period", "3", "--pull-period", "4"], marks=pytest.mark.slow),
+        pytest.param(["serial", "--model", "softmax"], marks=pytest.mark.slow),
+        pytest.param(["hierarchical", "--towers", "2", "--ema-decay", "0.9"], marks=pytest.mark.slow),
+        pytest.param(["agn", "--backend", "processes", "--ps", "2"], marks=pytest.mark.slow),
+        pytest.param(["all_reduce", "--backend", "processes"], marks=pytest.mark.slow),
+    ],
+    ids=lambda arguments: " ".join(arguments[:3]),
+)
+def test_the_record_of_a_run_is_what_the_equations_say(arguments, tmp_path, capsys):
+    name, *rest = arguments
+    folder = run(tmp_path / "run", name, *rest)
+    result = json.loads((folder / "result.json").read_text())
+    code, lines = shown(folder, capsys)
+    assert (code, lines["verdict"].strip()) == (0, "the run did what the paper's equations say")
+    assert lines["algorithm"].strip().startswith(f"{name}, {result['workers']} worker")
+    assert f"{result['updates']} updates of the center" in lines["events"]
+    assert float(lines["relative error"].split()[0]) < 1e-5
+
+
+def test_a_run_that_is_resumed_is_replayed_from_its_beginning(tmp_path, capsys):
+    run(tmp_path / "run", "async_sgd", "--checkpoint-steps", "30")
+    run(tmp_path / "run", "async_sgd", "--checkpoint-steps", "30", "--steps", "60")
+    code, lines = shown(tmp_path / "run", capsys)
+    assert (code, lines["algorithm"].strip()) == (0, "async_sgd, 2 workers, 60 local steps each")
+
+
+def test_an_order_that_was_changed_is_noticed(copy, capsys):
+    with np.load(copy / "trace.npz") as file:
+        worker = file["worker"]
+    assert replay(copy, SCHEMES).agrees
+    change(copy, "trace.npz", worker=worker[::-1])
+    code, lines = shown(copy, capsys)
+    assert (code, lines["verdict"].strip()) == (1, "the run DIFFERS from the paper's equations")
+    assert float(lines["relative error"].split()[0]) > 1e-5
+
+
+def test_a_center_that_was_changed_is_noticed(copy, capsys):
+    with np.load(copy / "center.npz") as file:
+        center = file["center"]
+    change(copy, "center.npz", center=center * (1 + 1e-4))
+    assert shown(copy, capsys)[0] == 1
+    change(copy, "center.npz", center=center * np.nan)
+    assert shown(copy, capsys)[0] == 1
+
+
+def test_another_rate_than_the_recorded_one_is_noticed(copy):
+    change(copy, "config.json", hyperparameters={"learning_rate": 0.11})
+    assert replay(copy, SCHEMES).error > 1e-5
+
+
+@pytest.mark.parametrize("name", ["downpour", "sync_sgd", "easgd"])
+def test_a_record_that_no_run_of_the_scheme_can_make_is_no_traceback(name, copy, capsys):
+    config = {"algorithm": name, "hyperparameters": {}}
+    change(copy, "config.json", **config)
+    code, lines = shown(copy, capsys)
+    assert code == 1
+    assert lines["verdict"].strip().startswith("the run DIFFERS from the paper's equations")
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "says"),
+    [
+        ("config.json", {"record": "off"}, "record=off: there is no trace"),
+        ("config.json", {"dataset": "own data"}, "a model or data of its own"),
+        ("config.json", {"model": "sequential"}, "a model or data of its own"),
+        ("config.json", {"model": "cnn"}, "no gradient of the model cnn"),
+        ("config.json", {"model": "mlp:hidden=9"}, "parameters"),
+        ("config.json", {"algorithm": "hogwild"}, "hogwild has no reference in NumPy: it takes no lock"),
+        ("config.json", {"algorithm": "my_scheme"}, "my_scheme has no reference in NumPy: it is not transcribed"),
+        ("config.json", {"hyperparameters": {"learning_rate": "Schedule(...)"}}, "constant rates alone"),
+        ("config.json", {"algorithm": "agn", "hyperparameters": {}, "legs": [7]}, "shorter than the period of 10"),
+        ("trace.npz", {"worker": np.full(60, 3)}, "worker must be at least 0 and less than 3"),
+        ("trace.npz", {"worker": np.zeros(59, int)}, "of one length"),
+        ("trace.npz", {"accepted": np.zeros(60, int)}, "were not finite"),
+    ],
+)
+def test_what_cannot_be_replayed_is_said_in_one_line(file, values, says, copy):
+    change(copy, file, **values)
+    with pytest.raises(UserError, match=says) as error:
+        dispatch(["replay", str(copy)])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        ("config.json", "not a run directory"),
+        ("result.json", "has not ended"),
+        ("trace.npz", "has no trace.npz"),
+        ("center.npz", "has no center.npz"),
+    ],
+)
+def test_a_file_that_is_missing_or_damaged_is_named(file, says, copy):
+    (copy / file).unlink()
+    with pytest.raises(UserError, match=says):
+        dispatch(["replay", str(copy)])
+    (copy / file).write_text("no such thing")
+    with pytest.raises(UserError, match=file):
+        dispatch(["replay", str(copy)])
+
+
+def test_a_folder_that_is_not_there_is_no_run(tmp_path):
+    with pytest.raises(UserError, match="not a run directory"):
+        dispatch(["replay", str(tmp_path / "none")])
