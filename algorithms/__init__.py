@@ -1,71 +1,28 @@
-"""The catalogue: one module for each algorithm."""
+"""The catalogue: one module for each algorithm, named here in the order of the table."""
 
-from ..common.contract.scheme import Scheme
-from .adag import ADAG
-from .aeamsgd import AEAMSGD
-from .aeasgd import AEASGD
-from .agn import AGN
-from .all_reduce import AllReduce
-from .async_sgd import AsyncSGD
-from .diloco import DiLoCo
-from .downpour import Downpour
-from .downpour_easy import DownpourEasy
-from .dynsgd import DynSGD
-from .easgd import EASGD
-from .hierarchical import Hierarchical
-from .hogwild import Hogwild
-from .local_sgd import LocalSGD
-from .multi_gpu import MultiGPU
-from .sagn import SAGN
-from .serial import Serial
-from .sync_sgd import SyncSGD
-from .sync_sgd_lr import SyncSGDLR
+from ..common.contract import Scheme as Scheme
+from .serial import Serial as Serial
+from .async_sgd import AsyncSGD as AsyncSGD
+from .hogwild import Hogwild as Hogwild
+from .downpour import Downpour as Downpour
+from .downpour_easy import DownpourEasy as DownpourEasy
+from .agn import AGN as AGN
+from .adag import ADAG as ADAG
+from .dynsgd import DynSGD as DynSGD
+from .aeasgd import AEASGD as AEASGD
+from .aeamsgd import AEAMSGD as AEAMSGD
+from .hierarchical import Hierarchical as Hierarchical
+from .sync_sgd import SyncSGD as SyncSGD
+from .sync_sgd_lr import SyncSGDLR as SyncSGDLR
+from .sagn import SAGN as SAGN
+from .easgd import EASGD as EASGD
+from .local_sgd import LocalSGD as LocalSGD
+from .diloco import DiLoCo as DiLoCo
+from .all_reduce import AllReduce as AllReduce
+from .multi_gpu import MultiGPU as MultiGPU
 
 SCHEMES: dict[str, type[Scheme]] = {
     scheme.name: scheme
-    for scheme in (
-        Serial,
-        AsyncSGD,
-        Hogwild,
-        Downpour,
-        DownpourEasy,
-        AGN,
-        ADAG,
-        DynSGD,
-        AEASGD,
-        AEAMSGD,
-        Hierarchical,
-        SyncSGD,
-        SyncSGDLR,
-        SAGN,
-        EASGD,
-        LocalSGD,
-        DiLoCo,
-        AllReduce,
-        MultiGPU,
-    )
+    for scheme in list(vars().values())
+    if isinstance(scheme, type) and issubclass(scheme, Scheme) and scheme is not Scheme
 }
-
-__all__ = [
-    "ADAG",
-    "AEAMSGD",
-    "AEASGD",
-    "AGN",
-    "EASGD",
-    "SAGN",
-    "SCHEMES",
-    "AllReduce",
-    "AsyncSGD",
-    "DiLoCo",
-    "Downpour",
-    "DownpourEasy",
-    "DynSGD",
-    "Hierarchical",
-    "Hogwild",
-    "LocalSGD",
-    "MultiGPU",
-    "Scheme",
-    "Serial",
-    "SyncSGD",
-    "SyncSGDLR",
-]

@@ -14,52 +14,35 @@ Limits: an exchange leaves Σ x_k + θ unchanged. β = 0 is W independent runs a
 with period one on ½x², stable for 0 ≤ η ≤ 2 and 0 ≤ α ≤ (4 − 2η)/(4 − η).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any
 
-from ..common.contract.optimizers import sgd
-from ..common.contract.scheme import Rate, Scheme
-from ..common.errors import at_least, not_negative, positive
+from ..common.contract import NotNegative, Period, Rate, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
 class AEASGD(Scheme):
-    """Workers tied to the center by springs, each exchanging when it likes."""
+    """Workers explore, tied to the center by springs."""
 
-    name = "aeasgd"
-    idea = "workers explore, tied to the center by springs"
     paper = "Zhang et al. 2015"
     exchange_first = True
 
-    communication_period: int = 10
+    communication_period: Period = 10
     """Local steps between two exchanges."""
     learning_rate: Rate = 0.2
     """The worker's step size η."""
-    beta: float = 0.9
+    beta: NotNegative = 0.9
     """Elasticity β, the moving rate α times the workers."""
 
-    def __post_init__(self):
-        at_least(1, communication_period=self.communication_period)
-        positive(learning_rate=self.learning_rate)
-        not_negative(beta=self.beta)
-
-    def local_step(self, worker: Any, gradient: Any) -> None:
-        """X ← x − η g."""
+    def local_step(self, worker, gradient):
         sgd(worker.params, gradient, self.learning_rate)
 
-    def message(self, worker: Any) -> Any:
-        """X."""
+    def message(self, worker):
         return worker.params
 
-    def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
-        """E = α (x − θ),  θ ← θ + e;  the reply is e."""
-        moving_rate = self.beta / server.num_workers
-        force = moving_rate * (message - server.center)
+    def server_update(self, server, message, staleness):
+        force = self.beta / server.num_workers * (message - server.center)
         server.center.assign_add(force)
         return force
 
-    def adopt(self, worker: Any, reply: Any) -> None:
-        """X ← x − e."""
+    def adopt(self, worker, reply):
         worker.params.assign_sub(reply)

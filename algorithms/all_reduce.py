@@ -9,40 +9,23 @@ Limits: `sync_sgd` with no backup workers, with 2 (W − 1)/W vectors sent by ea
 meet at the ps. A lost worker stops everybody.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any
 
-from ..common.contract.optimizers import sgd
-from ..common.contract.scheme import Rate, Scheme
-from ..common.errors import positive
-from ..common.gates.all_reduce import AllReduce as Ring
+from ..common.contract import Rate, Ring, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
 class AllReduce(Scheme):
-    """Synchronous SGD over a ring of workers."""
+    """Synchronous without a ps: all workers average their gradients in a ring."""
 
-    name = "all_reduce"
-    idea = "synchronous without a ps: all workers average their gradients in a ring"
     paper = "Patarasuk & Yuan 2009"
+    gate = Ring()
 
     learning_rate: Rate = 0.2
     """Step size η of the mean gradient."""
 
-    def __post_init__(self):
-        positive(learning_rate=self.learning_rate)
-
-    @property
-    def gate(self) -> Ring:
-        """All wait for all, and get the mean message."""
-        return Ring()
-
-    def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
-        """Nothing to keep: the reply is the mean message."""
+    def server_update(self, server, message, staleness):
         return message
 
-    def adopt(self, worker: Any, reply: Any) -> None:
-        """X ← x − η ḡ."""
+    def adopt(self, worker, reply):
         sgd(worker.params, reply, self.learning_rate)

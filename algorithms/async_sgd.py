@@ -10,32 +10,21 @@ Limits: one worker is serial SGD. With W workers in turn every gradient is W −
 iteration is stable only for ηh < 2 sin(π/(4W − 2)).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any
 
-from ..common.contract.optimizers import sgd
-from ..common.contract.scheme import Rate, Scheme
-from ..common.errors import positive
+from ..common.contract import Rate, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
 class AsyncSGD(Scheme):
-    """Every gradient is applied when it arrives."""
+    """Every gradient is applied when it arrives, under a lock."""
 
-    name = "async_sgd"
-    idea = "every gradient is applied when it arrives, under a lock"
     paper = "Dean et al. 2012"
     sparse = True
 
     learning_rate: Rate = 0.1
     """Step size η."""
 
-    def __post_init__(self):
-        positive(learning_rate=self.learning_rate)
-
-    def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
-        """θ ← θ − η g."""
+    def server_update(self, server, message, staleness):
         sgd(server.center, message, self.learning_rate)
         return server.center

@@ -8,78 +8,55 @@ Reference: Douillard et al., *DiLoCo: Distributed Low-Communication Training of 
 arXiv:2311.08105.
 Departures: the inner rate is constant unless it is given a schedule; the period is short by default (the paper: 500).
 Limits: outer rate one without momentum is `local_sgd` (with SGD inside). With SGD inside it is block-wise model
-update filtering with Nesterov momentum (Chen and Huo 2016): ζ = ε and the block momentum μ. One worker is Lookahead.
+update filtering with Nesterov momentum (Chen and Huo 2016), `bmuf`: ζ = ε and the block momentum μ. One worker is
+Lookahead without momentum, and SNOO with it (arXiv:2510.15830).
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from ..common.contract.optimizers import adamw, sgd
-from ..common.contract.scheme import Rate, Scheme
-from ..common.errors import at_least, fraction, not_negative, one_of, positive
-from ..common.gates.barrier import Barrier
+from ..common.contract import Barrier, Fraction, NotNegative, Period, Rate, Scheme, adamw, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiLoCo(Scheme):
-    """Inner AdamW, outer Nesterov momentum."""
+    """Many local AdamW steps, then a Nesterov step of the center."""
 
-    name = "diloco"
-    idea = "many local AdamW steps, then a Nesterov step of the center"
     paper = "Douillard et al. 2023"
+    gate = Barrier()
 
-    communication_period: int = 20
+    communication_period: Period = 20
     """Local steps between two outer steps."""
     learning_rate: Rate = 0.002
     """Inner step size."""
     inner_optimizer: Literal["adamw", "sgd"] = "adamw"
     """What workers do alone."""
-    weight_decay: float = 0.01
+    weight_decay: NotNegative = 0.01
     """Of AdamW, decoupled."""
     outer_learning_rate: Rate = 0.7
     """Outer step size ε."""
-    momentum: float = 0.9
+    momentum: Fraction = 0.9
     """Outer Nesterov momentum μ."""
 
-    def __post_init__(self):
-        at_least(1, communication_period=self.communication_period)
-        positive(learning_rate=self.learning_rate, outer_learning_rate=self.outer_learning_rate)
-        one_of(("adamw", "sgd"), inner_optimizer=self.inner_optimizer)
-        not_negative(weight_decay=self.weight_decay)
-        fraction(momentum=self.momentum)
-
-    @property
-    def gate(self) -> Barrier:
-        """All wait for all."""
-        return Barrier()
-
-    def local_variables(self, params: Any) -> Mapping[str, Any]:
-        """AdamW's moments and its count of steps."""
+    def local_variables(self, params):
         if self.inner_optimizer == "sgd":
             return {}
         return {"first_moment": 0 * params, "second_moment": 0 * params, "adam_steps": 0 * params[0]}
 
-    def global_variables(self, center: Any) -> Mapping[str, Any]:
-        """M, the outer velocity."""
+    def global_variables(self, center):
         return {"velocity": 0 * center}
 
-    def local_step(self, worker: Any, gradient: Any) -> None:
-        """One inner step."""
+    def local_step(self, worker, gradient):
         if self.inner_optimizer == "sgd":
             sgd(worker.params, gradient, self.learning_rate)
         else:
             moments = worker.first_moment, worker.second_moment, worker.adam_steps
             adamw(worker.params, *moments, gradient, self.learning_rate, self.weight_decay)
 
-    def message(self, worker: Any) -> Any:
-        """X."""
+    def message(self, worker):
         return worker.params
 
-    def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
-        """Δ = θ − x̄,  m ← μ m + Δ,  θ ← θ − ε (Δ + μ m)."""
+    def server_update(self, server, message, staleness):
         moved = server.center - message
         server.velocity.assign(self.momentum * server.velocity + moved)
         server.center.assign_sub(self.outer_learning_rate * (moved + self.momentum * server.velocity))

@@ -18,31 +18,23 @@ Limits: periods of one are `async_sgd` with Adagrad on the server; `downpour_eas
 longer than the run is one worker alone, then the others.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from ..common.contract.optimizers import adagrad, sgd, take
-from ..common.contract.rounds import Event, Rounds
-from ..common.contract.scheme import Rate, Scheme
-from ..common.errors import at_least, one_of, positive
+from ..common.contract import Count, Event, Period, Positive, Rate, Rounds, Scheme, adagrad, sgd, take
 
 
 @dataclass(frozen=True, kw_only=True)
 class Downpour(Scheme):
     """Sums of gradients over a period, Adagrad on the server."""
 
-    name = "downpour"
-    idea = "sums of gradients over a period, Adagrad on the server"
     paper = "Dean et al. 2012"
 
-    communication_period: int = 5
+    communication_period: Period = 5
     """Local steps between two exchanges."""
-    push_period: int | None = None
+    push_period: Period | None = None
     """Local steps between two pushes, if that is not the communication period."""
-    pull_period: int | None = None
+    pull_period: Period | None = None
     """Local steps between two pulls, if that is not the communication period."""
     phase: Literal["window", "dean"] = "window"
     """Exchange at the end of a period, or as in the paper's loop."""
@@ -50,36 +42,24 @@ class Downpour(Scheme):
     """The worker's step size η."""
     server_learning_rate: Rate = 0.1
     """The server's step size γ (Adagrad)."""
-    initial_accumulator: float = 0.1
+    initial_accumulator: Positive = 0.1
     """Where Adagrad's sum of squares starts."""
-    warm_start: int = 0
+    warm_start: Count = 0
     """Updates that worker 0 makes alone before the others start."""
 
-    def __post_init__(self):
-        periods = {"push_period": self.push_period, "pull_period": self.pull_period}
-        given = {name: period for name, period in periods.items() if period is not None}
-        at_least(1, communication_period=self.communication_period, **given)
-        one_of(("window", "dean"), phase=self.phase)
-        positive(learning_rate=self.learning_rate, server_learning_rate=self.server_learning_rate)
-        positive(initial_accumulator=self.initial_accumulator)
-        at_least(0, warm_start=self.warm_start)
-
     @property
-    def period(self) -> int:
-        """Local steps between two pushes."""
+    def period(self):
         return self.push_period or self.communication_period
 
     @property
     def events(self) -> frozenset[Event]:
-        """Exchanges only, if push and pull always coincide."""
         together = self.phase == "window" and self.period == (self.pull_period or self.communication_period)
         return frozenset({"exchange"} if together else {"exchange", "push", "pull"})
 
-    def rounds(self, steps: int, done: int = 0) -> Rounds:
-        """Up to each push or pull; everything is exchanged at the end, so a resumed run begins with whole periods."""
+    def rounds(self, steps, done=0):  # everything is exchanged at the end: a resumed run begins with whole periods
         return Rounds.repeating(self._rounds, steps, self.period, self.pull_period or self.communication_period)
 
-    def _rounds(self, steps: int, last: bool) -> Iterator[tuple[int, Event]]:
+    def _rounds(self, steps, last):
         pull_period, begun = self.pull_period or self.communication_period, 0
         for t in range(1, steps + 1):
             push = (t - (self.phase == "dean")) % self.period == 0
@@ -89,24 +69,19 @@ class Downpour(Scheme):
                 yield t - begun, "exchange" if push == pull or end else "push" if push else "pull"
                 begun = t
 
-    def local_variables(self, params: Any) -> Mapping[str, Any]:
-        """A, the sum of gradients since the last push."""
+    def local_variables(self, params):
         return {"accumulated": 0 * params}
 
-    def global_variables(self, center: Any) -> Mapping[str, Any]:
-        """S, Adagrad's sum of squares."""
+    def global_variables(self, center):
         return {"squares": 0 * center + self.initial_accumulator}
 
-    def local_step(self, worker: Any, gradient: Any) -> None:
-        """X ← x − η g,  A ← A + g."""
+    def local_step(self, worker, gradient):
         sgd(worker.params, gradient, self.learning_rate)
         worker.accumulated.assign_add(gradient)
 
-    def message(self, worker: Any) -> Any:
-        """A;  A ← 0."""
+    def message(self, worker):
         return take(worker.accumulated)
 
-    def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
-        """S ← S + A²,  θ ← θ − γ A / √S."""
+    def server_update(self, server, message, staleness):
         adagrad(server.center, server.squares, message, self.server_learning_rate)
         return server.center

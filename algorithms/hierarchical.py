@@ -12,32 +12,21 @@ Limits: one worker with p towers is `sync_sgd` of p workers; workers with one to
 momentum 1 − 1/W: fewer, larger groups have less of it. Any asynchronous algorithm can be run this way by `--towers p`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any
 
-from ..common.contract.optimizers import sgd
-from ..common.contract.scheme import Rate, Scheme
-from ..common.errors import positive
+from ..common.contract import Rate, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hierarchical(Scheme):
-    """Asynchronous SGD of workers that have several devices each."""
+    """Synchronous over the devices of a worker, asynchronous between workers."""
 
-    name = "hierarchical"
-    idea = "synchronous over the devices of a worker, asynchronous between workers"
     paper = "Hadjis et al. 2016"
     default_towers = 2
 
     learning_rate: Rate = 0.1
     """Step size η."""
 
-    def __post_init__(self):
-        positive(learning_rate=self.learning_rate)
-
-    def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
-        """θ ← θ − η ḡ; the message is the mean over the sender's towers."""
+    def server_update(self, server, message, staleness):
         sgd(server.center, message, self.learning_rate)
         return server.center

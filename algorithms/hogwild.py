@@ -14,38 +14,22 @@ ever spans read, update and version: recorded versions are approximate.
 Limits: one worker is serial SGD; without collisions, so is any interleaving. `async_sgd` is this with a lock.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any
 
-from ..common.contract.optimizers import sgd
-from ..common.contract.scheme import Rate, Scheme
-from ..common.errors import positive
-from ..common.gates.asynchronous import Unlocked
+from ..common.contract import Rate, Scheme, Unlocked, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hogwild(Scheme):
-    """Updates in place, with no lock."""
+    """Updates in place, with no lock at all."""
 
-    name = "hogwild"
-    idea = "updates in place, with no lock at all"
     paper = "Niu et al. 2011"
+    gate = Unlocked()
     sparse = True
 
     learning_rate: Rate = 0.1
     """Step size η."""
 
-    def __post_init__(self):
-        positive(learning_rate=self.learning_rate)
-
-    @property
-    def gate(self) -> Unlocked:
-        """Nobody waits, not even for a lock."""
-        return Unlocked()
-
-    def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
-        """X ← x − η g."""
+    def server_update(self, server, message, staleness):
         sgd(server.center, message, self.learning_rate)
         return server.center

@@ -15,57 +15,35 @@ period; a period of one epoch is model averaging. `diloco` with SGD inside and a
 this.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any
 
-from ..common.contract.optimizers import sgd
-from ..common.contract.rounds import Rounds
-from ..common.contract.scheme import Rate, Scheme
-from ..common.errors import at_least, positive
-from ..common.gates.barrier import Barrier
+from ..common.contract import Barrier, Count, Period, Rate, Rounds, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSGD(Scheme):
     """Local steps, then the mean of the parameters."""
 
-    name = "local_sgd"
-    idea = "local steps, then the mean of the parameters"
     paper = "Stich 2019"
+    gate = Barrier()
 
-    communication_period: int = 10
+    communication_period: Period = 10
     """Local steps between two averages."""
-    synchronous_steps: int = 0
+    synchronous_steps: Count = 0
     """Local steps at the start that are averaged one by one (post-local SGD)."""
     learning_rate: Rate = 0.2
     """Step size η."""
 
-    def __post_init__(self):
-        at_least(1, communication_period=self.communication_period)
-        at_least(0, synchronous_steps=self.synchronous_steps)
-        positive(learning_rate=self.learning_rate)
-
-    @property
-    def gate(self) -> Barrier:
-        """All wait for all."""
-        return Barrier()
-
-    def rounds(self, steps: int, done: int = 0) -> Rounds:
-        """One step each at first, then whole periods."""
+    def rounds(self, steps, done=0):
         single = min(steps, max(0, self.synchronous_steps - done))
         return Rounds.even(single, 1) + super().rounds(steps - single)
 
-    def local_step(self, worker: Any, gradient: Any) -> None:
-        """X ← x − η g."""
+    def local_step(self, worker, gradient):
         sgd(worker.params, gradient, self.learning_rate)
 
-    def message(self, worker: Any) -> Any:
-        """X."""
+    def message(self, worker):
         return worker.params
 
-    def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
-        """θ ← the mean message."""
+    def server_update(self, server, message, staleness):
         server.center.assign(message)
         return server.center

@@ -11,37 +11,21 @@ Limits: the arithmetic is that of `serial` with the whole batch (without batch n
 p workers of batch b/p. `--towers p` gives towers to the workers of any other algorithm.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any
 
-from ..common.contract.optimizers import sgd
-from ..common.contract.scheme import Rate, Scheme
-from ..common.errors import positive
-from ..common.gates.alone import Alone
+from ..common.contract import Alone, Rate, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
 class MultiGPU(Scheme):
-    """SGD in one process on several devices."""
+    """One process, each batch shared by its GPUs (or logical CPU devices)."""
 
-    name = "multi_gpu"
-    idea = "one process, each batch shared by its GPUs (or logical CPU devices)"
     paper = "Krizhevsky 2014"
+    gate = Alone()
     default_towers = 2
 
     learning_rate: Rate = 0.2
     """Step size η of the mean gradient."""
 
-    def __post_init__(self):
-        positive(learning_rate=self.learning_rate)
-
-    @property
-    def gate(self) -> Alone:
-        """One worker alone."""
-        return Alone()
-
-    def local_step(self, worker: Any, gradient: Any) -> None:
-        """θ ← θ − η ḡ; the gradient is the mean over the towers."""
+    def local_step(self, worker, gradient):
         sgd(worker.params, gradient, self.learning_rate)

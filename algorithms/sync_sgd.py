@@ -10,40 +10,26 @@ this is a strict barrier, which TensorFlow's `SyncReplicasOptimizer` is not.
 Limits: W workers with batch b and no backups are serial SGD with batch W·b. Staleness is always zero.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any
 
-from ..common.contract.optimizers import sgd
-from ..common.contract.scheme import Rate, Scheme
-from ..common.errors import at_least, positive
-from ..common.gates.barrier import Barrier
+from ..common.contract import Barrier, Count, Rate, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
 class SyncSGD(Scheme):
-    """The mean of one gradient of each worker, then all go on."""
+    """The mean of one gradient of each worker; late ones may be dropped."""
 
-    name = "sync_sgd"
-    idea = "the mean of one gradient of each worker; late ones may be dropped"
     paper = "Chen et al. 2016"
 
     learning_rate: Rate = 0.2
     """Step size η of the mean gradient."""
-    backup_workers: int = 0
+    backup_workers: Count = 0
     """Workers b that an update does not wait for."""
 
-    def __post_init__(self):
-        positive(learning_rate=self.learning_rate)
-        at_least(0, backup_workers=self.backup_workers)
-
     @property
-    def gate(self) -> Barrier:
-        """All but the backup workers."""
+    def gate(self):  # pyright: ignore[reportIncompatibleVariableOverride]
         return Barrier(self.backup_workers)
 
-    def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
-        """θ ← θ − η ḡ; the message is the mean over the workers."""
+    def server_update(self, server, message, staleness):
         sgd(server.center, message, self.learning_rate)
         return server.center

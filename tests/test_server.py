@@ -204,7 +204,7 @@ def replayed(transcription, table, steps, **options):
 @pytest.mark.parametrize(
     ("scheme", "transcription", "options"),
     [
-        (AGN(), reference.agn, {"eta": 0.1, "gamma": 0.2, "order": [0, 0]}),
+        (AGN(learning_rate=0.1, server_learning_rate=0.2), reference.agn, {"eta": 0.1, "gamma": 0.2, "order": [0, 0]}),
         (ADAG(distance_scale=1e-3), reference.agn, {"eta": 0.2, "distance_scale": 1e-3, "order": [0, 0]}),
         (SAGN(), reference.sagn, {"eta": 0.2, "gamma": 0.5}),
     ],

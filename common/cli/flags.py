@@ -145,7 +145,8 @@ def _reader(name: str, kind: Any) -> tuple[Callable[[str], Any], str]:
     if typing.get_origin(kind) is Literal:
         return _one_of([str(part) for part in parts], parts), "{" + ",".join(map(str, parts)) + "}"
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        (inner, *others) = [part for part in parts if part is not types.NoneType]
+        typed = [part for part in parts if typing.get_origin(part) is not Callable]  # nobody types a function
+        (inner, *others) = [part for part in typed if part is not types.NoneType]
         if not others:
             convert, metavar = _reader(name, inner)
             return lambda text: None if text in ("None", "none") else convert(text), metavar

@@ -91,9 +91,6 @@ def _check(scheme: type[Scheme], path: Path, known: Mapping[str, type[Scheme]]) 
     for field in dataclasses.fields(scheme):
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise UserError(f"{here}: hyperparameter {field.name} needs a default")
-    documented = (scheme.__doc__ or "").strip() and not (scheme.__doc__ or "").startswith(f"{scheme.__name__}(")
-    first_line = (
-        (scheme.__doc__ or "").strip().splitlines()[0].rstrip(".") if documented else "an algorithm of your own"
-    )
-    scheme.idea = vars(scheme).get("idea") or first_line
+    if "idea" not in vars(scheme):
+        scheme.idea = "an algorithm of your own"
     scheme.paper = vars(scheme).get("paper") or path.name

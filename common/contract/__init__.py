@@ -1,5 +1,44 @@
 """The contract of an algorithm: the questions that a scheme answers.
 
-Besides: the rounds of a worker, learning rates that fall, and the update rules that schemes are made of. It imports
-`gates`, and what is below.
+Besides: what it sees of a worker and of the server, types of hyperparameters, the rounds of a worker, learning rates
+that fall, and the update rules that schemes are made of. It imports `gates`, and what is below. What a module of
+`algorithms/` needs, gates included, can be imported from here.
 """
+
+from ..errors import UserError
+from ..gates.all_reduce import AllReduce as Ring
+from ..gates.alone import Alone
+from ..gates.asynchronous import Async, Unlocked
+from ..gates.barrier import Barrier
+from ..gates.gate import Gate
+from .hyperparameters import Count, Fraction, NotNegative, Period, Positive, Rate
+from .optimizers import adagrad, adamw, sgd, take
+from .rounds import Event, Rounds
+from .scheme import Scheme
+from .views import Server, Tensor, Worker
+
+__all__ = [
+    "Alone",
+    "Async",
+    "Barrier",
+    "Count",
+    "Event",
+    "Fraction",
+    "Gate",
+    "NotNegative",
+    "Period",
+    "Positive",
+    "Rate",
+    "Ring",
+    "Rounds",
+    "Scheme",
+    "Server",
+    "Tensor",
+    "Unlocked",
+    "UserError",
+    "Worker",
+    "adagrad",
+    "adamw",
+    "sgd",
+    "take",
+]

@@ -48,7 +48,7 @@ def shaped(scheme: Scheme, shape: Shape, steps: int) -> Scheme:
     """
     if shape == "constant":
         return scheme
-    rates = [f.name for f in fields(scheme) if f.name.endswith("learning_rate")]
+    rates = [f.name for f in fields(scheme) if f.name.endswith("learning_rate") and getattr(scheme, f.name) is not None]
     if not rates:
         raise UserError(f"{scheme.name} has no learning_rate that a schedule could change: use --lr-schedule constant")
     return replace(scheme, **{name: Schedule(shape, getattr(scheme, name), steps) for name in rates})

@@ -18,44 +18,43 @@ variable happen in the order in which they are written here.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from ..gates.asynchronous import Async
 from ..gates.gate import Gate
+from .hyperparameters import check_hyperparameters
 from .rounds import Event, Rounds
-
-Tensor = Any  # a tf.Tensor or tf.Variable; TensorFlow ships no types
-
-if TYPE_CHECKING:
-    Rate = float | Callable[[Any], Any]  # a learning rate, or a schedule (`keras.optimizers.schedules`) of local steps
-else:
-    Rate = float  # what the command line takes: of a union with a function it would make no flag at all
+from .views import Server, Tensor, Worker
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """Defaults: plain data flow, no state of its own, asynchronous.
+    """An algorithm. Its fields are its hyperparameters: they are checked by their types, see `hyperparameters`.
 
-    `worker` has: `params` (variable [P]), `gradient` (of the last step, [P]; only if the period is one),
-    `steps` (of this round, a float), `index`, `num_workers`, and the scheme's local variables by name.
-    `server` has: `center` (variable), `num_workers`, the scheme's global variables by name, and `anchor` (the center
-    that the sender of this message pulled last) if the scheme `keeps_anchors`.
+    The defaults: plain data flow, no state of its own, asynchronous.
     """
 
-    name: ClassVar[str]  # the command: `bash run.sh <name>`
-    idea: ClassVar[str]  # one line for the catalogue
-    paper: ClassVar[str]  # authors and year
+    name: ClassVar[str]  # the command, `bash run.sh <name>`; of a module in a package, its name
+    idea: ClassVar[str]  # one line for the catalogue: the first of the class' docstring
+    paper: ClassVar[str] = "none"  # authors and year
+    gate: ClassVar[Gate] = Async()  # who waits for whom; a property, where that is a hyperparameter
     exchange_first: ClassVar[bool] = False  # elastic schemes exchange before the first step of a period
     keeps_anchors: ClassVar[bool] = False  # one more center for each worker on the ps
     sparse: ClassVar[bool] = False  # on a sparse problem, pushes gradients on the coordinates of the batch alone
     default_towers: ClassVar[int] = 1  # devices that share the batches of a worker, unless the user says how many
 
-    @property
-    def gate(self) -> Gate:
-        """Who waits for whom."""
-        return Async()
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        package, _, module = cls.__module__.rpartition(".")
+        if package and not hasattr(cls, "name"):
+            cls.name = module
+        if cls.__doc__ and "idea" not in vars(cls):
+            cls.idea = cls.__doc__.strip().splitlines()[0].rstrip(".")
+
+    def __post_init__(self) -> None:
+        check_hyperparameters(self)
 
     @property
     def period(self) -> int:
@@ -68,7 +67,7 @@ class Scheme:
         return frozenset({"exchange"})
 
     def rounds(self, steps: int, done: int = 0) -> Rounds:
-        """The rounds of a worker that does so many local steps: their steps, and how each ends.
+        """The rounds of a worker that does `steps` local steps: their steps, and how each ends.
 
         `done`: local steps of the run that this one resumes; its last round may have been shorter than a period.
         """
@@ -80,7 +79,11 @@ class Scheme:
         return getattr(self, "warm_start", 0)
 
     def at(self, step: Tensor) -> Scheme:
-        """This scheme, with every learning-rate schedule replaced by its value after so many local steps."""
+        """This scheme, with every learning-rate schedule replaced by its value after that many local steps.
+
+        A worker's local step has the rate of that step. Its message has the rate at the beginning of the round, and the
+        server that of the average worker.
+        """
         schedules = {f.name: value for f in fields(self) if callable(value := getattr(self, f.name))}
         now = copy.copy(self) if schedules else self
         for name, schedule in schedules.items():
@@ -93,7 +96,7 @@ class Scheme:
         return any(callable(getattr(self, f.name)) for f in fields(self))
 
     def check(self, workers: int) -> None:
-        """Raise `UserError` if this cannot work with so many workers."""
+        """Raise `UserError` if this cannot work with that number of workers."""
         self.gate.check(workers)
 
     def local_variables(self, params: Tensor) -> Mapping[str, Tensor]:
@@ -104,24 +107,25 @@ class Scheme:
         """Initial values of further variables beside the center, by name; `center` is its initial value."""
         return {}
 
-    def gradient_point(self, worker: Any) -> Tensor:
+    def gradient_point(self, worker: Worker) -> Tensor:
         """Where the gradient of the next step is taken, [P]. Default: the worker's parameters."""
         return worker.params.read_value()
 
-    def local_step(self, worker: Any, gradient: Tensor) -> None:
+    def local_step(self, worker: Worker, gradient: Tensor) -> None:
         """One step alone: update `worker.params` and the local variables. Default: nothing, the gradient is pushed."""
 
-    def message(self, worker: Any) -> Tensor:
+    def message(self, worker: Worker) -> Tensor:
         """What is pushed, [P]."""
         return worker.gradient
 
-    def server_update(self, server: Any, message: Tensor, staleness: Tensor) -> Tensor:
+    def server_update(self, server: Server, message: Tensor, staleness: Tensor) -> Tensor:
         """Merge one message into the center, inside the lock; returns the reply.
 
-        `staleness` is the number of updates since this worker's last pull, a float scalar.
+        Without a barrier, `message` is that of one worker, and `staleness` the number of updates since its last pull,
+        a float scalar. Behind a barrier `message` is the mean over the workers, and `staleness` 0.
         """
         raise NotImplementedError(f"{type(self).__name__} has no server_update")
 
-    def adopt(self, worker: Any, reply: Tensor) -> None:
+    def adopt(self, worker: Worker, reply: Tensor) -> None:
         """Use the reply. Default: the worker goes on from the center."""
         worker.params.assign(reply)

@@ -6,7 +6,7 @@ into equal contiguous slices, one for each ps task; version, lock and record liv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..contract.scheme import Scheme
+from ..contract.views import Server, check_names
 from ..gates.store import Event, Held, WorkerSlot
 from .ops import Cut, end_queue, even_sizes, is_finite, queue, when
 from .slots import Slot
@@ -35,6 +36,9 @@ class Slice(SimpleNamespace):
     average: Any = None  # of the center, for evaluation
     anchors: Any = None  # the center that each worker pulled last, a row per worker
     anchor: Any = None  # the row of the present sender
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the server has no {name} for this scheme", name=name, obj=self)
 
 
 class ParameterServer:
@@ -121,10 +125,7 @@ class ParameterServer:
         with tf.device(device):
             initial = tf.identity(initial)
             center = tf.Variable(initial, name=f"center_{index}")
-            slots = {
-                name: tf.Variable(value, name=f"{name}_{index}")
-                for name, value in self.scheme.global_variables(initial).items()
-            }
+            slots = {}
             if self.ema_decay is not None:
                 slots["average"] = tf.Variable(initial, name=f"average_{index}")
             if self.scheme.keeps_anchors:
@@ -138,9 +139,20 @@ class ParameterServer:
                 num_workers=self.num_workers,
                 **slots,
             )
-            for name, value in self.scheme.gate.slice_variables(self, part).items():
-                setattr(part, name, tf.Variable(value, name=f"{name}_{index}"))
+            own = self.scheme.global_variables(initial)
+            for values in (self.scheme.gate.slice_variables(self, part), own):
+                if values is own:
+                    self._check_names(own, part)
+                for name, value in values.items():
+                    setattr(part, name, tf.Variable(value, name=f"{name}_{index}"))
         return part
+
+    def _check_names(self, names: Iterable[str], part: Slice) -> None:
+        """None of these global variables of the scheme has the name of something else here, or in a checkpoint."""
+        single = {v.name.split(":")[0] for v in tf.compat.v1.global_variables()}
+        check_names(
+            self.scheme.name, "global", names, single | {*Server.__annotations__, *vars(part), *Slice.__annotations__}
+        )
 
     def _saved(self, variables: Sequence[Any]) -> dict[str, list[Any]]:
         """What a checkpoint keeps, by name: one variable, or the slices of a vector."""

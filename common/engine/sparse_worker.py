@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from ..contract.rounds import Event
@@ -16,10 +17,8 @@ class SparseWorker:
 
     def __init__(self, scheme: Scheme, ps: ParameterServer, slot: Slot, device: str, source: Shard):
         self.scheme, self.ps, self.slot, self.device, self.source = scheme, ps, slot, device, source
-        self.index, self.num_workers = slot.index, ps.num_workers
         self.initialize = source.initialize
-        self.gradient: Any = None
-        self.fed: list[Any] = []
+        self.view: Any = SimpleNamespace(index=slot.index, num_workers=ps.num_workers)
 
     def start(self, recorded: Any) -> dict[str, Any]:
         """Take a slot; nothing to pull."""
@@ -42,8 +41,8 @@ class SparseWorker:
         flat = tf.reshape(indices, [-1])
         x = tf.reshape(self.scheme.gate.gather(self.ps, self.slot, flat), tf.shape(values))
         loss, gradient = logistic_gradient(x, values, y)
-        self.gradient = tf.IndexedSlices(tf.reshape(gradient, [-1]), flat)
-        self.scheme.gate.push(self.ps, self.slot, self.scheme.message(self))
+        self.view.gradient = tf.IndexedSlices(tf.reshape(gradient, [-1]), flat)
+        self.scheme.gate.push(self.ps, self.slot, self.scheme.message(self.view))
         return loss
 
 

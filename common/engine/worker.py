@@ -2,85 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import tensorflow as tf
 
+from ..contract import views
 from ..contract.rounds import Event
 from ..contract.scheme import Scheme
-from .batches import Shard, Stream
-from .flat_model import FlatModel
 from .ops import is_finite, when
 from .parameter_server import ParameterServer
+from .replica import Replica
 from .slots import Slot
+
+
+class View(SimpleNamespace):
+    """A worker as its scheme sees it: `contract.views.Worker`."""
+
+    def __getattr__(self, name: str) -> Any:
+        known = ", ".join(name for name in vars(self) if not name.startswith("_"))
+        raise AttributeError(f"a worker of this scheme has no {name} here. It has: {known}", name=name, obj=self)
 
 
 class Worker:
     """The local variables of one worker, and its round, built into the current graph.
 
-    Algorithms see `params`, `gradient`, `steps`, `index`, `num_workers` and the scheme's local variables by name.
-
     Args:
         scheme: the algorithm.
-        model: what is trained.
-        gradient: `model.gradient` as a function of the graph, shared by all workers in it.
+        replica: the model on its devices, and its batches.
         ps: the global variables.
         slot: the worker's place there.
         name: prefix of the names of its variables.
-        devices: where it computes; its batches are split evenly over them (towers). Its variables are on the first.
-        source: its batches.
-        structure: how x and y are nested.
-        l2: adds l2/2 |x|^2 to the loss.
-        clip_norm: gradients are clipped to this norm of the whole vector.
+
+    Raises:
+        UserError: a local variable has the name of something else.
     """
 
-    def __init__(
-        self,
-        scheme: Scheme,
-        model: FlatModel,
-        gradient: Any,
-        ps: ParameterServer,
-        slot: Slot,
-        name: str,
-        devices: Sequence[str],
-        source: Shard | Stream,
-        structure: Any,
-        l2: float = 0.0,
-        clip_norm: float | None = None,
-    ):
-        self.scheme, self.model, self.ps, self.slot = scheme, model, ps, slot
-        self.l2, self.clip_norm = l2, clip_norm
-        self.devices, self.device = devices, devices[0]
-        self.source, self.structure, self._gradient_function = source, structure, gradient
-        self.index, self.num_workers = slot.index, ps.num_workers
-        self.gradient: Any = None
-        self.steps: Any = None
+    def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: Slot, name: str):
+        self.scheme, self.replica, self.ps, self.slot = scheme, replica, ps, slot
+        self.device, size = replica.devices[0], replica.model.size
         # Without a ps, what the chief has is the center.
         self.is_center = not self.scheme.gate.uses_ps and (name == "worker_0")
         with tf.device(self.device):
             if self.is_center:
                 self.params = ps.slices[0].center
             else:
-                self.params = tf.Variable(tf.zeros([model.size]), name=f"{name}_params")
-            slots = self.scheme.local_variables(tf.zeros([model.size])).items()
-            self.slots = {slot: tf.Variable(value, name=f"{name}_{slot}") for slot, value in slots}
-            vars(self).update(self.slots)
+                self.params = tf.Variable(tf.zeros([size]), name=f"{name}_params")
+            slots = self.scheme.local_variables(tf.zeros([size]))
+            views.check_names(scheme.name, "local", slots, views.Worker.__annotations__)
+            self.slots = {slot: tf.Variable(value, name=f"{name}_{slot}") for slot, value in slots.items()}
             self.clock = tf.Variable(tf.constant(0, tf.int64), name=f"{name}_clock")  # local steps done, for schedules
-            self.state = tf.Variable(tf.zeros([model.state_size]), name=f"{name}_state")
-            self.seeds = [  # no two workers drop the same
-                tf.Variable(value + tf.cast(slot.index, value.dtype), name=f"{name}_seed_{i}")
-                for i, value in enumerate(model.initial_seeds)
-            ]
-            # Fed once, like the data: constants would make the graph as large as the model.
-            self.fed = [tf.compat.v1.placeholder(v.dtype, v.shape) for v in model.frozen]
-            self.frozen = [
-                tf.Variable(fed, trainable=False, name=f"{name}_frozen_{i}") for i, fed in enumerate(self.fed)
-            ]
-            local = [*self.slots.values(), self.clock, self.state, *self.seeds, *self.frozen]
+            local = [*self.slots.values(), self.clock]
             if not self.is_center:
                 local.append(self.params)
-            self.initialize = tf.group(*(v.initializer for v in local), source.initialize)
+            self.initialize = tf.group(*(v.initializer for v in local), replica.initialize)
+        self.view: Any = View(
+            params=self.params,
+            index=slot.index,
+            num_workers=ps.num_workers,
+            shapes=replica.model.shapes,
+            **self.slots,
+        )
+        self.sums_gradients = scheme.period > 1 and not scheme.exchange_first and self._asks_for_sum()
 
     def start(self, recorded: Any) -> dict[str, Any]:
         """Take a slot: the local variables become twins of the global ones."""
@@ -90,7 +73,7 @@ class Worker:
                 self.params.assign(center)
             for name, value in self.scheme.local_variables(center).items():
                 self.slots[name].assign(value)
-            self.state.assign(state)
+            self.replica.state.assign(state)
         return joined
 
     def rounds(self, rows: Any, event: Event) -> Any:
@@ -108,8 +91,8 @@ class Worker:
 
     def round(self, rows: Any, event: Event) -> Any:
         """One round on the batches `rows`, [steps, batch size]; returns its mean loss, and how many steps count."""
-        scheme, ps = self._scheme_now(), self.ps
-        self.steps = done = tf.cast(tf.shape(rows)[0], tf.float32)
+        scheme, ps, state = self._scheme_now(), self.ps, self.replica.state
+        self.view.steps = steps = done = tf.cast(tf.shape(rows)[0], tf.float32)
         if not scheme.gate.exchanges:
             total, done = self._steps_alone(rows)
         elif scheme.exchange_first:
@@ -124,20 +107,20 @@ class Worker:
         else:
             total = self._local_steps(rows)
             self._meet_server(scheme, event)
-        if self.model.state_size:
+        if self.replica.model.state_size:
             with tf.control_dependencies([self.params.read_value()]):  # collectives one after the other
-                self.state.assign(scheme.gate.share_state(ps, self.slot, self.state.read_value()))
-        return tf.stack([total / (self.steps if scheme.gate.exchanges else done), done])
+                state.assign(scheme.gate.share_state(ps, self.slot, state.read_value()))
+        return tf.stack([total / (steps if scheme.gate.exchanges else done), done])
 
     def _meet_server(self, scheme: Scheme, event: Event) -> None:
         if event == "pull":
-            scheme.adopt(self, self.ps.pull(self.slot))
+            scheme.adopt(self.view, self.ps.pull(self.slot))
             return
-        message = tf.convert_to_tensor(scheme.message(self))
+        message = tf.convert_to_tensor(scheme.message(self.view))
         if event == "push":
             scheme.gate.push(self.ps, self.slot, message)
         else:
-            scheme.adopt(self, scheme.gate.exchange(self.ps, self.slot, message))
+            scheme.adopt(self.view, scheme.gate.exchange(self.ps, self.slot, message))
 
     # Without a ps nobody else refuses what is not finite.
 
@@ -145,11 +128,11 @@ class Worker:
         """The local steps of a worker that is all there is, but for those that are not finite; returns how many."""
 
         def step(t: Any, total: Any, done: Any) -> tuple[Any, Any, Any]:
-            state = self.state.read_value()
+            state = self.replica.state.read_value()
             loss, gradient = self._gradient(rows[t])
             fine = is_finite(gradient) & tf.math.is_finite(loss)
             stepped = when(fine, lambda: self._step_of_center(gradient))
-            self._keep_state(fine, state)
+            self.replica.keep_state(fine, state)
             self.clock.assign_add(1)
             return t + 1, total + tf.where(fine, loss, 0.0), done + tf.cast(stepped, tf.int64)
 
@@ -162,48 +145,61 @@ class Worker:
         return total, tf.cast(done, tf.float32)
 
     def _step_of_center(self, gradient: Any) -> None:
-        self._scheme_now().local_step(self, gradient)
+        self._scheme_now().local_step(self.view, gradient)
         self.ps.move_average(self.ps.slices[0], self.clock.read_value())
 
     def _round_in_ring(self, scheme: Scheme, rows: Any) -> tuple[Any, Any]:
         """All have the same mean message: if it is not finite, all go on without it, and the round does not count."""
-        state, clock = self.state.read_value(), self.clock.read_value()
+        state, clock = self.replica.state.read_value(), self.clock.read_value()
         total = self._local_steps(rows)
-        reply = scheme.gate.exchange(self.ps, self.slot, tf.convert_to_tensor(scheme.message(self)))
+        reply = scheme.gate.exchange(self.ps, self.slot, tf.convert_to_tensor(scheme.message(self.view)))
         fine = tf.reduce_all(tf.math.is_finite(reply))  # each element, lest two workers come to different sums
 
         def adopt() -> None:
-            scheme.adopt(self, reply)
+            scheme.adopt(self.view, reply)
             if self.is_center:
                 self.ps.move_average(self.ps.slices[0], clock)
 
         adopted = when(fine, adopt)
-        self._keep_state(fine, state)
+        self.replica.keep_state(fine, state)
         return total, adopted
-
-    def _keep_state(self, fine: Any, before: Any) -> None:
-        """The model's own state is what it was before a step that is left out."""
-        if self.model.state_size:
-            self.state.assign(tf.where(fine, self.state.read_value(), before))
 
     def _local_steps(self, rows: Any) -> Any:
         """One local step for each of `rows`; returns the sum of the losses."""
+        if self.scheme.period == 1:
+            loss, gradient = self._gradient(rows[0])
+            self._step(gradient)
+            self.view.gradient = self.view.gradient_sum = gradient
+            return loss
 
-        def step(t: Any, total: Any) -> tuple[Any, Any]:
+        def step(t: Any, total: Any, gradients: Any) -> tuple[Any, Any, Any]:
             loss, gradient = self._gradient(rows[t])
             self._step(gradient)
-            return t + 1, total + loss
+            return t + 1, total + loss, gradients + gradient if self.sums_gradients else gradients
 
-        if self.scheme.period == 1:
-            loss, self.gradient = self._gradient(rows[0])
-            self._step(self.gradient)
-            return loss
-        self.gradient = None  # a message over several steps is made from local variables
-        zero = tf.constant(0), tf.constant(0.0)
-        return tf.while_loop(lambda t, _: t < tf.shape(rows)[0], step, zero, parallel_iterations=1)[1]
+        nothing = tf.zeros([self.replica.model.size if self.sums_gradients else 0])
+        start = tf.constant(0), tf.constant(0.0), nothing
+        _, total, gradients = tf.while_loop(lambda t, *_: t < tf.shape(rows)[0], step, start, parallel_iterations=1)
+        if self.sums_gradients:
+            self.view.gradient_sum = gradients
+        return total
+
+    def _asks_for_sum(self) -> bool:
+        """True if the scheme's message is made of the sum of gradients; others need not add them up."""
+        asked = []
+
+        class Probe(View):
+            @property
+            def gradient_sum(self) -> Any:
+                asked.append(True)
+                return tf.zeros_like(self.params)
+
+        probe: Any = Probe(**vars(self.view), steps=tf.constant(1.0))
+        tf.function(lambda: self.scheme.message(probe), autograph=False).get_concrete_function()
+        return bool(asked)
 
     def _step(self, gradient: Any) -> None:
-        self._scheme_now().local_step(self, gradient)
+        self._scheme_now().local_step(self.view, gradient)
         if self.scheme.scheduled or self.is_center:
             self.clock.assign_add(1)
 
@@ -212,34 +208,5 @@ class Worker:
         return self.scheme.at(tf.cast(self.clock.read_value(), tf.float32)) if self.scheme.scheduled else self.scheme
 
     def _gradient(self, rows: Any) -> tuple[Any, Any]:
-        """Loss and gradient on one batch, the mean over the towers; the model's own state moves on."""
-        params, state = self.scheme.gradient_point(self), self.state.read_value()
-        seeds, frozen = ([v.read_value() for v in variables] for variables in (self.seeds, self.frozen))
-        towers = []
-        for i, (device, batch) in enumerate(zip(self.devices, self._batches(rows), strict=True)):
-            with tf.device(device):
-                own = [s + tf.cast(i * self.num_workers, s.dtype) for s in seeds] if i else seeds
-                towers.append(self._gradient_function(params, state, own, frozen, batch))
-        losses, gradients, states, _ = zip(*towers, strict=True)
-        loss, gradient, state = (_mean(values) for values in (losses, gradients, states))
-        if self.l2:
-            loss += self.l2 / 2 * tf.reduce_sum(tf.square(params))
-            gradient += self.l2 * params
-        if self.clip_norm is not None:
-            gradient = tf.clip_by_norm(gradient, self.clip_norm)
-        if self.model.state_size:
-            self.state.assign(state)
-        for variable, value in zip(self.seeds, towers[0][3], strict=True):
-            variable.assign(value)
-        return loss, gradient
-
-    def _batches(self, rows: Any) -> list[Any]:
-        """The batch, cut evenly for the towers."""
-        count = len(self.devices)
-        leaves = self.source.batch(rows)
-        parts = [tf.split(leaf, count) if count > 1 else [leaf] for leaf in leaves]
-        return [tf.nest.pack_sequence_as(self.structure, part) for part in zip(*parts, strict=True)]
-
-
-def _mean(values: Sequence[Any]) -> Any:
-    return tf.add_n(values) / len(values) if len(values) > 1 else values[0]
+        """Loss and gradient on one batch."""
+        return self.replica.gradient(self.scheme.gradient_point(self.view), rows)

@@ -113,6 +113,7 @@ class TaskGraph:
     def _worker_ops(self, k: int, gradient: Any) -> dict[str, Any]:
         import tensorflow as tf
 
+        from ..engine.replica import Replica
         from ..engine.sparse_worker import SparseWorker
         from ..engine.worker import Worker
 
@@ -125,19 +126,10 @@ class TaskGraph:
             worker = SparseWorker(job.scheme, self.ps, slot, devices[0], source)
         else:
             name = f"worker_{k}"
-            worker = Worker(
-                job.scheme,
-                self.model,
-                gradient,
-                self.ps,
-                slot,
-                name,
-                devices,
-                source,
-                structure,
-                job.options.l2,
-                job.options.clip_norm,
-            )
+            numbers = slot.index, job.cluster.workers
+            loss = job.options.l2, job.options.clip_norm
+            replica = Replica(self.model, gradient, name, numbers, devices, source, structure, *loss)
+            worker = Worker(job.scheme, replica, self.ps, slot, name)
         with tf.device(self.ps.devices[0]):
             recorded = tf.compat.v1.placeholder_with_default(True, [])
         with tf.device(devices[0]):
@@ -157,7 +149,7 @@ class TaskGraph:
             )
             ops["await_token"] = slot.sleep()
         ops |= {f"data_{i}": fed for i, fed in enumerate(source.fed)}
-        ops |= {f"frozen_{i}": fed for i, fed in enumerate(worker.fed)}
+        ops |= {f"frozen_{i}": fed for i, fed in enumerate(worker.replica.fed if isinstance(worker, Worker) else [])}
         for count in sorted({1, job.rounds_per_call}):
             rows = tf.compat.v1.placeholder(tf.int32, [count, None, job.batch_size])
             ops[f"rows_{count}"] = rows

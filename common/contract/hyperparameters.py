@@ -1,0 +1,66 @@
+"""Types of hyperparameters. A type says what a value must be; it is checked when a scheme is made.
+
+    period: Period = 10         # 0 is refused: "period must be at least 1. Received: period=0"
+
+The command line reads the same annotations, so a flag takes what the type is made of.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import fields
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from ..errors import UserError, at_least, fraction, not_negative, one_of, positive
+
+Rate = Annotated[float | Callable[[Any], Any], positive]
+"""A learning rate, or a schedule (`keras.optimizers.schedules`) of local steps."""
+Positive = Annotated[float, positive]
+"""A number above zero."""
+NotNegative = Annotated[float, not_negative]
+"""A number from zero."""
+Fraction = Annotated[float, fraction]
+"""A number from zero to one."""
+Period = Annotated[int, functools.partial(at_least, 1)]
+"""A whole number from one."""
+Count = Annotated[int, functools.partial(at_least, 0)]
+"""A whole number from zero."""
+
+
+def check_hyperparameters(scheme: Any) -> None:
+    """Raise `UserError` for the first field of a dataclass whose value is not of its annotated type.
+
+    A type of one's own is `Annotated[int, refuse]`, where `refuse(name=value)` raises. A plain `int` or `float` is
+    taken as it is.
+    """
+    kinds = _kinds(type(scheme))
+    for field in fields(scheme):
+        _check(field.name, kinds.get(field.name), getattr(scheme, field.name))
+
+
+@functools.cache
+def _kinds(scheme: type) -> dict[str, Any]:
+    try:
+        return get_type_hints(scheme, include_extras=True)
+    except NameError:  # of a class made inside a function, whose types are known there alone
+        return {}
+
+
+def _check(name: str, kind: Any, value: Any) -> None:
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        for refuse in filter(callable, kind.__metadata__):
+            refuse(**{name: value})
+    elif origin is Literal:
+        one_of(parts, **{name: value})
+    elif origin in (Union, UnionType) and value is not None:
+        for part in parts:
+            if part is not NoneType:
+                _check(name, part, value)
+    elif origin is tuple and Ellipsis in parts:
+        if not isinstance(value, tuple) or not value:
+            raise UserError(f"{name} must be a tuple of numbers. Received: {value}")
+        for element in value:
+            _check(name, parts[0], element)
