@@ -85,7 +85,8 @@ class Barrier(Gate):
         with tf.control_dependencies(inboxes):
             self._close_set(ps, fresh, version)
         if self.backup_workers:
-            slot.wake(~fresh)
+            with tf.device(ps.devices[0]):
+                slot.wake(~fresh)
 
     def _close_set(self, ps: Store, possible: Any, version: Any) -> None:
         """Under the lock: if all that are needed have arrived, fold the mean of their messages and let all go."""
