@@ -73,7 +73,7 @@ def wait_for(condition):
 
 def test_two_jobs_on_the_same_nodes_train_with_the_readmes_command(slurm, start, tmp_path):
     """They have two nodes in common; the other one has no ps."""
-    command = re.search(r"`srun -N3 (bash run.sh .*?)`", (ROOT / "README.md").read_text())[1]
+    command = re.search(r"`srun -N3 (bash run.sh .*?)`", (ROOT / "docs" / "several-machines.md").read_text())[1]
     options = ["--epochs", "2", "--run-dir"]
     wide = start("wide", "srun", "-N3", *command.split(), *options, tmp_path / "1")
     narrow = start(

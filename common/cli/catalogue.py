@@ -9,6 +9,13 @@ from ..contract.scheme import Scheme
 from ..record.display import Page
 from .flags import Parser
 
+WHO_WAITS = {
+    "one process": "one process",
+    "asynchronous": "nobody waits (asynchronous)",
+    "bounded": "who is too far ahead waits (bounded)",
+    "synchronous": "all wait for all (synchronous)",
+}  # by the label of the gate
+
 
 def catalogue(arguments: list[str]) -> int:
     """The algorithms as a table."""
@@ -28,9 +35,10 @@ def timing(scheme: type[Scheme]) -> str:
 
 
 def readme_table() -> str:
-    """The catalogue as the README shows it."""
-    rows = [
-        f"| [`{name}`](algorithms/{name}.py) | {timing(scheme)} | {scheme.idea} | {scheme.paper} |"
-        for name, scheme in SCHEMES.items()
-    ]
-    return "\n".join(["| algorithm | timing | idea | paper |", "|---|---|---|---|", *rows])
+    """The catalogue as the README shows it: by who waits for whom."""
+    rows = ["| algorithm | idea | paper |", "|---|---|---|"]
+    for label, who_waits in WHO_WAITS.items():
+        of_them = {name: scheme for name, scheme in SCHEMES.items() if timing(scheme) == label}
+        rows += [f"| **{who_waits}** | | |"] * bool(of_them)
+        rows += [f"| [`{name}`](algorithms/{name}.py) | {s.idea} | {s.paper} |" for name, s in of_them.items()]
+    return "\n".join(rows)
