@@ -1,14 +1,14 @@
-"""Multi-GPU: one process, one copy of the parameters, p towers that share each batch.
+"""Multi-GPU: one process, one copy of the parameters, p devices that share each batch.
 
-    each step      tower i    g_i(θ) on its p-th part of the batch
+    each step      device i    g_i(θ) on its p-th part of the batch
                    θ ← θ − η (1/p) Σ g_i
 
 Reference: data parallelism in Krizhevsky, *One weird trick for parallelizing convolutional neural networks*, 2014,
 arXiv:1404.5997; the pattern of TensorFlow's `cifar10_multi_gpu_train`, today `tf.distribute.MirroredStrategy`.
-Departures: towers are the local GPUs in turn, or p logical CPU devices where there are none; the parameters are on the
-first. Batch normalisation sees a tower's part of the batch, and its averages are the mean over the towers.
+Departures: devices are the local GPUs in turn, or p logical CPU devices where there are none; the parameters are on the
+first. Batch normalisation sees a device's part of the batch, and its averages are the mean over the devices.
 Limits: the arithmetic is that of `serial` with the whole batch (without batch normalisation), and of `sync_sgd` with
-p workers of batch b/p. `--towers p` gives towers to the workers of any other algorithm.
+p workers of batch b/p. `--devices-per-worker p` gives devices to the workers of any other algorithm.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class MultiGPU(Scheme):
 
     paper = "Krizhevsky 2014"
     gate = Alone()
-    default_towers = 2
+    default_devices_per_worker = 2
 
     learning_rate: Rate = 0.2
     """Step size η of the mean gradient."""

@@ -220,8 +220,8 @@ def measure(cell: Cell) -> dict[str, Any]:
             None if cell.part == "throughput" else data.test,
             Cluster.local(cell.workers, backend=cell.backend, wait_seconds=120),
             RunOptions(
-                steps=max(1, cell.gradients // (cell.workers * scheme.default_towers)),
-                batch_size=cell.batch_size * scheme.default_towers,  # a device's batch is the same in all algorithms
+                steps=max(1, cell.gradients // (cell.workers * scheme.default_devices_per_worker)),
+                batch_size=cell.batch_size * scheme.default_devices_per_worker,  # each device has the same batch
                 seed=cell.seed,
                 run_dir=folder,
             ),

@@ -107,7 +107,7 @@ def train(
     data, validation_data = prepared(data, validation_data, validation_split, class_weight)
     job = make_job(scheme, ModelRecipe.of(model), data, validation_data, cluster, how)
     if cluster.task is None or cluster.task.job != "ps":  # a ps needs no data
-        batches = first_batches(job.train, job.test, job.batch_size // job.towers, cluster.workers)
+        batches = first_batches(job.train, job.test, job.batch_size // job.devices_per_worker, cluster.workers)
         job.recipe = try_out(job.recipe, model, *batches)
     record, error = run(job, describe(job, dataset="own data", model=model.name), verbose, model, callbacks)
     metrics = record.finish(error)

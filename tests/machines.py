@@ -263,17 +263,19 @@ class Task:
     def log(self) -> str:
         return (self.run_dir / str(self.spec) / "logs" / f"{self.spec}.log").read_text()
 
-    def recorded(self, legs: Sequence[int] = ()) -> Recorded:
+    def recorded(self, earlier_step_targets: Sequence[int] = ()) -> Recorded:
         """What a replay needs, of the task that has evaluated."""
         with np.load(self.run_dir / "trace.npz") as file:
             trace = dict(file)
         with np.load(self.run_dir / "center.npz") as file:
             center = file["center"]
-        self.job.legs = legs
+        self.job.earlier_step_targets = earlier_step_targets
         start = FlatModel(self.recipe.build()).pack().astype(np.float64)
         gradient = network_gradient(self.job, [64, *self.options["hidden"], 10])
         workers = self.job.cluster.workers
-        return Recorded(self.job.scheme, workers, self.job.steps, start, trace, center, gradient, self.result, legs)
+        return Recorded(
+            self.job.scheme, workers, self.job.steps, start, trace, center, gradient, self.result, earlier_step_targets
+        )
 
 
 class Run:

@@ -41,7 +41,7 @@ LATE = server("with_backup_workers_a_late_message_is_dropped_and_the_last_update
 RELEASED = server("nobody_is_released_from_the_barrier_before_all_slices_and_the_version_are_written")
 JOINED = server("whoever_takes_a_seat_has_the_newest_center_and_owes_nothing_from_before")
 NAN = server("a_message_that_is_not_finite_never_reaches_the_center_and_is_counted_when_it_is_given_up")
-DROPOUT = server("no_two_workers_towers_or_rounds_drop_the_same_units")
+DROPOUT = server("no_two_workers_devices_or_rounds_drop_the_same_units")
 STATISTICS = server("each_worker_has_its_own_running_statistics_and_the_center_has_their_mean")
 RATES = server("each_worker_has_the_learning_rate_of_its_own")
 ELASTIC = identity("a_synchronous_elastic_exchange_conserves_params_plus_center")
@@ -51,7 +51,7 @@ ADAMW = identity("adamw_is_that_of_keras_with_the_epsilon_of_the_paper")
 STALENESS = identity("staleness_is_what_the_schedule_makes_it")
 DROPPED = identity("the_late_gradient_is_dropped_and_its_worker_goes_on")
 SPARSE_RUN = ("tests/test_sparse.py::test_the_locked_twin_replays[threads-1]",)
-PLAN = ("tests/test_rounds.py::test_the_plan_of_a_run_in_legs_is_the_same_from_wherever_it_begins",)
+PLAN = ("tests/test_rounds.py::test_the_plan_of_a_resumed_run_is_the_same_from_wherever_it_begins",)
 L2 = option("l2_is_added_before_the_gradient_is_clipped_to_the_norm")
 
 
@@ -414,7 +414,7 @@ WORKERS = [
         "less noise than dropout means",
     ),
     Mutation(
-        "all towers drop the same units",
+        "all devices drop the same units",
         ENGINE,
         "if i else seeds",
         "if False else seeds",
@@ -430,7 +430,7 @@ WORKERS = [
         "a smaller model, for ever",
     ),
     Mutation(
-        "the first tower speaks for all",
+        "the first device speaks for all",
         ENGINE,
         "tf.add_n(values) / len(values)",
         "values[0]",

@@ -45,7 +45,7 @@ def record(
     hidden: Sequence[int] = HIDDEN,
     wait_seconds: float = 30,
     callbacks: Sequence[Callback] = (),
-    towers: int | None = None,
+    devices_per_worker: int | None = None,
     **options: Any,
 ) -> Recorded:
     """Train a tanh network on digits, and keep everything that a replay needs."""
@@ -58,7 +58,9 @@ def record(
         recipe,
         DIGITS.train,
         None,
-        Cluster.local(workers, ps=ps, backend=backend, wait_seconds=wait_seconds, towers=towers),
+        Cluster.local(
+            workers, ps=ps, backend=backend, wait_seconds=wait_seconds, devices_per_worker=devices_per_worker
+        ),
         RunOptions(steps=steps, batch_size=batch_size, seed=seed, run_dir=run_dir, schedule=schedule, **options),
     )
     in_process = keras_model if backend == "threads" else None
@@ -135,7 +137,7 @@ class Table:
         *,
         workers: int = 2,
         ps: int = 1,
-        towers: int = 1,
+        devices_per_worker: int = 1,
         data: Any = None,
         model: Any = None,
         start: Any = None,
@@ -146,7 +148,7 @@ class Table:
         data = data or DIGITS
         named = "logistic" if data.features else "softmax"
         recipe = ModelRecipe.named(named, data.shape, data.classes, 0)
-        cluster = Cluster.local(workers, ps=ps, towers=towers, backend="threads")
+        cluster = Cluster.local(workers, ps=ps, devices_per_worker=devices_per_worker, backend="threads")
         options = {"epochs": 1, "steps": 10, "batch_size": 8, "seed": 0, "run_dir": Path("nowhere"), **options}
         self.job = make_job(scheme, recipe, data.train, None, cluster, RunOptions(**options))
         flat = None

@@ -82,7 +82,7 @@ TOGETHER = {"workers": 3, "steps": 24}
     [
         (AsyncSGD(), DownpourEasy(communication_period=1), INTERLEAVED),
         slow(AsyncSGD(), AGN(communication_period=1, server_learning_rate=0.1), INTERLEAVED),
-        slow(AsyncSGD(), Hierarchical(), INTERLEAVED | {"towers": 1}),
+        slow(AsyncSGD(), Hierarchical(), INTERLEAVED | {"devices_per_worker": 1}),
         (
             AGN(communication_period=4, learning_rate=0.1, server_learning_rate=0.4),
             DownpourEasy(communication_period=4),
@@ -264,7 +264,7 @@ def test_staleness_sums_to_the_bookkeeping_of_versions_on_real_processes(warm, t
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ps", [1, 2])
-def test_synchronous_workers_and_towers_are_serial_sgd_with_a_larger_batch(ps, tmp_path):
+def test_synchronous_workers_and_devices_are_serial_sgd_with_a_larger_batch(ps, tmp_path):
     x, y = (array[:96] for array in DIGITS.train)
 
     def batches(size):
@@ -277,7 +277,7 @@ def test_synchronous_workers_and_towers_are_serial_sgd_with_a_larger_batch(ps, t
         return make
 
     centers = []
-    for scheme, workers, size, towers in (
+    for scheme, workers, size, devices in (
         (Serial(learning_rate=0.3), 1, 24, 1),
         (SyncSGD(learning_rate=0.3), 3, 8, 1),
         (AllReduce(learning_rate=0.3), 3, 8, 1),
@@ -289,10 +289,12 @@ def test_synchronous_workers_and_towers_are_serial_sgd_with_a_larger_batch(ps, t
             digits_model(),
             batches(size),
             scheme,
-            cluster=Cluster.local(workers, ps=ps if scheme.gate.uses_ps else 1, backend="threads", towers=towers),
+            cluster=Cluster.local(
+                workers, ps=ps if scheme.gate.uses_ps else 1, backend="threads", devices_per_worker=devices
+            ),
             steps=12,
             batch_size=size,
-            run_dir=tmp_path / f"{scheme.name}-{towers}",
+            run_dir=tmp_path / f"{scheme.name}-{devices}",
             verbose=False,
         )
         centers.append(np.concatenate([w.ravel() for w in run.model.get_weights()]))

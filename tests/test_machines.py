@@ -463,7 +463,7 @@ def test_a_run_over_several_machines_goes_on_from_its_checkpoint(elsewhere, sepa
             tasks["evaluator", 0] = cluster.start(Downpour(), "evaluator", 0)
         assert [task.end() for task in tasks.values()] == [None] * len(tasks)
     last = tasks["evaluator", 0] if separate_evaluator else tasks["worker", 0]
-    run = last.recorded(legs=[62])
+    run = last.recorded(earlier_step_targets=[62])
     assert run.error() < TOLERANCE
     assert np.count_nonzero(run.trace["event"] != EVENTS.index("join")) == 2 * (13 + 13)
     assert last.result["recovery"]["resumed_from"] == 26

@@ -101,7 +101,7 @@ def test_a_scheme_without_a_single_rate_has_no_schedule():
         shaped(SyncSGDLR(), "cosine", 100)
 
 
-def test_towers_train_a_model_with_batch_normalisation_and_dropout(tmp_path):
+def test_devices_train_a_model_with_batch_normalisation_and_dropout(tmp_path):
     layers = keras.layers
     model = keras.Sequential(
         [
@@ -119,7 +119,7 @@ def test_towers_train_a_model_with_batch_normalisation_and_dropout(tmp_path):
             model,
             DIGITS.train,
             scheme,
-            cluster=Cluster.local(workers, towers=2, backend="threads"),
+            cluster=Cluster.local(workers, devices_per_worker=2, backend="threads"),
             epochs=5,
             validation_data=DIGITS.test,
             run_dir=tmp_path / scheme.name,
@@ -151,8 +151,8 @@ def test_the_all_reduce_of_processes_averages_the_models_own_state(warm, tmp_pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 5, "towers": 2}, "multiple of the towers"),
-        ({"towers": 0}, "towers must be at least 1"),
+        ({"batch_size": 5, "devices_per_worker": 2}, "multiple of the devices"),
+        ({"devices_per_worker": 0}, "devices_per_worker must be at least 1"),
         ({"clip_norm": 0.0}, "clip_norm"),
         ({"l2": -1.0}, "l2"),
         ({"ema_decay": 1.5}, "ema_decay"),

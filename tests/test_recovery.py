@@ -166,7 +166,7 @@ def test_a_run_that_had_several_rounds_in_a_call_goes_on_past_its_old_end(warm, 
     record(scheme, tmp_path / "run", steps=1205, stop_at_version=300, **asked)
     again = record(scheme, tmp_path / "run", steps=1500, **asked)
     assert 300 <= again.result["recovery"]["resumed_from"] < 1200
-    again.legs = [1205]
+    again.earlier_step_targets = [1205]
     assert again.result["updates"] == 2 * (603 + 148)
     assert again.error() < TOLERANCE
 

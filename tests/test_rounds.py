@@ -1,6 +1,7 @@
 """Which rounds a worker does, on which batches: the same from wherever one begins, and at the same cost."""
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from distsgd.common import Cluster
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.problems.dataset import batches
 from distsgd.common.problems.models import ModelRecipe
-from distsgd.common.run.job import make_job, plan
+from distsgd.common.record import checkpoint
+from distsgd.common.record.run_directory import RunRecord
+from distsgd.common.run.job import describe, make_job, plan
 from distsgd.common.run.options import RunOptions
 from runs import DIGITS
 
@@ -75,20 +78,33 @@ def test_batches_are_the_same_bits_from_wherever_they_begin(shard, size):
         np.testing.assert_array_equal(found, expected[done : done + 5])
 
 
-def job(tmp_path, scheme, steps, legs=(), workers=2):
+def job(tmp_path, scheme, steps, earlier=(), workers=2):
     recipe, cluster = ModelRecipe.named("softmax", (64,), 10, 0), Cluster.local(workers, backend="threads")
     options = {"epochs": 1, "steps": steps, "batch_size": 100, "seed": 3, "run_dir": tmp_path}
     made = make_job(scheme, recipe, DIGITS.train, None, cluster, RunOptions(**options))
-    made.legs = legs
+    made.earlier_step_targets = earlier or made.earlier_step_targets
     return made
+
+
+def test_a_run_directory_with_the_names_of_before_can_be_gone_on_from(tmp_path, monkeypatch):
+    config = describe(job(tmp_path, Downpour(), 150), "digits", "softmax")
+    monkeypatch.setattr(checkpoint, "found", lambda folder: [folder / "checkpoints" / "1"])
+    before = {**config, "steps_per_worker": 70, "legs": [31], "towers": 1}
+    del before["earlier_step_targets"], before["devices_per_worker"]
+    (tmp_path / "config.json").write_text(json.dumps(before))
+    again = job(tmp_path, Downpour(), 150)
+    assert again.earlier_step_targets == [31, 70]
+    RunRecord(tmp_path, describe(again, "digits", "softmax")).finish(None)
+    third = job(tmp_path, Downpour(), 200)
+    assert third.earlier_step_targets == [31, 70, 150]
 
 
 @pytest.mark.parametrize(
     ("scheme", "workers"),
     [(Downpour(push_period=3, pull_period=4), 2), (LocalSGD(synchronous_steps=5), 2), (Serial(), 1)],
 )
-def test_the_plan_of_a_run_in_legs_is_the_same_from_wherever_it_begins(scheme, workers, tmp_path):
-    made = job(tmp_path, scheme, 150, legs=(31, 70), workers=workers)
+def test_the_plan_of_a_resumed_run_is_the_same_from_wherever_it_begins(scheme, workers, tmp_path):
+    made = job(tmp_path, scheme, 150, earlier=(31, 70), workers=workers)
     whole = list(plan(made, 0))
     rows = np.concatenate([batch for batch, _ in whole])
     np.testing.assert_array_equal(

@@ -257,18 +257,18 @@ def test_each_worker_has_its_own_running_statistics_and_the_center_has_their_mea
         np.testing.assert_allclose(table.run("state")[:64], mean, atol=1e-6)
 
 
-def test_no_two_workers_towers_or_rounds_drop_the_same_units():
+def test_no_two_workers_devices_or_rounds_drop_the_same_units():
     model = summed(lambda layers: [layers.Dense(64, use_bias=False), layers.Dropout(0.5)])
     ones = replace(DIGITS, train=(np.ones_like(DIGITS.train[0]), DIGITS.train[1]))
-    with Table(AsyncSGD(learning_rate=1.0), towers=2, model=model, data=ones, batch_size=2) as table:
+    with Table(AsyncSGD(learning_rate=1.0), devices_per_worker=2, model=model, data=ones, batch_size=2) as table:
         sitters, kept = [table.sit(k) for k in (0, 1)], []
         for k in (0, 1, 0):
             before = table.run("center")
             sitters[k].round()
-            kept.append((before - table.run("center")).reshape(64, 64)[0])  # of both towers, with one example each
+            kept.append((before - table.run("center")).reshape(64, 64)[0])  # of both devices, with one example each
     for one, other in itertools.combinations(kept, 2):
         assert np.abs(one - other).max() > 0.5
-    for units in kept:  # 0, 1 or 2: dropped in both towers, in one, in none
+    for units in kept:  # 0, 1 or 2: dropped in both devices, in one, in none
         assert np.bincount(np.round(units).astype(int), minlength=3)[1] > 10
 
 

@@ -321,7 +321,7 @@ def test_frozen_layers_are_the_same_everywhere_and_stay_at_home(backend, warm, t
         model,
         (x, y),
         AsyncSGD(learning_rate=0.02),
-        cluster=Cluster.local(3, backend=backend, towers=2),
+        cluster=Cluster.local(3, backend=backend, devices_per_worker=2),
         steps=40,
         batch_size=16,
         validation_data=(x, y, [np.ones(256, "f"), np.ones(256, "f")]),
@@ -362,22 +362,22 @@ def test_machines_with_other_frozen_weights_are_told_apart():
     assert different == {"weights that do not train"}
 
 
-def masks(towers, workers, schedule, tmp_path):
-    """Where dropout has let the gradient of each unit through, as one vector: the sum over workers and towers."""
+def masks(devices, workers, schedule, tmp_path):
+    """Where dropout has let the gradient of each unit through, as one vector: the sum over workers and devices."""
     x = keras.Input((1,))
     kept = keras.layers.Dropout(0.5, seed=1)(keras.layers.Dense(64, kernel_initializer="zeros", use_bias=False)(x))
     model = keras.Model(x, kept)
     model.compile(loss=lambda y, p: keras.ops.mean(keras.ops.sum(p, -1)))
-    ones = np.ones((2 * towers * workers, 1), "f"), np.zeros((2 * towers * workers, 64), "f")
-    cluster = Cluster.local(workers, backend="threads", towers=towers)
-    batch = {"batch_size": towers, "schedule": schedule, "steps": 1, "run_dir": tmp_path / "run", "verbose": False}
+    ones = np.ones((2 * devices * workers, 1), "f"), np.zeros((2 * devices * workers, 64), "f")
+    cluster = Cluster.local(workers, backend="threads", devices_per_worker=devices)
+    batch = {"batch_size": devices, "schedule": schedule, "steps": 1, "run_dir": tmp_path / "run", "verbose": False}
     train(model, ones, AsyncSGD(learning_rate=1.0), cluster=cluster, **batch)
-    return -model.trainable_variables[0].numpy().ravel() * towers / 2
+    return -model.trainable_variables[0].numpy().ravel() * devices / 2
 
 
 def test_no_two_workers_drop_the_same_units(tmp_path):
     assert set(masks(1, 2, [0, 1], tmp_path)) == {0, 1, 2}
 
 
-def test_no_two_towers_drop_the_same_units(tmp_path):
+def test_no_two_devices_drop_the_same_units(tmp_path):
     assert set(masks(2, 1, [0], tmp_path)) == {0, 1, 2}

@@ -56,7 +56,7 @@ class Options:
     """softmax, mlp (the default) or cnn; options as in mlp:hidden=256-128. logistic for sparse data sets."""
     backend: Backend = "processes"
     """A process for each task, or one process with a thread for each worker."""
-    towers: int | None = None
+    devices_per_worker: int | None = None
     """Devices of each worker that share its batches: its GPUs in turn, else logical CPU devices. If not given: 1, but 2
     for multi_gpu and hierarchical."""
     run: RunOptions = RUN
@@ -81,7 +81,7 @@ class AloneOptions(Options):
 
 GROUPS = {
     "how it trains": (
-        "towers", "clip_norm", "l2", "ema_decay", "lr_schedule", "stop_at_version", "stop_at_accuracy",
+        "devices_per_worker", "clip_norm", "l2", "ema_decay", "lr_schedule", "stop_at_version", "stop_at_accuracy",
     ),
     "what survives a fault": ("recovery",),
     "several machines": ("machines",),
@@ -104,7 +104,7 @@ def parse_flags(scheme_type: type[Scheme], arguments: list[str]) -> tuple[Scheme
 def find_cluster(options: Options, uses_ps: bool = True) -> Cluster:
     """The cluster that flags and environment describe, for an algorithm that has a ps or has none."""
     machines = options.machines
-    how: dict[str, Any] = {"wait_seconds": options.wait_seconds, "towers": options.towers}
+    how: dict[str, Any] = {"wait_seconds": options.wait_seconds, "devices_per_worker": options.devices_per_worker}
     by_flags = bool(machines.ps_hosts or machines.worker_hosts or machines.job_name or machines.task_index)
     if by_flags and machines.cluster != "auto":
         raise UserError(f"--cluster {machines.cluster} and --ps_hosts, --worker_hosts, --job_name exclude each other")

@@ -30,7 +30,7 @@ class Cluster:
         backend: "processes" (a process for each task) or "threads" (one process, a thread for each worker).
         isolation: private network for local processes: "auto" (where the kernel allows), "require" or "off".
         wait_seconds: how long a task waits for others before it gives up and names them.
-        towers: devices of each worker that share its batches; as many as the algorithm likes if not given.
+        devices_per_worker: devices of each worker that share its batches; as many as the algorithm likes if not given.
         task: which task of several machines this program is; None if all tasks are started here.
     """
 
@@ -39,11 +39,13 @@ class Cluster:
     backend: Backend = "processes"
     isolation: Isolation = "auto"
     wait_seconds: float = 60.0
-    towers: int | None = None
+    devices_per_worker: int | None = None
     task: TaskSpec | None = None
 
     def __post_init__(self):
-        at_least(1, workers=self.workers, ps=self.ps, **({} if self.towers is None else {"towers": self.towers}))
+        at_least(1, workers=self.workers, ps=self.ps)
+        if self.devices_per_worker is not None:
+            at_least(1, devices_per_worker=self.devices_per_worker)
         at_most(MOST_TASKS, workers=self.workers, ps=self.ps)
         positive(wait_seconds=self.wait_seconds)
         for name, value, known in (
@@ -62,11 +64,16 @@ class Cluster:
         backend: Backend = "processes",
         isolation: Isolation = "auto",
         wait_seconds: float = 60.0,
-        towers: int | None = None,
+        devices_per_worker: int | None = None,
     ) -> Cluster:
         """A cluster on this machine."""
         return cls(
-            workers=workers, ps=ps, backend=backend, isolation=isolation, wait_seconds=wait_seconds, towers=towers
+            workers=workers,
+            ps=ps,
+            backend=backend,
+            isolation=isolation,
+            wait_seconds=wait_seconds,
+            devices_per_worker=devices_per_worker,
         )
 
     @classmethod
@@ -79,17 +86,17 @@ class Cluster:
         task_index: int = 0,
         separate_evaluator: bool = False,
         wait_seconds: float = 60.0,
-        towers: int | None = None,
+        devices_per_worker: int | None = None,
     ) -> Cluster:
         """One task of several machines, given the addresses (`host:port`) of all and which one this is."""
         from .discovery import task_spec
 
         here = task_spec(ps_hosts, worker_hosts, job_name, task_index, separate_evaluator)
-        return cls._placed(here, wait_seconds, towers)
+        return cls._placed(here, wait_seconds, devices_per_worker)
 
     @classmethod
     def from_tf_config(
-        cls, *, separate_evaluator: bool = False, wait_seconds: float = 60.0, towers: int | None = None
+        cls, *, separate_evaluator: bool = False, wait_seconds: float = 60.0, devices_per_worker: int | None = None
     ) -> Cluster:
         """One task of several machines, as the environment variable TF_CONFIG says.
 
@@ -97,23 +104,23 @@ class Cluster:
         """
         from .discovery import from_tf_config
 
-        return cls._placed(from_tf_config(separate_evaluator), wait_seconds, towers)
+        return cls._placed(from_tf_config(separate_evaluator), wait_seconds, devices_per_worker)
 
     @classmethod
-    def from_slurm(cls, *, ps: int = 1, wait_seconds: float = 60.0, towers: int | None = None) -> Cluster:
+    def from_slurm(cls, *, ps: int = 1, wait_seconds: float = 60.0, devices_per_worker: int | None = None) -> Cluster:
         """One task of a Slurm job step: the first `ps` tasks are parameter servers, the others workers."""
         from .discovery import from_slurm
 
-        return cls._placed(from_slurm(ps), wait_seconds, towers)
+        return cls._placed(from_slurm(ps), wait_seconds, devices_per_worker)
 
     @classmethod
-    def _placed(cls, here: TaskSpec, wait_seconds: float, towers: int | None) -> Cluster:
+    def _placed(cls, here: TaskSpec, wait_seconds: float, devices_per_worker: int | None) -> Cluster:
         return cls(
             workers=len(here.addresses.worker),
             ps=max(1, len(here.addresses.ps)),
             isolation="off",  # others must reach it
             wait_seconds=wait_seconds,
-            towers=towers,
+            devices_per_worker=devices_per_worker,
             task=here,
         )
 

@@ -19,11 +19,11 @@ def worker_device(cluster: Cluster, index: int) -> str:
     return "" if cluster.backend == "threads" else f"/job:worker/task:{index}"
 
 
-def tower_devices(worker: str, towers: int) -> list[str]:
+def compute_devices(worker: str, number: int) -> list[str]:
     """The devices that share the batches of a worker: its GPUs in turn, or as many logical CPU devices."""
-    if towers == 1:
+    if number == 1:
         return [worker]
     import tensorflow as tf
 
     gpus = len(tf.config.list_physical_devices("GPU"))
-    return [f"{worker}/device:GPU:{i % gpus}" if gpus else f"{worker}/device:CPU:{i}" for i in range(towers)]
+    return [f"{worker}/device:GPU:{i % gpus}" if gpus else f"{worker}/device:CPU:{i}" for i in range(number)]

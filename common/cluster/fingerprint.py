@@ -25,7 +25,7 @@ def identity(config: Mapping[str, Any], spec: TaskSpec, more: Mapping[str, Any] 
     addresses = spec.addresses.as_dict()
     evaluator = "a task of its own" if spec.separate_evaluator else "with the chief"
     return {
-        **{key: value for key, value in config.items() if key not in ("isolation", "legs")},
+        **{key: value for key, value in config.items() if key not in ("isolation", "earlier_step_targets")},
         **(more or {}),
         "addresses": {job: ",".join(hosts) for job, hosts in addresses.items()},
         "evaluator": evaluator,

@@ -43,7 +43,7 @@ class Scheme:
     exchange_first: ClassVar[bool] = False  # elastic schemes exchange before the first step of a period
     keeps_anchors: ClassVar[bool] = False  # one more center for each worker on the ps
     sparse: ClassVar[bool] = False  # on a sparse problem, pushes gradients on the coordinates of the batch alone
-    default_towers: ClassVar[int] = 1  # devices that share the batches of a worker, unless the user says how many
+    default_devices_per_worker: ClassVar[int] = 1  # that share its batches, unless the user says how many
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

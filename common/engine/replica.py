@@ -19,7 +19,7 @@ class Replica:
         gradient: `model.gradient` as a function of the graph, shared by all workers in it.
         name: prefix of the names of its variables.
         worker: which one this is, and of how many.
-        devices: where it computes; its batches are split evenly over them (towers). Its variables are on the first.
+        devices: where it computes; its batches are split evenly over them. Its variables are on the first.
         source: its batches.
         structure: how x and y are nested.
         l2: adds l2/2 |x|^2 to the loss.
@@ -56,7 +56,7 @@ class Replica:
             self.initialize = tf.group(*(v.initializer for v in local), source.initialize)
 
     def gradient(self, params: Any, rows: Any) -> tuple[Any, Any]:
-        """Loss and gradient on one batch, the mean over the towers; the model's own state moves on.
+        """Loss and gradient on one batch, the mean over the devices; the model's own state moves on.
 
         Args:
             params: where, [P].
@@ -64,12 +64,12 @@ class Replica:
         """
         state = self.state.read_value()
         seeds, frozen = ([v.read_value() for v in variables] for variables in (self.seeds, self.frozen))
-        towers = []
+        results = []
         for i, (device, batch) in enumerate(zip(self.devices, self._batches(rows), strict=True)):
             with tf.device(device):
                 own = [s + tf.cast(i * self.num_workers, s.dtype) for s in seeds] if i else seeds
-                towers.append(self._gradient_function(params, state, own, frozen, batch))
-        losses, gradients, states, _ = zip(*towers, strict=True)
+                results.append(self._gradient_function(params, state, own, frozen, batch))
+        losses, gradients, states, _ = zip(*results, strict=True)
         loss, gradient, state = (_mean(values) for values in (losses, gradients, states))
         if self.l2:
             loss += self.l2 / 2 * tf.reduce_sum(tf.square(params))
@@ -78,7 +78,7 @@ class Replica:
             gradient = tf.clip_by_norm(gradient, self.clip_norm)
         if self.model.state_size:
             self.state.assign(state)
-        for variable, value in zip(self.seeds, towers[0][3], strict=True):
+        for variable, value in zip(self.seeds, results[0][3], strict=True):
             variable.assign(value)
         return loss, gradient
 
@@ -88,7 +88,7 @@ class Replica:
             self.state.assign(tf.where(fine, self.state.read_value(), before))
 
     def _batches(self, rows: Any) -> list[Any]:
-        """The batch, cut evenly for the towers."""
+        """The batch, cut evenly for the devices."""
         count = len(self.devices)
         leaves = self.source.batch(rows)
         parts = [tf.split(leaf, count) if count > 1 else [leaf] for leaf in leaves]

@@ -27,7 +27,7 @@ def session_config(job: Job, inter_op: int) -> Any:
 
     cores = len(os.sched_getaffinity(0))
     config = tf.compat.v1.ConfigProto(
-        device_count={"CPU": job.towers},
+        device_count={"CPU": job.devices_per_worker},
         intra_op_parallelism_threads=max(1, cores // job.cluster.workers_here),
         inter_op_parallelism_threads=inter_op,
         allow_soft_placement=True,

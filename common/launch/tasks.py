@@ -36,7 +36,7 @@ def joined(job: Job, task: tuple[str, int], report: Report) -> Iterator[Report]:
         yield report
         return
     with membership(member(job, job.cluster.task, task), report) as mine:
-        job.legs = mine.earlier_step_targets
+        job.earlier_step_targets = mine.earlier_step_targets
         yield mine.report
 
 
@@ -50,7 +50,7 @@ def member(job: Job, spec: TaskSpec, task: tuple[str, int]) -> Member:
         wait_seconds=job.cluster.wait_seconds,
         repair_seconds=job.repair_seconds,
         restarts=job.restarts,
-        earlier_step_targets=job.legs,
+        earlier_step_targets=job.earlier_step_targets,
     )
 
 

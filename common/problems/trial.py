@@ -22,7 +22,7 @@ def try_out(
     Args:
         recipe: of `model`.
         model: compiled Keras model.
-        batch: (x, y) or (x, y, sample_weight), nested arrays or tensors: what a worker (or a tower) trains on at once.
+        batch: (x, y) or (x, y, sample_weight), nested arrays or tensors: what a device of a worker trains on at once.
         validation: the same of the validation data, if there are any.
 
     Raises:

@@ -18,6 +18,7 @@ from ..files import read_json
 from ..problems.data import load, quiet
 from ..problems.dataset import Dataset
 from ..problems.models import MODELS, ModelRecipe
+from ..record.run_directory import read_config
 from ..spec import parse
 from . import reference
 from .transcriptions import TRANSCRIPTIONS, Recorded
@@ -73,7 +74,7 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Recorded:
     """
     if not (run_dir / "config.json").is_file():
         raise UserError(f"not a run directory: it has no config.json. Received: {run_dir}")
-    config = read_json(run_dir / "config.json")
+    config = read_config(run_dir)
     if not (run_dir / "result.json").is_file():
         raise UserError(f"the run in {run_dir} has not ended: it has no result.json")
     result = read_json(run_dir / "result.json")
@@ -85,7 +86,12 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Recorded:
         start = recipe.flat().pack().astype(np.float64)
     if len(start) != len(center):
         raise UserError(f"center.npz holds {len(center)} parameters, the model {config['model']} has {len(start)}")
-    dense = config["l2"] or config["clip_norm"] is not None or config["ema_decay"] is not None or config["towers"] > 1
+    dense = (
+        config["l2"]
+        or config["clip_norm"] is not None
+        or config["ema_decay"] is not None
+        or config["devices_per_worker"] > 1
+    )
     run = Recorded(
         scheme=scheme,
         workers=config["workers"],
@@ -95,7 +101,7 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Recorded:
         center=center,
         gradient=gradient,
         result=result,
-        legs=config["legs"],
+        earlier_step_targets=config["earlier_step_targets"],
         sparse=recipe.sparse and scheme.sparse and not dense,
     )
     _check(run)
@@ -183,10 +189,10 @@ def _check(run: Recorded) -> None:
     A run that goes on from another one may have a short round in its middle; those of `downpour` know of it.
     """
     name, period = run.scheme.name, run.scheme.period
-    if not name.startswith("downpour") and any(leg % period for leg in run.legs):
+    if not name.startswith("downpour") and any(target % period for target in run.earlier_step_targets):
         raise UserError(
-            f"the run goes on from one of {json.dumps(list(run.legs))} steps, whose last round was shorter than the "
-            f"period of {period}: the transcription of {name} has no such round"
+            f"the run goes on from one of {json.dumps(list(run.earlier_step_targets))} steps, whose last round was "
+            f"shorter than the period of {period}: the transcription of {name} has no such round"
         )
     pushes = np.isin(run.trace["event"], [EVENTS.index("exchange"), EVENTS.index("push")])
     if not run.scheme.gate.waits and not run.trace["accepted"][pushes].all():

@@ -31,7 +31,7 @@ class Recorded:
         center: at the end of the run, [P].
         gradient: of worker k's t-th batch at x, as a function of (x, k, t).
         result: the content of result.json.
-        legs: steps of the runs that this one goes on from.
+        earlier_step_targets: steps of the runs that this one goes on from.
         sparse: True if workers read and wrote the coordinates of their batch alone.
     """
 
@@ -43,7 +43,7 @@ class Recorded:
     center: np.ndarray
     gradient: reference.Gradient
     result: Mapping[str, Any]
-    legs: Sequence[int] = ()
+    earlier_step_targets: Sequence[int] = ()
     sparse: bool = False
 
     @property
@@ -135,7 +135,7 @@ def _downpour(
         eta=scheme.learning_rate,
         n_push=push_period or scheme.communication_period,
         n_fetch=pull_period or scheme.communication_period,
-        legs=np.diff([0, *run.legs, run.steps]).tolist(),
+        runs=np.diff([0, *run.earlier_step_targets, run.steps]).tolist(),
         dean=dean,
         first=first,
         **options,

@@ -39,6 +39,10 @@ RecordMode = Literal["full", "off"]
 
 NOT_FIGURES = {"event", "task", "when"}  # of an event
 
+FORMER = {"towers": "devices_per_worker", "legs": "earlier_step_targets"}  # names in folders of older versions
+
+USUAL = {"record": "full", "earlier_step_targets": []}  # where an older folder says nothing
+
 # What must be the same when a run goes on from its checkpoints.
 RESUMED = ("algorithm", "hyperparameters", "workers", "dataset", "model", "batch_size", "ema_decay", "seed", "record")
 
@@ -47,6 +51,16 @@ def new_run_dir(algorithm: str, root: Path = Path("runs")) -> Path:
     """A fresh folder for a run."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return root / algorithm / f"{stamp}-{uuid.uuid4().hex[:6]}"
+
+
+def read_config(run_dir: Path) -> dict[str, Any]:
+    """The content of config.json, under the names of today.
+
+    Raises:
+        UserError: it is not there or damaged.
+    """
+    config = read_json(run_dir / "config.json")
+    return USUAL | {FORMER.get(name, name): value for name, value in config.items()}
 
 
 def load_center(model: FlatModel, run_dir: Path) -> None:
@@ -99,9 +113,8 @@ class RunRecord:
 
     def _go_on(self) -> None:
         """The run is resumed: its metrics go on, if it is the same run."""
-        usual = {"record": "full"}
-        before = usual | read_json(self.run_dir / "config.json")
-        wanted = usual | json.loads(dumps(self.config))
+        before = read_config(self.run_dir)
+        wanted = USUAL | json.loads(dumps(self.config))
         for name in RESUMED:
             if before.get(name) != wanted.get(name):
                 raise UserError(

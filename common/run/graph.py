@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..cluster.devices import ps_devices, tower_devices, worker_device
+from ..cluster.devices import compute_devices, ps_devices, worker_device
 from ..engine.flat_model import FlatModel
 from .job import CHIEF, Job, shard
 
@@ -118,7 +118,7 @@ class TaskGraph:
         from ..engine.worker import Worker
 
         job = self.job
-        devices = tower_devices(worker_device(job.cluster, k), job.towers)
+        devices = compute_devices(worker_device(job.cluster, k), job.devices_per_worker)
         with tf.device(devices[0]):
             source, structure = _source(job, k)
         slot = self.ps.slot(k, k if job.shared_graph is None else self.index)

@@ -15,12 +15,11 @@ from ..cluster.restarts import RestartRule
 from ..contract.rounds import Event, Rounds
 from ..contract.scheme import Scheme
 from ..errors import UserError, at_most
-from ..files import read_json
 from ..problems import inputs
 from ..problems.dataset import batches, leaves, num_examples, shard_rows
 from ..problems.models import ModelRecipe
 from ..record import checkpoint
-from ..record.run_directory import new_run_dir
+from ..record.run_directory import new_run_dir, read_config
 from .options import MAX_STEPS, Recovery, RunOptions
 
 CHIEF = 0
@@ -46,7 +45,7 @@ class Job:
     options: RunOptions
     steps: int  # local steps of each worker
     run_dir: Path  # of this task: the folder of the whole run, or one in it
-    legs: Sequence[int] = ()  # steps of the runs that this one goes on from, if they were fewer
+    earlier_step_targets: Sequence[int] = ()  # steps of the runs that this one goes on from, if they were fewer
     evaluate_seconds: float = 0.1  # between two evaluations of the center
     evaluate_later: bool = False  # only keep the path of the center during the run, and evaluate it afterwards
     graph_file: Path | None = None  # where the evaluator leaves a graph for the workers of this machine
@@ -104,7 +103,7 @@ class Job:
     def sparse(self) -> bool:
         """True if workers read and push the coordinates of their batch alone; else vectors are dense."""
         how = self.options
-        dense = how.l2 or how.clip_norm is not None or how.ema_decay is not None or self.towers > 1
+        dense = how.l2 or how.clip_norm is not None or how.ema_decay is not None or self.devices_per_worker > 1
         return self.recipe.sparse and self.scheme.sparse and not dense
 
     @property
@@ -124,9 +123,9 @@ class Job:
         return REPAIR_WAITS * self.cluster.wait_seconds
 
     @property
-    def towers(self) -> int:
+    def devices_per_worker(self) -> int:
         """Devices that share the batches of a worker."""
-        return self.cluster.towers or self.scheme.default_towers
+        return self.cluster.devices_per_worker or self.scheme.default_devices_per_worker
 
     def rounds(self, worker: int) -> Rounds:
         """The rounds of a worker: how many local steps, and how each ends."""
@@ -134,10 +133,10 @@ class Job:
             number = self.options.schedule.count(worker)
             whole = self.scheme.rounds((number + 1) * self.scheme.period)
             return whole.first(number)  # none is the last: none is short
-        legs = itertools.pairwise((0, *self.legs, self.steps))
-        return sum((self._leg(end - start, start) for start, end in legs), Rounds())
+        runs = itertools.pairwise((0, *self.earlier_step_targets, self.steps))
+        return sum((self._rounds_of_run(end - start, start) for start, end in runs), Rounds())
 
-    def _leg(self, steps: int, done: int) -> Rounds:
+    def _rounds_of_run(self, steps: int, done: int) -> Rounds:
         return Rounds.even(steps, ALONE_STEPS) if self.alone else self.scheme.rounds(steps, done)
 
 
@@ -166,11 +165,12 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
     own_dir = run_dir if cluster.evaluates else run_dir / str(cluster.task)
     resume = options.recovery.resume
     job = Job(scheme, recipe, train, test, cluster, options, steps, own_dir)
-    job.legs = _legs(own_dir if resume is None else checkpoints_of(resume, cluster), steps)
-    if options.batch_size % job.towers:
+    before = own_dir if resume is None else checkpoints_of(resume, cluster)
+    job.earlier_step_targets = _earlier_step_targets(before, steps)
+    if options.batch_size % job.devices_per_worker:
         raise UserError(
-            f"batch_size must be a multiple of the towers of a worker. Received: batch_size={options.batch_size}, "
-            f"towers={job.towers}"
+            f"batch_size must be a multiple of the devices of a worker. Received: batch_size={options.batch_size}, "
+            f"devices_per_worker={job.devices_per_worker}"
         )
     return job
 
@@ -198,15 +198,16 @@ def checkpoints_of(run_dir: Path, cluster: Cluster) -> Path:
     return run_dir if cluster.task is None or not cluster.task.separate_evaluator else run_dir / "worker-0"
 
 
-def _legs(before: Path, steps: int) -> list[int]:
+def _earlier_step_targets(before: Path, steps: int) -> list[int]:
     """Steps of the runs that this one goes on from: their last rounds may have been shorter."""
     try:
         if not checkpoint.found(before):
             return []
     except OSError as error:
         raise UserError(f"cannot use the folder {before}: {error.strerror}") from None
-    config = read_json(before / "config.json")
-    return [leg for leg in (*config["legs"], config["steps_per_worker"]) if leg < steps]
+    config = read_config(before)
+    targets = (*config["earlier_step_targets"], config["steps_per_worker"])
+    return [target for target in targets if target < steps]
 
 
 def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
@@ -224,12 +225,12 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         "dataset": dataset,
         "model": model,
         "batch_size": options.batch_size,
-        "towers": job.towers,
+        "devices_per_worker": job.devices_per_worker,
         "clip_norm": options.clip_norm,
         "l2": options.l2,
         "ema_decay": options.ema_decay,
         "steps_per_worker": job.steps,
-        "legs": list(job.legs),
+        "earlier_step_targets": list(job.earlier_step_targets),
         "seed": options.seed,
         "record": options.record,
     }

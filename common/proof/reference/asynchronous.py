@@ -49,7 +49,7 @@ def downpour(
     eta: float,
     n_push: int,
     n_fetch: int,
-    legs: Sequence[int],
+    runs: Sequence[int],
     dean: bool = False,
     gamma: float | None = None,
     accumulator: float = 0.1,
@@ -62,7 +62,7 @@ def downpour(
         if s mod n_push = 0:  push A;  A ← 0
         s ← s + 1
 
-    and at the end of a run (of each of its `legs`, in steps, if it was resumed) what is left is pushed, and θ fetched.
+    and at the end of a run (of each of its `runs`, in steps, if it was resumed) what is left is pushed, and θ fetched.
     That is `dean`; otherwise windows are whole: a push if s + 1 mod n_push = 0.
 
     Server: Adagrad with step γ, S ← S + A², θ ← θ − γ A/√S; without γ plain SGD, θ ← θ − η A ("easy").
@@ -83,7 +83,7 @@ def downpour(
 
     def loop(k: int) -> Iterator[str]:
         x[k], t = history[first[k] if first else 0], 0
-        for steps in legs:
+        for steps in runs:
             for s in range(steps):
                 if s > 0 and s % n_fetch == 0:
                     x[k] = history[-1]
