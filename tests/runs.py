@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,9 +22,12 @@ from distsgd.common.proof import reference
 from distsgd.common.proof.replay import batch_gradient
 from distsgd.common.proof.transcriptions import Recorded
 from distsgd.common.record.callbacks import Callback
+from distsgd.common.run.calls import ObserverCalls, StateCalls
 from distsgd.common.run.graph import TaskGraph
 from distsgd.common.run.job import describe, make_job, shard
+from distsgd.common.run.operations import Operation
 from distsgd.common.run.options import RunOptions
+from distsgd.common.run.worker_calls import Joined, WorkerCalls
 
 DIGITS = load("digits")
 HIDDEN = (32, 16)  # layers of three different shapes
@@ -156,11 +158,15 @@ class Table:
             flat = try_out(ModelRecipe.of(model), model, [array[:2] for array in data.train]).flat(model)
         self.graph = TaskGraph(self.job, range(workers), flat)
         self.session = tf.compat.v1.Session(graph=self.graph.graph)
-        self.ops, self.passports = self.graph.ops, itertools.count(2)
-        center, state = self.graph.initial
-        initial = {"initial_center": center if start is None else start, "initial_state": state}
-        feed = {self.ops[name]: value for name, value in initial.items()}
-        self.session.run(self.ops["initialize"], {**feed, self.ops["restoration"]: [1, 0]})
+        if start is not None:
+            self.graph.initial = start, self.graph.initial[1]
+        StateCalls(self.session, self.graph).initialize(restoration=1)
+        self.observer = ObserverCalls(self.session, self.graph)
+        ops = self.graph.ops
+        self.fetches = {name: op.fetches for name, op in vars(ops).items() if isinstance(op, Operation)}
+        self.fetches |= ops.snapshot.fetches
+        self.fetches |= {f"drain_{name}": tensor for name, tensor in ops.drain.fetches.items()}
+        self.fetches |= {f"saved/{name}": tensor for name, tensor in ops.values.fetches.items()}
 
     def __enter__(self) -> Table:
         return self
@@ -169,11 +175,11 @@ class Table:
         self.session.close()
 
     def run(self, name: str) -> Any:
-        return self.session.run(self.ops[name])
+        return self.session.run(self.fetches[name])
 
     def state(self) -> dict[str, Any]:
         """Everything that a checkpoint would keep, and the length of the record."""
-        names = [name for name in self.ops if name.startswith("saved/")]
+        names = [name for name in self.fetches if name.startswith("saved/")]
         return {name: np.array(self.run(name)).tolist() for name in [*names, "recorded"]}
 
     def sit(self, k: int) -> Sitter:
@@ -184,29 +190,20 @@ class Sitter:
     """Somebody who takes the seat of worker k."""
 
     def __init__(self, table: Table, k: int):
-        self.table, self.k, self.rounds = table, k, 0
-        self.ops = table.ops | table.graph.worker_ops[k]
-        fed = {f"data_{i}": array for i, array in enumerate(shard(table.job, k))}
-        fed |= {f"frozen_{i}": array for i, array in enumerate(table.graph.frozen)}
-        table.session.run(self.ops["initialize"], {self.ops[name]: array for name, array in fed.items()})
-        self.passport = [next(table.passports), 1]
+        self.table, self.calls = table, WorkerCalls(table.session, table.graph, k)
+        self.calls.initialize(shard(table.job, k))
         self.joined = self.join()
 
-    def join(self) -> dict[str, Any]:
-        return self.run({name: self.ops[f"join_{name}"] for name in ("folded", "waits", "restored", "stopping")})
+    def join(self) -> Joined:
+        return self.calls.join()
 
-    def run(self, what: Any, feed: Any = None, seconds: float = 100) -> Any:
-        import tensorflow as tf
+    def run(self, name: str, seconds: float = 100) -> Any:
+        """One of its operations, by name."""
+        return self.calls._run(getattr(self.calls.mine, name), seconds=seconds)
 
-        mine = {self.ops["index"]: self.k, self.ops["passport"]: self.passport}
-        options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * seconds))
-        fetch = self.ops[what] if isinstance(what, str) else what
-        return self.table.session.run(fetch, {**mine, **(feed or {})}, options=options)
-
-    def round(self, event: str = "exchange", steps: int = 1, **limit: float) -> Any:
+    def round(self, event: str = "exchange", steps: int = 1) -> Any:
         """One round on the first rows of its shard; returns the loss."""
-        rows = np.zeros((1, steps, self.table.job.batch_size), np.int32)
-        return self.run(f"{event}_1", {self.ops["rows_1"]: rows}, **limit)[0]
+        return self.calls.rounds(event, np.zeros((1, steps, self.table.job.batch_size), np.int32))[0]
 
     def starts(self, event: str = "exchange") -> Future:
         """The same in a thread of its own; returns when its message is on record."""

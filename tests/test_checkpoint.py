@@ -11,7 +11,7 @@ import pytest
 from distsgd.common.errors import UserError, WaitTimeout
 from distsgd.common.record import checkpoint
 from distsgd.common.run.options import Recovery
-from distsgd.common.run.state_keeper import Keeper
+from distsgd.common.run.saving import Saver
 
 ARRAYS = {"folded": np.array([3, 4]), "joins": np.int64(0), "center": np.arange(5, dtype=np.float32)}
 
@@ -171,14 +171,14 @@ def test_a_variable_of_any_name_is_kept_and_objects_are_not_written(tmp_path):
 
 @pytest.fixture
 def chief(tmp_path):
-    """A keeper without a ps, and what it has reported."""
+    """What saves the state, without a ps, and what it has reported."""
     said = []
     job = SimpleNamespace(
         recovery=Recovery(), run_dir=tmp_path, cluster=SimpleNamespace(wait_seconds=1.0), recovers=False
     )
-    keeper = Keeper(job, SimpleNamespace(ops={}), lambda seconds: None, lambda **event: said.append(event))
-    keeper._await_record = lambda session, events: True
-    return keeper, said
+    saver = Saver(SimpleNamespace(job=job, initial=([], [])), lambda **event: said.append(event))
+    saver.await_record = lambda calls, events: True
+    return saver, said
 
 
 def state(version):
@@ -186,36 +186,36 @@ def state(version):
 
 
 def test_what_was_read_before_a_restoration_is_not_published_after_it(chief, tmp_path):
-    keeper, said = chief
+    saver, said = chief
 
-    def restored_meanwhile(session, events):
-        keeper.restorations += 1
+    def restored_meanwhile(calls, events):
+        saver.void()
         return True
 
-    keeper._await_record = restored_meanwhile
-    keeper._write(state(7), session="any", restorations=keeper.restorations)
+    saver.await_record = restored_meanwhile
+    saver.write(state(7), calls="any", restorations=saver.restorations)
     assert list(checkpoint.folder(tmp_path).iterdir()) == []
     assert said == []
-    keeper._await_record = lambda session, events: True
-    keeper._write(state(8), session="any", restorations=keeper.restorations)
+    saver.await_record = lambda calls, events: True
+    saver.write(state(8), calls="any", restorations=saver.restorations)
     assert versions(tmp_path) == [8]
     assert [event["event"] for event in said] == ["checkpoint"]
 
 
 def test_checkpoints_that_fail_are_told_once_until_one_succeeds_and_leave_nothing(chief, tmp_path):
-    keeper, said = chief
+    saver, said = chief
 
-    def late(session, events):
+    def late(calls, events):
         raise WaitTimeout("the evaluator has not put it on record for 1 s")
 
-    good, keeper._await_record = keeper._await_record, late
-    keeper._write(state(1), session="any")
-    keeper._write(state(2), session="any")
+    good, saver.await_record = saver.await_record, late
+    saver.write(state(1), calls="any")
+    saver.write(state(2), calls="any")
     assert list(checkpoint.folder(tmp_path).iterdir()) == []
-    keeper._await_record = good
-    keeper._write(state(3), session="any")
-    keeper._await_record = late
-    keeper._write(state(4), session="any")
+    saver.await_record = good
+    saver.write(state(3), calls="any")
+    saver.await_record = late
+    saver.write(state(4), calls="any")
     assert versions(tmp_path) == [3]
     late_again = "no checkpoint of version {}: the evaluator has not put it on record for 1 s"
     told = [event.get("message", event["event"]) for event in said]
@@ -223,16 +223,13 @@ def test_checkpoints_that_fail_are_told_once_until_one_succeeds_and_leave_nothin
 
 
 def test_a_state_that_cannot_be_read_ends_no_training(chief):
-    keeper, said = chief
+    saver, said = chief
 
-    def run(session, fetch, feed=None, limit_ms=None):
-        if fetch == "version":
-            return 50
+    def values():
         raise RuntimeError("no memory for so much\nand more")
 
-    keeper._run = run
-    keeper.saved = -1000.0, 0  # long ago
-    keeper._look_after("any")
-    keeper._look_after("any")  # it is not time yet
-    assert keeper.failure is None
+    calls = SimpleNamespace(version=lambda: 50, values=values)
+    saver.saved_at, saver.version = -1000.0, 0  # long ago
+    saver.save_if_due(calls)
+    saver.save_if_due(calls)  # it is not time yet
     assert [event["message"] for event in said] == ["no checkpoint of a version after 0: no memory for so much"]

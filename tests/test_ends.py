@@ -2,6 +2,7 @@
 
 import json
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,10 +16,12 @@ from distsgd.common.errors import Diverged, TaskFailed, WaitTimeout
 from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.proof import reference
 from distsgd.common.record.callbacks import Callback
+from distsgd.common.run import recovery
 from distsgd.common.run.graph import TaskGraph
 from distsgd.common.run.job import make_job, plan
 from distsgd.common.run.loop import WorkerLoop
 from distsgd.common.run.options import Recovery, RunOptions
+from distsgd.common.run.worker_calls import WorkerCalls
 from runs import DIGITS, SPOILED, record, spoiled
 
 LIMIT = 60.0  # seconds for what must happen
@@ -144,8 +147,8 @@ def test_a_run_alone_that_is_to_stop_ends_as_diverged_with_a_finite_center(tmp_p
         loop.prepare()
         with pytest.raises(Diverged, match=r"gradient of worker 0 was not finite in its round 0, at version 35"):
             loop.run()
-        loop.keeper.end()
-        center = session.run(graph.ops["center"])
+        loop.state.end()
+        center = session.run(graph.ops.snapshot.fetches["center"])
     assert np.isfinite(center).all()
     assert not np.array_equal(center, graph.initial[0])
 
@@ -176,12 +179,12 @@ def test_counters_of_steps_go_on_after_sixteen_million(tmp_path):
     with tf.compat.v1.Session(graph=graph.graph) as session:
         loop = WorkerLoop(session, graph, 0, lambda **_: None)
         loop.prepare()
-        loop.keeper.end()
+        loop.state.end()
         (clock,) = (v for v in tf.compat.v1.global_variables() if "clock" in v.name)
-        loop._run("set_clock", {loop.ops["steps_done"]: 2**24})
+        loop.calls.set_clock(2**24)
         for _ in range(2):
             rows, event = next(plan(loop.job, 0))
-            loop.call[event, 1](rows[None])
+            loop.calls.rounds(event, rows[None])
         assert session.run(clock) == 2**24 + 80
 
 
@@ -224,24 +227,21 @@ def test_to_recover_without_getting_on_takes_longer_each_time_and_ends(tmp_path,
     """A fault that comes back at once was answered by rejoining for ever."""
     import tensorflow as tf
 
-    from distsgd.common.run import loop as module
-
-    naps = []
-    monkeypatch.setattr(module.time, "sleep", naps.append)
-    loop = WorkerLoop.__new__(WorkerLoop)
-    loop.job = job_on(DIGITS.train, AsyncSGD(), 2, tmp_path, max_restarts=2)
-    loop.index, loop.rounds, loop.wait_seconds, loop.ops = 0, 3, 60.0, {}
-    loop.recovered_at, loop.in_vain, rejoined = -1, 0, []
-    loop.connect, loop._use, loop.report = lambda seconds: None, lambda session: None, lambda **event: None
-    loop._rejoin = lambda: rejoined.append(loop.rounds)
+    naps, rejoined = [], []
+    monkeypatch.setattr(recovery.time, "sleep", naps.append)
+    job = job_on(DIGITS.train, AsyncSGD(), 2, tmp_path, max_restarts=2)
+    calls = SimpleNamespace(job=job, index=0, wait_seconds=60.0, reconnect=lambda seconds: None)
+    progress = SimpleNamespace(rounds=3)
+    worker = recovery.WorkerRecovery(calls, progress, None, lambda **event: None)
+    worker.join = lambda: rejoined.append(progress.rounds)
     error = tf.errors.UnavailableError(None, None, "Socket closed")
-    loop._recover(error)
-    loop.rounds += 1
-    for _ in range(1 + module.ATTEMPTS + 2):
-        loop._recover(error)
+    worker.recover(error)
+    progress.rounds += 1
+    for _ in range(1 + recovery.ATTEMPTS + 2):
+        worker.recover(error)
     with pytest.raises(tf.errors.UnavailableError):
-        loop._recover(error)
-    assert rejoined == [3] + [4] * (1 + module.ATTEMPTS + 2)
+        worker.recover(error)
+    assert rejoined == [3] + [4] * (1 + recovery.ATTEMPTS + 2)
     assert naps == sorted(naps)
     assert sum(naps) > 10
 
@@ -255,20 +255,15 @@ def test_a_call_that_was_delivered_twice_ends_no_run(scheme, tmp_path, monkeypat
     import tensorflow as tf
 
     calls = iter(range(1000))
-    plain = WorkerLoop._callable
+    plain = WorkerCalls.rounds
 
-    def sometimes_twice(loop, event, count):
-        call = plain(loop, event, count)
+    def sometimes_twice(worker, *arguments, **options):
+        result = plain(worker, *arguments, **options)
+        if worker.index == 1 and next(calls) in (3, 4, 9):
+            raise tf.errors.AbortedError(None, None, TWICE)
+        return result
 
-        def repeated(batches):
-            result = call(batches)
-            if loop.index == 1 and next(calls) in (3, 4, 9):
-                raise tf.errors.AbortedError(None, None, TWICE)
-            return result
-
-        return repeated
-
-    monkeypatch.setattr(WorkerLoop, "_callable", sometimes_twice)
+    monkeypatch.setattr(WorkerCalls, "rounds", sometimes_twice)
     run = record(scheme, tmp_path, workers=2, steps=20, backend="threads", hidden=(8,), batch_size=8)
     assert run.result["steps"] == 40
     assert run.error() < 1e-5
@@ -322,14 +317,14 @@ def test_local_steps_of_a_first_round_may_take_longer_than_a_wait(tmp_path):
     with tf.compat.v1.Session(graph=graph.graph) as session:
         loop = WorkerLoop(session, graph, 0, lambda **_: None)
         loop.prepare()
-        loop.keeper.end()
-        loop.wait_seconds = 0.2
+        loop.state.end()
+        loop.calls.wait_seconds = 0.2
         late = threading.Timer(1.5, release.set)
         late.start()
         loop._rounds(lambda: None)
         late.join()
-        assert (loop.rounds, loop.steps) == (1, 40)
-        assert session.run(graph.ops["version"]) == 1
+        assert (loop.progress.rounds, loop.progress.steps) == (1, 40)
+        assert loop.calls.version() == 1
 
 
 def test_whoever_does_not_come_to_the_first_round_is_named_after_one_wait(tmp_path):
@@ -340,7 +335,7 @@ def test_whoever_does_not_come_to_the_first_round_is_named_after_one_wait(tmp_pa
     with tf.compat.v1.Session(graph=graph.graph) as session:
         loop = WorkerLoop(session, graph, 0, lambda **_: None)
         loop.prepare()
-        loop.wait_seconds = 1.0
+        loop.calls.wait_seconds = 1.0
         with pytest.raises(WaitTimeout, match=r"worker 0 waited 1 s at the barrier for worker 1, worker 2"):
             loop.run()
-        loop.keeper.end()
+        loop.state.end()

@@ -21,6 +21,7 @@ from distsgd.common import Cluster
 from distsgd.common.engine.trace import RECORD
 from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.proof import reference
+from distsgd.common.run.calls import StateCalls
 from distsgd.common.run.evaluator import Evaluator
 from distsgd.common.run.graph import TaskGraph
 from distsgd.common.run.job import make_job
@@ -134,8 +135,7 @@ def evaluators(tmp_path):
     options = {"epochs": 1, "steps": 10, "batch_size": 8, "seed": 0, "run_dir": tmp_path}
     graph = TaskGraph(make_job(Hogwild(), recipe, DIGITS.train, None, cluster, RunOptions(**options)))
     with graph.graph.as_default(), tf.compat.v1.Session() as session:
-        start = zip((graph.ps.initial_center, graph.ps.initial_state), graph.initial, strict=True)
-        session.run(graph.ops["initialize"], {**dict(start), graph.ops["restoration"]: [time.time_ns(), 0]})
+        StateCalls(session, graph).initialize(restoration=time.time_ns())
         worker = tf.compat.v1.placeholder(tf.int64, [])
         event = graph.ps.records.enqueue(tf.one_hot(RECORD.index("worker"), len(RECORD), worker, 0, dtype=tf.int64))
         yield lambda k: session.run(event, {worker: k}), lambda report: Evaluator(session, graph, report)
@@ -152,7 +152,7 @@ def test_events_are_taken_over_while_the_evaluator_is_at_something_else(evaluato
     with evaluator.reader:
         for k in (0, 1, 0):
             happen(k)
-        wait_until(lambda: evaluator._run("drained") == 3)
+        wait_until(lambda: evaluator.calls.acknowledged() == 3)
     assert workers_of(evaluator) == [0, 1, 0]
 
 
@@ -168,7 +168,7 @@ def test_an_event_is_on_record_once_although_its_round_is_counted_later(evaluato
     assert (len(evaluator.reader.log), evaluator.reader.log.tally.rounds.tolist()) == (3, [2, 1])
 
 
-@pytest.mark.parametrize("lost", ["append", "_confirm"])
+@pytest.mark.parametrize("lost", ["append", "acknowledge"])
 def test_an_evaluator_that_is_lost_in_the_middle_of_its_work_leaves_the_record_whole(lost, evaluators, monkeypatch):
     """What it had been given and had not written was gone; the crash of a chief and its evaluator broke a replay."""
     happen, evaluator_that = evaluators
@@ -179,7 +179,7 @@ def test_an_evaluator_that_is_lost_in_the_middle_of_its_work_leaves_the_record_w
     happen(1)
     with monkeypatch.context() as patch:
         patch.setattr(
-            first.reader.log if lost == "append" else first.reader,
+            first.reader.log if lost == "append" else first.calls,
             lost,
             lambda *_: (_ for _ in ()).throw(KeyboardInterrupt),
         )

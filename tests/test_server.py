@@ -41,7 +41,7 @@ def test_a_message_of_whoever_sat_there_before_is_refused_and_leaves_no_trace(sc
         with pytest.raises(REFUSED, match="refused"):
             before.run("refuse")
         assert table.state() == untouched
-        assert table.run("standing").tolist() == [now.passport[0], 1]
+        assert table.run("incarnations").tolist() == [now.calls.incarnation, 1]
         for event in events:
             now.round(event)
         assert table.run("folded").tolist() == [len(events)]
@@ -51,7 +51,7 @@ def test_nobody_is_admitted_while_the_state_is_not_whole_nor_before_joining_agai
     with Table(AsyncSGD(), workers=1) as table:
         sitter = table.sit(0)
         table.run("shut")  # as before a restoration
-        for attempt in (sitter.round, sitter.join, lambda: table.run("whole"), lambda: table.run("at")):
+        for attempt in (sitter.round, sitter.join, lambda: table.run("clean"), lambda: table.run("at")):
             with pytest.raises(REFUSED, match="refused"):
                 attempt()
         table.run("open")
@@ -60,7 +60,7 @@ def test_nobody_is_admitted_while_the_state_is_not_whole_nor_before_joining_agai
         sitter.join()
         sitter.round()
         assert table.run("version") == 1
-        table.session.run(table.ops["dismiss"], {table.ops["index"]: 0})
+        table.observer.evict(0)
         with pytest.raises(REFUSED, match="refused"):
             sitter.round()
 
@@ -127,27 +127,27 @@ def test_a_seat_whose_message_waits_at_the_barrier_says_so_until_the_set_is_comp
         first, other = table.sit(0), table.sit(1)
         waiting = first.starts()
         now = table.sit(0)
-        assert (now.joined["folded"], now.joined["waits"]) == (1, True)
+        assert (now.joined.rounds, now.joined.waits) == (1, True)
         other.round()
         waiting.result(40)  # the token was for the message, whoever sits there
         joined = now.join()
-        assert (joined["folded"], joined["waits"]) == (1, False)
+        assert (joined.rounds, joined.waits) == (1, False)
 
 
 def test_a_set_is_completed_without_those_who_have_left_or_were_expelled():
     with Table(SyncSGD(), workers=4, recovery=Recovery(min_workers=2)) as table:
         start = table.run("center")
         sitters = [table.sit(k) for k in range(4)]
-        assert sitters[0].run("expel").tolist() == [False] * 4  # it has not waited
+        assert sitters[0].run("evict_absent").tolist() == [False] * 4  # it has not waited
         first = sitters[0].starts()
-        assert sitters[0].run("expel").tolist() == [False] * 4  # too few would be left
+        assert sitters[0].run("evict_absent").tolist() == [False] * 4  # too few would be left
         second = sitters[1].starts()
-        sitters[2].run("retire")
+        sitters[2].run("deregister")
         assert table.run("version") == 0
-        assert sitters[0].run("expel").tolist() == [False, False, False, True]
+        assert sitters[0].run("evict_absent").tolist() == [False, False, False, True]
         for released in (first, second):
             released.result(40)
-        assert (table.run("version"), table.run("active").tolist()) == (1, [True, True, False, False])
+        assert (table.run("version"), table.observer.roll().active.tolist()) == (1, [True, True, False, False])
         moved = table.run("center") - start
         for expelled in sitters[2:]:
             with pytest.raises(REFUSED, match="refused"):
@@ -184,7 +184,7 @@ def test_with_backup_workers_a_late_message_is_dropped_and_the_last_update_is_th
         for sitter in (late, fast, second):
             with pytest.raises(REFUSED, match="refused"):
                 sitter.round()
-            assert sitter.join()["stopping"]
+            assert sitter.join().stopping
         assert table.run("drain_events")[:, RECORD.index("accepted")].tolist()[:5] == [1, 1, 0, 1, 1]
         assert (table.run("version"), table.run("folded").tolist()) == (2, [2, 2, 1])
 
@@ -251,7 +251,7 @@ def test_each_worker_has_its_own_running_statistics_and_the_center_has_their_mea
         mean = (once * rows[0] + twice * rows[1]) / 2
         variance = np.full(64, ((1 - once) + (1 - twice)) / 2)
         np.testing.assert_allclose(table.run("state"), np.concatenate([mean, variance]), atol=1e-6)
-        assert table.sit(1).joined["folded"] == 2
+        assert table.sit(1).joined.rounds == 2
         sitters[0].round()  # goes on from its own, not from the mean
         mean = (twice * rows[0] + twice * rows[1]) / 2
         np.testing.assert_allclose(table.run("state")[:64], mean, atol=1e-6)
@@ -301,7 +301,7 @@ def graphs(scheme, data=None):
     ps = table.graph.ps
     with table, table.graph.graph.as_default():
         shared = [v.handle for v in tf.compat.v1.global_variables() if not v.name.startswith("worker")]
-        slot, message = ps.slot(1, table.graph.index), tf.zeros([sum(ps.sizes)])
+        slot, message = ps.slot(1, table.graph.ops.index), tf.zeros([sum(ps.sizes)])
         builds = {"join": lambda: ps.join(slot, True), "pull": lambda: ps.pull(slot), "values": ps.values}
         builds |= {"exchange": lambda: gate.exchange(ps, slot, message), "refuse": lambda: ps.refuse(slot)}
         builds |= {"snapshot": ps.snapshot, "drain": ps.drain, "confirm": lambda: ps.confirm(1, 1), "stop": ps.stop}

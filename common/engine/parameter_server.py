@@ -488,7 +488,7 @@ class ParameterServer:
             self.drained.assign_add(safe)
         return tf.constant(True)
 
-    # Checkpoints: see `recovery.Keeper`.
+    # Checkpoints: see `run.state_manager`.
 
     def stop(self) -> Any:
         """Nobody is counted on any more, and nobody is admitted; who waits is woken to learn it."""

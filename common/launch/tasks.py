@@ -106,7 +106,7 @@ def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> No
         loop.await_others()
         loop.run()
         if not job.uses_ps and index == CHIEF:  # this task is the ps of its bookkeeping
-            while not _ended(loop.session, graph.ops["await_end"]):
+            while not loop.calls.await_ps_end(LOOK_SECONDS):
                 pass  # should the evaluator be gone, the launcher or the membership says so
 
 

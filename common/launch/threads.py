@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from ..engine.flat_model import FlatModel
 from ..reports import Report
-from ..run.evaluator import END_SECONDS, Evaluator
+from ..run.ending import END_SECONDS
+from ..run.evaluator import Evaluator
 from ..run.graph import TaskGraph
 from ..run.job import Job
 from ..run.loop import WorkerLoop
@@ -70,8 +71,8 @@ class Crew:
         first = self.loops[0]
         self.turns[worker].release()
         wait_until(
-            lambda: bool(self.failures) or first.session.run(first.ops["recorded"]) >= number,
-            first.wait_seconds,
+            lambda: bool(self.failures) or first.calls.recorded() >= number,
+            first.calls.wait_seconds,
             lambda: f"worker {worker}, turn {number} of the schedule",
             TURN_SECONDS,
         )
@@ -79,7 +80,9 @@ class Crew:
     def leave(self) -> None:
         """End the session, wait for the threads; raise what went wrong in one of them before that."""
         failed = list(self.failures)
-        self.loops[0].session.close()  # wakes those that wait at a barrier; their complaints come too late to count
+        self.loops[
+            0
+        ].calls.session.close()  # wakes those that wait at a barrier; their complaints come too late to count
         if self.scripted and failed:
             for turn in self.turns:
                 turn.release()

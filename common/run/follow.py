@@ -17,7 +17,7 @@ from ..errors import UserError, WaitTimeout, positive
 from ..files import dumps
 from ..problems.models import ModelRecipe, batched
 from ..record import checkpoint
-from .evaluator import EVALUATION_BATCH
+from .observer import EVALUATION_BATCH
 
 EVALUATIONS = "evaluations.jsonl"
 

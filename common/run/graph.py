@@ -1,21 +1,29 @@
-"""The graph of a task: the global variables, the workers that live in it, and a name for all that is ever run."""
+"""The graph of a task: the global variables, the workers that live in it, and all that is ever run."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..cluster.devices import compute_devices, ps_devices, worker_device
 from ..engine.flat_model import FlatModel
+from ..files import replacing
 from .job import CHIEF, Job, shard
+from .operations import GlobalOps, WorkerOps
+
+Ops = TypeVar("Ops", GlobalOps, WorkerOps)
 
 
 class TaskGraph:
     """The graph of one task: the global variables, and the workers that live in it.
 
-    `ops` names everything that a session ever runs or feeds; what belongs to a worker is in `worker_ops[k]`.
+    Attributes:
+        ops: what is run on the global variables; see `calls`.
+        worker_ops: what is run for worker k.
+        initial: center [P] and non-trainable state [S] that the run begins with.
+        frozen: arrays of the model that nobody changes; not known where there is no worker.
     """
 
     def __init__(self, job: Job, workers: Sequence[int] = (), model: FlatModel | None = None):
@@ -40,77 +48,11 @@ class TaskGraph:
                 in_process=job.cluster.backend == "threads",
                 min_workers=job.recovery.min_workers,
             )
-            self.ops = self._global_ops()
+            self.ops = GlobalOps(self.ps, job.sees_waiting)
             gradient = tf.function(self.model.gradient, reduce_retracing=True, autograph=False)
             self.worker_ops = {k: self._worker_ops(k, gradient) for k in workers}
 
-    def _global_ops(self) -> dict[str, Any]:
-        import tensorflow as tf
-
-        from ..engine.ops import turnstile
-
-        ps = self.ps
-        with tf.device(ps.devices[0]):
-            # Fed with every call: it goes along with the call, where a constant of each worker's own graph would
-            # mean that no worker can use another's.
-            self.index = tf.compat.v1.placeholder_with_default(-1, [], name="index")
-            set_finished = tf.raw_ops.ResourceScatterUpdate(
-                resource=ps.finished.handle, indices=self.index, updates=True
-            )
-            dismiss = tf.group(*ps.close_slots(tf.equal(tf.range(ps.num_workers), self.index)))
-            confirmed = tf.compat.v1.placeholder(tf.int64, [], name="confirmed")
-            of_restoration = tf.compat.v1.placeholder(tf.int64, [], name="of_restoration")
-        ops = {
-            "index": self.index,
-            "initial_center": ps.initial_center,
-            "initial_state": ps.initial_state,
-            "restoration": ps.restoration,
-            "initialize": ps.initialize,
-            "passport": ps.passport,
-            # Who comes through puts the token back for the next one, or for himself should he come back.
-            "announce": ps.initialized.enqueue(True),
-            "await_initialized": turnstile(ps.initialized),
-            "go": ps.go.enqueue(True),
-            "await_go": turnstile(ps.go),
-            "set_finished": set_finished,
-            "ready": ps.ready.read_value(),
-            "finished": ps.finished.read_value(),
-            "active": ps.active.read_value(),
-            "active_now": ps.count(ps.active | ps.finished),
-            "dismiss": dismiss,
-            "standing": tf.function(ps.standing, autograph=False)(),
-            "restoration_now": ps.restored[0],
-            "folded": ps.folded.read_value(),
-            "refused": ps.refused.read_value(),
-            "version": ps.read_version(),
-            "recorded": ps.records.size(),
-            "drained": ps.drained.read_value(),
-            "confirmed": confirmed,
-            "of_restoration": of_restoration,
-            "confirm": tf.function(ps.confirm, autograph=False)(of_restoration, confirmed),
-            "whole": tf.function(ps.whole, autograph=False)(),
-            "stop": tf.function(ps.stop, autograph=False)(),
-            "wake": tf.function(ps.wake_all, autograph=False)(),
-            "stopping": ps.is_ending(),
-            **{f"drain_{name}": op for name, op in tf.function(ps.drain, autograph=False)().items()},
-            "over": ps.over.enqueue_many([tf.ones([ps.num_workers], tf.bool)]),
-            "await_over": ps.over.dequeue(),
-            "leave": ps.left.enqueue(True),
-            "chief_leaves": tf.group(ps.left.enqueue(True), ps.chief_left.enqueue(True)),
-            "left": ps.left.size(),
-            "chief_left": ps.chief_left.size(),
-            "end": tf.group(*(queue.enqueue(True) for queue in ps.ends)),
-            "await_end": ps.ends[0].dequeue(),
-            **{f"saved/{name}": op for name, op in tf.function(ps.values, autograph=False)().items()},
-            **ps.restoring(),
-            **tf.function(ps.snapshot, autograph=False)(),
-        }
-        if self.job.sees_waiting:
-            gate = self.job.scheme.gate
-            ops |= {"arrived": gate.arrived(ps), "awaited": gate.awaited(ps)}
-        return ops
-
-    def _worker_ops(self, k: int, gradient: Any) -> dict[str, Any]:
+    def _worker_ops(self, k: int, gradient: Any) -> WorkerOps:
         import tensorflow as tf
 
         from ..engine.replica import Replica
@@ -121,50 +63,25 @@ class TaskGraph:
         devices = compute_devices(worker_device(job.cluster, k), job.devices_per_worker)
         with tf.device(devices[0]):
             source, structure = _source(job, k)
-        slot = self.ps.slot(k, k if job.shared_graph is None else self.index)
+        slot = self.ps.slot(k, k if job.shared_graph is None else self.ops.index)
+        fed = list(source.fed), []  # arrays of the shard, and of the model that nobody changes
         if job.sparse:
             worker = SparseWorker(job.scheme, self.ps, slot, devices[0], source)
         else:
-            name = f"worker_{k}"
-            numbers = slot.index, job.cluster.workers
+            name, numbers = f"worker_{k}", (slot.index, job.cluster.workers)
             loss = job.options.l2, job.options.clip_norm
             replica = Replica(self.model, gradient, name, numbers, devices, source, structure, *loss)
-            worker = Worker(job.scheme, replica, self.ps, slot, name)
-        with tf.device(self.ps.devices[0]):
-            recorded = tf.compat.v1.placeholder_with_default(True, [])
-        with tf.device(devices[0]):
-            steps_done = tf.compat.v1.placeholder(tf.int64, [])
-        ops = {
-            "initialize": worker.initialize,
-            "recorded_join": recorded,
-            "steps_done": steps_done,
-            "set_clock": worker.clock.assign(steps_done).op if isinstance(worker, Worker) else tf.no_op(),
-            "refuse": tf.function(self.ps.refuse, autograph=False)(slot),
-        }
-        ops |= {f"join_{name}": op for name, op in tf.function(worker.start, autograph=False)(recorded).items()}
-        if job.sees_waiting:
-            gate = job.scheme.gate
-            ops["expel"], ops["retire"] = (
-                tf.function(f, autograph=False)(self.ps, slot) for f in (gate.evict, gate.deregister)
-            )
-            ops["await_token"] = slot.sleep()
-        ops |= {f"data_{i}": fed for i, fed in enumerate(source.fed)}
-        ops |= {f"frozen_{i}": fed for i, fed in enumerate(worker.replica.fed if isinstance(worker, Worker) else [])}
-        for count in sorted({1, job.rounds_per_call}):
-            rows = tf.compat.v1.placeholder(tf.int32, [count, None, job.batch_size])
-            ops[f"rows_{count}"] = rows
-            for event in sorted(job.scheme.events):
-                ops[f"{event}_{count}"] = tf.function(worker.rounds, autograph=False)(rows, event)
-        return ops
+            worker, fed = Worker(job.scheme, replica, self.ps, slot, name), (fed[0], list(replica.fed))
+        return WorkerOps(worker, self.ps, fed, job.batch_size, {1, job.rounds_per_call}, job.sees_waiting)
 
     # A graph that one task has built serves all workers: building takes longer than everything else at the start.
 
     def export(self, path: Path) -> None:
-        """Write the graph of worker 0 for `TaskGraph.load`."""
-        names = [{key: op.name for key, op in ops.items()} for ops in (self.ops, self.worker_ops[CHIEF])]
+        """Write the graph of worker 0 for `TaskGraph.load`; raises `CannotWrite`."""
+        names = [_names(ops) for ops in (self.ops, self.worker_ops[CHIEF])]
         content = (self.graph.as_graph_def().SerializeToString(), names, self.initial, self.frozen)
-        path.with_suffix(".part").write_bytes(pickle.dumps(content))
-        path.with_suffix(".part").rename(path)
+        with replacing(path) as file:
+            pickle.dump(content, file)
 
     @classmethod
     def load(cls, job: Job, worker: int, path: Path) -> TaskGraph:
@@ -183,9 +100,25 @@ class TaskGraph:
         self.job, self.initial, self.frozen, self.graph = job, initial, frozen, tf.Graph()
         with self.graph.as_default():
             tf.import_graph_def(definition, name="")
-            self.ops, mine = ({key: self.graph.as_graph_element(name) for key, name in part.items()} for part in names)
-        self.worker_ops = {worker: mine}
+        self.ops = _found(GlobalOps, names[0], self.graph)
+        self.worker_ops = {worker: _found(WorkerOps, names[1], self.graph)}
         return self
+
+
+def _names(ops: GlobalOps | WorkerOps) -> dict[str, Any]:
+    """The same with names of tensors and operations of the graph in their place."""
+    import tensorflow as tf
+
+    return tf.nest.map_structure(lambda op: op.name, vars(ops))
+
+
+def _found(kind: type[Ops], names: Mapping[str, Any], graph: Any) -> Ops:
+    """What has these names in another graph."""
+    import tensorflow as tf
+
+    ops = kind.__new__(kind)
+    vars(ops).update(tf.nest.map_structure(graph.as_graph_element, names))
+    return ops
 
 
 def _source(job: Job, worker: int) -> tuple[Any, Any]:

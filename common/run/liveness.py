@@ -7,10 +7,10 @@ import time
 import numpy as np
 
 from ..engine.trace import RECORD
-from .loop import SLOW
+from .worker_calls import SLOW
 
 
-class Presence:
+class LivenessTracker:
     """When each worker has sent something last, in the evaluator's own time."""
 
     def __init__(self, workers: int, wait_seconds: float):

@@ -1,4 +1,4 @@
-"""The reader: takes the events over from the ps, in a thread of its own."""
+"""The record reader: takes the events over from the ps, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import contextlib
 import copy
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ..record.event_log import EventLog, Tally
 from ..reports import Report
-from .job import Job
+from .calls import ObserverCalls
 
 DRAIN_SECONDS = 0.5  # between two looks at the record
 
@@ -25,26 +24,21 @@ LEAVE_SECONDS = 1.0  # for a look that is under way at the end; one that is stuc
 KEEP = 1 << 19  # events that stay in the file where the record is off, so that a restoration can go back exactly
 
 
-class Reader:
+class RecordReader:
     """Takes the events over from the ps, in a thread of its own: however long an evaluation takes, none wait there.
 
     Args:
-        job: the run.
-        ops: the operations of the graph.
-        run: runs an operation, given by name or as a structure, with what is fed.
+        calls: of the evaluator.
         report: where events go.
-        note: is told of new events.
+        note: is given new events, [n, len(RECORD)].
+
+    Attributes:
+        log: the events on disk.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        ops: Mapping[str, Any],
-        run: Callable[..., Any],
-        report: Report,
-        note: Callable[[np.ndarray], None],
-    ):
-        self.ops, self.run, self.report, self.note = ops, run, report, note
+    def __init__(self, calls: ObserverCalls, report: Report, note: Callable[[np.ndarray], None]):
+        self.calls, self.report, self.note = calls, report, note
+        job = calls.graph.job
         self.log = EventLog(job.run_dir, job.cluster.workers, None if job.options.record == "full" else KEEP)
         self.lacking = 0  # events that were in a file which was lost
         self._lock = threading.Lock()
@@ -52,7 +46,7 @@ class Reader:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._drain_now_and_then, daemon=True)
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> RecordReader:
         self._thread.start()
         return self
 
@@ -73,19 +67,18 @@ class Reader:
     def drain(self) -> Tally:
         """Take over what is new, write it, and only then let the ps forget it; returns what all add up to."""
         with self._lock:
-            new = self.run({name: self.ops[f"drain_{name}"] for name in ("events", "before", "restored")})
-            which, length = (int(n) for n in new["restored"])
-            if which != self.log.restoration:
-                self._go_back(which, length)
-            before, written = int(new["before"]), len(self.log) + self.lacking
-            if before > written:
-                self.lacking += before - written
+            new = self.calls.drain()
+            if new.restoration != self.log.restoration:
+                self._go_back(new.restoration, new.length)
+            written = len(self.log) + self.lacking
+            if new.before > written:
+                self.lacking += new.before - written
                 self.report(event="warning", message=f"the record lacks {self.lacking} events: its file was lost")
-            if len(new["events"]):
-                fresh = new["events"][max(0, written - before) :]  # without those that a lost evaluator has written
+            if len(new.events):
+                fresh = new.events[max(0, written - new.before) :]  # without those that a lost evaluator has written
                 self.log.append(fresh)
                 self.note(fresh)
-                self._confirm(which, before + len(new["events"]))
+                self.calls.acknowledge(new.restoration, new.before + len(new.events))
             self._drained = time.monotonic()
             return copy.deepcopy(self.log.tally)
 
@@ -103,7 +96,3 @@ class Reader:
         if counted:
             message = f"the record is off: {counted} events that were undone remain in the counts of this run"
             self.report(event="warning", message=message)
-
-    def _confirm(self, restoration: int, events: int) -> None:
-        """Tell the ps how much of the record is safe."""
-        self.run("confirm", {self.ops["of_restoration"]: restoration, self.ops["confirmed"]: events})

@@ -1,0 +1,128 @@
+"""The end of a run: why it comes early, the result and its files, and the last word to workers and ps tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import CannotWrite, Diverged, WaitTimeout
+from ..files import PART, replacing, writing
+from ..record.callbacks import STOP
+from ..reports import Report
+from ..waiting import POLL_SECONDS
+from .calls import ObserverCalls
+from .observer import Observer, Snapshot
+from .record_reader import RecordReader
+
+END_SECONDS = 5.0  # for workers to leave
+
+CHIEF_WAITS = 3  # times the limit of a wait: to read the last state (two), and to see that it is on record
+
+
+class Ending:
+    """Ends a run."""
+
+    def __init__(self, calls: ObserverCalls, observer: Observer, reader: RecordReader, report: Report):
+        self.calls, self.observer, self.reader, self.report = calls, observer, reader, report
+        self.graph, self.job = calls.graph, calls.graph.job
+        self.stopped = False
+        self.told_to_stop = 0  # workers that are not counted on any more, and still have to leave
+
+    def stop_if_wanted(self) -> None:
+        """End the run early: the workers are refused, ask why, and leave."""
+        if self.stopped or not self.job.uses_ps or (reason := self._reason_to_stop()) is None:
+            return
+        self.stopped = True
+        self.told_to_stop = self.calls.present()
+        self.calls.stop()
+        self.report(event="stopped", reason=reason)
+
+    def _reason_to_stop(self) -> str | None:
+        version, accuracy = self.job.options.stop_at_version, self.job.options.stop_at_accuracy
+        reached = [v for k, v in self.observer.metrics.items() if k.startswith("test_") and k.endswith("accuracy")]
+        if version is not None and self.calls.version() >= version:
+            return f"version {version}"
+        if accuracy is not None and reached and reached[0] >= accuracy:
+            return f"accuracy {accuracy}"
+        return "a callback" if (self.job.run_dir / STOP).exists() else None
+
+    def finish(self, snapshot: Snapshot) -> None:
+        """Write what the run produced, let the workers go, report the result, end the ps tasks.
+
+        Raises:
+            Diverged: the center is not finite.
+        """
+        metrics, seen = self.observer.metrics, self.observer.seen
+        if not np.isfinite(snapshot["center"]).all():
+            raise Diverged(
+                f"the center is not finite, at version {metrics['version']}: a step was too long. Try a smaller "
+                "learning rate or period"
+            )
+        refused = snapshot.pop("refused")
+        unwritten = self._write_results({name: value for name, value in snapshot.items() if name != "at"})
+        steps = self.observer.steps(self.calls.recorded_rounds())  # the record here may have a gap
+        self._shut_down()
+        self.report(
+            event="result",
+            steps=steps,
+            updates=metrics["version"],
+            dropped=seen.dropped,
+            refused={str(k): int(n) for k, n in enumerate(refused) if n},
+            staleness_histogram={str(t): n for t, n in sorted(seen.staleness.items())},
+            unwritten=unwritten,
+            **metrics,
+        )
+        self.calls.end_ps()
+
+    def _write_results(self, arrays: dict[str, Any]) -> list[str]:
+        """Center, trace and model; returns why some of them are not there: each stands for itself."""
+        unwritten = []
+        for write in (self._write_center, self._write_trace, self._write_model):
+            try:
+                write(self.job.run_dir, arrays)
+            except CannotWrite as error:
+                unwritten.append(str(error))
+        return unwritten
+
+    def _write_center(self, run_dir: Path, arrays: dict[str, Any]) -> None:
+        with replacing(run_dir / "center.npz") as file:
+            np.savez(file, **arrays)
+
+    def _write_trace(self, run_dir: Path, arrays: dict[str, Any]) -> None:
+        del arrays
+        if self.job.options.record == "full":
+            self.reader.save(run_dir / "trace.npz")
+
+    def _write_model(self, run_dir: Path, arrays: dict[str, Any]) -> None:
+        self.observer.load(arrays)
+        part = run_dir / f".model{PART}.keras"  # Keras goes by how the name ends
+        with writing(run_dir / "model.keras"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of lambdas, which a loader must allow
+            try:
+                self.graph.model.model.save(part)
+                part.replace(run_dir / "model.keras")
+            finally:
+                part.unlink(missing_ok=True)
+
+    def _shut_down(self) -> None:
+        """The result is safe: the workers may go. A restoration in this very moment would have called them back."""
+        import tensorflow as tf
+
+        with contextlib.suppress(tf.errors.OpError, WaitTimeout):
+            expected = max(self.calls.shut_down(), self.told_to_stop)
+            soon = time.monotonic() + END_SECONDS
+            late = time.monotonic() + CHIEF_WAITS * self.calls.wait_seconds
+
+            def waits() -> bool:
+                """True while somebody should still leave; the chief takes its last checkpoint along."""
+                departed, chief = self.calls.departed()
+                return departed < expected and time.monotonic() < (soon if chief else late)
+
+            while waits():
+                self.reader.drain()  # the chief's last checkpoint waits for that
+                time.sleep(POLL_SECONDS)

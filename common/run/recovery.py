@@ -1,0 +1,153 @@
+"""What a worker does after a call that failed.
+
+A message counts once: each slot has an incarnation, drawn by joining, and the rounds of a slot that are on record are
+counted in the same atomic event as the update. So a worker that comes back, a new process or the old one after a call
+that failed, joins, is told how many of its rounds are on record, and goes on from there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ..engine.failures import is_absence, is_own, is_refusal, was_repeated
+from ..errors import Diverged, TaskFailed, WaitTimeout
+from ..reports import Report
+from .barrier_wait import BarrierWait, GivenUp
+from .progress import Progress
+from .worker_calls import WorkerCalls
+
+RETRY_SECONDS = 0.1
+
+ATTEMPTS = 5  # to recover in the same round, apart from those that restarts may cause
+
+
+class WorkerRecovery:
+    """Lets one worker join the run, and join again."""
+
+    def __init__(self, calls: WorkerCalls, progress: Progress, barrier: BarrierWait, report: Report):
+        self.job, self.index, self.report = calls.job, calls.index, report
+        self.calls, self.progress, self.barrier = calls, progress, barrier
+        self.recovered_at = -1  # the round of the last recovery ...
+        self.in_vain = 0  # ... and how many recoveries were in that round before
+
+    def join(self, recorded: bool = True) -> None:
+        """Take the slot, whatever its former owner does, and go on after its last round on record."""
+        import tensorflow as tf
+
+        while (joined := self.calls.join(recorded)).waits:  # its last message is in a set that is not complete yet
+            try:
+                self.calls.await_token()
+            except tf.errors.DeadlineExceededError:
+                missing = self.calls.missing()
+                if not self.barrier.handle_timeout():
+                    raise WaitTimeout(
+                        f"worker {self.index} waited {self.calls.wait_seconds:g} s at the barrier for {missing}"
+                    ) from None
+        self.progress.joined(joined)
+        if self.job.scheme.scheduled or not self.job.uses_ps:
+            self.calls.set_clock(self.progress.steps)
+
+    def persist(self, action: Callable[[], None]) -> None:
+        """Do something that needs the ps, again and again while it may be coming back, for a bounded time."""
+        import tensorflow as tf
+
+        deadline = time.monotonic() + self.job.repair_seconds
+        while True:
+            try:
+                return action()
+            except (tf.errors.OpError, WaitTimeout) as error:
+                helps = self.job.recovers and (is_absence(error) or is_refusal(error))
+                if not helps or time.monotonic() > deadline:
+                    raise
+            time.sleep(RETRY_SECONDS)
+            self.calls.reconnect(max(1.0, deadline - time.monotonic()))
+
+    def recover(self, error: BaseException) -> None:
+        """Get back to work after a call that failed: the first rule that fits. Raises what cannot be helped."""
+        if isinstance(error, GivenUp):
+            raise WaitTimeout(str(error)) from None
+        if isinstance(error, WaitTimeout) and self.job.sees_waiting and self.barrier.handle_timeout():
+            return self.join()
+        if is_refusal(error) and (self._has_ended() or self._was_not_finite()):
+            return None
+        if is_own(error):
+            raise _of_its_own(error) from error
+        if self.job.recovers and (is_refusal(error) or is_absence(error)):
+            return self._join_once_it_is_back(error)
+        if self.job.uses_ps and not self.job.recovers and was_repeated(error):
+            return self._join_at_once(error)
+        raise error
+
+    def _has_ended(self) -> bool:
+        """After a refusal: True if that is because the run ends now; the rounds count that are on record."""
+        if not self.calls.stopping():
+            return False
+        self.progress.stopped(int(self.calls.recorded_rounds()[self.index]))
+        return True
+
+    def _was_not_finite(self) -> bool:
+        """After a refusal: True if that was because of NaN and is settled; raises `Diverged` if it ends the run."""
+        if not self.calls.is_owner():
+            return False
+        if self.job.recovery.on_nan == "stop":
+            raise Diverged(
+                f"worker {self.index} sent a message that is not finite, at version {self.calls.version()} of the "
+                "center, which refused it: try a smaller learning rate or period, or --on-nan drop"
+            )
+        if self.calls.refuse():  # if not, the next message is told why
+            self.report(event="refused", worker=self.index)
+            self.join()
+        return True
+
+    def _join_once_it_is_back(self, error: BaseException) -> None:
+        """A ps or a connection is gone, or the state is being restored: try until the chief has repaired it."""
+        import tensorflow as tf
+
+        self._pause_in_vain(error)
+        deadline = time.monotonic() + self.job.repair_seconds
+        while True:
+            try:
+                if not is_refusal(error):
+                    self.calls.reconnect(deadline - time.monotonic())
+                return self._join_again()
+            except (tf.errors.OpError, WaitTimeout) as again:
+                if not (is_refusal(again) or is_absence(again)):
+                    raise
+                if time.monotonic() > deadline:
+                    there = is_refusal(again) or isinstance(again, tf.errors.FailedPreconditionError)
+                    what = "the chief, worker 0, to restore the state" if there else "the ps to come back"
+                    raise WaitTimeout(
+                        f"worker {self.index} waited {self.job.repair_seconds:g} s for {what} ({type(again).__name__})"
+                    ) from None
+                error = again
+                time.sleep(RETRY_SECONDS)
+
+    def _join_at_once(self, error: BaseException) -> None:
+        """Nobody is gone: join in the same session. If an update was cut in the middle, that is no help."""
+        import tensorflow as tf
+
+        self._pause_in_vain(error)
+        try:
+            self._join_again()
+        except tf.errors.OpError:
+            raise error from None
+
+    def _join_again(self) -> None:
+        self.join()
+        self.report(event="rejoined", worker=self.index, rounds=self.progress.rounds)
+
+    def _pause_in_vain(self, error: BaseException) -> None:
+        """Recovering again and again without a round in between: wait longer each time, and give up in the end."""
+        rounds = self.progress.rounds
+        self.in_vain = self.in_vain + 1 if rounds == self.recovered_at else 0
+        self.recovered_at = rounds
+        if self.in_vain > ATTEMPTS + self.job.recovery.max_restarts:
+            raise error
+        if self.in_vain:
+            time.sleep(min(RETRY_SECONDS * 2**self.in_vain, self.calls.wait_seconds))
+
+
+def _of_its_own(error: BaseException) -> TaskFailed:
+    what = str(error).partition("From /job:worker")[2].splitlines()[1]
+    return TaskFailed(f"an operation of the worker itself failed: {what} ({type(error).__name__})")

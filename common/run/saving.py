@@ -1,0 +1,182 @@
+"""When the state of a run is saved, and which checkpoint counts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..engine.failures import is_absence, is_late, is_refusal
+from ..errors import WaitTimeout
+from ..record import checkpoint
+from ..reports import Report
+from .calls import StateCalls
+from .graph import TaskGraph
+
+# How long the end of a run waits for the last checkpoint: much longer than the longest so far has taken, and at least
+FIRST_SAVE_SECONDS = 60.0
+
+SAVE_PATIENCE = 10
+
+SLOW_DISK = 1e6  # bytes per second
+
+LOOK_SECONDS = 0.02  # between two looks at what the evaluator has on record
+
+
+class Saver:
+    """Saves the state now and then, and at the end. The slow part of it happens in a thread; a failure ends no run.
+
+    A checkpoint counts only once the trace of the run up to it is on the disk, and not if the state has been restored
+    between its reading and its writing: it would hold updates that the run has forgotten.
+
+    Attributes:
+        saving_seconds: how long the last checkpoint may take; 0 if there is none.
+    """
+
+    def __init__(self, graph: TaskGraph, report: Report):
+        self.graph, self.job, self.report = graph, graph.job, report
+        self.recovery = graph.job.recovery
+        self.run_dir = graph.job.run_dir
+        self.saved_at, self.version = time.monotonic(), -1  # the last checkpoint, or the state that was restored
+        self.saving_seconds = 0.0
+        self.longest = 0.0  # seconds that a checkpoint has taken to be written
+        self.restorations = 0
+        self.publishing = threading.Lock()  # no restoration meanwhile
+        self.writer: threading.Thread | None = None  # there is one at a time
+        self.reported_failure = False  # of the last checkpoint
+
+    def void(self) -> None:
+        """The state is about to be restored: what has been read before is not to be published."""
+        with self.publishing:
+            self.restorations += 1
+
+    def restored(self, version: int) -> None:
+        """The state is that of a checkpoint."""
+        self.saved_at, self.version = time.monotonic(), version
+
+    def save_if_due(self, calls: StateCalls) -> None:
+        """Save if it is time, and the center has moved."""
+        by_time = time.monotonic() - self.saved_at >= self.recovery.seconds
+        every = self.recovery.checkpoint_steps
+        if not (by_time or every) or (self.writer is not None and self.writer.is_alive()):
+            return
+        now = calls.version()
+        if now > self.version and (by_time or now >= max(self.version, 0) + (every or 0)):
+            self.save(calls)
+
+    def save(self, calls: StateCalls) -> None:
+        """Save the state of this moment; if it cannot be read, the run goes on. Raises what a lost ps leads to."""
+        self.saved_at = time.monotonic()
+        restorations = self.restorations
+        try:
+            state = self._state(calls)
+        except Exception as error:
+            if is_absence(error) and not is_late(error):
+                raise
+            return self._complain(f"a version after {max(self.version, 0)}", error)
+        self.restored(state.version)
+        self.writer = threading.Thread(target=self.write, args=(state, calls, restorations), daemon=True)
+        self.writer.start()
+
+    def save_first(self, calls: StateCalls) -> None:
+        """Save the beginning, for somebody may die at once; but a slow disk holds up nobody for long."""
+        self.save(calls)
+        if self.writer is not None:
+            self.writer.join(self.job.cluster.wait_seconds / 2)
+
+    def save_last(self, connect: Callable[[], StateCalls]) -> Callable[[], None]:
+        """Read the last state, if a checkpoint of it is wanted; returns how to write it, which needs no ps any more."""
+        asked = self.recovery.checkpoint_seconds is not None or self.recovery.checkpoint_steps is not None
+        if not asked and self.version < 0:
+            return lambda: None
+        try:
+            calls = connect()
+            state = self._state(calls)
+            self.await_record(calls, state.events)
+        except Exception as error:
+            self._complain("the end", error)
+            return lambda: None
+        size = sum(array.nbytes for array in state.arrays.values())
+        seconds = max(FIRST_SAVE_SECONDS, SAVE_PATIENCE * self.longest, size / SLOW_DISK)
+        busy = self.writer is not None and self.writer.is_alive()
+        self.saving_seconds = seconds * (1 + busy)
+        self.report(event="saving", version=state.version, seconds=self.saving_seconds)
+
+        def write() -> None:
+            if self.writer is not None:
+                self.writer.join()
+            self.write(state)
+
+        return write
+
+    def _state(self, calls: StateCalls) -> checkpoint.Checkpoint:
+        return checkpoint.Checkpoint(calls.values(), identity(self.graph))
+
+    def write(
+        self, state: checkpoint.Checkpoint, calls: StateCalls | None = None, restorations: int | None = None
+    ) -> None:
+        """Write a checkpoint.
+
+        Args:
+            state: what is in it.
+            calls: to wait until the trace up to it is on the disk; without, it is.
+            restorations: how many there had been when the state was read; it does not count after another one.
+        """
+        try:
+            with self._written(state) as part:
+                counts = calls is None or self.await_record(calls, state.events)
+                with self.publishing:  # now no restoration begins
+                    if not counts or restorations not in (None, self.restorations):
+                        return checkpoint.discard(part)
+                    checkpoint.publish(part, self.recovery.keep_checkpoints)
+        except Exception as error:  # a full disk ends no run
+            return self._complain(f"version {state.version}", error)
+        self.reported_failure = False
+        self.report(event="checkpoint", version=state.version)
+
+    @contextmanager
+    def _written(self, state: checkpoint.Checkpoint) -> Iterator[Path]:
+        """A checkpoint beside its place, which is discarded if something goes wrong in here."""
+        began = time.monotonic()
+        part = checkpoint.write(self.run_dir, state)
+        self.longest = max(self.longest, time.monotonic() - began)
+        try:
+            yield part
+        except Exception:
+            checkpoint.discard(part)
+            raise
+
+    def await_record(self, calls: StateCalls, events: int) -> bool:
+        """True once the evaluator has that many events; False if the state is not alive any more."""
+        deadline = time.monotonic() + self.job.cluster.wait_seconds
+        while calls.acknowledged() < events:
+            if not calls.alive().all():
+                return False
+            if time.monotonic() > deadline:
+                raise WaitTimeout(f"the evaluator has not put it on record for {self.job.cluster.wait_seconds:g} s")
+            time.sleep(LOOK_SECONDS)
+        return True
+
+    def _complain(self, which: str, error: Exception) -> None:
+        """Say that there is no checkpoint, unless the one before failed, too; a lost peer is a matter of others."""
+        lost = is_refusal(error) or (is_absence(error) and not is_late(error))
+        if not (self.reported_failure or lost):
+            self.reported_failure = True
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            self.report(event="warning", message=f"no checkpoint of {which}: {why}")
+
+
+def identity(graph: TaskGraph) -> dict[str, Any]:
+    """What must be the same in a run that goes on from a checkpoint."""
+    job, (center, state) = graph.job, graph.initial
+    return {
+        "algorithm": job.scheme.name,
+        "parameters": len(center),
+        "state": len(state),
+        "workers": job.cluster.workers,
+        "batch_size": job.batch_size,
+        "seed": job.seed,
+    }

@@ -1,0 +1,141 @@
+"""The chief's care for the global state: it is made, adopted or restored here, and looked after.
+
+* An event that is cut in the middle leaves the state dirty, and nobody is admitted until the chief has restored the
+  newest checkpoint. The same is true of a ps that comes back empty.
+* The chief adopts a state that is alive and clean, restores one that is not, and makes one only where nothing has ever
+  been.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from ..engine.failures import is_absence
+from ..errors import TaskLost, UserError
+from ..record import checkpoint
+from ..reports import Report
+from .calls import Connect, StateCalls
+from .graph import TaskGraph
+from .saving import Saver, identity
+
+WATCH_SECONDS = 0.25
+
+
+class StateManager:
+    """Makes the global state, restores it, and has it saved now and then, in a thread of its own.
+
+    Args:
+        graph: of the chief.
+        connect: makes a new session, given the seconds that it may take.
+        report: where events go.
+
+    Attributes:
+        failure: what ended its work, if anything has.
+    """
+
+    def __init__(self, graph: TaskGraph, connect: Connect, report: Report):
+        self.graph, self.job, self.connect, self.report = graph, graph.job, connect, report
+        self.saver = Saver(graph, report)
+        self.run_dir = graph.job.run_dir
+        self.claimed = False
+        self.calls: StateCalls | None = None  # in the thread
+        self.failure: BaseException | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def claim(self, calls: StateCalls) -> None:
+        """Adopt the global state if it is alive and clean; else restore it, or make it where nothing ever was.
+
+        Raises:
+            TaskLost: some of it is gone, and there is no checkpoint.
+            UserError: the checkpoint is of another kind of run.
+        """
+        alive = calls.alive()
+        if not (alive.all() and calls.is_clean()):
+            self.saver.void()
+            last = checkpoint.newest(self.run_dir, self._pass_over)
+            again = self.claimed or bool(alive.any())
+            if last is not None:
+                self._restore(calls, last, again)
+            elif again:
+                lost = ", ".join(f"ps {i}" for i in np.flatnonzero(~alive)) or "an update in the middle"
+                raise TaskLost(f"state was lost ({lost}), and there is no checkpoint to restore it from")
+            else:
+                calls.initialize(restoration=time.time_ns())
+                if self.job.recovery.max_restarts:
+                    self.saver.save_first(calls)
+        self.claimed = True
+        calls.announce()
+
+    def _pass_over(self, path: Path, problem: checkpoint.Damaged) -> None:
+        self.report(event="warning", message=checkpoint.set_aside(path, problem))
+
+    def _restore(self, calls: StateCalls, last: checkpoint.Checkpoint, again: bool) -> None:
+        """Put a checkpoint in place: `again` in the middle of a run, or for the first time because it is resumed."""
+        check_fits(last, self.graph, calls.variables)
+        arrays = dict(last.arrays)
+        if not again:  # who had finished may have more to do now
+            arrays["finished"] = arrays["ready"] = np.zeros_like(arrays["finished"])
+            arrays["active"] = np.ones_like(arrays["active"])
+        number = time.time_ns()
+        calls.restore(arrays, restoration=number, events=last.events)
+        self.saver.restored(last.version)
+        self.report(event="restored" if again else "resumed", version=last.version, restoration=number)
+
+    def start(self) -> None:
+        """Look after the state from now on."""
+        self._thread.start()
+
+    def end(self) -> Callable[[], None]:
+        """No more of it; returns how to write a last checkpoint, if there is to be one. That needs no ps any more."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(self.job.cluster.wait_seconds)
+        return self.saver.save_last(self._connected)
+
+    @property
+    def saving_seconds(self) -> float:
+        """How long the last checkpoint may take; 0 if there is none."""
+        return self.saver.saving_seconds
+
+    def _connected(self) -> StateCalls:
+        if self.calls is None:
+            self.calls = StateCalls(self.connect(self.job.cluster.wait_seconds), self.graph, self.connect)
+        return self.calls
+
+    def _watch(self) -> None:
+        failing: float | None = None
+        while not self._stop.wait(WATCH_SECONDS):
+            try:
+                self._look_after(self._connected())
+                failing = None
+            except Exception as error:
+                self.calls = None
+                failing = failing or time.monotonic()
+                if not is_absence(error) or time.monotonic() - failing > self.job.repair_seconds:
+                    self.failure = error
+                    return
+
+    def _look_after(self, calls: StateCalls) -> None:
+        if self.job.recovers and not (calls.alive().all() and calls.is_clean()):
+            self.claim(calls)
+        self.saver.save_if_due(calls)
+
+
+def check_fits(last: checkpoint.Checkpoint, graph: TaskGraph, variables: frozenset[str]) -> None:
+    """Raise `UserError` if a checkpoint is of another kind of run than one with these `variables`."""
+    run_dir = graph.job.run_dir
+    for name, value in identity(graph).items():
+        if last.about.get(name) != value:
+            raise UserError(
+                f"the checkpoint in {run_dir} is of a run with {name}={last.about.get(name)!r}: it cannot go on "
+                f"with another. Received: {name}={value!r}"
+            )
+    if variables != set(last.arrays):
+        differ = ", ".join(sorted(variables ^ set(last.arrays)))
+        raise UserError(f"the checkpoint in {run_dir} is of a run with other hyperparameters (variables: {differ})")

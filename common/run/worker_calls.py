@@ -1,0 +1,200 @@
+"""What a worker asks of the global variables, and its rounds: each is a call with an end."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..contract.rounds import Event
+from ..engine.failures import is_refusal
+from ..errors import WaitTimeout
+from ..waiting import absent, wait_until
+from .calls import Calls, Connect
+from .graph import TaskGraph
+from .job import CHIEF
+
+SLOW = 10  # times the limit of a wait, for calls that wait for nobody
+
+FIRST_INCARNATION = 2  # smaller numbers say that a slot is nobody's, or how the state is
+
+
+class Joined(NamedTuple):
+    """What a worker is told when it joins."""
+
+    rounds: int  # of its slot that are on record
+    waits: bool  # the message of the last one is in a set that is not complete yet
+    restoration: int  # which beginning or restoration of the state this is
+    stopping: bool  # the run is to end now
+
+
+class WorkerCalls(Calls):
+    """What a worker asks. Each call says which worker it is, and in which of its incarnations."""
+
+    def __init__(self, session: Any, graph: TaskGraph, index: int, connect: Connect | None = None):
+        self.index, self.mine, self.job = index, graph.worker_ops[index], graph.job
+        self.longest = 0.0  # seconds of the longest call of rounds
+        super().__init__(session, graph, connect)
+        self._incarnate(0)
+
+    def _incarnate(self, number: int) -> None:
+        self.incarnation = number
+        self.identity = {self.ops.index: self.index, self.ops.incarnation: np.array([number, 1], np.int64)}
+
+    def _use(self, session: Any) -> None:
+        super()._use(session)
+        self._callables = {kind: self._callable(*kind) for kind in self.mine.rounds}
+
+    def initialize(self, data: Sequence[np.ndarray]) -> None:
+        """Make the local variables; `data` are the arrays of this worker's shard."""
+        self._run(self.mine.initialize, list(data), list(self.graph.frozen))
+
+    # Before and after the rounds.
+
+    def join(self, recorded: bool = True) -> Joined:
+        """Take the slot: messages of its former owner are refused, and the local variables start from the center.
+
+        `recorded`: the trace of the run shall tell; it does not for the first join of a run.
+        """
+        self._incarnate(secrets.randbits(62) + FIRST_INCARNATION)  # also if this fails: it may have been heard
+        joined = self._run(self.mine.join, recorded)
+        return Joined(int(joined["folded"]), bool(joined["waits"]), int(joined["restored"]), bool(joined["stopping"]))
+
+    def set_clock(self, steps: int) -> None:
+        """Schedules of learning rates go on after so many local steps."""
+        self._run(self.mine.set_clock, steps)
+
+    def await_start(self) -> None:
+        """Wait until all have joined once: the chief looks, and says so to the others."""
+        if self.index != CHIEF:
+            return self._wait(self.ops.await_start, lambda: absent(self._ready()))
+        wait_until(lambda: bool(self._ready().all()), self.wait_seconds, lambda: absent(self._ready()))
+        self._run(self.ops.start)
+
+    def _ready(self) -> np.ndarray:
+        return self._run(self.ops.ready)
+
+    def set_finished(self) -> None:
+        """This worker has done all its rounds."""
+        self._run(self.ops.set_finished)
+
+    def await_shutdown(self, restoration: int) -> bool:
+        """Wait until the evaluator has the result; False if the state joined as `restoration` is not the present one.
+
+        Then there is more to do.
+        """
+        import tensorflow as tf
+
+        while True:
+            try:
+                if self._run(self.ops.await_shutdown):
+                    return True
+                if self._run(self.ops.restoration) != restoration:  # else the signal is from before this worker joined
+                    return False
+            except tf.errors.DeadlineExceededError:
+                self.version()  # is the ps still there?
+
+    def depart(self) -> None:
+        """This worker asks for nothing any more."""
+        self._run(self.ops.chief_departs if self.index == CHIEF else self.ops.depart)
+
+    def await_ps_end(self, seconds: float) -> bool:
+        """Wait for the end of the ps, which this task is itself; False if it has not come in that time."""
+        import tensorflow as tf
+
+        try:
+            self._run(self.ops.await_ps_end, seconds=seconds)
+        except tf.errors.DeadlineExceededError:
+            return False
+        return True
+
+    # Rounds.
+
+    def rounds(self, event: Event, batches: np.ndarray, limited: bool = True) -> np.ndarray:
+        """Run rounds in one call.
+
+        Args:
+            event: how each of them ends.
+            batches: rows of the shard, [rounds, steps, batch size].
+            limited: it may take no longer than others did, and a wait. If not, see `barrier_wait`.
+
+        Returns:
+            the mean loss of each round, and how many of its steps count, [2, rounds].
+
+        Raises:
+            WaitTimeout: with who is missing.
+        """
+        import tensorflow as tf
+
+        # Others decide how long a barrier takes; a call that waits for nobody may be slow, but not for ever.
+        seconds = (1 if self.job.waits else SLOW) * (self.wait_seconds + 2 * self.longest)
+        options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * seconds) if limited else 0)
+        options.experimental.collective_graph_key = 0 if self.job.uses_ps else 1
+        began = time.monotonic()
+        try:
+            return self._callables[event, len(batches)](batches, options)
+        except tf.errors.DeadlineExceededError:
+            missing = (self.missing() if self.job.sees_waiting else "") or self._other()
+            where = "at the barrier " if self.job.waits else ""
+            raise WaitTimeout(f"worker {self.index} waited {seconds:.0f} s {where}for {missing}") from None
+        finally:
+            self.longest = max(self.longest, time.monotonic() - began)
+
+    def _callable(self, event: Event, count: int) -> Callable[[np.ndarray, Any], np.ndarray]:
+        """A function of the batches and the options of a call that runs `count` rounds."""
+        fetches, rows = self.mine.rounds[event, count]
+        run = self.session.make_callable(fetches, [rows, self.ops.index, self.ops.incarnation], accept_options=True)
+        return lambda batches, options: run(batches, *self.identity.values(), options=options).T
+
+    def _other(self) -> str:
+        return "the ps" if self.job.uses_ps else "another worker"
+
+    def refuse(self) -> bool:
+        """Drop a message that was not finite for good: its round counts as done. False if the slot is another's now."""
+        import tensorflow as tf
+
+        try:
+            self._run(self.mine.refuse)
+        except tf.errors.InvalidArgumentError as error:
+            if not is_refusal(error):
+                raise
+            return False
+        return True
+
+    def is_owner(self) -> bool:
+        """True if the slot is still that of this incarnation, and the state is clean."""
+        incarnations = self._run(self.ops.incarnations)
+        return incarnations[self.index] == self.incarnation and incarnations[-1] == 1
+
+    def stopping(self) -> bool:
+        """True if workers shall leave: somebody wants the run to end, or its last update has been made."""
+        return bool(self._run(self.ops.stopping))
+
+    # The gate, if the job `sees_waiting` there.
+
+    def arrived(self) -> np.ndarray:
+        """True for the workers that wait at the gate, [W]."""
+        return self._run(self.ops.arrived)
+
+    def awaited(self) -> np.ndarray:
+        """True for the workers that the others wait for, [W]."""
+        return self._run(self.ops.awaited)
+
+    def missing(self) -> str:
+        """The names of those that the others wait for."""
+        return absent(~self.awaited())
+
+    def await_token(self) -> None:
+        """Wait until the last message of this slot waits for nobody any more."""
+        self._run(self.mine.await_token)
+
+    def evict_absent(self) -> np.ndarray:
+        """Go on without those that this worker waits for, if enough are left; returns who was evicted, [W]."""
+        return self._run(self.mine.evict_absent)
+
+    def deregister(self) -> None:
+        """This worker has done all its rounds: nobody waits for it any more."""
+        self._run(self.mine.deregister)
