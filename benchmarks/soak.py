@@ -2,8 +2,8 @@
 
 `bash run.sh soak --minutes 5 --seed 1` draws schemes, victims, faults and moments from the seed. With `--machines` each
 task has a machine of its own (a network namespace), machines crash, and cables are cut or slow. After each run the
-NumPy reference executes what is on record; the last line counts what was survived. Machines and what is run are those
-of `tests/`, so this needs the source checkout.
+NumPy reference executes what is on record (`bash run.sh replay`); the last line counts what was survived. The machines
+are those of `tests/`, so `--machines` needs the source checkout.
 """
 
 from __future__ import annotations
@@ -24,15 +24,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..algorithms import AEASGD, SCHEMES, AsyncSGD, Downpour, SyncSGD
+from ..common import Cluster
 from ..common.cli.flags import Parser, plain
 from ..common.contract.scheme import Scheme
 from ..common.errors import UserError, positive
 from ..common.launch.client import keep_warm
+from ..common.launch.run import run as train_job
+from ..common.problems.data import load
+from ..common.problems.models import ModelRecipe
+from ..common.proof.replay import replay
 from ..common.record.callbacks import Callback
-from ..common.run.options import Recovery
+from ..common.run.job import describe, make_job
+from ..common.run.options import Recovery, RunOptions
+from ..common.waiting import wait_until
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"
-TOLERANCE = 1e-5
+DATASET, MODEL = "digits", "mlp:hidden=16"
 WAIT_SECONDS = 10.0
 BOOT_SECONDS = 30.0  # over machines: one that has crashed imports TensorFlow again, on a machine that is busy
 RUN_SECONDS = 180.0  # more than any run may take
@@ -51,9 +59,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--verbose", action="store_true", help="show each fault")
     options = parser.values(arguments)
     positive(minutes=options.minutes)
-    if not TESTS.is_dir():
-        raise UserError("the soak borrows runs and machines from tests/, which are part of the source checkout alone")
-    sys.path.insert(0, str(TESTS))
     rng = random.Random(options.seed)
     total: Counter[str] = Counter()
     worst, failed = 0.0, 0
@@ -91,8 +96,6 @@ class SoakRun:
     @classmethod
     def draw(cls, rng: random.Random, run_dir: Path, say: Callable[[str], None]) -> SoakRun:
         """What is to be run, and hurt how often."""
-        from ..algorithms import AEASGD, AsyncSGD, Downpour, SyncSGD
-
         scheme, steps = rng.choice([(AsyncSGD(), 1500), (SyncSGD(), 800), (AEASGD(), 8000), (Downpour(), 6000)])
         own = random.Random(rng.random())  # how many faults a run has time for must not change the next one
         return cls(own, run_dir, say, scheme, steps, ps=rng.choice([1, 2]), faults=rng.randint(1, 4))
@@ -104,8 +107,8 @@ class SoakRun:
 
     @property
     def options(self) -> dict[str, Any]:
-        """For tests/runs.py and tests/machines.py."""
-        return {"steps": self.steps, "batch_size": 8, "hidden": (16,), "wait_seconds": WAIT_SECONDS}
+        """Of the run, wherever it takes place."""
+        return {"steps": self.steps, "batch_size": 8, "seed": 0}
 
     @property
     def recovery(self) -> dict[str, Any]:
@@ -116,14 +119,15 @@ class SoakRun:
         """Let it take place; says whether it ended right, and how."""
         began, right = time.monotonic(), False
         try:
-            recorded = take_place(self)
-            self.error = recorded.error()
-            recovery = recorded.result["recovery"]
-            right = self.error < TOLERANCE and recorded.result["steps"] == self.steps * recorded.workers
+            take_place(self)
+            verdict = replay(self.run_dir, SCHEMES)
+            self.error, result = verdict.error, verdict.run.result
+            recovery = result["recovery"]
+            right = verdict.agrees and result["steps"] == self.steps * result["workers"]
             dealt = dict(self.counts)
             self.counts["restarts"] = sum(recovery["restarts"].values())
             self.counts["restorations"] = len(recovery["restored"])
-            self.counts["updates"] = recorded.result["updates"]
+            self.counts["updates"] = result["updates"]
             self.counts["updates lost with a ps"] = recovery["lost_updates"]
             told = [f"restored {recovery['restored']}", *recovery["warnings"]]
             text = f"replay {self.error:.1e}, {recovery['restarts']}, {', '.join(told)}"
@@ -140,14 +144,20 @@ class SoakRun:
 
 @contextlib.contextmanager
 def _on_this_machine() -> Any:
-    runs = importlib.import_module("runs")  # of the tests
+    data = load(DATASET)
+    recipe = ModelRecipe.named(MODEL, data.shape, data.classes, seed=0)
 
-    def take_place(run: SoakRun) -> Any:
+    def take_place(run: SoakRun) -> None:
         chaos = Chaos(run)
         chaos.start()
         try:
-            recovery, where = Recovery(**run.recovery), {"workers": WORKERS, "ps": run.ps}
-            return runs.record(run.scheme, run.run_dir, recovery=recovery, callbacks=[chaos], **where, **run.options)
+            options = RunOptions(run_dir=run.run_dir, recovery=Recovery(**run.recovery), **run.options)
+            cluster = Cluster.local(WORKERS, ps=run.ps, wait_seconds=WAIT_SECONDS)
+            job = make_job(run.scheme, recipe, data.train, None, cluster, options)
+            record, error = train_job(job, describe(job, DATASET, MODEL), verbose=False, callbacks=[chaos])
+            record.finish(error, picture=False)
+            if error is not None:
+                raise error
         finally:
             chaos.done.set()
             chaos.join()
@@ -192,11 +202,14 @@ class Chaos(threading.Thread, Callback):
 
 @contextlib.contextmanager
 def _over_machines() -> Any:
-    hosts, runs = (importlib.import_module(name) for name in ("machines", "runs"))  # of the tests
+    if not TESTS.is_dir():
+        raise UserError("the machines are those of tests/, which are part of the source checkout alone")
+    sys.path.insert(0, str(TESTS))
+    hosts = importlib.import_module("machines")
 
-    def take_place(run: SoakRun) -> Any:
+    def take_place(run: SoakRun) -> None:
         cluster = hosts.Run(machines, run.run_dir, ps=run.ps, workers=MACHINES - run.ps)
-        options = run.options | {"recovery": run.recovery, "wait_seconds": BOOT_SECONDS}
+        options = run.options | {"recovery": run.recovery, "hidden": (16,), "wait_seconds": BOOT_SECONDS}
         number = run.rng.randrange(2 * MACHINES)
         slow = number < MACHINES
         if slow:
@@ -204,14 +217,13 @@ def _over_machines() -> Any:
         try:
             with machines.slow_cable(number, **SLOW) if slow else contextlib.nullcontext():
                 tasks = cluster.start_all(run.scheme, **options)
-                runs.wait_until(cluster.trains, 60)
+                wait_until(cluster.trains, 60, lambda: "the first round")
                 for _ in range(run.faults):
                     time.sleep(run.rng.uniform(0.2, 2.5))
                     _hurt(run, hosts, cluster, tasks, options)
                 errors = [task.end(RUN_SECONDS) for task in tasks.values()]
             for error in filter(None, errors):
                 raise error
-            return tasks["worker", 0].recorded()
         finally:
             for machine in machines:
                 machine.tidy()

@@ -1,17 +1,23 @@
 """What the installed package is called, what it offers at its top, and how little it imports."""
 
+import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
 import distsgd
 import distsgd.common
 from distsgd.common.cli import main as cli
+from distsgd.common.cluster.fingerprint import source_digest
 from distsgd.common.errors import Interrupted
 
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("algorithms", "benchmarks", "common")
 HEAVY = ("tensorflow", "keras", "sklearn", "scipy", "matplotlib")
 
 
@@ -27,6 +33,25 @@ def test_the_package_has_a_version_and_what_its_readers_look_for():
     assert distsgd.algorithms.Downpour.name == "downpour"
     with pytest.raises(AttributeError, match="module 'distsgd' has no attribute 'tarin'"):
         distsgd.tarin  # noqa: B018
+
+
+def test_every_folder_is_installed():
+    """As `pyproject.toml` lists them for setuptools, which finds no package by itself here."""
+    listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+    there = {path.parent.relative_to(ROOT) for name in FOLDERS for path in (ROOT / name).rglob("*.py")}
+    named = {".".join(("distsgd", *folder.parts)) for folder in there - {Path("common/toplevel")}}
+    assert listed == {"distsgd"} | named  # distsgd itself is common/toplevel
+
+
+@pytest.mark.parametrize("folder", ["algorithms", "common", "common/engine", "common/proof/reference"])
+def test_machines_see_that_their_source_differs_wherever_it_does(folder, tmp_path):
+    for name in ("algorithms", "common"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    before = source_digest(tmp_path)
+    assert source_digest(tmp_path) == before == source_digest()
+    with sorted((tmp_path / folder).glob("*.py"))[-1].open("a") as file:
+        file.write("# changed")
+    assert source_digest(tmp_path) != before
 
 
 def test_importing_the_package_imports_nothing_heavy(tmp_path):

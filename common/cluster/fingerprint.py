@@ -16,7 +16,7 @@ from typing import Any
 from ..problems.dataset import leaves
 from .task_spec import TaskSpec
 
-# What the tasks of a run must have in common.
+ROOT = Path(__file__).resolve().parent.parent.parent  # of the source: what is installed, or the checkout
 
 
 def identity(config: Mapping[str, Any], spec: TaskSpec, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -33,10 +33,9 @@ def identity(config: Mapping[str, Any], spec: TaskSpec, more: Mapping[str, Any] 
     }
 
 
-def source_digest() -> str:
+def source_digest(root: Path = ROOT) -> str:
     """A short digest of the installed package's source: two checkouts of one version may differ."""
     digest = hashlib.sha256()
-    root = Path(__file__).resolve().parent.parent.parent
     for folder in ("algorithms", "common"):
         for path in sorted((root / folder).rglob("*.py")):
             digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
