@@ -59,12 +59,19 @@ GRIDS: dict[str, dict[str, Sequence[Any]]] = {
     "agn": {"learning_rate": (0.05, 0.2, 0.8), "server_learning_rate": (0.4, 0.8, 1.6, 3.2)},
     "sagn": {"learning_rate": (0.2, 0.4, 0.8, 1.6), "server_learning_rate": (1.6, 3.2, 6.4, 12.8, 25.6)},
     "adag": {"learning_rate": (0.4, 0.8, 1.6, 3.2), "distance_scale": (0.01, 0.1, 1.0, 10.0, 100.0)},
-    "sync_sgd_lr": {"learning_rates": tuple((rate,) for rate in (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4))},
+    "sync_sgd_lr": {"learning_rates": tuple((rate,) for rate in (0.05, 0.1, 0.2, 0.4, 0.8, 1.6))},
     "aeamsgd": {"learning_rate": (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)},
     "diloco": {
         "learning_rate": (0.002, 0.004, 0.008, 0.016, 0.032),
         "outer_learning_rate": (0.05, 0.1, 0.2, 0.4, 0.7, 1.0),
     },
+    "async_diloco": {
+        "learning_rate": (0.002, 0.004, 0.008, 0.016, 0.032),
+        "outer_learning_rate": (0.05, 0.1, 0.2, 0.4, 0.7, 1.0),
+    },
+    "slowmo": {"learning_rate": (0.05, 0.1, 0.2, 0.4, 0.8), "slow_momentum": (0.2, 0.4, 0.6, 0.8)},
+    "bmuf": {"learning_rate": (0.05, 0.1, 0.2, 0.4, 0.8), "block_learning_rate": (0.25, 0.5, 1.0)},
+    "dc_asgd": {"learning_rate": (0.05, 0.1, 0.2, 0.4), "compensation": (0.04, 0.4, 4.0)},
 }
 
 

@@ -47,6 +47,7 @@ RATES = server("each_worker_has_the_learning_rate_of_its_own")
 ELASTIC = identity("a_synchronous_elastic_exchange_conserves_params_plus_center")
 BLOCKWISE = identity("diloco_with_sgd_inside_is_blockwise_model_update_filtering")
 PERIODS = identity("push_and_pull_may_have_periods_of_their_own")
+LOOKING_AHEAD = ("tests/test_replay.py::test_a_run_on_three_workers_and_two_ps_replays[bmuf]",)
 ADAMW = identity("adamw_is_that_of_keras_with_the_epsilon_of_the_paper")
 STALENESS = identity("staleness_is_what_the_schedule_makes_it")
 DROPPED = identity("the_late_gradient_is_dropped_and_its_worker_goes_on")
@@ -61,6 +62,10 @@ def mean_of(name: str) -> tuple[str]:
 
 def scripted(name: str) -> tuple[str]:
     return identity(f"a_scripted_interleaving_replays[{name}]")
+
+
+def limit(name: str) -> tuple[str]:
+    return identity(f"two_schemes_are_one_in_a_limit[{name}]")
 
 
 def atomic(kind: str) -> tuple[str]:
@@ -243,6 +248,54 @@ RULES = [
         "total + loss, gradients + 2 * gradient if",
         scripted("downpour_easy"),
         "gradients are folded twice",
+    ),
+    Mutation(
+        "dc_asgd: no correction",
+        "algorithms/dc_asgd.py",
+        "message + self.compensation * message * message * moved",
+        "message + 0 * moved",
+        scripted("dc_asgd"),
+        "it is async_sgd then",
+    ),
+    Mutation(
+        "dc_asgd: the correction away from the center",
+        "algorithms/dc_asgd.py",
+        "server.center - server.anchor",
+        "server.anchor - server.center",
+        scripted("dc_asgd"),
+        "late gradients are made worse",
+    ),
+    Mutation(
+        "async_diloco: the momentum at each message",
+        "algorithms/async_diloco.py",
+        "share = tf.where(last, 1 - c * workers + c, c)",
+        "share = tf.where(last, 1.0, 1.0)",
+        scripted("async_diloco"),
+        "it is followed W times as far",
+    ),
+    Mutation(
+        "async_diloco: the buffer is not emptied",
+        "algorithms/async_diloco.py",
+        "tf.where(last, 0.0, gathered)",
+        "gathered",
+        scripted("async_diloco"),
+        "old messages go into the momentum for ever",
+    ),
+    Mutation(
+        "slowmo: the velocity is not in units of the rate",
+        "algorithms/slowmo.py",
+        "(server.center - message) / self.learning_rate",
+        "server.center - message",
+        limit("bmuf-slowmo-"),
+        "steps are shorter by the learning rate",
+    ),
+    Mutation(
+        "bmuf: workers begin too far ahead",
+        "algorithms/bmuf.py",
+        "momentum * (server.block - before)",
+        "momentum * server.block",
+        LOOKING_AHEAD,
+        "what was ahead before is counted again",
     ),
     Mutation(
         "diloco: the velocity is never damped",

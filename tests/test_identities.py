@@ -10,9 +10,12 @@ from distsgd.algorithms import (
     AEAMSGD,
     AEASGD,
     AGN,
+    BMUF,
+    DCASGD,
     EASGD,
     SAGN,
     AllReduce,
+    AsyncDiLoCo,
     AsyncSGD,
     DiLoCo,
     Downpour,
@@ -23,6 +26,7 @@ from distsgd.algorithms import (
     LocalSGD,
     MultiGPU,
     Serial,
+    SlowMo,
     SyncSGD,
     SyncSGDLR,
 )
@@ -56,12 +60,15 @@ ONE_WORKER = [
     slow(DynSGD(learning_rate=ETA, communication_period=4)),
     slow(AGN(learning_rate=ETA, server_learning_rate=ETA, communication_period=1)),
     slow(ADAG(learning_rate=ETA, communication_period=1)),
+    slow(DCASGD(learning_rate=ETA, compensation=1.0)),
     slow(Hierarchical(learning_rate=ETA)),
     SyncSGD(learning_rate=ETA),
     slow(SyncSGDLR(learning_rates=(ETA,))),
     slow(SAGN(learning_rate=ETA, server_learning_rate=ETA, communication_period=1)),
     LocalSGD(learning_rate=ETA, communication_period=4),
     slow(DiLoCo(inner_optimizer="sgd", learning_rate=ETA, outer_learning_rate=1.0, momentum=0.0)),
+    slow(SlowMo(learning_rate=ETA, slow_momentum=0.0)),
+    slow(BMUF(learning_rate=ETA)),
     AllReduce(learning_rate=ETA),
     slow(MultiGPU(learning_rate=ETA)),
 ]
@@ -110,6 +117,25 @@ TOGETHER = {"workers": 3, "steps": 24}
             ),
             TOGETHER,
         ),
+        (AsyncSGD(), DCASGD(compensation=0.0), INTERLEAVED),
+        (LocalSGD(), SlowMo(slow_momentum=0.0), TOGETHER),
+        slow(LocalSGD(), BMUF(learning_rate=0.2, block_momentum=0.0), TOGETHER),
+        (
+            BMUF(block_momentum=0.6, block_learning_rate=0.7, form="classical"),
+            SlowMo(learning_rate=0.1, slow_momentum=0.6, slow_learning_rate=0.7),
+            TOGETHER,
+        ),
+        slow(
+            BMUF(block_momentum=0.9, block_learning_rate=0.7, communication_period=6),
+            DiLoCo(inner_optimizer="sgd", learning_rate=0.1, communication_period=6),
+            TOGETHER,
+        ),
+        (DiLoCo(communication_period=5), AsyncDiLoCo(communication_period=5), {"workers": 1}),
+        slow(
+            AsyncDiLoCo(communication_period=4, momentum_share=0.2, momentum=0.0),
+            AsyncDiLoCo(communication_period=4, momentum=0.0),
+            INTERLEAVED,
+        ),
         slow(Downpour(), Downpour(push_period=5, pull_period=5, warm_start=0), INTERLEAVED),
     ],
     ids=lambda value: getattr(value, "name", ""),
@@ -131,7 +157,7 @@ def test_post_local_sgd_is_synchronous_once_also_if_the_run_is_resumed_meanwhile
 def test_diloco_with_sgd_inside_is_blockwise_model_update_filtering(tmp_path):
     scheme = DiLoCo(inner_optimizer="sgd", learning_rate=0.1, communication_period=6, momentum=0.8)
     run = threads(scheme, tmp_path, workers=3, steps=30)
-    path = reference.bmuf_nesterov(run.start, run.gradient, 3, eta=0.1, zeta=0.7, mu=0.8, period=6, steps=30)
+    path = reference.bmuf(run.start, run.gradient, 3, eta=0.1, zeta=0.7, mu=0.8, period=6, steps=30)
     np.testing.assert_allclose(run.center, path[-1], **CLOSE)
 
 
@@ -228,7 +254,9 @@ def runs(tmp_path_factory):
         AEASGD(),
         slow(AGN()),
         ADAG(distance_scale=1e-4),
+        DCASGD(compensation=100.0),
         DynSGD(),
+        AsyncDiLoCo(communication_period=3, momentum_share=0.2),
         slow(AEAMSGD()),
     ],
     ids=lambda s: s.name,

@@ -7,6 +7,8 @@ import pytest
 
 from distsgd.algorithms import (
     ADAG,
+    BMUF,
+    DCASGD,
     SCHEMES,
     DiLoCo,
     Downpour,
@@ -33,7 +35,9 @@ TOLERANCE = 1e-5
 # Every scheme of the catalogue, and what has another way through the code. Hogwild has no order to replay.
 RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogwild", "serial", "multi_gpu")} | {
     "adag": ADAG(distance_scale=1e-5, communication_period=3),  # a distance at which the scale matters
+    "dc_asgd": DCASGD(compensation=100.0),  # a strength at which it matters
     "sync_sgd_lr": SyncSGDLR(learning_rates=(0.3, 0.1, 0.05), reduction="mean"),
+    "bmuf in its classical form": BMUF(form="classical", block_momentum=0.5),
     "diloco with sgd inside": DiLoCo(inner_optimizer="sgd", learning_rate=0.1),
     "downpour with periods of its own": Downpour(push_period=3, pull_period=4, initial_accumulator=0.5),
     "downpour in dean's phase": Downpour(phase="dean"),
@@ -47,6 +51,7 @@ SLOW = {
     "agn",
     "adag",
     "aeamsgd",
+    "bmuf in its classical form",
     "diloco with sgd inside",
     "downpour in dean's phase",
     "downpour with a warm start",

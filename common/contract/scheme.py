@@ -48,7 +48,7 @@ class Scheme:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         package, _, module = cls.__module__.rpartition(".")
-        if package and not hasattr(cls, "name"):
+        if package and "name" not in vars(cls):
             cls.name = module
         if cls.__doc__ and "idea" not in vars(cls):
             cls.idea = cls.__doc__.strip().splitlines()[0].rstrip(".")

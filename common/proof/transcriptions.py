@@ -196,6 +196,16 @@ TRANSCRIPTIONS: dict[str, Callable[[Recorded, Any], Centers]] = {
     "aeamsgd": lambda run, s: _in_order(
         reference.aeamsgd, run, alpha=s.beta / run.workers, delta=s.momentum, **_local(run)
     ),
+    "dc_asgd": lambda run, s: _in_order(reference.dc_asgd, run, compensation=s.compensation),
+    "async_diloco": lambda run, s: _in_order(
+        reference.async_diloco,
+        run,
+        epsilon=s.outer_learning_rate,
+        beta=s.momentum,
+        c=s.momentum_share,
+        weight_decay=s.weight_decay,
+        **_local(run),
+    ),
     "sync_sgd": lambda run, s: _sync_sgd(run, s.backup_workers),
     "all_reduce": lambda run, s: _sync_sgd(run),
     "sync_sgd_lr": lambda run, s: _in_rounds(
@@ -222,6 +232,18 @@ TRANSCRIPTIONS: dict[str, Callable[[Recorded, Any], Centers]] = {
         epsilon=s.outer_learning_rate,
         mu=s.momentum,
         weight_decay=s.weight_decay if s.inner_optimizer == "adamw" else None,
+        **_local(run),
+    ),
+    "slowmo": lambda run, s: _in_rounds(
+        reference.slowmo, run, eta=s.learning_rate, alpha=s.slow_learning_rate, beta=s.slow_momentum, **_local(run)
+    ),
+    "bmuf": lambda run, s: _in_rounds(
+        reference.bmuf,
+        run,
+        eta=s.learning_rate,
+        zeta=s.block_learning_rate,
+        mu=1 - 1 / run.workers if s.block_momentum is None else s.block_momentum,
+        nesterov=s.form == "nesterov",
         **_local(run),
     ),
 }

@@ -10,8 +10,10 @@ network on recorded batches, a quadratic, or a gradient drawn from a list.
 from .alone import Gradient, serial, window
 from .asynchronous import aeamsgd, aeasgd, agn, async_sgd, async_sgd_reading_apart, downpour, dynsgd
 from .batches import batch, rows
+from .compressed import ef_sgd, signsgd_mv
+from .delayed import async_diloco, dc_asgd, ringmaster, ssp
 from .problems import GradientOnRows, mlp_gradient, regularized, sparse_logistic_gradient
-from .synchronous import bmuf_nesterov, diloco, easgd, local_sgd, sagn, sync_sgd, sync_sgd_lr
+from .synchronous import bmuf, diloco, easgd, local_sgd, sagn, slowmo, sync_sgd, sync_sgd_lr
 
 __all__ = [
     "Gradient",
@@ -19,21 +21,28 @@ __all__ = [
     "aeamsgd",
     "aeasgd",
     "agn",
+    "async_diloco",
     "async_sgd",
     "async_sgd_reading_apart",
     "batch",
-    "bmuf_nesterov",
+    "bmuf",
+    "dc_asgd",
     "diloco",
     "downpour",
     "dynsgd",
     "easgd",
+    "ef_sgd",
     "local_sgd",
     "mlp_gradient",
     "regularized",
+    "ringmaster",
     "rows",
     "sagn",
     "serial",
+    "signsgd_mv",
+    "slowmo",
     "sparse_logistic_gradient",
+    "ssp",
     "sync_sgd",
     "sync_sgd_lr",
     "window",

@@ -25,3 +25,25 @@ def window(x: np.ndarray, gradient: Gradient, k: int, t: int, length: int, eta: 
         g = gradient(x, k, t + h)
         x, a = x - eta * g, a + g
     return x, a
+
+
+def adamw_window(
+    x: np.ndarray,
+    moments: tuple[np.ndarray, np.ndarray],
+    gradient: Gradient,
+    k: int,
+    t: int,
+    length: int,
+    eta: float,
+    weight_decay: float,
+) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
+    """`length` AdamW steps from x (β₁ = .9, β₂ = .999, 1e-8); `moments` after t of them. Returns x and the moments."""
+    first, second = moments
+    for h in range(t, t + length):
+        g = gradient(x, k, h)
+        first = 0.9 * first + 0.1 * g
+        second = 0.999 * second + 0.001 * g * g
+        x = x - eta * weight_decay * x
+        corrected = first / (1 - 0.9 ** (h + 1)), second / (1 - 0.999 ** (h + 1))
+        x = x - eta * corrected[0] / (np.sqrt(corrected[1]) + 1e-8)
+    return x, (first, second)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .alone import Gradient, window
+from .alone import Gradient, adamw_window, window
 
 
 def sync_sgd(
@@ -118,20 +118,15 @@ def diloco(
     Inner: AdamW (β₁ = .9, β₂ = .999, 1e-8), its moments kept over rounds; plain SGD without `weight_decay`.
     """
     theta, m, path = start.copy(), np.zeros_like(start), []
-    first, second = ([np.zeros_like(start) for _ in range(workers)] for _ in range(2))
+    moments = [(np.zeros_like(start), np.zeros_like(start)) for _ in range(workers)]
     for t in range(0, steps, period):
-        x = [theta.copy() for _ in range(workers)]
+        length, x = min(period, steps - t), []
         for k in range(workers):
-            for h in range(t, min(t + period, steps)):
-                g = gradient(x[k], k, h)
-                if weight_decay is None:
-                    x[k] = x[k] - eta * g
-                    continue
-                first[k] = 0.9 * first[k] + 0.1 * g
-                second[k] = 0.999 * second[k] + 0.001 * g * g
-                x[k] = x[k] - eta * weight_decay * x[k]
-                corrected = first[k] / (1 - 0.9 ** (h + 1)), second[k] / (1 - 0.999 ** (h + 1))
-                x[k] = x[k] - eta * corrected[0] / (np.sqrt(corrected[1]) + 1e-8)
+            if weight_decay is None:
+                x.append(window(theta, gradient, k, t, length, eta)[0])
+            else:
+                x_k, moments[k] = adamw_window(theta, moments[k], gradient, k, t, length, eta, weight_decay)
+                x.append(x_k)
         delta = np.mean([theta - x_k for x_k in x], axis=0)
         m = mu * m + delta
         theta = theta - epsilon * (delta + mu * m)
@@ -139,16 +134,47 @@ def diloco(
     return path
 
 
-def bmuf_nesterov(
-    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, zeta: float, mu: float, period: int, steps: int
+def bmuf(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    zeta: float,
+    mu: float,
+    period: int,
+    steps: int,
+    nesterov: bool = True,
 ) -> list[np.ndarray]:
-    """Chen and Huo 2016: from B: H local steps; D ← μ D + ζ (mean_k x_k − B); θ ← θ + D; B = θ + μ D. Returns B."""
+    """From B: H local steps; D ← μ D + ζ (mean_k x_k − B); θ ← θ + D; B = θ + μ D, or θ. Returns B, which is sent."""
     theta, b, d, path = start.copy(), start.copy(), np.zeros_like(start), []
     for t in range(0, steps, period):
         length = min(period, steps - t)
         moved = np.mean([window(b, gradient, k, t, length, eta)[0] for k in range(workers)], axis=0) - b
         d = mu * d + zeta * moved
         theta = theta + d
-        b = theta + mu * d
+        b = theta + mu * d if nesterov else theta
         path.append(b.copy())
+    return path
+
+
+def slowmo(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    alpha: float,
+    beta: float,
+    period: int,
+    steps: int,
+) -> list[np.ndarray]:
+    """H steps of rate γ from θ; u ← β u + (θ − mean_k x_k)/γ; θ ← θ − α γ u. γ is `eta` here."""
+    theta, u, path = start.copy(), np.zeros_like(start), []
+    for t in range(0, steps, period):
+        length = min(period, steps - t)
+        x = [window(theta, gradient, k, t, length, eta)[0] for k in range(workers)]
+        u = beta * u + (theta - np.mean(x, axis=0)) / eta
+        theta = theta - alpha * eta * u
+        path.append(theta.copy())
     return path

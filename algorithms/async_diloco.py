@@ -1,0 +1,75 @@
+"""Asynchronous DiLoCo with delayed Nesterov: nobody waits, and the momentum is applied once for all workers.
+
+    worker, each step       x ← AdamW(x, g_k(x)); its moments are kept over periods and never leave the worker
+    every period            push x,  x ← reply
+    server, n-th push       g = a_k − x,  D ← D + g                              one atomic event
+        W divides n         m ← β m + D/W,  θ ← θ − ε ((1 − cW + c) β m + g/W),  D ← 0
+        otherwise           θ ← θ − ε (c β m + g/W)
+                            reply θ,  a_k ← θ
+
+where the anchor a_k is the center that worker k pulled last. With a momentum of their own for each late message, W
+messages would be followed W times as far: here they share it.
+
+Reference: Liu, Chhaparia, Douillard, Kale, Rusu, Shen, Szlam, Ranzato, *Asynchronous Local-SGD Training for Language
+Modeling*, 2024, arXiv:2401.09135, delayed Nesterov; the term with c as in published code of its kind (HALoS).
+Departures: all periods have the same length (the paper's DyLU gives slow workers fewer steps), and there is no grace
+period. A message counts 1/W.
+Limits: one worker is `diloco` with one worker. β = 0 follows 1/W of each message. c = 1/W gives each message the same
+share of the momentum.
+"""
+
+from dataclasses import dataclass
+
+from ..common.contract import Fraction, NotNegative, Period, Rate, Scheme, UserError, adamw
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncDiLoCo(Scheme):
+    """Many local AdamW steps, then a delayed Nesterov step of the center; nobody waits."""
+
+    paper = "Liu et al. 2024"
+    keeps_anchors = True
+
+    communication_period: Period = 20
+    """Local steps between two exchanges."""
+    learning_rate: Rate = 0.002
+    """Inner step size."""
+    weight_decay: NotNegative = 0.01
+    """Of AdamW, decoupled."""
+    outer_learning_rate: Rate = 0.7
+    """Outer step size ε."""
+    momentum: Fraction = 0.9
+    """Outer momentum β."""
+    momentum_share: Fraction = 0.0
+    """c: what each message has of the momentum, at most 1/W; the W-th has the rest."""
+
+    def check(self, workers):
+        if self.momentum_share * workers > 1:
+            raise UserError(f"momentum_share must be at most 1/{workers}. Received: {self.momentum_share}")
+
+    def local_variables(self, params):
+        return {"first_moment": 0 * params, "second_moment": 0 * params, "adam_steps": 0 * params[0]}
+
+    def global_variables(self, center):
+        return {"velocity": 0 * center, "buffer": 0 * center, "count": 0 * center[0]}
+
+    def local_step(self, worker, gradient):
+        moments = worker.first_moment, worker.second_moment, worker.adam_steps
+        adamw(worker.params, *moments, gradient, self.learning_rate, self.weight_decay)
+
+    def message(self, worker):
+        return worker.params
+
+    def server_update(self, server, message, staleness):
+        import tensorflow as tf
+
+        workers, c, moved = server.num_workers, self.momentum_share, server.anchor - message
+        count = server.count.assign((server.count + 1) % workers)
+        last = tf.equal(count, 0)
+        gathered = server.buffer + moved
+        server.velocity.assign(tf.where(last, self.momentum * server.velocity + gathered / workers, server.velocity))
+        server.buffer.assign(tf.where(last, 0.0, gathered))
+        share = tf.where(last, 1 - c * workers + c, c)
+        step = share * self.momentum * server.velocity + moved / workers
+        server.center.assign_sub(self.outer_learning_rate * step)
+        return server.center

@@ -1,0 +1,56 @@
+"""BMUF: blockwise model-update filtering. Local SGD, then momentum on what a block of steps has moved the center.
+
+    worker, each step       x ← x − η g_k(x)
+    every period            push x,  wait,  x ← B
+    server                  D' = D,  D ← μ D + ζ ((1/W) Σ x_k − B)
+                            nesterov    B ← B + D + μ (D − D')      so that B = θ + μ D,  θ ← θ + D
+                            classical   B ← B + D                   so that B = θ
+
+Reference: Chen and Huo, *Scalable Training of Deep Learning Machines by Incremental Block Training with Intra-block
+Parallel Optimization and Blockwise Model-Update Filtering*, ICASSP 2016.
+Departures: the center is B, with which workers begin a block; the paper's global model θ is where B comes to rest, and
+is not kept apart.
+Limits: μ = 0 and ζ = 1 is `local_sgd`. With Nesterov momentum it is `diloco` with SGD inside: ζ is its outer rate. In
+the long run a block is multiplied by ζ/(1 − μ), which is W by default, as if the blocks of all workers were summed.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..common.contract import Barrier, Fraction, Period, Rate, Scheme, sgd
+
+
+@dataclass(frozen=True, kw_only=True)
+class BMUF(Scheme):
+    """Local steps, then momentum on the mean of what workers moved."""
+
+    paper = "Chen & Huo 2016"
+    gate = Barrier()
+
+    communication_period: Period = 10
+    """Local steps of a block."""
+    learning_rate: Rate = 0.1
+    """The worker's step size η."""
+    block_learning_rate: Rate = 1.0
+    """ζ, of the mean of what workers moved."""
+    block_momentum: Fraction | None = None
+    """Block momentum μ; 1 − 1/W unless it is given."""
+    form: Literal["nesterov", "classical"] = "nesterov"
+    """Whether workers begin ahead of the global model, or with it."""
+
+    def global_variables(self, center):
+        return {"block": 0 * center}
+
+    def local_step(self, worker, gradient):
+        sgd(worker.params, gradient, self.learning_rate)
+
+    def message(self, worker):
+        return worker.params
+
+    def server_update(self, server, message, staleness):
+        momentum = 1 - 1 / server.num_workers if self.block_momentum is None else self.block_momentum
+        before = server.block.read_value()
+        server.block.assign(momentum * before + self.block_learning_rate * (message - server.center))
+        ahead = momentum * (server.block - before) if self.form == "nesterov" else 0.0
+        server.center.assign_add(server.block + ahead)
+        return server.center

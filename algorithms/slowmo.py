@@ -1,0 +1,49 @@
+"""SlowMo: local SGD, then a heavy-ball step of the center along what the workers moved, in units of the local rate.
+
+    worker, each step       x ← x − η g_k(x)
+    every period            push x,  wait,  x ← θ
+    server                  u ← β u + (θ − (1/W) Σ x_k)/η,  θ ← θ − α η u,  then release everybody
+
+Reference: Wang, Tantia, Ballas, Rabbat, *SlowMo: Improving Communication-Efficient Distributed SGD with Slow Momentum*,
+ICLR 2020, arXiv:1910.00643.
+Departures: plain SGD inside; the paper takes any optimizer, and mostly momentum.
+Limits: β = 0 and α = 1 is `local_sgd`. With a constant η it is `bmuf` in its classical form, with block momentum β and
+rate α. The division by η makes a difference if η is a schedule: when η has fallen, what was gathered at a high rate is
+not followed at that rate any more.
+"""
+
+from dataclasses import dataclass
+
+from ..common.contract import Barrier, Fraction, Period, Rate, Scheme, sgd
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowMo(Scheme):
+    """Local steps, then slow momentum on the server."""
+
+    paper = "Wang et al. 2020"
+    gate = Barrier()
+
+    communication_period: Period = 10
+    """Local steps between two averages."""
+    learning_rate: Rate = 0.2
+    """The worker's step size η."""
+    slow_learning_rate: Rate = 1.0
+    """Slow step size α, in units of η."""
+    slow_momentum: Fraction = 0.5
+    """Slow momentum β."""
+
+    def global_variables(self, center):
+        return {"velocity": 0 * center}
+
+    def local_step(self, worker, gradient):
+        sgd(worker.params, gradient, self.learning_rate)
+
+    def message(self, worker):
+        return worker.params
+
+    def server_update(self, server, message, staleness):
+        moved = (server.center - message) / self.learning_rate
+        server.velocity.assign(self.slow_momentum * server.velocity + moved)
+        server.center.assign_sub(self.slow_learning_rate * (self.learning_rate * server.velocity))
+        return server.center
