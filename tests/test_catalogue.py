@@ -108,6 +108,8 @@ class Steps(Scheme):
 
 
 class Version(Steps):
+    name = "steps"
+
     def local_variables(self, params):
         return {}
 
