@@ -22,7 +22,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..algorithms import SCHEMES, Scheme
 from ..common.cli import flags
-from ..common.cluster.cluster import Backend, Cluster
+from ..common.cluster.cluster import Cluster
+from ..common.cluster.placement import BackendName
 from ..common.errors import DistsgdError, Diverged, Interrupted, UserError, at_least
 from ..common.launch.client import keep_warm
 from ..common.launch.run import run
@@ -89,7 +90,7 @@ class Options:
     """Choose the learning rates instead, and write them to tuning.json."""
     fresh: bool = False
     """Forget what was measured before."""
-    backend: Backend = "processes"
+    backend: BackendName = "processes"
     """Where convergence and throughput are measured."""
     output: Path | None = None
     """Folder of the results; benchmarks/results if all is measured, else its folder `partial`."""
@@ -120,7 +121,7 @@ class Cell:
     settings: dict[str, Any]
     workers: int
     seed: int
-    backend: Backend
+    backend: BackendName
     gradients: int
     dataset: str = DATASET
     model: str = MODEL

@@ -27,7 +27,8 @@ from rich.table import Table
 
 from ..algorithms import AsyncSGD, Downpour, Hogwild, Scheme, SyncSGD
 from ..common.cli import flags
-from ..common.cluster.cluster import Backend, Cluster
+from ..common.cluster.cluster import Cluster
+from ..common.cluster.placement import BackendName
 from ..common.errors import DistsgdError, UserError, at_least, positive
 from ..common.launch.client import keep_warm
 from ..common.launch.launcher import launch
@@ -96,7 +97,7 @@ def peer(role: str, model: str, seconds: float, expected: float) -> float:
     return json.loads(output.splitlines()[-1])["rate"]
 
 
-def ours(scheme: Scheme, backend: Backend, model: str, seconds: float, expected: float) -> float:
+def ours(scheme: Scheme, backend: BackendName, model: str, seconds: float, expected: float) -> float:
     """Measure one of our schemes: a run without evaluation, on the warm fork server."""
     features, *hidden, classes = LAYERS[model]
     recipe = ModelRecipe.named(f"mlp:hidden={'-'.join(map(str, hidden))}", (features,), classes, seed=0)
@@ -129,7 +130,7 @@ def steady_rate(microseconds: np.ndarray, worker: np.ndarray, period: int) -> fl
     return float(period * rounds / (high - low) * 1e6)
 
 
-SCHEMES: dict[str, tuple[Scheme, Backend]] = {
+SCHEMES: dict[str, tuple[Scheme, BackendName]] = {
     "hogwild": (Hogwild(learning_rate=LEARNING_RATE), "processes"),
     "async_sgd": (AsyncSGD(learning_rate=LEARNING_RATE), "processes"),
     "sync_sgd": (SyncSGD(learning_rate=LEARNING_RATE), "processes"),

@@ -17,8 +17,11 @@ import pytest
 
 from distsgd.algorithms import AsyncSGD
 from distsgd.common import files
+from distsgd.common.cluster.placement import PLACEMENTS
+from distsgd.common.cluster.restarts import RestartRule
 from distsgd.common.errors import CannotWrite, UserError
-from distsgd.common.launch.supervision import LEAVE_SECONDS, Supervision
+from distsgd.common.launch.judge import LEAVE_SECONDS
+from distsgd.common.launch.supervision import Supervision
 from distsgd.common.record import checkpoint
 from distsgd.common.record.callbacks import Callback
 from distsgd.common.record.metrics import Metrics
@@ -264,7 +267,8 @@ def supervision(tmp_path, *events):
     server = SimpleNamespace(
         process=SimpleNamespace(pid=os.getpid()), receive=lambda seconds: left.pop(0) if left else None
     )
-    job = SimpleNamespace(recovery=Recovery(), cluster=SimpleNamespace(task=None, wait_seconds=60))
+    cluster = SimpleNamespace(task=None, wait_seconds=60, placement=PLACEMENTS["processes"])
+    job = SimpleNamespace(restarts=RestartRule(uses_ps=True), cluster=cluster)
     return Supervision(server, job, [("ps", 0), ("worker", 0)], tmp_path, said.append), said
 
 
@@ -278,18 +282,18 @@ def saving(seconds: float):
 def test_the_launcher_waits_for_a_checkpoint_as_long_as_it_may_take(tmp_path):
     watching, said = supervision(tmp_path)
     began = time.monotonic()
-    watching.judge(saving(seconds=500))
-    assert watching._end_of_waiting() == math.inf  # the run goes on
-    watching.judge(RESULT)
-    assert began + 500 <= watching._end_of_waiting() <= time.monotonic() + 500
-    watching.judge({"event": "exit", "task": "worker-0", "status": 0})
-    assert watching._end_of_waiting() <= time.monotonic() + LEAVE_SECONDS  # nobody is waited for any more
+    watching.judge.see(saving(seconds=500))
+    assert watching.judge.deadline == math.inf  # the run goes on
+    watching.judge.see(RESULT)
+    assert began + 500 <= watching.judge.deadline <= time.monotonic() + 500
+    watching.judge.see({"event": "exit", "task": "worker-0", "status": 0})
+    assert watching.judge.deadline <= time.monotonic() + LEAVE_SECONDS  # nobody is waited for any more
     assert said == []
 
 
 @pytest.mark.parametrize("end", [[], [{"event": "exit", "task": "worker-0", "status": -9}]], ids=["late", "killed"])
 def test_a_last_checkpoint_that_does_not_come_is_told(end, tmp_path, monkeypatch):
-    monkeypatch.setattr("distsgd.common.launch.supervision.LEAVE_SECONDS", 0.0)
+    monkeypatch.setattr("distsgd.common.launch.judge.LEAVE_SECONDS", 0.0)
     watching, said = supervision(tmp_path, saving(seconds=0.1 if end == [] else 500), RESULT, *end)
     watching.run()
     assert [event["message"] for event in said if event["event"] == "warning"] == [

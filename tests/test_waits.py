@@ -14,12 +14,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from distsgd.common.cluster.placement import PLACEMENTS
+from distsgd.common.cluster.restarts import RestartRule
 from distsgd.common.errors import TaskLost, WaitTimeout
-from distsgd.common.launch import client, listener, sessions, supervision, tasks
+from distsgd.common.launch import client, listener, restarts, sessions, supervision, tasks, verdict
 from distsgd.common.launch.channel import FORK_SERVER, PACKET_BYTES, Channel
 from distsgd.common.launch.client import ForkServer
 from distsgd.common.launch.listener import Audience, Listener
-from distsgd.common.launch.supervision import pause
+from distsgd.common.launch.restarts import pause
 from distsgd.common.waiting import LOOK_SECONDS, QUIET_SECONDS, LifeSigns
 from runs import wait_until
 
@@ -242,16 +244,15 @@ class Script:
 
 
 def supervised(server, names, max_restarts=0):
-    cluster = SimpleNamespace(wait_seconds=10.0, task=None)
-    recovery = SimpleNamespace(max_restarts=max_restarts, min_workers=None)
-    job = SimpleNamespace(cluster=cluster, recovery=recovery, uses_ps=True, alone=False, tolerates=False)
+    cluster = SimpleNamespace(wait_seconds=10.0, task=None, placement=PLACEMENTS["processes"])
+    job = SimpleNamespace(cluster=cluster, restarts=RestartRule(uses_ps=True, max_restarts=max_restarts))
     run = supervision.Supervision(server, job, names, Path("logs"), lambda event: None)
     run.signs = LifeSigns(clock=itertools.count().__next__)  # a second for each look, however long that takes
     return run
 
 
 def test_restarts_of_a_task_that_dies_at_once_are_apart(monkeypatch):
-    monkeypatch.setattr(supervision, "PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(restarts, "PAUSE_SECONDS", 0.02)
     death = {"event": "exit", "task": "ps-0", "status": -9}
     server = Script()
     times = []
@@ -279,7 +280,7 @@ def test_a_task_that_is_silent_is_killed_and_then_named():
 
 def test_who_complains_of_a_wait_is_not_named_without_whoever_says_nothing(monkeypatch):
     monkeypatch.setattr(supervision, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(supervision, "CAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(verdict, "CAUSE_SECONDS", 0.0)
     complaint = {
         "event": "error",
         "task": "evaluator-0",

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, cast
 
 from ..cluster import discovery
-from ..cluster.cluster import Backend, Cluster, Isolation
+from ..cluster.cluster import Cluster, Isolation
+from ..cluster.placement import BackendName
 from ..cluster.task_spec import JobName
 from ..contract.schedules import Shape
 from ..contract.scheme import Scheme
@@ -54,7 +55,7 @@ class Options:
     synthetic:features=50 or libsvm:path=train.svm."""
     model: str | None = None
     """softmax, mlp (the default) or cnn; options as in mlp:hidden=256-128. logistic for sparse data sets."""
-    backend: Backend = "processes"
+    backend: BackendName = "processes"
     """A process for each task, or one process with a thread for each worker."""
     devices_per_worker: int | None = None
     """Devices of each worker that share its batches: its GPUs in turn, else logical CPU devices. If not given: 1, but 2

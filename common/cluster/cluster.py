@@ -8,9 +8,8 @@ from typing import Literal
 
 from ..errors import UserError, at_least, at_most, positive
 from ..spec import nearest
+from .placement import PLACEMENTS, BackendName, Placement
 from .task_spec import JobName, TaskSpec
-
-Backend = Literal["processes", "threads"]
 
 Isolation = Literal["auto", "require", "off"]
 
@@ -36,7 +35,7 @@ class Cluster:
 
     workers: int = 2
     ps: int = 1
-    backend: Backend = "processes"
+    backend: BackendName = "processes"
     isolation: Isolation = "auto"
     wait_seconds: float = 60.0
     devices_per_worker: int | None = None
@@ -49,7 +48,7 @@ class Cluster:
         at_most(MOST_TASKS, workers=self.workers, ps=self.ps)
         positive(wait_seconds=self.wait_seconds)
         for name, value, known in (
-            ("backend", self.backend, ["processes", "threads"]),
+            ("backend", self.backend, list(PLACEMENTS)),
             ("isolation", self.isolation, ["auto", "require", "off"]),
         ):
             if value not in known:
@@ -61,7 +60,7 @@ class Cluster:
         workers: int = 2,
         *,
         ps: int = 1,
-        backend: Backend = "processes",
+        backend: BackendName = "processes",
         isolation: Isolation = "auto",
         wait_seconds: float = 60.0,
         devices_per_worker: int | None = None,
@@ -123,6 +122,11 @@ class Cluster:
             devices_per_worker=devices_per_worker,
             task=here,
         )
+
+    @property
+    def placement(self) -> Placement:
+        """Where its tasks live."""
+        return PLACEMENTS[self.backend]
 
     @property
     def evaluates(self) -> bool:

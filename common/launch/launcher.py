@@ -42,10 +42,7 @@ def task_names(job: Job) -> list[tuple[str, int]]:
     """The tasks of a run that are started here."""
     if job.cluster.task is not None:
         return job.cluster.task.tasks()
-    if job.cluster.backend == "threads":
-        return [("threads", 0)]
-    ps = [] if not job.uses_ps else [("ps", i) for i in range(job.cluster.ps)]
-    return [*ps, *(("worker", k) for k in range(job.cluster.workers)), ("evaluator", 0)]
+    return job.cluster.placement.tasks(job.cluster.ps if job.uses_ps else 0, job.cluster.workers)
 
 
 def write(job: Job, folder: Path) -> Path:

@@ -17,7 +17,7 @@ from ..record.callbacks import Callback, CallbackList
 from ..record.display import Display
 from ..record.run_directory import RunRecord, load_center
 from ..run.job import Job, checkpoints_of
-from .launcher import launch
+from .backends import backend
 from .listener import Audience
 
 CALLBACK_ROOM = 100  # events may wait for the callbacks before those of progress are thinned
@@ -56,12 +56,7 @@ def run(
                 audience.tell({"event": "warning", "message": message})
             if job.cluster.task is not None and verbose:
                 display.task(job.cluster.task, job.cluster.wait_seconds)
-            if model is not None and job.cluster.backend == "threads":
-                from .threads import run_threads
-
-                run_threads(job, lambda **event: audience.tell(event), job.recipe.flat(model))
-            else:
-                launch(job, job.run_dir, audience.tell)
+            backend(job.cluster.backend).run(job, job.run_dir, audience.tell, model)
         if record.unwritten:
             raise CannotWrite("; ".join(record.unwritten))
         if model is not None and job.cluster.evaluates:

@@ -46,7 +46,7 @@ class Faults:
             self.expelled.append(event["worker"])
         elif kind == "checkpoint":
             self.checkpoints += 1
-        elif kind in ("warning", "abandoned"):
+        elif kind in ("warning", "not_restarted"):
             self.warnings.append(event.get("message") or f"{event['task']} ({event['reason']}) was not started again")
 
     def _restored(self) -> list[dict[str, int]]:

@@ -67,7 +67,7 @@ class BarrierWait:
                 return losses
             arrived, now = self._arrived(), time.monotonic()
             if arrived is None:
-                unanswered += self.job.cluster.backend != "threads"  # there, the local steps are in the way
+                unanswered += not self.job.cluster.placement.in_process  # there, the local steps are in the way
                 if unanswered >= (REPAIR_WAITS if self.job.recovers else 1):
                     raise self._given_up("for the ps")
                 continue

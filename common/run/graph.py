@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..cluster.devices import compute_devices, ps_devices, worker_device
+from ..cluster.placement import compute_devices
 from ..engine.flat_model import FlatModel
 from ..files import replacing
 from .job import CHIEF, Job, shard
@@ -42,10 +42,10 @@ class TaskGraph:
                 size=self.model.size,
                 state_size=self.model.state_size,
                 num_workers=job.cluster.workers,
-                devices=ps_devices(job.cluster, job.uses_ps),
+                devices=job.cluster.placement.ps_devices(job.cluster.ps if job.uses_ps else 0),
                 last_version=None if job.options.schedule else len(job.rounds(CHIEF)),
                 ema_decay=job.options.ema_decay,
-                in_process=job.cluster.backend == "threads",
+                in_process=job.cluster.placement.in_process,
                 min_workers=job.recovery.min_workers,
             )
             self.ops = GlobalOps(self.ps, job.sees_waiting)
@@ -60,7 +60,7 @@ class TaskGraph:
         from ..engine.worker import Worker
 
         job = self.job
-        devices = compute_devices(worker_device(job.cluster, k), job.devices_per_worker)
+        devices = compute_devices(job.cluster.placement.worker_device(k), job.devices_per_worker)
         with tf.device(devices[0]):
             source, structure = _source(job, k)
         slot = self.ps.slot(k, k if job.shared_graph is None else self.ops.index)
@@ -90,7 +90,7 @@ class TaskGraph:
 
         serialized, names, initial, frozen = pickle.loads(path.read_bytes())
         definition = tf.compat.v1.GraphDef.FromString(serialized)
-        chief, own = (worker_device(job.cluster, k) for k in (CHIEF, worker))
+        chief, own = (job.cluster.placement.worker_device(k) for k in (CHIEF, worker))
         for function in [definition, *definition.library.function]:
             for node in function.node if function is definition else function.node_def:
                 node.device = node.device.replace(chief, own)

@@ -87,7 +87,7 @@ class Job:
     @property
     def sees_waiting(self) -> bool:
         """True if it can be seen who waits: on a ps, or in the memory of all threads."""
-        return self.waits and (self.uses_ps or self.cluster.backend == "threads")
+        return self.waits and (self.uses_ps or self.cluster.placement.in_process)
 
     @property
     def alone(self) -> bool:
@@ -187,7 +187,7 @@ def _check_tasks(scheme: Scheme, cluster: Cluster, options: RunOptions) -> None:
         raise UserError(f"min_workers must be at most the workers, {cluster.workers}. Received: min_workers={wanted}")
     if not uses_ps and (options.stop_at_version is not None or options.stop_at_accuracy is not None):
         raise UserError("a run without a parameter server cannot be stopped early: it does all its steps")
-    if options.schedule and cluster.backend != "threads":
+    if options.schedule and not cluster.placement.in_process:
         raise UserError("a schedule needs the threads back end: Cluster.local(..., backend='threads')")
     if any(worker not in range(cluster.workers) for worker in options.schedule):
         raise UserError(f"schedule names workers below {cluster.workers}. Received: {list(options.schedule)}")

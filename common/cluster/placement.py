@@ -1,0 +1,93 @@
+"""Where the tasks of a run live, and what their devices are called: what a back end means below the launcher.
+
+`launch/backends.py` has the other half: how a back end starts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+BackendName = Literal["processes", "threads"]
+
+
+class Placement(Protocol):
+    """Where the tasks of a run live.
+
+    Attributes:
+        in_process: True if one process has all of them, on one session: nothing travels, and none is lost alone.
+    """
+
+    @property
+    def in_process(self) -> bool: ...  # noqa: D102
+
+    def tasks(self, ps: int, workers: int) -> list[tuple[str, int]]:
+        """What the launcher starts for that number of ps tasks (0: there is no ps) and workers."""
+        ...
+
+    def ps_devices(self, ps: int) -> Sequence[str]:
+        """The device of each slice of the center, for that number of ps tasks; without a ps worker 0 has it whole."""
+        ...
+
+    def worker_device(self, index: int) -> str:
+        """The device of a worker's variables and arithmetic; TensorFlow chooses CPU or GPU on it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A process for each task, here or on several machines."""
+
+    in_process: bool = False
+
+    def tasks(self, ps: int, workers: int) -> list[tuple[str, int]]:
+        """All ps tasks, all workers, the evaluator."""
+        return [*(("ps", i) for i in range(ps)), *(("worker", k) for k in range(workers)), ("evaluator", 0)]
+
+    def ps_devices(self, ps: int) -> list[str]:
+        """Each slice is on the CPU of its task."""
+        return [f"/job:ps/task:{i}/device:CPU:0" for i in range(ps)] or ["/job:worker/task:0"]
+
+    def worker_device(self, index: int) -> str:
+        """Its own task."""
+        return f"/job:worker/task:{index}"
+
+
+@dataclass(frozen=True)
+class Together:
+    """One process, in which `task` is all there is to be started.
+
+    Attributes:
+        task: its name among `launch/tasks.py:TASKS`.
+    """
+
+    task: str
+    in_process: bool = True
+
+    def tasks(self, ps: int, workers: int) -> list[tuple[str, int]]:
+        """One."""
+        del ps, workers
+        return [(self.task, 0)]
+
+    def ps_devices(self, ps: int) -> list[str]:
+        """There is only one CPU."""
+        return ["/device:CPU:0"] * max(1, ps)
+
+    def worker_device(self, index: int) -> str:
+        """TensorFlow chooses."""
+        del index
+        return ""
+
+
+PLACEMENTS: dict[str, Placement] = {"processes": Apart(), "threads": Together("threads")}
+
+
+def compute_devices(worker: str, number: int) -> list[str]:
+    """The devices that share the batches of a worker: its GPUs in turn, or as many logical CPU devices."""
+    if number == 1:
+        return [worker]
+    import tensorflow as tf
+
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    return [f"{worker}/device:GPU:{i % gpus}" if gpus else f"{worker}/device:CPU:{i}" for i in range(number)]

@@ -1,0 +1,62 @@
+"""Back ends: how the tasks of a run come to life.
+
+A third one needs an entry here, one in `cluster/placement.py`, which says where its tasks live, and nothing else:
+loops and evaluator are given their session, and how to `connect` anew, by whoever starts them; gates let a worker sleep
+on its token and wake it through the `Store` that they are given (`gates/store.py`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..run.job import Job
+from .launcher import launch
+from .supervision import OnEvent
+from .threads import run_threads
+
+
+class Backend(Protocol):
+    """Starts the tasks of a run."""
+
+    def run(self, job: Job, run_dir: Path, on_event: OnEvent, model: Any = None) -> None:
+        """Start all tasks, give each its session, and return when all of them have ended.
+
+        Args:
+            job: what they do.
+            run_dir: where logs go.
+            on_event: sees every event.
+            model: the Keras model of this process, if it is to train here.
+
+        Raises:
+            DistsgdError: the first thing that went wrong.
+        """
+        ...
+
+
+class Processes:
+    """A process for each task, forked from one that has imported TensorFlow, and watched."""
+
+    def run(self, job: Job, run_dir: Path, on_event: OnEvent, model: Any = None) -> None:
+        """See `Backend`."""
+        del model  # the tasks build their own
+        launch(job, run_dir, on_event)
+
+
+class Threads:
+    """A thread for each worker, in this process if it has the model, else in one that is watched."""
+
+    def run(self, job: Job, run_dir: Path, on_event: OnEvent, model: Any = None) -> None:
+        """See `Backend`."""
+        if model is None:
+            launch(job, run_dir, on_event)
+        else:
+            run_threads(job, lambda **event: on_event(event), job.recipe.flat(model))
+
+
+BACKENDS: dict[str, Backend] = {"processes": Processes(), "threads": Threads()}
+
+
+def backend(name: str) -> Backend:
+    """The back end of that name."""
+    return BACKENDS[name]

@@ -1,0 +1,223 @@
+"""The judge: what each event of a run means, by the state that the run is in. The table at the end has all rules."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, ClassVar
+
+from ..cluster.restarts import RestartRule
+from ..errors import KINDS, TaskFailed, TaskLost, WaitTimeout
+from .restarts import Restarts
+from .verdict import Verdict
+
+LEAVE_SECONDS = 2.0  # for a ps to leave by itself once the result is there
+
+LEAVE_FAR_SECONDS = 20.0  # the same where other machines have to hear of it
+
+Event = dict[str, Any]
+
+
+class State(Enum):
+    """Where a run is."""
+
+    REPAIRABLE = "it trains, and a task that dies is started again"
+    TRAINING = "it trains, and a task that dies stays dead"
+    FAILING = "something has gone wrong; its cause may become known in a moment"
+    DONE = "the result is there"
+
+
+def kind_of(event: Event) -> str:
+    """What an event is, as `Judge.RULES` has it."""
+    if event["event"] == "exit":
+        return "ended" if event["status"] == 0 else "killed" if event["status"] < 0 else "failed"
+    if event["event"] == "error":
+        return "lost a peer" if event.get("consequence") else "error"
+    return event["event"]
+
+
+class Judge:
+    """Knows where a run is, and does what follows from an event.
+
+    Args:
+        tasks: those that are started here, by name.
+        rule: which of them may be lost.
+        far: True if there are tasks on other machines, which should hear how those here ended.
+        in_process: True if one process is all there is: it is not started again.
+        wait_seconds: how long tasks wait for each other.
+        kill: ends a task, given its name.
+        tell: hears what is decided.
+        log_of: where the log of a task is and how it ends, given its name.
+
+    Attributes:
+        alive: tasks that have not ended, or are to be started again.
+        silenced: those that were killed because nothing was heard from them for that many seconds.
+        saving: who writes what, and until when it may, as `time.monotonic` says.
+        awaiting_restart: who lost a peer that is started again, and will end because of that; and what it said.
+        reported_failure: who has said that something went wrong.
+        to_announce: who was killed, and could not tell the other machines.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[str, tuple[str, int]],
+        rule: RestartRule,
+        *,
+        far: bool,
+        in_process: bool,
+        wait_seconds: float,
+        kill: Callable[[str], None],
+        tell: Callable[[Event], None],
+        log_of: Callable[[str], str],
+    ):
+        self.tasks, self.rule, self.far, self.in_process = tasks, rule, far, in_process
+        self.kill, self.tell, self.log_of = kill, tell, log_of
+        self.wait_seconds = wait_seconds
+        self.restarts = Restarts(rule, wait_seconds)
+        self.verdict = Verdict()
+        self.alive = set(tasks)
+        self.done = False
+        self.leave_by = math.inf
+        self.saving: tuple[str, str, float] | None = None
+        self.silenced: dict[str, float] = {}
+        self.awaiting_restart: dict[str, str] = {}
+        self.reported_failure: set[str] = set()
+        self.to_announce: str | None = None
+
+    @property
+    def state(self) -> State:
+        """Where the run is."""
+        if self.done:
+            return State.DONE
+        if self.verdict.failure:
+            return State.FAILING
+        return State.REPAIRABLE if self.restarts.possible and not self.in_process else State.TRAINING
+
+    @property
+    def deadline(self) -> float:
+        """When to stop waiting for more; the end of a run that went well waits for the last checkpoint."""
+        deadline = min(self.verdict.deadline, self.leave_by)
+        if self.done and self.saving and self.saving[0] in self.alive:
+            return max(deadline, self.saving[2])
+        return deadline
+
+    def see(self, event: Event) -> None:
+        """Do what follows from an event."""
+        state = self.state
+        if event["event"] == "exit":
+            self.alive.discard(event["task"])
+        if rule := self.RULES.get(kind_of(event)):
+            rule[list(State).index(state)](self, event)
+
+    def _ignore(self, event: Event) -> None:
+        pass
+
+    def _note_saving(self, event: Event) -> None:
+        self.saving = event["task"], f"version {event['version']}", time.monotonic() + event["seconds"]
+
+    def _note_saved(self, event: Event) -> None:
+        """Whoever ends well has said what became of its checkpoint."""
+        if self.saving and event["task"] == self.saving[0]:
+            self.saving = None
+
+    def _finish(self, event: Event) -> None:
+        """The result is safe: what is not there need not come back."""
+        del event
+        self.done = True
+        self.alive -= self.restarts.due.keys()
+        self.restarts.due.clear()
+        self.leave_by = time.monotonic() + (LEAVE_FAR_SECONDS if self.far else LEAVE_SECONDS)
+
+    def _restart(self, event: Event) -> None:
+        """A task was killed, and comes back."""
+        reason = self._reason(event)
+        self.silenced.pop(event["task"], None)
+        self._start_again(event["task"], reason)
+
+    def _restart_or_fail(self, event: Event) -> None:
+        """A task ended with an error: it comes back only if that was about a peer that was lost."""
+        reason = self.awaiting_restart.get(event["task"])
+        if reason is None:
+            self._fail_for_code(event)
+        else:
+            self._start_again(event["task"], reason)
+
+    def _start_again(self, task: str, reason: str) -> None:
+        self.awaiting_restart.pop(task, None)
+        self.alive.add(task)
+        self.restarts.schedule(task, reason)
+
+    def _await_restart(self, event: Event) -> None:
+        """Over a peer that is being started again; the turn of this task comes when it has ended."""
+        self.awaiting_restart[event["task"]] = first_line(event["message"])
+
+    def _kill_silent_worker(self, event: Event) -> None:
+        """It is started again when it has ended. Several may have noticed, and one that has just begun has time."""
+        silent = f"worker-{event['worker']}"
+        if self.restarts.age(silent) > self.wait_seconds:
+            self.kill(silent)
+
+    def _do_without_or_fail(self, event: Event) -> None:
+        """A task was killed, and does not come back."""
+        workers_left = sum(self.tasks[other][0] == "worker" for other in self.alive)
+        if self.rule.can_do_without(self.tasks[event["task"]], workers_left):
+            self.tell({"event": "not_restarted", "task": event["task"], "reason": self._reason(event)})
+        else:
+            self._fail_for_death(event)
+
+    def _fail_for_death(self, event: Event) -> None:
+        task, silence = event["task"], self.silenced.get(event["task"])
+        if self.far and not self.rule.tolerates:
+            self.to_announce = self.to_announce or task
+        why = f"{task} was killed by {self._reason(event)}."
+        if silence:
+            why = f"no word from {task} for {silence:.0f} s: is it stopped?"
+        kind = WaitTimeout if silence and not self.far else TaskLost
+        self.verdict.fail(kind(f"{why} {self.log_of(task)}"), final=True)
+
+    def _fail_for_code(self, event: Event) -> None:
+        text = f"{event['task']} ended with code {event['status']}. {self.log_of(event['task'])}"
+        self.verdict.fail(TaskFailed(text), final=True)
+
+    def _fail_for_now(self, event: Event) -> None:
+        """Over a peer that was lost: why that was, may become known."""
+        self._fail_with(event, final=False)
+
+    def _fail(self, event: Event) -> None:
+        """In a ring, all wait for whoever is stopped, and one says so first: let the others say the same."""
+        self._fail_with(event, final=not (self.rule.is_ring and event.get("kind") == WaitTimeout.__name__))
+
+    def _fail_with(self, event: Event, final: bool) -> None:
+        task, kind = str(event.get("task")), KINDS.get(event.get("kind", ""))
+        self.reported_failure.add(task)
+        text = f"{task}: {event['message']}"
+        if kind is None:
+            text = f"{task} raised {event.get('kind')}: {first_line(event['message'])}\n{self.log_of(task)}"
+        self.verdict.fail((kind or TaskFailed)(text), final=final)
+
+    def _reason(self, event: Event) -> str:
+        """Why a task was killed, in short."""
+        if silence := self.silenced.get(event["task"]):
+            return f"silent for {silence:.0f} s"
+        return signal.Signals(-event["status"]).name
+
+    # What follows from an event in each State:
+    #                REPAIRABLE            TRAINING              FAILING          DONE
+    RULES: ClassVar[Mapping[str, tuple[Callable[[Any, Event], None], ...]]] = {
+        "ended":       (_note_saved,         _note_saved,          _note_saved,     _note_saved),
+        "killed":      (_restart,            _do_without_or_fail,  _fail_for_death, _ignore),
+        "failed":      (_restart_or_fail,    _fail_for_code,       _fail_for_code,  _ignore),
+        "lost a peer": (_await_restart,      _fail_for_now,        _fail_for_now,   _ignore),
+        "error":       (_fail,               _fail,                _fail,           _ignore),
+        "silent":      (_kill_silent_worker, _ignore,              _ignore,         _ignore),
+        "saving":      (_note_saving,        _note_saving,         _note_saving,    _note_saving),
+        "result":      (_finish,             _finish,              _finish,         _finish),
+    }  # fmt: skip
+
+
+def first_line(text: str) -> str:
+    """The first line of a message that may be long."""
+    return (text.splitlines() or [""])[0]

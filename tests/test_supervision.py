@@ -1,0 +1,221 @@
+"""What each event of a run means, by the state that the run is in: without a process, from a script of events."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from distsgd.common.cluster.placement import PLACEMENTS
+from distsgd.common.cluster.restarts import RestartRule
+from distsgd.common.errors import DistsgdError, Diverged, TaskFailed, TaskLost, WaitTimeout
+from distsgd.common.launch import judge, supervision, verdict
+
+NAMES = [("ps", 0), ("worker", 0), ("worker", 1), ("evaluator", 0)]
+TASKS = ["ps-0", "worker-0", "worker-1", "evaluator-0"]
+RESULT = {"event": "result", "task": "evaluator-0"}
+RING = RestartRule(uses_ps=False)
+FAR = SimpleNamespace(tasks=list)
+
+
+def ended(task, status=0):
+    return {"event": "exit", "task": task, "status": status}
+
+
+def killed(task):
+    return ended(task, -9)
+
+
+def error(task, kind, message="it says why", consequence=False):
+    return {"event": "error", "task": task, "kind": kind, "message": message, "consequence": consequence}
+
+
+def lost_peer(task):
+    return error(task, "UnavailableError", "the ps is gone\nand more", consequence=True)
+
+
+def silent(worker):
+    return {"event": "silent", "worker": worker}
+
+
+class Watched:
+    """A run whose events are a script: how it ended, what was asked of the fork server, and what has been said."""
+
+    def __init__(self, *events, names=NAMES, rule=RestartRule(uses_ps=True), spec=None, backend="processes"):  # noqa: B008
+        self.left, self.asked, self.said, self.error = list(events), [], [], None
+        server = SimpleNamespace(process=SimpleNamespace(pid=os.getpid()), receive=self._receive, send=self._send)
+        job = SimpleNamespace(
+            cluster=SimpleNamespace(wait_seconds=10.0, task=spec, placement=PLACEMENTS[backend]), restarts=rule
+        )
+        self.watch = supervision.Supervision(server, job, names, Path("logs"), self.said.append)
+        try:
+            self.watch.run()
+        except DistsgdError as error:
+            self.error = error
+        self.watch.end()
+
+    def _receive(self, seconds):
+        del seconds
+        return self.left.pop(0) if self.left else None
+
+    def _send(self, **request):
+        self.asked.append((request["op"], request.get("tasks") or request.get("task")))
+
+    @property
+    def events(self):
+        return [event for event in self.said if event["event"] in ("restarted", "not_restarted")]
+
+
+@pytest.fixture(autouse=True)
+def no_waits(monkeypatch):
+    monkeypatch.setattr(verdict, "CAUSE_SECONDS", 0.05)
+    for module, name in ((judge, "LEAVE_SECONDS"), (judge, "LEAVE_FAR_SECONDS"), (supervision, "STOP_SECONDS"),
+                         (supervision, "END_SECONDS")):  # fmt: skip
+        monkeypatch.setattr(module, name, 0.0)
+
+
+def restarts(number, **more):
+    return RestartRule(uses_ps=True, max_restarts=number, **more)
+
+
+ALL_END = [ended(task) for task in TASKS]
+
+
+def test_a_run_whose_tasks_all_end_went_well():
+    run = Watched(*ALL_END)
+    assert (run.error, run.asked) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("events", "kind", "text"),
+    [
+        ([killed("worker-1")], TaskLost, "worker-1 was killed by SIGKILL. Log: logs/worker-1.log"),
+        ([ended("ps-0", 1)], TaskFailed, "ps-0 ended with code 1. Log: logs/ps-0.log"),
+        ([error("worker-0", "Diverged"), ended("worker-0", 3)], Diverged, "worker-0: it says why"),
+        ([error("worker-0", "KeyError")], TaskFailed, "worker-0 raised KeyError: it says why\nLog: logs/worker-0.log"),
+        ([lost_peer("worker-1")], TaskFailed, "worker-1 raised UnavailableError: the ps is gone\nLog:"),
+        ([error("worker-1", "WaitTimeout")], WaitTimeout, "worker-1: it says why"),
+        # The first failure counts, unless it is a consequence of one that follows.
+        ([error("worker-0", "Diverged"), killed("ps-0")], Diverged, "worker-0: it says why"),
+        ([ended("worker-0", 1), error("worker-1", "Diverged")], TaskFailed, "worker-0 ended with code 1"),
+        ([lost_peer("worker-1"), killed("ps-0")], TaskLost, "ps-0 was killed by SIGKILL"),
+        ([lost_peer("worker-1"), error("worker-0", "Diverged")], Diverged, "worker-0: it says why"),
+        ([lost_peer("worker-1"), ended("worker-1", 1)], TaskFailed, "worker-1 raised UnavailableError"),
+        ([lost_peer("worker-1"), lost_peer("worker-0")], TaskFailed, "worker-1 raised UnavailableError"),
+    ],
+)
+def test_a_failure_ends_the_run_with_its_reason(events, kind, text):
+    run = Watched(*events)
+    assert type(run.error) is kind
+    assert str(run.error).startswith(text)
+    assert run.asked == [("kill", None)]
+
+
+@pytest.mark.parametrize("late", [killed("worker-1"), ended("ps-0", 1), error("ps-0", "KeyError"), lost_peer("ps-0")])
+@pytest.mark.parametrize("number", [0, 3])
+def test_what_happens_when_the_result_is_there_harms_nothing(late, number):
+    run = Watched(RESULT, late, *ALL_END, rule=restarts(number))
+    assert (run.error, run.asked, run.events) == (None, [], [])
+
+
+def test_a_dead_task_is_started_again_while_restarts_are_left():
+    run = Watched(killed("worker-1"), None, killed("ps-0"), None, *ALL_END, rule=restarts(2))
+    assert run.error is None
+    assert run.asked == [("restart", [("worker", 1)]), ("restart", [("ps", 0)])]
+    assert run.events == [
+        {"event": "restarted", "task": "worker-1", "reason": "SIGKILL", "left": 1},
+        {"event": "restarted", "task": "ps-0", "reason": "SIGKILL", "left": 0},
+    ]
+    run = Watched(killed("worker-1"), None, killed("ps-0"), None, rule=restarts(1))
+    assert str(run.error).startswith("ps-0 was killed by SIGKILL")
+
+
+def test_a_task_that_lost_its_peer_is_started_again_and_one_that_failed_is_not():
+    ps_is_lost = [lost_peer("worker-1"), killed("ps-0"), None, ended("worker-1", 1), None]
+    run = Watched(*ps_is_lost, *ALL_END, rule=restarts(2))
+    assert run.error is None
+    assert run.asked == [("restart", [("ps", 0)]), ("restart", [("worker", 1)])]
+    assert [event["reason"] for event in run.events] == ["SIGKILL", "the ps is gone"]
+    run = Watched(*ps_is_lost, rule=restarts(1))
+    assert type(run.error) is TaskFailed
+    assert str(run.error).startswith("worker-1 ended with code 1")
+    run = Watched(ended("worker-1", 1), rule=restarts(2))
+    assert str(run.error).startswith("worker-1 ended with code 1")
+    run = Watched(error("worker-1", "KeyError"), ended("worker-1", 1), rule=restarts(2))
+    assert (type(run.error), run.asked) == (TaskFailed, [("kill", None)])
+
+
+def test_nothing_is_started_again_in_a_run_that_has_failed():
+    run = Watched(error("worker-0", "Diverged"), killed("ps-0"), rule=restarts(2))
+    assert (type(run.error), run.asked) == (Diverged, [("kill", None)])
+
+
+def test_a_restart_that_is_due_is_dropped_when_the_result_is_there(monkeypatch):
+    monkeypatch.setattr(supervision.Supervision, "look_after", lambda self: None)  # nobody has got round to it
+    run = Watched(killed("worker-1"), RESULT, ended("ps-0"), ended("worker-0"), ended("evaluator-0"), rule=restarts(1))
+    assert (run.error, run.asked) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("rule", "names", "backend"),
+    [
+        (RestartRule(uses_ps=False, max_restarts=2), NAMES[1:3], "processes"),
+        (restarts(2), [("threads", 0)], "threads"),
+    ],
+)
+def test_who_has_nothing_to_go_on_from_is_not_started_again(rule, names, backend):
+    task = "-".join(map(str, names[0]))
+    run = Watched(killed(task), names=names, rule=rule, backend=backend)
+    assert type(run.error) is TaskLost
+    assert [op for op, _ in run.asked if op == "restart"] == []
+
+
+def test_one_worker_alone_goes_on_from_its_checkpoint():
+    rule = RestartRule(uses_ps=False, alone=True, max_restarts=1)
+    run = Watched(killed("worker-0"), None, ended("worker-0"), names=[("worker", 0)], rule=rule)
+    assert (run.error, run.asked) == (None, [("restart", [("worker", 0)])])
+
+
+@pytest.mark.parametrize(("victim", "least", "goes_on"), [("worker-1", 1, True), ("worker-1", 2, False),
+                                                          ("worker-0", 1, False), ("ps-0", 1, False)])  # fmt: skip
+def test_a_run_goes_on_without_a_worker_if_enough_are_left_and_it_is_not_the_chief(victim, least, goes_on):
+    run = Watched(killed(victim), *[e for e in ALL_END if e["task"] != victim], rule=restarts(0, min_workers=least))
+    assert (run.error is None) == goes_on
+    expected = [{"event": "not_restarted", "task": victim, "reason": "SIGKILL"}]
+    assert run.events == (expected if goes_on else [])
+
+
+def test_a_silent_worker_is_killed_to_be_started_again_once():
+    run = Watched(silent(1), killed("worker-1"), None, silent(1), *ALL_END, rule=restarts(2))
+    assert run.error is None
+    assert run.asked == [("kill", "worker-1"), ("restart", [("worker", 1)])]  # and then it is given some time
+    assert Watched(silent(1), *ALL_END).asked == []
+
+
+def test_in_a_ring_whoever_says_nothing_is_named_beside_those_who_complain():
+    workers = [("worker", k) for k in range(3)]
+    complaints = [error(f"worker-{k}", "WaitTimeout") for k in (2, 0)]
+    run = Watched(*complaints, names=workers, rule=RING)
+    assert type(run.error) is WaitTimeout
+    assert str(run.error) == "worker-2: it says why. No word from worker-1"
+
+
+def test_other_machines_are_told_of_a_task_that_was_killed_unless_they_wait_for_it_to_come_back():
+    def spec(events, rule):
+        run = Watched(*events, names=[("worker", 1), ("evaluator", 0)], rule=rule, spec=FAR)
+        return [request for request in run.asked if request[0] == "restart"]
+
+    assert spec([killed("evaluator-0")], restarts(0)) == [("restart", [("death_notice", 1)])]
+    assert spec([killed("evaluator-0")], restarts(0, min_workers=1)) == []
+    assert spec([killed("worker-1"), None, killed("worker-1")], restarts(1)) == [("restart", [("worker", 1)])]
+
+
+def test_a_checkpoint_that_was_begun_and_not_finished_is_told():
+    saving = {"event": "saving", "task": "worker-0", "version": 7, "seconds": 0.0}
+    text = "no checkpoint of version 7: it could not be written to its end"
+    warning = [{"event": "warning", "message": text}]
+    for end, said in ((ended("worker-0"), []), (killed("worker-0"), warning)):
+        others = [event for event in ALL_END if event["task"] != "worker-0"]
+        run = Watched(saving, RESULT, end, *others)
+        assert run.error is None
+        assert [event for event in run.said if event["event"] == "warning"] == said
