@@ -15,7 +15,7 @@ FAULTS = (
     "lost",
     "rejoined",
     "refused",
-    "expelled",
+    "evicted",
     "checkpoint",
     "warning",
 )

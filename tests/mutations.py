@@ -36,7 +36,7 @@ def option(name: str) -> tuple[str]:
 # Tests that several mutations have in common.
 ATOMIC = "every_event_reads_and_writes_the_global_variables_under_the_lock_and_nowhere_else"
 TAKEN = server("a_message_of_whoever_sat_there_before_is_refused_and_leaves_no_trace")
-ABSENT = server("a_set_is_completed_without_those_who_have_left_or_were_expelled")
+ABSENT = server("a_set_is_completed_without_those_who_have_left_or_were_evicted")
 LATE = server("with_backup_workers_a_late_message_is_dropped_and_the_last_update_is_the_end_for_everybody")
 RELEASED = server("nobody_is_released_from_the_barrier_before_all_slices_and_the_version_are_written")
 JOINED = server("whoever_takes_a_seat_has_the_newest_center_and_owes_nothing_from_before")

@@ -10,6 +10,7 @@ import pytest
 from distsgd.algorithms import AsyncSGD
 from distsgd.common.cli.commands import evaluate
 from distsgd.common.errors import UserError, WaitTimeout
+from distsgd.common.record import checkpoint
 from distsgd.common.run.follow import follow
 from distsgd.common.run.options import Recovery
 from runs import DIGITS, record
@@ -51,6 +52,34 @@ def test_a_wait_without_an_end_or_for_what_is_no_folder_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="is not a folder"):
         follow(tmp_path / "file", 1, print)
+
+
+def test_evaluate_tells_of_each_damaged_checkpoint_that_it_passes_over(tmp_path, capsys):
+    recovery = Recovery(checkpoint_steps=10, keep_checkpoints=9)
+    record(AsyncSGD(), tmp_path, steps=40, workers=2, backend="threads", schedule=[0, 1] * 40, recovery=recovery)
+    (first, *_) = paths = checkpoint.found(tmp_path)
+    (first / "arrays.npz").write_bytes(b"x")
+    evaluate([str(tmp_path)])
+    told = capsys.readouterr()
+    (line,) = told.err.splitlines()
+    assert line.startswith(f"warning: the checkpoint {first} cannot be read")
+    assert line.endswith("; it was passed over")
+    measured = [int(words.split()[1]) for words in told.out.splitlines()]
+    assert measured == [int(path.name) for path in paths[1:]]
+
+
+def test_a_checkpoint_that_the_run_deletes_meanwhile_is_nothing_to_tell(tmp_path):
+    recovery = Recovery(checkpoint_steps=10, keep_checkpoints=9)
+    record(AsyncSGD(), tmp_path, steps=40, workers=2, backend="threads", schedule=[0, 1] * 40, recovery=recovery)
+    paths, measured, told = checkpoint.found(tmp_path), [], []
+
+    def delete_the_second(line):
+        measured.append(line["version"])
+        checkpoint.discard(paths[1])
+
+    follow(tmp_path, 1, delete_the_second, told.append)
+    assert measured == [int(path.name) for path in paths if path != paths[1]]
+    assert told == []
 
 
 def test_evaluate_says_what_it_waits_for(tmp_path, capsys):

@@ -381,7 +381,7 @@ def test_a_run_goes_on_without_a_machine_that_is_lost_if_that_is_allowed(scheme,
     assert [tasks[task].end() for task in (("ps", 0), ("worker", 0))] == [None] * 2
     chief = tasks["worker", 0]
     assert chief.recorded().error() < TOLERANCE
-    assert chief.result["recovery"]["expelled"] == [1]
+    assert chief.result["recovery"]["evicted"] == [1]
 
 
 @pytest.mark.slow

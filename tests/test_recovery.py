@@ -279,7 +279,7 @@ def test_a_synchronous_run_goes_on_without_a_lost_worker_if_it_may(going):
     outcome = run.end()
     assert not isinstance(outcome, Exception), outcome
     assert outcome.result["updates"] == 600
-    assert outcome.result["recovery"]["expelled"] == [2]
+    assert outcome.result["recovery"]["evicted"] == [2]
     assert outcome.error() < TOLERANCE
 
 

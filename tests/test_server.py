@@ -134,7 +134,7 @@ def test_a_seat_whose_message_waits_at_the_barrier_says_so_until_the_set_is_comp
         assert (joined.rounds, joined.waits) == (1, False)
 
 
-def test_a_set_is_completed_without_those_who_have_left_or_were_expelled():
+def test_a_set_is_completed_without_those_who_have_left_or_were_evicted():
     with Table(SyncSGD(), workers=4, recovery=Recovery(min_workers=2)) as table:
         start = table.run("center")
         sitters = [table.sit(k) for k in range(4)]
@@ -149,9 +149,9 @@ def test_a_set_is_completed_without_those_who_have_left_or_were_expelled():
             released.result(40)
         assert (table.run("version"), table.observer.roll().active.tolist()) == (1, [True, True, False, False])
         moved = table.run("center") - start
-        for expelled in sitters[2:]:
+        for evicted in sitters[2:]:
             with pytest.raises(REFUSED, match="refused"):
-                expelled.round()
+                evicted.round()
         gradients = [by_hand(table, k) for k in (0, 1)]  # the mean of two, although there are four workers
         np.testing.assert_allclose(moved, -0.2 * np.mean(gradients, axis=0), atol=1e-6)
         back = table.sit(3)

@@ -60,11 +60,14 @@ def evaluate(arguments: list[str]) -> int:
     def show(line: dict[str, Any]) -> None:
         print("  ".join(f"{k} {v:.4f}" if isinstance(v, float) else f"{k} {v}" for k, v in line.items()), flush=True)  # noqa: T201
 
+    def warn(message: str) -> None:
+        print(f"warning: {message}", file=sys.stderr, flush=True)  # noqa: T201
+
     if options.run_dir.is_file():
         raise UserError(f"{options.run_dir} is a file: give the run directory")
     if not options.run_dir.is_dir():
         print(f"{options.run_dir} is not there yet; waits up to {options.wait_seconds:g} s for it", file=sys.stderr)  # noqa: T201
-    follow(options.run_dir, options.wait_seconds, show)
+    follow(options.run_dir, options.wait_seconds, show, warn)
     return 0
 
 

@@ -59,7 +59,8 @@ class Recorded:
     @property
     def evicted(self) -> bool:
         """True if the run went on without a worker."""
-        return bool(self.result["recovery"]["expelled"])
+        recovery = self.result["recovery"]
+        return bool(recovery.get("evicted", recovery.get("expelled")))  # as it was called before
 
     def replay(self) -> np.ndarray:
         """The last center by the paper's equations in the recorded order, [P], float64.

@@ -167,6 +167,11 @@ def set_aside(path: Path, problem: Damaged) -> str:
     return f"{problem}; it was passed over, and is now {aside.name}"
 
 
+def is_set_aside(path: Path) -> bool:
+    """True if the checkpoint that was there is damaged, and out of the way."""
+    return path.with_name(path.name + DAMAGED).exists()
+
+
 def tidy(run_dir: Path) -> list[str]:
     """Look through the checkpoints of a run that goes on: damaged ones are set aside, leftovers deleted.
 

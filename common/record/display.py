@@ -34,7 +34,7 @@ RATE_SECONDS = 30.0  # that a rate is taken over
 TOLD = {
     "restarted": "{task} is started again ({reason})",
     "not_restarted": "{task} is not started again ({reason})",
-    "expelled": "the run goes on without worker {worker}",
+    "evicted": "the run goes on without worker {worker}",
     "resumed": "the run goes on from version {version}",
     "restored": "the state of version {version} has been restored",
     "refused": "a message of worker {worker} was refused: it is not finite",

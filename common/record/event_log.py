@@ -175,7 +175,7 @@ class EventLog:
             self.tally.add(events)
 
     def _shorten(self, first: int) -> None:
-        """Only count the first so many events."""
+        """Only count the first events, up to that number."""
         base = Tally.read(self.counts, self.workers)
         for events in self.chunks(base.events, first):
             base.add(events)

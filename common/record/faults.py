@@ -19,7 +19,7 @@ class Faults:
         self.under_way = False  # the training has begun
         self.checkpoints = self.version = 0
         self.refused: Counter[str] = Counter()
-        self.expelled: list[int] = []
+        self.evicted: list[int] = []
         self.warnings: list[str] = []
 
     def on_event(self, event: dict[str, Any]) -> None:
@@ -42,15 +42,15 @@ class Faults:
             self.lost.append(event)
         elif kind == "refused":
             self.refused[f"worker {event['worker']}"] += event.get("number", 1)
-        elif kind == "expelled":
-            self.expelled.append(event["worker"])
+        elif kind == "evicted":
+            self.evicted.append(event["worker"])
         elif kind == "checkpoint":
             self.checkpoints += 1
         elif kind in ("warning", "not_restarted"):
             self.warnings.append(event.get("message") or f"{event['task']} ({event['reason']}) was not started again")
 
     def _restored(self) -> list[dict[str, int]]:
-        """Each restoration, with the updates that it has cost: at least so many, nobody alone has seen all of them."""
+        """Each restoration, with the least number of updates that it has cost: nobody alone has seen all of them."""
         found, before = [], 0
         for number, entry in self.restored.items():
             # A worker that was not there between two restorations tells at the second what the first has cost.
@@ -75,6 +75,6 @@ class Faults:
             "lost_updates": sum(entry["lost_updates"] for entry in restored),
             "lost_rounds": sum(event["rounds"] for event in self.lost),
             "refused": dict(self.refused),
-            "expelled": self.expelled,
+            "evicted": self.evicted,
             "warnings": self.warnings,
         }

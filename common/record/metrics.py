@@ -82,7 +82,7 @@ class Metrics:
             with writing(self.path):
                 self.file.write(dumps(row) + "\n")
 
-    def abandon(self) -> None:
+    def stop_writing(self) -> None:
         """Write nothing any more."""
         with contextlib.suppress(OSError):
             self.file.close()  # tries to write what is left

@@ -161,7 +161,7 @@ class RunRecord:
         try:
             self.metrics.add(row)
         except CannotWrite as error:
-            self.metrics.abandon()
+            self.metrics.stop_writing()
             self.tell({"event": "warning", "message": f"{error}: the metrics from here on are not on the disk"})
 
     def history(self) -> dict[str, list[Any]]:

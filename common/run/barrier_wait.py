@@ -38,7 +38,7 @@ class BarrierWait:
         """After a wait in vain: evict the absent, or report them; True if waiting may help now."""
         evicted, arrived, awaited = self.calls.evict_absent(), self.calls.arrived(), self.calls.awaited()
         for k in np.flatnonzero(evicted):
-            self.report(event="expelled", worker=int(k))
+            self.report(event="evicted", worker=int(k))
         if evicted.any() or not arrived[self.index]:  # if not, the set has been completed in this very moment
             return True
         if not (self.job.recovers and self.may_be_restarted):

@@ -96,6 +96,6 @@ class Evaluator:
             left = int(roll.active.sum()) - 1
             if left >= max(1, self.job.recovery.min_workers or self.job.cluster.workers):
                 self.calls.evict(k)
-                self.report(event="expelled", worker=k)
+                self.report(event="evicted", worker=k)
             elif not self.job.recovers or self.liveness.warned(k):
                 raise WaitTimeout(f"worker {k} has sent nothing for {self.liveness.seconds(k):.0f} s")

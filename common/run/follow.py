@@ -15,8 +15,10 @@ from typing import Any
 from ..engine.flat_model import FlatModel
 from ..errors import UserError, WaitTimeout, positive
 from ..files import dumps
+from ..problems import data
 from ..problems.models import ModelRecipe, batched
 from ..record import checkpoint
+from ..record.run_directory import read_config
 from .observer import EVALUATION_BATCH
 
 EVALUATIONS = "evaluations.jsonl"
@@ -24,7 +26,12 @@ EVALUATIONS = "evaluations.jsonl"
 LOOK_SECONDS = 0.5
 
 
-def follow(run_dir: Path, wait_seconds: float, report: Callable[[dict[str, Any]], None]) -> None:
+def follow(
+    run_dir: Path,
+    wait_seconds: float,
+    report: Callable[[dict[str, Any]], None],
+    warn: Callable[[str], object] = lambda message: None,
+) -> None:
     """Evaluate the checkpoints of a run, new ones as they come; each is a line in `evaluations.jsonl`.
 
     Args:
@@ -32,10 +39,11 @@ def follow(run_dir: Path, wait_seconds: float, report: Callable[[dict[str, Any]]
         wait_seconds: how long to wait for the run to begin, and for its next checkpoint.
         report: called with `version`, `test_loss`, `test_accuracy`, ... of each checkpoint, also of those that had been
             evaluated before.
+        warn: told of each checkpoint that is damaged, or of another format: it is passed over.
 
     Raises:
         UserError: the folder holds another kind of run than one of a named data set and model, or is none.
-        WaitTimeout: there was no checkpoint for so long, and the run has not ended.
+        WaitTimeout: there was no checkpoint for `wait_seconds`, and the run has not ended.
     """
     positive(wait_seconds=wait_seconds)
     if run_dir.exists() and not run_dir.is_dir():
@@ -50,13 +58,22 @@ def follow(run_dir: Path, wait_seconds: float, report: Callable[[dict[str, Any]]
             model, test = _model_and_data(run_dir)
         try:
             arrays = checkpoint.read(path).arrays
-        except UserError:  # it has been deleted meanwhile, being one of the oldest
+        except UserError as problem:
+            if not _is_deleted(path):
+                warn(f"{problem}; it was passed over")
             continue
         model.load(arrays.get("average", arrays["center"]), arrays["states"].mean(0))
         line = {"version": int(arrays["version"]), **model.measure(test)}
         with (run_dir / EVALUATIONS).open("a") as file:
             file.write(dumps(line) + "\n")
         report(line)
+
+
+def _is_deleted(path: Path) -> bool:
+    """True if a checkpoint is gone, or goes while one looks: it was one of the oldest, and the run goes on."""
+    if path.exists():
+        time.sleep(LOOK_SECONDS)
+    return not path.exists() and not checkpoint.is_set_aside(path)
 
 
 def _appearing(run_dir: Path, done: set[int], wait_seconds: float) -> Iterator[Path]:
@@ -85,9 +102,7 @@ def _lines(path: Path) -> list[str]:
 
 def _model_and_data(run_dir: Path) -> tuple[FlatModel, Any]:
     """The Keras model that the configuration of a run names, and its test data in batches."""
-    from ..problems import data
-
-    config = json.loads((run_dir / "config.json").read_text())
+    config = read_config(run_dir)
     try:
         dataset = data.load(config["dataset"])
         recipe = ModelRecipe.named(config["model"], dataset.shape, dataset.classes, config["seed"])
