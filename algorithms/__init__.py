@@ -14,10 +14,13 @@ from .aeasgd import AEASGD as AEASGD
 from .aeamsgd import AEAMSGD as AEAMSGD
 from .async_diloco import AsyncDiLoCo as AsyncDiLoCo
 from .hierarchical import Hierarchical as Hierarchical
+from .ssp import SSP as SSP
 from .sync_sgd import SyncSGD as SyncSGD
 from .sync_sgd_lr import SyncSGDLR as SyncSGDLR
 from .sagn import SAGN as SAGN
 from .easgd import EASGD as EASGD
+from .signsgd_mv import SignSGDMV as SignSGDMV
+from .ef_sgd import EFSGD as EFSGD
 from .local_sgd import LocalSGD as LocalSGD
 from .slowmo import SlowMo as SlowMo
 from .bmuf import BMUF as BMUF

@@ -70,6 +70,8 @@ GRIDS: dict[str, dict[str, Sequence[Any]]] = {
         "learning_rate": (0.002, 0.004, 0.008, 0.016, 0.032),
         "outer_learning_rate": (0.05, 0.1, 0.2, 0.4, 0.7, 1.0),
     },
+    "signsgd_mv": {"learning_rate": (0.0003, 0.001, 0.003, 0.01, 0.03)},
+    "ef_sgd": {"learning_rate": (0.05, 0.1, 0.2, 0.4, 0.8)},
     "slowmo": {"learning_rate": (0.05, 0.1, 0.2, 0.4, 0.8), "slow_momentum": (0.2, 0.4, 0.6, 0.8)},
     "bmuf": {"learning_rate": (0.05, 0.1, 0.2, 0.4, 0.8), "block_learning_rate": (0.25, 0.5, 1.0)},
     "dc_asgd": {"learning_rate": (0.05, 0.1, 0.2, 0.4), "compensation": (0.04, 0.4, 4.0)},

@@ -47,7 +47,6 @@ RATES = server("each_worker_has_the_learning_rate_of_its_own")
 ELASTIC = identity("a_synchronous_elastic_exchange_conserves_params_plus_center")
 BLOCKWISE = identity("diloco_with_sgd_inside_is_blockwise_model_update_filtering")
 PERIODS = identity("push_and_pull_may_have_periods_of_their_own")
-LOOKING_AHEAD = ("tests/test_replay.py::test_a_run_on_three_workers_and_two_ps_replays[bmuf]",)
 ADAMW = identity("adamw_is_that_of_keras_with_the_epsilon_of_the_paper")
 STALENESS = identity("staleness_is_what_the_schedule_makes_it")
 DROPPED = identity("the_late_gradient_is_dropped_and_its_worker_goes_on")
@@ -62,6 +61,10 @@ def mean_of(name: str) -> tuple[str]:
 
 def scripted(name: str) -> tuple[str]:
     return identity(f"a_scripted_interleaving_replays[{name}]")
+
+
+def replayed(name: str) -> tuple[str]:
+    return (f"tests/test_replay.py::test_a_run_on_three_workers_and_two_ps_replays[{name}]",)
 
 
 def limit(name: str) -> tuple[str]:
@@ -282,6 +285,38 @@ RULES = [
         "old messages go into the momentum for ever",
     ),
     Mutation(
+        "ssp: the whole rate for each message",
+        "algorithms/ssp.py",
+        "message / server.num_workers",
+        "message",
+        identity("without_a_bound_it_is_async_sgd_with_a_share_of_the_rate"),
+        "W times the step",
+    ),
+    Mutation(
+        "signsgd_mv: no vote",
+        "algorithms/signsgd_mv.py",
+        "sgd(server.center, tf.sign(message), self.learning_rate)",
+        "sgd(server.center, message, self.learning_rate)",
+        replayed("signsgd_mv"),
+        "the mean of the signs is no majority",
+    ),
+    Mutation(
+        "ef_sgd: nothing is remembered",
+        "algorithms/ef_sgd.py",
+        "worker.memory.assign(step - sent)",
+        "worker.memory.assign(0 * step)",
+        replayed("ef_sgd"),
+        "small elements are never sent",
+    ),
+    Mutation(
+        "top_k: the smallest elements",
+        CONTRACT,
+        "tf.math.top_k(tf.abs(vector)",
+        "tf.math.top_k(-tf.abs(vector)",
+        replayed("ef_sgd"),
+        "the largest are left out",
+    ),
+    Mutation(
         "slowmo: the velocity is not in units of the rate",
         "algorithms/slowmo.py",
         "(server.center - message) / self.learning_rate",
@@ -294,7 +329,7 @@ RULES = [
         "algorithms/bmuf.py",
         "momentum * (server.block - before)",
         "momentum * server.block",
-        LOOKING_AHEAD,
+        replayed("bmuf"),
         "what was ahead before is counted again",
     ),
     Mutation(

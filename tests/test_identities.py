@@ -13,7 +13,9 @@ from distsgd.algorithms import (
     BMUF,
     DCASGD,
     EASGD,
+    EFSGD,
     SAGN,
+    SSP,
     AllReduce,
     AsyncDiLoCo,
     AsyncSGD,
@@ -26,6 +28,7 @@ from distsgd.algorithms import (
     LocalSGD,
     MultiGPU,
     Serial,
+    SignSGDMV,
     SlowMo,
     SyncSGD,
     SyncSGDLR,
@@ -61,6 +64,8 @@ ONE_WORKER = [
     slow(AGN(learning_rate=ETA, server_learning_rate=ETA, communication_period=1)),
     slow(ADAG(learning_rate=ETA, communication_period=1)),
     slow(DCASGD(learning_rate=ETA, compensation=1.0)),
+    slow(SSP(learning_rate=ETA)),
+    slow(EFSGD(learning_rate=ETA, share=1.0)),
     slow(Hierarchical(learning_rate=ETA)),
     SyncSGD(learning_rate=ETA),
     slow(SyncSGDLR(learning_rates=(ETA,))),
@@ -118,6 +123,8 @@ TOGETHER = {"workers": 3, "steps": 24}
             TOGETHER,
         ),
         (AsyncSGD(), DCASGD(compensation=0.0), INTERLEAVED),
+        (SyncSGD(), EFSGD(share=1.0), TOGETHER),
+        slow(SyncSGD(), EFSGD(share=1.0), {"workers": 1}),
         (LocalSGD(), SlowMo(slow_momentum=0.0), TOGETHER),
         slow(LocalSGD(), BMUF(learning_rate=0.2, block_momentum=0.0), TOGETHER),
         (
@@ -267,6 +274,29 @@ def test_a_scripted_interleaving_replays(scheme, tmp_path):
     assert run.order == schedule
     run.steps = 10**6  # every round of a schedule is a whole one
     assert run.error() < 1e-5
+
+
+@pytest.mark.parametrize("slack", [0, slow(1), 3])
+def test_nobody_runs_further_ahead_than_the_slack(slack, tmp_path):
+    run = threads(SSP(slack=slack), tmp_path, workers=3, steps=40)
+    clocks, ahead = [0] * 3, 0
+    for k in run.order:
+        ahead = max(ahead, clocks[k] - min(clocks))
+        clocks[k] += 1
+    assert ahead <= slack
+    assert run.error() < 1e-5
+
+
+def test_without_a_bound_it_is_async_sgd_with_a_share_of_the_rate(tmp_path):
+    run = threads(SSP(learning_rate=0.3, slack=1000), tmp_path, workers=3, steps=20)
+    path = reference.async_sgd(run.start, run.gradient, run.order, 3, eta=0.1)
+    np.testing.assert_allclose(run.center, path[-1], **CLOSE)
+
+
+def test_a_vote_moves_each_weight_by_the_rate_or_not_at_all(tmp_path):
+    run = threads(SignSGDMV(learning_rate=0.01), tmp_path, workers=2, steps=1)
+    moves = np.round(np.abs(run.center - run.start) / 0.01, 3)
+    assert set(moves) == {0.0, 1.0}  # two voters may disagree
 
 
 def test_staleness_is_what_the_schedule_makes_it(tmp_path):

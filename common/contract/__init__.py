@@ -10,9 +10,10 @@ from ..gates.all_reduce import AllReduce as Ring
 from ..gates.alone import Alone
 from ..gates.asynchronous import Async, Unlocked
 from ..gates.barrier import Barrier
+from ..gates.bounded import Bounded
 from ..gates.gate import Gate
 from .hyperparameters import Count, Fraction, NotNegative, Period, Positive, Rate
-from .optimizers import adagrad, adamw, sgd, take
+from .optimizers import adagrad, adamw, sgd, take, top_k
 from .rounds import Event, Rounds
 from .scheme import Scheme
 from .views import Server, Tensor, Worker
@@ -21,6 +22,7 @@ __all__ = [
     "Alone",
     "Async",
     "Barrier",
+    "Bounded",
     "Count",
     "Event",
     "Fraction",
@@ -41,4 +43,5 @@ __all__ = [
     "adamw",
     "sgd",
     "take",
+    "top_k",
 ]

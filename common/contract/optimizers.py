@@ -71,6 +71,14 @@ def adamw(
     )
 
 
+def top_k(vector: Any, share: float) -> Any:
+    """The vector with all but its largest elements set to zero: `share` of them is kept, one at least."""
+    import tensorflow as tf
+
+    _, where = tf.math.top_k(tf.abs(vector), max(1, int(share * vector.shape[0])), sorted=False)
+    return tf.scatter_nd(where[:, None], tf.gather(vector, where), tf.shape(vector))
+
+
 def take(variable: Any) -> Any:
     """The value of an accumulator, which starts anew from zero."""
     value = variable.read_value()

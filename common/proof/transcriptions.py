@@ -165,6 +165,16 @@ def _sync_sgd(run: Recorded, backup_workers: int = 0) -> Centers:
     return centers
 
 
+def _ssp(run: Recorded, scheme: Any) -> Centers:
+    reads = run.trace["version"] - run.trace["staleness"]
+    events = [(k, int(r)) for k, r, join in zip(run.order, reads, run.joins, strict=True) if not join]
+    centers, lawful = reference.ssp(
+        run.start, run.gradient, events, run.workers, eta=scheme.learning_rate, slack=scheme.slack
+    )
+    _must(lawful or run.evicted or run.joins.any(), "how far a worker was ahead")
+    return centers
+
+
 def _must(agrees: Any, what: str) -> None:
     """What the rule says must be what is on record.
 
@@ -246,5 +256,15 @@ TRANSCRIPTIONS: dict[str, Callable[[Recorded, Any], Centers]] = {
         mu=1 - 1 / run.workers if s.block_momentum is None else s.block_momentum,
         nesterov=s.form == "nesterov",
         **_local(run),
+    ),
+    "ssp": _ssp,
+    "signsgd_mv": lambda run, s: _in_rounds(reference.signsgd_mv, run, eta=s.learning_rate, steps=run.steps),
+    "ef_sgd": lambda run, s: _in_rounds(
+        reference.ef_sgd,
+        run,
+        memory=True,
+        eta=s.learning_rate,
+        kept=max(1, int(s.share * len(run.start))),
+        steps=run.steps,
     ),
 }

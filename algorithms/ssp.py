@@ -1,0 +1,38 @@
+"""SSP: stale synchronous parallel. Nobody waits for a set, but nobody runs far ahead of the slowest.
+
+    worker k    g = g_k(x),  push g,  wait until all have done at least c_k − s rounds,  x ← θ
+    server      θ ← θ − (η/W) g,  c_k ← c_k + 1                            one atomic event
+
+where the clock c_k is the number of rounds that worker k has done, and s the slack.
+
+Reference: Ho, Cipar, Cui, Lee, Kim, Gibbons, Gibson, Ganger, Xing, *More Effective Distributed ML via a Stale
+Synchronous Parallel Parameter Server*, NIPS 2013.
+Departures: reads are eager: the newest center, as is usual, with at least the updates that the paper guarantees. The
+rate is constant unless it is given a schedule (the paper: falling as 1/√t).
+Limits: one worker is serial SGD. Without a bound (s as long as the run) it is `async_sgd` with the rate η/W. With s = 0
+nobody begins a round before all have done the last one, as in `sync_sgd`, but all messages count one by one.
+"""
+
+from dataclasses import dataclass
+
+from ..common.contract import Bounded, Count, Rate, Scheme, sgd
+
+
+@dataclass(frozen=True, kw_only=True)
+class SSP(Scheme):
+    """Every gradient is applied when it arrives, but nobody runs far ahead of the slowest."""
+
+    paper = "Ho et al. 2013"
+
+    learning_rate: Rate = 0.2
+    """Step size η, of one gradient of each worker."""
+    slack: Count = 2
+    """Rounds s that a worker may be ahead of the slowest."""
+
+    @property
+    def gate(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Bounded(self.slack)
+
+    def server_update(self, server, message, staleness):
+        sgd(server.center, message / server.num_workers, self.learning_rate)
+        return server.center
