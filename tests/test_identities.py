@@ -288,7 +288,7 @@ def test_nobody_runs_further_ahead_than_the_slack(slack, tmp_path):
 
 
 def test_without_a_bound_it_is_async_sgd_with_a_share_of_the_rate(tmp_path):
-    run = threads(SSP(learning_rate=0.3, slack=1000), tmp_path, workers=3, steps=20)
+    run = threads(SSP(learning_rate=0.3, slack=1000), tmp_path, **INTERLEAVED)
     path = reference.async_sgd(run.start, run.gradient, run.order, 3, eta=0.1)
     np.testing.assert_allclose(run.center, path[-1], **CLOSE)
 
