@@ -169,6 +169,12 @@ def test_a_file_that_is_missing_or_damaged_is_named(file, says, copy):
         dispatch(["replay", str(copy)])
 
 
+def test_files_of_something_else_are_no_run(copy):
+    (copy / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="not those of a run: they have no 'algorithm'"):
+        dispatch(["replay", str(copy)])
+
+
 def test_a_folder_that_is_not_there_is_no_run(tmp_path):
     with pytest.raises(UserError, match="not a run directory"):
         dispatch(["replay", str(tmp_path / "none")])

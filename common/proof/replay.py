@@ -57,7 +57,10 @@ def replay(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Verdict:
     Raises:
         UserError: this run cannot be replayed, and why.
     """
-    run = read(run_dir, schemes)
+    try:
+        run = read(run_dir, schemes)
+    except KeyError as missing:
+        raise UserError(f"the files in {run_dir} are not those of a run: they have no {missing}") from None
     try:
         return Verdict(run, run.error())
     except UserError:

@@ -1,0 +1,37 @@
+"""The README and docs/: what they name is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Code in backticks that looks like a file of the checkout; what a run leaves behind is not one.
+FILE = re.compile(r"`((?:algorithms|benchmarks|common|deploy|docs|tests)/[\w/.-]*)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_and_link_that_a_page_names_is_there(page):
+    text = page.read_text()
+    links = {target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target}
+    assert not [target for target in links if target and not (page.parent / target).exists()]
+    if page.name != "CHANGELOG.md":  # which tells of what has gone, too
+        assert not [name for name in FILE.findall(text) if not (ROOT / name).exists()]
+
+
+def test_the_readme_is_one_screen_and_names_every_page():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    assert not [page.name for page in PAGES if page.name != "README.md" and page.name not in text]
+
+
+def test_the_drawing_of_the_folders_has_all_of_them_in_their_order():
+    """As import-linter has it from `pyproject.toml`."""
+    drawing = (ROOT / "docs" / "architecture.md").read_text().split("```")[1]
+    drawn = re.findall(r"^(\w+)", drawing, re.MULTILINE)
+    layers = re.search(r"^layers = \[(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.DOTALL | re.MULTILINE)
+    assert layers
+    folders = [name for name in re.findall(r'"(\w+)"', layers[1]) if name != "errors"]
+    assert drawn[:-1] == folders
+    assert drawn[-1] == "files"
