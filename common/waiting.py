@@ -7,7 +7,6 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -32,22 +31,12 @@ def paced(elapsed: float, most: float) -> float:
 def wait_until(
     condition: Callable[[], bool], seconds: float, missing: Callable[[], str], poll: float = POLL_SECONDS
 ) -> None:
-    """Poll until the condition holds; `WaitTimeout` with what is missing after so many seconds."""
+    """Poll until the condition holds; `WaitTimeout` with what is missing after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             raise WaitTimeout(f"waited {seconds:g} s for {missing()}")
         time.sleep(poll)
-
-
-def wait_for(session: Any, blocking: Any, seconds: float, missing: Callable[[], str]) -> None:
-    """Run an operation that blocks; `WaitTimeout` with what is missing after so many seconds."""
-    import tensorflow as tf
-
-    try:
-        session.run(blocking, options=tf.compat.v1.RunOptions(timeout_in_ms=round(seconds * 1000)))
-    except tf.errors.DeadlineExceededError:
-        raise WaitTimeout(f"waited {seconds:g} s for {missing()}") from None
 
 
 def absent(flags: np.ndarray) -> str:

@@ -1,5 +1,8 @@
-"""The run as its tasks see it.
+"""The run as its tasks see it. It imports `record` and what is below.
 
-What is trained and how (`job`), the graph of a task, the rounds of a worker, the evaluator, and what repairs the state
-after a fault. It imports `record` and what is below.
+* what is run: `options`, `job`; the graph of a task in `graph`, its `operations`, and the typed calls of each role in
+  `calls` (state manager, evaluator) and `worker_calls`;
+* a worker: its rounds in `loop`, how far it is in `progress`, waits in `barrier_wait`, `recovery` after a failure;
+* the chief: the global state in `state_manager`, when it is saved in `saving`;
+* the evaluator: `evaluator`, with `record_reader`, `observer`, `liveness` and `ending`; `follow` reads checkpoints.
 """

@@ -11,7 +11,12 @@ from .worker_calls import SLOW
 
 
 class LivenessTracker:
-    """When each worker has sent something last, in the evaluator's own time."""
+    """When each worker has sent something last, in the evaluator's own time.
+
+    A worker may be on any machine, and a round may take a second or an hour: its own longest silence says how long is
+    too long. Worker 1 sent every 5 s, so it is silent after `wait_seconds` + 10 s. (`waiting.LifeSigns` answers another
+    question, if a process of this machine is stopped: by messages every second, and by the CPU time that it uses.)
+    """
 
     def __init__(self, workers: int, wait_seconds: float):
         self.wait_seconds = wait_seconds
@@ -20,7 +25,7 @@ class LivenessTracker:
         self.warnings = [0] * workers
 
     def note(self, events: np.ndarray) -> None:
-        """New events."""
+        """Take notice of new events, [n, len(RECORD)]."""
         now = time.monotonic()
         for k in {int(k) for k in events[:, RECORD.index("worker")]}:
             self.gaps[k] = max(self.gaps[k] or 0.0, now - self.last[k])

@@ -42,9 +42,8 @@ class Progress:
     def joined(self, now: Joined) -> None:
         """Go on from what is on record; rounds that were acknowledged before, and then lost with a ps, are reported."""
         if (lost := self.rounds - now.rounds) > 0:
-            together = (
-                self.job.scheme.gate.updates_per_round(self.job.cluster.workers) == 1
-            )  # all lost the same updates
+            updates = self.job.scheme.gate.updates_per_round(self.job.cluster.workers)
+            together = updates == 1  # all have lost the same ones
             self.report(event="lost", worker=self.index, rounds=lost, together=together, before=self.restoration)
         self.restoration, self.stopping = now.restoration, now.stopping
         self._at(now.rounds)

@@ -57,14 +57,15 @@ class WorkerCalls(Calls):
     def join(self, recorded: bool = True) -> Joined:
         """Take the slot: messages of its former owner are refused, and the local variables start from the center.
 
-        `recorded`: the trace of the run shall tell; it does not for the first join of a run.
+        `recorded`: whether the trace tells it, if there have been updates already. A join that all workers make, after
+        worker 0 has warmed up, is part of the rule and not of the trace.
         """
         self._incarnate(secrets.randbits(62) + FIRST_INCARNATION)  # also if this fails: it may have been heard
         joined = self._run(self.mine.join, recorded)
         return Joined(int(joined["folded"]), bool(joined["waits"]), int(joined["restored"]), bool(joined["stopping"]))
 
     def set_clock(self, steps: int) -> None:
-        """Schedules of learning rates go on after so many local steps."""
+        """Learning-rate schedules go on after this number of local `steps`."""
         self._run(self.mine.set_clock, steps)
 
     def await_start(self) -> None:
