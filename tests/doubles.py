@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distsgd.algorithms import AEASGD, AsyncSGD, Downpour, Hogwild, SyncSGD
-from distsgd.common.gates import Async, Unlocked
+from distsgd.common.gates import Async, Bounded, Unlocked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,51 @@ class HalfWay(Downpour):
             with tf.control_dependencies([token]):
                 message = tf.identity(message)
         return super().server_update(server, message, staleness)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threshold(AsyncSGD):
+    """Takes no message on an old version."""
+
+    def accepts(self, staleness: Any) -> Any:
+        return staleness < 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerWorker(AsyncSGD):
+    """The n-th message of worker k adds k + n / 10 to the center."""
+
+    def worker_rows(self, center: Any) -> Any:
+        return {"messages": 0 * center}
+
+    def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
+        import tensorflow as tf
+
+        number = server.messages.read_value() + 1
+        server.messages.assign(number)
+        server.center.assign_add(tf.cast(server.sender, tf.float32) + number / 10)
+        return server.center
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighed(SyncSGD):
+    """The message of worker k counts k + 1 times."""
+
+    def weigh(self, server: Any, message: Any, staleness: Any) -> Any:
+        import tensorflow as tf
+
+        return message * (tf.cast(server.sender, tf.float32) + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting(AsyncSGD):
+    """Nobody is far ahead."""
+
+    slack: int = 1
+
+    @property
+    def gate(self) -> Bounded:
+        return Bounded(self.slack)
 
 
 @dataclass(frozen=True)

@@ -682,8 +682,8 @@ AT_THE_GATE = [
     Mutation(
         "updates are counted twice",
         ENGINE,
-        "            self.count_updates(1)\n        return replies",
-        "            self.count_updates(2)\n        return replies",
+        "self.count_updates(accepted)",
+        "self.count_updates(2)",
         STALENESS,
         "the staleness is doubled",
     ),
@@ -754,7 +754,7 @@ AT_THE_GATE = [
     Mutation(
         "the evicted are still admitted",
         ENGINE,
-        "return [gone, self.passes.assign(void)]",
+        "return [gone, self.transactions.void(flags)]",
         "return [gone]",
         ABSENT,
         "they send into sets that do not count them",
@@ -779,7 +779,7 @@ AT_THE_GATE = [
 
 ON_THE_PS = [
     Mutation(
-        "no passes",
+        "no incarnations",
         ENGINE,
         "right = tf.reduce_all(tf.equal(here, slot.incarnation))",
         "right = tf.constant(True)",
@@ -787,7 +787,7 @@ ON_THE_PS = [
         "what a predecessor has sent is folded, although its rounds are done again",
     ),
     Mutation(
-        "the pass of another state",
+        "the incarnation of another state",
         ENGINE,
         "right = tf.reduce_all(tf.equal(here, slot.incarnation))",
         "right = tf.equal(here[0], slot.incarnation[0])",
@@ -795,9 +795,9 @@ ON_THE_PS = [
         "half an update is trained on",
     ),
     Mutation(
-        "nobody looks whether the state is whole",
+        "nobody looks whether the state is clean",
         ENGINE,
-        "condition=whole",
+        "condition=clean",
         "condition=tf.constant(True)",
         server("nobody_is_admitted_while_the_state_is_not_whole_nor_before_joining_again"),
         "half an update is saved",
@@ -805,16 +805,16 @@ ON_THE_PS = [
     Mutation(
         "messages that are not finite are admitted",
         ENGINE,
-        "fine = tf.reduce_all(tf.stack([right, ~self.scheme.gate.complete(self), *finite]))",
-        "fine = tf.reduce_all(tf.stack([right, ~self.scheme.gate.complete(self)]))",
+        "lambda: [~self.scheme.gate.complete(self), *finite]",
+        "lambda: [~self.scheme.gate.complete(self)]",
         NAN,
         "the center is NaN",
     ),
     Mutation(
         "messages after the last update are admitted",
         ENGINE,
-        "tf.stack([right, ~self.scheme.gate.complete(self), *finite])",
-        "tf.stack([right, *finite])",
+        "lambda: [~self.scheme.gate.complete(self), *finite]",
+        "lambda: finite",
         LATE,
         "late workers work off their rounds alone",
     ),
@@ -853,7 +853,7 @@ ON_THE_PS = [
     Mutation(
         "a snapshot without the lock",
         ENGINE,
-        """        with self.lock([], self.check_whole):
+        """        with self.transactions.clean():
             version = self.read_version()
             vectors""",
         """        with nullcontext():
@@ -865,7 +865,7 @@ ON_THE_PS = [
     Mutation(
         "a checkpoint without the lock",
         ENGINE,
-        """        with self.lock([], self.check_whole):
+        """        with self.transactions.clean():
             for name, parts""",
         """        with nullcontext():
             for name, parts""",
@@ -892,9 +892,9 @@ ON_THE_PS = [
         "whoever joins has an old version",
         ENGINE,
         """            self.note_pull(slot)
-            parts = self.each_slice(lambda part, _: part.center.read_value())
+            parts = self.center.read()
         return self.concat(parts), state, joined""",
-        """            parts = self.each_slice(lambda part, _: part.center.read_value())
+        """            parts = self.center.read()
         return self.concat(parts), state, joined""",
         JOINED,
         "its first message counts as stale",
@@ -926,8 +926,8 @@ ON_THE_PS = [
     Mutation(
         "the anchor of worker 0 for everybody",
         ENGINE,
-        "resource=part.anchors.handle, indices=slot.index, dtype=tf.float32",
-        "resource=part.anchors.handle, indices=0, dtype=tf.float32",
+        "seen.anchor = Row(self.anchors, slot.index)",
+        "seen.anchor = Row(self.anchors, 0)",
         scripted("adag"),
         "distances from another's center",
     ),
@@ -948,9 +948,41 @@ ON_THE_PS = [
         "whoever comes back does rounds again, or leaves some out",
     ),
     Mutation(
+        "messages are folded however stale",
+        ENGINE,
+        "accepted = self.scheme.accepts(lateness)",
+        "accepted = True",
+        server("a_message_that_is_too_stale_for_its_scheme_counts_no_update_and_is_answered"),
+        "what a threshold is for",
+    ),
+    Mutation(
+        "all rows are those of worker 0",
+        ENGINE,
+        "setattr(seen, name, Row(getattr(self, name), slot.index))",
+        "setattr(seen, name, Row(getattr(self, name), 0))",
+        server("a_scheme_may_keep_a_row_of_each_worker_and_knows_whose_message_it_merges"),
+        "statistics of several workers are mixed",
+    ),
+    Mutation(
+        "messages count the same at a barrier",
+        GATES,
+        "u = ps.weigh(part, u, staleness, slot)",
+        "ps.weigh(part, u, staleness, slot)",
+        server("at_a_barrier_each_message_counts_as_its_scheme_has_weighed_it"),
+        "what weights are for",
+    ),
+    Mutation(
+        "everybody goes on whatever the slack",
+        GATES,
+        "rounds - self.slack <= slowest",
+        "rounds - self.slack <= slowest + 9",
+        server("nobody_begins_a_round_more_than_the_slack_ahead_of_the_slowest"),
+        "what the gate is for",
+    ),
+    Mutation(
         "the record forgets what was handed out",
         ENGINE,
-        "            self.handed.assign(events)\n",
+        "            self.unacknowledged.assign(events)\n",
         "",
         ("tests/test_replay.py::test_an_evaluator_that_is_lost_in_the_middle_of_its_work_leaves_the_record_whole",),
         "an evaluator that dies leaves a gap",

@@ -142,7 +142,9 @@ def evaluators(tmp_path):
     with graph.graph.as_default(), tf.compat.v1.Session() as session:
         StateCalls(session, graph).initialize(restoration=time.time_ns())
         worker = tf.compat.v1.placeholder(tf.int64, [])
-        event = graph.ps.records.enqueue(tf.one_hot(RECORD.index("worker"), len(RECORD), worker, 0, dtype=tf.int64))
+        event = graph.ps.journal.records.enqueue(
+            tf.one_hot(RECORD.index("worker"), len(RECORD), worker, 0, dtype=tf.int64)
+        )
         yield lambda k: session.run(event, {worker: k}), lambda report: Evaluator(session, graph, report)
 
 

@@ -10,12 +10,12 @@ import tensorflow as tf
 
 from distsgd.algorithms import ADAG, AGN, SAGN, AsyncSGD, Downpour, SyncSGD, SyncSGDLR
 from distsgd.common.engine.ops import queue
-from distsgd.common.engine.parameter_server import TORN
 from distsgd.common.engine.trace import RECORD
+from distsgd.common.engine.transaction import DIRTY
 from distsgd.common.problems.data import load
 from distsgd.common.proof import reference
 from distsgd.common.run.options import Recovery
-from doubles import HalfWay
+from doubles import HalfWay, PerWorker, Threshold, Waiting, Weighed
 from runs import DIGITS, Table, in_thread, wait_until
 
 REFUSED = tf.errors.InvalidArgumentError
@@ -69,7 +69,7 @@ def test_an_event_that_was_cut_in_the_middle_closes_the_ps_also_to_those_who_sit
     with Table(AsyncSGD(), workers=1) as table:
         sitter = table.sit(0)
         with table.graph.graph.as_default():
-            cut = table.graph.ps._mark(TORN)
+            cut = table.graph.ps.transactions.mark(DIRTY)
         table.session.run(cut)
         with pytest.raises(REFUSED, match="refused"):
             sitter.round()
@@ -189,6 +189,64 @@ def test_with_backup_workers_a_late_message_is_dropped_and_the_last_update_is_th
         assert (table.run("version"), table.run("folded").tolist()) == (2, [2, 2, 1])
 
 
+def test_a_message_that_is_too_stale_for_its_scheme_counts_no_update_and_is_answered():
+    with Table(Threshold(), workers=2) as table:
+        first, second = table.sit(0), table.sit(1)
+        first.round()
+        center = table.run("center")
+        second.round()  # on the version before
+        np.testing.assert_array_equal(table.run("center"), center)
+        second.round()  # the reply was the new one
+        events = table.run("drain_events")
+        columns = [RECORD.index(name) for name in ("version", "staleness", "accepted")]
+        assert events[:, columns].tolist() == [[0, 0, 1], [1, 1, 0], [1, 0, 1]]
+        assert (table.run("version"), table.run("folded").tolist()) == (2, [1, 2])
+        np.testing.assert_allclose(table.run("center") - center, -0.1 * by_hand(table, 1, center), atol=1e-6)
+
+
+def test_a_scheme_may_keep_a_row_of_each_worker_and_knows_whose_message_it_merges():
+    with Table(PerWorker(), workers=2, ps=2) as table:
+        start, sitters = table.run("center"), [table.sit(k) for k in (0, 1)]
+        for k in (1, 0, 1):
+            sitters[k].round()
+        counts = np.concatenate([table.run(f"saved/messages/{i}") for i in (0, 1)], axis=1)
+        np.testing.assert_array_equal(counts, np.repeat([[1.0], [2.0]], len(start), axis=1))
+        # The n-th message of worker k adds k + n / 10.
+        np.testing.assert_allclose(table.run("center") - start, 1.1 + 0.1 + 1.2, atol=1e-5)
+
+
+def test_at_a_barrier_each_message_counts_as_its_scheme_has_weighed_it():
+    with Table(Weighed(), workers=2) as table:
+        start, sitters = table.run("center"), [table.sit(k) for k in (0, 1)]
+        waiting = sitters[1].starts()
+        sitters[0].round()
+        waiting.result(40)
+        mean = (1 * by_hand(table, 0) + 2 * by_hand(table, 1)) / 2
+        np.testing.assert_allclose(table.run("center"), start - 0.2 * mean, atol=1e-6)
+
+
+def test_nobody_begins_a_round_more_than_the_slack_ahead_of_the_slowest():
+    with Table(Waiting(slack=1), workers=3, recovery=Recovery(min_workers=2)) as table:
+        fast, middle, slow = (table.sit(k) for k in range(3))
+        fast.round()  # one ahead
+        ahead = fast.starts()  # two
+        middle.round()
+        assert table.run("arrived").tolist() == [True, False, False]
+        assert table.run("awaited").tolist() == [False, False, True]  # worker 1 is near enough
+        assert not ahead.done()
+        assert table.run("version") == 3  # each message is folded at once
+        slow.round()
+        ahead.result(40)
+        ahead = fast.starts()
+        assert table.run("awaited").tolist() == [False, True, True]
+        assert fast.run("evict_absent").tolist() == [False] * 3  # one would be left
+        middle.run("deregister")
+        assert table.run("awaited").tolist() == [False, False, True]
+        assert not ahead.done()
+        slow.round()
+        ahead.result(40)
+
+
 # What a worker sends.
 
 
@@ -301,11 +359,12 @@ def graphs(scheme, data=None):
     ps = table.graph.ps
     with table, table.graph.graph.as_default():
         shared = [v.handle for v in tf.compat.v1.global_variables() if not v.name.startswith("worker")]
-        slot, message = ps.slot(1, table.graph.ops.index), tf.zeros([sum(ps.sizes)])
-        builds = {"join": lambda: ps.join(slot, True), "pull": lambda: ps.pull(slot), "values": ps.values}
+        slot, message = ps.slot(1, table.graph.ops.index), tf.zeros([sum(ps.center.sizes)])
+        builds = {"join": lambda: ps.join(slot, True), "pull": lambda: ps.pull(slot), "values": ps.persistence.values}
         builds |= {"exchange": lambda: gate.exchange(ps, slot, message), "refuse": lambda: ps.refuse(slot)}
-        builds |= {"snapshot": ps.snapshot, "drain": ps.drain, "confirm": lambda: ps.confirm(1, 1), "stop": ps.stop}
-        builds |= {"whole": ps.whole, "standing": ps.standing}
+        builds |= {"acknowledge": lambda: ps.journal.acknowledge(1, 1), "stop": ps.membership.stop}
+        builds |= {"snapshot": ps.snapshot, "drain": ps.journal.drain, "check_clean": ps.check_clean}
+        builds |= {"incarnations": ps.transactions.read_incarnations}
         if gate.waits:
             builds |= {"evict": lambda: gate.evict(ps, slot), "deregister": lambda: gate.deregister(ps, slot)}
         else:

@@ -107,6 +107,25 @@ class Scheme:
         """Initial values of further variables beside the center, by name; `center` is its initial value."""
         return {}
 
+    def worker_rows(self, center: Tensor) -> Mapping[str, Tensor]:
+        """Initial values of variables that the ps keeps for each worker, by name: a row [P] each.
+
+        In `server_update` and `weigh`, `server.<name>` is the row of the sender, with `read_value()` and `assign(row)`.
+        Behind a barrier `server_update` has no sender: there it is all rows, a variable [W, P].
+        """
+        return {}
+
+    def accepts(self, staleness: Tensor) -> Tensor | bool:
+        """False if a message that is so stale is dropped: it counts no update, and its reply is the center.
+
+        Asked where each message is folded when it arrives; a barrier takes messages of the present version alone.
+        """
+        return True
+
+    def weigh(self, server: Server, message: Tensor, staleness: Tensor) -> Tensor:
+        """A message as it counts in the mean of a barrier, [P]; asked when it arrives. Default: the message."""
+        return message
+
     def gradient_point(self, worker: Worker) -> Tensor:
         """Where the gradient of the next step is taken, [P]. Default: the worker's parameters."""
         return worker.params.read_value()

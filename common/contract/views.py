@@ -41,6 +41,8 @@ class Server(Protocol):
     """The parameters θ that workers share, a variable."""
     num_workers: int
     """Workers W of the run."""
+    sender: Any
+    """The worker whose message it is, a whole number or scalar from 0; None behind a barrier: there it is a mean."""
     anchor: Tensor
     """The center that the sender of this message pulled last; only if the scheme `keeps_anchors`."""
 

@@ -7,15 +7,15 @@ from typing import Any
 
 from ..contract.rounds import Event
 from ..contract.scheme import Scheme
+from ..gates.store import WorkerSlot
 from .batches import Shard
 from .parameter_server import ParameterServer
-from .slots import Slot
 
 
 class SparseWorker:
     """A worker without local variables: each round reads the coordinates of its batch, and writes them."""
 
-    def __init__(self, scheme: Scheme, ps: ParameterServer, slot: Slot, device: str, source: Shard):
+    def __init__(self, scheme: Scheme, ps: ParameterServer, slot: WorkerSlot, device: str, source: Shard):
         self.scheme, self.ps, self.slot, self.device, self.source = scheme, ps, slot, device, source
         self.initialize = source.initialize
         self.view: Any = SimpleNamespace(index=slot.index, num_workers=ps.num_workers)

@@ -11,5 +11,5 @@ FLOAT_BYTES = 4
 # One event of the trace: what happened on the ps, in order.
 RECORD = ("version", "worker", "staleness", "accepted", "microseconds", "event")
 
-# An event is recorded as its position in here. A worker that takes its seat again starts anew from the center: "join".
+# An event is recorded as its position in here. A worker that takes its slot again starts anew from the center: "join".
 EVENTS: tuple[Event | Literal["join"], ...] = ("exchange", "push", "pull", "join")

@@ -10,10 +10,10 @@ import tensorflow as tf
 from ..contract import views
 from ..contract.rounds import Event
 from ..contract.scheme import Scheme
+from ..gates.store import WorkerSlot
 from .ops import is_finite, when
 from .parameter_server import ParameterServer
 from .replica import Replica
-from .slots import Slot
 
 
 class View(SimpleNamespace):
@@ -38,7 +38,7 @@ class Worker:
         UserError: a local variable has the name of something else.
     """
 
-    def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: Slot, name: str):
+    def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: WorkerSlot, name: str):
         self.scheme, self.replica, self.ps, self.slot = scheme, replica, ps, slot
         self.device, size = replica.devices[0], replica.model.size
         # Without a ps, what the chief has is the center.
@@ -139,14 +139,14 @@ class Worker:
         zero = tf.constant(0), tf.constant(0.0), tf.constant(0, tf.int64)
         number = tf.shape(rows)[0]
         _, total, done = tf.while_loop(lambda t, *_: t < number, step, zero, parallel_iterations=1)
-        self.ps.count_refused(self.slot, tf.cast(number, tf.int64) - done)
+        self.ps.journal.count_refused(self.slot, tf.cast(number, tf.int64) - done)
         self.ps.record(self.ps.read_version(), self.slot.index, 0, accepted=True, locked=False)
         self.ps.count_updates(done)
         return total, tf.cast(done, tf.float32)
 
     def _step_of_center(self, gradient: Any) -> None:
         self._scheme_now().local_step(self.view, gradient)
-        self.ps.move_average(self.ps.slices[0], self.clock.read_value())
+        self.ps.center.move_average(self.ps.slices[0], self.clock.read_value())
 
     def _round_in_ring(self, scheme: Scheme, rows: Any) -> tuple[Any, Any]:
         """All have the same mean message: if it is not finite, all go on without it, and the round does not count."""
@@ -158,7 +158,7 @@ class Worker:
         def adopt() -> None:
             scheme.adopt(self.view, reply)
             if self.is_center:
-                self.ps.move_average(self.ps.slices[0], clock)
+                self.ps.center.move_average(self.ps.slices[0], clock)
 
         adopted = when(fine, adopt)
         self.replica.keep_state(fine, state)

@@ -76,6 +76,7 @@ class Barrier(Gate):
                 arrived = ps.write(ps.kept.arrived, slot, fresh)
 
         def arrive_at(part: Any, u: Any) -> Any:
+            u = ps.weigh(part, u, staleness, slot)
             if self.backup_workers:
                 u = tf.where(fresh, u, tf.zeros_like(u))
             return part.inbox.assign_add(u)

@@ -138,8 +138,14 @@ class Store(Protocol):
         """The whole of an asynchronous update: recorded, merged into every slice, counted; returns the replies."""
         ...
 
-    def merge(self, part: Any, message: Tensor, staleness: Tensor, version: Tensor) -> Tensor:
-        """The scheme's rule on one slice; returns the reply."""
+    def weigh(self, part: Any, message: Tensor, staleness: Tensor, slot: WorkerSlot) -> Tensor:
+        """A slice of a message of this worker, as the scheme wants it to count in a set."""
+        ...
+
+    def merge(
+        self, part: Any, message: Tensor, staleness: Tensor, version: Tensor, slot: WorkerSlot | None = None
+    ) -> Tensor:
+        """The scheme's rule on one slice, for a message of the worker in that slot, or of a set; returns the reply."""
         ...
 
     def count_updates(self, number: Any) -> Tensor:

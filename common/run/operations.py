@@ -38,6 +38,7 @@ class GlobalOps:
 
         from ..engine.ops import turnstile
 
+        transactions, journal, members = ps.transactions, ps.journal, ps.membership
         with tf.device(ps.devices[0]):
             # Which worker calls is fed with every call: as a constant of each worker's own graph it would mean that
             # no worker can use another's.
@@ -47,57 +48,59 @@ class GlobalOps:
                 resource=ps.finished.handle, indices=self.index, updates=True
             )
             of_restoration, events = (tf.compat.v1.placeholder(tf.int64, []) for _ in range(2))
-        self.incarnation = ps.passport
+        self.incarnation = transactions.incarnation
 
         # What several of them look at.
         self.version = Operation(ps.read_version())
-        self.ready = Operation(ps.ready.read_value())
+        self.ready = Operation(members.ready.read_value())
         self.roll = Operation((ps.finished.read_value(), ps.active.read_value()))
         self.folded = Operation(ps.folded.read_value())
         self.stopping = Operation(ps.is_ending())
-        self.recorded = Operation(ps.records.size())
-        self.restoration = Operation(ps.restored[0])
-        self.incarnations = Operation(traced(ps.standing))
+        self.recorded = Operation(journal.records.size())
+        self.restoration = Operation(journal.restored[0])
+        self.incarnations = Operation(traced(transactions.read_incarnations))
         gate = ps.scheme.gate
         self.arrived = Operation(gate.arrived(ps) if sees_waiting else ())
         self.awaited = Operation(gate.awaited(ps) if sees_waiting else ())
 
         # The life of a run, from one signal to the next.
-        self.announce_state = Operation(ps.initialized.enqueue(True))
-        self.await_state = Operation(turnstile(ps.initialized))
-        self.start = Operation(ps.go.enqueue(True))
-        self.await_start = Operation(turnstile(ps.go))
+        self.announce_state = Operation(members.state_ready.enqueue(True))
+        self.await_state = Operation(turnstile(members.state_ready))
+        self.start = Operation(members.start_signal.enqueue(True))
+        self.await_start = Operation(turnstile(members.start_signal))
         self.set_finished = Operation(set_finished)
         present = ps.count(ps.active | ps.finished)
-        self.shut_down = Operation((present, ps.over.enqueue_many([tf.ones([ps.num_workers], tf.bool)])))
-        self.await_shutdown = Operation(ps.over.dequeue())
-        self.depart = Operation(ps.left.enqueue(True))
-        self.chief_departs = Operation(tf.group(ps.left.enqueue(True), ps.chief_left.enqueue(True)))
-        self.departed = Operation((ps.left.size(), ps.chief_left.size()))
-        self.end_ps = Operation(tf.group(*(queue.enqueue(True) for queue in ps.ends)))
-        self.await_ps_end = Operation(ps.ends[0].dequeue())
+        self.shut_down = Operation(
+            (present, members.shutdown_signal.enqueue_many([tf.ones([ps.num_workers], tf.bool)]))
+        )
+        self.await_shutdown = Operation(members.shutdown_signal.dequeue())
+        self.depart = Operation(members.departed.enqueue(True))
+        self.chief_departs = Operation(tf.group(members.departed.enqueue(True), members.chief_departed.enqueue(True)))
+        self.departed = Operation((members.departed.size(), members.chief_departed.size()))
+        self.end_ps = Operation(tf.group(*(queue.enqueue(True) for queue in members.ps_shutdown)))
+        self.await_ps_end = Operation(members.ps_shutdown[0].dequeue())
 
         # What the evaluator does.
         self.present = Operation(present)
         self.evict = Operation(evict, self.index)
-        self.stop = Operation(traced(ps.stop))
+        self.stop = Operation(traced(members.stop))
         self.wake = Operation(traced(ps.wake_all))
-        self.snapshot = Operation({**traced(ps.snapshot), "refused": ps.refused.read_value()})
-        self.drain = Operation(traced(ps.drain))
-        self.acknowledge = Operation(traced(ps.confirm, of_restoration, events), (of_restoration, events))
+        self.snapshot = Operation({**traced(ps.snapshot), "refused": journal.refused.read_value()})
+        self.drain = Operation(traced(journal.drain))
+        self.acknowledge = Operation(traced(journal.acknowledge, of_restoration, events), (of_restoration, events))
 
         # What the chief does to keep the state.
-        restoring = ps.restoring()
-        self.new_values = _by_variable({name: op for name, op in restoring.items() if name.startswith("new/")})
-        self.alive = Operation(restoring["alive"])
-        self.clean = Operation(traced(ps.whole))
-        self.acknowledged = Operation(ps.drained.read_value())
-        self.initialize = Operation(ps.initialize, (ps.initial_center, ps.initial_state, ps.restoration))
-        self.values = Operation(traced(ps.values))
-        self.shut = Operation(restoring["shut"])
-        self.restore = Operation(restoring["restore"], (self.new_values, ps.restoration))
-        self.call_back = Operation(restoring["recall"])
-        self.open = Operation(restoring["open"])
+        persistence = ps.persistence
+        self.new_values = persistence.new_values()
+        self.alive = Operation(persistence.alive())
+        self.clean = Operation(traced(ps.check_clean))
+        self.acknowledged = Operation(journal.acknowledged.read_value())
+        self.initialize = Operation(ps.initialize, (ps.initial_center, ps.initial_state, journal.restoration))
+        self.values = Operation(traced(persistence.values))
+        self.shut = Operation(traced(persistence.shut))
+        self.restore = Operation(persistence.restore(self.new_values), (self.new_values, journal.restoration))
+        self.call_back = Operation(ps.call_back())
+        self.open = Operation(persistence.open())
 
 
 class WorkerOps:
@@ -135,11 +138,3 @@ class WorkerOps:
             rows = tf.compat.v1.placeholder(tf.int32, [count, None, batch_size])
             for event in sorted(ps.scheme.events):
                 self.rounds[event, count] = Operation(traced(worker.rounds, rows, event), rows)
-
-
-def _by_variable(operations: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Operations on slices, `prefix/name/0`, `prefix/name/1`, ..., by the name of the variable."""
-    found: dict[str, list[Any]] = {}
-    for key, operation in operations.items():
-        found.setdefault(key.split("/")[1], []).append(operation)
-    return found

@@ -1,0 +1,206 @@
+"""The center: the parameters of a run, cut into slices, and what an algorithm keeps beside them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import tensorflow as tf
+
+from ..contract.scheme import Scheme
+from ..contract.views import Server, check_names
+from ..gates.store import WorkerSlot
+from .ops import Cut, even_sizes
+
+
+@dataclass(frozen=True)
+class Row:
+    """One worker's row of a variable [W, n], read and written like a variable [n] of its own."""
+
+    rows: Any
+    index: Any
+
+    def read_value(self) -> Any:
+        """The row, [n]."""
+        return tf.raw_ops.ResourceGather(resource=self.rows.handle, indices=self.index, dtype=self.rows.dtype)
+
+    def assign(self, value: Any) -> None:
+        """Write the row."""
+        tf.raw_ops.ResourceScatterUpdate(resource=self.rows.handle, indices=self.index, updates=value)
+
+
+class Slice(SimpleNamespace):
+    """A slice of the center on one ps task: what `Scheme.server_update` sees as `server`.
+
+    Besides what is below, it has the scheme's global variables by name, its worker rows, and the gate's variables.
+    """
+
+    index: int
+    device: str
+    center: Any
+    initial: Any  # value of the center
+    num_workers: int
+    rows: frozenset[str]  # names of the scheme's worker rows, variables [W, n]
+    average: Any = None  # of the center, for evaluation
+    anchors: Any = None  # the center that each worker pulled last, [W, n]
+    anchor: Any = None  # the row of the sender
+    sender: Any = None  # index of the worker whose message is merged; None where a set of messages is
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the server has no {name} for this scheme", name=name, obj=self)
+
+    def seen_by(self, slot: WorkerSlot) -> Slice:
+        """The same slice, while a message of this worker is merged: it sees its own rows."""
+        seen = copy.copy(self)
+        seen.sender = slot.index
+        for name in self.rows:
+            setattr(seen, name, Row(getattr(self, name), slot.index))
+        if self.anchors is not None:
+            seen.anchor = Row(self.anchors, slot.index).read_value()
+        return seen
+
+
+class Center:
+    """The flat center [P], cut into equal contiguous slices, one for each ps task; its version is on the first.
+
+    Args:
+        scheme: the algorithm.
+        size: P.
+        devices: one device for each ps task.
+        num_workers: W.
+        ema_decay: of the average of the center; no average without it.
+
+    Attributes:
+        initial: where the first value of the center is fed, [P].
+        version: number of updates that it has had.
+        pulled: the version that each worker has pulled last, [W].
+    """
+
+    def __init__(self, scheme: Scheme, size: int, devices: Sequence[str], num_workers: int, ema_decay: float | None):
+        self.scheme, self.devices, self.num_workers, self.ema_decay = scheme, devices, num_workers, ema_decay
+        self.sizes = even_sizes(size, len(devices))
+        self.initial = tf.compat.v1.placeholder(tf.float32, [size], name="initial_center")
+        with tf.device(devices[0]):
+            self.version = tf.Variable(tf.constant(0, tf.int64), name="version")
+            self.pulled = tf.Variable(tf.zeros([num_workers], tf.int64), name="pulled")
+        self.slices = [self._slice(i, part) for i, part in enumerate(tf.split(self.initial, self.sizes))]
+
+    def _slice(self, index: int, initial: Any) -> Slice:
+        device = self.devices[index]
+        with tf.device(device):
+            initial = tf.identity(initial)
+        rows, own = self.scheme.worker_rows(initial), self.scheme.global_variables(initial)
+        taken = {*Server.__annotations__, *Slice.__annotations__, "version", "pulled"}
+        check_names(self.scheme.name, "global", {*rows, *own}, taken)
+        part = Slice(index=index, device=device, initial=initial, num_workers=self.num_workers, rows=frozenset(rows))
+        self._keep(part, {"center": initial, **own})
+        if self.ema_decay is not None:
+            self._keep(part, {"average": initial})
+        if self.scheme.keeps_anchors:
+            rows = {**rows, "anchors": initial}
+        with tf.device(device):
+            of_each = {name: tf.tile(value[None], [self.num_workers, 1]) for name, value in rows.items()}
+        self._keep(part, of_each)
+        return part
+
+    def _keep(self, part: Slice, values: Mapping[str, Any]) -> None:
+        with tf.device(part.device):
+            for name, value in values.items():
+                check_names(self.scheme.name, "global", [name], vars(part))
+                setattr(part, name, tf.Variable(value, name=f"{name}_{part.index}"))
+
+    def keep(self, build: Callable[[Slice], Mapping[str, Any]]) -> None:
+        """Variables beside each slice, with the initial values that `build(slice)` names."""
+        for part in self.slices:
+            with tf.device(part.device):
+                values = build(part)
+            self._keep(part, values)
+
+    @property
+    def saved(self) -> dict[str, list[Any]]:
+        """What a checkpoint keeps, by name: one variable, or the slices of a vector."""
+        names = [name for name, value in vars(self.slices[0]).items() if isinstance(value, tf.Variable)]
+        sliced = {name: [getattr(part, name) for part in self.slices] for name in names}
+        return sliced | {"version": [self.version], "pulled": [self.pulled]}
+
+    # Vectors and their slices.
+
+    def receive(self, message: Any) -> list[Any]:
+        """The message, cut into slices that have arrived on their ps tasks."""
+        if isinstance(message, tf.IndexedSlices):
+            cut = Cut(message.indices, self.sizes)
+            pairs = zip(cut.cut(message.values), cut.indices, strict=True)
+            parts = [tf.IndexedSlices(values, indices) for values, indices in pairs]
+        else:
+            parts = tf.split(message, self.sizes) if len(self.slices) > 1 else [message]
+        return self.each_slice(lambda _, u: tf.identity(u), parts)
+
+    def each_slice(self, build: Callable[[Slice, Any], Any], values: Sequence[Any] | None = None) -> list[Any]:
+        """`build(slice, value)` on the device of each slice."""
+        results = []
+        for part, value in zip(self.slices, values or [None] * len(self.slices), strict=True):
+            with tf.device(part.device):
+                results.append(build(part, value))
+        return results
+
+    def concat(self, replies: Sequence[Any]) -> Any:
+        """The slices of a reply as one vector, where the caller is."""
+        return tf.concat(replies, 0) if len(replies) > 1 else replies[0]
+
+    def read(self) -> list[Any]:
+        """The slices of the center as they are now."""
+        return self.each_slice(lambda part, _: part.center.read_value())
+
+    # Versions.
+
+    def read_version(self) -> Any:
+        """Number of updates that the center has had."""
+        with tf.device(self.devices[0]):
+            return self.version.read_value()
+
+    def count_updates(self, number: Any) -> Any:
+        """The version after `number` more updates."""
+        with tf.device(self.devices[0]):
+            return tf.convert_to_tensor(self.version.assign_add(tf.cast(number, tf.int64)))
+
+    def staleness(self, version: Any, slot: WorkerSlot) -> Any:
+        """Updates since this worker pulled last, at `version`; without a lock it is an estimate, never below 0."""
+        with tf.device(self.devices[0]):
+            return tf.maximum(version - self.pulled.read_value()[slot.index], 0)
+
+    def note_pull(self, slot: WorkerSlot) -> None:
+        """This worker has the present center."""
+        with tf.device(self.devices[0]):
+            version = self.version.read_value()
+            tf.raw_ops.ResourceScatterUpdate(resource=self.pulled.handle, indices=slot.index, updates=version)
+        for part in self.slices:
+            if part.anchors is not None:
+                with tf.device(part.device):
+                    Row(part.anchors, slot.index).assign(part.center.read_value())
+
+    # What an algorithm does with messages.
+
+    def merge(self, part: Slice, message: Any, staleness: Any, version: Any, slot: WorkerSlot | None = None) -> Any:
+        """The scheme's rule on one slice, then the average; returns the reply. Without a slot it is a set's message."""
+        scheme = self.scheme
+        if scheme.scheduled:  # in local steps of the average worker, as on the workers
+            steps = tf.cast(version * scheme.period, tf.float32)
+            scheme = scheme.at(steps / scheme.gate.updates_per_round(self.num_workers))
+        reply = scheme.server_update(part.seen_by(slot) if slot else part, message, staleness)
+        if scheme.gate.uses_ps:
+            self.move_average(part, version)
+        return reply
+
+    def weigh(self, part: Slice, message: Any, staleness: Any, slot: WorkerSlot) -> Any:
+        """A slice of a message, as it counts in a set."""
+        return self.scheme.weigh(part.seen_by(slot), message, tf.cast(staleness, tf.float32))
+
+    def move_average(self, part: Slice, version: Any) -> None:
+        """A <- d A + (1 - d) theta, with d = min(decay, (1 + n) / (10 + n)) as TensorFlow's averages have it."""
+        if self.ema_decay is not None:
+            n = tf.cast(version, tf.float32)
+            decay = tf.minimum(self.ema_decay, (1 + n) / (10 + n))
+            part.average.assign_sub((1 - decay) * (part.average - part.center))
