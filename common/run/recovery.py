@@ -64,7 +64,20 @@ class WorkerRecovery:
             self.calls.reconnect(max(1.0, deadline - time.monotonic()))
 
     def recover(self, error: BaseException) -> None:
-        """Get back to work after a call that failed: the first rule that fits. Raises what cannot be helped."""
+        """Get back to work after a call that failed, by the first rule that fits.
+
+        | what happened                       | what the worker does                                         |
+        |-------------------------------------|--------------------------------------------------------------|
+        | others did not come to the gate     | evicts or reports them, and joins again                      |
+        | refused: the run ends now           | leaves, with the rounds that are on record                   |
+        | refused: its message was not finite | has its round counted without it, or ends the run            |
+        | an operation of its own failed      | ends the run: to try again is no help                        |
+        | the ps is gone, or was restored     | waits until it is back, and joins, if tasks may be restarted |
+        | a call was delivered twice          | joins at once: nobody is gone                                |
+
+        Raises:
+            BaseException: the error, or what it means, if no rule fits or the rule ends the run.
+        """
         if isinstance(error, GivenUp):
             raise WaitTimeout(str(error)) from None
         if isinstance(error, WaitTimeout) and self.job.sees_waiting and self.barrier.handle_timeout():
