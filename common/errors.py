@@ -1,6 +1,6 @@
 """What can go wrong, and the exit code of each.
 
-The codes are stable: scripts and schedulers may rely on them (the README lists them).
+The codes are stable: scripts and schedulers may rely on them (docs/results.md lists them).
 """
 
 from __future__ import annotations

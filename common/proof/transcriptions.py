@@ -76,8 +76,12 @@ class Recorded:
         return float(np.linalg.norm(self.replay() - self.center) / np.linalg.norm(self.center))
 
 
-def _in_order(transcription: Callable[..., Centers], run: Recorded, **options: Any) -> Centers:
-    """Of an asynchronous scheme: one message after the other, ~k where worker k starts anew."""
+def _in_order(transcription: Callable[..., Centers], run: Recorded, memory: bool = False, **options: Any) -> Centers:
+    """Of an asynchronous scheme: one message after the other, ~k where worker k starts anew.
+
+    With a `memory` of the workers, which one that is started again has lost.
+    """
+    _check_messages(run, memory)
     order = np.where(run.joins, ~run.trace["worker"], run.trace["worker"]).tolist()
     return transcription(run.start, run.gradient, order, run.workers, eta=_of(run).learning_rate, **options)
 
@@ -89,8 +93,7 @@ def _in_rounds(transcription: Callable[..., Centers], run: Recorded, memory: boo
     """
     if run.evicted:
         raise UserError(f"the run went on without a worker, which the transcription of {run.scheme.name} cannot")
-    if memory and run.joins.any():
-        raise UserError(f"a worker was started again, whose memory the transcription of {run.scheme.name} would keep")
+    _check_messages(run, memory)
     centers = transcription(run.start, run.gradient, run.workers, **options)
     updates = run.result["updates"]  # fewer if the run was stopped early
     messages = np.bincount(run.trace["worker"][run.trace["accepted"] == 1], minlength=run.workers)
@@ -101,9 +104,19 @@ def _in_rounds(transcription: Callable[..., Centers], run: Recorded, memory: boo
 def _async_sgd(run: Recorded, scheme: Any) -> Centers:
     if not run.sparse:
         return _in_order(reference.async_sgd, run)
+    _check_messages(run)
     reads = run.trace["version"] - run.trace["staleness"]
     events = [(k, int(r)) for k, r, join in zip(run.order, reads, run.joins, strict=True) if not join]
     return reference.async_sgd_reading_apart(run.start, run.gradient, events, run.workers, eta=scheme.learning_rate)
+
+
+def _check_messages(run: Recorded, memory: bool = False) -> None:
+    """Raise `UserError` if workers have lost what a transcription keeps, or messages were dropped."""
+    if memory and run.joins.any():
+        raise UserError(f"a worker was started again, whose memory the transcription of {run.scheme.name} would keep")
+    pushes = np.isin(run.trace["event"], [EVENTS.index("exchange"), EVENTS.index("push")])
+    if not run.trace["accepted"][pushes].all():
+        raise UserError("some messages were not finite and were dropped: the reference knows of none")
 
 
 def _of(run: Recorded) -> Any:
@@ -121,6 +134,7 @@ def _serial(run: Recorded, scheme: Any) -> Centers:
 def _downpour(
     run: Recorded, push_period: int | None = None, pull_period: int | None = None, dean: bool = False, **options: Any
 ) -> Centers:
+    _check_messages(run)
     scheme, trace = _of(run), run.trace
     first = [0] * run.workers  # updates in what each worker pulled first: its own business only after a warm start
     warm_start = min(getattr(scheme, "warm_start", 0), run.order.count(0))
@@ -211,6 +225,7 @@ TRANSCRIPTIONS: dict[str, Callable[[Recorded, Any], Centers]] = {
     "async_diloco": lambda run, s: _in_order(
         reference.async_diloco,
         run,
+        memory=True,
         epsilon=s.outer_learning_rate,
         beta=s.momentum,
         c=s.momentum_share,
