@@ -219,3 +219,57 @@ def test_a_checkpoint_that_was_begun_and_not_finished_is_told():
         run = Watched(saving, RESULT, end, *others)
         assert run.error is None
         assert [event for event in run.said if event["event"] == "warning"] == said
+
+
+# The table by itself.
+
+CALLS = {
+    "ended": ended("worker-1"),
+    "killed": killed("worker-1"),
+    "failed": ended("worker-1", 1),
+    "lost a peer": lost_peer("worker-1"),
+    "error": error("worker-1", "Diverged"),
+    "silent": silent(1),
+    "saving": {"event": "saving", "task": "worker-1", "version": 7, "seconds": 1000.0},
+    "result": RESULT,
+}
+EFFECTS = {  # of an event in the states REPAIRABLE, TRAINING, FAILING, DONE
+    "ended": ["", "", "Diverged", ""],
+    "killed": ["due", "TaskLost", "Diverged", ""],
+    "failed": ["TaskFailed", "TaskFailed", "Diverged", ""],
+    "lost a peer": ["awaits", "TaskFailed", "Diverged", ""],
+    "error": ["Diverged", "Diverged", "Diverged", ""],
+    "silent": ["kill", "", "Diverged", ""],
+    "saving": ["saves", "saves", "Diverged saves", "saves"],
+    "result": ["done", "done", "Diverged done", ""],
+}
+
+
+@pytest.mark.parametrize("number", range(4), ids=[state.name for state in judge.State])
+@pytest.mark.parametrize("kind", CALLS)
+def test_each_event_has_its_effect_in_each_state(kind, number):
+    asked = []
+    judges = judge.Judge(
+        dict(zip(TASKS, NAMES, strict=True)), restarts(1 if number == 0 else 0), far=False, in_process=False,
+        wait_seconds=10.0, kill=asked.append, tell=asked.append, log_of=lambda task: task,
+    )  # fmt: skip
+    if number == 2:
+        judges.see(error("ps-0", "Diverged"))
+    elif number == 3:
+        judges.see(RESULT)
+    assert list(judge.State).index(judges.state) == number
+    assert judge.kind_of(CALLS[kind]) == kind
+    judges.see(CALLS[kind])
+    effects = {
+        type(judges.verdict.failure).__name__: judges.verdict.failure is not None,
+        "due": bool(judges.restarts.due),
+        "awaits": bool(judges.awaiting_restart),
+        "kill": asked == ["worker-1"],
+        "saves": judges.saving is not None,
+        "done": judges.done and number != 3,
+    }
+    assert " ".join(name for name, is_there in effects.items() if is_there) == EFFECTS[kind][number]
+
+
+def test_every_kind_of_event_of_the_table_is_tested():
+    assert judge.Judge.RULES.keys() == CALLS.keys() == EFFECTS.keys()

@@ -24,8 +24,8 @@ PORTS = range(1, 65536)
 
 SLURM_PORTS = range(2**14, 2**15)  # below the ports that systems give out by themselves
 
-# From one Slurm job, or step, to the next, ports move on by so much, round the range. With these two strides neighbours
-# stay far apart: on one node, 120 consecutive jobs of 4 steps with 16 tasks share no port, nor do 75 of 2 with 64.
+# From one Slurm job, or step, to the next, ports move on by these strides, round the range. Neighbours stay far apart:
+# on one node, 120 consecutive jobs of 4 steps with 16 tasks share no port, nor do 75 of 2 with 64.
 JOB_STRIDE, STEP_STRIDE = 10127, 12939
 
 

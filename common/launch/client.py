@@ -97,7 +97,7 @@ class ForkServer:
             raise TaskLost(f"the fork server takes no requests ({error}). {self.last_words()}") from None
 
     def receive(self, seconds: float) -> dict[str, Any] | None:
-        """The next event of the present run, or None after so many seconds.
+        """The next event of the present run, or None if there is none for `seconds`.
 
         Raises:
             TaskLost: the fork server is gone.

@@ -27,6 +27,7 @@ from typing import Any
 
 from ..cluster.task_spec import Addresses
 from ..errors import DistsgdError
+from ..reports import Report
 from .channel import FORK_SERVER, Channel
 from .isolation import enter_private_network
 from .listener import Listener
@@ -168,13 +169,7 @@ def run_task(
 ) -> int:
     """Set up the process of one task of that run, run it, and report how it ended; returns the exit code."""
     task = f"{job_name}-{index}"
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
-    log = os.open(logs / f"{task}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    faulthandler.enable()
+    set_up_process(logs / f"{task}.log")
     if job_name == "ps":
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # a ps needs no GPU, and would take it whole
 
@@ -199,26 +194,42 @@ def run_task(
         job.test = job.test if test is None else test
         if job.cluster.task is not None:  # nobody holds its port: taken is taken
             os.environ["TF_GRPC_REUSE_PORT"] = "false"
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # the meeting waits for it, and tells the others
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # the membership waits for it: others are told
         TASKS[job_name](job, addresses, index, report)
         return 0
     except BaseException as raised:
-        from ..engine.failures import is_absence, is_refusal
-        from ..files import in_one_line
-
-        error = in_one_line(raised) if isinstance(raised, Exception) else raised
-        with contextlib.suppress(OSError):  # the log may be on a full disk
-            traceback.print_exc()
-        peer_lost = not isinstance(error, DistsgdError) and (is_absence(error) or is_refusal(error))
-        report(
-            event="error",
-            kind=type(error).__name__,
-            message=(str(error) or type(error).__name__)[:2000],
-            consequence=peer_lost,  # of another task's end, most likely
-        )
-        return error.exit_code if isinstance(error, DistsgdError) else 1
+        return report_error(raised, report)
     finally:
         outbox.flush()
+
+
+def set_up_process(log: Path) -> None:
+    """Signals as in a fresh process; what it prints goes to its log."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    faulthandler.enable()
+
+
+def report_error(raised: BaseException, report: Report) -> int:
+    """Say what has ended a task, in its log and to the launcher; returns the exit code."""
+    from ..engine.failures import is_absence, is_refusal
+    from ..files import in_one_line
+
+    error = in_one_line(raised) if isinstance(raised, Exception) else raised
+    with contextlib.suppress(OSError):  # the log may be on a full disk
+        traceback.print_exception(raised)
+    peer_lost = not isinstance(error, DistsgdError) and (is_absence(error) or is_refusal(error))
+    report(
+        event="error",
+        kind=type(error).__name__,
+        message=(str(error) or type(error).__name__)[:2000],
+        consequence=peer_lost,  # of another task's end, most likely
+    )
+    return error.exit_code if isinstance(error, DistsgdError) else 1
 
 
 def main() -> None:

@@ -80,14 +80,14 @@ class Listener:
             return len(self._waiting) + self._busy
 
     def flush(self, seconds: float | None = None) -> bool:
-        """Wait until all has been done, or nothing more will be; False after so many seconds."""
+        """Wait until all has been done, or nothing more will be; False if that takes longer than `seconds`."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: not (self._waiting or self._busy) or self.failure is not None, seconds
             )
 
     def close(self, seconds: float | None = None) -> bool:
-        """Take no more; the rest as `flush`. What has not been done after so many seconds never will be."""
+        """Take no more; the rest as `flush`. What has not been done after `seconds` never will be."""
         with self._changed:
             self._closed = True
         done = self.flush(seconds)

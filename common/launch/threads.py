@@ -17,8 +17,6 @@ from .sessions import session_config
 
 TURN_SECONDS = 0.0005  # between two looks at a scripted interleaving: a turn takes about a millisecond
 
-# Threads: all tasks in one process.
-
 
 def run_threads(job: Job, report: Report, model: FlatModel | None = None) -> Evaluator:
     """Workers as threads of this process, on one direct session; returns the evaluator at the end."""
@@ -32,18 +30,18 @@ def run_threads(job: Job, report: Report, model: FlatModel | None = None) -> Eva
     loops = [WorkerLoop(session, graph, k, report) for k in workers]
     for loop in loops:
         loop.prepare()
-    crew = Crew(loops, scripted=bool(job.options.schedule))
+    threads = WorkerThreads(loops, scripted=bool(job.options.schedule))
     try:
         for number, worker in enumerate(job.options.schedule, 1):
-            crew.give_turn(worker, number)
+            threads.give_turn(worker, number)
         evaluator = Evaluator(session, graph, report)
-        evaluator.follow(stopped=lambda: bool(crew.failures))
+        evaluator.follow(stopped=lambda: bool(threads.failures))
     finally:
-        crew.leave()
+        threads.end()
     return evaluator
 
 
-class Crew:
+class WorkerThreads:
     """The threads of all workers, running freely or, if scripted, each only when it is given a turn."""
 
     def __init__(self, loops: Sequence[WorkerLoop], scripted: bool):
@@ -63,7 +61,7 @@ class Crew:
 
         try:
             loop.run(turn)
-        except BaseException as error:  # raised again in the thread that made the crew
+        except BaseException as error:  # raised again in the thread that started this one
             self.failures.append(error)
 
     def give_turn(self, worker: int, number: int) -> None:
@@ -77,12 +75,11 @@ class Crew:
             TURN_SECONDS,
         )
 
-    def leave(self) -> None:
+    def end(self) -> None:
         """End the session, wait for the threads; raise what went wrong in one of them before that."""
         failed = list(self.failures)
-        self.loops[
-            0
-        ].calls.session.close()  # wakes those that wait at a barrier; their complaints come too late to count
+        # Closing it wakes those that wait at a barrier; their complaints come too late to count.
+        self.loops[0].calls.session.close()
         if self.scripted and failed:
             for turn in self.turns:
                 turn.release()
