@@ -1,0 +1,65 @@
+"""A file of a user, for `--import`: stale synchronous parallel with a gate of one's own, made of public parts alone."""
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from distsgd.common.contract import Count, Rate, Scheme, sgd
+from distsgd.common.gates import Gate
+
+
+@dataclass(frozen=True)
+class Leash(Gate):
+    """Nobody begins a round more than `length` rounds ahead of the last."""
+
+    length: int = 1
+    waits = True
+    label = "on a leash"
+
+    def variables(self, ps):
+        return {**super().variables(ps), "clocks": tf.zeros([ps.num_workers], tf.int64)}
+
+    def exchange(self, ps, slot, message):
+        parts = ps.receive(message)
+        with ps.event(slot, parts) as pushed:
+            ps.fold(slot, parts)
+            with tf.device(ps.devices[0]):
+                clock = ps.kept.clocks.read_value()[slot.index] + 1
+                noted = [ps.write(ps.kept.clocks, slot, clock), ps.write(ps.kept.arrived, slot, True)]
+                with tf.control_dependencies(noted):
+                    self.release(ps)
+        with ps.lock(after=[slot.sleep(after=[pushed.released])]):
+            ps.note_pull(slot)
+            replies = ps.each_slice(lambda part, _: part.center.read_value())
+        return ps.concat(replies)
+
+    def awaited(self, ps):
+        clocks, waiting = ps.kept.clocks.read_value(), ps.kept.arrived.read_value()
+        return ps.active & (clocks + self.length < tf.reduce_max(tf.where(waiting, clocks, 0)))
+
+    def release(self, ps):
+        clocks, waiting = ps.kept.clocks.read_value(), ps.kept.arrived.read_value()
+        last = tf.reduce_min(tf.where(ps.active & ~ps.finished, clocks, clocks.dtype.max))
+        free = waiting & (clocks - self.length <= last)
+        with tf.control_dependencies([ps.kept.arrived.assign(waiting & ~free)]):
+            ps.wake(free)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leashed(Scheme):
+    """Every gradient is applied when it arrives, on a leash."""
+
+    name = "leashed"
+
+    learning_rate: Rate = 0.1
+    """Step size."""
+    length: Count = 1
+    """Rounds that a worker may be ahead of the last."""
+
+    @property
+    def gate(self):
+        return Leash(self.length)
+
+    def server_update(self, server, message, staleness):
+        sgd(server.center, message / server.num_workers, self.learning_rate)
+        return server.center
