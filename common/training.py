@@ -92,7 +92,8 @@ def train(
         >>> y = x.sum(axis=1, keepdims=True)
         >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
         >>> model.compile(loss="mse")
-        >>> result = train(model, (x, y), Downpour(), cluster=Cluster.local(workers=2), epochs=3, verbose=False)
+        >>> cluster = Cluster.local(workers=2)
+        >>> result = train(model, (x, y), Downpour(), cluster=cluster, epochs=3, validation_split=0.2, verbose=False)
         >>> result.metrics["outcome"]
         'completed'
 

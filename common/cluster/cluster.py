@@ -65,7 +65,12 @@ class Cluster:
         wait_seconds: float = 60.0,
         devices_per_worker: int | None = None,
     ) -> Cluster:
-        """A cluster on this machine."""
+        """A cluster on this machine.
+
+        Example:
+            >>> Cluster.local(workers=4, ps=2, backend="threads").workers
+            4
+        """
         return cls(
             workers=workers,
             ps=ps,
@@ -87,7 +92,13 @@ class Cluster:
         wait_seconds: float = 60.0,
         devices_per_worker: int | None = None,
     ) -> Cluster:
-        """One task of several machines, given the addresses (`host:port`) of all and which one this is."""
+        """One task of several machines, given the addresses (`host:port`) of all and which one this is.
+
+        Example:
+            >>> hosts = {"ps_hosts": ["a:2222"], "worker_hosts": ["b:2222", "c:2222"]}
+            >>> Cluster.at(**hosts, job_name="worker", task_index=1).is_chief  # on machine c
+            False
+        """
         from .discovery import task_spec
 
         here = task_spec(ps_hosts, worker_hosts, job_name, task_index, separate_evaluator)
@@ -100,6 +111,13 @@ class Cluster:
         """One task of several machines, as the environment variable TF_CONFIG says.
 
         `separate_evaluator` is needed only if there is an evaluator task that TF_CONFIG leaves out of the cluster.
+
+        Example:
+            >>> import json, os
+            >>> hosts = {"chief": ["a:2222"], "ps": ["b:2222"], "worker": ["c:2222"]}
+            >>> os.environ["TF_CONFIG"] = json.dumps({"cluster": hosts, "task": {"type": "chief", "index": 0}})
+            >>> Cluster.from_tf_config().workers  # the chief is one of them
+            2
         """
         from .discovery import from_tf_config
 
@@ -107,7 +125,13 @@ class Cluster:
 
     @classmethod
     def from_slurm(cls, *, ps: int = 1, wait_seconds: float = 60.0, devices_per_worker: int | None = None) -> Cluster:
-        """One task of a Slurm job step: the first `ps` tasks are parameter servers, the others workers."""
+        """One task of a Slurm job step: the first `ps` tasks are parameter servers, the others workers.
+
+        Example:
+            >>> cluster = Cluster.from_slurm(ps=1)  # in a script that `srun` starts
+            >>> cluster.workers  # of 5 tasks
+            4
+        """
         from .discovery import from_slurm
 
         return cls._placed(from_slurm(ps), wait_seconds, devices_per_worker)

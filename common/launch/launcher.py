@@ -54,6 +54,7 @@ def write(job: Job, folder: Path) -> Path:
         job,
         train=job.train if arrays[0] is None else None,
         test=job.test if arrays[1] is None else None,
+        run_dir=job.run_dir.resolve(),  # a warm fork server may have been started in another folder
     )
     path = folder / "job.pkl"
     with path.open("wb") as file:

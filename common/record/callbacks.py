@@ -17,7 +17,15 @@ STOP = "stop"  # a file of this name in the run directory asks the evaluator to 
 
 
 class Callback:
-    """Override what you need. Setting `stop_training` ends the run, with what it has reached as its result."""
+    """Override what you need. Setting `stop_training` ends the run, with what it has reached as its result.
+
+    Example:
+        >>> class Enough(Callback):
+        ...     def on_test_end(self, logs):
+        ...         self.stop_training = logs["test_loss"] < 0.01
+        >>> data = {"validation_data": (x, y), "verbose": False}
+        >>> result = train(model, (x, y), Downpour(), epochs=2, callbacks=[Enough()], **data)
+    """
 
     stop_training = False
 

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 
-def _accuracy(metrics: dict[str, Any]) -> float | None:
+def accuracy_of(metrics: dict[str, Any]) -> float | None:
     """The first of Keras' accuracies that was measured on the test data."""
     return next((v for k, v in metrics.items() if k.startswith("test_") and k.endswith("accuracy")), None)
 
@@ -47,8 +47,8 @@ def plot(rows: list[dict[str, Any]], config: dict[str, Any], file: Any) -> None:
     losses.set(xlabel="seconds", ylabel="loss", yscale="log" if positive else "linear")
     if losses.get_legend_handles_labels()[0]:
         losses.legend()
-    if _accuracy(centers[0]) is not None:
-        accuracy.plot(seconds, [_accuracy(row) for row in centers], "k.-")
+    if accuracy_of(centers[0]) is not None:
+        accuracy.plot(seconds, [accuracy_of(row) for row in centers], "k.-")
         accuracy.set_ylim(0, 1.02)
         accuracy.axhline(1, color="0.8", lw=0.8)
     accuracy.set(xlabel="seconds", ylabel="test accuracy of the center")

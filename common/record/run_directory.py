@@ -33,7 +33,7 @@ from ..files import Lock, dumps, finite, read_json, replacing, write_json
 from . import checkpoint
 from .faults import Faults
 from .metrics import Metrics, Row
-from .plot import _accuracy, plot
+from .plot import accuracy_of, plot
 
 RecordMode = Literal["full", "off"]
 
@@ -227,7 +227,7 @@ class RunRecord:
             "seconds_training": _rounded(seconds),
             "seconds_total": _rounded(time.monotonic() - self.began),
             "examples_per_second": _rounded(rate, 1),
-            "test_accuracy": _accuracy(last),
+            "test_accuracy": accuracy_of(last),
             "test_loss": last.get("test_loss"),
             "staleness": {
                 "mean": last.get("staleness_mean"),

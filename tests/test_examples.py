@@ -1,0 +1,47 @@
+"""The examples in the docstrings of what the package offers do what they say."""
+
+import doctest
+
+import pytest
+
+import distsgd
+from distsgd.common import Callback, Cluster, Recovery, Result, Scheme, keep_warm, train
+
+SLURM = {
+    "SLURM_PROCID": "1", "SLURM_NTASKS": "5", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "a,b",
+    "SLURM_TASKS_PER_NODE": "3,2", "SLURM_NODEID": "0",
+}  # fmt: skip
+HOW = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+# In this order: the others use the model, the data and the result of the first.
+OFFERED = (
+    train, Result, Recovery, Callback, keep_warm,
+    Cluster.local, Cluster.at, Cluster.from_tf_config, Cluster.from_slurm,
+)  # fmt: skip
+
+
+def test_the_examples_run(warm, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    known = {name: getattr(distsgd, name) for name in ("Callback", "Recovery", "keep_warm")}
+    runner = doctest.DocTestRunner(optionflags=HOW)
+    for thing in OFFERED:
+        test = doctest.DocTestParser().get_doctest(thing.__doc__, known, thing.__qualname__, None, 0)
+        assert test.examples, thing.__qualname__
+        if thing == Cluster.from_slurm:
+            monkeypatch.delenv("TF_CONFIG")
+            for name, value in SLURM.items():
+                monkeypatch.setenv(name, value)
+        runner.run(test, clear_globs=False)
+        known = test.globs
+    assert runner.summarize(verbose=False).failed == 0, capsys.readouterr().out
+
+
+def test_everything_that_is_offered_has_an_example():
+    functions = {thing for thing in map(distsgd.__getattr__, distsgd.common.__all__) if thing not in (Cluster, Scheme)}
+    errors = {thing for thing in functions if isinstance(thing, type) and issubclass(thing, Exception)}
+    assert functions - errors <= {*OFFERED}
+
+
+@pytest.mark.parametrize("thing", OFFERED, ids=lambda thing: thing.__qualname__)
+def test_a_docstring_says_example_once(thing):
+    assert thing.__doc__.count("Example:\n") == 1
