@@ -9,6 +9,7 @@ from .downpour_easy import DownpourEasy as DownpourEasy
 from .agn import AGN as AGN
 from .adag import ADAG as ADAG
 from .dc_asgd import DCASGD as DCASGD
+from .ringmaster import Ringmaster as Ringmaster
 from .dynsgd import DynSGD as DynSGD
 from .aeasgd import AEASGD as AEASGD
 from .aeamsgd import AEAMSGD as AEAMSGD

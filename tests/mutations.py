@@ -285,6 +285,14 @@ RULES = [
         "old messages go into the momentum for ever",
     ),
     Mutation(
+        "ringmaster: one update too many",
+        "algorithms/ringmaster.py",
+        "staleness < self.delay_threshold",
+        "staleness <= self.delay_threshold",
+        identity("a_gradient_that_is_too_late_is_ignored_and_makes_no_other_later"),
+        "gradients of staleness R are used",
+    ),
+    Mutation(
         "ssp: the whole rate for each message",
         "algorithms/ssp.py",
         "message / server.num_workers",

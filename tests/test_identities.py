@@ -27,6 +27,7 @@ from distsgd.algorithms import (
     Hogwild,
     LocalSGD,
     MultiGPU,
+    Ringmaster,
     Serial,
     SignSGDMV,
     SlowMo,
@@ -123,6 +124,7 @@ TOGETHER = {"workers": 3, "steps": 24}
             TOGETHER,
         ),
         (AsyncSGD(), DCASGD(compensation=0.0), INTERLEAVED),
+        (AsyncSGD(), Ringmaster(delay_threshold=24), INTERLEAVED),
         (SyncSGD(), EFSGD(share=1.0), TOGETHER),
         slow(SyncSGD(), EFSGD(share=1.0), {"workers": 1}),
         (LocalSGD(), SlowMo(slow_momentum=0.0), TOGETHER),
@@ -284,6 +286,13 @@ def test_nobody_runs_further_ahead_than_the_slack(slack, tmp_path):
         ahead = max(ahead, clocks[k] - min(clocks))
         clocks[k] += 1
     assert ahead <= slack
+    assert run.error() < 1e-5
+
+
+def test_a_gradient_that_is_too_late_is_ignored_and_makes_no_other_later(tmp_path):
+    run = threads(Ringmaster(delay_threshold=2), tmp_path, workers=3, schedule=[0, 1, 0, 2, 0, 1, 2, 2])
+    assert run.trace["accepted"].tolist() == [1, 1, 1, 0, 1, 0, 1, 1]
+    assert run.trace["staleness"].tolist() == [0, 1, 1, 3, 0, 2, 1, 0]
     assert run.error() < 1e-5
 
 

@@ -15,6 +15,7 @@ from distsgd.algorithms import (
     Hogwild,
     LocalSGD,
     MultiGPU,
+    Ringmaster,
     Serial,
     SyncSGD,
     SyncSGDLR,
@@ -36,6 +37,7 @@ TOLERANCE = 1e-5
 RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogwild", "serial", "multi_gpu")} | {
     "adag": ADAG(distance_scale=1e-5, communication_period=3),  # a distance at which the scale matters
     "dc_asgd": DCASGD(compensation=100.0),  # a strength at which it matters
+    "ringmaster": Ringmaster(delay_threshold=2),
     "sync_sgd_lr": SyncSGDLR(learning_rates=(0.3, 0.1, 0.05), reduction="mean"),
     "bmuf in its classical form": BMUF(form="classical", block_momentum=0.5),
     "diloco with sgd inside": DiLoCo(inner_optimizer="sgd", learning_rate=0.1),

@@ -179,6 +179,15 @@ def _sync_sgd(run: Recorded, backup_workers: int = 0) -> Centers:
     return centers
 
 
+def _ringmaster(run: Recorded, scheme: Any) -> Centers:
+    order = np.where(run.joins, ~run.trace["worker"], run.trace["worker"]).tolist()
+    centers, used = reference.ringmaster(
+        run.start, run.gradient, order, run.workers, eta=scheme.learning_rate, threshold=scheme.delay_threshold
+    )
+    _must(used == run.trace["accepted"][~run.joins].astype(bool).tolist(), "which messages were used")
+    return centers
+
+
 def _ssp(run: Recorded, scheme: Any) -> Centers:
     reads = run.trace["version"] - run.trace["staleness"]
     events = [(k, int(r)) for k, r, join in zip(run.order, reads, run.joins, strict=True) if not join]
@@ -272,6 +281,7 @@ TRANSCRIPTIONS: dict[str, Callable[[Recorded, Any], Centers]] = {
         nesterov=s.form == "nesterov",
         **_local(run),
     ),
+    "ringmaster": _ringmaster,
     "ssp": _ssp,
     "signsgd_mv": lambda run, s: _in_rounds(reference.signsgd_mv, run, eta=s.learning_rate, steps=run.steps),
     "ef_sgd": lambda run, s: _in_rounds(
