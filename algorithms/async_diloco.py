@@ -32,7 +32,7 @@ class AsyncDiLoCo(Scheme):
 
     communication_period: Period = 20
     """Local steps between two exchanges."""
-    learning_rate: Rate = 0.002
+    learning_rate: Rate = 0.005
     """Inner step size."""
     weight_decay: NotNegative = 0.01
     """Of AdamW, decoupled."""

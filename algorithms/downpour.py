@@ -40,7 +40,7 @@ class Downpour(Scheme):
     """Exchange at the end of a period, or as in the paper's loop."""
     learning_rate: Rate = 0.1
     """The worker's step size η."""
-    server_learning_rate: Rate = 0.1
+    server_learning_rate: Rate = 0.03
     """The server's step size γ (Adagrad)."""
     initial_accumulator: Positive = 0.1
     """Where Adagrad's sum of squares starts."""

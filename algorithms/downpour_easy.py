@@ -23,7 +23,7 @@ class DownpourEasy(Scheme):
 
     communication_period: Period = 5
     """Local steps between two exchanges."""
-    learning_rate: Rate = 0.1
+    learning_rate: Rate = 0.05
     """Step size η, on the worker and on the server."""
 
     def local_step(self, worker, gradient):
