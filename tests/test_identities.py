@@ -93,12 +93,12 @@ TOGETHER = {"workers": 3, "steps": 24}
 @pytest.mark.parametrize(
     ("one", "other", "options"),
     [
-        (AsyncSGD(), DownpourEasy(communication_period=1), INTERLEAVED),
+        (AsyncSGD(), DownpourEasy(communication_period=1, learning_rate=0.1), INTERLEAVED),
         slow(AsyncSGD(), AGN(communication_period=1, server_learning_rate=0.1), INTERLEAVED),
         slow(AsyncSGD(), Hierarchical(), INTERLEAVED | {"devices_per_worker": 1}),
         (
             AGN(communication_period=4, learning_rate=0.1, server_learning_rate=0.4),
-            DownpourEasy(communication_period=4),
+            DownpourEasy(communication_period=4, learning_rate=0.1),
             INTERLEAVED,
         ),
         slow(AGN(learning_rate=0.1), ADAG(learning_rate=0.1, distance_scale=1e30), INTERLEAVED),
@@ -139,7 +139,7 @@ TOGETHER = {"workers": 3, "steps": 24}
             DiLoCo(inner_optimizer="sgd", learning_rate=0.1, communication_period=6),
             TOGETHER,
         ),
-        (DiLoCo(communication_period=5), AsyncDiLoCo(communication_period=5), {"workers": 1}),
+        (DiLoCo(communication_period=5), AsyncDiLoCo(communication_period=5, learning_rate=0.002), {"workers": 1}),
         slow(
             AsyncDiLoCo(communication_period=4, momentum_share=0.2, momentum=0.0),
             AsyncDiLoCo(communication_period=4, momentum=0.0),
