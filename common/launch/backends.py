@@ -1,8 +1,8 @@
 """Back ends: how the tasks of a run come to life.
 
-A third one needs an entry here, one in `cluster/placement.py`, which says where its tasks live, and nothing else:
-loops and evaluator are given their session, and how to `connect` anew, by whoever starts them; gates let a worker sleep
-on its token and wake it through the `Store` that they are given (`gates/store.py`).
+A third one needs an entry here and one in `cluster/placement.py`, which says where its tasks live; no gate and no
+algorithm knows of it. Loops and evaluator are given their session, and how to `connect` anew, by the task that makes
+them; gates let a worker sleep on its token and wake it through the `Store` that they are given (`gates/store.py`).
 """
 
 from __future__ import annotations

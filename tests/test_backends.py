@@ -1,0 +1,57 @@
+"""Back ends are objects: a third one is two entries, and nothing else has to know of it."""
+
+import pytest
+
+from distsgd.algorithms import AsyncSGD
+from distsgd.common import Cluster
+from distsgd.common.cluster.placement import PLACEMENTS, Together
+from distsgd.common.errors import TaskFailed, UserError
+from distsgd.common.launch.backends import BACKENDS, backend
+from distsgd.common.launch.launcher import task_names
+from distsgd.common.launch.run import run
+from distsgd.common.problems.models import ModelRecipe
+from distsgd.common.run.job import describe, make_job
+from distsgd.common.run.options import RunOptions
+from runs import DIGITS
+
+
+class Virtual:
+    """Takes down what it is asked to run."""
+
+    def __init__(self):
+        self.ran = []
+
+    def run(self, job, run_dir, on_event, model=None):
+        self.ran.append((job.scheme.name, run_dir, model))
+        raise TaskFailed("no further")
+
+
+def test_a_third_back_end_is_two_entries(tmp_path, monkeypatch):
+    virtual = Virtual()
+    monkeypatch.setitem(PLACEMENTS, "virtual", Together("virtual"))
+    monkeypatch.setitem(BACKENDS, "virtual", virtual)
+    recipe = ModelRecipe.named("softmax", (64,), 10, 0)
+    cluster = Cluster.local(2, backend="virtual")
+    job = make_job(AsyncSGD(), recipe, DIGITS.train, None, cluster, RunOptions(steps=4, run_dir=tmp_path))
+    assert (task_names(job), cluster.placement.in_process) == ([("virtual", 0)], True)
+    record, error = run(job, describe(job, "digits", "softmax"), verbose=False, model="the model")
+    assert record.finish(error, picture=False)["outcome"] == "failed"
+    assert (type(error), str(error)) == (TaskFailed, "no further")
+    assert virtual.ran == [("async_sgd", tmp_path, "the model")]
+
+
+def test_every_name_has_both_halves_and_no_other_is_known():
+    assert BACKENDS.keys() == PLACEMENTS.keys()
+    assert backend("threads") is BACKENDS["threads"]
+    with pytest.raises(UserError, match=r"unknown backend 'thread'\. Did you mean threads"):
+        Cluster.local(backend="thread")
+
+
+def test_devices_are_named_where_tasks_live():
+    apart, together = PLACEMENTS["processes"], PLACEMENTS["threads"]
+    assert apart.ps_devices(2) == ["/job:ps/task:0/device:CPU:0", "/job:ps/task:1/device:CPU:0"]
+    assert apart.ps_devices(0) == ["/job:worker/task:0"]
+    assert apart.tasks(1, 2) == [("ps", 0), ("worker", 0), ("worker", 1), ("evaluator", 0)]
+    assert together.ps_devices(2) == ["/device:CPU:0"] * 2
+    assert together.ps_devices(0) == ["/device:CPU:0"]
+    assert (apart.worker_device(1), together.worker_device(1)) == ("/job:worker/task:1", "")
