@@ -15,7 +15,7 @@ import pytest
 from test_launcher import task_log
 
 from conftest import children
-from distsgd.algorithms import AsyncSGD, Downpour, DownpourEasy, Serial, SyncSGD
+from distsgd.algorithms import AEAMSGD, AGN, AsyncSGD, Downpour, DownpourEasy, DynSGD, Serial, SyncSGD
 from distsgd.common.errors import Diverged, TaskLost, UserError, WaitTimeout
 from distsgd.common.record import checkpoint
 from distsgd.common.record.faults import Faults
@@ -290,6 +290,15 @@ def test_without_leave_to_go_on_a_stopped_worker_ends_an_asynchronous_run_with_i
     error = run.end()
     assert isinstance(error, WaitTimeout)
     assert re.search("no word from worker-1|worker 1 has sent nothing", str(error))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [AGN, DynSGD, AEAMSGD], ids=lambda scheme: scheme.name)
+def test_what_a_lost_worker_kept_for_its_rule_begins_anew(scheme, going):
+    """Anchor, clock and momentum, in the run as in the equations."""
+    run = going(scheme(communication_period=2), steps=2500, workers=3, recovery=OFTEN, wait_seconds=60)
+    run.send("worker-1", signal.SIGKILL)
+    assert run.survived()["restarts"] == {"worker-1": 1}
 
 
 # Messages that are not finite.
