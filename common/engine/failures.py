@@ -6,7 +6,7 @@ from ..errors import WaitTimeout
 
 
 def is_refusal(error: BaseException) -> bool:
-    """True if the ps refused a message or a look at torn state."""
+    """True if the ps refused a message or a look at a dirty state."""
     import tensorflow as tf
 
     return isinstance(error, tf.errors.InvalidArgumentError) and "[refused]" in str(error)

@@ -74,12 +74,8 @@ class ParameterServer:
 
         # What gates ask for, see `Store`.
         self.lock, self.exclusive = transactions.lock, transactions.exclusive
-        self.slices, self.each_slice, self.receive, self.concat = (
-            center.slices,
-            center.each_slice,
-            center.receive,
-            center.concat,
-        )
+        self.slices, self.each_slice = center.slices, center.each_slice
+        self.receive, self.concat = center.receive, center.concat
         self.read_version, self.count_updates = center.read_version, center.count_updates
         self.staleness, self.note_pull = center.staleness, center.note_pull
         self.merge, self.weigh = center.merge, center.weigh
@@ -94,7 +90,9 @@ class ParameterServer:
             self.kept = SimpleNamespace(**{name: tf.Variable(value, name=name) for name, value in kept.items()})
         center.keep(lambda part: scheme.gate.slice_variables(self, part))
         self.initialize = tf.group(*(v.initializer for v in tf.compat.v1.global_variables()))
-        single = journal.saved | members.saved | vars(self.kept)
+        single = journal.saved | members.saved
+        check_names(scheme.name, "gate's", vars(self.kept), single)
+        single |= vars(self.kept)
         check_names(scheme.name, "global", center.saved, single)
         saved = center.saved | {name: [variable] for name, variable in single.items()}
         self.persistence = Persistence(saved, self.devices, transactions, journal, members)
