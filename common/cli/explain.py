@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import sys
 
+from rich.table import Table
+from rich.text import Text
+
 from ..contract.scheme import Scheme
 from ..record.display import Page
 from ..spec import meanings
@@ -13,9 +16,6 @@ from .flags import shown
 
 def explain(scheme: type[Scheme]) -> None:
     """Print the docstring of the algorithm's module (or of its class), and the table of its hyperparameters."""
-    from rich.table import Table
-    from rich.text import Text
-
     console = Page(highlight=False)
     text = Text((sys.modules[scheme.__module__].__doc__ or scheme.__doc__ or scheme.idea).strip())
     text.highlight_regex(r"\A[^\n]*", "bold")

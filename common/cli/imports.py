@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
+import cloudpickle
+
 from ..contract.scheme import Scheme
 from ..errors import UserError
 
@@ -37,8 +39,6 @@ def import_schemes(path: Path, known: Mapping[str, type[Scheme]]) -> dict[str, t
     Raises:
         UserError: in the file something is missing, wrong or raised.
     """
-    import cloudpickle
-
     module = _execute(path)
     cloudpickle.register_pickle_by_value(module)
     schemes: dict[str, type[Scheme]] = {}

@@ -1,7 +1,7 @@
 """The command line: `bash run.sh <algorithm>`, and what else there is.
 
-What a command needs is imported at the top of its module, except TensorFlow and Keras, which take seconds:
-functions import them, here and everywhere, so that `--help` answers at once.
+What a command needs is imported at the top of its module. Functions import what takes long and few need, here and
+everywhere, so that `--help` answers at once: TensorFlow, Keras, scikit-learn, SciPy, Matplotlib.
 """
 
 from __future__ import annotations

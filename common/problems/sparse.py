@@ -27,8 +27,6 @@ def sparse(
     Each coordinate is, with probability `collisions`, one of the first 2 * active, else any other. Labels are drawn
     with the probability that a random logistic model gives them; its logits are divided by `noise`.
     """
-    from .dataset import Dataset
-
     hot = 2 * active
     if features < 2 * hot:
         raise UserError(f"features must be at least 4 * active. Received: features={features}, active={active}")
@@ -57,8 +55,6 @@ def libsvm(*, path: str = "", test: str = "") -> Dataset:
     """A file in LIBSVM's format with two labels; without a `test` file, every fifth row is a test example."""
     from scipy.sparse import vstack
     from sklearn.datasets import load_svmlight_files
-
-    from .dataset import Dataset
 
     if not path:
         raise UserError("data set libsvm needs a file: --dataset libsvm:path=train.svm or libsvm:path=a.svm,test=b.svm")
