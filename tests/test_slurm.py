@@ -18,7 +18,7 @@ PATIENCE = 120  # seconds, on a busy machine
 FOREVER = ["--epochs", "1000000"]
 ADDRESSES = """
 import json
-from distsgd.common.roles import from_slurm
+from distsgd.common.cluster.discovery import from_slurm
 print(json.dumps(from_slurm(1).addresses.as_dict()))
 """
 
