@@ -77,7 +77,7 @@ def test_an_event_that_was_cut_in_the_middle_closes_the_ps_also_to_those_who_sit
 
 
 def test_whoever_takes_a_seat_has_the_newest_center_and_owes_nothing_from_before():
-    with Table(Downpour(push_period=2, pull_period=3), workers=2) as table:
+    with Table(Downpour(push_period=2, pull_period=3, server_learning_rate=0.1), workers=2) as table:
         first, late = table.sit(0), table.sit(1)
         first.round("push")
         late.round("pull")  # has a gradient that it has not pushed

@@ -36,43 +36,54 @@ class GlobalOps:
     def __init__(self, ps: Any, sees_waiting: bool):
         import tensorflow as tf
 
-        from ..engine.ops import turnstile
-
-        transactions, journal, members = ps.transactions, ps.journal, ps.membership
         with tf.device(ps.devices[0]):
             # Which worker calls is fed with every call: as a constant of each worker's own graph it would mean that
             # no worker can use another's.
             self.index = tf.compat.v1.placeholder_with_default(-1, [], name="index")
-            evict = tf.group(*ps.close_slots(tf.equal(tf.range(ps.num_workers), self.index)))
-            set_finished = tf.raw_ops.ResourceScatterUpdate(
-                resource=ps.finished.handle, indices=self.index, updates=True
-            )
-            of_restoration, events = (tf.compat.v1.placeholder(tf.int64, []) for _ in range(2))
-        self.incarnation = transactions.incarnation
+        self.incarnation = ps.transactions.incarnation
+        self._reads(ps)
+        self._waits(ps, sees_waiting)
+        self._signals(ps)
+        self._observes(ps)
+        self._keeps(ps)
 
-        # What several of them look at.
+    def _reads(self, ps: Any) -> None:
+        """What several tasks look at."""
         self.version = Operation(ps.read_version())
-        self.ready = Operation(members.ready.read_value())
+        self.ready = Operation(ps.membership.ready.read_value())
         self.roll = Operation((ps.finished.read_value(), ps.active.read_value()))
+        self.present = Operation(ps.count(ps.active | ps.finished))
         self.folded = Operation(ps.folded.read_value())
         self.stopping = Operation(ps.is_ending())
-        self.recorded = Operation(journal.records.size())
-        self.restoration = Operation(journal.restored[0])
-        self.incarnations = Operation(traced(transactions.read_incarnations))
+        self.recorded = Operation(ps.journal.records.size())
+        self.acknowledged = Operation(ps.journal.acknowledged.read_value())
+        self.restoration = Operation(ps.journal.restored[0])
+        self.incarnations = Operation(traced(ps.transactions.read_incarnations))
+
+    def _waits(self, ps: Any, sees_waiting: bool) -> None:
+        """Who waits for whom."""
         gate = ps.scheme.gate
         self.arrived = Operation(gate.arrived(ps) if sees_waiting else ())
         self.awaited = Operation(gate.awaited(ps) if sees_waiting else ())
 
-        # The life of a run, from one signal to the next.
+    def _signals(self, ps: Any) -> None:
+        """The life of a run, from one signal to the next."""
+        import tensorflow as tf
+
+        from ..engine.ops import turnstile
+
+        members = ps.membership
+        with tf.device(ps.devices[0]):
+            set_finished = tf.raw_ops.ResourceScatterUpdate(
+                resource=ps.finished.handle, indices=self.index, updates=True
+            )
+        end = members.shutdown_signal.enqueue_many([tf.ones([ps.num_workers], tf.bool)])
         self.announce_state = Operation(members.state_ready.enqueue(True))
         self.await_state = Operation(turnstile(members.state_ready))
         self.start = Operation(members.start_signal.enqueue(True))
         self.await_start = Operation(turnstile(members.start_signal))
         self.set_finished = Operation(set_finished)
-        present = ps.count(ps.active | ps.finished)
-        self.shut_down = Operation(
-            (present, members.shutdown_signal.enqueue_many([tf.ones([ps.num_workers], tf.bool)]))
-        )
+        self.shut_down = Operation((self.present.fetches, end))
         self.await_shutdown = Operation(members.shutdown_signal.dequeue())
         self.depart = Operation(members.departed.enqueue(True))
         self.chief_departs = Operation(tf.group(members.departed.enqueue(True), members.chief_departed.enqueue(True)))
@@ -80,25 +91,30 @@ class GlobalOps:
         self.end_ps = Operation(tf.group(*(queue.enqueue(True) for queue in members.ps_shutdown)))
         self.await_ps_end = Operation(members.ps_shutdown[0].dequeue())
 
-        # What the evaluator does.
-        self.present = Operation(present)
-        self.evict = Operation(evict, self.index)
-        self.stop = Operation(traced(members.stop))
-        self.wake = Operation(traced(ps.wake_all))
-        self.snapshot = Operation({**traced(ps.snapshot), "refused": journal.refused.read_value()})
-        self.drain = Operation(traced(journal.drain))
-        self.acknowledge = Operation(traced(journal.acknowledge, of_restoration, events), (of_restoration, events))
+    def _observes(self, ps: Any) -> None:
+        """What the evaluator does."""
+        import tensorflow as tf
 
-        # What the chief does to keep the state.
-        persistence = ps.persistence
+        with tf.device(ps.devices[0]):
+            evict = tf.group(*ps.close_slots(tf.equal(tf.range(ps.num_workers), self.index)))
+            known = tuple(tf.compat.v1.placeholder(tf.int64, []) for _ in ("restoration", "events"))
+        self.evict = Operation(evict, self.index)
+        self.stop = Operation(traced(ps.membership.stop))
+        self.wake = Operation(traced(ps.wake_all))
+        self.snapshot = Operation({**traced(ps.snapshot), "refused": ps.journal.refused.read_value()})
+        self.drain = Operation(traced(ps.journal.drain))
+        self.acknowledge = Operation(traced(ps.journal.acknowledge, *known), known)
+
+    def _keeps(self, ps: Any) -> None:
+        """What the chief does to keep the state."""
+        persistence, restoration = ps.persistence, ps.journal.restoration
         self.new_values = persistence.new_values()
         self.alive = Operation(persistence.alive())
         self.clean = Operation(traced(ps.check_clean))
-        self.acknowledged = Operation(journal.acknowledged.read_value())
-        self.initialize = Operation(ps.initialize, (ps.initial_center, ps.initial_state, journal.restoration))
+        self.initialize = Operation(ps.initialize, (ps.initial_center, ps.initial_state, restoration))
         self.values = Operation(traced(persistence.values))
         self.shut = Operation(traced(persistence.shut))
-        self.restore = Operation(persistence.restore(self.new_values), (self.new_values, journal.restoration))
+        self.restore = Operation(persistence.restore(self.new_values), (self.new_values, restoration))
         self.call_back = Operation(ps.call_back())
         self.open = Operation(persistence.open())
 
