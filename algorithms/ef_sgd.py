@@ -3,7 +3,8 @@
     worker k    p = η g_k(θ) + e,  q = top-k of p,  e ← p − q,  push q,  wait,  x ← θ
     server      θ ← θ − (1/W) Σ q_k,  then release everybody
 
-Top-k keeps the elements of the whole vector that are largest in size, and makes the others zero.
+Top-k keeps the elements of the whole vector that are largest in size, and makes the others zero. What is sent travels
+as pairs of an index and a value; the reply is the whole center.
 
 Reference: Karimireddy, Rebjock, Stich, Jaggi, *Error Feedback Fixes SignSGD and other Gradient Compression Schemes*,
 ICML 2019, arXiv:1901.09847; with top-k: Stich, Cordonnier, Jaggi, *Sparsified SGD with Memory*, NeurIPS 2018,
@@ -15,7 +16,7 @@ up to η times the sum of all gradients: nothing is lost, but late.
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Fraction, Rate, Scheme, sgd, top_k
+from ..common.contract import Barrier, Coordinates, Fraction, Rate, Scheme, sgd, top_k
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,10 @@ class EFSGD(Scheme):
     """Step size η of the mean gradient."""
     share: Fraction = 0.02
     """Part of all elements that a worker sends, one element at least."""
+
+    @property
+    def codec(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Coordinates(self.share)
 
     def local_variables(self, params):
         return {"memory": 0 * params}

@@ -1,9 +1,10 @@
 """signSGD with majority vote: each worker votes up or down for each weight, and the server does what most say.
 
-    worker k    push sign(g_k(θ)),  wait,  x ← θ
-    server      θ ← θ − η sign(Σ sign(g_k)),  then release everybody
+    worker k    push sign(g_k(x)),  wait,  x ← x − η v
+    server      v = sign(Σ sign(g_k)),  θ ← θ − η v,  reply v,  then release everybody
 
-with sign(0) = 0: where as many say up as down, a weight does not move.
+with sign(0) = 0: where as many say up as down, a weight does not move. Signs travel in two bits, up and down; x stays
+equal to θ.
 
 Reference: Bernstein, Wang, Azizzadenesheli, Anandkumar, *signSGD: Compressed Optimisation for Non-Convex Problems*,
 ICML 2018, arXiv:1802.04434; the vote: Bernstein, Zhao, Azizzadenesheli, Anandkumar, *signSGD with Majority Vote is
@@ -15,7 +16,7 @@ Its direction is not that of the mean gradient: where gradients are noisy, it ma
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Rate, Scheme, sgd
+from ..common.contract import Barrier, Rate, Scheme, Signs, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,8 @@ class SignSGDMV(Scheme):
 
     paper = "Bernstein et al. 2019"
     gate = Barrier()
+    codec = Signs()
+    reply_codec = Signs()
 
     learning_rate: Rate = 0.003
     """Step size η of each weight."""
@@ -36,5 +39,9 @@ class SignSGDMV(Scheme):
     def server_update(self, server, message, staleness):
         import tensorflow as tf
 
-        sgd(server.center, tf.sign(message), self.learning_rate)
-        return server.center
+        vote = tf.sign(message)
+        sgd(server.center, vote, self.learning_rate)
+        return vote
+
+    def adopt(self, worker, reply):
+        sgd(worker.params, reply, self.learning_rate)

@@ -99,7 +99,7 @@ class EarlyUnlock(Async):
         with tf.control_dependencies([held.released]):
             replies = ps.fold(slot, parts, locked=False)
             ps.note_pull(slot)
-            return ps.concat(replies)
+            return ps.reply(replies)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ class Leash(Gate):
         with ps.lock(after=[slot.sleep(after=[pushed.released])]):
             ps.note_pull(slot)
             replies = ps.each_slice(lambda part, _: part.center.read_value())
-        return ps.concat(replies)
+        return ps.reply(replies)
 
     def awaited(self, ps):
         clocks, waiting = ps.kept.clocks.read_value(), ps.kept.arrived.read_value()

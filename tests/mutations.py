@@ -303,10 +303,34 @@ RULES = [
     Mutation(
         "signsgd_mv: no vote",
         "algorithms/signsgd_mv.py",
-        "sgd(server.center, tf.sign(message), self.learning_rate)",
+        "sgd(server.center, vote, self.learning_rate)",
         "sgd(server.center, message, self.learning_rate)",
         replayed("signsgd_mv"),
         "the mean of the signs is no majority",
+    ),
+    Mutation(
+        "signsgd_mv: the worker does not take the step",
+        "algorithms/signsgd_mv.py",
+        "sgd(worker.params, reply, self.learning_rate)",
+        "sgd(worker.params, 0 * reply, self.learning_rate)",
+        replayed("signsgd_mv"),
+        "the reply is the vote, not the center",
+    ),
+    Mutation(
+        "a codec that loses what is not finite",
+        CONTRACT,
+        "digits = tf.where(finite, tf.sign(tf.where(finite, vector, 0.0)) + 1, 3.0)",
+        "digits = tf.where(finite, tf.sign(tf.where(finite, vector, 0.0)) + 1, 1.0)",
+        ("tests/test_codec.py::test_what_is_not_finite_does_not_come_back_as_finite",),
+        "NaN would reach the center as a zero",
+    ),
+    Mutation(
+        "bytes as if there were no codec",
+        RUN,
+        "scheme.codec.bytes(size), scheme.reply_codec.bytes(size)",
+        "FLOAT_BYTES * size, FLOAT_BYTES * size",
+        ("tests/test_codec.py::test_a_result_counts_the_bytes_that_travel",),
+        "a codec's point would be invisible in the plots",
     ),
     Mutation(
         "ef_sgd: nothing is remembered",
@@ -901,9 +925,9 @@ ON_THE_PS = [
         ENGINE,
         """            self.note_pull(slot)
             parts = self.center.read()
-        return self.concat(parts), state, joined""",
+        return self.center.concat(parts), state, joined""",
         """            parts = self.center.read()
-        return self.concat(parts), state, joined""",
+        return self.center.concat(parts), state, joined""",
         JOINED,
         "its first message counts as stale",
     ),

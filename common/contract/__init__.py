@@ -12,6 +12,7 @@ from ..gates.asynchronous import Async, Unlocked
 from ..gates.barrier import Barrier
 from ..gates.bounded import Bounded
 from ..gates.gate import Gate
+from .codec import Codec, Coordinates, Signs
 from .hyperparameters import Count, Fraction, NotNegative, Period, Positive, Rate
 from .optimizers import adagrad, adamw, sgd, take, top_k
 from .rounds import Event, Rounds
@@ -23,6 +24,8 @@ __all__ = [
     "Async",
     "Barrier",
     "Bounded",
+    "Codec",
+    "Coordinates",
     "Count",
     "Event",
     "Fraction",
@@ -35,6 +38,7 @@ __all__ = [
     "Rounds",
     "Scheme",
     "Server",
+    "Signs",
     "Tensor",
     "Unlocked",
     "UserError",

@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 
 from ..gates.asynchronous import Async
 from ..gates.gate import Gate
+from .codec import Codec
 from .hyperparameters import check_hyperparameters
 from .rounds import Event, Rounds
 from .views import Server, Tensor, Worker
@@ -40,6 +41,8 @@ class Scheme:
     idea: ClassVar[str]  # one line for the catalogue: the first of the class' docstring
     paper: ClassVar[str] = "none"  # authors and year
     gate: ClassVar[Gate] = Async()  # who waits for whom; a property, where that is a hyperparameter
+    codec: ClassVar[Codec] = Codec()  # how messages travel; a property, where that is a hyperparameter
+    reply_codec: ClassVar[Codec] = Codec()  # and replies
     exchange_first: ClassVar[bool] = False  # elastic schemes exchange before the first step of a period
     keeps_anchors: ClassVar[bool] = False  # one more center for each worker on the ps
     sparse: ClassVar[bool] = False  # on a sparse problem, pushes gradients on the coordinates of the batch alone

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from ..contract.codec import Codec
 from ..contract.scheme import Scheme
 from ..contract.views import Server, check_names
 from ..gates.store import WorkerSlot
@@ -61,6 +62,11 @@ class Slice(SimpleNamespace):
         if self.anchors is not None:
             seen.anchor = Row(self.anchors, slot.index).read_value()
         return seen
+
+
+def _decoded(codec: Codec, wire: Sequence[Any], size: int) -> Any:
+    """What has travelled to the present device as a vector; it is there when all of it is."""
+    return codec.decode([tf.identity(tensor) for tensor in wire], size)
 
 
 class Center:
@@ -134,9 +140,10 @@ class Center:
             cut = Cut(message.indices, self.sizes)
             pairs = zip(cut.cut(message.values), cut.indices, strict=True)
             parts = [tf.IndexedSlices(values, indices) for values, indices in pairs]
-        else:
-            parts = tf.split(message, self.sizes) if len(self.slices) > 1 else [message]
-        return self.each_slice(lambda _, u: tf.identity(u), parts)
+            return self.each_slice(lambda _, u: tf.identity(u), parts)
+        codec = self.scheme.codec
+        wires = [codec.encode(u) for u in (tf.split(message, self.sizes) if len(self.slices) > 1 else [message])]
+        return self.each_slice(lambda part, wire: _decoded(codec, wire, self.sizes[part.index]), wires)
 
     def each_slice(self, build: Callable[[Slice, Any], Any], values: Sequence[Any] | None = None) -> list[Any]:
         """`build(slice, value)` on the device of each slice."""
@@ -149,6 +156,12 @@ class Center:
     def concat(self, replies: Sequence[Any]) -> Any:
         """The slices of a reply as one vector, where the caller is."""
         return tf.concat(replies, 0) if len(replies) > 1 else replies[0]
+
+    def reply(self, replies: Sequence[Any]) -> Any:
+        """The slices of a reply, which travel as the scheme's codec has it, as one vector where the caller is."""
+        codec = self.scheme.reply_codec
+        wires = self.each_slice(lambda _, reply: codec.encode(reply), replies)
+        return self.concat([_decoded(codec, wire, size) for wire, size in zip(wires, self.sizes, strict=True)])
 
     def read(self) -> list[Any]:
         """The slices of the center as they are now."""

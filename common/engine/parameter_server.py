@@ -75,7 +75,7 @@ class ParameterServer:
         # What gates ask for, see `Store`.
         self.lock, self.exclusive = transactions.lock, transactions.exclusive
         self.slices, self.each_slice = center.slices, center.each_slice
-        self.receive, self.concat = center.receive, center.concat
+        self.receive, self.reply = center.receive, center.reply
         self.read_version, self.count_updates = center.read_version, center.count_updates
         self.staleness, self.note_pull = center.staleness, center.note_pull
         self.merge, self.weigh = center.merge, center.weigh
@@ -137,7 +137,7 @@ class ParameterServer:
             self.record(version, slot.index, self.staleness(version, slot), accepted=False, event="pull")
             self.note_pull(slot)
             parts = self.center.read()
-        return self.concat(parts)
+        return self.center.concat(parts)
 
     def gather(self, slot: WorkerSlot, indices: Any, locked: bool) -> Any:
         """Some coordinates of the center as they are now; under the lock, all at one moment."""
@@ -172,7 +172,7 @@ class ParameterServer:
                 joined |= {"restored": self.journal.restored[0], "stopping": self.is_ending()}
             self.note_pull(slot)
             parts = self.center.read()
-        return self.concat(parts), state, joined
+        return self.center.concat(parts), state, joined
 
     def refuse(self, slot: WorkerSlot) -> Any:
         """A message that was not finite is dropped for good: its round counts as done."""
@@ -209,4 +209,4 @@ class ParameterServer:
                 vectors["average"] = self.each_slice(lambda part, _: part.average.read_value())
             with tf.device(self.devices[0]):
                 state = tf.reduce_mean(self.states, 0)
-        return {"at": version, "state": state} | {name: self.concat(parts) for name, parts in vectors.items()}
+        return {"at": version, "state": state} | {name: self.center.concat(parts) for name, parts in vectors.items()}

@@ -21,7 +21,7 @@ class Async(Gate):
         with ps.event(slot, parts):
             replies = ps.fold(slot, parts)
             ps.note_pull(slot)
-        return ps.concat(replies)
+        return ps.reply(replies)
 
     def push(self, ps: Store, slot: WorkerSlot, message: Tensor) -> None:
         """The same without the reply."""
@@ -43,7 +43,7 @@ class Unlocked(Gate):
         with self._received(ps, message) as parts:
             replies = ps.fold(slot, parts, locked=False)
             ps.note_pull(slot)
-        return ps.concat(replies)
+        return ps.reply(replies)
 
     def push(self, ps: Store, slot: WorkerSlot, message: Tensor) -> None:
         """Update in place."""

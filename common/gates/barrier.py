@@ -62,7 +62,7 @@ class Barrier(Gate):
         with ps.lock(after=[token]) if self.backup_workers else tf.control_dependencies([token]):
             ps.note_pull(slot)
             replies = ps.each_slice(lambda part, _: tf.identity(part.reply))
-        return ps.concat(replies)
+        return ps.reply(replies)
 
     def _arrive(self, ps: Store, slot: WorkerSlot, parts: list[Any]) -> None:
         """Under the lock: add a fresh message to the sums; if it is the last one needed, fold."""

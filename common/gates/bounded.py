@@ -39,7 +39,7 @@ class Bounded(Gate):
         with ps.lock(after=[token]):
             ps.note_pull(slot)
             replies = ps.each_slice(lambda part, _: part.center.read_value())
-        return ps.concat(replies)
+        return ps.reply(replies)
 
     def awaited(self, ps: Store) -> Tensor:
         """Those too far behind somebody who waits."""

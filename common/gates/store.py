@@ -114,8 +114,8 @@ class Store(Protocol):
         """`build(slice, value)` on the device of each slice."""
         ...
 
-    def concat(self, replies: Sequence[Tensor]) -> Tensor:
-        """The slices of a reply as one vector [P], where the caller is."""
+    def reply(self, replies: Sequence[Tensor]) -> Tensor:
+        """The slices of a reply, which travel as the scheme's codec has it, as one vector [P] where the caller is."""
         ...
 
     # The center.

@@ -130,10 +130,12 @@ class Observer:
             rounds = int(seen.rounds.sum())
             entries = FLOAT_BYTES * self.job.batch_size * self.job.train[0][0].shape[1] * rounds
             return {"bytes_pushed": 3 * entries, "bytes_pulled": entries}
-        up, down = self.job.scheme.gate.traffic(self.job.cluster.workers)
+        scheme, size, state = self.job.scheme, self.graph.model.size, FLOAT_BYTES * self.graph.model.state_size
+        up, down = scheme.gate.traffic(self.job.cluster.workers)
         number = dict(zip(EVENTS, seen.kinds.tolist(), strict=True))
-        pushed = up * (number["exchange"] + number["push"])
-        pulled = down * (number["exchange"] + number["pull"] + number["join"])
-        pulled += self.job.cluster.workers if self.job.uses_ps else 0  # what each began with
-        vector, state = FLOAT_BYTES * self.graph.model.size, FLOAT_BYTES * self.graph.model.state_size
-        return {"bytes_pushed": int(pushed * (vector + state)), "bytes_pulled": int(pulled * vector)}
+        centers = number["pull"] + number["join"]
+        centers += self.job.cluster.workers if self.job.uses_ps else 0  # what each began with
+        message, reply = scheme.codec.bytes(size), scheme.reply_codec.bytes(size)
+        pushed = up * (number["exchange"] + number["push"]) * (message + state)
+        pulled = down * number["exchange"] * reply + centers * FLOAT_BYTES * size
+        return {"bytes_pushed": int(pushed), "bytes_pulled": int(pulled)}
