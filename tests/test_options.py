@@ -91,7 +91,7 @@ def test_on_the_server_a_schedule_counts_the_local_steps_of_the_average_worker(t
 
 @pytest.mark.parametrize(("shape", "half"), [("linear", 0.05), ("cosine", 0.05), ("exponential", 0.01)])
 def test_schedules_by_name_fall_over_the_run(shape, half):
-    scheme = shaped(Downpour(), shape, 100)
+    scheme = shaped(Downpour(server_learning_rate=0.1), shape, 100)
     assert float(scheme.learning_rate(0)) == pytest.approx(0.1)
     assert float(scheme.server_learning_rate(50)) == pytest.approx(half)
 
