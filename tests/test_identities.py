@@ -96,27 +96,27 @@ TOGETHER = {"workers": 3, "steps": 24}
         (AsyncSGD(), DownpourEasy(communication_period=1, learning_rate=0.1), INTERLEAVED),
         slow(AsyncSGD(), AGN(communication_period=1, server_learning_rate=0.1), INTERLEAVED),
         slow(AsyncSGD(), Hierarchical(), INTERLEAVED | {"devices_per_worker": 1}),
-        (
+        slow(
             AGN(communication_period=4, learning_rate=0.1, server_learning_rate=0.4),
             DownpourEasy(communication_period=4, learning_rate=0.1),
             INTERLEAVED,
         ),
         slow(AGN(learning_rate=0.1), ADAG(learning_rate=0.1, distance_scale=1e30), INTERLEAVED),
         (AEASGD(), AEAMSGD(learning_rate=0.2, momentum=0.0), INTERLEAVED),
-        (SyncSGD(), SyncSGDLR(learning_rates=(0.2,), reduction="mean"), TOGETHER),
+        slow(SyncSGD(), SyncSGDLR(learning_rates=(0.2,), reduction="mean"), TOGETHER),
         slow(SyncSGD(), SyncSGDLR(learning_rates=(0.2 / 3,) * 3), TOGETHER),
         (SyncSGD(), AllReduce(), TOGETHER),
         slow(SyncSGD(), SyncSGD(backup_workers=0), TOGETHER),
         slow(SyncSGD(), SAGN(communication_period=1, server_learning_rate=0.2), TOGETHER),
         (SyncSGD(), LocalSGD(communication_period=1), TOGETHER),
         slow(SyncSGD(), LocalSGD(synchronous_steps=1000), TOGETHER),
-        (
+        slow(
             SyncSGD(),
             DiLoCo(communication_period=1, inner_optimizer="sgd", learning_rate=0.2, outer_learning_rate=1, momentum=0),
             TOGETHER,
         ),
-        (LocalSGD(communication_period=5), SAGN(communication_period=5, server_learning_rate=1.0), {"steps": 25}),
-        (
+        slow(LocalSGD(communication_period=5), SAGN(communication_period=5, server_learning_rate=1.0), {"steps": 25}),
+        slow(
             LocalSGD(),
             DiLoCo(
                 communication_period=10, inner_optimizer="sgd", learning_rate=0.2, outer_learning_rate=1, momentum=0
@@ -125,11 +125,11 @@ TOGETHER = {"workers": 3, "steps": 24}
         ),
         (AsyncSGD(), DCASGD(compensation=0.0), INTERLEAVED),
         (AsyncSGD(), Ringmaster(delay_threshold=24), INTERLEAVED),
-        (SyncSGD(), EFSGD(share=1.0), TOGETHER),
+        slow(SyncSGD(), EFSGD(share=1.0), TOGETHER),
         slow(SyncSGD(), EFSGD(share=1.0), {"workers": 1}),
         (LocalSGD(), SlowMo(slow_momentum=0.0), TOGETHER),
         slow(LocalSGD(), BMUF(learning_rate=0.2, block_momentum=0.0), TOGETHER),
-        (
+        slow(
             BMUF(block_momentum=0.6, block_learning_rate=0.7, form="classical"),
             SlowMo(learning_rate=0.1, slow_momentum=0.6, slow_learning_rate=0.7),
             TOGETHER,
@@ -194,6 +194,7 @@ def test_with_beta_one_easgd_centers_on_the_mean_of_its_workers(tmp_path):
     np.testing.assert_allclose(run.center, center, **CLOSE)
 
 
+@pytest.mark.slow
 def test_a_warm_start_lets_worker_0_train_alone_first(warm, tmp_path):
     run = record(Downpour(warm_start=10), tmp_path / "run", workers=3, steps=100)
     assert run.order[:10] == [0] * 10
@@ -494,7 +495,7 @@ def test_elastic_workers_in_turn_are_stable_exactly_below_the_papers_bound(worke
 
 
 @pytest.mark.parametrize(("factor", "stable"), [(0.93, True), (1.07, False)])
-@pytest.mark.parametrize("workers", [slow(1), 4])
+@pytest.mark.parametrize("workers", [1, slow(4)])
 def test_synchronous_elastic_workers_are_stable_exactly_below_the_known_bound(workers, factor, stable, tmp_path):
     """On ½x² with period one: α ≤ (4 − 2η)/(2 + W(2 − η))."""
     eta = 1.2

@@ -202,7 +202,9 @@ def test_a_loss_that_becomes_nan_ends_the_run_as_diverged(backend, warm, tmp_pat
     assert (result["outcome"], result["exit_code"]) == ("diverged", 3)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_signals_end_the_run_and_all_its_processes(number, code, tmp_path):
     process, mine = command_line_run(tmp_path, subprocess.PIPE)
     assert len(mine) >= 4

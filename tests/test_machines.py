@@ -89,6 +89,7 @@ def test_an_evaluator_of_its_own_has_the_results_and_a_run_without_ps_meets_at_w
     assert not (tmp_path / "worker-0" / "model.keras").exists()
 
 
+@pytest.mark.slow
 def test_tasks_that_are_missing_are_named_with_their_addresses(machines, tmp_path):
     cluster = Run(machines, tmp_path, workers=3)
     tasks = [cluster.start(AsyncSGD(), *task, wait_seconds=8) for task in [("ps", 0), ("worker", 1)]]

@@ -49,10 +49,19 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
 }
 # What differs from others in its rule alone, which is replayed on threads too, or is a variant.
 SLOW = {
-    "downpour_easy",
-    "agn",
     "adag",
     "aeamsgd",
+    "agn",
+    "async_diloco",
+    "bmuf",
+    "downpour",
+    "downpour_easy",
+    "easgd",
+    "hierarchical",
+    "local_sgd",
+    "sagn",
+    "slowmo",
+    "sync_sgd_lr",
     "bmuf in its classical form",
     "diloco with sgd inside",
     "downpour in dean's phase",
@@ -107,7 +116,9 @@ def test_a_long_run_with_several_rounds_in_a_call_replays(name, warm, tmp_path):
     assert run.error() < TOLERANCE
 
 
-@pytest.mark.parametrize("scheme", [Serial(), MultiGPU()], ids=lambda scheme: scheme.name)
+@pytest.mark.parametrize(
+    "scheme", [Serial(), pytest.param(MultiGPU(), marks=pytest.mark.slow)], ids=lambda scheme: scheme.name
+)
 def test_one_process_replays(scheme, warm, tmp_path):
     run = record(scheme, tmp_path / "run", workers=1, steps=150)
     assert moved(run) > 0.05

@@ -42,7 +42,7 @@ def convolutional():
     return model
 
 
-@pytest.mark.parametrize("backend", ["processes", "threads"])
+@pytest.mark.parametrize("backend", [pytest.param("processes", marks=pytest.mark.slow), "threads"])
 def test_convolution_batch_normalization_and_dropout_train(backend, warm, tmp_path):
     model = convolutional()
     before = model.layers[1].moving_mean.numpy().copy()
