@@ -104,7 +104,7 @@ TOGETHER = {"workers": 3, "steps": 24}
         slow(AGN(learning_rate=0.1), ADAG(learning_rate=0.1, distance_scale=1e30), INTERLEAVED),
         (AEASGD(), AEAMSGD(learning_rate=0.2, momentum=0.0), INTERLEAVED),
         slow(SyncSGD(), SyncSGDLR(learning_rates=(0.2,), reduction="mean"), TOGETHER),
-        slow(SyncSGD(), SyncSGDLR(learning_rates=(0.2 / 3,) * 3), TOGETHER),
+        slow(SyncSGD(), SyncSGDLR(learning_rates=(0.2 / 3,) * 3, reduction="sum"), TOGETHER),
         (SyncSGD(), AllReduce(), TOGETHER),
         slow(SyncSGD(), SyncSGD(backup_workers=0), TOGETHER),
         slow(SyncSGD(), SAGN(communication_period=1, server_learning_rate=0.2), TOGETHER),
