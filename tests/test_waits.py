@@ -12,16 +12,19 @@ import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from distsgd.common.cluster.placement import PLACEMENTS
 from distsgd.common.cluster.restarts import RestartRule
+from distsgd.common.engine.trace import RECORD
 from distsgd.common.errors import TaskLost, WaitTimeout
 from distsgd.common.launch import client, listener, restarts, sessions, supervision, tasks, verdict
 from distsgd.common.launch.channel import FORK_SERVER, PACKET_BYTES, Channel
 from distsgd.common.launch.client import ForkServer
 from distsgd.common.launch.listener import Audience, Listener
 from distsgd.common.launch.restarts import pause
+from distsgd.common.run import liveness
 from distsgd.common.waiting import LOOK_SECONDS, QUIET_SECONDS, LifeSigns
 from runs import wait_until
 
@@ -368,3 +371,20 @@ def test_a_session_that_nobody_has_any_more_is_closed():
     there = weakref.ref(session)
     del session
     wait_until(lambda: there() is None)
+
+
+def test_whoever_could_send_nothing_while_the_ps_was_away_is_not_silent(monkeypatch):
+    """Once a chief that had just restored the state was started again for it."""
+    now = [0.0]
+    monkeypatch.setattr(liveness.time, "monotonic", lambda: now[0])
+    tracker = liveness.LivenessTracker(workers=2, wait_seconds=5.0)
+    events = np.zeros((2, len(RECORD)), np.int64)
+    events[:, RECORD.index("worker")] = [0, 1]
+    now[0] = 0.5
+    tracker.note(events)
+    now[0] = 7.0  # more than 5 s and twice the longest gap
+    assert tracker.silent() == [0, 1]
+    tracker.begin_again()
+    assert tracker.silent() == []
+    now[0] = 13.5
+    assert tracker.silent() == [0, 1]

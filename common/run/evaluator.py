@@ -53,6 +53,8 @@ class Evaluator:
         while not stopped():
             try:
                 roll = self.calls.roll()
+                if self.failing:
+                    self.liveness.begin_again()
                 if (roll.finished | ~roll.active).all():
                     return self.ending.finish(self.observer.observe(last=True))
                 if not self.observer.observe_if_due() and self.reader.late:

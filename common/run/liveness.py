@@ -20,9 +20,13 @@ class LivenessTracker:
 
     def __init__(self, workers: int, wait_seconds: float):
         self.wait_seconds = wait_seconds
-        self.last = [time.monotonic()] * workers
         self.gaps: list[float | None] = [None] * workers  # the longest silence so far
-        self.warnings = [0] * workers
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """All have time from now on: the ps was away, so nobody could send anything."""
+        self.last = [time.monotonic()] * len(self.gaps)
+        self.warnings = [0] * len(self.gaps)
 
     def note(self, events: np.ndarray) -> None:
         """Take notice of new events, [n, len(RECORD)]."""
