@@ -33,7 +33,7 @@ class Rounds:
         """Rounds that repeat when all periods end together.
 
         Args:
-            rounds: those of so many steps, which are the last ones of the run or not.
+            rounds: those of that number of steps, which are the last ones of the run or not.
             steps: of the run; its last cycle, perhaps a part of one, is never a repetition.
             periods: of what happens in a round.
         """
@@ -52,11 +52,11 @@ class Rounds:
         return sum(len(pattern) * times for pattern, times in self.parts)
 
     def first(self, number: int) -> Rounds:
-        """The first so many rounds."""
+        """The first `number` rounds."""
         return Rounds(((tuple(itertools.islice(self, number)), 1),))
 
     def after(self, done: int) -> Iterator[Round]:
-        """The rounds that are left when so many are done."""
+        """The rounds that are left when `done` are done."""
         for pattern, times in self.parts:
             number = len(pattern) * times
             for i in range(min(done, number), number):
@@ -64,7 +64,7 @@ class Rounds:
             done = max(0, done - number)
 
     def steps(self, done: float = math.inf) -> int:
-        """Local steps of the first so many rounds, or of all."""
+        """Local steps of the first `done` rounds, or of all."""
         total = 0
         for pattern, times in self.parts:
             here = int(min(done, len(pattern) * times))

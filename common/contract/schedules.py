@@ -28,7 +28,7 @@ class Schedule:
     steps: int
 
     def __call__(self, step: Any) -> Any:
-        """The rate after so many local steps, a scalar tensor."""
+        """The rate after `step` local steps, a scalar tensor."""
         import keras
 
         kinds = keras.optimizers.schedules
@@ -41,7 +41,7 @@ class Schedule:
 
 
 def shaped(scheme: Scheme, shape: Shape, steps: int) -> Scheme:
-    """The scheme with all its learning rates falling over so many local steps.
+    """The scheme with all its learning rates falling over `steps` local steps.
 
     Raises:
         UserError: it has no learning rate of its own.
