@@ -54,10 +54,18 @@ def test_a_wait_without_an_end_or_for_what_is_no_folder_is_refused(tmp_path):
         follow(tmp_path / "file", 1, print)
 
 
+def three_checkpoints(run_dir):
+    """Those of the ends of three runs: how many are made in between depends on the machine."""
+    recovery = Recovery(checkpoint_steps=1000, keep_checkpoints=9)
+    for steps in (10, 20, 30):
+        record(AsyncSGD(), run_dir, steps=steps, workers=2, backend="threads", recovery=recovery)
+    paths = checkpoint.found(run_dir)
+    assert [int(path.name) for path in paths] == [20, 40, 60]
+    return paths
+
+
 def test_evaluate_tells_of_each_damaged_checkpoint_that_it_passes_over(tmp_path, capsys):
-    recovery = Recovery(checkpoint_steps=10, keep_checkpoints=9)
-    record(AsyncSGD(), tmp_path, steps=40, workers=2, backend="threads", schedule=[0, 1] * 40, recovery=recovery)
-    (first, *_) = paths = checkpoint.found(tmp_path)
+    (first, *_) = paths = three_checkpoints(tmp_path)
     (first / "arrays.npz").write_bytes(b"x")
     evaluate([str(tmp_path)])
     told = capsys.readouterr()
@@ -69,9 +77,7 @@ def test_evaluate_tells_of_each_damaged_checkpoint_that_it_passes_over(tmp_path,
 
 
 def test_a_checkpoint_that_the_run_deletes_meanwhile_is_nothing_to_tell(tmp_path):
-    recovery = Recovery(checkpoint_steps=10, keep_checkpoints=9)
-    record(AsyncSGD(), tmp_path, steps=40, workers=2, backend="threads", schedule=[0, 1] * 40, recovery=recovery)
-    paths, measured, told = checkpoint.found(tmp_path), [], []
+    paths, measured, told = three_checkpoints(tmp_path), [], []
 
     def delete_the_second(line):
         measured.append(line["version"])
