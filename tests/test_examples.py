@@ -19,6 +19,7 @@ OFFERED = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_examples_run(warm, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TF_CONFIG", "")  # an example sets it: what was there before comes back

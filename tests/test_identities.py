@@ -127,7 +127,7 @@ TOGETHER = {"workers": 3, "steps": 24}
         (AsyncSGD(), Ringmaster(delay_threshold=24), INTERLEAVED),
         slow(SyncSGD(), EFSGD(share=1.0), TOGETHER),
         slow(SyncSGD(), EFSGD(share=1.0), {"workers": 1}),
-        (LocalSGD(), SlowMo(slow_momentum=0.0), TOGETHER),
+        slow(LocalSGD(), SlowMo(slow_momentum=0.0), TOGETHER),
         slow(LocalSGD(), BMUF(learning_rate=0.2, block_momentum=0.0), TOGETHER),
         slow(
             BMUF(block_momentum=0.6, block_learning_rate=0.7, form="classical"),
@@ -163,6 +163,7 @@ def test_post_local_sgd_is_synchronous_once_also_if_the_run_is_resumed_meanwhile
     assert lengths(9, 15) == [4, 4, 1]
 
 
+@pytest.mark.slow
 def test_diloco_with_sgd_inside_is_blockwise_model_update_filtering(tmp_path):
     scheme = DiLoCo(inner_optimizer="sgd", learning_rate=0.1, communication_period=6, momentum=0.8)
     run = threads(scheme, tmp_path, workers=3, steps=30)
@@ -279,7 +280,7 @@ def test_a_scripted_interleaving_replays(scheme, tmp_path):
     assert run.error() < 1e-5
 
 
-@pytest.mark.parametrize("slack", [0, slow(1), 3])
+@pytest.mark.parametrize("slack", [0, slow(1), slow(3)])
 def test_nobody_runs_further_ahead_than_the_slack(slack, tmp_path):
     run = threads(SSP(slack=slack), tmp_path, workers=3, steps=40)
     clocks, ahead = [0] * 3, 0
@@ -475,7 +476,7 @@ def test_adamw_is_that_of_keras_with_the_epsilon_of_the_paper():
 
 
 @pytest.mark.parametrize(("factor", "stable"), [(0.93, True), (1.07, False)])
-@pytest.mark.parametrize("workers", [1, slow(2), slow(3), 4])
+@pytest.mark.parametrize("workers", [1, slow(2), slow(3), slow(4)])
 def test_workers_in_turn_are_stable_exactly_below_the_known_step(workers, factor, stable, tmp_path):
     """On ½x² with W workers in turn the limit is 2 sin(π/(4W − 2)): 2, 1, 0.618, 0.445."""
     limit = 2 * np.sin(np.pi / (4 * workers - 2))

@@ -101,6 +101,7 @@ def test_a_scheme_without_a_single_rate_has_no_schedule():
         shaped(SyncSGDLR(), "cosine", 100)
 
 
+@pytest.mark.slow
 def test_devices_train_a_model_with_batch_normalisation_and_dropout(tmp_path):
     layers = keras.layers
     model = keras.Sequential(

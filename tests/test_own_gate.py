@@ -33,6 +33,7 @@ def trains(run_dir):
     return max((row.get("version", 0) for row in rows), default=0) > 60
 
 
+@pytest.mark.slow
 def test_a_gate_of_ones_own_on_processes_survives_a_killed_worker_and_keeps_its_bound(tmp_path):
     command = [sys.executable, "-m", "distsgd.common.cli.main", "--import", str(FILE), "leashed", "--json"]
     command += ["--length", str(LENGTH), "--workers", "3", "--ps", "2", "--steps", str(STEPS), "--batch-size", "8"]
