@@ -199,6 +199,7 @@ def test_a_ps_whose_machine_crashes_is_named_by_those_who_lost_it(machines, tmp_
         assert str(error).endswith(f" lost ps 0 at {run.addresses.ps[0]}")
 
 
+@pytest.mark.slow
 def test_a_loss_that_becomes_nan_on_one_machine_ends_the_run_on_all_as_diverged(machines, tmp_path):
     tasks = Run(machines, tmp_path).start_all(AsyncSGD(learning_rate=1e38), steps=FOREVER)
     for task in tasks.values():
