@@ -115,3 +115,8 @@ def one_of(known: Sequence[str], **values: str) -> None:
     for name, value in values.items():
         if value not in known:
             raise UserError(f"{name} must be one of {', '.join(known)}. Received: {name}={value}")
+
+
+def first_line(message: object) -> str:
+    """The first line of an error, or of its message, which may be long."""
+    return (str(message).splitlines() or [""])[0]

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .errors import CannotWrite, UserError
+from .errors import CannotWrite, UserError, first_line
 
 LOCK = ".lock"
 
@@ -37,7 +37,7 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or (str(error).splitlines() or [type(error).__name__])[0]
+        reason = error.strerror or (first_line(error) or type(error).__name__)
         raise CannotWrite(f"cannot write {path}: {reason}") from None
 
 

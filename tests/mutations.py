@@ -966,8 +966,8 @@ ON_THE_PS = [
     Mutation(
         "every worker writes its statistics into row 0",
         ENGINE,
-        "resource=self.states.handle, indices=slot.index",
-        "resource=self.states.handle, indices=0",
+        "self.write(self.states, slot, state)",
+        "tf.raw_ops.ResourceScatterUpdate(resource=self.states.handle, indices=0, updates=state)",
         STATISTICS,
         "the mean over the workers is that of one and the start",
     ),

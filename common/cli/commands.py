@@ -39,6 +39,12 @@ def explanation(arguments: list[str]) -> int:
     return 0
 
 
+def use_tensorflow_here() -> None:
+    """For commands that build a model in this process: Keras on TensorFlow, which keeps to itself."""
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
 def evaluate(arguments: list[str]) -> int:
     """Follow a run by its checkpoints."""
     about = "Measure the checkpoints of a run as they appear."
@@ -54,8 +60,7 @@ def evaluate(arguments: list[str]) -> int:
     options = parser.values(arguments)
     positive(wait_seconds=options.wait_seconds)
 
-    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    use_tensorflow_here()
 
     def show(line: dict[str, Any]) -> None:
         print("  ".join(f"{k} {v:.4f}" if isinstance(v, float) else f"{k} {v}" for k, v in line.items()), flush=True)  # noqa: T201

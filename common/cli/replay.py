@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from rich.console import Console
 
 from ...algorithms import SCHEMES
 from ..proof.replay import TOLERANCE, replay
+from .commands import use_tensorflow_here
 from .flags import Parser, plain
 
 
@@ -20,8 +20,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("run_dir", type=plain(Path), help="of a run that has ended; it is only read")
     run_dir = parser.values(arguments).run_dir
 
-    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    use_tensorflow_here()
     began = time.monotonic()
     with Console(stderr=True).status("replaying ..."):  # on a terminal
         verdict = replay(run_dir, SCHEMES)

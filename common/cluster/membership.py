@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from ..engine.failures import is_absence, is_refusal
-from ..errors import KINDS, DistsgdError, TaskFailed, TaskLost, UserError, WaitTimeout
+from ..errors import KINDS, DistsgdError, TaskFailed, TaskLost, UserError, WaitTimeout, first_line
 from ..reports import Report
 from .arrival import Arrival, RunIsOver
 from .departure import Departure
@@ -105,7 +105,7 @@ class Membership:
         if self.member.restarts.recovers:  # its program starts it again
             self.departure.pause()
             return None
-        lost = TaskLost(f"{self.member.named(self.member.task)} lost {gone or f'a peer: {_first_line(error)}'}")
+        lost = TaskLost(f"{self.member.named(self.member.task)} lost {gone or f'a peer: {first_line(error)}'}")
         self.departure.fail(lost)
         return lost
 
@@ -136,9 +136,5 @@ def membership(member: Member, report: Report) -> Iterator[Membership]:
                 raise lost from error
             raise
         who = member.named(member.task)
-        mine.departure.fail(TaskFailed(f"{who} raised {type(error).__name__}: {_first_line(error)}"))
+        mine.departure.fail(TaskFailed(f"{who} raised {type(error).__name__}: {first_line(error)}"))
         raise
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0]

@@ -142,7 +142,7 @@ class Membership:
     def store_state(self, slot: WorkerSlot, state: Any) -> None:
         """Write the worker's non-trainable state [S] into its row."""
         with tf.device(self.device):
-            tf.raw_ops.ResourceScatterUpdate(resource=self.states.handle, indices=slot.index, updates=state)
+            self.write(self.states, slot, state)
 
     def only(self, slot: WorkerSlot) -> Any:
         """Flags [W]: True for this worker."""

@@ -6,8 +6,6 @@ from typing import Literal
 
 from ..contract.rounds import Event
 
-FLOAT_BYTES = 4
-
 # One event of the trace: what happened on the ps, in order.
 RECORD = ("version", "worker", "staleness", "accepted", "microseconds", "event")
 

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any, ClassVar
 
 from ..cluster.restarts import RestartRule
-from ..errors import KINDS, TaskFailed, TaskLost, WaitTimeout
+from ..errors import KINDS, TaskFailed, TaskLost, WaitTimeout, first_line
 from .restarts import Restarts
 from .verdict import Verdict
 
@@ -216,8 +216,3 @@ class Judge:
         "saving":      (_note_saving,        _note_saving,         _note_saving,    _note_saving),
         "result":      (_finish,             _finish,              _finish,         _finish),
     }  # fmt: skip
-
-
-def first_line(text: str) -> str:
-    """The first line of a message that may be long."""
-    return (text.splitlines() or [""])[0]

@@ -19,6 +19,7 @@ from ..problems.data import load, quiet
 from ..problems.dataset import Dataset
 from ..problems.models import MODELS, ModelRecipe
 from ..record.run_directory import read_config
+from ..run.job import is_dense
 from ..spec import parse
 from . import reference
 from .transcriptions import TRANSCRIPTIONS, Recorded
@@ -89,12 +90,7 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Recorded:
         start = recipe.flat().pack().astype(np.float64)
     if len(start) != len(center):
         raise UserError(f"center.npz holds {len(center)} parameters, the model {config['model']} has {len(start)}")
-    dense = (
-        config["l2"]
-        or config["clip_norm"] is not None
-        or config["ema_decay"] is not None
-        or config["devices_per_worker"] > 1
-    )
+    dense = is_dense(*(config[name] for name in ("l2", "clip_norm", "ema_decay", "devices_per_worker")))
     run = Recorded(
         scheme=scheme,
         workers=config["workers"],

@@ -52,6 +52,17 @@ class Recorded:
         return self.trace["worker"].tolist()
 
     @property
+    def contacts(self) -> list[int]:
+        """The worker k of each event, and ~k where worker k was lost and starts anew."""
+        return np.where(self.joins, ~self.trace["worker"], self.trace["worker"]).tolist()
+
+    @property
+    def reads(self) -> list[tuple[int, int]]:
+        """Of each message: its worker, and how many updates were in the center that the worker had read."""
+        read = self.trace["version"] - self.trace["staleness"]
+        return [(k, int(r)) for k, r, join in zip(self.order, read, self.joins, strict=True) if not join]
+
+    @property
     def joins(self) -> np.ndarray:
         """True for each event that is no message: a worker that was lost starts anew from the center."""
         return self.trace["event"] == EVENTS.index("join")
@@ -82,8 +93,7 @@ def _in_order(transcription: Callable[..., Centers], run: Recorded, memory: bool
     With a `memory` of the workers, which one that is started again has lost.
     """
     _check_messages(run, memory)
-    order = np.where(run.joins, ~run.trace["worker"], run.trace["worker"]).tolist()
-    return transcription(run.start, run.gradient, order, run.workers, eta=_of(run).learning_rate, **options)
+    return transcription(run.start, run.gradient, run.contacts, run.workers, eta=_of(run).learning_rate, **options)
 
 
 def _in_rounds(transcription: Callable[..., Centers], run: Recorded, memory: bool = False, **options: Any) -> Centers:
@@ -105,9 +115,7 @@ def _async_sgd(run: Recorded, scheme: Any) -> Centers:
     if not run.sparse:
         return _in_order(reference.async_sgd, run)
     _check_messages(run)
-    reads = run.trace["version"] - run.trace["staleness"]
-    events = [(k, int(r)) for k, r, join in zip(run.order, reads, run.joins, strict=True) if not join]
-    return reference.async_sgd_reading_apart(run.start, run.gradient, events, run.workers, eta=scheme.learning_rate)
+    return reference.async_sgd_reading_apart(run.start, run.gradient, run.reads, run.workers, eta=scheme.learning_rate)
 
 
 def _check_messages(run: Recorded, memory: bool = False) -> None:
@@ -180,19 +188,16 @@ def _sync_sgd(run: Recorded, backup_workers: int = 0) -> Centers:
 
 
 def _ringmaster(run: Recorded, scheme: Any) -> Centers:
-    order = np.where(run.joins, ~run.trace["worker"], run.trace["worker"]).tolist()
     centers, used = reference.ringmaster(
-        run.start, run.gradient, order, run.workers, eta=scheme.learning_rate, threshold=scheme.delay_threshold
+        run.start, run.gradient, run.contacts, run.workers, eta=scheme.learning_rate, threshold=scheme.delay_threshold
     )
     _must(used == run.trace["accepted"][~run.joins].astype(bool).tolist(), "which messages were used")
     return centers
 
 
 def _ssp(run: Recorded, scheme: Any) -> Centers:
-    reads = run.trace["version"] - run.trace["staleness"]
-    events = [(k, int(r)) for k, r, join in zip(run.order, reads, run.joins, strict=True) if not join]
     centers, lawful = reference.ssp(
-        run.start, run.gradient, events, run.workers, eta=scheme.learning_rate, slack=scheme.slack
+        run.start, run.gradient, run.reads, run.workers, eta=scheme.learning_rate, slack=scheme.slack
     )
     _must(lawful or run.evicted or run.joins.any(), "how far a worker was ahead")
     return centers

@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import CannotWrite, Diverged, WaitTimeout
 from ..files import PART, replacing, writing
 from ..record.callbacks import STOP
+from ..record.plot import accuracy_of
 from ..reports import Report
 from ..waiting import POLL_SECONDS
 from .calls import ObserverCalls
@@ -44,10 +45,10 @@ class Ending:
 
     def _reason_to_stop(self) -> str | None:
         version, accuracy = self.job.options.stop_at_version, self.job.options.stop_at_accuracy
-        reached = [v for k, v in self.observer.metrics.items() if k.startswith("test_") and k.endswith("accuracy")]
+        reached = accuracy_of(self.observer.metrics)
         if version is not None and self.calls.version() >= version:
             return f"version {version}"
-        if accuracy is not None and reached and reached[0] >= accuracy:
+        if accuracy is not None and reached is not None and reached >= accuracy:
             return f"accuracy {accuracy}"
         return "a callback" if (self.job.run_dir / STOP).exists() else None
 

@@ -102,9 +102,8 @@ class Job:
     @property
     def sparse(self) -> bool:
         """True if workers read and push the coordinates of their batch alone; else vectors are dense."""
-        how = self.options
-        dense = how.l2 or how.clip_norm is not None or how.ema_decay is not None or self.devices_per_worker > 1
-        return self.recipe.sparse and self.scheme.sparse and not dense
+        how, devices = self.options, self.devices_per_worker
+        return self.recipe.sparse and self.scheme.sparse and not is_dense(how.l2, how.clip_norm, how.ema_decay, devices)
 
     @property
     def recovers(self) -> bool:
@@ -138,6 +137,11 @@ class Job:
 
     def _rounds_of_run(self, steps: int, done: int) -> Rounds:
         return Rounds.even(steps, ALONE_STEPS) if self.alone else self.scheme.rounds(steps, done)
+
+
+def is_dense(l2: float, clip_norm: float | None, ema_decay: float | None, devices_per_worker: int) -> bool:
+    """True if these options need whole vectors, also on a sparse problem."""
+    return bool(l2) or clip_norm is not None or ema_decay is not None or devices_per_worker > 1
 
 
 def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster: Cluster, options: RunOptions) -> Job:

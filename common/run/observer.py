@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.trace import EVENTS, FLOAT_BYTES
+from ..contract.codec import FLOAT_BYTES
+from ..engine.trace import EVENTS
 from ..problems.models import batched
 from ..record.event_log import Tally
 from ..record.tensorboard import Summaries

@@ -73,7 +73,7 @@ class Progress:
         self.rounds += len(batches)
         self.steps += sum(map(len, batches))
         finite, left_out = np.isfinite(losses), np.array([len(rows) for rows in batches]) - steps
-        if self.job.recovery.on_nan == "stop" and not (finite.all() and not left_out.any()):
+        if self.job.recovery.on_nan == "stop" and (left_out.any() or not finite.all()):
             raise self._diverged(losses, left_out)
         if number := int(left_out.sum()):
             self.report(event="refused", worker=self.index, number=number)

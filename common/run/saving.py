@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engine.failures import is_absence, is_late, is_refusal
-from ..errors import WaitTimeout
+from ..errors import WaitTimeout, first_line
 from ..record import checkpoint
 from ..reports import Report
 from .calls import StateCalls
@@ -165,7 +165,7 @@ class Saver:
         lost = is_refusal(error) or (is_absence(error) and not is_late(error))
         if not (self.reported_failure or lost):
             self.reported_failure = True
-            why = (str(error).splitlines() or [type(error).__name__])[0]
+            why = first_line(error) or type(error).__name__
             self.report(event="warning", message=f"no checkpoint of {which}: {why}")
 
 
