@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 
 from ..engine.trace import EVENTS, RECORD
 from ..files import flush, replacing, write_json, writing
+from .columns import save_columns
 
 VERSION, WORKER, STALENESS, ACCEPTED, KIND = (
     RECORD.index(name) for name in ("version", "worker", "staleness", "accepted", "event")
@@ -157,14 +157,8 @@ class EventLog:
         return version - self.tally.version, counted if length else 0
 
     def save(self, path: Path) -> None:
-        """Write the events as `np.savez` writes arrays, an array for each column of `RECORD`; nothing is held whole."""
-        with replacing(path) as target, zipfile.ZipFile(target, "w") as archive:
-            for column, name in enumerate(RECORD):
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                    header = {"descr": "<i8", "fortran_order": False, "shape": (self.length - self.first,)}
-                    np.lib.format.write_array_header_1_0(file, header)
-                    for events in self.chunks():
-                        file.write(events[:, column].tobytes())
+        """Write the events as arrays, one for each column of `RECORD`; see `save_columns`."""
+        save_columns(path, RECORD, self.length - self.first, self.chunks)
 
     def _count(self) -> None:
         """Start with what is counted and not kept; then all that is kept."""

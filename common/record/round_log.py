@@ -1,12 +1,90 @@
-"""The rounds of a run on the clocks of those who made them: what a round was spent on."""
+"""The rounds of a run on the clocks of those who made them: what a round was spent on.
+
+A round is computing (from `begun` to `ready`), waiting for others (from `arrived` to `released`), and for the rest,
+until the reply is there (`replied`), communication: message and reply on their way, and the work of the ps. Each part
+is a difference of two moments on one clock, so it is right where the clocks of several machines differ; what stands in
+one row cannot be compared there.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from ..engine.trace import ROUND
+from ..errors import UserError
+from .columns import save_columns
+
 FILE = "rounds.npz"
+
+UNKNOWN = -1
+
+WORKER, NUMBER, BEGUN, READY, ARRIVED, RELEASED, REPLIED = range(len(ROUND))
+
+ENOUGH_ROUNDS = 100  # of all workers: fewer are mostly start-up
+
+MUCH = 0.5  # a part of a round that is worth a sentence
+
+ADVICE = {
+    "communication": {
+        "period": "a longer period would help",
+        None: "larger batches, or an algorithm with a longer period, would help",
+    },
+    "waiting": {
+        "slack": "a larger slack or an asynchronous algorithm would help",
+        "backup_workers": "backup workers or an asynchronous algorithm would help",
+        None: "an asynchronous algorithm would help",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What a round is spent on, in the mean over the rounds of all workers.
+
+    Attributes:
+        rounds: that this is the mean of.
+        seconds: of a round, from its beginning to its reply.
+        compute: the part of it that is arithmetic.
+        waiting: the part that is waiting for other workers; None if it is not known, and part of `communication`.
+        communication: the rest.
+    """
+
+    rounds: int
+    seconds: float
+    compute: float
+    waiting: float | None
+    communication: float
+
+    @classmethod
+    def of(cls, rounds: int, compute: float, exchange: float, waiting: float | None) -> Shares | None:
+        """From the mean seconds of a round to its message, from there to the reply, and of waiting within that."""
+        seconds = compute + exchange
+        if not rounds or seconds <= 0:
+            return None
+        others = waiting or 0.0
+        part = None if waiting is None else waiting / seconds
+        return cls(rounds, seconds, compute / seconds, part, (exchange - others) / seconds)
+
+    def as_dict(self) -> dict[str, float | int | None]:
+        """As it stands in result.json."""
+        return {name: None if value is None else round(value, 6) for name, value in vars(self).items()}
+
+    def in_words(self, hyperparameters: Collection[str] = ()) -> str | None:
+        """One sentence on what would make rounds shorter, given the names of what the algorithm can be told.
+
+        None if there is nothing to say, or too few rounds to say it.
+        """
+        if self.rounds < ENOUGH_ROUNDS or self.waiting is None:
+            return None
+        for what, name in (("waiting", "waiting for the slowest worker"), ("communication", "communication")):
+            if (part := getattr(self, what)) >= MUCH:
+                advice = next(text for knob, text in ADVICE[what].items() if knob is None or knob in hyperparameters)
+                return f"{part:.0%} of a round is {name}: {advice}"
+        return None
 
 
 @dataclass(frozen=True)
@@ -18,3 +96,41 @@ class RoundLog:
     """
 
     rows: np.ndarray
+
+    def save(self, path: Path) -> None:
+        """Write the rows as arrays, one for each column of `ROUND`; raises `CannotWrite`."""
+        save_columns(path, ROUND, len(self.rows), lambda: [np.asarray(self.rows, "<i8")])
+
+    @classmethod
+    def load(cls, run_dir: Path) -> RoundLog:
+        """The rounds of the run in a folder.
+
+        Raises:
+            UserError: there is no such file, or it is damaged.
+        """
+        path = run_dir / FILE
+        try:
+            with np.load(path) as saved:
+                return cls(np.stack([saved[name] for name in ROUND], 1))
+        except FileNotFoundError:
+            raise UserError(
+                f"{run_dir} has no {FILE}: the rounds of a run with --record off, or of an older version, are not on "
+                "record"
+            ) from None
+        except Exception:
+            raise UserError(f"{path} is damaged, or of another version: run it again") from None
+
+    def shares(self, worker: int | None = None) -> Shares | None:
+        """What the rounds that are wholly known were spent on: of all workers, or of one; None without any."""
+        rows = self.rows if worker is None else self.rows[self.rows[:, WORKER] == worker]
+        rows = rows[(rows[:, [BEGUN, READY, REPLIED]] != UNKNOWN).all(1)]
+        if not len(rows):
+            return None
+        met = rows[(rows[:, [ARRIVED, RELEASED]] != UNKNOWN).all(1)]
+        compute, exchange = _mean(rows, BEGUN, READY), _mean(rows, READY, REPLIED)
+        return Shares.of(len(rows), compute, exchange, _mean(met, ARRIVED, RELEASED) if len(met) else None)
+
+
+def _mean(rows: np.ndarray, start: int, end: int) -> float:
+    """The mean seconds from one moment to another."""
+    return float((rows[:, end] - rows[:, start]).mean()) / 1e6
