@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import CannotWrite, Diverged, WaitTimeout
-from ..files import PART, replacing, writing
+from ..errors import Diverged, WaitTimeout
 from ..record.callbacks import STOP
 from ..record.plot import accuracy_of
 from ..reports import Report
@@ -19,6 +16,7 @@ from ..waiting import POLL_SECONDS
 from .calls import ObserverCalls
 from .observer import Observer, Snapshot
 from .record_reader import RecordReader
+from .results import unwritten, write_center, write_model
 
 END_SECONDS = 5.0  # for workers to leave
 
@@ -65,8 +63,8 @@ class Ending:
                 "learning rate or period"
             )
         refused = snapshot.pop("refused")
-        unwritten = self._write_results({name: value for name, value in snapshot.items() if name != "at"})
-        steps = self.observer.steps(self.calls.recorded_rounds())  # the record here may have a gap
+        missing = self._write_results({name: value for name, value in snapshot.items() if name != "at"})
+        steps = self.observer.figures.steps(self.calls.recorded_rounds())  # the record here may have a gap
         self._shut_down()
         self.report(
             event="result",
@@ -75,40 +73,18 @@ class Ending:
             dropped=seen.dropped,
             refused={str(k): int(n) for k, n in enumerate(refused) if n},
             staleness_histogram={str(t): n for t, n in sorted(seen.staleness.items())},
-            unwritten=unwritten,
+            unwritten=missing,
             **metrics,
         )
         self.calls.end_ps()
 
     def _write_results(self, arrays: dict[str, Any]) -> list[str]:
-        """Center, trace and model; returns why some of them are not there: each stands for itself."""
-        unwritten = []
-        for write in (self._write_center, self._write_trace, self._write_model):
-            try:
-                write(self.job.run_dir, arrays)
-            except CannotWrite as error:
-                unwritten.append(str(error))
-        return unwritten
-
-    def _write_center(self, run_dir: Path, arrays: dict[str, Any]) -> None:
-        with replacing(run_dir / "center.npz") as file:
-            np.savez(file, **arrays)
-
-    def _write_trace(self, run_dir: Path, arrays: dict[str, Any]) -> None:
-        del arrays
+        """Center, trace and model; returns why some of them are not there."""
+        run_dir = self.job.run_dir
+        writes = [lambda: write_center(run_dir, arrays), lambda: write_model(run_dir, self.graph.model, arrays)]
         if self.job.options.record == "full":
-            self.reader.save(run_dir / "trace.npz")
-
-    def _write_model(self, run_dir: Path, arrays: dict[str, Any]) -> None:
-        self.observer.load(arrays)
-        part = run_dir / f".model{PART}.keras"  # Keras goes by how the name ends
-        with writing(run_dir / "model.keras"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of lambdas, which a loader must allow
-            try:
-                self.graph.model.model.save(part)
-                part.replace(run_dir / "model.keras")
-            finally:
-                part.unlink(missing_ok=True)
+            writes.append(lambda: self.reader.save(run_dir / "trace.npz"))
+        return unwritten(writes)
 
     def _shut_down(self) -> None:
         """The result is safe: the workers may go. A restoration in this very moment would have called them back."""

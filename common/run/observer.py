@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from ..contract.codec import FLOAT_BYTES
-from ..engine.trace import EVENTS
 from ..problems.models import batched
 from ..record.event_log import Tally
 from ..record.tensorboard import Summaries
 from ..reports import Report
 from ..waiting import paced
 from .calls import ObserverCalls
+from .figures import Figures
 from .record_reader import RecordReader
+from .results import load
 
 FOLLOW_SECONDS = 0.05  # a look at the ps costs it about a millisecond
 
@@ -44,7 +44,7 @@ class Observer:
         self.test = self.job.test  # as a data set of batches
         if self.test is not None:
             self.test = self.test() if callable(self.test) else batched(self.test, EVALUATION_BATCH)
-        self.plans = [self.job.rounds(k) for k in range(self.job.cluster.workers)]
+        self.figures = Figures(self.job, self.graph.model.size, self.graph.model.state_size)
         self.seen = Tally(self.job.cluster.workers)
         self.metrics: dict[str, Any] = {}
         self.path: list[tuple[float, dict[str, Any], Snapshot]] = []  # when, figures, center: not evaluated yet
@@ -81,7 +81,7 @@ class Observer:
         """Read center and record; evaluate and report, now or at the end."""
         snapshot = self.calls.snapshot()
         self.seen = self.reader.drain()
-        figures = {"version": int(snapshot["at"]), **self._figures(self.seen)}
+        figures = {"version": int(snapshot["at"]), **self.figures.of(self.seen)}
         self.path.append((time.monotonic(), figures, snapshot))
         if len(self.path) > 2 * LATER_EVALUATIONS:
             del self.path[1:-1:2]
@@ -105,38 +105,5 @@ class Observer:
         if self.test is None:
             return {}
         if snapshot is not None:
-            self.load(snapshot)
+            load(self.graph.model, snapshot)
         return self.graph.model.measure(self.test)
-
-    def load(self, snapshot: Snapshot) -> None:
-        """Put what is evaluated into the Keras model: the average of the center if there is one."""
-        self.graph.model.load(snapshot.get("average", snapshot["center"]), snapshot["state"])
-
-    def steps(self, rounds: np.ndarray) -> int:
-        """Local steps of all workers, given the rounds of each, [W]."""
-        return sum(plan.steps(int(n)) for plan, n in zip(self.plans, rounds, strict=True))
-
-    def _figures(self, seen: Tally) -> dict[str, Any]:
-        """What the record says about the run so far."""
-        return {
-            "examples": self.job.batch_size * self.steps(seen.rounds),
-            **self._bytes(seen),
-            "staleness_mean": seen.staleness_mean,
-            "staleness_max": seen.staleness_max,
-        }
-
-    def _bytes(self, seen: Tally) -> dict[str, int]:
-        """What has travelled to the center and back so far."""
-        if self.job.sparse:  # up: the coordinates to read, then coordinates and gradient; down: values
-            rounds = int(seen.rounds.sum())
-            entries = FLOAT_BYTES * self.job.batch_size * self.job.train[0][0].shape[1] * rounds
-            return {"bytes_pushed": 3 * entries, "bytes_pulled": entries}
-        scheme, size, state = self.job.scheme, self.graph.model.size, FLOAT_BYTES * self.graph.model.state_size
-        up, down = scheme.gate.traffic(self.job.cluster.workers)
-        number = dict(zip(EVENTS, seen.kinds.tolist(), strict=True))
-        centers = number["pull"] + number["join"]
-        centers += self.job.cluster.workers if self.job.uses_ps else 0  # what each began with
-        message, reply = scheme.codec.bytes(size), scheme.reply_codec.bytes(size)
-        pushed = up * (number["exchange"] + number["push"]) * (message + state)
-        pulled = down * number["exchange"] * reply + centers * FLOAT_BYTES * size
-        return {"bytes_pushed": int(pushed), "bytes_pulled": int(pulled)}
