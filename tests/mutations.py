@@ -746,8 +746,8 @@ AT_THE_GATE = [
     Mutation(
         "backup workers are waited for",
         GATES,
-        "ps.count(active) - self.backup_workers, 1",
-        "ps.count(active), 1",
+        "max(active - self.backup_workers, 1)",
+        "max(active, 1)",
         DROPPED,
         "what the scheme is about",
     ),
@@ -1006,8 +1006,8 @@ ON_THE_PS = [
     Mutation(
         "everybody goes on whatever the slack",
         GATES,
-        "rounds - self.slack <= slowest",
-        "rounds - self.slack <= slowest + 9",
+        "rounds - self.lead <= slowest",
+        "rounds - self.lead <= slowest + 9",
         server("nobody_begins_a_round_more_than_the_slack_ahead_of_the_slowest"),
         "what the gate is for",
     ),

@@ -31,6 +31,10 @@ class Barrier(Gate):
         del workers
         return 1
 
+    def set_size(self, active: int) -> int:
+        """All that are counted on but the backup workers; one at least, for messages may be there of who has left."""
+        return max(active - self.backup_workers, 1)
+
     def check(self, workers: int) -> None:
         """At least one worker must be needed."""
         at_least(0, backup_workers=self.backup_workers)
@@ -95,7 +99,7 @@ class Barrier(Gate):
 
         with tf.device(ps.devices[0]):
             arrived, active = ps.kept.arrived.read_value(), ps.active.read_value()
-            needed = tf.maximum(ps.count(active) - self.backup_workers, 1)
+            needed = tf.gather([self.set_size(number) for number in range(ps.num_workers + 1)], ps.count(active))
             complete = possible & (ps.count(arrived & active) >= needed)
             messages = tf.cast(ps.count(arrived), tf.float32)
 

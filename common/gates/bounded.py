@@ -22,6 +22,11 @@ class Bounded(Gate):
     waits = True
     label = "bounded"
 
+    @property
+    def lead(self) -> int:
+        """The slack."""
+        return self.slack
+
     def check(self, workers: int) -> None:
         """The slack counts rounds."""
         at_least(0, slack=self.slack)
@@ -46,7 +51,7 @@ class Bounded(Gate):
         import tensorflow as tf
 
         rounds, arrived = ps.folded.read_value(), ps.kept.arrived.read_value()
-        return ps.active & (rounds + self.slack < tf.reduce_max(tf.where(arrived, rounds, 0)))
+        return ps.active & (rounds + self.lead < tf.reduce_max(tf.where(arrived, rounds, 0)))
 
     def release(self, ps: Store) -> None:
         """Whoever waits and is near enough goes on."""
@@ -54,6 +59,6 @@ class Bounded(Gate):
 
         rounds, arrived = ps.folded.read_value(), ps.kept.arrived.read_value()
         slowest = tf.reduce_min(tf.where(ps.active & ~ps.finished, rounds, rounds.dtype.max))
-        free = arrived & (rounds - self.slack <= slowest)
+        free = arrived & (rounds - self.lead <= slowest)
         with tf.control_dependencies([ps.kept.arrived.assign(arrived & ~free)]):
             ps.wake(free)

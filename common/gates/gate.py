@@ -5,6 +5,9 @@ atomic event: `ps.event` takes the lock after the whole message has arrived, so 
 
 A gate of your own, in a file of your own (`--import my_gate.py`): derive from `Async` if nobody waits, else from
 `Gate` with `waits = True`, and write `exchange`, `awaited` and `release`. `bounded.py` is a complete example.
+
+There are two engines: one of TensorFlow graphs, and one in virtual time, which has no graphs. What both must know of
+who waits for whom is said once, in plain Python: `set_size` or `lead`. The graphs of the gates here are made from them.
 """
 
 from __future__ import annotations
@@ -44,6 +47,23 @@ class Gate:
         """Vectors that a recorded exchange moves, towards the center and back."""
         del workers
         return 1, 1
+
+    # Who waits for whom, for all engines.
+
+    def set_size(self, active: int) -> int | None:
+        """How many messages, of different workers, make an update together; who has sent one waits for the others.
+
+        Default: None, each message is folded when it arrives.
+
+        Args:
+            active: how many workers are counted on, from 0.
+        """
+        del active
+
+    @property
+    def lead(self) -> int | None:
+        """Rounds that a worker may be ahead of the slowest when it begins one. Default: None, any number."""
+        return None
 
     # What it keeps on the ps.
 

@@ -1,0 +1,157 @@
+"""The order of events in virtual time: who waits for whom, what is on record, and that it is repeatable."""
+
+import re
+
+import numpy as np
+import pytest
+
+from distsgd.algorithms import EASGD, SSP, AllReduce, AsyncSGD, Downpour, LocalSGD, Ringmaster, Serial, SyncSGD
+from distsgd.common.contract.rounds import Rounds
+from distsgd.common.engine.trace import EVENTS, RECORD, ROUND
+from distsgd.common.errors import UserError
+from distsgd.common.virtual_time.order import order
+from distsgd.common.virtual_time.platform import Platform
+
+
+def happens(scheme, workers=4, steps=10, seed=0, rounds=None, **options):
+    ending = {name: options.pop(name) for name in ("stop_at_version", "ps") if name in options}
+    rounds = scheme.rounds(steps) if rounds is None else rounds
+    machines = Platform(**options)
+    sizes = {"message_bytes": 1e6, "reply_bytes": 1e6}
+    return order(scheme, machines, workers=workers, rounds=rounds, seed=seed, **sizes, **ending)
+
+
+def rows(found, *names):
+    """Columns of the trace, as tuples."""
+    return list(zip(*(found.trace[name].tolist() for name in names), strict=True))
+
+
+def test_asynchronous_messages_are_folded_one_by_one_and_each_is_as_stale_as_there_were_others():
+    found = happens(AsyncSGD(), workers=3, steps=4)
+    assert rows(found, "version", "worker", "staleness", "accepted") == [
+        (3 * r + k, k, 3 - 1 if r else k, 1) for r in range(4) for k in range(3)
+    ]
+    assert set(found.trace) == set(RECORD)
+    assert found.seconds == 0.04
+
+
+def test_a_worker_that_takes_half_the_time_sends_twice_as_often():
+    found = happens(AsyncSGD(), workers=2, steps=100, step_factors="0.5,1")
+    before = found.trace["microseconds"] <= 100 * 5_000
+    assert np.bincount(found.trace["worker"][before]).tolist() == [100, 50]
+
+
+def test_behind_a_barrier_the_slowest_sets_the_pace_and_nothing_is_stale():
+    found = happens(SyncSGD(), workers=3, steps=5, step_factors="1,2,3")
+    assert rows(found, "version", "worker", "staleness", "accepted") == [
+        (r, k, 0, 1) for r in range(5) for k in range(3)
+    ]
+    assert found.seconds == 5 * 0.03
+
+
+def test_a_run_with_backup_workers_ends_with_its_last_update_and_late_messages_are_dropped_at_once():
+    found = happens(SyncSGD(backup_workers=1), workers=3, steps=4, step_factors="1,1,1.3")
+    assert rows(found, "version", "worker", "staleness", "accepted", "microseconds") == [
+        (0, 0, 0, 1, 10_000),
+        (0, 1, 0, 1, 10_000),
+        (1, 2, 1, 0, 13_000),  # goes on with version 1
+        (1, 0, 0, 1, 20_000),
+        (1, 1, 0, 1, 20_000),
+        (2, 2, 1, 0, 26_000),
+        (2, 0, 0, 1, 30_000),
+        (2, 1, 0, 1, 30_000),
+        (3, 2, 1, 0, 39_000),
+        (3, 0, 0, 1, 40_000),
+        (3, 1, 0, 1, 40_000),  # the last update: what worker 2 sends at 52 ms is not on record
+    ]
+
+
+def test_nobody_begins_a_round_more_than_the_slack_ahead_of_the_slowest():
+    slack = 2
+    found = happens(SSP(slack=slack), workers=3, steps=20, step_factors="1,1,4")
+    worker, number, begun, replied = (found.rounds[:, ROUND.index(n)] for n in ("worker", "round", "begun", "replied"))
+    for k, r, at in zip(worker, number, begun, strict=True):
+        done = [np.sum((worker == other) & (replied <= at)) for other in range(3) if other != k]
+        assert r - slack <= min(done)
+    assert len(found.trace["version"]) == 60
+
+
+def test_without_a_bound_it_is_asynchronous():
+    assert rows(happens(SSP(slack=100), step_factors="1,3"), *RECORD) == rows(
+        happens(AsyncSGD(), step_factors="1,3"), *RECORD
+    )
+
+
+def test_without_a_ps_all_are_on_record_for_each_update():
+    found = happens(AllReduce(), workers=3, steps=4, step_factors="1,2,1")
+    assert rows(found, "version", "worker", "staleness") == [(r, k, 0) for r in range(4) for k in range(3)]
+    assert found.seconds == 0.08
+
+
+def test_one_worker_alone_counts_its_steps_as_updates():
+    found = happens(Serial(), workers=1, rounds=Rounds.even(100, 64))
+    assert rows(found, "version", "worker", "staleness", "accepted") == [(0, 0, 0, 1), (64, 0, 0, 1)]
+    assert found.seconds == 1.0
+
+
+def test_pushes_and_pulls_are_on_record_as_in_a_real_run():
+    found = happens(Downpour(push_period=2, pull_period=3), workers=1, steps=6)
+    names = [EVENTS[event] for event in found.trace["event"]]
+    assert names == ["push", "pull", "push", "exchange"]
+    assert rows(found, "version", "staleness", "accepted") == [(0, 0, 1), (1, 1, 0), (1, 0, 1), (2, 1, 1)]
+
+
+def test_what_is_too_stale_is_on_record_and_counts_no_update():
+    found = happens(Ringmaster(delay_threshold=2), workers=4, steps=3)
+    assert (found.trace["accepted"] == (found.trace["staleness"] < 2)).all()
+    assert found.trace["version"][-1] + found.trace["accepted"][-1] == found.trace["accepted"].sum()
+
+
+def test_worker_0_warms_up_alone_and_the_others_start_from_what_it_has_reached():
+    found = happens(Downpour(warm_start=3, communication_period=1), workers=3, steps=6)
+    assert found.trace["worker"][:3].tolist() == [0, 0, 0]
+    first = [np.flatnonzero(found.trace["worker"] == k)[0] for k in (1, 2)]
+    pulled = [found.trace["version"][row] - found.trace["staleness"][row] for row in first]
+    assert pulled == [3, 3]
+    assert np.bincount(found.trace["worker"]).tolist() == [6, 6, 6]
+
+
+def test_a_warm_start_longer_than_the_run_is_one_worker_alone_then_the_others():
+    found = happens(Downpour(warm_start=100, communication_period=1), workers=3, steps=4)
+    assert found.trace["worker"][:4].tolist() == [0] * 4
+    assert len(found.trace["worker"]) == 12
+
+
+def test_a_run_ends_with_the_update_at_which_it_is_to_stop():
+    for scheme in (AsyncSGD(), SyncSGD()):
+        found = happens(scheme, stop_at_version=3)
+        assert found.trace["version"].max() == 2
+
+
+def test_elastic_schemes_exchange_after_the_first_gradient_of_a_period():
+    found = happens(EASGD(communication_period=5), workers=2, steps=10)
+    assert found.trace["microseconds"].tolist() == [10_000] * 2 + [60_000] * 2
+    assert found.seconds == 0.1
+
+
+def test_rounds_tell_what_they_were_spent_on():
+    found = happens(LocalSGD(communication_period=2), workers=2, steps=4, step_factors="1,3")
+    assert sorted(map(tuple, found.rounds.tolist())) == [
+        (0, 0, 0, 20_000, 20_000, 60_000, 60_000),
+        (0, 1, 60_000, 80_000, 80_000, 120_000, 120_000),
+        (1, 0, 0, 60_000, 60_000, 60_000, 60_000),
+        (1, 1, 60_000, 120_000, 120_000, 120_000, 120_000),
+    ]
+
+
+def test_a_gate_that_waits_and_does_not_say_for_whom_is_refused():
+    from leashed import Leashed
+
+    with pytest.raises(UserError, match=re.escape("set_size or lead".replace(" or ", "` or `"))):
+        happens(Leashed())
+
+
+@pytest.mark.parametrize("factors", ["", "1,x", "0", "1,-2", "nan", "inf"])
+def test_impossible_factors_are_refused(factors):
+    with pytest.raises(UserError, match="step_factors must be positive numbers"):
+        Platform(step_factors=factors)
