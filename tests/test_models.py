@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from distsgd.common import UserError
 from distsgd.common.engine.flat_model import FlatModel
-from distsgd.common.problems.models import MODELS, ModelRecipe, batched
+from distsgd.common.problems.models import MADE_FOR, MODELS, ModelRecipe, batched
 from distsgd.common.problems.trial import telling, try_out
 
 GLOBAL = 2.0  # which a lambda below needs
@@ -46,10 +46,55 @@ def test_the_logistic_model_takes_indices_and_values():
     assert ModelRecipe.named("logistic", (64,), 2, 0).build()(batch).shape == (2, 1)
 
 
-@pytest.mark.parametrize("name", sorted(set(MODELS) - {"logistic"}))
+@pytest.mark.parametrize("name", sorted(set(MODELS) - set(MADE_FOR)))
 @pytest.mark.parametrize("shape", [(64,), (8, 8, 1)])
 def test_named_models_take_vectors_and_images(name, shape):
     assert ModelRecipe.named(name, shape, 10, 0).build()(np.zeros((2, *shape), "f")).shape == (2, 10)
+
+
+@pytest.fixture(scope="module")
+def transformer():
+    recipe = ModelRecipe.named("transformer:layers=1,width=8,heads=2", (6,), 97, 0)
+    return recipe, recipe.build()
+
+
+def test_the_transformer_sees_no_character_after_the_one_it_continues(transformer):
+    model = transformer[1]
+    x = np.random.default_rng(0).integers(0, 97, (1, 6)).astype("i")
+    later = x.copy()
+    later[0, 4] += 1
+    one, two = np.asarray(model(x)), np.asarray(model(later))
+    assert one.shape == (1, 6, 97)
+    np.testing.assert_allclose(one[0, :4], two[0, :4], atol=1e-6)
+    assert (np.abs(one[0, 4:] - two[0, 4:]).max(axis=1) > 1e-4).all()
+
+
+def test_the_transformer_knows_where_a_character_stands(transformer):
+    logits = np.asarray(transformer[1](np.full((1, 6), 7, "i")))[0]
+    assert (np.abs(np.diff(logits, axis=0)).max(axis=1) > 1e-4).all()
+
+
+def test_the_transformer_is_a_function_of_a_flat_vector_with_the_loss_of_each_character(transformer):
+    recipe, model = transformer
+    flat = recipe.flat()
+    rng = np.random.default_rng(1)
+    x, y = (rng.integers(0, 97, (5, 6)).astype("i") for _ in "xy")
+    logits = np.asarray(model(x), "d")
+    expected = np.mean(np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, y[..., None], -1)[..., 0])
+    params, frozen = flat.pack(), flat.frozen_values()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        loss, gradient = session.run(tf.function(flat.gradient)(params, tf.zeros([0]), [], frozen, (x, y))[:2])
+    assert loss == pytest.approx(expected, rel=1e-5)
+    assert np.isfinite(gradient).all()
+    assert flat.state_size == 0
+    measured = flat.measure(batched((x, y), 2))
+    assert measured["test_loss"] == pytest.approx(expected, rel=1e-5)
+    assert measured["test_accuracy"] == pytest.approx(np.mean(logits.argmax(-1) == y), rel=1e-5)
+
+
+def test_a_transformer_whose_heads_do_not_divide_its_width_is_refused_before_it_is_built():
+    with pytest.raises(UserError, match=r"heads must divide the width of a transformer\. Received: width=64, heads=5"):
+        ModelRecipe.named("transformer:heads=5", (6,), 97, 0)
 
 
 def test_the_same_seed_gives_the_same_model():

@@ -184,9 +184,9 @@ def test_a_sparse_data_set_and_its_model_belong_together():
     with pytest.raises(UserError, match="needs a file"):
         load("libsvm")
     with pytest.raises(UserError, match="a sparse data set needs the model logistic"):
-        name_for("mlp", sparse=True)
+        name_for("mlp", "sparse")
     with pytest.raises(UserError, match="the model logistic needs a sparse data set"):
-        name_for("logistic", sparse=False)
-    assert (name_for(None, sparse=True), name_for(None, sparse=False)) == ("logistic", "mlp")
+        name_for("logistic", "dense")
+    assert [name_for(None, kind) for kind in ("sparse", "dense", "text")] == ["logistic", "mlp", "transformer"]
     with pytest.raises(UserError, match="features must be at least 4"):
         load("sparse:features=10,active=8")

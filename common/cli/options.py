@@ -51,10 +51,11 @@ class Options:
     ps: int = 1
     """Parameter server tasks; the center is cut evenly over them."""
     dataset: str = "digits"
-    """digits, synthetic, mnist, fashion_mnist, cifar10, sparse or libsvm; with options of its own as in
+    """digits, synthetic, mnist1d, text, mnist, fashion_mnist, cifar10, sparse or libsvm; with options of its own as in
     synthetic:features=50 or libsvm:path=train.svm."""
     model: str | None = None
-    """softmax, mlp (the default) or cnn; options as in mlp:hidden=256-128. logistic for sparse data sets."""
+    """softmax, mlp (the default) or cnn; options as in mlp:hidden=256-128. logistic for sparse data sets, transformer
+    for text."""
     backend: BackendName = "processes"
     """A process for each task, or one process with a thread for each worker."""
     devices_per_worker: int | None = None

@@ -35,7 +35,7 @@ def run_command(scheme: Scheme, options: Options) -> int:
         parse("model", options.model, models.MODELS)
     with Console(stderr=True).status(f"{scheme.name}: reading the data ..."):  # on a terminal, until there is more
         dataset = data.load(options.dataset)
-    model = models.name_for(options.model, sparse=dataset.features > 0)
+    model = models.name_for(options.model, dataset.kind)
     recipe = models.ModelRecipe.named(model, dataset.shape, dataset.classes, options.run.seed)
     job = make_job(scheme, recipe, dataset.train, dataset.test, cluster, options.run)
     job.scheme = shaped(job.scheme, options.lr_schedule, job.steps)

@@ -15,7 +15,9 @@ import numpy as np
 from ..errors import UserError
 from ..spec import parse
 from .dataset import Dataset
+from .mnist1d import mnist1d
 from .sparse import libsvm, sparse
+from .text import text
 
 
 def digits() -> Dataset:
@@ -88,16 +90,16 @@ def cifar10() -> Dataset:
 
 
 DATASETS: dict[str, Callable[..., Dataset]] = {
-    f.__name__: f for f in (digits, synthetic, mnist, fashion_mnist, cifar10, sparse, libsvm)
+    f.__name__: f for f in (digits, synthetic, mnist1d, text, mnist, fashion_mnist, cifar10, sparse, libsvm)
 }
 
 
-def load(text: str) -> Dataset:
+def load(spec: str) -> Dataset:
     """The data set of that name, with its options: `digits`, `synthetic:examples=2000,features=50`."""
-    name, options = parse("data set", text, DATASETS)
+    name, options = parse("data set", spec, DATASETS)
     try:
         return DATASETS[name](**options)
     except UserError:
         raise
     except (MemoryError, OverflowError, ValueError) as error:  # NumPy has many words for too large
-        raise UserError(f"data set {text!r} cannot be made: {error}") from None
+        raise UserError(f"data set {spec!r} cannot be made: {error}") from None

@@ -20,11 +20,17 @@ class Dataset:
     test: tuple[Any, ...]
     classes: int
     features: int = 0  # of a sparse problem: x is (indices, values)
+    text: bool = False  # x and y are numbers of characters, [examples, context] each
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one example."""
         return (self.features,) if self.features else self.train[0].shape[1:]
+
+    @property
+    def kind(self) -> str:
+        """'text', 'sparse' or 'dense': what a model must be made for."""
+        return "text" if self.text else "sparse" if self.features else "dense"
 
 
 def leaves(arrays: Any) -> list[Any]:

@@ -17,6 +17,7 @@ from ..engine.flat_model import FlatModel, _check
 from ..errors import UserError
 from ..spec import parse
 from .dataset import num_examples
+from .transformer import head_width, transformer
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,8 @@ class ModelRecipe:
     def named(cls, text: str, shape: tuple[int, ...], classes: int, seed: int) -> ModelRecipe:
         """The recipe of a model by name, for inputs of `shape`."""
         name, options = parse("model", text, MODELS)
-        if name == "cnn":
-            image_side(shape)
+        if name in CHECKS:
+            CHECKS[name](shape, **{**(MODELS[name].__kwdefaults__ or {}), **options})
         sparse = name == "logistic"
 
         def build() -> Any:
@@ -220,15 +221,24 @@ def logistic(shape: tuple[int, ...], classes: int) -> Any:
     return keras.Model((indices, values), layers.Dot(axes=1)([layers.Reshape((-1,))(weights), values]))
 
 
-MODELS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (softmax, mlp, cnn, logistic)}
+MODELS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (softmax, mlp, cnn, logistic, transformer)}
+
+CHECKS: dict[str, Callable[..., Any]] = {  # what a shape and options must fit, before a task builds the model
+    "cnn": lambda shape, **_: image_side(shape),
+    "transformer": lambda _, *, width, heads, **__: head_width(width, heads),
+}
+
+MADE_FOR = {"logistic": "sparse", "transformer": "text"}  # kinds of data; the others take dense examples
 
 
-def name_for(text: str | None, sparse: bool) -> str:
-    """The model of a command line, for a data set that is sparse or not."""
-    text = text or ("logistic" if sparse else "mlp")
-    if (parse("model", text, MODELS)[0] == "logistic") != sparse:
-        need = "a sparse data set needs the model logistic" if sparse else "the model logistic needs a sparse data set"
-        raise UserError(f"{need}. Received: --model {text}")
+def name_for(text: str | None, kind: str) -> str:
+    """The model of a command line, for a data set of that kind (see `Dataset.kind`)."""
+    usual = {made_for: name for name, made_for in MADE_FOR.items()}.get(kind, "mlp")
+    text = text or usual
+    name = parse("model", text, MODELS)[0]
+    if (made_for := MADE_FOR.get(name, "dense")) != kind:
+        need = f"a {kind} data set needs the model {usual}" if kind in MADE_FOR.values() else ""
+        raise UserError(f"{need or f'the model {name} needs a {made_for} data set'}. Received: --model {text}")
     return text
 
 

@@ -1,0 +1,92 @@
+"""MNIST-1D: ten strokes of twelve points, each example deformed by chance, as sequences of 40 numbers.
+
+Greydanus, "Scaling down deep learning" (2020), arXiv:2011.14439. The shapes and the ranges of the deformations are the
+paper's; the random numbers are our own, so the examples are not those of the paper's file, but drawn as those are.
+It trains in seconds and still tells models apart. Test accuracy, all measured here on the default sizes: 32 % of
+logistic regression and 60 % of a network with 256 hidden units (scikit-learn, the network with 60 epochs of Adam), 65 %
+of two hidden layers and 90 % of three convolutions (Keras, 60 epochs of Adam). The paper has 32 %, 68 % and 94 % for
+linear, fully connected and convolutional models.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .dataset import Dataset
+
+LENGTH = 40  # of an example
+
+PADDED = 72  # points of a stroke and the longest padding behind it: examples are deformed at this length
+
+PADDING = (36, 60)  # points behind a stroke: the fewer, the wider it becomes
+
+HEIGHT = 1 / 6  # standard deviation of a stroke
+
+SHIFT, SCALE, SHEAR = 48, 0.4, 0.75  # points at most; widths of the ranges of a factor and of a slope
+
+WANDER, NOISE = 0.25, 0.02  # standard deviation where there is no stroke, before it is smoothed; and everywhere
+
+SMOOTHING = 2.0  # points
+
+STROKES = np.array(
+    [
+        [5, 6, 6.5, 6.75, 7, 7, 7, 7, 6.75, 6.5, 6, 5],
+        [5, 3, 3, 3.4, 3.8, 4.2, 4.6, 5, 5.4, 5.8, 5, 5],
+        [5, 6, 6.5, 6.5, 6, 5.25, 4.75, 4, 3.5, 3.5, 4, 5],
+        [5, 6, 6.5, 6.5, 6, 5, 5, 6, 6.5, 6.5, 6, 5],
+        [5, 4.4, 3.8, 3.2, 2.6, 2.6, 5, 5, 5, 5, 5, 5],
+        [5, 3, 3, 3, 3, 5, 6, 6.5, 6.5, 6, 4.5, 5],
+        [5, 4, 3.5, 3.25, 3, 3, 3, 3, 3.25, 3.5, 4, 5],
+        [5, 7, 7, 6.6, 6.2, 5.8, 5.4, 5, 4.6, 4.2, 5, 5],
+        [5, 4, 3.5, 3.5, 4, 5, 5, 4, 3.5, 3.5, 4, 5],
+        [5, 4, 3.5, 3.5, 4, 5, 5, 5, 5, 4.7, 4.3, 5],
+    ]
+)  # one for each digit
+
+
+def mnist1d(*, examples: int = 4000, test: int = 1000) -> Dataset:
+    """MNIST-1D (Greydanus 2020), generated: ten strokes in noise, deformed, 40 numbers each; classes are balanced."""
+    rng = np.random.default_rng(0)
+    digits = rng.permutation(np.arange(examples + test) % len(STROKES)).astype(np.int32)
+    x = _resampled(_sheared(_noisy(*_placed(digits, rng), rng), rng), LENGTH).astype(np.float32)
+    return Dataset((x[:examples], digits[:examples]), (x[examples:], digits[examples:]), classes=len(STROKES))
+
+
+def _placed(digits: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Each digit's stroke, stretched, scaled and shifted, [n, PADDED]; and where it is."""
+    strokes = HEIGHT * (STROKES - STROKES[:, :1]) / STROKES.std(1, keepdims=True)  # they begin at zero
+    padding = rng.integers(PADDING[0], PADDING[1] + 1, len(digits))
+    scale = 1 + SCALE * (rng.random(len(digits)) - 0.5)
+    shift = rng.integers(0, SHIFT, len(digits))
+    points = strokes.shape[1]
+    at = np.linspace(0, 1, PADDED) * (points + padding - 1)[:, None]  # where each point was before it was stretched
+    here = at < points
+    values = _between(strokes[digits], np.minimum(at, points - 1))  # they end at zero, too
+    columns = (np.arange(PADDED) - shift[:, None]) % PADDED
+    rows = np.arange(len(digits))[:, None]
+    return (values * scale[:, None])[rows, columns], here[rows, columns]
+
+
+def _noisy(x: np.ndarray, here: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A smooth random walk instead of the zeros where no stroke is, and white noise everywhere."""
+    from scipy.ndimage import gaussian_filter1d
+
+    wander = gaussian_filter1d(WANDER * rng.standard_normal(x.shape), SMOOTHING, axis=1)
+    return np.where(here, x, wander) + NOISE * rng.standard_normal(x.shape)
+
+
+def _sheared(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Each example on a slope of its own."""
+    slope = SHEAR * (rng.random(len(x)) - 0.5)
+    return x - slope[:, None] * np.linspace(-0.5, 0.5, x.shape[1])
+
+
+def _resampled(x: np.ndarray, length: int) -> np.ndarray:
+    return _between(x, np.broadcast_to(np.linspace(0, x.shape[1] - 1, length), (len(x), length)))
+
+
+def _between(x: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """The values of each row between its points, by straight lines; x [n, points], at [n, m] in 0 ... points - 1."""
+    below = np.minimum(at.astype(int), x.shape[1] - 2)
+    rows = np.arange(len(x))[:, None]
+    return x[rows, below] + (at - below) * (x[rows, below + 1] - x[rows, below])
