@@ -93,7 +93,7 @@ class EarlyUnlock(Async):
     def exchange(self, ps: Any, slot: Any, message: Any) -> Any:
         import tensorflow as tf
 
-        parts = ps.receive(message)
+        parts = ps.receive(slot, message)
         with ps.lock(after=parts) as held:
             ps.read_version()
         with tf.control_dependencies([held.released]):

@@ -20,7 +20,7 @@ class Leash(Gate):
         return {**super().variables(ps), "clocks": tf.zeros([ps.num_workers], tf.int64)}
 
     def exchange(self, ps, slot, message):
-        parts = ps.receive(message)
+        parts = ps.receive(slot, message)
         with ps.event(slot, parts) as pushed:
             ps.fold(slot, parts)
             with tf.device(ps.devices[0]):

@@ -326,11 +326,19 @@ RULES = [
     ),
     Mutation(
         "bytes as if there were no codec",
-        RUN,
-        "scheme.codec.bytes(size), scheme.reply_codec.bytes(size)",
-        "FLOAT_BYTES * size, FLOAT_BYTES * size",
+        ENGINE,
+        "self.codec.bytes(self.sizes) + ",
+        "FLOAT_BYTES * sum(self.sizes) + ",
         ("tests/test_codec.py::test_a_result_counts_the_bytes_that_travel",),
         "a codec's point would be invisible in the plots",
+    ),
+    Mutation(
+        "what a codec keeps outlives its worker",
+        ENGINE,
+        "self.encoder.begin_again()",
+        "self.encoder.variables",
+        ("tests/test_codec.py::test_who_joins_again_remembers_nothing",),
+        "a worker that comes back would send what another had left over",
     ),
     Mutation(
         "ef_sgd: nothing is remembered",

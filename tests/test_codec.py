@@ -1,23 +1,28 @@
 """Codecs give back what they are given, and the bytes in the results are those that travel."""
 
 import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from rounded import Rounded, RoundedSGD
 
-from distsgd.algorithms import EFSGD, SignSGDMV, SyncSGD
-from distsgd.common import Cluster, train
+from distsgd.algorithms import EFSGD, AllReduce, SignSGDMV, SyncSGD
+from distsgd.common import Cluster, UserError, train
 from distsgd.common.contract import Codec, Coordinates, Signs
-from runs import DIGITS
+from distsgd.common.problems.dataset import Dataset
+from runs import DIGITS, Table
 
 SIZE = 37
 
 
 def there_and_back(codec, vector):
     """The vector after its travel, and the bytes of what travelled."""
-    wire = codec.encode(tf.constant(vector, tf.float32))
+    wire = codec.encode(tf.constant(vector, tf.float32), None)
     size = sum(int(np.prod(tensor.shape)) * tensor.dtype.size for tensor in wire)
     return codec.decode(wire, len(vector)).numpy(), size
 
@@ -31,7 +36,7 @@ def test_signs_come_back_as_they_were_in_two_bits_each(size):
     vector = signs(size)
     back, travelled = there_and_back(Signs(), vector)
     np.testing.assert_array_equal(back, vector)
-    assert travelled == Signs().bytes(size) == (size + 3) // 4
+    assert travelled == Signs().bytes([size]) == (size + 3) // 4
 
 
 @pytest.mark.parametrize("most", [1, 5, SIZE])
@@ -41,14 +46,14 @@ def test_the_elements_that_are_not_zero_come_back_where_they_were(most):
     vector[rng.choice(SIZE, most, replace=False)] = rng.normal(size=most)
     back, travelled = there_and_back(Coordinates(most / SIZE), vector)
     np.testing.assert_array_equal(back, vector)
-    assert travelled == Coordinates(most / SIZE).bytes(SIZE) == 8 * most
+    assert travelled == Coordinates(most / SIZE).bytes([SIZE]) == 8 * most
 
 
 def test_without_a_codec_a_vector_travels_as_it_is():
     vector = np.random.default_rng(2).normal(size=SIZE).astype(np.float32)
     back, travelled = there_and_back(Codec(), vector)
     np.testing.assert_array_equal(back, vector)
-    assert travelled == Codec().bytes(SIZE) == 4 * SIZE
+    assert travelled == Codec().bytes([SIZE]) == 4 * SIZE
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -77,3 +82,77 @@ def test_a_result_counts_the_bytes_that_travel(tmp_path, scheme, message, reply)
     assert result.metrics["bytes_pushed"] == pytest.approx(workers * rounds * message * size, rel=0.01)
     pulled = workers * rounds * reply * size + workers * 4 * size  # the last are the center that each began with
     assert result.metrics["bytes_pulled"] == pytest.approx(pulled, rel=0.01)
+
+
+def test_signs_are_rounded_up_to_a_byte_on_each_slice():
+    assert Signs().bytes([5, 5]) == 4
+    assert Signs().bytes([10]) == 3
+    assert Coordinates(0.1).bytes([5, 5]) == Coordinates(0.1).bytes([10])  # the one largest of all
+
+
+# A codec in a user's own file, with a memory: on a loss whose gradient is the same everywhere.
+
+SLOPES = np.array([0.125, -0.25, 0.375, 0, 3.25], np.float32)  # all that follows is exact in float32
+ROUNDS = 7
+
+
+def linear():
+    """A Keras model whose gradient is y, whatever its five parameters are."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(5, use_bias=False)])
+    model.compile(loss=lambda y, p: keras.ops.sum(y * p, axis=-1))
+    model.layers[0].kernel.assign(np.zeros((1, 5), np.float32))
+    return model
+
+
+def sent(slopes, rounds, step=0.5):
+    """The sum of what one worker sends, as one would write it in NumPy."""
+    rest = total = 0 * slopes
+    for _ in range(rounds):
+        message = step * np.round((slopes + rest) / step)
+        rest, total = slopes + rest - message, total + message
+    return total
+
+
+def test_what_a_codec_of_ones_own_rounds_off_goes_with_a_later_message(warm, tmp_path):
+    workers, model = 3, linear()
+    data = np.ones((24, 1), np.float32), np.tile(SLOPES, (24, 1))
+    cluster = Cluster.local(workers=workers, ps=2)
+    options = {"steps": ROUNDS, "batch_size": 8, "run_dir": tmp_path, "verbose": False}
+    result = train(model, data, RoundedSGD(learning_rate=0.5), cluster=cluster, **options)
+    expected = -0.5 * workers * sent(SLOPES, ROUNDS)
+    np.testing.assert_array_equal(model.layers[0].kernel.numpy()[0], expected)
+    assert np.abs(expected + 0.5 * workers * ROUNDS * SLOPES).max() <= 0.5 * workers * 0.25  # half a step each
+    assert expected[0] != 0  # without a memory an eighth would never be sent
+    assert result.metrics["bytes_pushed"] == workers * ROUNDS * 5
+
+
+def test_who_joins_again_remembers_nothing():
+    data = Dataset((np.ones((8, 1), np.float32), np.tile(SLOPES, (8, 1))), None, classes=0)
+    with Table(RoundedSGD(learning_rate=1.0), workers=1, ps=2, model=linear(), data=data) as table:
+        worker = table.sit(0)
+        for _ in range(3):
+            worker.round()
+            worker.join()
+        np.testing.assert_array_equal(table.run("center"), -3 * sent(SLOPES, 1))
+
+
+def test_a_codec_of_replies_with_a_memory_and_a_codec_without_a_ps_are_refused():
+    @dataclass(frozen=True, kw_only=True)
+    class Replies(RoundedSGD):
+        name = "replies"
+        reply_codec = Rounded()
+
+    @dataclass(frozen=True, kw_only=True)
+    class InRing(AllReduce):
+        name = "in_ring"
+        codec = Signs()
+
+    with pytest.raises(UserError, match=r"a codec of replies keeps no variables.*Rounded"):
+        Replies().check(2)
+    with pytest.raises(UserError, match=r"without a ps vectors travel as they are.*Signs"):
+        InRing().check(2)
+
+
+def test_the_file_asks_for_public_things_alone():
+    text = Path(__file__).with_name("rounded.py").read_text()
+    assert set(re.findall(r"from (distsgd[\w.]*)", text)) == {"distsgd.common.contract"}

@@ -360,6 +360,8 @@ def graphs(scheme, data=None):
     with table, table.graph.graph.as_default():
         shared = [v.handle for v in tf.compat.v1.global_variables() if not v.name.startswith("worker")]
         slot, message = ps.slot(1, table.graph.ops.index), tf.zeros([sum(ps.center.sizes)])
+        if table.job.sparse:
+            message = tf.IndexedSlices(tf.zeros([2]), tf.constant([1, 40]))
         builds = {"join": lambda: ps.join(slot, True), "pull": lambda: ps.pull(slot), "values": ps.persistence.values}
         builds |= {"exchange": lambda: gate.exchange(ps, slot, message), "refuse": lambda: ps.refuse(slot)}
         builds |= {"acknowledge": lambda: ps.journal.acknowledge(1, 1), "stop": ps.membership.stop}

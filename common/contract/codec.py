@@ -1,15 +1,18 @@
 """Codecs: how a vector travels between a worker and the parameter server, and how many bytes that takes.
 
-What a codec gives back is what rule, record and replay see. The three here give back exactly what they are given, if it
-is of their kind; a message is made to be so by its scheme, which also remembers what it leaves out.
+A codec works on the slice of one ps task. What it gives back is what rule, record and replay see. Those here give back
+exactly what they are given, if it is of their kind: a message is made to be so by its scheme. A codec that rounds off
+may keep the rest for the next message, in variables of its own (`tests/rounded.py` has one).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..gates.store import Tensor
+from .cut import Cut
 
 FLOAT_BYTES = INDEX_BYTES = 4
 
@@ -17,8 +20,27 @@ FLOAT_BYTES = INDEX_BYTES = 4
 class Codec:
     """The base, and the default: a vector travels as it is."""
 
-    def encode(self, vector: Tensor) -> Sequence[Tensor]:
-        """What travels instead of a vector [n]; built where the vector is. n is the slice of one ps task."""
+    def local_variables(self, vector: Tensor) -> Mapping[str, Tensor]:
+        """Initial values of what a worker keeps from one message to the next, by name, for each slice on its own.
+
+        They begin again when the worker joins again. A codec of replies keeps nothing: a reply has many readers.
+
+        Args:
+            vector: a slice of zeros, [n].
+        """
+        return {}
+
+    def cut(self, message: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
+        """A message [P] as slices of these sizes."""
+        import tensorflow as tf
+
+        return tf.split(message, sizes) if len(sizes) > 1 else [message]
+
+    def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
+        """What travels instead of a vector [n], the slice of one ps task; built where the vector is.
+
+        `kept` has the variables that `local_variables` names, as attributes.
+        """
         return [vector]
 
     def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
@@ -26,12 +48,16 @@ class Codec:
 
         A vector with an element that is not finite must come out as such, or nobody would refuse it.
         """
-        del size
         return wire[0]
 
-    def bytes(self, size: int) -> float:
-        """Of an encoded vector [n]; `size` is n."""
-        return FLOAT_BYTES * size
+    def bytes(self, sizes: Sequence[int]) -> float:
+        """Of an encoded vector with slices of these sizes."""
+        return FLOAT_BYTES * sum(sizes)
+
+    @property
+    def reads(self) -> tuple[float, float] | None:
+        """Bytes, up and down, of what a worker reads before each message; None if it has a copy of the center."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -44,7 +70,7 @@ class Coordinates(Codec):
 
     share: float
 
-    def encode(self, vector: Tensor) -> Sequence[Tensor]:
+    def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
         """Indices [m, 1] and values [m] of what is not zero."""
         import tensorflow as tf
 
@@ -58,16 +84,56 @@ class Coordinates(Codec):
         where, values = wire
         return tf.scatter_nd(where, values, [size])
 
-    def bytes(self, size: int) -> float:
-        """An index and a float for each element, one element at least."""
-        return (INDEX_BYTES + FLOAT_BYTES) * max(1, int(self.share * size))
+    def bytes(self, sizes: Sequence[int]) -> float:
+        """An index and a float for each element, one element at least; they may lie on any slice."""
+        return (INDEX_BYTES + FLOAT_BYTES) * max(1, int(self.share * sum(sizes)))
+
+
+@dataclass(frozen=True)
+class BatchCoordinates(Codec):
+    """A message that is a `tf.IndexedSlices`: the coordinates that a batch touches. It stays one, for the rule.
+
+    On a sparse problem messages of a scheme with `sparse = True` travel so. Its workers have no copy of the center:
+    before each message they ask for the values at the same coordinates.
+
+    Args:
+        entries: coordinates of a batch; one that several examples touch counts several times.
+    """
+
+    entries: int
+
+    def cut(self, message: Any, sizes: Sequence[int]) -> Sequence[Any]:
+        """The pairs that lie on each slice, with indices from its beginning."""
+        import tensorflow as tf
+
+        cut = Cut(message.indices, sizes)
+        return [tf.IndexedSlices(*pairs) for pairs in zip(cut.cut(message.values), cut.indices, strict=True)]
+
+    def encode(self, vector: Any, kept: Any) -> Sequence[Tensor]:
+        """Values [m] and indices [m]."""
+        return [vector.values, vector.indices]
+
+    def decode(self, wire: Sequence[Tensor], size: int) -> Any:
+        """The same pairs."""
+        import tensorflow as tf
+
+        return tf.IndexedSlices(*wire)
+
+    def bytes(self, sizes: Sequence[int]) -> float:
+        """A float and an index for each."""
+        return (FLOAT_BYTES + INDEX_BYTES) * self.entries
+
+    @property
+    def reads(self) -> tuple[float, float]:
+        """An index up, a float down."""
+        return INDEX_BYTES * self.entries, FLOAT_BYTES * self.entries
 
 
 @dataclass(frozen=True)
 class Signs(Codec):
     """Vectors of -1, 0 and 1: two bits an element, four elements in a byte. What is not finite comes out as NaN."""
 
-    def encode(self, vector: Tensor) -> Sequence[Tensor]:
+    def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
         """0, 1, 2 for -1, 0, 1, and 3 for what is not finite; [(n + 3) / 4] bytes."""
         import tensorflow as tf
 
@@ -83,6 +149,6 @@ class Signs(Codec):
         digits = tf.cast(wire[0], tf.int32)[:, None] // [1, 4, 16, 64] % 4
         return tf.gather([-1.0, 0.0, 1.0, float("nan")], tf.reshape(digits, [-1])[:size])
 
-    def bytes(self, size: int) -> float:
-        """A byte for four elements."""
-        return -(-size // 4)
+    def bytes(self, sizes: Sequence[int]) -> float:
+        """A byte for four elements, and one for those that are left over on a slice."""
+        return sum(-(-size // 4) for size in sizes)

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from ..errors import UserError
 from ..gates.asynchronous import Async
 from ..gates.gate import Gate
 from .codec import Codec
@@ -101,6 +102,16 @@ class Scheme:
     def check(self, workers: int) -> None:
         """Raise `UserError` if this cannot work with that number of workers."""
         self.gate.check(workers)
+        if type(self.reply_codec).local_variables is not Codec.local_variables:
+            raise UserError(
+                f"{self.name}: a codec of replies keeps no variables, for a reply has many readers. Received: "
+                f"reply_codec={type(self.reply_codec).__name__}"
+            )
+        if not self.gate.uses_ps and (type(self.codec), type(self.reply_codec)) != (Codec, Codec):
+            raise UserError(
+                f"{self.name}: without a ps vectors travel as they are: leave the codec out. Received: "
+                f"codec={type(self.codec).__name__}, reply_codec={type(self.reply_codec).__name__}"
+            )
 
     def local_variables(self, params: Tensor) -> Mapping[str, Tensor]:
         """Initial values of further variables on the worker, by name; `params` is the initial center."""

@@ -11,10 +11,11 @@ from typing import Any
 import tensorflow as tf
 
 from ..contract.codec import Codec
+from ..contract.cut import even_sizes
 from ..contract.scheme import Scheme
 from ..contract.views import Server, check_names
 from ..gates.store import WorkerSlot
-from .ops import Cut, even_sizes
+from .encoder import Encoder
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Center:
         devices: one device for each ps task.
         num_workers: W.
         ema_decay: of the average of the center; no average without it.
+        codec: how messages travel; the scheme's if not given.
 
     Attributes:
         initial: where the first value of the center is fed, [P].
@@ -85,8 +87,17 @@ class Center:
         pulled: the version that each worker has pulled last, [W].
     """
 
-    def __init__(self, scheme: Scheme, size: int, devices: Sequence[str], num_workers: int, ema_decay: float | None):
+    def __init__(
+        self,
+        scheme: Scheme,
+        size: int,
+        devices: Sequence[str],
+        num_workers: int,
+        ema_decay: float | None,
+        codec: Codec | None = None,
+    ):
         self.scheme, self.devices, self.num_workers, self.ema_decay = scheme, devices, num_workers, ema_decay
+        self.codec = codec or scheme.codec
         self.sizes = even_sizes(size, len(devices))
         self.initial = tf.compat.v1.placeholder(tf.float32, [size], name="initial_center")
         with tf.device(devices[0]):
@@ -134,16 +145,15 @@ class Center:
 
     # Vectors and their slices.
 
-    def receive(self, message: Any) -> list[Any]:
-        """The message, cut into slices that have arrived on their ps tasks."""
-        if isinstance(message, tf.IndexedSlices):
-            cut = Cut(message.indices, self.sizes)
-            pairs = zip(cut.cut(message.values), cut.indices, strict=True)
-            parts = [tf.IndexedSlices(values, indices) for values, indices in pairs]
-            return self.each_slice(lambda _, u: tf.identity(u), parts)
-        codec = self.scheme.codec
-        wires = [codec.encode(u) for u in (tf.split(message, self.sizes) if len(self.slices) > 1 else [message])]
-        return self.each_slice(lambda part, wire: _decoded(codec, wire, self.sizes[part.index]), wires)
+    def encoder(self, name: str) -> Encoder:
+        """What encodes the messages of a worker, on the present device; `name` begins the names of its variables."""
+        return Encoder(self.codec, self.sizes, name)
+
+    def receive(self, slot: Any, message: Any) -> list[Any]:
+        """A message of the worker in that slot, cut into slices that have arrived on their ps tasks."""
+        encoder = slot.encoder or self.encoder("codec")  # of whoever is no worker: it keeps nothing
+        wires = encoder.encode(message)
+        return self.each_slice(lambda part, wire: _decoded(self.codec, wire, self.sizes[part.index]), wires)
 
     def each_slice(self, build: Callable[[Slice, Any], Any], values: Sequence[Any] | None = None) -> list[Any]:
         """`build(slice, value)` on the device of each slice."""
@@ -160,7 +170,7 @@ class Center:
     def reply(self, replies: Sequence[Any]) -> Any:
         """The slices of a reply, which travel as the scheme's codec has it, as one vector where the caller is."""
         codec = self.scheme.reply_codec
-        wires = self.each_slice(lambda _, reply: codec.encode(reply), replies)
+        wires = self.each_slice(lambda _, reply: codec.encode(reply, None), replies)
         return self.concat([_decoded(codec, wire, size) for wire, size in zip(wires, self.sizes, strict=True)])
 
     def read(self) -> list[Any]:

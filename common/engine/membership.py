@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..gates.store import WorkerSlot
+from .encoder import Encoder
 from .ops import end_queue, queue
 from .transaction import Transactions
 
@@ -23,6 +24,7 @@ class Slot:
         device: of the first ps task.
         tokens: the queue of its tokens there.
         incarnation: of whoever holds it, [2]; see `Transactions`.
+        encoder: of the messages of whoever holds it.
         collectives: numbers of the reductions among workers, the same ones in every worker's graph.
     """
 
@@ -30,6 +32,7 @@ class Slot:
     device: str
     tokens: Any
     incarnation: Any
+    encoder: Encoder | None = None
     collectives: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def sleep(self, after: Sequence[Any] = ()) -> Any:

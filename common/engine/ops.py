@@ -5,34 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
-
-
-class Cut:
-    """Cuts coordinates of the whole vector into the parts that lie on each slice of the center."""
-
-    def __init__(self, indices: Any, sizes: Sequence[int]):
-        self.count = len(sizes)
-        ends = np.cumsum(sizes)
-        self.owner = tf.searchsorted(tf.constant(ends, indices.dtype), indices, side="right")
-        starts = [0, *ends[:-1].tolist()]
-        self.indices = [part - start for part, start in zip(self.cut(indices), starts, strict=True)]
-
-    def cut(self, values: Any) -> list[Any]:
-        """What belongs to each slice."""
-        return tf.dynamic_partition(values, self.owner, self.count) if self.count > 1 else [values]
-
-    def join(self, parts: Sequence[Any]) -> Any:
-        """The parts in the order in which they were before."""
-        if self.count == 1:
-            return parts[0]
-        return tf.dynamic_stitch(self.cut(tf.range(tf.shape(self.owner)[0])), parts)
-
-
-def even_sizes(size: int, parts: int) -> list[int]:
-    """Sizes of `parts` contiguous slices of a vector of `size`, different by one at most."""
-    return [size // parts + (i < size % parts) for i in range(parts)]
 
 
 def turnstile(shared: Any) -> Any:

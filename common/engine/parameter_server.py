@@ -13,13 +13,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from ..contract.codec import Codec
+from ..contract.cut import Cut
 from ..contract.scheme import Scheme
 from ..contract.views import check_names
 from ..gates.store import Event, WorkerSlot
 from .center import Center, Slice
 from .journal import Journal
-from .membership import Membership
-from .ops import Cut, is_finite, when
+from .membership import Membership, Slot
+from .ops import is_finite, when
 from .persistence import Persistence
 from .transaction import Transactions
 
@@ -37,6 +39,7 @@ class ParameterServer:
         ema_decay: of the average of the center; no average without it.
         in_process: True if all workers are threads of this process.
         min_workers: a gate goes on with this number of workers, if the others do not come; W without it.
+        codec: how messages travel; the scheme's if not given.
 
     Attributes:
         transactions: the lock, and who is admitted.
@@ -59,6 +62,7 @@ class ParameterServer:
         ema_decay: float | None = None,
         in_process: bool = False,
         min_workers: int | None = None,
+        codec: Codec | None = None,
     ):
         self.scheme, self.num_workers, self.in_process = scheme, num_workers, in_process
         self.last_version = last_version
@@ -66,7 +70,7 @@ class ParameterServer:
         self.devices = list(devices)
         # Fed by the chief once; everything that starts from the model starts from these.
         self.initial_state = tf.compat.v1.placeholder(tf.float32, [state_size], name="initial_state")
-        self.center = center = Center(scheme, size, self.devices, num_workers, ema_decay)
+        self.center = center = Center(scheme, size, self.devices, num_workers, ema_decay, codec)
         self.initial_center = center.initial
         self.transactions = transactions = Transactions(self.devices[0], num_workers, center.version)
         self.journal = journal = Journal(transactions)
@@ -113,7 +117,7 @@ class ParameterServer:
 
         def merge(part: Slice, message: Any) -> Any:
             reply = self.merge(part, message, lateness, version, slot)
-            return reply if isinstance(message, tf.IndexedSlices) else tf.convert_to_tensor(reply)  # nobody reads it
+            return reply if event == "push" else tf.convert_to_tensor(reply)  # nobody reads that of a push
 
         def merge_if_accepted(part: Slice, message: Any) -> Any:
             merged = tf.cond(accepted, lambda: tf.convert_to_tensor(merge(part, message)), part.center.read_value)
@@ -126,7 +130,7 @@ class ParameterServer:
 
     # What tasks do besides rounds.
 
-    def slot(self, worker: int, index: Any) -> WorkerSlot:
+    def slot(self, worker: int, index: Any) -> Slot:
         """The slot of a worker; `index` is its number as the graph shall see it."""
         return self.membership.slot(worker, index)
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 from ..contract.rounds import Event
 from ..contract.scheme import Scheme
-from ..gates.store import WorkerSlot
 from .batches import Shard
+from .membership import Slot
 from .parameter_server import ParameterServer
 
 
 class SparseWorker:
     """A worker without local variables: each round reads the coordinates of its batch, and writes them."""
 
-    def __init__(self, scheme: Scheme, ps: ParameterServer, slot: WorkerSlot, device: str, source: Shard):
-        self.scheme, self.ps, self.slot, self.device, self.source = scheme, ps, slot, device, source
+    def __init__(self, scheme: Scheme, ps: ParameterServer, slot: Slot, device: str, source: Shard):
+        self.scheme, self.ps, self.device, self.source = scheme, ps, device, source
+        self.slot = replace(slot, encoder=ps.center.encoder("codec"))
         self.initialize = source.initialize
         self.view: Any = SimpleNamespace(index=slot.index, num_workers=ps.num_workers)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import tensorflow as tf
 from ..contract import views
 from ..contract.rounds import Event
 from ..contract.scheme import Scheme
-from ..gates.store import WorkerSlot
+from .membership import Slot
 from .ops import is_finite, when
 from .parameter_server import ParameterServer
 from .replica import Replica
@@ -38,8 +39,8 @@ class Worker:
         UserError: a local variable has the name of something else.
     """
 
-    def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: WorkerSlot, name: str):
-        self.scheme, self.replica, self.ps, self.slot = scheme, replica, ps, slot
+    def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: Slot, name: str):
+        self.scheme, self.replica, self.ps = scheme, replica, ps
         self.device, size = replica.devices[0], replica.model.size
         # Without a ps, what the chief has is the center.
         self.is_center = not self.scheme.gate.uses_ps and (name == "worker_0")
@@ -52,10 +53,12 @@ class Worker:
             views.check_names(scheme.name, "local", slots, views.Worker.__annotations__)
             self.slots = {slot: tf.Variable(value, name=f"{name}_{slot}") for slot, value in slots.items()}
             self.clock = tf.Variable(tf.constant(0, tf.int64), name=f"{name}_clock")  # local steps done, for schedules
-            local = [*self.slots.values(), self.clock]
+            self.encoder = ps.center.encoder(f"{name}_codec")
+            local = [*self.slots.values(), *self.encoder.variables, self.clock]
             if not self.is_center:
                 local.append(self.params)
             self.initialize = tf.group(*(v.initializer for v in local), replica.initialize)
+        self.slot = replace(slot, encoder=self.encoder)
         self.view: Any = View(
             params=self.params,
             index=slot.index,
@@ -73,6 +76,7 @@ class Worker:
                 self.params.assign(center)
             for name, value in self.scheme.local_variables(center).items():
                 self.slots[name].assign(value)
+            self.encoder.begin_again()
             self.replica.state.assign(state)
         return joined
 

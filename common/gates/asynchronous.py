@@ -17,7 +17,7 @@ class Async(Gate):
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Tensor:
         """Lock; staleness; update; version + 1; read the reply; unlock."""
-        parts = ps.receive(message)
+        parts = ps.receive(slot, message)
         with ps.event(slot, parts):
             replies = ps.fold(slot, parts)
             ps.note_pull(slot)
@@ -25,7 +25,7 @@ class Async(Gate):
 
     def push(self, ps: Store, slot: WorkerSlot, message: Tensor) -> None:
         """The same without the reply."""
-        parts = ps.receive(message)
+        parts = ps.receive(slot, message)
         with ps.event(slot, parts):
             ps.fold(slot, parts, event="push")
 
@@ -40,14 +40,14 @@ class Unlocked(Gate):
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Tensor:
         """Update in place and read, with nothing to keep others out."""
-        with self._received(ps, message) as parts:
+        with self._received(ps, slot, message) as parts:
             replies = ps.fold(slot, parts, locked=False)
             ps.note_pull(slot)
         return ps.reply(replies)
 
     def push(self, ps: Store, slot: WorkerSlot, message: Tensor) -> None:
         """Update in place."""
-        with self._received(ps, message) as parts:
+        with self._received(ps, slot, message) as parts:
             ps.fold(slot, parts, event="push", locked=False)
 
     def gather(self, ps: Store, slot: WorkerSlot, indices: Tensor) -> Tensor:
@@ -55,10 +55,10 @@ class Unlocked(Gate):
         return ps.gather(slot, indices, locked=False)
 
     @contextmanager
-    def _received(self, ps: Store, message: Tensor) -> Iterator[list[Any]]:
+    def _received(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Iterator[list[Any]]:
         """What is built inside happens once the message is there: the staleness too is taken then, not earlier."""
         import tensorflow as tf
 
-        parts = ps.receive(message)
+        parts = ps.receive(slot, message)
         with tf.control_dependencies(tf.nest.flatten(parts, expand_composites=True)):
             yield parts

@@ -58,7 +58,7 @@ class Barrier(Gate):
         """Arrive; the last one folds; wait for the token; read the reply."""
         import tensorflow as tf
 
-        parts = ps.receive(message)
+        parts = ps.receive(slot, message)
         with ps.event(slot, parts) as arrival:
             self._arrive(ps, slot, parts)
         token = slot.sleep(after=[arrival.released])

@@ -35,7 +35,7 @@ class Bounded(Gate):
         """Fold; wait until the slowest is near enough; read the center."""
         import tensorflow as tf
 
-        parts = ps.receive(message)
+        parts = ps.receive(slot, message)
         with ps.event(slot, parts) as pushed:
             ps.fold(slot, parts)
             with tf.device(ps.devices[0]), tf.control_dependencies([ps.write(ps.kept.arrived, slot, True)]):

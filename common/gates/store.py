@@ -91,8 +91,11 @@ class Store(Protocol):
 
     # An event, in the order in which gates use its pieces.
 
-    def receive(self, message: Tensor) -> list[Tensor]:
-        """The message [P], cut into slices that have arrived on their ps tasks. Before the lock, not under it."""
+    def receive(self, slot: WorkerSlot, message: Tensor) -> list[Tensor]:
+        """The message [P] of a worker, in slices that have arrived on their ps tasks. Before the lock, not under it.
+
+        It travels as the codec has it.
+        """
         ...
 
     def event(self, slot: WorkerSlot, parts: Sequence[Tensor] = ()) -> AbstractContextManager[Held]:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from ..contract.codec import FLOAT_BYTES
 from ..engine.trace import EVENTS
 from ..record.event_log import Tally
 from .job import Job
@@ -22,7 +21,7 @@ class Figures:
     """
 
     def __init__(self, job: Job, size: int, state_size: int):
-        self.job, self.size, self.state_size = job, size, state_size
+        self.job, self.traffic = job, job.traffic(size, state_size)
         workers = range(job.cluster.workers)
         self.plans = [job.rounds(k) for k in workers] if job.options.schedule else [job.rounds(0)]
 
@@ -46,16 +45,8 @@ class Figures:
 
     def _bytes(self, seen: Tally) -> dict[str, int]:
         """What has travelled to the center and back so far."""
-        if self.job.sparse:  # up: the coordinates to read, then coordinates and gradient; down: values
-            rounds = int(seen.rounds.sum())
-            entries = FLOAT_BYTES * self.job.batch_size * self.job.train[0][0].shape[1] * rounds
-            return {"bytes_pushed": 3 * entries, "bytes_pulled": entries}
-        scheme, state = self.job.scheme, FLOAT_BYTES * self.state_size
-        up, down = scheme.gate.traffic(self.job.cluster.workers)
-        number = dict(zip(EVENTS, seen.kinds.tolist(), strict=True))
-        centers = number["pull"] + number["join"]
-        centers += self.job.cluster.workers if self.job.uses_ps else 0  # what each began with
-        message, reply = scheme.codec.bytes(self.size), scheme.reply_codec.bytes(self.size)
-        pushed = up * (number["exchange"] + number["push"]) * (message + state)
-        pulled = down * number["exchange"] * reply + centers * FLOAT_BYTES * self.size
-        return {"bytes_pushed": int(pushed), "bytes_pulled": int(pulled)}
+        number: dict[str, int] = dict(zip(EVENTS, seen.kinds.tolist(), strict=True))
+        moved = [[number[kind] * size for size in sizes] for kind, sizes in self.traffic.of_events.items()]
+        pushed, pulled = (sum(sizes) for sizes in zip(*moved, strict=True))
+        begun = self.job.cluster.workers * self.traffic.center if self.job.uses_ps else 0
+        return {"bytes_pushed": int(pushed), "bytes_pulled": int(begun + pulled)}

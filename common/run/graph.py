@@ -47,6 +47,7 @@ class TaskGraph:
                 ema_decay=job.options.ema_decay,
                 in_process=job.cluster.placement.in_process,
                 min_workers=job.recovery.min_workers,
+                codec=job.codec,
             )
             self.ops = GlobalOps(self.ps, job.sees_waiting)
             gradient = tf.function(self.model.gradient, reduce_retracing=True, autograph=False)

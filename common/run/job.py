@@ -12,8 +12,11 @@ import numpy as np
 
 from ..cluster.cluster import Cluster
 from ..cluster.restarts import RestartRule
+from ..contract.codec import BatchCoordinates, Codec
+from ..contract.cut import even_sizes
 from ..contract.rounds import Event, Rounds
 from ..contract.scheme import Scheme
+from ..engine.traffic import Traffic
 from ..errors import UserError, at_most
 from ..problems import inputs
 from ..problems.dataset import batches, leaves, num_examples, shard_rows
@@ -104,6 +107,16 @@ class Job:
         """True if workers read and push the coordinates of their batch alone; else vectors are dense."""
         how, devices = self.options, self.devices_per_worker
         return self.recipe.sparse and self.scheme.sparse and not is_dense(how.l2, how.clip_norm, how.ema_decay, devices)
+
+    @property
+    def codec(self) -> Codec:
+        """How messages travel."""
+        return BatchCoordinates(self.batch_size * self.train[0][0].shape[1]) if self.sparse else self.scheme.codec
+
+    def traffic(self, size: int, state_size: int) -> Traffic:
+        """Bytes that events move, for a model with P and S floats."""
+        sizes = even_sizes(size, self.cluster.ps if self.uses_ps else 1)
+        return Traffic(self.scheme, self.codec, self.cluster.workers, sizes, state_size)
 
     @property
     def recovers(self) -> bool:

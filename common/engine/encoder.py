@@ -1,0 +1,50 @@
+"""The worker's side of a codec: messages are cut and encoded here, with what it keeps from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import tensorflow as tf
+
+from ..contract.codec import Codec
+
+
+class Encoder:
+    """Encodes the messages of one worker; built on its device.
+
+    Args:
+        codec: how they travel.
+        sizes: of the slices of the center.
+        name: prefix of the names of the codec's variables.
+
+    Attributes:
+        kept: the codec's variables for each slice, by name.
+    """
+
+    def __init__(self, codec: Codec, sizes: Sequence[int], name: str):
+        self.codec, self.sizes = codec, sizes
+        self.kept = [
+            SimpleNamespace(**{own: tf.Variable(value, name=f"{name}_{own}_{i}") for own, value in first.items()})
+            for i, first in enumerate(self._first())
+        ]
+
+    def _first(self) -> list[Any]:
+        return [self.codec.local_variables(tf.zeros([size])) for size in self.sizes]
+
+    @property
+    def variables(self) -> list[Any]:
+        """All that it keeps."""
+        return [variable for kept in self.kept for variable in vars(kept).values()]
+
+    def begin_again(self) -> None:
+        """Everything kept has its first value: a worker joins."""
+        for kept, first in zip(self.kept, self._first(), strict=True):
+            for name, value in first.items():
+                getattr(kept, name).assign(value)
+
+    def encode(self, message: Any) -> list[Any]:
+        """What travels to each ps task instead of a message."""
+        parts = self.codec.cut(message, self.sizes)
+        return [self.codec.encode(part, kept) for part, kept in zip(parts, self.kept, strict=True)]

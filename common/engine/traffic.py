@@ -1,0 +1,55 @@
+"""The bytes that events move, by codec and gate. Pure Python: a run in virtual time asks the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..contract.codec import FLOAT_BYTES, Codec
+from ..contract.scheme import Scheme
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of each kind of event of `trace.EVENTS`, towards the center and back.
+
+    Args:
+        scheme: the algorithm.
+        codec: how its messages travel.
+        workers: W.
+        sizes: of the slices of the center.
+        state_size: S, floats of the model's non-trainable state, which go with each message.
+    """
+
+    scheme: Scheme
+    codec: Codec
+    workers: int
+    sizes: Sequence[int]
+    state_size: int = 0
+
+    @property
+    def message(self) -> float:
+        """Of one message, as it leaves a worker."""
+        return self.codec.bytes(self.sizes) + FLOAT_BYTES * self.state_size
+
+    @property
+    def reply(self) -> float:
+        """Of one reply."""
+        return self.scheme.reply_codec.bytes(self.sizes)
+
+    @property
+    def center(self) -> float:
+        """Of what a worker begins with: the center, if it has a copy of it."""
+        return 0 if self.codec.reads else FLOAT_BYTES * sum(self.sizes)
+
+    @property
+    def of_events(self) -> Mapping[str, tuple[float, float]]:
+        """Bytes up and down, by the name of the event."""
+        up, down = self.scheme.gate.traffic(self.workers)
+        asked, read = self.codec.reads or (0, 0)
+        return {
+            "exchange": (up * self.message, down * self.reply),
+            "push": (up * self.message + asked, read),
+            "pull": (0, self.center),
+            "join": (0, self.center),
+        }
