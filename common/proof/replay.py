@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from ..contract.scheme import Scheme
-from ..engine.trace import EVENTS, RECORD
 from ..errors import UserError
 from ..files import read_json
 from ..problems.data import load, quiet
 from ..problems.dataset import Dataset
 from ..problems.models import MODELS, ModelRecipe
+from ..record.arrays import read_arrays, read_trace
 from ..record.run_directory import read_config
 from ..run.job import is_dense
 from ..spec import parse
@@ -83,7 +82,7 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Recorded:
         raise UserError(f"the run in {run_dir} has not ended: it has no result.json")
     result = read_json(run_dir / "result.json")
     scheme = _scheme(config, schemes)
-    trace, center = _trace(run_dir, config), _arrays(run_dir, "center.npz")["center"]
+    trace, center = read_trace(run_dir, config), read_arrays(run_dir, "center.npz")["center"]
     dataset, recipe = _problem(run_dir, config)
     gradient = _gradient(config, dataset)
     with quiet():
@@ -128,28 +127,6 @@ def _scheme(config: Mapping[str, Any], schemes: Mapping[str, type[Scheme]]) -> A
         if key.endswith("rate") and isinstance(value, str):
             raise UserError(f"the reference knows constant rates alone. Received: {key}={value}")
     return schemes[name](**given)
-
-
-def _trace(run_dir: Path, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    if config["record"] == "off":
-        raise UserError(f"the run in {run_dir} was recorded with record=off: there is no trace to replay")
-    trace = _arrays(run_dir, "trace.npz")
-    if set(trace) != set(RECORD) or len({len(column) for column in trace.values()}) != 1:
-        raise UserError(f"trace.npz is damaged: it needs the columns {', '.join(RECORD)}, of one length")
-    for name, end in (("worker", config["workers"]), ("event", len(EVENTS)), ("accepted", 2)):
-        if not ((trace[name] >= 0) & (trace[name] < end)).all():
-            raise UserError(f"trace.npz is damaged: {name} must be at least 0 and less than {end}")
-    return trace
-
-
-def _arrays(run_dir: Path, name: str) -> dict[str, np.ndarray]:
-    try:
-        with np.load(run_dir / name) as file:
-            return dict(file)
-    except FileNotFoundError:
-        raise UserError(f"the run in {run_dir} has no {name}: it came to no result") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"cannot read {run_dir / name}: {error}") from None
 
 
 def _problem(run_dir: Path, config: Mapping[str, Any]) -> tuple[Dataset, ModelRecipe]:

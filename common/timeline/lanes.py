@@ -1,0 +1,181 @@
+"""A run as lanes: its rounds, each with the event on the ps that it led to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..engine.trace import EVENTS, ROUND
+from ..errors import UserError
+from ..record.arrays import read_trace
+from ..record.round_log import FILE, UNKNOWN, RoundLog, Shares
+from ..record.run_directory import read_config
+
+STAMPS = ROUND[2:]
+
+# What lies between one stamp and the next; where those between are not known, they are one part.
+PARTS = ("compute", "push", "wait", "pull")
+
+COLUMNS = ("worker", "round", "event", "version", "staleness", "accepted", *STAMPS)
+
+MOST = 200_000  # rows that a browser draws without a delay
+
+LATEST = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """The rounds of a run.
+
+    Attributes:
+        name: of the folder.
+        algorithm: its name.
+        about: how large the run was, in words.
+        workers: how many lanes there are.
+        columns: whole numbers, [n] for each name of `COLUMNS`: rounds, and workers that joined again, sorted by worker,
+            then time. Stamps are microseconds since the first of the run; what is not known is -1.
+        seconds: from the first stamp to the last.
+        shares: what rounds were spent on; None if it is not known.
+        notes: what is missing, a sentence each.
+    """
+
+    name: str
+    algorithm: str
+    about: str
+    workers: int
+    columns: Mapping[str, np.ndarray]
+    seconds: float
+    shares: Shares | None = None
+    notes: tuple[str, ...] = ()
+
+
+def read_lanes(run_dir: Path, begin: float = 0.0, end: float | None = None) -> Lanes:
+    """The rounds of a run that has ended, real or simulated.
+
+    Args:
+        run_dir: its folder.
+        begin: seconds; rounds that ended before are left out.
+        end: seconds; rounds that began later are left out.
+
+    Raises:
+        UserError: it has no trace, or a damaged one, or nothing happened in that time.
+    """
+    if not run_dir.is_dir():
+        raise UserError(f"no such folder: give the run directory of a run that has ended. Received: {run_dir}")
+    if not (run_dir / "config.json").is_file():
+        raise UserError(f"not a run directory: it has no config.json. Received: {run_dir}")
+    config = read_config(run_dir)
+    try:
+        trace = read_trace(run_dir, config)
+        algorithm, about = config["algorithm"], _about(config)
+    except KeyError as missing:
+        raise UserError(f"config.json in {run_dir} is not that of a run: it has no {missing}") from None
+    log = _rounds(run_dir, config["workers"])
+    columns, notes = _joined(trace, log.rows)
+    lanes = Lanes(str(run_dir), algorithm, about, config["workers"], columns, 0.0, log.shares(), notes)
+    return _shortened(_from_zero(lanes), begin, end)
+
+
+def _about(config: Mapping[str, Any]) -> str:
+    """The size of a run, in words."""
+    workers, ps = config["workers"], config["ps"]
+    where = "in virtual time" if config["backend"] == "simulation" else f"real, {config['backend']}"
+    tasks = f"{workers:,} worker{'s' * (workers != 1)}, {ps or 'no'} parameter server{'s' * (ps > 1)}"
+    return f"{tasks}; {config['dataset']}, {config['model']}; {where}"
+
+
+def _rounds(run_dir: Path, workers: int) -> RoundLog:
+    """The rounds in rounds.npz; none where there is no such file."""
+    if not (run_dir / FILE).exists():
+        return RoundLog(np.empty((0, len(ROUND)), np.int64))
+    log = RoundLog.load(run_dir)
+    if not ((log.rows[:, 0] >= 0) & (log.rows[:, 0] < workers)).all():
+        raise UserError(f"{FILE} is damaged: worker must be at least 0 and less than {workers}")
+    return log
+
+
+def _joined(trace: Mapping[str, np.ndarray], rounds: np.ndarray) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """Each event with the stamps of its round, and rounds that are not on record."""
+    events = np.full((len(trace["worker"]), len(COLUMNS)), UNKNOWN, np.int64)
+    for name in ("worker", "event", "version", "staleness", "accepted"):
+        events[:, COLUMNS.index(name)] = trace[name]
+    is_round = trace["event"] != EVENTS.index("join")
+    events[is_round, COLUMNS.index("round")] = _count(trace["worker"][is_round])
+    arrived = COLUMNS.index("arrived")
+    events[:, arrived] = trace["microseconds"]
+
+    more = np.full((len(rounds), len(COLUMNS)), UNKNOWN, np.int64)
+    for i, name in enumerate(ROUND):
+        more[:, COLUMNS.index(name)] = rounds[:, i]
+    row_of = {key: row for row, key in enumerate(map(tuple, events[:, :2].tolist())) if key[1] != UNKNOWN}
+    known = np.array([row_of.get(key, UNKNOWN) for key in map(tuple, rounds[:, :2].tolist())], np.int64)
+    on_record = known != UNKNOWN
+    for name in STAMPS:
+        i = COLUMNS.index(name)
+        stamped = on_record & (more[:, i] != UNKNOWN)
+        events[known[stamped], i] = more[stamped, i]
+    notes = []
+    if not len(rounds):
+        notes.append(
+            f"There is no {FILE}: when workers computed, waited and sent is not known, only when messages came."
+        )
+    elif (without := int((events[is_round, COLUMNS.index("begun")] == UNKNOWN).sum())) > 0:
+        notes.append(
+            f"Rounds of which only the moment is known at which the message came: {without:,} of {is_round.sum():,}."
+        )
+    if lost := int((~on_record).sum()):
+        notes.append(f"Rounds that are not on record, as their messages were refused or undone: {lost:,}.")
+    rows = np.concatenate([events, more[~on_record]])
+    rows = rows[np.lexsort((_start(rows), rows[:, 0]))]
+    return {name: rows[:, i] for i, name in enumerate(COLUMNS)}, tuple(notes)
+
+
+def _count(worker: np.ndarray) -> np.ndarray:
+    """How many events of the same worker came before each."""
+    order = np.argsort(worker, kind="stable")
+    firsts = np.searchsorted(worker[order], worker[order])
+    count = np.empty(len(worker), np.int64)
+    count[order] = np.arange(len(worker)) - firsts
+    return count
+
+
+def _start(rows: np.ndarray) -> np.ndarray:
+    """The first stamp of each row."""
+    stamps = rows[:, -len(STAMPS) :]
+    return np.where(stamps == UNKNOWN, LATEST, stamps).min(axis=1)
+
+
+def _from_zero(lanes: Lanes) -> Lanes:
+    """The stamps since the first of all."""
+    stamps = np.stack([lanes.columns[name] for name in STAMPS])
+    known = stamps != UNKNOWN
+    if not known.any():
+        raise UserError(f"nothing happened in the run in {lanes.name}: its trace is empty")
+    stamps = np.where(known, stamps - stamps[known].min(), UNKNOWN)
+    columns = dict(lanes.columns) | dict(zip(STAMPS, stamps, strict=True))
+    return replace(lanes, columns=columns, seconds=float(stamps.max() / 1e6))
+
+
+def _shortened(lanes: Lanes, begin: float, end: float | None) -> Lanes:
+    """Without rounds outside of those seconds, and without the last ones if there are too many."""
+    stamps = np.stack([lanes.columns[name] for name in STAMPS])
+    first = np.where(stamps == UNKNOWN, LATEST, stamps).min(axis=0)
+    keep = (stamps.max(axis=0) >= begin * 1e6) & (first <= (lanes.seconds if end is None else end) * 1e6)
+    if not keep.any():
+        raise UserError(f"the run in {lanes.name} takes {lanes.seconds:.3f} s: there is nothing in that time")
+    notes = list(lanes.notes)
+    if keep.sum() > MOST:
+        latest = np.partition(first[keep], MOST)[MOST]
+        notes.append(
+            f"Only the {MOST:,} first of {int(keep.sum()):,} rounds are here, up to {latest / 1e6:.3f} s: "
+            f"see others with --begin and --end."
+        )
+        keep &= first < latest
+    if keep.all():
+        return lanes
+    columns = {name: column[keep] for name, column in lanes.columns.items()}
+    return replace(lanes, columns=columns, notes=tuple(notes))

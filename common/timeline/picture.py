@@ -1,0 +1,112 @@
+"""The timeline as a picture for print: what the page shows, without a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..record.plot import figure_class
+from .colours import SCALE, TRANSFER, UNKNOWN, WAIT, last_of_scale
+from .lanes import STAMPS, Lanes
+
+FORMATS = (".png", ".svg")
+
+FEW = 200  # rounds: of more, the arrows would hide the bars
+
+INCHES_OF_A_LANE, MOST_INCHES = 0.26, 4.0
+
+
+def draw(runs: Sequence[Lanes], file: Any, suffix: str, begin: float = 0.0, end: float | None = None) -> None:
+    """Write a picture of runs above each other, with the same seconds below.
+
+    Args:
+        runs: what is drawn.
+        file: to write to.
+        suffix: one of `FORMATS`.
+        begin: the first second.
+        end: the last; that of the longest run if not given.
+    """
+    from matplotlib.colors import LinearSegmentedColormap, Normalize
+
+    colours = LinearSegmentedColormap.from_list("staleness", SCALE)
+    norm = Normalize(0, last_of_scale(runs), clip=True)
+    heights = [min(MOST_INCHES, INCHES_OF_A_LANE * (run.workers + 1)) for run in runs]
+    figure = figure_class()(figsize=(10, sum(heights) + 0.55 * len(runs) + 0.6), layout="constrained")
+    panels = figure.subplots(len(runs), sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, run in zip(panels, runs, strict=True):
+        _lanes(axes, run, lambda staleness: colours(norm(staleness)))
+    longest = max(run.seconds for run in runs)
+    panels[-1].set(xlabel="seconds since the start", xlim=(begin, longest if end is None else min(end, longest)))
+    scale = figure.colorbar(_mappable(norm, colours), ax=list(panels), pad=0.01, aspect=30)
+    scale.set_label("compute, by the staleness of its message")
+    panels[0].legend(handles=_legend(), ncols=3, loc="lower right", bbox_to_anchor=(1, 1), frameon=False, fontsize=8)
+    figure.savefig(file, dpi=130, format=suffix[1:])
+
+
+def _mappable(norm: Any, colours: Any) -> Any:
+    from matplotlib.cm import ScalarMappable
+
+    return ScalarMappable(norm, colours)
+
+
+def _legend() -> list[Any]:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    return [
+        Line2D([], [], color=TRANSFER, lw=2.5, label="push, pull"),
+        Patch(color=WAIT, label="wait"),
+        Line2D([], [], color="0.3", lw=1, marker=(3, 0, 0), markevery=[1], label="message to the ps"),
+    ]
+
+
+def _lanes(axes: Any, run: Lanes, colour_of: Any) -> None:
+    """The ps above, a lane for each worker, and arrows between them if there are not too many."""
+    columns = run.columns
+    staleness, worker = columns["staleness"], columns["worker"]
+    colours = colour_of(np.maximum(staleness, 0))
+    colours[staleness < 0] = _rgba(UNKNOWN)
+    begun, ready, arrived, released, replied = (
+        np.where(columns[name] < 0, np.nan, columns[name]) / 1e6 for name in STAMPS
+    )
+    sent, freed = np.fmin(arrived, ready), np.fmax(arrived, released)
+    _bars(axes, worker, begun, np.fmax(begun, ready), 0.68, colours)
+    _bars(axes, worker, arrived, released, 0.68, WAIT)
+    for start, end in ((ready, arrived), (freed, replied)):
+        _bars(axes, worker, start, end, 0.2, TRANSFER)
+    axes.scatter(arrived, np.full(len(arrived), -1.0), c=colours, s=9, zorder=3, linewidths=0)
+    if len(worker) <= FEW:
+        for row in np.flatnonzero(~np.isnan(arrived)):
+            style = {"arrowstyle": "-|>", "lw": 0.7, "mutation_scale": 5, "shrinkA": 0, "shrinkB": 0}
+            axes.annotate(
+                "", (arrived[row], -0.9), (sent[row], worker[row] - 0.34), arrowprops={"color": colours[row], **style}
+            )
+    axes.set(ylim=(run.workers - 0.4, -1.6))
+    each = next((n for n in (1, 2, 5, 10, 20, 50, 100, 200) if run.workers <= 12 * n), 500)
+    lanes = range(0, run.workers, each)
+    axes.set_yticks([-1, *lanes], ["ps", *(f"worker {k}" for k in lanes)], fontsize=8)
+    axes.set_title(f"{run.algorithm}: {run.about}", loc="left", fontsize=9)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+
+
+def _bars(axes: Any, worker: np.ndarray, start: np.ndarray, end: np.ndarray, height: float, colours: Any) -> None:
+    """A bar for each round of which both ends are known."""
+    from matplotlib.collections import PolyCollection
+
+    known = end > start
+    if not known.any():
+        return
+    left, right, middle = start[known], end[known], worker[known]
+    low, high = middle - height / 2, middle + height / 2
+    corners = np.stack([[left, low], [right, low], [right, high], [left, high]]).transpose(2, 0, 1)
+    chosen = colours if isinstance(colours, str) else colours[known]
+    axes.add_collection(PolyCollection(list(corners), facecolors=chosen, linewidths=0), autolim=True)
+
+
+def _rgba(colour: str) -> Any:
+    from matplotlib.colors import to_rgba
+
+    return to_rgba(colour)
