@@ -22,6 +22,7 @@ from rich.table import Table
 
 from ..algorithms import AsyncSGD, Hogwild, Scheme
 from ..common.cli import flags
+from ..common.cli.commands import import_tensorflow
 from ..common.cluster.cluster import Cluster
 from ..common.errors import at_least
 from ..common.launch.run import run
@@ -61,6 +62,7 @@ def main(arguments: list[str]) -> int:
     options: Options = flags.read(
         "run.sh collisions", "hogwild on sparse data, with and without a lock.", arguments, {"options": Options}
     )[0]
+    import_tensorflow()
     console = Console(highlight=False)
     problems: dict[str, Any] = {}
     for name, text in PROBLEMS.items():

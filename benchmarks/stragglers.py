@@ -21,6 +21,7 @@ from rich.console import Console
 
 from ..algorithms import AsyncSGD, Scheme, SyncSGD
 from ..common.cli import flags
+from ..common.cli.commands import import_tensorflow
 from ..common.cluster.cluster import Cluster
 from ..common.errors import UserError, at_least, fraction, not_negative
 from ..common.launch.run import run
@@ -74,6 +75,7 @@ def main(arguments: list[str]) -> int:
         arguments,
         {"options": Options},
     )[0]
+    import_tensorflow()
     console = Console(highlight=False)
     rate = tuned("sync_sgd")["learning_rate"]
     kinds: dict[str, Scheme] = {str(b): SyncSGD(learning_rate=rate, backup_workers=b) for b in options.backups}

@@ -9,7 +9,8 @@ import pytest
 
 from distsgd.algorithms import AllReduce, AsyncSGD, LocalSGD, Serial, SyncSGD
 from distsgd.common import Cluster, train
-from distsgd.common.engine.failures import is_absence
+from distsgd.common.engine.batches import Stream
+from distsgd.common.engine.failures import is_absence, own_failure
 from distsgd.common.engine.flat_model import FlatModel
 from distsgd.common.engine.trace import EVENTS
 from distsgd.common.errors import Diverged, TaskFailed, WaitTimeout
@@ -201,6 +202,20 @@ Additional GRPC error information from remote target /job:ps/replica:0/task:0 wh
 ON_THE_PS = """From /job:ps/replica:0/task:0:
 Could not find variable version. (Could not find resource: ps/version)
 \t [[{{node Read/ReadVariableOp}}]]"""
+WAITED = (
+    OWN.replace("worker/replica:0/task:1", "ps/replica:0/task:0")
+    + """
+Additional GRPC error information from remote target /job:worker/replica:0/task:1 while calling RecvTensor:
+\t [[StatefulPartitionedCall/PartitionedCall/concat_S35]]"""
+)
+CUT_SHORT = """From /job:worker/replica:0/task:1:
+RecvAsync is cancelled.
+\t [[{{node Read/ReadVariableOp_S12}}]]"""
+
+
+def together(*said):
+    """As TensorFlow puts what several tasks say of one call."""
+    return "\n".join(["=====================", *said, "====================="])
 
 
 @pytest.mark.parametrize(
@@ -208,6 +223,9 @@ Could not find variable version. (Could not find resource: ps/version)
     [
         ("NotFoundError", OWN, False),
         ("FailedPreconditionError", OWN, False),
+        ("NotFoundError", together(f"NOT_FOUND: {OWN}", f"NOT_FOUND: {WAITED}"), False),
+        ("NotFoundError", together(f"NOT_FOUND: {WAITED}", f"NOT_FOUND: {OWN}"), False),
+        ("FailedPreconditionError", together(f"FAILED_PRECONDITION: {ON_THE_PS}", f"CANCELLED: {CUT_SHORT}"), True),
         ("FailedPreconditionError", BEFORE_IT_WAS_MADE, True),
         ("FailedPreconditionError", ON_THE_PS, True),
         ("NotFoundError", "Session handle is not found: 3f", True),
@@ -220,7 +238,9 @@ def test_what_is_missing_in_a_worker_s_own_data_is_not_a_lost_peer(kind, text, a
     """These are TensorFlow's words."""
     import tensorflow as tf
 
-    assert is_absence(getattr(tf.errors, kind)(None, None, text)) is absence
+    error = getattr(tf.errors, kind)(None, None, text)
+    assert is_absence(error) is absence
+    assert ("/data; No such file" in own_failure(error)) is (not absence and kind != "UnknownError")
 
 
 def test_to_recover_without_getting_on_takes_longer_each_time_and_ends(tmp_path, monkeypatch):
@@ -302,6 +322,22 @@ def test_a_missing_file_ends_a_run_that_may_restart_its_tasks(warm, tmp_path):
             verbose=False,
         )
     assert json.loads((tmp_path / "run" / "result.json").read_text())["recovery"]["restarts"] == {}
+
+
+def test_a_worker_that_connects_anew_goes_on_with_its_next_batch():
+    """The iterator of a data function went away with the session: whoever came back after the ps had none."""
+    import tensorflow as tf
+
+    graph = tf.Graph()
+    with graph.as_default():
+        stream = Stream(tf.data.Dataset.range(10), "worker_0")
+        (batch,) = stream.batch(None)
+    server = tf.distribute.Server.create_local_server()
+    with tf.compat.v1.Session(server.target, graph=graph) as session:
+        session.run(stream.initialize)
+        assert session.run(batch) == 0
+    with tf.compat.v1.Session(server.target, graph=graph) as session:
+        assert session.run(batch) == 1
 
 
 # The first round.

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...algorithms import SCHEMES
 from ..errors import UserError, positive
+from ..problems.data import quiet
 from ..run.follow import follow
 from ..spec import nearest
 from . import flags
@@ -45,6 +46,14 @@ def use_tensorflow_here() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
+def import_tensorflow() -> None:
+    """The same, and imports them, for commands that train in this process: what they print then is no progress."""
+    use_tensorflow_here()
+    with quiet():
+        import keras  # noqa: F401
+        import tensorflow  # noqa: F401
+
+
 def evaluate(arguments: list[str]) -> int:
     """Follow a run by its checkpoints."""
     about = "Measure the checkpoints of a run as they appear."
@@ -60,7 +69,7 @@ def evaluate(arguments: list[str]) -> int:
     options = parser.values(arguments)
     positive(wait_seconds=options.wait_seconds)
 
-    use_tensorflow_here()
+    import_tensorflow()
 
     def show(line: dict[str, Any]) -> None:
         print("  ".join(f"{k} {v:.4f}" if isinstance(v, float) else f"{k} {v}" for k, v in line.items()), flush=True)  # noqa: T201

@@ -25,10 +25,14 @@ class Shard:
 
 
 class Stream:
-    """Batches from a `tf.data.Dataset`; the rows only count steps."""
+    """Batches from a `tf.data.Dataset`; the rows only count steps.
 
-    def __init__(self, dataset: Any):
-        self.iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+    The iterator has a name, so that it belongs to the task and not to a session: a worker that connects anew goes on
+    with the next batch.
+    """
+
+    def __init__(self, dataset: Any, prefix: str):
+        self.iterator = tf.compat.v1.data.make_initializable_iterator(dataset, shared_name=f"{prefix}_batches")
         self.initialize = self.iterator.initializer
         self.fed: list[Any] = []
 

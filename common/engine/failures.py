@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ..errors import WaitTimeout
 
 
@@ -20,23 +22,27 @@ def was_repeated(error: BaseException) -> bool:
     return "request was received twice" in str(error)
 
 
-def is_own(error: BaseException) -> bool:
-    """True if an operation of the worker itself found something missing, for instance a file in its data.
+def own_failure(error: BaseException) -> str:
+    """What TensorFlow says of an operation of the worker itself that found something missing; empty if there is none.
 
-    TensorFlow says which task an operation ran on, and which other task it was waiting for, if it was.
+    A file in its data, for instance: to try again is no help. TensorFlow says which task an operation ran on, and which
+    other task it was waiting for, if it was; of several tasks, it lists what each says, in any order, with its code.
     """
     import tensorflow as tf
 
-    text = str(error)
-    here = "From /job:worker" in text and "[[" in text and "remote target" not in text
-    return here and isinstance(error, tf.errors.NotFoundError | tf.errors.FailedPreconditionError)
+    if not isinstance(error, tf.errors.NotFoundError | tf.errors.FailedPreconditionError):
+        return ""
+    said = re.split(r"^(?=(?:[A-Z_]+: )?From /job:)", str(error), flags=re.MULTILINE)
+    own = re.compile(r"(NOT_FOUND: |FAILED_PRECONDITION: )?From /job:worker")
+    mine = (part for part in said if own.match(part) and "[[" in part and "remote target" not in part)
+    return next(mine, "")
 
 
 def is_absence(error: BaseException) -> bool:
     """True if a peer is gone, has come back empty, or does not answer."""
     import tensorflow as tf
 
-    if is_own(error):
+    if own_failure(error):
         return False
     kinds = (
         tf.errors.UnavailableError,

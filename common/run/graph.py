@@ -130,5 +130,5 @@ def _source(job: Job, worker: int) -> tuple[Any, Any]:
 
     if callable(job.train):
         dataset: Any = job.train(tf.distribute.InputContext(job.cluster.workers, worker, job.cluster.workers))
-        return Stream(dataset.repeat()), dataset.element_spec
+        return Stream(dataset.repeat(), f"worker_{worker}"), dataset.element_spec
     return Shard(shard(job, worker), f"worker_{worker}"), job.train

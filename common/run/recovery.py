@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ..engine.failures import is_absence, is_own, is_refusal, was_repeated
+from ..engine.failures import is_absence, is_refusal, own_failure, was_repeated
 from ..errors import Diverged, TaskFailed, WaitTimeout
 from ..reports import Report
 from .barrier_wait import BarrierWait, GivenUp
@@ -84,7 +84,7 @@ class WorkerRecovery:
             return self.join()
         if is_refusal(error) and (self._has_ended() or self._was_not_finite()):
             return None
-        if is_own(error):
+        if own_failure(error):
             raise _of_its_own(error) from error
         if self.job.recovers and (is_refusal(error) or is_absence(error)):
             return self._join_once_it_is_back(error)
@@ -162,5 +162,5 @@ class WorkerRecovery:
 
 
 def _of_its_own(error: BaseException) -> TaskFailed:
-    what = str(error).partition("From /job:worker")[2].splitlines()[1]
+    what = own_failure(error).splitlines()[1]
     return TaskFailed(f"an operation of the worker itself failed: {what} ({type(error).__name__})")
