@@ -1,0 +1,200 @@
+"""The arithmetic of a simulated run: a trace, executed with the modules of the catalogue as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..engine.flat_model import FlatModel
+from ..engine.trace import RECORD
+from ..errors import Diverged, UserError
+from ..gates.asynchronous import Unlocked
+from ..run.job import Job
+from .program import Do, Program, written
+from .rounds import TraceRounds
+
+LANES = 64  # rounds that are computed together, at most ...
+LANE_PARAMETERS = 2**22  # ... and their parameters
+
+WINDOW = 16  # times the lanes: how many rows ahead rounds are looked for that can be computed
+
+
+class Arithmetic:
+    """Executes the events of a run in their order.
+
+    Args:
+        job: what is trained, and how.
+        trace: the events, the columns of `RECORD`: of an order in virtual time, or of a real run.
+        model: the model, if it is there already.
+        lanes: rounds that are computed together, at most; as many as fit into the memory of a processor without it.
+
+    Attributes:
+        losses: mean training loss of the round that each row of the trace ends, [n]; NaN where it is not known (yet).
+
+    Raises:
+        UserError: what cannot be simulated, in one line.
+    """
+
+    def __init__(
+        self, job: Job, trace: Mapping[str, np.ndarray], model: FlatModel | None = None, lanes: int | None = None
+    ):
+        from .executor import Executor
+
+        _check(job, trace)
+        self.job, self.scheme = job, job.scheme
+        self.trace = {name: np.asarray(trace[name], np.int64) for name in RECORD}
+        self.program = _program(job, self.trace)
+        self.model = model or job.recipe.flat()
+        self.width = lanes or max(1, min(LANES, LANE_PARAMETERS // self.model.size))
+        self.window = WINDOW * self.width
+        rounds = TraceRounds(job, self.trace)
+        self.rounds, self.clocks, self.lengths = rounds, rounds.clocks, rounds.lengths
+        self.position, self.done = 0, 0  # in the program, and rows of the trace
+        self.computed = np.zeros(len(self.trace["worker"]), bool)
+        self.finite = np.ones(len(self.computed), bool)
+        self.sums = np.zeros(len(self.computed))
+        self.losses = np.full(len(self.computed), np.nan)
+        self.place_of = np.zeros(len(self.computed), np.int32)
+        self.free = list(range(self.window))
+        self.pending = np.full(job.cluster.workers, -1)  # the last round of each worker, if its rest is to be computed
+        self.round_rows = np.flatnonzero(self.program.row >= 0)  # positions of rounds in the program
+        kinds = np.unique(self.program.do).tolist()
+        self.executor = Executor(job, self.model, kinds, self.window)
+
+    def close(self) -> None:
+        """Free what it holds."""
+        self.executor.session.close()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Version (`at`), center [P], its `average` if there is one, state [S] (the mean over the workers)."""
+        return self.executor.call(self.executor.snapshot)
+
+    def run(self, until: int) -> None:
+        """Execute the rows of the trace before `until` that were not executed yet.
+
+        Raises:
+            Diverged: a message is not finite; the center is that before it.
+        """
+        until = min(until, len(self.computed))
+        end = int(self.program.ends[until - 1]) if until else 0
+        while self.position < end:
+            self._advance(end)
+        self.done = max(self.done, until)
+
+    def _advance(self, end: int) -> None:
+        """Compute some rounds if the next action needs one, then do what can be done before the next such."""
+        row = self.program.row[self.position : end]
+        missing = np.flatnonzero((row >= 0) & ~self.computed[row])
+        if len(missing) and not missing[0]:
+            self._compute()
+            missing = np.flatnonzero((row >= 0) & ~self.computed[row])
+        ready = self.position + int(missing[0]) if len(missing) else end
+        spoiled = np.flatnonzero((row >= 0) & ~self.finite[row] & (self.trace["accepted"][row] == 1))
+        if len(spoiled) and self.position + spoiled[0] < ready:
+            self._do(self.position + int(spoiled[0]))
+            raise self._diverged(int(row[spoiled[0]]))
+        self._do(ready)
+
+    def _diverged(self, row: int) -> Diverged:
+        return Diverged(
+            f"worker {self.trace['worker'][row]} sent a message that is not finite, at version "
+            f"{self.trace['version'][row]} of the center: try a smaller learning rate or period"
+        )
+
+    # Rounds.
+
+    def _compute(self) -> None:
+        """The round that the next action needs, and as many others of its kind as can be computed with it."""
+        program, position = self.program, self.position
+        at = np.searchsorted(self.round_rows, position)
+        near = self.round_rows[at : at + self.window]
+        rows = program.row[near]
+        key = self._keys(rows)
+        fits = ~self.computed[rows] & (program.ready[near] <= position) & (key == key[0]).all(1)
+        rows = rows[fits][: min(self.width, len(self.free))]
+        self._compute_rows(rows)
+
+    def _keys(self, rows: np.ndarray) -> np.ndarray:
+        """What rounds have in common that are computed together, [n, 3]: their steps, those before, their message."""
+        lengths = self.lengths[rows]
+        if not self.scheme.exchange_first:
+            return np.stack([lengths, 0 * lengths, self.program.takes[rows]], 1)
+        before = self.pending[self.trace["worker"][rows]]
+        return np.stack([0 * rows, np.where(before < 0, 0, self.lengths[before]), self.program.takes[rows]], 1)
+
+    def _compute_rows(self, rows: np.ndarray) -> None:
+        executor, workers = self.executor, self.trace["worker"][rows]
+        places = np.array([self.free.pop() for _ in rows], np.int32)
+        self.place_of[rows] = places
+        counts = self.trace["accepted"][rows] == 1
+        before = self.pending[workers]
+        rest = self.rounds.take_rest(before) if self.scheme.exchange_first and before[0] >= 0 else None
+        drawn = self.rounds.take(rows, first=self.scheme.exchange_first)
+        values = [workers, self._when(rows), places, counts, drawn]
+        if rest is not None:
+            values += [self._when(before), rest]
+        if self.scheme.gate.exchanges:
+            takes = bool(self.program.takes[rows[0]])
+            sums, late, finite = executor.call(executor.compute, *values, takes=takes)
+        else:
+            (sums, finite), late = executor.call(executor.train_alone, values[1], drawn), 0.0
+        self.computed[rows], self.finite[rows] = True, finite
+        self.sums[rows] = sums
+        if self.scheme.exchange_first:  # the loss of a round is known when its rest is
+            if rest is not None:
+                self.losses[before] = (self.sums[before] + late) / self.lengths[before]
+            self.pending[workers] = rows
+        else:
+            self.losses[rows] = sums / self.lengths[rows]
+
+    def _when(self, rows: np.ndarray) -> np.ndarray:
+        """Local steps before a round, and in it, [n, 2]; zeros where there is none."""
+        known = np.stack([self.clocks[rows], self.lengths[rows]], 1)
+        return np.where((rows >= 0)[:, None], known, 0).astype(np.float32)
+
+    # Messages.
+
+    def _do(self, end: int) -> None:
+        """The actions before `end`, all rounds of which are computed."""
+        do = self.program.do
+        while self.position < end:
+            adopts = do[self.position : end] == Do.ADOPT
+            cut = np.flatnonzero(adopts != adopts[0])
+            stop = self.position + int(cut[0]) if len(cut) else end
+            if adopts[0]:
+                stop = min(stop, self.position + self.width)
+            part = slice(self.position, stop)
+            executor, workers = self.executor, self.program.worker[part]
+            when, rows = self._when(self.program.of[part]), self.program.row[part]
+            if adopts[0]:
+                executor.call(executor.merging.adopt, workers, when)
+            elif (merged := np.isin(do[part], executor.merging.kinds)).any():
+                values = [column[merged] for column in (do[part], workers, when, self.place_of[rows])]
+                executor.call(executor.merging.run, *values)
+            self.free.extend(self.place_of[rows[rows >= 0]].tolist())
+            self.pending[workers[do[part] == Do.START]] = -1
+            self.position = stop
+
+
+def _program(job: Job, trace: Mapping[str, np.ndarray]) -> Program:
+    return written(
+        trace,
+        job.scheme.gate,
+        job.cluster.workers,
+        reads_apart=job.sparse and not isinstance(job.scheme.gate, Unlocked),
+        warm_start=bool(job.scheme.warmup_updates),
+    )
+
+
+def _check(job: Job, trace: Mapping[str, np.ndarray]) -> None:
+    if callable(job.train):
+        raise UserError("the simulation needs arrays: a data function cannot be shared by all workers")
+    if job.recovery.on_nan == "drop":
+        raise UserError(
+            "the simulation fixes the order before it computes, so no message can be dropped because of its values: "
+            "leave on_nan=drop out"
+        )
+    if set(RECORD) - set(trace):
+        raise UserError(f"a trace needs the columns {', '.join(RECORD)}. Received: {', '.join(trace)}")

@@ -1,0 +1,166 @@
+"""The graph of a simulated run: rounds of many workers in one call, and their messages one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ..engine.batches import Shard
+from ..engine.center import Center, Row
+from ..engine.flat_model import FlatModel
+from ..engine.ops import is_finite
+from ..engine.replica import Replica
+from ..problems.dataset import leaves
+from ..run.job import Job
+from .lanes import Given, Lanes
+from .merging import Merging
+
+DEVICE = "/device:CPU:0"
+
+
+class Executor:
+    """Center, workers and data of a simulated run in a session of their own, and what is done to them.
+
+    Args:
+        job: what is trained, and how.
+        model: what is trained.
+        kinds: the actions that occur, of `Do`.
+        places: messages that may be there before their turn.
+    """
+
+    def __init__(self, job: Job, model: FlatModel, kinds: Collection[int], places: int):
+        self.scheme, options, workers = job.scheme, job.options, job.cluster.workers
+        self.built: dict[Any, Callable[..., Any]] = {}
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            self.center = Center(job.scheme, model.size, [DEVICE], workers, options.ema_decay)
+            self.part = self.center.slices[0]
+            state = tf.compat.v1.placeholder(tf.float32, [model.state_size], name="initial_state")
+            gradient = tf.function(model.gradient, reduce_retracing=True, autograph=False)
+            own, loss = [""] * job.devices_per_worker, (options.l2, options.clip_norm)
+            replica = Replica(model, gradient, "lane", (0, workers), own, Given(), job.train, *loss)
+            self.data = Shard(leaves(job.train), "simulation")
+            self.lanes = Lanes(job.scheme, replica, workers, (self.center.initial, state))
+            self.merging = Merging(job.scheme, self.center, self.lanes, kinds, places)
+            initialize = tf.compat.v1.global_variables_initializer()
+            self._inputs(job.batch_size)
+        self.session = tf.compat.v1.Session(graph=self.graph)
+        fed = [self.center.initial, state, *replica.fed, *self.data.fed]
+        values = [model.pack(), model.pack_state(), *model.frozen_values(), *leaves(job.train)]
+        self.session.run(initialize, dict(zip(fed, values, strict=True)))
+
+    def _inputs(self, batch_size: int) -> None:
+        """Where arguments of calls are fed."""
+
+        def fed(dtype: str, *shape: int | None) -> Any:
+            return tf.compat.v1.placeholder(dtype, shape)
+
+        workers, places, do = (fed("int32", None) for _ in range(3))
+        when, before, counts = fed("float32", None, 2), fed("float32", None, 2), fed("bool", None)
+        rows, rest = (fed("int32", None, None, batch_size) for _ in range(2))
+        self.inputs = {
+            self.compute: [workers, when, places, counts, rows, before, rest],
+            self.train_alone: [when, rows],
+            self.merging.run: [do, workers, when, places],
+            self.merging.adopt: [workers, when],
+            self.snapshot: [],
+        }
+
+    def call(self, build: Callable[..., Any], *values: np.ndarray, **how: Any) -> Any:
+        """Run what one of the methods below builds, on these values; it is built when it is called first."""
+        key = build, len(values), *how.values()
+        if key not in self.built:
+            inputs = self.inputs[build][: len(values)]
+            with self.graph.as_default():
+                fetches = tf.function(partial(build, **how), autograph=False)(*inputs)
+            self.built[key] = self.session.make_callable(fetches, inputs)
+        return self.built[key](*values)
+
+    # What can be called.
+
+    def compute(
+        self,
+        workers: Any,
+        when: Any,
+        places: Any,
+        counts: Any,
+        rows: Any,
+        before: Any = None,
+        rest: Any = None,
+        *,
+        takes: bool,
+    ) -> Any:
+        """The rounds of these workers [B] up to their messages.
+
+        Args:
+            workers: who, [B].
+            when: local steps that each has done, and those of its round, [B, 2].
+            places: where each message is kept until its turn, [B].
+            counts: False for a message that will be dropped, [B].
+            rows: the batches, [steps, B, batch size].
+            before: `when` of the last rounds, whose steps come after the exchange.
+            rest: the batches of these after the first, [steps - 1, B, batch size].
+            takes: True if messages are made.
+
+        Returns:
+            sums of the losses [B] of the rounds, of the rest of the rounds before, and whether messages are finite.
+        """
+        lanes, scheme = self.lanes, self.scheme
+        start = values = lanes.load(workers)
+        late = tf.zeros_like(when[:, 0])
+        if before is not None:
+            values = lanes.first_steps(values, workers, before, Row(lanes.gradients, workers).read_value())
+            now = before + tf.constant([1.0, 0.0])
+            values, late, _ = lanes.steps(values, workers, now, self._batches(rest), tf.shape(rest)[0])
+        if scheme.exchange_first:
+            values, (losses, gradients) = lanes.first_gradients(values, workers, when, self._batches(rows)(0))
+            Row(lanes.gradients, workers).assign(gradients)
+        else:
+            number = None if scheme.period == 1 else tf.shape(rows)[0]
+            values, losses, gradients = lanes.steps(values, workers, when, self._batches(rows), number)
+        finite = tf.fill(tf.shape(workers), True)
+        if takes:
+            values, messages = lanes.messages(values, workers, when, gradients)
+            finite = tf.math.is_finite(tf.reduce_sum(messages, 1))
+            self.merging.keep(places, messages, counts)
+        lanes.store(workers, start, values)
+        return losses, late, finite
+
+    def _batches(self, rows: Any) -> Callable[[Any], list[Any]]:
+        return lambda t: self.data.batch(rows[t])
+
+    # Alone.
+
+    def train_alone(self, when: Any, rows: Any) -> Any:
+        """Local steps of the only worker, whose parameters are the center, on batches [steps, 1, batch size].
+
+        Returns the sum of the losses, and whether all gradients were finite.
+        """
+        lanes, batches = self.lanes, self._batches(rows)
+
+        def step(t: Any, total: Any, fine: Any) -> tuple[Any, Any, Any]:
+            cells = lanes.cells(0)
+            view, clock = lanes.view(cells, 0, when[0, 1]), when[0, 0] + tf.cast(t, tf.float32)
+            loss, gradient = lanes.gradient(cells, view, [leaf[0] for leaf in batches(t)])
+            lanes.scheme_at(clock).local_step(view, gradient)
+            lanes.keep(0, cells)
+            self.part.center.assign(cells["params"].read_value())
+            self.center.move_average(self.part, clock)
+            self.center.count_updates(1)
+            return t + 1, total + loss, fine & is_finite(gradient)
+
+        start = tf.constant(0), tf.constant(0.0), tf.constant(True)
+        _, total, fine = tf.while_loop(lambda t, *_: t < tf.shape(rows)[0], step, start, parallel_iterations=1)
+        lanes.share_state(0)
+        return total[None], fine[None]
+
+    def snapshot(self) -> dict[str, Any]:
+        """See `ParameterServer.snapshot`."""
+        found = {"at": self.center.read_version(), "center": self.part.center.read_value()}
+        if self.part.average is not None:
+            found["average"] = self.part.average.read_value()
+        return found | {"state": tf.reduce_mean(self.lanes.shared.read_value(), 0)}

@@ -1,0 +1,202 @@
+"""Lanes: rounds of many workers in one computation.
+
+A lane is one worker's round. What the scheme says of a worker is traced once on cells, and `tf.vectorized_map` makes of
+that a computation on all lanes at once: a matrix product of each worker becomes one batched product.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from ..contract.scheme import Scheme
+from ..engine.batches import Stream
+from ..engine.replica import Replica
+from ..engine.worker import View
+from .cells import Cell, register
+from .tables import Tables, Values
+
+
+class Given(Stream):
+    """The source of a batch that is there already."""
+
+    def __init__(self):
+        self.initialize, self.fed = (), []
+
+    def batch(self, rows: Any) -> Any:
+        """What is given for rows."""
+        return rows
+
+
+class Lanes(Tables):
+    """The workers of a simulated run.
+
+    Args:
+        scheme: the algorithm.
+        replica: the model, as each worker has it; its own variables are not used.
+        workers: W.
+        initial: center [P] and state [S] at the start, where they are fed.
+    """
+
+    def __init__(self, scheme: Scheme, replica: Replica, workers: int, initial: tuple[Any, Any]):
+        register()
+        super().__init__(scheme, replica.model, workers, initial)
+        self.replica = replica
+        self.sums_gradients = scheme.period > 1 and not scheme.exchange_first and self._asks_for_sum(initial[0])
+
+    # One worker, as cells.
+
+    def view(self, cells: Values, index: Any, steps: Any, **known: Any) -> Any:
+        """What the scheme sees of a worker."""
+        shapes = self.replica.model.shapes
+        return View(
+            params=cells["params"],
+            index=index,
+            num_workers=self.num_workers,
+            steps=steps,
+            shapes=shapes,
+            **cells["slots"],
+            **known,
+        )
+
+    def scheme_at(self, clock: Any) -> Scheme:
+        """The scheme with its learning rates after that many local steps."""
+        return self.scheme.at(clock) if self.scheme.scheduled else self.scheme
+
+    def _asks_for_sum(self, params: Any) -> bool:
+        """True if the scheme's message is made of the sum of gradients; others need not add them up."""
+        asked = []
+
+        class Probe(View):
+            @property
+            def gradient_sum(self) -> Any:
+                asked.append(True)
+                return tf.zeros(params.shape)
+
+        with tf.Graph().as_default():
+            vector = tf.zeros(params.shape)
+            slots = {name: Cell.of(value) for name, value in self.scheme.local_variables(vector).items()}
+            view = self.view({"params": Cell.of(vector), "slots": slots}, 0, tf.constant(1.0))
+            probe: Any = Probe(**vars(view))
+            self.scheme.message(probe)
+        return bool(asked)
+
+    def gradient(self, cells: Values, view: Any, batch: Any) -> tuple[Any, Any]:
+        """Loss and gradient of one worker on one batch; its own state and seeds move on."""
+        replica = copy.copy(self.replica)
+        replica.state, replica.seeds = cells["state"], cells["seeds"]
+        replica.frozen = [Cell.of(value.read_value()) for value in self.replica.frozen]
+        return replica.gradient(self.scheme.gradient_point(view), batch)
+
+    # Many workers.
+
+    def on_each(self, act: Callable[..., Any], values: Values, *of_each: Any) -> tuple[Values, Any]:
+        """`act(cells, ...)` for each worker, on cells of its values.
+
+        Args:
+            act: gets the cells of a worker, and its part of everything in `of_each`.
+            values: [B, ...] each.
+            of_each: further tensors [B, ...], nested.
+
+        Returns:
+            the new values, those that nobody has assigned being the same tensors, and what `act` returned.
+        """
+        changed: list[bool] = []
+
+        def lane(given: Any) -> Any:
+            mine, others = given
+            cells = tf.nest.map_structure(Cell.of, mine)
+            result = act(cells, *others)
+            flat = tf.nest.flatten(cells)
+            changed[:] = [cell.changed for cell in flat]
+            return [cell.read_value() for cell in flat if cell.changed], result
+
+        new, result = tf.vectorized_map(lane, (values, of_each), warn=False)
+        left = iter(new)
+        flat = [next(left) if has else value for value, has in zip(tf.nest.flatten(values), changed, strict=True)]
+        return tf.nest.pack_sequence_as(values, flat), result
+
+    def steps(self, values: Values, workers: Any, when: Any, batches: Any, number: Any) -> tuple[Values, Any, Any]:
+        """Local steps, each on its batches.
+
+        Args:
+            values: of the workers, [B, ...].
+            workers: [B].
+            when: local steps that each has done before, and those of its round; [B, 2].
+            batches: gives the batches of step t, [B, batch size, ...]; a function of t.
+            number: of steps; None: exactly one.
+
+        Returns:
+            values, sums of the losses [B], and sums of the gradients [B, P] if anybody asks for them.
+        """
+
+        def act(cells: Values, index: Any, now: Any, batch: Any) -> Any:
+            view = self.view(cells, index, now[1])
+            loss, gradient = self.gradient(cells, view, batch)
+            self.scheme_at(now[0]).local_step(view, gradient)
+            return loss, gradient
+
+        if number is None:
+            values, (loss, gradient) = self.on_each(act, values, workers, when, batches(0))
+            return values, loss, gradient
+        moved: list[bool] = []
+
+        def body(t: Any, losses: Any, sums: Any, values: Values) -> Any:
+            now = when + tf.cast(tf.stack([t, 0]), tf.float32)
+            after, (loss, gradient) = self.on_each(act, values, workers, now, batches(t))
+            pairs = zip(tf.nest.flatten(values), tf.nest.flatten(after), strict=True)
+            moved[:] = [was is not is_now for was, is_now in pairs]
+            return t + 1, losses + loss, sums + gradient if self.sums_gradients else sums, after
+
+        nothing = tf.zeros_like(values["params"]) if self.sums_gradients else tf.constant(0.0)
+        start = tf.constant(0), tf.zeros_like(when[:, 0]), nothing, values
+        _, losses, sums, after = tf.while_loop(lambda t, *_: t < number, body, start, parallel_iterations=1)
+        pairs = zip(moved, tf.nest.flatten(values), tf.nest.flatten(after), strict=True)
+        return tf.nest.pack_sequence_as(values, [new if has else old for has, old, new in pairs]), losses, sums
+
+    def first_gradients(self, values: Values, workers: Any, when: Any, batch: Any) -> tuple[Values, Any]:
+        """Losses and gradients before an exchange, of schemes that exchange first."""
+
+        def act(cells: Values, index: Any, now: Any, batch: Any) -> Any:
+            return self.gradient(cells, self.view(cells, index, now[1]), batch)
+
+        return self.on_each(act, values, workers, when, batch)
+
+    def first_steps(self, values: Values, workers: Any, when: Any, gradients: Any) -> Values:
+        """The steps with these gradients, after the exchange."""
+
+        def act(cells: Values, index: Any, now: Any, gradient: Any) -> Any:
+            self.scheme_at(now[0]).local_step(self.view(cells, index, now[1]), gradient)
+            return now
+
+        return self.on_each(act, values, workers, when, gradients)[0]
+
+    def messages(self, values: Values, workers: Any, when: Any, gradients: Any) -> tuple[Values, Any]:
+        """The messages, [B, P]; `gradients` are those of the only step, or sums, or nothing that the scheme knows."""
+        names = [] if self.scheme.exchange_first else ["gradient", "gradient_sum"]
+        names = names if self.scheme.period == 1 else names[1:] if self.sums_gradients else []
+
+        def act(cells: Values, index: Any, now: Any, *gradient: Any) -> Any:
+            view = self.view(cells, index, now[1], **dict.fromkeys(names, *gradient))
+            return tf.convert_to_tensor(self.scheme_at(now[0]).message(view))
+
+        return self.on_each(act, values, workers, when, *([gradients] if names else []))
+
+    def adopt(self, workers: Any, when: Any, reply: Any) -> None:
+        """Each of these workers, [B], uses the same reply [P]."""
+
+        def act(cells: Values, index: Any, now: Any) -> Any:
+            self.scheme_at(now[0]).adopt(self.view(cells, index, now[1]), reply)
+            return now
+
+        before = self.load(workers)
+        self.store(workers, before, self.on_each(act, before, workers, when)[0])
+
+    def adopt_one(self, worker: Any, now: Any, reply: Any) -> None:
+        """This worker uses a reply [P]."""
+        cells = self.cells(worker)
+        self.scheme_at(now[0]).adopt(self.view(cells, worker, now[1]), reply)
+        self.keep(worker, cells)

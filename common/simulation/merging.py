@@ -1,0 +1,164 @@
+"""Messages of a simulated run: they come to the center one after the other, with the engine's own rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from types import SimpleNamespace
+from typing import Any
+
+import tensorflow as tf
+
+from ..contract.codec import Codec
+from ..contract.scheme import Scheme
+from ..engine.center import Center, Row
+from .lanes import Lanes
+from .program import Do
+
+Action = Callable[
+    [Any, Any, Any], None
+]  # of a worker (of `CLOSE`, messages), its clock and steps, and a place in the outbox
+
+
+class Merging:
+    """What actions do to the center and to the workers.
+
+    Args:
+        scheme: the algorithm.
+        center: of the run.
+        lanes: the workers.
+        kinds: the actions that occur, of `Do`.
+        places: messages that may be there before their turn.
+
+    Attributes:
+        outbox: messages that are computed and not merged, [places, P].
+        inbox: the sum of the messages of a set, [P].
+        at_once: True if messages of a set just add up: then they are in the inbox when they are computed.
+        kinds: the actions that do something.
+    """
+
+    def __init__(self, scheme: Scheme, center: Center, lanes: Lanes, kinds: Collection[int], places: int):
+        self.scheme, self.center, self.lanes, self.part = scheme, center, lanes, center.slices[0]
+        size = center.sizes[0]
+        in_sets = scheme.gate.exchanges and scheme.gate.set_size(center.num_workers) is not None
+        self.at_once = in_sets and type(scheme).weigh is Scheme.weigh and type(scheme.codec) is Codec
+        self.inbox = tf.Variable(tf.zeros([size]), name="inbox")
+        self.outbox = tf.Variable(tf.zeros([0 if self.at_once else places, size]), name="outbox")
+        self.reply = tf.Variable(tf.zeros([size]), name="reply")
+        self.kinds = sorted(kind for kind in kinds if kind in self._actions())
+
+    def keep(self, places: Any, messages: Any, counts: Any) -> None:
+        """Messages [B, P] are there, each for its place; `counts` is False for those that will be dropped."""
+        if self.at_once:
+            self.inbox.assign_add(tf.reduce_sum(tf.where(counts[:, None], messages, 0.0), 0))
+        else:
+            Row(self.outbox, places).assign(messages)
+
+    def run(self, do: Any, workers: Any, when: Any, places: Any) -> Any:
+        """What is done to the center, one action after the other; returns how many."""
+        if not (kinds := self.kinds):
+            return tf.constant(0)
+
+        def body(i: Any) -> Any:
+            def branch(kind: int) -> Callable[[], Any]:
+                def act() -> Any:
+                    self._actions()[kind](workers[i], when[i], places[i])
+                    return tf.constant(1)
+
+                return act
+
+            if len(kinds) == 1:
+                return i + branch(kinds[0])()
+            which = tf.searchsorted(kinds, do[i : i + 1])[0]
+            return i + tf.switch_case(which, [branch(kind) for kind in kinds])
+
+        return tf.while_loop(lambda i: i < tf.shape(do)[0], body, [tf.constant(0)], parallel_iterations=1)[0]
+
+    def _actions(self) -> dict[int, Action]:
+        actions: dict[int, Action] = {
+            Do.FOLD: self._fold,
+            Do.PUSH: self._push,
+            Do.PULL: self._pull,
+            Do.READ: self._read,
+            Do.START: self._start,
+            Do.CLOSE: self._close,
+        }
+        return actions if self.at_once else actions | {Do.ARRIVE: self._arrive}
+
+    def _merged(self, worker: Any, slot: Any) -> Any:
+        """A message in the center; returns the reply."""
+        center, sender = self.center, _slot(worker)
+        message = center.receive(Row(self.outbox, slot).read_value())[0]
+        version = center.read_version()
+        staleness = tf.cast(center.staleness(version, sender), tf.float32)
+        reply = tf.convert_to_tensor(center.merge(self.part, message, staleness, version, sender))
+        center.count_updates(1)
+        return center.reply([reply])
+
+    def _fold(self, worker: Any, now: Any, slot: Any) -> None:
+        reply = self._merged(worker, slot)
+        self.center.note_pull(_slot(worker))
+        self.lanes.adopt_one(worker, now, reply)
+        self.lanes.share_state(worker)
+
+    def _push(self, worker: Any, now: Any, slot: Any) -> None:
+        del now
+        self._merged(worker, slot)
+        self.lanes.share_state(worker)
+
+    def _pull(self, worker: Any, now: Any, slot: Any) -> None:
+        del slot
+        self.center.note_pull(_slot(worker))
+        self.lanes.adopt_one(worker, now, self.part.center.read_value())
+        self.lanes.share_state(worker)
+
+    def _read(self, worker: Any, now: Any, slot: Any) -> None:
+        del slot
+        self.center.note_pull(_slot(worker))
+        self.lanes.adopt_one(worker, now, self.center.reply(self.center.read()))
+        self.lanes.share_state(worker)
+
+    def _start(self, worker: Any, now: Any, slot: Any) -> None:
+        del now, slot
+        self.center.note_pull(_slot(worker))
+        self.lanes.start_one(worker, self.part.center.read_value())
+
+    def _arrive(self, worker: Any, now: Any, slot: Any) -> None:
+        del now
+        message = self.center.receive(Row(self.outbox, slot).read_value())[0]
+        sender = _slot(worker)
+        self.inbox.assign_add(self.center.weigh(self.part, message, tf.constant(0.0), sender))
+
+    def _close(self, messages: Any, now: Any, slot: Any) -> None:
+        """The mean of a set in the center."""
+        del slot
+        center, version = self.center, self.center.read_version()
+        mean = self.inbox / tf.cast(messages, tf.float32)
+        reply = tf.convert_to_tensor(center.merge(self.part, mean, tf.constant(0.0), version))
+        self.reply.assign(center.reply([reply]))
+        self.inbox.assign(tf.zeros_like(self.inbox))
+        if not self.scheme.gate.uses_ps:  # the parameters of worker 0 are the center
+            self._follow_worker_0(version)
+        center.count_updates(1)
+
+    def _follow_worker_0(self, version: Any) -> None:
+        steps = float(self.scheme.period)
+        now = tf.stack([tf.cast(version, tf.float32) * steps, steps])
+        cells = self.lanes.cells(0)
+        self.lanes.scheme_at(now[0]).adopt(self.lanes.view(cells, 0, now[1]), self.reply.read_value())
+        self.part.center.assign(cells["params"].read_value())
+        self.center.move_average(self.part, now[0])
+
+    def adopt(self, workers: Any, when: Any) -> Any:
+        """These workers go on with the reply to their set."""
+        self.lanes.adopt(workers, when, self.reply.read_value())
+        self.lanes.share_state(workers)
+        anchors = self.part.anchors
+        if anchors is not None:
+            ones = tf.ones_like(tf.cast(workers, tf.float32))
+            Row(anchors, workers).assign(ones[:, None] * self.part.center.read_value())
+        return tf.size(workers)
+
+
+def _slot(worker: Any) -> Any:
+    """As much of a worker's slot as the center asks for."""
+    return SimpleNamespace(index=worker)

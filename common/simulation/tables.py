@@ -1,0 +1,88 @@
+"""The local variables of all workers, as rows of tables. A row is loaded and stored, the others are not touched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from ..contract.scheme import Scheme
+from ..engine.center import Row
+from ..engine.flat_model import FlatModel
+from .cells import Cell
+
+Values = dict[str, Any]  # of a worker, or of many: params, slots (the scheme's variables), state, seeds
+
+
+class Tables:
+    """The local variables of the workers of a simulated run.
+
+    Args:
+        scheme: the algorithm.
+        model: what is trained.
+        workers: W.
+        initial: center [P] and state [S] at the start, where they are fed.
+
+    Attributes:
+        tables: a variable [W, ...] for each local variable, nested as `Values`.
+        shared: the workers' states as the evaluator sees them, [W, S].
+        gradients: of schemes that exchange first, the one that waits for the reply, [W, P].
+    """
+
+    def __init__(self, scheme: Scheme, model: FlatModel, workers: int, initial: tuple[Any, Any]):
+        self.scheme, self.model, self.num_workers = scheme, model, workers
+        center, state = initial
+        number = tf.range(workers)
+
+        def seeds(initial_seed: Any) -> Any:  # no two workers drop the same
+            ones = [1] * initial_seed.ndim
+            return initial_seed[None] + tf.cast(tf.reshape(number, [-1, *ones]), initial_seed.dtype)
+
+        def all_rows(value: Any) -> Any:
+            value = tf.convert_to_tensor(value)
+            return tf.tile(value[None], [workers, *[1] * value.shape.rank])
+
+        start = {"params": center, "slots": dict(scheme.local_variables(center)), "state": state}
+        start = tf.nest.map_structure(all_rows, start)
+        start["seeds"] = [seeds(seed) for seed in model.initial_seeds]
+        self.tables = tf.nest.map_structure(lambda value: tf.Variable(value, name="table"), start)
+        self.shared = tf.Variable(all_rows(state), name="shared")
+        self.gradients = tf.Variable(all_rows(0 * center), name="gradients") if scheme.exchange_first else None
+
+    def load(self, workers: Any) -> Values:
+        """The values of these workers, [B, ...] each."""
+        return tf.nest.map_structure(lambda table: Row(table, workers).read_value(), self.tables)
+
+    def store(self, workers: Any, before: Values, after: Values) -> None:
+        """Write what has changed."""
+        old, new = tf.nest.flatten(before), tf.nest.flatten(after)
+        for table, was, now in zip(tf.nest.flatten(self.tables), old, new, strict=True):
+            if was is not now:
+                Row(table, workers).assign(now)
+
+    # One worker at a time, with nothing read that is not needed.
+
+    def cells(self, worker: Any) -> Values:
+        """Cells of a worker, which read a row of a table when they are asked."""
+        return tf.nest.map_structure(lambda table: Cell(Row(table, worker).read_value), self.tables)
+
+    def keep(self, worker: Any, cells: Values) -> None:
+        """Write what was assigned to the cells of a worker."""
+        for table, cell in zip(tf.nest.flatten(self.tables), tf.nest.flatten(cells), strict=True):
+            if cell.changed:
+                Row(table, worker).assign(cell.read_value())
+
+    def start_one(self, worker: Any, center: Any) -> None:
+        """This worker starts anew: its local variables become twins of the global ones."""
+        cells = self.cells(worker)
+        cells["params"].assign(center)
+        for name, value in self.scheme.local_variables(center).items():
+            cells["slots"][name].assign(value)
+        if self.model.state_size:
+            cells["state"].assign(Row(self.shared, worker).read_value())
+        self.keep(worker, cells)
+
+    def share_state(self, workers: Any) -> None:
+        """The evaluator sees the states of these workers."""
+        if self.model.state_size:
+            Row(self.shared, workers).assign(Row(self.tables["state"], workers).read_value())
