@@ -1,0 +1,118 @@
+"""What a run would be like: how fast, how stale, how much waiting and sending, from the order of some rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..contract.cut import even_sizes
+from ..contract.rounds import Rounds
+from ..contract.scheme import Scheme
+from ..engine.trace import EVENTS
+from ..engine.traffic import Traffic
+from .order import Order, order
+from .platform import Platform
+
+MESSAGES = 3000  # of all workers: enough for a mean to about a per cent or two
+
+LEAST_ROUNDS, MOST_ROUNDS = 9, 60
+
+WARM_UP = 3  # one part of so many is left out: workers that begin together are not stale yet
+
+SLOWEST = 8  # the most rounds that a fast worker may do for one of the mean worker
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A run in figures.
+
+    Attributes:
+        updates: of the center per second.
+        gradients: that have counted in an update, per second.
+        compute: the part of workers' time that is arithmetic.
+        waiting: for other workers.
+        communication: the rest: messages and replies on their way, and at the ps.
+        staleness: mean, of messages that have counted.
+        sent: bytes per second of each worker, towards the center.
+        received: and back.
+    """
+
+    updates: float
+    gradients: float
+    compute: float
+    waiting: float
+    communication: float
+    staleness: float
+    sent: float
+    received: float
+
+
+def forecast(
+    scheme: Scheme, platform: Platform, *, workers: int, parameters: int, ps: int = 1, seed: int = 0
+) -> Forecast:
+    """The figures of a run that goes on for long, all workers always at work.
+
+    Args:
+        scheme: the algorithm.
+        platform: the machines.
+        workers: W.
+        parameters: of the model, P.
+        ps: tasks that share the center.
+        seed: of what is drawn.
+
+    Raises:
+        UserError: its gate does not say who waits for whom, or it has no use for these machines.
+    """
+    traffic = Traffic(scheme, scheme.codec, workers, even_sizes(parameters, ps))
+    rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, MESSAGES // workers)) // WARM_UP * WARM_UP
+    per_round = scheme.gate.updates_per_round(workers)
+    there = order(
+        scheme,
+        platform,
+        workers=workers,
+        rounds=Rounds.even(rounds * SLOWEST * scheme.period, scheme.period),
+        seed=seed,
+        message_bytes=traffic.message,
+        reply_bytes=traffic.reply,
+        ps=ps,
+        stop_at_version=round(rounds * per_round) if scheme.gate.exchanges else rounds,
+    )
+    return _figures(there, scheme, traffic, workers)
+
+
+def _figures(there: Order, scheme: Scheme, traffic: Traffic, workers: int) -> Forecast:
+    """Of the time between two updates: one after the start-up, and the last."""
+    versions, times = there.trace["version"], there.trace["microseconds"]
+    last = int(versions[-1]) + 1
+    first = max(1, last // WARM_UP)
+    # The last event at an older version has made version `first`.
+    begin = times[np.searchsorted(versions, first) - 1]
+    seen = times > begin
+    seconds = max(1, times[-1] - begin) / 1e6
+    events = there.trace["event"][seen]
+    counted = seen & (there.trace["accepted"] == 1)
+    moved = np.array([traffic.of_events[name] for name in EVENTS])[events].sum(axis=0) / seconds / workers
+    waiting, communication = _parts(there.rounds, begin)
+    return Forecast(
+        updates=(last - first) / seconds,
+        gradients=scheme.period * counted.sum() / seconds,
+        compute=1 - waiting - communication,
+        waiting=waiting,
+        communication=communication,
+        staleness=float(there.trace["staleness"][counted].mean()),
+        sent=float(moved[0]),
+        received=float(moved[1]),
+    )
+
+
+def _parts(rounds: np.ndarray, begin: int) -> tuple[float, float]:
+    """The parts of workers' time that are waiting and communication, in rounds that end after a time."""
+    rounds = rounds[(rounds >= 0).all(axis=1) & (rounds[:, -1] > begin)]
+    worker, _, begun, ready, arrived, released, replied = rounds.T
+    order = np.lexsort((replied, worker))
+    edge = np.flatnonzero(np.diff(worker[order])) + 1
+    firsts, lasts = order[np.r_[0, edge]], order[np.r_[edge, len(order)] - 1]
+    total = max(1, (replied[lasts] - begun[firsts]).sum())
+    communication = (arrived - ready + replied - released).sum()
+    return float((released - arrived).sum() / total), float(communication / total)

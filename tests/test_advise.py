@@ -1,0 +1,188 @@
+"""Advice before anything is bought: predicted figures, limits in numbers, and a sentence."""
+
+import math
+
+import numpy as np
+import pytest
+
+from distsgd.algorithms import AEASGD, AGN, EASGD, SCHEMES, SSP, AllReduce, AsyncSGD, DownpourEasy, Ringmaster, SyncSGD
+from distsgd.common.cli import advise
+from distsgd.common.cli.advise import BACKED, Question, predict, recommendation
+from distsgd.common.cli.limits import STEPS, largest_rate
+from distsgd.common.cli.main import dispatch
+from distsgd.common.errors import UserError
+from distsgd.common.virtual_time.forecast import forecast
+from distsgd.common.virtual_time.platform import Platform
+
+EVEN = Platform(step_ms=20.0)
+ONE_SLOW = Platform(step_ms=20.0, step_factors="1,1,1,1,1,1,1,5")
+
+
+# Figures.
+
+
+def test_workers_that_nobody_disturbs_always_compute():
+    run = forecast(AGN(communication_period=4), EVEN, workers=8, parameters=1000)
+    assert (run.compute, run.waiting, run.communication) == (1, 0, 0)
+    assert run.updates == pytest.approx(8 / 0.08)
+    assert run.gradients == pytest.approx(8 / 0.02)
+    assert run.staleness == 7  # Little's law: W - 1
+    assert (run.sent, run.received) == pytest.approx((4000 / 0.08, 4000 / 0.08))
+
+
+@pytest.mark.parametrize("period", [1, 10])
+def test_asynchronous_workers_go_at_their_own_speeds(period):
+    run = forecast(AGN(communication_period=period), ONE_SLOW, workers=8, parameters=1000)
+    assert run.gradients == pytest.approx((7 + 1 / 5) / 0.02, rel=0.01)
+    assert run.compute == 1
+
+
+def test_a_barrier_waits_for_the_slowest_and_backup_workers_spare_that():
+    run = forecast(SyncSGD(), ONE_SLOW, workers=8, parameters=1000)
+    assert run.updates == pytest.approx(1 / 0.1)
+    assert run.waiting == pytest.approx(7 / 8 * 0.8)
+    assert run.staleness == 0
+    spared = forecast(SyncSGD(backup_workers=1), ONE_SLOW, workers=8, parameters=1000)
+    assert spared.updates == pytest.approx(1 / 0.02)
+    assert spared.gradients == pytest.approx(7 / 0.02)  # those of the slow one are dropped
+
+
+def test_who_exchanges_first_computes_after_the_reply_and_that_counts_too():
+    run = forecast(EASGD(), ONE_SLOW, workers=8, parameters=1000)
+    late = forecast(SCHEMES["local_sgd"](), ONE_SLOW, workers=8, parameters=1000)
+    assert run.compute == pytest.approx(late.compute, abs=0.03)
+
+
+def test_bounded_staleness_goes_at_the_speed_of_the_slowest():
+    assert forecast(SSP(), ONE_SLOW, workers=8, parameters=1000).gradients == pytest.approx(8 / 0.1, rel=0.1)
+
+
+def test_gradients_that_are_refused_do_not_count():
+    run = forecast(Ringmaster(delay_threshold=4), EVEN, workers=16, parameters=1000)
+    assert run.gradients == pytest.approx(4 / 0.02, rel=0.1)
+    assert run.staleness <= 3
+
+
+def test_the_same_question_has_the_same_answer():
+    assert [forecast(AsyncSGD(), ONE_SLOW, workers=5, parameters=10) for _ in range(2)] == [
+        forecast(AsyncSGD(), ONE_SLOW, workers=5, parameters=10)
+    ] * 2
+
+
+# Limits.
+
+
+def grows(factors):
+    """True if x(t+1) = Σ factors[i] x(t-i) grows: by the largest root of its characteristic polynomial."""
+    return max(abs(np.roots([1, *(-np.asarray(factors))]))) > 1 + 1e-9
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5, 16])
+@pytest.mark.parametrize("curvature", [1.0, 3.0])
+def test_a_late_gradient_is_stable_up_to_the_limit_and_no_further(workers, curvature):
+    limit = largest_rate(AsyncSGD(), workers, workers - 1, curvature)
+    assert limit == pytest.approx(2 * math.sin(math.pi / (4 * workers - 2)) / curvature)  # the module's own formula
+    for share, beyond in ((0.99, False), (1.01, True)):
+        factors = np.zeros(workers)
+        factors[0] += 1
+        factors[-1] -= share * limit * curvature  # the gradient is of W - 1 updates ago
+        assert grows(factors) == beyond
+
+
+@pytest.mark.parametrize("workers", [2, 8])
+def test_springs_hold_up_to_the_limit_and_no_further(workers):
+    """EASGD on ½x² with period one: workers alike, so that two numbers say all."""
+    limit = largest_rate(EASGD(), workers, 0, 1)
+    alpha = 0.9 / workers
+    assert alpha == pytest.approx((4 - 2 * limit) / (2 + workers * (2 - limit)))  # the module's own formula
+    for share, beyond in ((0.99, False), (1.01, True)):
+        step = [[1 - alpha - share * limit, alpha], [0.9, 0.1]]
+        assert (max(abs(np.linalg.eigvals(step))) > 1) == beyond
+    elastic = largest_rate(AEASGD(), workers, workers - 1, 1)
+    assert alpha == pytest.approx((4 - 2 * elastic) / (4 - elastic))
+
+
+def test_the_limit_of_sums_falls_with_the_period_and_without_a_formula_there_is_none():
+    one, ten = (DownpourEasy(communication_period=period) for period in (1, 10))
+    assert largest_rate(ten, 4, 3, 1) == pytest.approx(largest_rate(one, 4, 3, 1) / 10)
+    assert largest_rate(one, 4, 3, 1) == largest_rate(AsyncSGD(), 4, 3, 1)
+    assert largest_rate(SSP(), 4, 3, 1) == pytest.approx(4 * largest_rate(AsyncSGD(), 4, 3, 1))
+    assert largest_rate(SyncSGD(), 1000, 0, 1) == pytest.approx(2)
+    assert largest_rate(SCHEMES["downpour"](), 4, 3, 1) is None
+    assert set(STEPS) <= set(SCHEMES)
+
+
+# The sentence and the table.
+
+
+def test_equal_workers_on_a_fast_network_should_train_synchronously():
+    rows = predict(Question(workers=8), EVEN)
+    assert set(rows) == {*SCHEMES, BACKED}
+    assert recommendation(rows).startswith("Take sync_sgd: 400 gradients/s, as many as any that is stable")
+
+
+def test_one_slow_worker_is_a_reason_for_a_backup_worker():
+    said = recommendation(predict(Question(workers=8), ONE_SLOW))
+    assert said.startswith("Take sync_sgd --backup-workers 1: 350 gradients/s")
+    assert said.endswith(
+        "sync_sgd, whose arithmetic is nearer to serial SGD, computes 30%, waits 70%, communicates 0% of the time."
+    )
+
+
+def test_of_backup_workers_the_best_number_is_shown(monkeypatch):
+    three_slow = Platform(step_ms=20.0, step_factors="5,5,5,1,1,1,1,1,1,1,1,1,1,1,1,1")
+    row = predict(Question(workers=16), three_slow)[BACKED]
+    assert row.scheme == SyncSGD(backup_workers=4)
+    assert row.run.gradients == pytest.approx(12 / 0.02)
+
+
+def test_an_algorithm_beyond_its_limit_is_not_recommended():
+    slow = Platform(step_ms=20.0, step_factors="9,1")
+    rows = predict(Question(workers=2, curvature=1.0), slow)
+    assert rows["async_sgd"].stable
+    rows = predict(Question(workers=2, curvature=50.0), slow)
+    assert not rows["async_sgd"].stable
+    assert not any(row.stable for row in rows.values() if row.run.staleness > 0)
+
+
+def test_one_worker_alone_is_recommended_where_others_only_hold_it_up():
+    rows = predict(Question(workers=2), Platform(step_ms=20.0, step_factors="1,1"))
+    alone = {"serial": rows["serial"], "all_reduce": rows["all_reduce"]}
+    alone["all_reduce"] = advise.Row(
+        AllReduce(), forecast(SyncSGD(), Platform(step_ms=500.0), workers=2, parameters=10), 2.0
+    )
+    assert recommendation(alone) == "Take one worker: serial makes 50 gradients/s, and all_reduce no more than 4."
+
+
+def test_the_command_prints_every_algorithm_and_one_sentence(capsys):
+    assert dispatch(["advise", "--workers", "6", "--parameters", "25M", "--step-ms", "40"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["algorithm", "updates/s", "gradients/s", "computing", "staleness", "bytes/s", "rate"]
+    assert {line.split()[0] for line in lines[1 : 2 + len(SCHEMES)]} == set(SCHEMES)
+    (asynchronous,) = [line.split() for line in lines if line.startswith("async_sgd")]
+    assert asynchronous == ["async_sgd", "150.0", "150.0", "100%", "5.0", "5", "GB", "<", "0.28"]
+    assert " ".join(lines).count("Take sync_sgd: 150 gradients/s") == 1
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--parameters", "many"], "parameters takes a number with k, M or G, as in 25M"),
+        (["--parameters", "0"], "parameters takes a number"),
+        (["--workers", "0"], "workers must be at least 1. Received: workers=0"),
+        (["--workers", "5000"], "workers must be at most 1000"),
+        (["--curvature", "-1"], "curvature must be a positive number"),
+        (["--step-ms", "0"], "step_ms must be a positive number"),
+        (["--wrokers", "3"], "unknown option --wrokers of advise. Did you mean --workers"),
+    ],
+)
+def test_a_question_without_sense_is_one_line(arguments, message):
+    with pytest.raises(UserError, match=message) as error:
+        dispatch(["advise", *arguments])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("text", "size"), [("25M", 25_000_000), ("1.5k", 1500), ("9610", 9610), ("7B", 7 * 10**9)])
+def test_a_number_of_parameters_may_have_a_suffix(text, size):
+    assert Question(parameters=text).size == size
