@@ -9,6 +9,7 @@ from distsgd.algorithms import EASGD, SSP, AllReduce, AsyncSGD, Downpour, LocalS
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.engine.trace import EVENTS, RECORD, ROUND
 from distsgd.common.errors import UserError
+from distsgd.common.virtual_time.books import Books
 from distsgd.common.virtual_time.order import order
 from distsgd.common.virtual_time.platform import Platform
 
@@ -149,6 +150,110 @@ def test_a_gate_that_waits_and_does_not_say_for_whom_is_refused():
 
     with pytest.raises(UserError, match=re.escape("set_size or lead".replace(" or ", "` or `"))):
         happens(Leashed())
+
+
+LEASHED = """
+from dataclasses import dataclass
+
+import leashed
+
+@dataclass(frozen=True)
+class Leash(leashed.Leash):
+    @property
+    def lead(self):
+        return self.length
+
+@dataclass(frozen=True, kw_only=True)
+class Leashed(leashed.Leashed):
+    name = "leashed_too"
+
+    @property
+    def gate(self):
+        return Leash(self.length)
+"""
+
+
+def test_with_its_lead_a_gate_of_ones_own_runs_as_the_stock_gate_of_that_kind():
+    made = {}
+    exec(LEASHED, made)
+    uneven = {"step_factors": "1,2.5,1", "compute": "lognormal"}
+    found, stock = happens(made["Leashed"](length=2), **uneven), happens(SSP(slack=2), **uneven)
+    assert rows(found, *RECORD) == rows(stock, *RECORD)
+
+
+SCHEMES = [AsyncSGD(), SyncSGD(), SyncSGD(backup_workers=2), SSP(), AllReduce(), EASGD(), Ringmaster(), Downpour()]
+
+
+@pytest.mark.parametrize("network", ["ideal", "internet", "federated"])
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
+def test_the_same_seed_gives_the_same_order_to_the_bit_and_another_seed_another(scheme, network):
+    first, again, other = (happens(scheme, seed=s, compute="lognormal", network=network) for s in (3, 3, 4))
+    assert first.rounds.tobytes() == again.rounds.tobytes()
+    assert all(first.trace[name].tobytes() == again.trace[name].tobytes() for name in RECORD)
+    assert first.rounds.tobytes() != other.rounds.tobytes()
+    assert (np.diff(first.trace["microseconds"]) >= 0).all()
+
+
+def computing(found):
+    """How long each round of each worker computed."""
+    return {(k, r): ready - begun for k, r, begun, ready in found.rounds[:, :4].tolist()}
+
+
+MODELS = ["exponential", "shifted", "lognormal", "pareto", "phases:length=4,probability=0.3"]
+
+
+@pytest.mark.parametrize("compute", MODELS)
+def test_a_worker_more_or_another_algorithm_changes_nobody_s_durations(compute):
+    options = {"compute": compute, "step_factors": "lognormal:sigma=0.5", "steps": 20}
+    few = computing(happens(AsyncSGD(), workers=3, **options))
+    for other in (happens(AsyncSGD(), workers=4, **options), happens(SyncSGD(), workers=5, **options)):
+        many = computing(other)
+        assert {key: abs(many[key] - few[key]) <= 1 for key in few} == dict.fromkeys(few, True)  # rounded stamps
+    assert len(set(few.values())) > 5
+
+
+@pytest.mark.parametrize("compute", MODELS)
+def test_a_step_takes_the_same_time_whatever_the_period(compute):
+    each = computing(happens(LocalSGD(communication_period=1), workers=2, steps=12, compute=compute))
+    four = computing(happens(LocalSGD(communication_period=4), workers=2, steps=12, compute=compute))
+    for (k, r), taken in four.items():
+        assert taken == pytest.approx(sum(each[k, 4 * r + i] for i in range(4)), abs=5)
+
+
+def test_blocks_of_durations_are_seamless(monkeypatch):
+    from distsgd.common.virtual_time import durations
+
+    for compute in MODELS:
+        whole = happens(AsyncSGD(), steps=50, compute=compute)
+        with monkeypatch.context() as patched:
+            patched.setattr(durations, "BLOCK_STEPS", 12)
+            parts = happens(AsyncSGD(), steps=50, compute=compute)
+        assert whole.rounds.tobytes() == parts.rounds.tobytes()
+
+
+SCRIPTS = [
+    (AsyncSGD(), 3, [0, 1, 0, 0, 2, 1, 2]),
+    (SyncSGD(), 2, [0, 1, 1, 0, 0, 1]),
+    (SyncSGD(backup_workers=1), 3, [0, 1, 2, 1, 2, 0, 0, 2]),
+    (SSP(slack=1), 2, [0, 0, 1, 0, 1, 1, 1, 0, 0, 1]),
+    (Ringmaster(delay_threshold=2), 3, [0, 1, 0, 2, 0, 1, 2, 2]),
+    (Downpour(push_period=2, pull_period=3), 2, [0, 1, 1, 0, 0, 1, 0, 1]),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "workers", "script"), SCRIPTS, ids=lambda value: getattr(value, "name", ""))
+def test_a_real_run_with_the_same_arrivals_has_the_same_trace(scheme, workers, script, tmp_path):
+    from runs import record
+
+    real = record(scheme, tmp_path / "run", workers=workers, backend="threads", schedule=script).trace
+    books = Books(scheme, workers)
+    events = [event for _, event in scheme.rounds(100)]
+    for worker in script:
+        getattr(books, events[books.folded[worker]])(worker, 0)
+    found = books.trace()
+    for name in ("version", "worker", "staleness", "accepted", "event"):
+        assert found[name].tolist() == real[name].tolist(), name
 
 
 @pytest.mark.parametrize("factors", ["", "1,x", "0", "1,-2", "nan", "inf"])

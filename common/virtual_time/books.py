@@ -13,11 +13,10 @@ import numpy as np
 
 from ..contract.scheme import Scheme
 from ..engine.trace import EVENTS, RECORD
+from .stamps import MICROSECOND
 from .waiting import SetOfMessages, waiting_at
 
 EXCHANGE, PUSH, PULL, JOIN = (EVENTS.index(name) for name in ("exchange", "push", "pull", "join"))
-
-MICROSECOND = 1000  # nanoseconds
 
 
 class Books:

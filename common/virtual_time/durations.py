@@ -2,26 +2,65 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
+import numpy as np
+
 from ..contract.rounds import Rounds
-from .platform import MILLISECOND, Platform
+from .chance import uniforms
+from .platform import Machines
+
+BLOCK_STEPS = 1 << 20  # of all workers, that are drawn at once
 
 
 class Durations:
-    """The times that workers compute.
+    """The times that workers compute. A step of a worker takes the same time whatever the algorithm and its period.
 
     Args:
-        platform: with the model of a step.
+        machines: with the model of a step, and how workers differ.
         rounds: of each worker.
         workers: W.
         seed: of what is drawn.
+        exchange_first: the message of a round is ready after its first step; the others follow the reply.
     """
 
-    def __init__(self, platform: Platform, rounds: Rounds, workers: int, seed: int):
-        del seed
-        factors = platform.factors
-        self.step = [round(platform.step_ms * MILLISECOND * factors[k % len(factors)]) for k in range(workers)]
-        self.steps = [steps for steps, _ in rounds]
+    def __init__(self, machines: Machines, rounds: Rounds, workers: int, seed: int, exchange_first: bool = False):
+        self.exchange_first = exchange_first
+        steps = np.array([steps for steps, _ in rounds], np.int64)
+        self.workers, self.ends = workers, np.concatenate([[0], np.cumsum(steps)])
+        self.step = machines.step * machines.step_factors(workers, seed)
+        self.model, self.draw = machines.model, partial(uniforms, seed, "step", range(workers))
+        per_round = max(1, int(self.ends[-1]) // max(1, len(steps)))
+        self.size = max(1, min(len(steps), BLOCK_STEPS // (workers * per_round)))  # rounds of a block
+        self.blocks: list[np.ndarray] = []  # nanoseconds, [W, rounds]
+        self.before: Any = None
 
-    def of(self, worker: int, round_: int) -> int:
-        """Nanoseconds that a worker computes in one of its rounds."""
-        return self.steps[round_] * self.step[worker]
+    def of(self, worker: int, number: int) -> int:
+        """Nanoseconds that a worker computes in a round, given its number."""
+        block, column = divmod(number, self.size)
+        while block >= len(self.blocks):
+            self._draw()
+        return self.blocks[block].item(worker, column)
+
+    def until_message(self, worker: int, number: int) -> int:
+        """From the reply of the round before to the message of this one."""
+        if not self.exchange_first:
+            return self.of(worker, number)
+        before = self.after_reply(worker, number - 1) if number else 0
+        return before + self.of(worker, number) - self.after_reply(worker, number)
+
+    def after_reply(self, worker: int, number: int) -> int:
+        """What is left of a round then: its steps but the first, if that is where the exchange was."""
+        if not self.exchange_first:
+            return 0
+        total = self.of(worker, number)
+        return total - total // int(self.ends[number + 1] - self.ends[number])
+
+    def _draw(self) -> None:
+        """The next rounds of all workers."""
+        first = len(self.blocks) * self.size
+        ends = self.ends[first : first + self.size + 1]
+        multiples, self.before = self.model.multiples(self.draw, int(ends[0]), int(ends[-1] - ends[0]), self.before)
+        sums = np.add.reduceat(multiples, ends[:-1] - ends[0], 1)
+        self.blocks.append(np.rint(sums * self.step[:, None]).astype(np.int64))

@@ -1,13 +1,31 @@
-"""The machines of a simulated run: how long computing and sending take, and what fails."""
+"""The machines of a simulated run: how long computing and sending take, and what fails.
+
+Each field is a keyword argument, a flag of the command line and a key of a TOML file. What is not given is as the
+network says, and ideal if that says nothing: nothing to wait for but computing.
+
+What this cannot say: time of day, links that fail or change, messages that overlap with computing, several jobs on the
+same machines, a ps whose speed depends on who asks, memory. A worker is one machine, with its own link each way.
+"""
 
 from __future__ import annotations
 
 import math
+import typing
 from dataclasses import dataclass
+from typing import Any, Literal
 
-from ..errors import UserError, positive
+import numpy as np
+
+from ..errors import UserError, at_least, not_negative, one_of, positive
+from ..spec import parse
+from .chance import uniforms
+from .models import Model, model
+from .presets import machines
+from .units import bytes_per_nanosecond, nanoseconds
 
 MILLISECOND = 10**6  # nanoseconds
+
+CLASSES = 16  # of links, where workers' links differ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,24 +36,186 @@ class Platform:
         UserError: machines that cannot be.
     """
 
-    step_ms: float = 10.0
-    """Milliseconds that a local step takes on the average worker."""
-    step_factors: str = "1"
-    """How workers differ: factors on that, as in 0.58,0.75,1.51,3.33, for one worker after the other."""
+    network: str = "ideal"
+    """ideal, one-rack, cloud-regions, internet, federated, or the path of a .toml file: what is not given below."""
+    step_ms: float | None = None
+    """Milliseconds that a local step takes in the mean; 10 if nothing is said."""
+    compute: str | None = None
+    """How steps vary: constant, exponential, shifted:fixed=0.5, lognormal:sigma=0.6, pareto:shape=2.5,
+    phases:slow=10,probability=0.02,length=1 or recorded:path=steps.npy,block=32."""
+    step_factors: str | None = None
+    """How workers differ: factors on a step, in turn, as in 0.58,0.75,1.51,3.33, or lognormal:sigma=0.6."""
+    cores: int | None = None
+    """Cores that all workers share for the arithmetic of their steps, if they are on one machine."""
+    core_ms: float | None = None
+    """Milliseconds of a core that a step takes besides."""
+    uplink: str | None = None
+    """Bandwidth of a worker towards the ps, as in 100Mbit."""
+    downlink: str | None = None
+    """And back."""
+    link_sigma: float | None = None
+    """How workers' links differ: lognormal around that, with this sigma, in 16 classes."""
+    latency: str | None = None
+    """Time of a message on its way besides its bytes, one way, as in 20ms."""
+    latency_sigma: float | None = None
+    """How it varies: lognormal with that mean and this sigma."""
+    regions: str | None = None
+    """Where workers are, in turn: latency to add, and the bandwidth that all of a region share, as in
+    0ms/unlimited,30ms/1Gbit."""
+    ps_link: str | None = None
+    """Bandwidth of the network card of each ps task, each way."""
+    sharing: Literal["fair", "fifo"] | None = None
+    """How messages share links: each the same, or one after the other."""
+    service: str | None = None
+    """Time under the lock of the ps for each message, as in 50us."""
+    ps_rate: str | None = None
+    """Bytes of messages that each ps task works through under the lock, per second, as in 5GB."""
+    collective: Literal["ring", "tree"] | None = None
+    """How workers without a ps reduce: in a ring, or by halving and doubling."""
+    failures: str | None = None
+    """none, or crashes:every=1h,down=1min: how long a worker works, and is away, in the mean (exponential)."""
 
     def __post_init__(self):
-        positive(step_ms=self.step_ms)
-        self.factors  # noqa: B018
+        Machines.of(self)
 
-    @property
-    def factors(self) -> list[float]:
-        """Of the workers, in turn."""
-        try:
-            found = [float(text) for text in self.step_factors.split(",")]
-        except ValueError:
-            found = [math.nan]
-        if not all(factor > 0 and math.isfinite(factor) for factor in found):
-            raise UserError(
-                f"step_factors must be positive numbers, as in 0.58,0.75,1.51. Received: {self.step_factors!r}"
-            )
-        return found
+    def described(self) -> dict[str, Any]:
+        """All fields, with what the network says of those that are not given."""
+        kinds = {name: _kind(hint) for name, hint in typing.get_type_hints(Platform).items() if name != "network"}
+        own = {name: value for name, value in vars(self).items() if value is not None}
+        return machines(self.network, kinds) | own
+
+
+def _kind(hint: Any) -> Any:
+    """What a TOML file has for a field of this type."""
+    (kind, *_) = typing.get_args(hint)
+    return {float: (int, float), int: int}.get(kind, str)
+
+
+@dataclass(frozen=True)
+class Machines:
+    """A platform in numbers: nanoseconds, bytes, and bytes per nanosecond.
+
+    Attributes:
+        step: mean of a local step.
+        model: how steps vary.
+        spread: of workers' speeds: factors in turn, or a sigma.
+        cores: that workers share, `core` of each step on one of them.
+        uplink, downlink, ps_link: bandwidths.
+        link_sigma: of workers' links.
+        latency: mean, one way; `latency_sigma` is how it varies.
+        regions: latency and bandwidth of each.
+        fifo: messages share a link one after the other.
+        service: under the lock, for each message; `ps_rate` for its bytes.
+        tree: how workers without a ps reduce; else a ring.
+        failures: how long a worker works, and is away, in the mean; None if nothing fails.
+    """
+
+    step: float
+    model: Model
+    spread: list[float] | float
+    cores: int | None
+    core: int
+    uplink: float
+    downlink: float
+    ps_link: float
+    link_sigma: float
+    latency: int
+    latency_sigma: float
+    regions: list[tuple[int, float]]
+    fifo: bool
+    service: int
+    ps_rate: float
+    tree: bool
+    failures: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, platform: Platform) -> Machines:
+        """The numbers of a platform; raises `UserError` if there are none."""
+        said = platform.described()
+        positive(step_ms=said["step_ms"])
+        not_negative(**{name: said[name] for name in ("core_ms", "link_sigma", "latency_sigma")})
+        one_of(("fair", "fifo"), sharing=said["sharing"])
+        one_of(("ring", "tree"), collective=said["collective"])
+        if said["cores"] is not None:
+            at_least(1, cores=said["cores"])
+        rate = {name: bytes_per_nanosecond(name, said[name]) for name in ("uplink", "downlink", "ps_link", "ps_rate")}
+        return cls(
+            step=said["step_ms"] * MILLISECOND,
+            model=model(said["compute"]),
+            spread=_spread(said["step_factors"]),
+            cores=said["cores"],
+            core=round(said["core_ms"] * MILLISECOND),
+            link_sigma=said["link_sigma"],
+            latency=nanoseconds("latency", said["latency"]),
+            latency_sigma=said["latency_sigma"],
+            regions=_regions(said["regions"]),
+            fifo=said["sharing"] == "fifo",
+            service=nanoseconds("service", said["service"]),
+            tree=said["collective"] == "tree",
+            failures=_failures(said["failures"]),
+            **rate,
+        )
+
+    def step_factors(self, workers: int, seed: int) -> np.ndarray:
+        """How much longer or shorter a step of each worker is, [W]."""
+        if isinstance(self.spread, list):
+            return np.array([self.spread[k % len(self.spread)] for k in range(workers)])
+        from scipy.special import ndtri
+
+        z = ndtri(uniforms(seed, "speed", range(workers), [0])[:, 0])
+        return np.exp(self.spread * z - self.spread**2 / 2)
+
+    def link_factors(self, workers: int, seed: int) -> np.ndarray:
+        """How much faster or slower the links of each worker are, [W]: one of some classes."""
+        from scipy.special import ndtri
+
+        number = np.floor(CLASSES * uniforms(seed, "link", range(workers), [0])[:, 0])
+        return np.exp(self.link_sigma * ndtri((number + 0.5) / CLASSES))
+
+
+def lognormal(*, sigma: float = 0.6) -> float:
+    """Workers' speeds, drawn once."""
+    return sigma
+
+
+def crashes(*, every: str = "1h", down: str = "1min") -> tuple[int, int]:
+    """How long a worker works, and is away, in the mean."""
+    times = nanoseconds("every", every), nanoseconds("down", down)
+    if not all(times):
+        raise UserError(f"crashes need times above zero. Received: every={every}, down={down}")
+    return times
+
+
+def _spread(text: str) -> list[float] | float:
+    """Factors, or a sigma."""
+    if text[:1].isalpha() and not text.startswith(("nan", "inf")):
+        _, options = parse("model of step_factors", text, {"lognormal": lognormal})
+        return lognormal(**options)
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = [math.nan]
+    if not all(factor > 0 and math.isfinite(factor) for factor in found):
+        raise UserError(f"step_factors must be positive numbers, as in 0.58,0.75,1.51. Received: {text!r}")
+    return found
+
+
+def _regions(text: str) -> list[tuple[int, float]]:
+    """Latency and bandwidth of each region."""
+    found = []
+    for region in [] if text == "none" else text.split(","):
+        latency, slash, bandwidth = region.partition("/")
+        if not slash:
+            raise UserError(f"a region is a latency and a bandwidth, as in 30ms/1Gbit. Received: {region!r}")
+        found.append(
+            (nanoseconds("latency of a region", latency), bytes_per_nanosecond("bandwidth of a region", bandwidth))
+        )
+    return found or [(0, math.inf)]
+
+
+def _failures(text: str) -> tuple[int, int] | None:
+    """Times of work and of absence."""
+    if text == "none":
+        return None
+    _, options = parse("model of failures", text, {"crashes": crashes, "none": lambda: None})
+    return crashes(**options)

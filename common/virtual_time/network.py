@@ -1,0 +1,94 @@
+"""The network of a simulated run: how long messages and replies are on their way, and what a reduction costs.
+
+message     latency + bytes, over the worker's uplink, its region's link and the card of the ps, which all share
+reply       the same back, over the other half of each; replies of a barrier begin together, and compete
+several ps  a message is cut in equal parts, one for each ps task: together they are one card, n times as fast
+reduction   of n bytes among W workers, latency a and bandwidth b of the slowest link among them:
+            ring 2 (W - 1) a + 2 (W - 1)/W n/b;  tree 2 ⌈log2 W⌉ a + 2 (W - 1)/W n/b
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from .chance import uniforms
+from .platform import Machines
+from .sharing import Fair, OneByOne, Shared
+
+BLOCK = 1 << 16  # latencies of all workers that are drawn at once
+
+
+class Network:
+    """The network of W workers.
+
+    Args:
+        machines: with the links.
+        workers: W.
+        ps: tasks.
+        seed: of what is drawn.
+
+    Attributes:
+        up, down: what is shared by messages, and by replies; None where the bytes take no time.
+        latency: of each worker, one way, in the mean, [W].
+    """
+
+    def __init__(self, machines: Machines, workers: int, ps: int, seed: int):
+        self.machines, self.workers = machines, workers
+        self.region = [k % len(machines.regions) for k in range(workers)]
+        factors = machines.link_factors(workers, seed).tolist() if machines.link_sigma else [1.0] * workers
+        self.uplinks = [machines.uplink * factor for factor in factors]
+        self.downlinks = [machines.downlink * factor for factor in factors]
+        self.up = self._shared(self.uplinks, machines.ps_link * ps)
+        self.down = self._shared(self.downlinks, machines.ps_link * ps)
+        self.latency = [machines.latency + machines.regions[region][0] for region in self.region]
+        self.late = {way: Lateness(machines.latency_sigma, workers, seed, way) for way in ("message", "reply")}
+
+    def _shared(self, links: Sequence[float], card: float) -> Shared | None:
+        caps = [bandwidth for _, bandwidth in self.machines.regions]
+        if all(math.isinf(rate) for rate in (*links, *caps, card)):
+            return None
+        if self.machines.fifo:
+            return OneByOne([min(links[k], caps[self.region[k]], card) for k in range(self.workers)])
+        return Fair(card, links, self.region, caps)
+
+    def latency_of(self, way: str, worker: int, number: int) -> int:
+        """Nanoseconds that the message of a round is late, or its reply."""
+        if not self.machines.latency_sigma:
+            return self.latency[worker]
+        return round(self.latency[worker] * self.late[way].of(worker, number))
+
+    def reduction(self, size: float) -> int:
+        """Nanoseconds of a reduction of vectors of that many bytes."""
+        if self.workers == 1:
+            return 0
+        shared = [self.machines.regions[region][1] for region in self.region]
+        rate, latency = min(*self.uplinks, *self.downlinks, *shared), max(self.latency)
+        turns = math.ceil(math.log2(self.workers)) if self.machines.tree else self.workers - 1
+        return math.ceil(2 * turns * latency + 2 * (self.workers - 1) / self.workers * size / rate)
+
+
+class Lateness:
+    """Lognormal factors with the mean 1, for each worker and round."""
+
+    def __init__(self, sigma: float, workers: int, seed: int, way: str):
+        self.sigma, self.draw = sigma, partial(uniforms, seed, way, range(workers))
+        self.size = max(1, BLOCK // workers)  # rounds of a block
+        self.blocks: list[np.ndarray] = []  # [W, rounds]
+
+    def of(self, worker: int, number: int) -> float:
+        """Of a round of a worker."""
+        block, column = divmod(number, self.size)
+        while block >= len(self.blocks):
+            self._draw()
+        return self.blocks[block].item(worker, column)
+
+    def _draw(self) -> None:
+        from scipy.special import ndtri
+
+        first = len(self.blocks) * self.size
+        z = ndtri(self.draw(np.arange(first, first + self.size)))
+        self.blocks.append(np.exp(self.sigma * z - self.sigma**2 / 2))

@@ -1,0 +1,203 @@
+"""What many use at once: a network card, a link, the cores of a machine.
+
+Fair sharing is max-min fair: all that are on their way get the same, but nobody more than its own link takes, nor all
+of a region more than the link of that region. It is worked out anew when one begins or ends, for groups of users that
+always get the same (same link, same region): each group has a clock that runs at their rate (virtual service time), so
+what is left of a message is never written down, and one that begins or ends costs O(log n), however many are on their
+way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import Any, Protocol
+
+NEVER = 1 << 62  # nanoseconds: 146 years
+
+DUST = 1e-3  # nanoseconds: what rounding leaves of a message
+
+INSTANTLY = 1e9  # bytes per nanosecond
+
+
+class Shared(Protocol):
+    """Something that is shared.
+
+    Attributes:
+        next: when the next of those on their way has got through, in nanoseconds; `NEVER` if there is none.
+    """
+
+    next: int
+
+    def send(self, now: int, worker: int, size: float, what: Any) -> None:
+        """A worker begins; `what` is handed back at the end."""
+        ...
+
+    def pop(self) -> Any:
+        """What gets through at `next`."""
+        ...
+
+
+class Group:
+    """Those that always get the same.
+
+    Attributes:
+        cap: the most that each can have.
+        rate: that each has now.
+        served: how much each would have had by `now` that was there from the beginning.
+        next: when the first of them ends.
+        heap: of those on their way, by `served` at their end.
+    """
+
+    def __init__(self, cap: float, region: int):
+        self.cap, self.region = cap, region
+        self.rate, self.served, self.now, self.next = cap, 0.0, 0, NEVER
+        self.heap: list[tuple[float, int, Any]] = []
+
+    def run(self, now: int) -> None:
+        """Bring the clock up to date."""
+        self.served += self.rate * (now - self.now)
+        self.now = now
+
+    def look_ahead(self) -> None:
+        """When the first of them ends, at this rate."""
+        left = (self.heap[0][0] - self.served) / self.rate - DUST
+        self.next = self.now + (math.ceil(left) if left > 0 else 0)
+
+
+class Fair:
+    """Max-min fair sharing.
+
+    Args:
+        capacity: of what all share.
+        caps: of each worker's own link, [W].
+        regions: of each worker, [W].
+        region_caps: of each region's link.
+    """
+
+    def __init__(self, capacity: float, caps: Sequence[float], regions: Sequence[int], region_caps: Sequence[float]):
+        made: dict[tuple[float, int], Group] = {}
+        for cap, region in zip(caps, regions, strict=True):
+            made.setdefault((cap, region), Group(min(cap, region_caps[region], capacity, INSTANTLY), region))
+        self.group = [made[key] for key in zip(caps, regions, strict=True)]
+        self.capacity, self.region_caps = capacity, region_caps
+        self.busy: list[Group] = []
+        self.wanted, self.wanted_in = 0.0, [0.0] * len(region_caps)  # by those on their way, if each had its cap
+        self.tight = False  # True if not everybody has its cap
+        self.sent = 0
+        self.next = NEVER
+        self.first: Group | None = None  # whose head is next
+
+    def send(self, now: int, worker: int, size: float, what: Any) -> None:
+        """See `Shared`."""
+        group = self.group[worker]
+        if group.heap:
+            group.run(now)
+        else:
+            group.served, group.now, group.rate = 0.0, now, group.cap
+            self.busy.append(group)
+        self.sent += 1
+        heappush(group.heap, (group.served + size, self.sent, what))
+        self._count(group, group.cap)
+        self._price(group, now)
+
+    def pop(self) -> Any:
+        """See `Shared`."""
+        group, now = self.first, self.next
+        assert group is not None  # noqa: S101
+        group.run(now)
+        what = heappop(group.heap)[2]
+        if not group.heap:
+            self.busy.remove(group)
+        self._count(group, -group.cap)
+        self._price(group, now)
+        return what
+
+    def _count(self, group: Group, cap: float) -> None:
+        """One more wants that much, or one less."""
+        self.wanted += cap
+        self.wanted_in[group.region] += cap
+
+    def _price(self, changed: Group, now: int) -> None:
+        """The rates from now on, and who is next: nobody's rate but that of one group changes while there is enough."""
+        region = changed.region
+        tight = self.wanted > self.capacity or self.wanted_in[region] > self.region_caps[region]
+        if tight or self.tight:
+            self.tight = self._fill(now)
+        elif changed.heap:
+            changed.look_ahead()
+        self.first = min(self.busy, key=_next, default=None)
+        self.next = self.first.next if self.first else NEVER
+
+    def _fill(self, now: int) -> bool:
+        """Each has what its own link and its region's leave, up to a level that fills what all share.
+
+        True if somebody has less than its cap.
+        """
+        users = [(self._in_region(group), len(group.heap)) for group in self.busy]
+        most = level(self.capacity, users)
+        tight = False
+        for group, (rate, _) in zip(self.busy, users, strict=True):
+            group.run(now)
+            group.rate = min(rate, most)
+            group.look_ahead()
+            tight |= group.rate < group.cap
+        return tight
+
+    def _in_region(self, group: Group) -> float:
+        """What each of a group has if its region is all there is."""
+        cap = self.region_caps[group.region]
+        if self.wanted_in[group.region] <= cap:
+            return group.cap
+        here = [(other.cap, len(other.heap)) for other in self.busy if other.region == group.region]
+        return min(group.cap, level(cap, here))
+
+
+def _next(group: Group) -> int:
+    return group.next
+
+
+def level(capacity: float, users: Sequence[tuple[float, int]]) -> float:
+    """What nobody gets more of, so that all together use up a capacity: water poured over caps.
+
+    Args:
+        capacity: of what is shared.
+        users: a cap, and how many have that one.
+    """
+    if len(users) == 1:
+        return capacity / users[0][1]
+    left, number = capacity, sum(count for _, count in users)
+    for cap, count in sorted(users):
+        if cap * number >= left:
+            return left / number
+        left, number = left - cap * count, number - count
+    return math.inf
+
+
+def one_machine(cores: int | None, workers: int) -> Fair | None:
+    """The cores that all workers share, each of them one at most, if they do; sizes are in nanoseconds of a core."""
+    return Fair(cores, [1.0] * workers, [0] * workers, [math.inf]) if cores else None
+
+
+class OneByOne:
+    """First come, first served: each has all of it, as far as its own link takes that."""
+
+    def __init__(self, rates: Sequence[float]):
+        self.rates = rates
+        self.queue: deque[tuple[int, Any]] = deque()
+        self.free = 0
+        self.next = NEVER
+
+    def send(self, now: int, worker: int, size: float, what: Any) -> None:
+        """See `Shared`."""
+        self.free = max(now, self.free) + math.ceil(size / self.rates[worker] - DUST)
+        self.queue.append((self.free, what))
+        self.next = self.queue[0][0]
+
+    def pop(self) -> Any:
+        """See `Shared`."""
+        _, what = self.queue.popleft()
+        self.next = self.queue[0][0] if self.queue else NEVER
+        return what

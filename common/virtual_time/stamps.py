@@ -1,0 +1,40 @@
+"""When each part of each round was, and the last end."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+
+from ..engine.trace import ROUND
+
+UNKNOWN = -1
+
+MICROSECOND = 1000  # nanoseconds
+
+
+class Stamps:
+    """The stamps of the present round of each worker, [W] each, and the rows of those that are over.
+
+    Attributes:
+        begun, ready, arrived, released: see `engine.trace`; in nanoseconds.
+        logged: rounds of each worker that are over.
+    """
+
+    def __init__(self, workers: int):
+        self.begun, self.ready, self.arrived, self.released = ([0] * workers for _ in range(4))
+        self.logged = [0] * workers
+        self.rows = array("q")
+
+    def log(self, worker: int, replied: int) -> None:
+        """A round is over: the reply is there, or will never be (`UNKNOWN`)."""
+        number = self.logged[worker]
+        self.logged[worker] = number + 1
+        stamps = self.begun[worker], self.ready[worker], self.arrived[worker], self.released[worker], replied
+        self.rows.extend((worker, number, *stamps))
+
+    def rounds(self) -> np.ndarray:
+        """All rounds that are over, [m, len(ROUND)], in microseconds."""
+        rows = np.array(self.rows, np.int64).reshape(-1, len(ROUND))
+        rows[:, 2:] = np.where(rows[:, 2:] >= 0, rows[:, 2:] // MICROSECOND, UNKNOWN)
+        return rows

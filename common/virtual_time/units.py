@@ -1,0 +1,48 @@
+"""Quantities with units, as people write them: 20ms, 100Mbit."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+from ..errors import UserError
+
+TIMES = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}  # in nanoseconds
+
+RATES = {
+    **{f"{prefix}bit": 10**power / 8e9 for prefix, power in (("", 0), ("k", 3), ("M", 6), ("G", 9), ("T", 12))},
+    **{f"{prefix}B": 10**power / 1e9 for prefix, power in (("", 0), ("k", 3), ("M", 6), ("G", 9), ("T", 12))},
+}  # per second, in bytes per nanosecond
+
+UNLIMITED = "unlimited"
+
+
+def nanoseconds(name: str, text: str) -> int:
+    """A time such as 20ms or 0s; `name` is what it is.
+
+    Raises:
+        UserError: it is not one.
+    """
+    return round(_quantity(name, text, TIMES, "as in 20ms"))
+
+
+def bytes_per_nanosecond(name: str, text: str) -> float:
+    """A bandwidth such as 100Mbit or 1GB, which are per second, or `unlimited`; `name` is what it is.
+
+    Raises:
+        UserError: it is not one.
+    """
+    if text == UNLIMITED:
+        return math.inf
+    rate = _quantity(name, text, RATES, f"as in 100Mbit (per second), or is {UNLIMITED}")
+    if rate <= 0:
+        raise UserError(f"{name} must be more than nothing. Received: {text!r}")
+    return rate
+
+
+def _quantity(name: str, text: str, units: Mapping[str, float], example: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d*)?(?:e\d+)?)([a-zA-Z]+)", text.strip())
+    if found is None or found[2] not in units:
+        raise UserError(f"{name} takes a number and a unit ({', '.join(units)}), {example}. Received: {text!r}")
+    return float(found[1]) * units[found[2]]

@@ -1,0 +1,206 @@
+"""The order of events against formulas of queueing and order statistics: what virtual time says is what theory says.
+
+Seeds are fixed, so that a test passes always or never; tolerances are a few standard errors.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import integrate, special, stats
+
+from distsgd.algorithms import SSP, AllReduce, AsyncSGD, LocalSGD, SyncSGD
+from distsgd.common.contract.rounds import Rounds
+from distsgd.common.virtual_time.durations import Durations
+from distsgd.common.virtual_time.order import order
+from distsgd.common.virtual_time.platform import Machines, Platform
+
+MEGABYTE = 1e6
+
+
+def happens(scheme, workers, steps, seed=1, message=MEGABYTE, reply=MEGABYTE, ps=1, **machines):
+    sizes = {"message_bytes": message, "reply_bytes": reply, "ps": ps}
+    return order(scheme, Platform(**machines), workers=workers, rounds=scheme.rounds(steps), seed=seed, **sizes)
+
+
+def middle(found, column):
+    """Values without the first and the last tenth, when not all workers are in a cycle."""
+    values = found.trace[column]
+    return values[len(values) // 10 : -len(values) // 10]
+
+
+def rate(found):
+    """Updates of the center per second, in the middle of the run."""
+    at, version = middle(found, "microseconds"), middle(found, "version")
+    return (version[-1] - version[0]) / (at[-1] - at[0]) * 1e6
+
+
+def steps_of(compute, workers, steps, seed=1):
+    """Durations of single steps as multiples of their mean, [workers, steps]."""
+    drawn = Durations(Machines.of(Platform(step_ms=1000.0, compute=compute)), Rounds.even(steps, 1), workers, seed)
+    return np.array([[drawn.of(k, r) for r in range(steps)] for k in range(workers)]) / 1e9
+
+
+def harmonic(n):
+    return sum(1 / i for i in range(1, n + 1))
+
+
+NETWORKS = [
+    {},
+    {"network": "one-rack"},
+    {"network": "internet"},
+    {"network": "cloud-regions"},
+    {"network": "federated"},
+    {"service": "3ms"},
+    {"service": "1ms", "ps_link": "1Gbit", "sharing": "fifo"},
+    {"step_factors": "0.58,0.75,1.51,3.33"},
+    {"cores": 4, "core_ms": 3.0},
+]
+
+
+@pytest.mark.parametrize("machines", NETWORKS, ids=str)
+def test_mean_staleness_is_all_other_workers_whatever_they_run_on(machines):
+    """Little's law: everybody is always in a cycle, and each update ends one of them."""
+    workers = 16
+    found = happens(AsyncSGD(), workers, 400, message=1e5, reply=1e5, compute="lognormal:sigma=0.8", **machines)
+    at = found.trace["microseconds"]
+    end = min(at[found.trace["worker"] == k].max() for k in range(workers))  # then the first has no more rounds
+    counted = (at < end) & (found.trace["version"] > 5 * workers)
+    assert found.trace["staleness"][counted].mean() == pytest.approx(workers - 1, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "compute", ["constant", "exponential", "shifted:fixed=0.3", "lognormal:sigma=0.7", "phases:slow=10,length=5"]
+)
+def test_asynchronous_updates_come_at_the_rate_of_all_workers_alone(compute):
+    """Renewal theory: W/E[X] for any distribution."""
+    assert rate(happens(AsyncSGD(), 8, 4000, compute=compute)) == pytest.approx(8 / 0.010, rel=0.03)
+
+
+def test_staleness_is_geometric_where_computing_has_no_memory():
+    """P(tau_k = j) = p_k (1 - p_k)^j with p_k the share of commits of worker k, for the time that all work."""
+    speeds = np.array([1, 1, 2, 4])
+    found = happens(AsyncSGD(), 4, 40_000, compute="exponential", step_factors="1,1,0.5,0.25")
+    at, worker = found.trace["microseconds"], found.trace["worker"]
+    counted = at < at[worker == 3].max()
+    for k, p in enumerate(speeds / speeds.sum()):
+        mine = counted & (worker == k)
+        staleness = found.trace["staleness"][mine]
+        assert mine.sum() / counted.sum() == pytest.approx(p, rel=0.03)
+        assert staleness.mean() == pytest.approx(1 / p - 1, rel=0.04)
+        for j in range(4):
+            assert np.mean(staleness == j) == pytest.approx(p * (1 - p) ** j, abs=3.5 * math.sqrt(p / mine.sum()))
+
+
+def test_order_statistics_of_shifted_exponential_steps():
+    """E[X_K:W] = delta + (H_W - H_(W-K))/mu."""
+    drawn = np.sort(steps_of("shifted:fixed=0.4", 8, 20_000), 0)
+    for k in (1, 5, 8):
+        expected = 0.4 + 0.6 * (harmonic(8) - harmonic(8 - k))
+        assert drawn[k - 1].mean() == pytest.approx(expected, rel=0.01)
+
+
+def test_order_statistics_of_pareto_steps():
+    """E[X_K:W] = x_m Gamma(W+1) Gamma(W-K+1-1/a) / (Gamma(W-K+1) Gamma(W+1-1/a))."""
+    a, workers = 3.5, 8
+    drawn = np.sort(steps_of(f"pareto:shape={a}", workers, 40_000), 0)
+    for k in (1, 5, 7):
+        logs = special.gammaln([workers + 1, workers - k + 1 - 1 / a, workers - k + 1, workers + 1 - 1 / a])
+        expected = (a - 1) / a * math.exp(logs[0] + logs[1] - logs[2] - logs[3])
+        assert drawn[k - 1].mean() == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("fixed", [0.3, 0.6])
+def test_the_best_number_of_backup_workers(fixed):
+    """R*/W -> 1 + 1/W_-1(-exp(-delta mu - 1)), the least time for each message that is used."""
+    workers = 200
+    means = np.sort(steps_of(f"shifted:fixed={fixed}", workers, 2000), 0).mean(1)
+    best = 1 + np.argmin(means / np.arange(1, workers + 1))
+    delta_mu = fixed / (1 - fixed)
+    expected = 1 + 1 / special.lambertw(-math.exp(-delta_mu - 1), -1).real
+    assert best / workers == pytest.approx(expected, abs=0.03)
+
+
+def test_a_barrier_takes_as_long_as_the_slowest_of_all():
+    """1/E[X_W:W]; exponential: H_W times the mean."""
+    assert 1 / rate(happens(SyncSGD(), 8, 8000, compute="exponential")) == pytest.approx(0.01 * harmonic(8), rel=0.02)
+
+
+@pytest.mark.parametrize("period", [1, 10, 100])
+def test_local_steps_hide_stragglers(period):
+    """The maximum of W sums of H exponential steps, per step: 3.37, 1.64, 1.19 for 16 workers."""
+    workers = 16
+    found = happens(LocalSGD(communication_period=period), workers, 1500 * period, compute="exponential")
+    most, _ = integrate.quad(lambda x: 1 - stats.gamma.cdf(x, period) ** workers, 0, 10 * period + 50, limit=500)
+    assert 1 / rate(found) == pytest.approx(0.01 * most, rel=0.02)
+
+
+def test_fewer_exchanges_hide_their_delay():
+    """AdaComm: (1 + a)/(1 + a/H) for constant steps y and a delay a y."""
+    every = happens(LocalSGD(communication_period=1), 4, 200, latency="15ms").seconds
+    seldom = happens(LocalSGD(communication_period=10), 4, 200, latency="15ms").seconds
+    assert every / seldom == pytest.approx((1 + 3) / (1 + 3 / 10), rel=1e-6)
+
+
+def test_with_bounded_staleness_the_slowest_sets_the_rate():
+    """W/max X for any slack, after a while."""
+    for slack in (0, 3):
+        found = happens(SSP(slack=slack), 4, 2000, step_factors="0.58,0.75,1.51,3.33")
+        assert rate(found) == pytest.approx(4 / 0.0333, rel=0.01)
+
+
+def repairman(workers, think, service):
+    """Updates per second of workers that think and then queue for one server that is shared fairly."""
+    ways = sum(math.perm(workers, i) * (service / think) ** i for i in range(workers + 1))
+    return (1 - 1 / ways) / service
+
+
+@pytest.mark.parametrize(("workers", "compute"), [(4, "exponential"), (16, "exponential"), (16, "lognormal:sigma=1")])
+def test_the_card_of_the_ps_is_the_server_of_the_machine_repairman(workers, compute):
+    """(1 - p_0)/S with 1/p_0 = sum of W!/(W-i)! (S/Z)^i, for any distribution of thinking; MVA has the same."""
+    one_millisecond = {"reply": 0.0, "ps_link": "8Gbit"}
+    found = happens(AsyncSGD(), workers, 20_000 // workers, compute=compute, **one_millisecond)
+    assert rate(found) == pytest.approx(repairman(workers, 0.010, 0.001), rel=0.03)
+
+
+def test_both_ways_of_the_card_are_servers_of_their_own():
+    """Mean value analysis of thinking and two fairly shared servers."""
+    workers, think, services = 16, 0.010, (0.001, 0.002)
+    queues = [0.0, 0.0]
+    for n in range(1, workers + 1):
+        waits = [s * (1 + q) for s, q in zip(services, queues, strict=True)]
+        speed = n / (think + sum(waits))
+        queues = [speed * wait for wait in waits]
+    found = happens(AsyncSGD(), workers, 1500, reply=2 * MEGABYTE, compute="exponential", ps_link="8Gbit")
+    assert rate(found) == pytest.approx(speed, rel=0.02)
+
+
+@pytest.mark.parametrize("workers", [2, 10, 11, 12, 40])
+def test_the_lock_of_the_ps_has_its_knee_where_workers_fill_it(workers):
+    """min(W/(Z + S), 1/S) where nothing is random: the knee is at W = (Z + S)/S = 11."""
+    found = happens(AsyncSGD(), workers, 200, service="1ms")
+    assert rate(found) == pytest.approx(min(workers / 0.011, 1 / 0.001), rel=0.01)
+
+
+@pytest.mark.parametrize(("workers", "ps"), [(4, 1), (4, 2), (4, 4), (16, 2)])
+def test_messages_of_a_barrier_take_as_long_as_the_narrowest_place(workers, ps):
+    """Each way max(n/b_w, W n/(n_ps b_ps)): at n_ps = W as long as a ring with the same links takes without latency."""
+    found = happens(SyncSGD(), workers, 5, ps=ps, uplink="1Gbit", downlink="1Gbit", ps_link="1Gbit")
+    alone = MEGABYTE * 8 / 1e9
+    assert found.seconds == pytest.approx(5 * (0.010 + 2 * max(alone, workers / ps * alone)), rel=1e-6)
+
+
+@pytest.mark.parametrize(("collective", "turns"), [("ring", 7), ("tree", 3)])
+def test_reductions_cost_latency_for_each_turn_and_two_vectors(collective, turns):
+    machines = {"uplink": "1Gbit", "downlink": "1Gbit", "latency": "2ms", "collective": collective}
+    found = happens(AllReduce(), 8, 5, **machines)
+    cost = 2 * turns * 0.002 + 2 * 7 / 8 * MEGABYTE * 8 / 1e9
+    assert found.seconds == pytest.approx(5 * (0.010 + cost), rel=1e-6)
+
+
+@pytest.mark.parametrize(("period", "utilisation"), [(1, 10 / 42), (10, 100 / 132)])
+def test_the_part_of_a_round_that_is_computing(period, utilisation):
+    """H c/(H c + communication), without overlap: 2 latencies and 2 transfers of 8 ms here."""
+    found = happens(LocalSGD(communication_period=period), 1, 100, uplink="1Gbit", downlink="1Gbit", latency="8ms")
+    begun, ready, replied = found.rounds[:, 2], found.rounds[:, 3], found.rounds[:, 6]
+    assert (ready - begun).sum() / (replied - begun).sum() == pytest.approx(utilisation, rel=1e-6)

@@ -1,0 +1,290 @@
+"""The machines of a simulated run: links that are shared, what they cost, crashes, and descriptions that cannot be."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from distsgd.algorithms import SSP, AllReduce, AsyncSGD, Downpour, Serial, SyncSGD
+from distsgd.common.engine.trace import EVENTS
+from distsgd.common.errors import UserError
+from distsgd.common.virtual_time.order import order
+from distsgd.common.virtual_time.platform import Machines, Platform
+from distsgd.common.virtual_time.presets import NETWORKS
+from distsgd.common.virtual_time.sharing import NEVER, Fair, OneByOne, level
+
+
+def happens(scheme, workers=4, steps=10, seed=0, size=1e6, ps=1, **machines):
+    sizes = {"message_bytes": size, "reply_bytes": size, "ps": ps}
+    return order(scheme, Platform(**machines), workers=workers, rounds=scheme.rounds(steps), seed=seed, **sizes)
+
+
+def ends(shared, sends):
+    """When each of `sends`, (time, worker, size), gets through."""
+    found, left = {}, sorted(enumerate(sends), key=lambda item: (item[1][0], item[0]))
+    while left or shared.next < NEVER:
+        if left and left[0][1][0] <= shared.next:
+            number, (at, worker, size) = left.pop(0)
+            shared.send(at, worker, size, number)
+        else:
+            at = shared.next
+            found[shared.pop()] = at
+    return [found[number] for number in range(len(sends))]
+
+
+def poured(capacity, caps, regions, region_caps, sends):
+    """The same in small steps of time: water is poured until caps, regions or the whole are full."""
+    left, found, now = {}, {}, 0
+    while len(found) < len(sends):
+        for number, (at, _, size) in enumerate(sends):
+            if at <= now and number not in left and number not in found:
+                left[number] = size
+        rates = dict.fromkeys(left, 0.0)
+        growing = set(left)
+        while growing:
+            room = [capacity - sum(rates.values())]
+            room += [(caps[sends[n][1]] - rates[n]) * len(growing) for n in growing]
+            for region, cap in enumerate(region_caps):
+                here = [n for n in rates if regions[sends[n][1]] == region]
+                if any(n in growing for n in here):
+                    grow = sum(n in growing for n in here)
+                    room.append((cap - sum(rates[n] for n in here)) * len(growing) / grow)
+            more = max(0.0, min(room)) / len(growing)
+            for n in growing:
+                rates[n] += more
+            full = {n for n in growing if rates[n] >= caps[sends[n][1]] - 1e-12}
+            for region, cap in enumerate(region_caps):
+                here = [n for n in rates if regions[sends[n][1]] == region]
+                if sum(rates[n] for n in here) >= cap - 1e-12:
+                    full |= set(here)
+            growing = set() if sum(rates.values()) >= capacity - 1e-12 else growing - full
+        soon = [at - now for at, _, _ in sends if at > now]
+        step = min([left[n] / rates[n] for n in left] + soon)
+        now += step
+        for n in list(left):
+            left[n] -= rates[n] * step
+            if left[n] <= 1e-6:
+                found[n] = now
+                del left[n]
+    return [found[n] for n in range(len(sends))]
+
+
+def test_links_are_shared_as_if_water_were_poured():
+    draw = np.random.default_rng(0)
+    for trial in range(30):
+        caps = draw.choice([1.0, 2.0, 5.0], 6).tolist()
+        regions = (np.arange(6) % 2).tolist()
+        region_caps = [float(draw.choice([3.0, 100.0])), float(draw.choice([2.0, 100.0]))]
+        capacity = float(draw.choice([2.0, 6.0, 50.0]))
+        sends = [(int(draw.integers(0, 4000)), k, float(draw.integers(500, 4000))) for k in range(6)]
+        found = ends(Fair(capacity, caps, regions, region_caps), sends)
+        expected = poured(capacity, caps, regions, region_caps, sends)
+        np.testing.assert_allclose(found, expected, atol=8, err_msg=str(trial))  # nanoseconds, rounded up
+
+
+def test_who_comes_later_takes_its_share_from_all_who_are_there():
+    # 1000 bytes alone for 500 ns, then half each: 500 + 1000; the second has 500 left then, and all of it.
+    assert ends(Fair(1.0, [1.0] * 2, [0, 0], [math.inf]), [(0, 0, 1000.0), (500, 1, 1000.0)]) == [1500, 2000]
+
+
+def test_first_come_first_served_lets_one_through_after_the_other():
+    assert ends(OneByOne([1.0, 0.5]), [(0, 0, 1000.0), (500, 1, 1000.0), (9000, 0, 10.0)]) == [1000, 3000, 9010]
+
+
+def test_the_level_fills_what_there_is():
+    assert level(10, [(1, 2), (8, 2)]) == 4
+    assert level(10, [(8, 2), (1, 2)]) == 4
+    assert level(10, [(1, 2), (2, 2)]) == math.inf
+    assert level(9, [(math.inf, 3)]) == 3
+
+
+def test_a_transfer_takes_its_latency_and_its_bytes():
+    found = happens(AsyncSGD(), workers=1, steps=2, uplink="8Mbit", downlink="80Mbit", latency="5ms", service="2ms")
+    # 10 ms of computing, 1000 + 5 ms, the lock, 100 + 5 ms back
+    assert found.rounds.tolist() == [
+        [0, 0, 0, 10_000, 1_015_000, 1_015_000, 1_122_000],
+        [0, 1, 1_122_000, 1_132_000, 2_137_000, 2_137_000, 2_244_000],
+    ]
+    assert found.trace["microseconds"].tolist() == [1_015_000, 2_137_000]
+
+
+def test_a_question_for_the_center_has_no_bytes_and_no_push_waits_for_bytes():
+    scheme = Downpour(push_period=1, pull_period=2, communication_period=1)
+    found = happens(scheme, workers=1, steps=3, uplink="8Mbit", downlink="8Mbit")
+    names = [EVENTS[event] for event in found.trace["event"]]
+    taken = found.rounds[:, 6] - found.rounds[:, 3]
+    costs = {"push": 1_000_000, "pull": 1_000_000, "exchange": 2_000_000}
+    assert [costs[name] for name in names] == taken.tolist()
+
+
+def test_workers_in_regions_share_the_link_of_their_region_alone():
+    machines = {"uplink": "1Gbit", "regions": "0ms/unlimited,20ms/1Gbit"}
+    found = happens(SyncSGD(), workers=4, steps=1, **machines)
+    arrived = {row[0]: row[4] for row in found.rounds.tolist()}
+    assert arrived == {0: 18_000, 2: 18_000, 1: 46_000, 3: 46_000}  # 8 ms alone; 16 ms for two, and 20 ms
+
+
+def test_the_lock_of_the_ps_takes_one_after_the_other():
+    found = happens(AsyncSGD(), workers=3, steps=1, service="1ms", ps_rate="1GB")
+    assert found.trace["microseconds"].tolist() == [10_000, 12_000, 14_000]
+
+
+def test_more_cores_than_workers_are_no_help_and_fewer_are_shared():
+    few, many = (happens(AsyncSGD(), workers=4, steps=10, cores=n, core_ms=10.0).seconds for n in (2, 8))
+    assert (few, many) == (0.3, 0.2)
+
+
+def test_latency_varies_around_its_mean_and_slow_links_stay_slow():
+    found = happens(AsyncSGD(), workers=50, steps=200, latency="40ms", latency_sigma=0.5, size=0.0)
+    late = found.rounds[:, 4] - found.rounds[:, 3]
+    assert late.mean() == pytest.approx(40_000, rel=0.02)
+    assert np.log(late).std() == pytest.approx(0.5, rel=0.02)
+    found = happens(AsyncSGD(), workers=50, steps=3, uplink="8Mbit", link_sigma=0.6)
+    late = (found.rounds[:, 4] - found.rounds[:, 3]).tolist()
+    by_worker = {}
+    for worker, taken in zip(found.rounds[:, 0].tolist(), late, strict=True):
+        by_worker.setdefault(worker, set()).add(taken)
+    assert all(max(taken) - min(taken) <= 1 for taken in by_worker.values())
+    assert 4 < len(set(late)) <= 3 * 16
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD(backup_workers=1), SSP(), AllReduce(), Downpour(warm_start=5)])
+def test_every_network_runs_every_kind_of_gate_and_its_stamps_follow_each_other(network, scheme):
+    found = happens(scheme, workers=7, steps=20, network=network, compute="lognormal")
+    stamps = found.rounds[:, 2:]
+    assert (np.diff(stamps, axis=1) >= 0).all()
+    assert len(found.rounds) >= np.sum(found.trace["event"] == 0) - 7
+    assert found.seconds >= stamps.max() / 1e6 - 1e-6
+
+
+def test_a_file_describes_machines_and_what_is_given_besides_goes_first(tmp_path):
+    path = tmp_path / "office.toml"
+    path.write_text('uplink = "8Mbit"\nstep_ms = 20\ncores = 2\nregions = "1ms/1Gbit"\n')
+    said = Platform(network=str(path), step_ms=5.0).described()
+    assert (said["uplink"], said["step_ms"], said["cores"], said["latency"]) == ("8Mbit", 5.0, 2, "0ms")
+    assert Machines.of(Platform(network=str(path))).uplink == 0.001
+
+
+def test_recorded_steps_are_drawn_in_blocks_that_stay_together(tmp_path):
+    path = tmp_path / "steps.npy"
+    np.save(path, np.arange(1, 101))
+    found = happens(AsyncSGD(), workers=2, steps=64, compute=f"recorded:path={path},block=16", step_ms=50.5)
+    mine = found.rounds[found.rounds[:, 0] == 1]
+    taken = np.rint((mine[:, 3] - mine[:, 2]) / 1000).astype(int)
+    assert ((taken >= 1) & (taken <= 100)).all()
+    blocks = taken.reshape(4, 16)
+    assert (np.diff(blocks, axis=1) % 100 == 1).all()
+    assert len(set(blocks[:, 0])) > 1
+
+
+CRASHES = {"failures": "crashes:every=200ms,down=50ms", "compute": "lognormal"}
+
+
+@pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD(), SyncSGD(backup_workers=1), SSP(slack=1), Downpour()])
+def test_who_crashes_comes_back_anew_and_all_do_their_rounds(scheme):
+    steps = 100
+    found = happens(scheme, workers=4, steps=steps, uplink="1Gbit", downlink="1Gbit", **CRASHES)
+    event, worker = found.trace["event"], found.trace["worker"]
+    joins = event == EVENTS.index("join")
+    assert joins.sum() > 5
+    assert (found.trace["staleness"][joins] == 0).all()
+    assert (found.trace["accepted"][joins] == 0).all()
+    assert (found.trace["version"][joins] > 0).all()
+    if scheme.gate.set_size(4) is None:
+        assert np.bincount(worker[~joins]).tolist() == [len(scheme.rounds(steps))] * 4
+    else:
+        assert found.trace["version"].max() == steps - 1
+    for k in range(4):  # who has joined has read the center of then
+        own = np.flatnonzero(worker == k)
+        for row, following in itertools.pairwise(own):
+            if joins[row] and not joins[following]:
+                read = found.trace["version"][following] - found.trace["staleness"][following]
+                assert read >= found.trace["version"][row]
+    lost = found.rounds[:, 6] < 0
+    assert 0 < lost.sum() < joins.sum() + 4 or not lost.any()
+
+
+def test_a_crash_loses_the_round_in_flight_and_a_barrier_waits_for_who_is_away():
+    with_crashes = happens(SyncSGD(), workers=4, steps=100, **CRASHES)
+    without = happens(SyncSGD(), workers=4, steps=100, compute="lognormal")
+    assert with_crashes.seconds > without.seconds + 0.05 * 5
+    assert (with_crashes.trace["staleness"] == 0).all()
+
+
+def test_crashes_are_the_same_for_all_algorithms():
+    crashed = []
+    for scheme in (AsyncSGD(), SSP(slack=50)):
+        found = happens(scheme, workers=3, steps=100, failures="crashes:every=300ms,down=50ms")
+        joined = found.trace["event"] == EVENTS.index("join")
+        crashed.append(found.trace["microseconds"][joined][:5].tolist())
+    assert crashed[0] == crashed[1]
+
+
+WRONG = [
+    ({"uplink": "-1Mbit"}, "uplink takes a number and a unit"),
+    ({"downlink": "100"}, "downlink takes a number and a unit"),
+    ({"ps_link": "0Gbit"}, "ps_link must be more than nothing"),
+    ({"latency": "-3ms"}, "latency takes a number and a unit"),
+    ({"latency": "3 parsec"}, "latency takes a number and a unit"),
+    ({"latency_sigma": -1.0}, "latency_sigma must not be negative"),
+    ({"step_ms": 0.0}, "step_ms must be a positive number"),
+    ({"step_ms": math.nan}, "step_ms must be a positive number"),
+    ({"cores": 0}, "cores must be at least 1"),
+    ({"core_ms": -1.0}, "core_ms must not be negative"),
+    ({"compute": "gauss"}, "unknown model of compute 'gauss'"),
+    ({"compute": "lognormal:sigma=-1"}, "must be positive"),
+    ({"compute": "lognormal:mu=1"}, "has no option 'mu'"),
+    ({"compute": "pareto:shape=1"}, "needs a shape above 1"),
+    ({"compute": "phases:probability=1.5"}, "needs probability below 1"),
+    ({"compute": "phases:slow=0.5"}, "needs slow and length of 1 at least"),
+    ({"compute": "shifted:fixed=1"}, "needs fixed below 1"),
+    ({"compute": "recorded"}, "recorded needs the path"),
+    ({"compute": "recorded:path=none.npy"}, "recorded needs the path"),
+    ({"step_factors": "1,0"}, "step_factors must be positive numbers"),
+    ({"step_factors": "normal"}, "unknown model of step_factors"),
+    ({"regions": "20ms"}, "a region is a latency and a bandwidth"),
+    ({"regions": "20ms/-1bit"}, "bandwidth of a region takes"),
+    ({"sharing": "greedy"}, "sharing must be one of fair, fifo"),
+    ({"collective": "star"}, "collective must be one of ring, tree"),
+    ({"failures": "crashes:every=0s"}, "crashes need times above zero"),
+    ({"failures": "sometimes"}, "unknown model of failures"),
+    ({"network": "interent"}, "unknown network 'interent'. Did you mean internet?"),
+    ({"network": "nowhere.toml"}, "cannot read the network nowhere.toml"),
+]
+
+
+@pytest.mark.parametrize(("machines", "says"), WRONG, ids=str)
+def test_machines_that_cannot_be_are_refused_in_one_line(machines, says):
+    with pytest.raises(UserError) as refused:
+        Platform(**machines)
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('uplnk = "1Mbit"', "unknown key 'uplnk'. Did you mean uplink"),
+        ("uplink = 3", "uplink of FILE must be a text in quotes"),
+        ('step_ms = "3"', "step_ms of FILE must be a number"),
+        ("step_ms = true", "step_ms of FILE must be a number"),
+        ('uplink = "-1Mbit"', "uplink takes a number and a unit"),
+        ('network = "internet"', "unknown key 'network'"),
+        ("uplink =", "cannot read the network FILE"),
+    ],
+)
+def test_files_that_cannot_be_are_refused_in_one_line(text, says, tmp_path):
+    path = tmp_path / "net.toml"
+    path.write_text(text)
+    with pytest.raises(UserError) as refused:
+        Platform(network=str(path))
+    assert says in str(refused.value).replace(str(path), "FILE")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("scheme", [AllReduce(), Serial()])
+def test_without_a_ps_nobody_can_come_back(scheme):
+    with pytest.raises(UserError, match="leave failures out"):
+        happens(scheme, workers=1, failures="crashes")
