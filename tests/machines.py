@@ -255,7 +255,7 @@ class Task:
         except BaseException as error:  # looked at by the test
             self.error = error
 
-    def end(self, seconds: float = 90) -> BaseException | None:
+    def end(self, seconds: float = 300) -> BaseException | None:
         self.thread.join(seconds)
         assert not self.thread.is_alive(), f"{self.spec} has not ended"
         return self.error

@@ -534,6 +534,22 @@ BATCHES = [
 
 WORKERS = [
     Mutation(
+        "batches belong to a session",
+        ENGINE,
+        ', shared_name=f"{prefix}_batches"',
+        "",
+        ("tests/test_ends.py::test_a_worker_that_connects_anew_goes_on_with_its_next_batch",),
+        "whoever comes back after the ps has no data any more",
+    ),
+    Mutation(
+        "what several tasks say is nobody's own",
+        ENGINE,
+        "(NOT_FOUND: |FAILED_PRECONDITION: )?From /job:worker",
+        "From /job:worker",
+        ("tests/test_ends.py::test_what_is_missing_in_a_worker_s_own_data_is_not_a_lost_peer",),
+        "a missing file is taken for a ps that is away",
+    ),
+    Mutation(
         "all workers drop the same units",
         ENGINE,
         "value + tf.cast(index, value.dtype)",

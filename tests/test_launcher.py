@@ -22,7 +22,7 @@ from distsgd.common.record.callbacks import Callback
 from distsgd.common.run.job import describe, make_job
 from distsgd.common.run.options import RunOptions
 from doubles import RaisesInWorker
-from runs import DIGITS, record, wait_until
+from runs import DIGITS, patience, record, wait_until
 
 FOREVER = 10**7
 SECONDS_TO_END = 30  # a second or two, unless the machine is busy
@@ -56,7 +56,7 @@ class Background:
         return next(pid for pid in children() if task_log(pid) == log)
 
     def end(self):
-        self.thread.join(100)
+        self.thread.join(400)
         assert not self.thread.is_alive()
         return self.error
 
@@ -108,7 +108,7 @@ def test_a_killed_worker_of_a_barrier_ends_the_run_with_its_name(background):
 
 
 def test_a_stopped_worker_is_named_when_the_barrier_has_waited_long_enough(background):
-    going = background(SyncSGD(), workers=3, wait_seconds=5)
+    going = background(SyncSGD(), workers=3, wait_seconds=patience(5))
     os.kill(going.task("worker-2.log"), signal.SIGSTOP)
     error = going.end()
     assert isinstance(error, WaitTimeout), error
@@ -118,7 +118,7 @@ def test_a_stopped_worker_is_named_when_the_barrier_has_waited_long_enough(backg
 
 @pytest.mark.parametrize("victim", ["evaluator-0", pytest.param("ps-0", marks=pytest.mark.slow)])
 def test_a_stopped_task_ends_the_run_with_its_name(victim, background):
-    going = background(AsyncSGD(), wait_seconds=5)
+    going = background(AsyncSGD(), wait_seconds=patience(5))
     os.kill(going.task(f"{victim}.log"), signal.SIGSTOP)
     error = going.end()
     assert isinstance(error, WaitTimeout), error
@@ -131,7 +131,7 @@ def test_a_fork_server_that_is_stopped_in_a_run_is_named(tmp_path):
     others = children()
     with keep_warm("auto"):
         (server,) = [pid for pid in children() - others if task_log(pid) == "forkserver.log"]
-        going = Background(AsyncSGD(), run_dir=tmp_path / "run", wait_seconds=5)
+        going = Background(AsyncSGD(), run_dir=tmp_path / "run", wait_seconds=patience(5))
         os.kill(server, signal.SIGSTOP)
         error = going.end()
         assert isinstance(error, WaitTimeout), error
@@ -141,9 +141,10 @@ def test_a_fork_server_that_is_stopped_in_a_run_is_named(tmp_path):
 
 @pytest.mark.slow
 def test_a_launcher_that_was_suspended_for_longer_than_any_wait_goes_on_with_its_run(tmp_path):
-    process, _ = command_line_run(tmp_path, subprocess.PIPE, "sync_sgd", "--wait-seconds", "6")
+    seconds = patience(6)
+    process, _ = command_line_run(tmp_path, subprocess.PIPE, "sync_sgd", "--wait-seconds", f"{seconds:.0f}")
     process.send_signal(signal.SIGSTOP)
-    time.sleep(20)
+    time.sleep(3.3 * seconds)
     process.send_signal(signal.SIGCONT)
     metrics = tmp_path / "run" / "metrics.jsonl"
     before = metrics.stat().st_size
@@ -164,7 +165,7 @@ def test_a_module_that_lies_in_the_current_folder_is_not_imported(tmp_path):
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGSTOP, marks=pytest.mark.slow), signal.SIGKILL])
 def test_an_all_reduce_ends_when_a_worker_does_not_answer(number, background):
-    going = background(AllReduce(), workers=3, wait_seconds=5)
+    going = background(AllReduce(), workers=3, wait_seconds=patience(5))
     os.kill(going.task("worker-2.log"), number)
     error = going.end()
     assert isinstance(error, WaitTimeout if number == signal.SIGSTOP else TaskLost)

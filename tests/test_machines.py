@@ -24,7 +24,7 @@ from distsgd.common.launch import sessions
 from distsgd.common.problems.models import ModelRecipe
 from doubles import PausingAsyncSGD
 from machines import HERE, Run, machines_with_servers, task_process
-from runs import DIGITS
+from runs import DIGITS, patience
 from runs import wait_until as wait_for
 
 TOLERANCE = 1e-5
@@ -158,7 +158,7 @@ def test_a_task_that_is_lost_ends_the_run_everywhere_and_is_named(how, machines,
         pytest.skip(f"this machine allows no network of its own: {machines.refusal}")
     cluster = Run(machines, tmp_path)
     # Of waiting: whoever is stopped says so at once, and for somebody who is killed his program says it.
-    seconds = 8 if how == "unplugged" else 10**3
+    seconds = patience(8) if how == "unplugged" else 10**3
     tasks = cluster.start_all(SyncSGD(), steps=FOREVER, wait_seconds=seconds)
     wait_until(cluster.trains)
     victim = tasks["worker", 1]
@@ -376,7 +376,7 @@ def test_a_machine_that_was_lost_is_back_in_the_run_with_the_same_command(how, v
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=lambda scheme: scheme.name)
 def test_a_run_goes_on_without_a_machine_that_is_lost_if_that_is_allowed(scheme, machines, tmp_path):
     cluster = Run(machines, tmp_path)
-    tasks = cluster.start_all(scheme, steps=1000, recovery={"min_workers": 1}, wait_seconds=4)
+    tasks = cluster.start_all(scheme, steps=1000, recovery={"min_workers": 1}, wait_seconds=patience(4))
     wait_until(cluster.trains)
     os.kill(task_process(tmp_path, "worker-1"), signal.SIGKILL)
     assert isinstance(tasks["worker", 1].end(), TaskLost)
@@ -392,7 +392,7 @@ def test_a_worker_that_hangs_is_told_to_go_and_started_again(machines, tmp_path)
     (tmp_path / "armed").touch()
     cluster = Run(machines, tmp_path / "run")
     scheme = PausingAsyncSGD(folder=str(tmp_path), moment="push")
-    tasks = cluster.start_all(scheme, steps=60, recovery=AGAIN, wait_seconds=4)
+    tasks = cluster.start_all(scheme, steps=60, recovery=AGAIN, wait_seconds=patience(4))
     wait_until(lambda: (tmp_path / "here").exists() or any(task.error for task in tasks.values()))
     assert [task.error for task in tasks.values()] == [None] * 3
     hanging = task_process(tmp_path / "run", "worker-1")
@@ -413,7 +413,7 @@ def test_a_worker_that_hangs_is_told_to_go_and_started_again(machines, tmp_path)
 def test_what_does_not_come_back_ends_the_run_everywhere(machines, tmp_path):
     """The chief's machine is gone, and the first ps has been started again: its tables do not know who is missing."""
     cluster = Run(machines, tmp_path)
-    tasks = cluster.start_all(AsyncSGD(), steps=FOREVER, recovery=AGAIN, wait_seconds=3)
+    tasks = cluster.start_all(AsyncSGD(), steps=FOREVER, recovery=AGAIN, wait_seconds=patience(3))
     wait_until(cluster.trains)
     chief = cluster.on["worker", 0]
     chief.crash()
@@ -433,7 +433,7 @@ def test_a_run_gets_over_a_network_that_was_cut(number, machines, tmp_path):
     if not machines.real:
         pytest.skip(f"this machine allows no network of its own: {machines.refusal}")
     cluster = Run(machines, tmp_path)
-    tasks = cluster.start_all(AsyncSGD(), steps=3000, recovery=AGAIN, wait_seconds=8)
+    tasks = cluster.start_all(AsyncSGD(), steps=3000, recovery=AGAIN, wait_seconds=patience(8))
     wait_until(cluster.trains)
     machines.plug(number, "down")
     try:

@@ -44,7 +44,7 @@ def test_a_gate_of_ones_own_on_processes_survives_a_killed_worker_and_keeps_its_
         victims = [pid for pid in children() if task_log(pid) == "worker-1.log"]
         assert victims, run.communicate()
         os.kill(victims[0], signal.SIGKILL)
-        out, errors = run.communicate(timeout=150)
+        out, errors = run.communicate(timeout=400)
     finally:
         run.kill()
     assert run.returncode == 0, errors

@@ -21,7 +21,7 @@ from distsgd.common.record import checkpoint
 from distsgd.common.record.faults import Faults
 from distsgd.common.run.options import Recovery
 from doubles import PausingAEASGD, PausingAsyncSGD, PausingSyncSGD, Stumbles
-from runs import record, wait_until
+from runs import patience, record, wait_until
 
 TOLERANCE = 1e-5
 SMALL = {"hidden": (16,), "batch_size": 8}
@@ -35,7 +35,7 @@ class Going:
         self.run_dir, self.outcome = run_dir, None
         self.thread = threading.Thread(target=self._run, args=(scheme, {**SMALL, **options}), daemon=True)
         self.thread.start()
-        wait_until(lambda: self.version() >= updates or not self.thread.is_alive(), 60)
+        wait_until(lambda: self.version() >= updates or not self.thread.is_alive())
 
     def _run(self, scheme, options):
         try:
@@ -57,7 +57,7 @@ class Going:
         os.kill(pids[0], number)
 
     def end(self):
-        self.thread.join(120)
+        self.thread.join(400)
         assert not self.thread.is_alive()
         return self.outcome
 
@@ -246,14 +246,14 @@ def test_a_run_that_keeps_no_trace_survives_the_loss_of_its_ps_and_its_evaluator
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=["async_sgd", "sync_sgd"])
 def test_a_stopped_worker_is_started_again_after_a_bounded_time(scheme, going):
-    run = going(scheme, steps=600, workers=2, wait_seconds=4, recovery=OFTEN)
+    run = going(scheme, steps=600, workers=2, wait_seconds=patience(4), recovery=OFTEN)
     run.send("worker-1", signal.SIGSTOP)
     assert run.survived()["restarts"] == {"worker-1": 1}
 
 
 @pytest.mark.slow
 def test_a_stopped_ps_is_started_again_and_its_state_restored(going):
-    run = going(AsyncSGD(), steps=600, workers=2, wait_seconds=5, recovery=OFTEN)
+    run = going(AsyncSGD(), steps=600, workers=2, wait_seconds=patience(5), recovery=OFTEN)
     run.send("ps-0", signal.SIGSTOP)
     recovery = run.survived()
     assert recovery["restarts"] == {"ps-0": 1}
@@ -264,7 +264,7 @@ def test_a_stopped_ps_is_started_again_and_its_state_restored(going):
 def test_a_ps_that_dies_while_a_worker_is_stopped_is_restored_and_the_worker_started_again(going):
     """Found by the soak: the others came back into a set that waits for the stopped one, and nobody said so."""
     several = Recovery(checkpoint_seconds=0.5, max_restarts=6)
-    run = going(SyncSGD(), ps=2, steps=600, workers=3, wait_seconds=5, recovery=several)
+    run = going(SyncSGD(), ps=2, steps=600, workers=3, wait_seconds=patience(5), recovery=several)
     run.send("worker-2", signal.SIGSTOP)
     wait_until(lambda: checkpoint.newest(run.run_dir).arrays["arrived"].any())
     run.send("ps-1", signal.SIGKILL)
@@ -274,7 +274,7 @@ def test_a_ps_that_dies_while_a_worker_is_stopped_is_restored_and_the_worker_sta
 @pytest.mark.slow
 def test_a_synchronous_run_goes_on_without_a_lost_worker_if_it_may(going):
     some = Recovery(min_workers=2)
-    run = going(SyncSGD(), steps=600, workers=3, wait_seconds=4, recovery=some)
+    run = going(SyncSGD(), steps=600, workers=3, wait_seconds=patience(4), recovery=some)
     run.send("worker-2", signal.SIGKILL)
     outcome = run.end()
     assert not isinstance(outcome, Exception), outcome
@@ -285,7 +285,7 @@ def test_a_synchronous_run_goes_on_without_a_lost_worker_if_it_may(going):
 
 @pytest.mark.slow
 def test_without_leave_to_go_on_a_stopped_worker_ends_an_asynchronous_run_with_its_name(going):
-    run = going(AsyncSGD(), steps=5000, workers=2, wait_seconds=4)
+    run = going(AsyncSGD(), steps=5000, workers=2, wait_seconds=patience(4))
     run.send("worker-1", signal.SIGSTOP)
     error = run.end()
     assert isinstance(error, WaitTimeout)
