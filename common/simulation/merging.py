@@ -84,53 +84,63 @@ class Merging:
         }
         return actions if self.at_once else actions | {Do.ARRIVE: self._arrive}
 
-    def _merged(self, worker: Any, slot: Any) -> Any:
+    def _received(self, worker: Any, place: Any) -> Any:
+        """A message, after it has travelled as the codec has it."""
+        cells = self.lanes.cells(worker)
+        kept = SimpleNamespace(**cells["codec"])
+        encoder = SimpleNamespace(encode=lambda message: [self.scheme.codec.encode(message, kept)])
+        slot: Any = SimpleNamespace(index=worker, encoder=encoder)
+        message = self.center.receive(slot, Row(self.outbox, place).read_value())[0]
+        self.lanes.keep(worker, cells)
+        return message
+
+    def _merged(self, worker: Any, place: Any) -> Any:
         """A message in the center; returns the reply."""
         center, sender = self.center, _slot(worker)
-        message = center.receive(Row(self.outbox, slot).read_value())[0]
+        message = self._received(worker, place)
         version = center.read_version()
         staleness = tf.cast(center.staleness(version, sender), tf.float32)
         reply = tf.convert_to_tensor(center.merge(self.part, message, staleness, version, sender))
         center.count_updates(1)
         return center.reply([reply])
 
-    def _fold(self, worker: Any, now: Any, slot: Any) -> None:
-        reply = self._merged(worker, slot)
+    def _fold(self, worker: Any, now: Any, place: Any) -> None:
+        reply = self._merged(worker, place)
         self.center.note_pull(_slot(worker))
         self.lanes.adopt_one(worker, now, reply)
         self.lanes.share_state(worker)
 
-    def _push(self, worker: Any, now: Any, slot: Any) -> None:
+    def _push(self, worker: Any, now: Any, place: Any) -> None:
         del now
-        self._merged(worker, slot)
+        self._merged(worker, place)
         self.lanes.share_state(worker)
 
-    def _pull(self, worker: Any, now: Any, slot: Any) -> None:
-        del slot
+    def _pull(self, worker: Any, now: Any, place: Any) -> None:
+        del place
         self.center.note_pull(_slot(worker))
         self.lanes.adopt_one(worker, now, self.part.center.read_value())
         self.lanes.share_state(worker)
 
-    def _read(self, worker: Any, now: Any, slot: Any) -> None:
-        del slot
+    def _read(self, worker: Any, now: Any, place: Any) -> None:
+        del place
         self.center.note_pull(_slot(worker))
         self.lanes.adopt_one(worker, now, self.center.reply(self.center.read()))
         self.lanes.share_state(worker)
 
-    def _start(self, worker: Any, now: Any, slot: Any) -> None:
-        del now, slot
+    def _start(self, worker: Any, now: Any, place: Any) -> None:
+        del now, place
         self.center.note_pull(_slot(worker))
         self.lanes.start_one(worker, self.part.center.read_value())
 
-    def _arrive(self, worker: Any, now: Any, slot: Any) -> None:
+    def _arrive(self, worker: Any, now: Any, place: Any) -> None:
         del now
-        message = self.center.receive(Row(self.outbox, slot).read_value())[0]
+        message = self._received(worker, place)
         sender = _slot(worker)
         self.inbox.assign_add(self.center.weigh(self.part, message, tf.constant(0.0), sender))
 
-    def _close(self, messages: Any, now: Any, slot: Any) -> None:
+    def _close(self, messages: Any, now: Any, place: Any) -> None:
         """The mean of a set in the center."""
-        del slot
+        del place
         center, version = self.center, self.center.read_version()
         mean = self.inbox / tf.cast(messages, tf.float32)
         reply = tf.convert_to_tensor(center.merge(self.part, mean, tf.constant(0.0), version))

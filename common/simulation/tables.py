@@ -11,7 +11,7 @@ from ..engine.center import Row
 from ..engine.flat_model import FlatModel
 from .cells import Cell
 
-Values = dict[str, Any]  # of a worker, or of many: params, slots (the scheme's variables), state, seeds
+Values = dict[str, Any]  # of a worker, or of many: params, slots (of the scheme), codec, state, seeds
 
 
 class Tables:
@@ -42,7 +42,8 @@ class Tables:
             value = tf.convert_to_tensor(value)
             return tf.tile(value[None], [workers, *[1] * value.shape.rank])
 
-        start = {"params": center, "slots": dict(scheme.local_variables(center)), "state": state}
+        own = {"slots": scheme.local_variables(center), "codec": scheme.codec.local_variables(0 * center)}
+        start = {"params": center, "state": state} | {kind: dict(values) for kind, values in own.items()}
         start = tf.nest.map_structure(all_rows, start)
         start["seeds"] = [seeds(seed) for seed in model.initial_seeds]
         self.tables = tf.nest.map_structure(lambda value: tf.Variable(value, name="table"), start)
@@ -78,6 +79,8 @@ class Tables:
         cells["params"].assign(center)
         for name, value in self.scheme.local_variables(center).items():
             cells["slots"][name].assign(value)
+        for name, value in self.scheme.codec.local_variables(0 * center).items():
+            cells["codec"][name].assign(value)
         if self.model.state_size:
             cells["state"].assign(Row(self.shared, worker).read_value())
         self.keep(worker, cells)
