@@ -7,11 +7,13 @@ from .launch.client import keep_warm
 from .record.callbacks import Callback
 from .run.options import Recovery
 from .training import Result, train
+from .virtual_time.platform import Platform
 
 __all__ = [
     "Callback",
     "Cluster",
     "DistsgdError",
+    "Platform",
     "Recovery",
     "Result",
     "Scheme",

@@ -1045,7 +1045,26 @@ ON_THE_PS = [
     ),
 ]
 
-MUTATIONS = [*RULES, *OPTIMIZING, *BATCHES, *WORKERS, *AT_THE_GATE, *ON_THE_PS]
+SIMULATED = [
+    Mutation(
+        "a look in the middle of an update",
+        "common/simulation",
+        "until = int(np.searchsorted(versions, versions[until]))",
+        "versions[until]",
+        ("tests/test_simulation.py::test_no_look_is_in_the_middle_of_an_update_or_where_nothing_is_new",),
+        "a run that is stopped there has messages on record that no update has",
+    ),
+    Mutation(
+        "rounds after the end of a simulated run",
+        "common/simulation",
+        "there.rounds[there.rounds[:, NUMBER] < seen.rounds[there.rounds[:, 0]]]",
+        "there.rounds",
+        ("tests/test_simulation.py::test_a_run_that_has_its_accuracy_ends_there_and_so_does_its_record",),
+        "the record has rounds that were never computed",
+    ),
+]
+
+MUTATIONS = [*RULES, *OPTIMIZING, *BATCHES, *WORKERS, *AT_THE_GATE, *ON_THE_PS, *SIMULATED]
 
 # Changes that look like faults, and are none.
 EQUIVALENT = {

@@ -66,7 +66,7 @@ def record(
         ),
         RunOptions(steps=steps, batch_size=batch_size, seed=seed, run_dir=run_dir, schedule=schedule, **options),
     )
-    in_process = keras_model if backend == "threads" else None
+    in_process = None if backend == "processes" else keras_model
     config = describe(job, "digits", model)
     log, error = run(job, config, verbose=False, model=in_process, callbacks=callbacks)
     result = log.finish(error, picture=False)

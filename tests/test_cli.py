@@ -55,7 +55,8 @@ def test_it_says_what_there_is(arguments):
 
 
 @pytest.mark.parametrize(
-    "command", ["list", "explain", "evaluate", "replay", "serial", "sync_sgd_lr", "doctor", *cli.MEASUREMENTS]
+    "command",
+    ["list", "explain", "evaluate", "replay", "simulate", "serial", "sync_sgd_lr", "doctor", *cli.MEASUREMENTS],
 )
 @pytest.mark.parametrize("columns", [40, 100])
 def test_every_command_has_help_that_fits_the_terminal(command, columns, monkeypatch, capsys):
@@ -109,7 +110,7 @@ def test_help_shows_the_algorithms_own_flags_and_the_common_ones_with_defaults()
     assert "--moving-rate" not in shown
     titles = re.findall(r"^(\S.*):$", shown, re.MULTILINE)
     assert titles[0] == "hyperparameters of downpour"
-    assert titles[-1] == "several machines"
+    assert titles[-2:] == ["several machines", "simulated machines"]
     assert shown.index("--learning-rate X") < shown.index("\noptions:") < shown.index("--workers")
 
 
@@ -164,7 +165,10 @@ def test_help_shows_the_algorithms_own_flags_and_the_common_ones_with_defaults()
         (["downpour", "--steps"], "--steps needs a value"),
         (["sync_sgd_lr", "--learning-rates", "a"], "--learning-rates takes a number"),
         (["downpour", "--json=3"], "--json takes no value"),
-        (["downpour", "--backend", "thread"], "--backend must be one of processes, threads. Received: 'thread'"),
+        (
+            ["downpour", "--backend", "thread"],
+            "--backend must be one of processes, threads, simulation. Received: 'thread'",
+        ),
         (["--workers", "4"], "the algorithm or command comes first, as in: downpour --workers 4"),
         (["--workers", "4", "downpour", "agn"], "the algorithm or command comes first"),
         (["list", "foo"], "list does not take 'foo'"),

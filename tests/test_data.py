@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from distsgd.common import UserError
-from distsgd.common.engine.ops import even_sizes
+from distsgd.common.contract.cut import even_sizes
 from distsgd.common.problems import data
 from distsgd.common.problems.dataset import batches, leaves, num_examples, shard_rows, split_off, weighted
 from distsgd.common.problems.text import library, numbered, windows

@@ -21,7 +21,7 @@ from ...algorithms import SCHEMES
 from ..errors import DistsgdError, Interrupted, UserError
 from ..record.display import Page
 from ..spec import nearest
-from . import advise, doctor, replay, timeline
+from . import advise, doctor, replay, simulate, timeline
 from .catalogue import catalogue
 from .commands import MEASUREMENTS, evaluate, explanation, measurement, mutants, test
 from .imports import import_schemes, split_imports
@@ -59,6 +59,7 @@ def dispatch(arguments: list[str]) -> int:
         "replay": replay.main,
         "timeline": timeline.main,
         "advise": advise.main,
+        "simulate": simulate.main,
         "doctor": doctor.main,
         "test": test,
         "mutants": mutants,
@@ -104,6 +105,8 @@ def overview() -> int:
         ("replay <run dir>", "did the run do what the paper's equations say? Executes its record in NumPy"),
         ("timeline <run dir> [<run dir>]", "who computed, waited and sent what, and when: a page for the browser"),
         ("advise --workers 64", "which algorithm for these workers, links and stragglers? Predicted in virtual time"),
+        ("simulate <algorithm>", "train in virtual time, on machines that are described: --workers 1000"),
+        ("simulate --compare <a>,<b>", "several algorithms on the same machines, in a table"),
         ("doctor", "versions, machine, and what a run may do here: for a bug report"),
         ("test", "the test suite (arguments go to pytest)"),
         ("mutants", "faults made on purpose, one at a time: does a test notice? (takes 20 minutes)"),

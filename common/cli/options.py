@@ -14,12 +14,15 @@ from ..contract.schedules import Shape
 from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..run.options import RunOptions
+from ..virtual_time.platform import Platform
 from . import flags
 from .catalogue import timing
 
 Discovery = Literal["auto", "local", "tf_config", "slurm"]
 
 RUN = RunOptions(epochs=20)  # `train` has 1, as Keras' `fit`
+
+USUAL_MACHINES = Platform()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +53,15 @@ class Options:
     """Worker tasks."""
     ps: int = 1
     """Parameter server tasks; the center is cut evenly over them."""
-    dataset: str = "digits"
-    """digits, synthetic, mnist1d, text, mnist, fashion_mnist, cifar10, sparse or libsvm; with options of its own as in
-    synthetic:features=50 or libsvm:path=train.svm."""
+    dataset: str | None = None
+    """digits (the default, but generated data in a simulation), synthetic, mnist1d, text, mnist, fashion_mnist,
+    cifar10, sparse or libsvm; with options of its own as in synthetic:features=50 or libsvm:path=train.svm."""
     model: str | None = None
     """softmax, mlp (the default) or cnn; options as in mlp:hidden=256-128. logistic for sparse data sets, transformer
     for text."""
     backend: BackendName = "processes"
-    """A process for each task, or one process with a thread for each worker."""
+    """A process for each task, one process with a thread for each worker, or virtual time on machines that are
+    described."""
     devices_per_worker: int | None = None
     """Devices of each worker that share its batches: its GPUs in turn, else logical CPU devices. If not given: 1, but 2
     for multi_gpu and hierarchical."""
@@ -69,6 +73,7 @@ class Options:
     lr_schedule: Shape = "constant"
     """How the learning rates fall over the run: keras.optimizers.schedules by name."""
     machines: Machines = Machines()
+    platform: Platform = USUAL_MACHINES
     json: bool = False
     """Print the result as one line of JSON, the last of standard output."""
 
@@ -87,6 +92,7 @@ GROUPS = {
     ),
     "what survives a fault": ("recovery",),
     "several machines": ("machines",),
+    "simulated machines": ("platform",),
 }  # of the options that the help sets apart  # fmt: skip
 
 
@@ -105,7 +111,10 @@ def parse_flags(scheme_type: type[Scheme], arguments: list[str]) -> tuple[Scheme
 
 def find_cluster(options: Options, uses_ps: bool = True) -> Cluster:
     """The cluster that flags and environment describe, for an algorithm that has a ps or has none."""
-    machines = options.machines
+    machines, platform = options.machines, options.platform
+    if platform != USUAL_MACHINES and options.backend != "simulation":
+        other = next(name for name, value in vars(platform).items() if value != getattr(USUAL_MACHINES, name))
+        raise UserError(f"--{other.replace('_', '-')} describes simulated machines: give --backend simulation too")
     how: dict[str, Any] = {"wait_seconds": options.wait_seconds, "devices_per_worker": options.devices_per_worker}
     by_flags = bool(machines.ps_hosts or machines.worker_hosts or machines.job_name or machines.task_index)
     if by_flags and machines.cluster != "auto":
@@ -119,8 +128,9 @@ def find_cluster(options: Options, uses_ps: bool = True) -> Cluster:
     elif machines.separate_evaluator:
         raise UserError("--separate-evaluator is for several machines: give --ps_hosts, --worker_hosts and --job_name")
     else:
+        given = platform if options.backend == "simulation" else None
         return Cluster.local(
-            options.workers, ps=options.ps, backend=options.backend, isolation=options.isolation, **how
+            options.workers, ps=options.ps, backend=options.backend, isolation=options.isolation, platform=given, **how
         )
     usual = type(options)()
     for name in ("workers", "ps", "backend", "isolation"):

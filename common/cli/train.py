@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from rich.console import Console
 
@@ -14,8 +15,10 @@ from ..launch.run import run
 from ..problems import data, models
 from ..problems.sparse import sparsity
 from ..record.display import summary
+from ..record.run_directory import RunRecord
 from ..run.job import describe, make_job
 from ..spec import parse
+from .generated import with_data
 from .options import Options, commands, find_cluster, parse_flags
 
 
@@ -30,30 +33,47 @@ def run_algorithm(scheme_type: type[Scheme], arguments: list[str]) -> int:
 
 def run_command(scheme: Scheme, options: Options) -> int:
     """Run an algorithm as the options say; shows the result, returns the exit code."""
-    cluster = find_cluster(options, scheme.gate.uses_ps)
-    if options.model:
-        parse("model", options.model, models.MODELS)
-    with Console(stderr=True).status(f"{scheme.name}: reading the data ..."):  # on a terminal, until there is more
-        dataset = data.load(options.dataset)
-    model = models.name_for(options.model, dataset.kind)
-    recipe = models.ModelRecipe.named(model, dataset.shape, dataset.classes, options.run.seed)
-    job = make_job(scheme, recipe, dataset.train, dataset.test, cluster, options.run)
-    job.scheme = shaped(job.scheme, options.lr_schedule, job.steps)
-    config = describe(job, options.dataset, model)
-    if dataset.features:
-        config["sparsity"] = sparsity(dataset.train[0], dataset.features)
-    record, error = run(job, config, verbose=True)
-    result = record.finish(error)
-    if error is not None and not isinstance(error, DistsgdError | Interrupted):
-        raise error  # a fault of ours: the traceback helps
+    options, told = with_data(options, [scheme])
+    record, result, error = perform(scheme, options, told)
     if error is not None:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         if isinstance(error, UserError) and not record.rows:
             return error.exit_code
-    elif cluster.evaluates:
+    elif record.task is None or record.task.evaluates:
         Console().print(summary(result))
     else:
-        Console().print(f"{cluster.task}: {result['outcome']}")
+        Console().print(f"{record.task}: {result['outcome']}")
     if options.json:
         print(dumps(result), flush=True)  # noqa: T201
     return result["exit_code"]
+
+
+def perform(
+    scheme: Scheme, options: Options, told: str = ""
+) -> tuple[RunRecord, dict[str, Any], DistsgdError | Interrupted | None]:
+    """Run an algorithm as the options say; returns its record, its result, and what went wrong, if anything did.
+
+    Args:
+        scheme: the algorithm.
+        options: with a data set.
+        told: a line on what was chosen for the user, shown when nothing is found wrong any more.
+    """
+    cluster = find_cluster(options, scheme.gate.uses_ps)
+    if options.model:
+        parse("model", options.model, models.MODELS)
+    with Console(stderr=True).status(f"{scheme.name}: reading the data ..."):  # on a terminal, until there is more
+        dataset = data.load(options.dataset or "")
+    model = models.name_for(options.model, dataset.kind)
+    recipe = models.ModelRecipe.named(model, dataset.shape, dataset.classes, options.run.seed)
+    job = make_job(scheme, recipe, dataset.train, dataset.test, cluster, options.run)
+    job.scheme = shaped(job.scheme, options.lr_schedule, job.steps)
+    config = describe(job, options.dataset or "", model)
+    if dataset.features:
+        config["sparsity"] = sparsity(dataset.train[0], dataset.features)
+    if told:
+        print(told, file=sys.stderr, flush=True)  # noqa: T201
+    record, error = run(job, config, verbose=True)
+    result = record.finish(error)
+    if error is not None and not isinstance(error, DistsgdError | Interrupted):
+        raise error  # a fault of ours: the traceback helps
+    return record, result, error

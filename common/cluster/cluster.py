@@ -8,12 +8,15 @@ from typing import Literal
 
 from ..errors import UserError, at_least, at_most, positive
 from ..spec import nearest
+from ..virtual_time.platform import Platform
 from .placement import PLACEMENTS, BackendName, Placement
 from .task_spec import JobName, TaskSpec
 
 Isolation = Literal["auto", "require", "off"]
 
 MOST_TASKS = 1000  # of a job
+
+MOST_SIMULATED = 100_000  # workers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +29,13 @@ class Cluster:
     Attributes:
         workers: worker tasks.
         ps: parameter server tasks.
-        backend: "processes" (a process for each task) or "threads" (one process, a thread for each worker).
+        backend: "processes" (a process for each task), "threads" (one process, a thread for each worker) or
+            "simulation" (one process, virtual time).
         isolation: private network for local processes: "auto" (where the kernel allows), "require" or "off".
         wait_seconds: how long a task waits for others before it gives up and names them.
         devices_per_worker: devices of each worker that share its batches; as many as the algorithm likes if not given.
         task: which task of several machines this program is; None if all tasks are started here.
+        platform: the machines of a simulation; the usual ones if not given.
     """
 
     workers: int = 2
@@ -40,12 +45,12 @@ class Cluster:
     wait_seconds: float = 60.0
     devices_per_worker: int | None = None
     task: TaskSpec | None = None
+    platform: Platform | None = None
 
     def __post_init__(self):
         at_least(1, workers=self.workers, ps=self.ps)
         if self.devices_per_worker is not None:
             at_least(1, devices_per_worker=self.devices_per_worker)
-        at_most(MOST_TASKS, workers=self.workers, ps=self.ps)
         positive(wait_seconds=self.wait_seconds)
         for name, value, known in (
             ("backend", self.backend, list(PLACEMENTS)),
@@ -53,6 +58,14 @@ class Cluster:
         ):
             if value not in known:
                 raise UserError(f"unknown {name} {value!r}. {nearest(value, known)}")
+        simulated = self.placement.simulated
+        at_most(MOST_SIMULATED if simulated else MOST_TASKS, workers=self.workers)
+        at_most(MOST_TASKS, ps=self.ps)
+        if self.platform is not None and not simulated:
+            raise UserError(
+                "machines are described for a simulation alone: give backend='simulation' too, or leave them out. "
+                f"Received: backend={self.backend!r}, {self.platform}"
+            )
 
     @classmethod
     def local(
@@ -64,12 +77,15 @@ class Cluster:
         isolation: Isolation = "auto",
         wait_seconds: float = 60.0,
         devices_per_worker: int | None = None,
+        platform: Platform | None = None,
     ) -> Cluster:
-        """A cluster on this machine.
+        """A cluster on this machine, or one that is simulated here.
 
         Example:
             >>> Cluster.local(workers=4, ps=2, backend="threads").workers
             4
+            >>> Cluster.local(workers=1000, backend="simulation", platform=Platform(step_ms=20)).workers
+            1000
         """
         return cls(
             workers=workers,
@@ -78,6 +94,7 @@ class Cluster:
             isolation=isolation,
             wait_seconds=wait_seconds,
             devices_per_worker=devices_per_worker,
+            platform=platform,
         )
 
     @classmethod
@@ -151,6 +168,11 @@ class Cluster:
     def placement(self) -> Placement:
         """Where its tasks live."""
         return PLACEMENTS[self.backend]
+
+    @property
+    def simulated(self) -> Platform | None:
+        """The machines of a simulation; None if the run is a real one."""
+        return (self.platform or Platform()) if self.placement.simulated else None
 
     @property
     def evaluates(self) -> bool:

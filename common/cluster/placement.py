@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-BackendName = Literal["processes", "threads"]
+BackendName = Literal["processes", "threads", "simulation"]
 
 
 class Placement(Protocol):
@@ -17,10 +17,14 @@ class Placement(Protocol):
 
     Attributes:
         in_process: True if one process has all of them, on one session: nothing travels, and none is lost alone.
+        simulated: True if the machines are described, and their time is virtual.
     """
 
     @property
     def in_process(self) -> bool: ...  # noqa: D102
+
+    @property
+    def simulated(self) -> bool: ...  # noqa: D102
 
     def tasks(self, ps: int, workers: int) -> list[tuple[str, int]]:
         """What the launcher starts for that number of ps tasks (0: there is no ps) and workers."""
@@ -40,6 +44,7 @@ class Apart:
     """A process for each task, here or on several machines."""
 
     in_process: bool = False
+    simulated: bool = False
 
     def tasks(self, ps: int, workers: int) -> list[tuple[str, int]]:
         """All ps tasks, all workers, the evaluator."""
@@ -64,6 +69,7 @@ class Together:
 
     task: str
     in_process: bool = True
+    simulated: bool = False
 
     def tasks(self, ps: int, workers: int) -> list[tuple[str, int]]:
         """One."""
@@ -80,7 +86,11 @@ class Together:
         return ""
 
 
-PLACEMENTS: dict[str, Placement] = {"processes": Apart(), "threads": Together("threads")}
+PLACEMENTS: dict[str, Placement] = {
+    "processes": Apart(),
+    "threads": Together("threads"),
+    "simulation": Together("simulation", simulated=True),
+}
 
 
 def compute_devices(worker: str, number: int) -> list[str]:

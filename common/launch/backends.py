@@ -7,10 +7,12 @@ them; gates let a worker sleep on its token and wake it through the `Store` that
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..run.job import Job
+from ..simulation.run import simulate
 from .launcher import launch
 from .supervision import OnEvent
 from .threads import run_threads
@@ -43,18 +45,29 @@ class Processes:
         launch(job, run_dir, on_event)
 
 
-class Threads:
-    """A thread for each worker, in this process if it has the model, else in one that is watched."""
+class InOneProcess:
+    """All of a run in one process: in this one if it has the model, else in one that is watched.
+
+    Args:
+        here: runs a job here, given the job, how to report, and the model as a function of vectors.
+    """
+
+    def __init__(self, here: Callable[..., object]):
+        self.here = here
 
     def run(self, job: Job, run_dir: Path, on_event: OnEvent, model: Any = None) -> None:
         """See `Backend`."""
         if model is None:
             launch(job, run_dir, on_event)
         else:
-            run_threads(job, lambda **event: on_event(event), job.recipe.flat(model))
+            self.here(job, lambda **event: on_event(event), job.recipe.flat(model))
 
 
-BACKENDS: dict[str, Backend] = {"processes": Processes(), "threads": Threads()}
+BACKENDS: dict[str, Backend] = {
+    "processes": Processes(),
+    "threads": InOneProcess(run_threads),
+    "simulation": InOneProcess(simulate),
+}
 
 
 def backend(name: str) -> Backend:

@@ -16,6 +16,7 @@ from ..record import checkpoint
 from ..record.callbacks import Callback, CallbackList
 from ..record.display import Display
 from ..record.run_directory import RunRecord, load_center
+from ..record.simulation_display import SimulationDisplay
 from ..run.job import Job, checkpoints_of
 from .backends import backend
 from .listener import Audience
@@ -46,7 +47,7 @@ def run(
     except BaseException:
         lock.release()
         raise
-    display = Display(config)
+    display = SimulationDisplay(config) if job.cluster.simulated else Display(config)
     audience = _audience(record, hooks, display, verbose)
     record.tell = audience.tell
     error: BaseException | None = None

@@ -20,6 +20,7 @@ from ..run.evaluator import Evaluator
 from ..run.graph import TaskGraph
 from ..run.job import CHIEF, REPAIR_WAITS, Job
 from ..run.loop import WorkerLoop
+from ..simulation.run import simulate
 from ..waiting import reachable, wait_until
 from .sessions import build_seconds, connector, open_session, session_config, start_server
 from .threads import run_threads
@@ -149,6 +150,12 @@ def run_death_notice(job: Job, addresses: Addresses, index: int, report: Report)
         announce_death(member(job, spec, spec.tasks()[index]))
 
 
+def run_simulation(job: Job, addresses: Addresses, index: int, report: Report) -> None:
+    """A run in virtual time as the one task of a run started from the command line."""
+    del addresses, index
+    simulate(job, report)
+
+
 def run_all_as_threads(job: Job, addresses: Addresses, index: int, report: Report) -> None:
     """The threads back end as the one task of a run started from the command line."""
     del addresses, index
@@ -160,5 +167,6 @@ TASKS = {
     "worker": run_worker,
     "evaluator": run_evaluator,
     "threads": run_all_as_threads,
+    "simulation": run_simulation,
     "death_notice": run_death_notice,
 }

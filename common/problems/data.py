@@ -31,15 +31,22 @@ def digits() -> Dataset:
     return Dataset((x[train], y[train]), (x[test], y[test]), classes=10)
 
 
-def synthetic(*, examples: int = 8192, features: int = 32, classes: int = 10, noise: float = 0.5) -> Dataset:
-    """Gaussian clusters, two to a class, around unit vectors; 1/4 as many test examples are added."""
+ROWS = 1 << 16  # of generated examples that are made at once
+
+
+def synthetic(
+    *, examples: int = 8192, features: int = 32, classes: int = 10, noise: float = 0.5, test: int = 0
+) -> Dataset:
+    """Gaussian clusters, two to a class, around unit vectors; `test` more test examples, 1/4 as many if not given."""
     rng = np.random.default_rng(0)
     centers = rng.standard_normal((2 * classes, features))
     centers /= np.linalg.norm(centers, axis=1, keepdims=True)
-    total = examples + max(1, examples // 4)
+    total = examples + (test or max(1, examples // 4))
     cluster = rng.integers(2 * classes, size=total)
-    x = centers[cluster] + noise * rng.standard_normal((total, features)) / np.sqrt(features)
-    x, y = x.astype(np.float32), (cluster % classes).astype(np.int32)
+    x, y = np.empty((total, features), np.float32), (cluster % classes).astype(np.int32)
+    for rows in (slice(start, start + ROWS) for start in range(0, total, ROWS)):  # the temporary arrays are large
+        shift = rng.standard_normal((len(cluster[rows]), features))
+        x[rows] = centers[cluster[rows]] + noise * shift / np.sqrt(features)
     return Dataset((x[:examples], y[:examples]), (x[examples:], y[examples:]), classes=classes)
 
 

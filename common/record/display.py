@@ -76,7 +76,7 @@ class Display:
         if self.live:
             self._live.start(refresh=True)
         else:
-            self._say(f"{self._headline()}; starting TensorFlow ...")
+            self.say(f"{self.headline()}; starting TensorFlow ...")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -89,12 +89,12 @@ class Display:
         if kind == "network":
             self._network(event["state"])
         elif kind in TOLD:
-            self._say(TOLD[kind].format_map(event))
+            self.say(TOLD[kind].format_map(event))
         with self._changing:
             self._take(kind, event)
         if not self.live and self.center and time.monotonic() - self.printed > self._pause():
             self.printed = time.monotonic()
-            self._say("  ".join([", ".join(self.progress()), *(f"{k} {v}" for k, v in self.figures().items())]))
+            self.say("  ".join([", ".join(self.progress()), *(f"{k} {v}" for k, v in self.figures().items())]))
 
     def _take(self, kind: str, event: dict[str, Any]) -> None:
         task = event.get("task") or (f"worker-{event['worker']}" if "worker" in event else None)
@@ -115,27 +115,28 @@ class Display:
     def task(self, task: TaskSpec, wait_seconds: float) -> None:
         """What one task of several machines says at its start; the one that evaluates, who has which task."""
         if task.origin and task.evaluates:
-            self._say(task.origin)
+            self.say(task.origin)
         others = len(task.all_tasks()) - len(task.tasks())
         address = task.addresses.of(task.job, task.index)
         listens = f"listens on all interfaces at port {address.rpartition(':')[2]}, open to whoever can reach it"
-        self._say(
+        self.say(
             f"{task.job} {task.index} {listens if address else 'does not listen'}; "
             f"waits up to {wait_seconds:g} s for {others} other tasks."
         )
 
     def _network(self, state: str) -> None:
         if state.startswith("refused"):
-            self._say(
+            self.say(
                 f"No private network ({state.removeprefix('refused: ')}): "
                 "the ports of this run are open to whoever can reach this machine."
             )
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         """A line that stays."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def _headline(self) -> str:
+    def headline(self) -> str:
+        """What is trained, on what, by whom."""
         config = self.config
         tasks = f"{config['ps']} ps + {config['workers']} workers" if config["ps"] else f"workers: {config['workers']}"
         return f"{config['algorithm']} on {config['dataset']}, {config['model']} ({tasks})"
@@ -151,9 +152,14 @@ class Display:
         (before, few), (after, many) = self.reports[0], self.reports[-1]
         return (many - few) / (after - before) if after - before > SETTLE_SECONDS and many > few else None
 
+    @property
+    def done(self) -> int:
+        """Of `total`."""
+        return sum(self.steps.values())
+
     def progress(self) -> list[str]:
         """How far the run is, and how long it takes."""
-        now, done = time.monotonic(), sum(self.steps.values())
+        now, done = time.monotonic(), self.done
         found = [f"step {done:,} of {self.total:,}", f"{clock(now - self.entered)} elapsed"]
         if rate := self._rate():
             found.append(f"{clock((self.total - done) / rate)} left")
@@ -177,20 +183,20 @@ class Display:
     def picture(self) -> RenderableType:
         """What the display shows now; it fits any width."""
         with self._changing:
-            tasks = self._states() if self.tasks else "starting TensorFlow ..."
-            done, progress, figures = sum(self.steps.values()), self.progress(), self.figures()
+            tasks = self.states() or "starting TensorFlow ..."
+            done, progress, figures = self.done, self.progress(), self.figures()
         bar = ProgressBar(total=self.total, completed=done, width=min(BAR_COLUMNS, self.console.width - 6))
         line = Table.grid(padding=(0, 1))
         line.add_row(bar, f"{min(1.0, done / self.total):4.0%}")
         return Group(
-            Text(self._headline(), style="bold"),
+            Text(self.headline(), style="bold"),
             Text(tasks, style="dim"),
             line,
             _side_by_side([Text(text) for text in progress]),
             _side_by_side([Text.assemble((f"{name} ", "dim"), value) for name, value in figures.items()]),
         )
 
-    def _states(self) -> str:
+    def states(self) -> str:
         """Who is doing what."""
         names: dict[str, list[str]] = defaultdict(list)
         for task, state in self.tasks.items():
@@ -224,9 +230,8 @@ def summary(result: dict[str, Any]) -> Table:
         "updates": _format(result["updates"], ",d"),
         "staleness": f"mean {_format(stale['mean'], '.2f')}, max {_format(stale['max'], 'd')}",
         "dropped": _format(result["dropped"], ",d") if result["dropped"] else None,
-        "pushed / pulled": f"{_bytes(result['bytes_pushed'])} / {_bytes(result['bytes_pulled'])}",
-        "seconds": f"{_format(result['seconds_training'], '.1f')} training, "
-        f"{_format(result['seconds_total'], '.1f')} in all",
+        "pushed / pulled": f"{size_in_bytes(result['bytes_pushed'])} / {size_in_bytes(result['bytes_pulled'])}",
+        "seconds": _seconds(result),
         "run": result["run_dir"],
         "plot": f"{result['run_dir']}/plot.png",
     }
@@ -236,11 +241,23 @@ def summary(result: dict[str, Any]) -> Table:
     return table
 
 
+def _seconds(result: dict[str, Any]) -> str:
+    """How long a run took, in real time, and in virtual time if that was simulated."""
+    total = f"{_format(result['seconds_total'], '.1f')} in all"
+    if "simulated" not in result:
+        return f"{_format(result['seconds_training'], '.1f')} training, {total}"
+    order = result["simulated"].get("order_seconds")
+    return (
+        f"{_format(result['seconds_training'], ',.1f')} virtual; real: {_format(order, '.1f')} for the order, {total}"
+    )
+
+
 def _format(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _bytes(count: float) -> str:
+def size_in_bytes(count: float) -> str:
+    """With the unit that fits: 6.8 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -40,21 +40,26 @@ def plot(rows: list[dict[str, Any]], config: dict[str, Any], file: Any) -> None:
             label=f"worker {worker}, training",
         )
     centers = [row for row in rows if row["kind"] == "center"]
+    if means := [row for row in centers if "loss" in row]:  # of a run whose workers do not report one by one
+        seconds = [row["seconds"] - zero for row in means]
+        losses.plot(seconds, [row["loss"] for row in means], lw=1, alpha=0.6, label="mean of the workers, training")
     seconds = [row["seconds"] - zero for row in centers]
     if "test_loss" in centers[0]:
         losses.plot(seconds, [row["test_loss"] for row in centers], "k.-", label="center, test")
     positive = all(row.get("loss", 1) > 0 and row.get("test_loss", 1) > 0 for row in rows)
-    losses.set(xlabel="seconds", ylabel="loss", yscale="log" if positive else "linear")
+    time = "virtual seconds" if "platform" in config else "seconds"
+    losses.set(xlabel=time, ylabel="loss", yscale="log" if positive else "linear")
     if losses.get_legend_handles_labels()[0]:
         losses.legend()
     if accuracy_of(centers[0]) is not None:
         accuracy.plot(seconds, [accuracy_of(row) for row in centers], "k.-")
         accuracy.set_ylim(0, 1.02)
         accuracy.axhline(1, color="0.8", lw=0.8)
-    accuracy.set(xlabel="seconds", ylabel="test accuracy of the center")
+    accuracy.set(xlabel=time, ylabel="test accuracy of the center")
     for axes in (losses, accuracy):
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     tasks = f"{config['ps']} ps + {config['workers']} workers" if config["ps"] else "1 process"
+    tasks = f"simulated: {tasks}" if "platform" in config else tasks
     figure.suptitle(f"{config['algorithm']}   ({tasks}, {config['dataset']}, {config['model']})")
     figure.savefig(file, dpi=120)

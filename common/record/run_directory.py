@@ -37,7 +37,7 @@ from .plot import accuracy_of, plot
 
 RecordMode = Literal["full", "off"]
 
-NOT_FIGURES = {"event", "task", "when"}  # of an event
+NOT_FIGURES = {"event", "task", "when", "virtual"}  # of an event
 
 FORMER = {"towers": "devices_per_worker", "legs": "earlier_step_targets"}  # names in folders of older versions
 
@@ -73,7 +73,7 @@ class RunRecord:
     """Collects the events of a run and writes its folder."""
 
     def __init__(self, run_dir: Path, config: dict[str, Any], task: TaskSpec | None = None, lock: Lock | None = None):
-        self.run_dir, self.config = run_dir, config
+        self.run_dir, self.config, self.task = run_dir, config, task
         self.lock = lock  # held until the end
         self.tell: Callable[[dict[str, Any]], None] = self.on_event  # everybody who wants to know of an event
         self.began = time.monotonic()
@@ -82,6 +82,7 @@ class RunRecord:
         self.last: dict[str, Any] = {}
         self.first_update: float | None = None
         self.network: str | None = None
+        self.simulated: dict[str, Any] = {}  # of a run in virtual time: how long it took, virtual and real
         self.stopped: str | None = None
         self.unwritten: list[str] = []  # why some of the results are not there
         self.faults = Faults()
@@ -135,7 +136,7 @@ class RunRecord:
     def on_event(self, event: dict[str, Any]) -> None:
         """Take note of one event."""
         self.faults.on_event(event)
-        now = event.get("when", time.monotonic()) - self.began
+        now = event["virtual"] if "virtual" in event else event.get("when", time.monotonic()) - self.began
         kind = event["event"]
         if kind in ("worker", "center"):
             fields = {k: v for k, v in event.items() if k not in NOT_FIGURES}
@@ -155,6 +156,9 @@ class RunRecord:
             self.stopped = event["reason"]
         elif kind == "network":
             self.network = event["state"]
+        if "virtual" in event:
+            self.simulated["virtual_seconds"] = event["virtual"]
+        self.simulated |= {name: event[name] for name in ("order_seconds", "arithmetic_seconds") if name in event}
 
     def _add(self, row: Row) -> None:
         """A full disk ends no run because of its metrics."""
@@ -203,6 +207,8 @@ class RunRecord:
         if self.finished:
             ended = max(e["ended"] for e in self.finished.values())
             seconds = ended - min(e["started"] for e in self.finished.values())
+        if "updates" in last and self.simulated:
+            seconds = self.simulated["virtual_seconds"]
         steps = last.get("steps", sum(self.steps.values()))  # at the end the ps knows best
         examples = steps * config["batch_size"]
         if seconds:
@@ -217,6 +223,7 @@ class RunRecord:
             "exit_code": code,
             "message": str(error) if error is not None else None,
             "backend": config["backend"],
+            **self._simulated(),
             "workers": config["workers"],
             "ps": config["ps"],
             "seed": config["seed"],
@@ -243,6 +250,14 @@ class RunRecord:
             "record": config.get("record", "full"),
             "run_dir": str(self.run_dir),
         }
+
+    def _simulated(self) -> dict[str, Any]:
+        """Of a run in virtual time: its machines, and what it took; the times of all else are virtual."""
+        if "platform" not in self.config:
+            return {}
+        seconds = {name: _rounded(value) for name, value in self.simulated.items()}
+        simulated = {**seconds, "platform": self.config["platform"]}
+        return {"simulated": simulated, "round": self.last.get("round"), "advice": self.last.get("advice")}
 
 
 def _rounded(value: float | None, digits: int = 3) -> float | None:

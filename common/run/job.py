@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from ..problems.models import ModelRecipe
 from ..record import checkpoint
 from ..record.run_directory import new_run_dir, read_config
 from .options import MAX_STEPS, Recovery, RunOptions
+from .simulated import refuse_in_simulation
 
 CHIEF = 0
 
@@ -172,7 +173,7 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
         UserError: in one line, what is wrong.
     """
     scheme.check(cluster.workers)
-    _check_tasks(scheme, cluster, options)
+    _check_tasks(scheme, train, cluster, options)
     train = inputs.sharding(train) if callable(train) else inputs.arrays_of(train, "data")
     if test is not None and not callable(test):
         test = inputs.arrays_of(test, "validation_data")
@@ -192,7 +193,7 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
     return job
 
 
-def _check_tasks(scheme: Scheme, cluster: Cluster, options: RunOptions) -> None:
+def _check_tasks(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -> None:
     """Raise `UserError` if these tasks cannot run the scheme with these options."""
     here, uses_ps, wanted = cluster.task, scheme.gate.uses_ps, options.recovery.min_workers
     if here is None and cluster.ps > 1 and not uses_ps:
@@ -206,6 +207,8 @@ def _check_tasks(scheme: Scheme, cluster: Cluster, options: RunOptions) -> None:
         raise UserError("a run without a parameter server cannot be stopped early: it does all its steps")
     if options.schedule and not cluster.placement.in_process:
         raise UserError("a schedule needs the threads back end: Cluster.local(..., backend='threads')")
+    if cluster.simulated is not None:
+        refuse_in_simulation(train, cluster, options)
     if any(worker not in range(cluster.workers) for worker in options.schedule):
         raise UserError(f"schedule names workers below {cluster.workers}. Received: {list(options.schedule)}")
 
@@ -239,6 +242,7 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         "workers": cluster.workers,
         "ps": cluster.ps if job.uses_ps else 0,
         "isolation": cluster.isolation,
+        **({} if cluster.simulated is None else {"platform": asdict(cluster.simulated)}),
         "dataset": dataset,
         "model": model,
         "batch_size": options.batch_size,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,13 +25,13 @@ def unwritten(writes: Iterable[Callable[[], object]]) -> list[str]:
     return reasons
 
 
-def write_center(run_dir: Path, arrays: Mapping[str, np.ndarray]) -> None:
+def write_center(run_dir: Path, arrays: Mapping[str, Any]) -> None:
     """The center, [P], its average if there is one, and the state, [S]; raises `CannotWrite`."""
     with replacing(run_dir / "center.npz") as file:
         np.savez(file, **arrays)
 
 
-def write_model(run_dir: Path, model: FlatModel, arrays: Mapping[str, np.ndarray]) -> None:
+def write_model(run_dir: Path, model: FlatModel, arrays: Mapping[str, Any]) -> None:
     """The Keras model with the center (or its average) as its weights; raises `CannotWrite`."""
     load(model, arrays)
     part = run_dir / f".model{PART}.keras"  # Keras goes by how the name ends
@@ -43,6 +44,6 @@ def write_model(run_dir: Path, model: FlatModel, arrays: Mapping[str, np.ndarray
             part.unlink(missing_ok=True)
 
 
-def load(model: FlatModel, arrays: Mapping[str, np.ndarray]) -> None:
+def load(model: FlatModel, arrays: Mapping[str, Any]) -> None:
     """Put what is evaluated into the Keras model: the average of the center if there is one."""
     model.load(arrays.get("average", arrays["center"]), arrays["state"])

@@ -1,0 +1,132 @@
+"""`bash run.sh simulate downpour`: a run in virtual time; `simulate --compare a,b`: several on the same machines."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ...algorithms import SCHEMES
+from ..cluster.placement import BackendName
+from ..contract.scheme import Scheme
+from ..errors import UserError
+from ..files import dumps
+from ..launch.client import keep_warm
+from ..record.display import size_in_bytes
+from ..spec import nearest, parse
+from . import flags
+from .generated import with_data
+from .options import GROUPS, Options, parse_flags
+from .train import perform, run_command
+
+ABOUT = (
+    "Train in virtual time: machines are described (those of all workers below, `simulated machines`), the arithmetic "
+    "is real. What an algorithm has besides says `run.sh simulate downpour --help`."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationOptions(Options):
+    """Options of a simulation, and of several."""
+
+    algorithm: tuple[str, ...] = ()
+    """One of the catalogue."""
+    compare: str = ""
+    """Several instead, on the same machines and under the same random numbers, as in
+    async_sgd,ringmaster,sync_sgd:backup_workers=2."""
+    backend: BackendName = "simulation"
+    """What simulates."""
+
+
+def main(arguments: list[str]) -> int:
+    """Simulate one algorithm, or compare several; returns the exit code."""
+    named = [word for word in arguments if word in SCHEMES]
+    if len(named) == 1 and not any(word.partition("=")[0] == "--compare" for word in arguments):
+        rest = list(arguments)
+        rest.remove(named[0])
+        return run_command(*_simulated(*parse_flags(SCHEMES[named[0]], ["--backend", "simulation", *rest])))
+    (options,) = flags.read(
+        "run.sh simulate",
+        ABOUT,
+        arguments,
+        {"options": SimulationOptions},
+        {name: GROUPS[name] for name in ("simulated machines", *GROUPS)},
+        positional="algorithm",
+    )
+    if options.algorithm:
+        name = options.algorithm[0]
+        if name in SCHEMES:
+            raise UserError("give one algorithm, or several to --compare. Received: " + " ".join(options.algorithm))
+        raise UserError(f"unknown algorithm {name!r}. {nearest(name, SCHEMES)}")
+    if not options.compare:
+        raise UserError("which algorithm? As in: simulate downpour --workers 1000, or simulate --compare agn,sync_sgd")
+    return compare(options)
+
+
+def _simulated(scheme: Scheme, options: Options) -> tuple[Scheme, Options]:
+    if options.backend != "simulation":
+        raise UserError(f"simulate has a back end of its own: leave --backend out. Received: {options.backend}")
+    return scheme, options
+
+
+def compare(options: SimulationOptions) -> int:
+    """Simulate several algorithms on the same machines, each in its own run directory, and print a table of them."""
+    names = [text.strip() for text in re.split(r",(?!\w+=)", options.compare)]
+    schemes = [scheme_of(text) for text in names]
+    _simulated(schemes[0], options)
+    if options.run.run_dir is not None:
+        raise UserError("each of the runs that are compared has a folder of its own: leave --run-dir out")
+    chosen, told = with_data(options, schemes)
+    results = []
+    with keep_warm():
+        for scheme in schemes:
+            _, result, error = perform(scheme, chosen, told)
+            told = ""
+            if error is not None:
+                print(f"error: {scheme.name}: {error}", file=sys.stderr)  # noqa: T201
+            if isinstance(error, UserError | KeyboardInterrupt):
+                return result["exit_code"]
+            results.append(result)
+    Console().print(table(names, results))
+    for result in results:
+        print(f"{result['algorithm']}: {result['run_dir']}")  # noqa: T201
+    if options.json:
+        print(dumps(results), flush=True)  # noqa: T201
+    return max(result["exit_code"] for result in results)
+
+
+def scheme_of(text: str) -> Scheme:
+    """An algorithm with hyperparameters, as in `sync_sgd:backup_workers=2`."""
+    name, given = parse("algorithm", text, SCHEMES)
+    return SCHEMES[name](**given)
+
+
+def table(names: Sequence[str], results: Sequence[dict[str, Any]]) -> Table:
+    """One line for each run."""
+    shown = Table(box=None, padding=(0, 1), pad_edge=False)
+    shown.add_column("virtual time", overflow="fold")
+    for name in ("updates", "seconds", "updates/s", "staleness", "compute", "a worker", "test loss"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for name, result in zip(names, results, strict=True):
+        seconds, updates, spent = result["seconds_training"], result["updates"], result["round"]
+        moved = (result["bytes_pushed"] + result["bytes_pulled"]) / result["workers"]
+        shown.add_row(
+            name,
+            _shown(updates, ",d"),
+            _shown(seconds, ",.1f"),
+            _shown(updates / seconds if seconds and updates else None, ",.1f"),
+            _shown(result["staleness"]["mean"], ",.1f"),
+            _shown(spent and spent["compute"], ".0%"),
+            size_in_bytes(moved),
+            _shown(result["test_loss"], ".4f") if result["outcome"] == "completed" else result["outcome"],
+        )
+    return shown
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

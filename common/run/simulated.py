@@ -1,0 +1,41 @@
+"""What a run in virtual time does not do: said in one line before anything is started, not left out in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from ..cluster.cluster import Cluster
+from ..errors import UserError
+from ..record import checkpoint
+from .options import Recovery, RunOptions
+
+
+def refuse_in_simulation(train: Any, cluster: Cluster, options: RunOptions) -> None:
+    """Raise `UserError` for the first thing that a simulation cannot do."""
+    for reason in _reasons(train, cluster, options):
+        raise UserError(f"in a simulation {reason}")
+
+
+def _reasons(train: Any, cluster: Cluster, options: RunOptions) -> Iterator[str]:
+    if callable(train):
+        yield "data must be arrays: what a function reads is not known before. Received: a data function"
+    if options.schedule:
+        yield "the order comes from the machines that are described: leave schedule out, or use backend='threads'"
+    for field in fields(Recovery):
+        if (value := getattr(options.recovery, field.name)) != field.default:
+            why = "a message that is not finite ends the run" if field.name == "on_nan" else "no task can be lost"
+            yield f"{why}, and the seed repeats all of it: leave {field.name} out. Received: {field.name}={value}"
+    if options.run_dir is not None and _holds_checkpoints(Path(options.run_dir)):
+        yield f"a run cannot be gone on from: choose another run directory. Received: {options.run_dir}"
+    if cluster.isolation != "auto":
+        yield f"there is no network: leave isolation out. Received: isolation={cluster.isolation!r}"
+
+
+def _holds_checkpoints(run_dir: Path) -> bool:
+    try:
+        return bool(checkpoint.found(run_dir))
+    except OSError:
+        return False  # it is said later that it cannot be used
