@@ -16,7 +16,7 @@ Limits: δ = 0 is `aeasgd`. An exchange leaves Σ x_k + θ unchanged. One step m
 
 from dataclasses import dataclass
 
-from ..common.contract import Fraction, NotNegative, Period, Rate, Scheme
+from ..common.contract import Fraction, NotNegative, Period, Rate, Scheme, unstable_above
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,9 @@ class AEAMSGD(Scheme):
     """Momentum δ."""
     beta: NotNegative = 0.9
     """Elasticity β, the moving rate α times the workers."""
+
+    def warnings(self, workers):
+        return unstable_above(workers, workers, beta=self.beta)
 
     def local_variables(self, params):
         return {"velocity": 0 * params}

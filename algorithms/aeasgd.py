@@ -11,12 +11,13 @@ algorithm 1.
 Departures: the exchange is one atomic event on the server. What a worker learns after its last exchange does not
 reach the center.
 Limits: an exchange leaves Σ x_k + θ unchanged. β = 0 is W independent runs and a center that never moves. In turn,
-with period one on ½x², stable for 0 ≤ η ≤ 2 and 0 ≤ α ≤ (4 − 2η)/(4 − η).
+with period one on ½x², stable for 0 ≤ η ≤ 2 and 0 ≤ α ≤ (4 − 2η)/(4 − η). Above α = 1 each
+exchange alone drives worker and center apart, in any order.
 """
 
 from dataclasses import dataclass
 
-from ..common.contract import NotNegative, Period, Rate, Scheme, sgd
+from ..common.contract import NotNegative, Period, Rate, Scheme, sgd, unstable_above
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,9 @@ class AEASGD(Scheme):
     """The worker's step size η."""
     beta: NotNegative = 0.9
     """Elasticity β, the moving rate α times the workers."""
+
+    def warnings(self, workers):
+        return unstable_above(workers, workers, beta=self.beta)
 
     def local_step(self, worker, gradient):
         sgd(worker.params, gradient, self.learning_rate)

@@ -10,12 +10,13 @@ Reference: Zhang, Choromanska, LeCun, *Deep learning with Elastic Averaging SGD*
 its synchronous form.
 Departures: none. What a worker learns after its last exchange does not reach the center.
 Limits: an exchange leaves Σ x_k + θ unchanged. β = 0 is W independent runs and a center that never moves; β = 1 makes
-the center the mean of the workers. With period one on ½x², stable for α ≤ (4 − 2η)/(2 + W(2 − η)).
+the center the mean of the workers. With period one on ½x², stable for α ≤ (4 − 2η)/(2 + W(2 − η)). Above
+β = 2W/(W + 1) each exchange alone drives workers and center apart.
 """
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, NotNegative, Period, Rate, Scheme, sgd
+from ..common.contract import Barrier, NotNegative, Period, Rate, Scheme, sgd, unstable_above
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,9 @@ class EASGD(Scheme):
     """The worker's step size η."""
     beta: NotNegative = 0.9
     """Elasticity β, the moving rate α times the workers."""
+
+    def warnings(self, workers):
+        return unstable_above(2 * workers / (workers + 1), workers, beta=self.beta)
 
     def local_step(self, worker, gradient):
         sgd(worker.params, gradient, self.learning_rate)

@@ -39,7 +39,7 @@ TAKEN = server("a_message_of_whoever_sat_there_before_is_refused_and_leaves_no_t
 ABSENT = server("a_set_is_completed_without_those_who_have_left_or_were_evicted")
 LATE = server("with_backup_workers_a_late_message_is_dropped_and_the_last_update_is_the_end_for_everybody")
 RELEASED = server("nobody_is_released_from_the_barrier_before_all_slices_and_the_version_are_written")
-JOINED = server("whoever_takes_a_seat_has_the_newest_center_and_owes_nothing_from_before")
+JOINED = server("whoever_takes_a_slot_has_the_newest_center_and_owes_nothing_from_before")
 NAN = server("a_message_that_is_not_finite_never_reaches_the_center_and_is_counted_when_it_is_given_up")
 DROPOUT = server("no_two_workers_devices_or_rounds_drop_the_same_units")
 STATISTICS = server("each_worker_has_its_own_running_statistics_and_the_center_has_their_mean")
@@ -792,11 +792,11 @@ AT_THE_GATE = [
         "the first message of the next set completes it",
     ),
     Mutation(
-        "a seat never says that its message waits",
+        "a slot never says that its message waits",
         GATES,
         "return ps.kept.arrived.read_value()[slot.index]",
         "return tf.zeros([], tf.bool)",
-        server("a_seat_whose_message_waits_at_the_barrier_says_so_until_the_set_is_complete"),
+        server("a_slot_whose_message_waits_at_the_barrier_says_so_until_the_set_is_complete"),
         "its next message is folded in the place of another",
     ),
     Mutation(
@@ -904,7 +904,7 @@ ON_THE_PS = [
             version = self.read_version()
             self.record(version, slot.index, self.staleness(version, slot), accepted=False, event="pull")""",
         TAKEN,
-        "a predecessor's rounds count as those of whoever sits there now",
+        "a predecessor's rounds count as those of whoever holds the slot now",
     ),
     Mutation(
         "a snapshot without the lock",

@@ -139,7 +139,7 @@ def wait_until(condition: Callable[[], Any], seconds: float = 300) -> Any:
 class Table:
     """The graph of a run in one session, for tests that run its operations one by one: here nothing is left to luck.
 
-    `Sitter`s take the seats of its workers.
+    `Sitter`s take the slots of its workers.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class Table:
 
 
 class Sitter:
-    """Somebody who takes the seat of worker k."""
+    """Somebody who takes the slot of worker k."""
 
     def __init__(self, table: Table, k: int):
         self.table, self.calls = table, WorkerCalls(table.session, table.graph, k)

@@ -76,7 +76,7 @@ def test_an_event_that_was_cut_in_the_middle_closes_the_ps_also_to_those_who_sit
         assert (table.run("version"), table.run("recorded")) == (0, 0)
 
 
-def test_whoever_takes_a_seat_has_the_newest_center_and_owes_nothing_from_before():
+def test_whoever_takes_a_slot_has_the_newest_center_and_owes_nothing_from_before():
     with Table(Downpour(push_period=2, pull_period=3, server_learning_rate=0.1), workers=2) as table:
         first, late = table.sit(0), table.sit(1)
         first.round("push")
@@ -122,14 +122,14 @@ def test_a_token_for_whoever_sat_there_before_is_void():
         assert (table.run("version"), table.run("folded").tolist()) == (1, [1, 1])
 
 
-def test_a_seat_whose_message_waits_at_the_barrier_says_so_until_the_set_is_complete():
+def test_a_slot_whose_message_waits_at_the_barrier_says_so_until_the_set_is_complete():
     with Table(SyncSGD()) as table:
         first, other = table.sit(0), table.sit(1)
         waiting = first.starts()
         now = table.sit(0)
         assert (now.joined.rounds, now.joined.waits) == (1, True)
         other.round()
-        waiting.result(40)  # the token was for the message, whoever sits there
+        waiting.result(40)  # the token was for the message, whoever holds the slot
         joined = now.join()
         assert (joined.rounds, joined.waits) == (1, False)
 

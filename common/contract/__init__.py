@@ -13,7 +13,7 @@ from ..gates.barrier import Barrier
 from ..gates.bounded import Bounded
 from ..gates.gate import Gate
 from .codec import Codec, Coordinates, Signs
-from .hyperparameters import Count, Fraction, NotNegative, Period, Positive, Rate
+from .hyperparameters import Count, Fraction, NotNegative, Period, Positive, Rate, unstable_above
 from .optimizers import adagrad, adamw, sgd, take, top_k
 from .rounds import Event, Rounds
 from .scheme import Scheme
@@ -48,4 +48,5 @@ __all__ = [
     "sgd",
     "take",
     "top_k",
+    "unstable_above",
 ]

@@ -30,6 +30,11 @@ class Codec:
         """
         return {}
 
+    @property
+    def remembers(self) -> bool:
+        """True if it has such variables."""
+        return type(self).local_variables is not Codec.local_variables
+
     def cut(self, message: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
         """A message [P] as slices of these sizes."""
         import tensorflow as tf

@@ -29,6 +29,15 @@ Count = Annotated[int, functools.partial(at_least, 0)]
 """A whole number from zero."""
 
 
+def unstable_above(limit: float, workers: int, **value: float) -> list[str]:
+    """A line that says so if a value is above the limit at which a run is stable where its loss is flat; else none."""
+    ((name, received),) = value.items()
+    if received <= limit:
+        return []
+    above = f"above {name}={limit:.4g} {workers} workers are not stable, not even where the loss is flat"
+    return [f"{above}: lower it. Received: {name}={received:g}"]
+
+
 def check_hyperparameters(scheme: Any) -> None:
     """Raise `UserError` for the first field of a dataclass whose value is not of its annotated type.
 

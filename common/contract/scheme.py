@@ -18,7 +18,7 @@ variable happen in the order in which they are written here.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -102,7 +102,7 @@ class Scheme:
     def check(self, workers: int) -> None:
         """Raise `UserError` if this cannot work with that number of workers."""
         self.gate.check(workers)
-        if type(self.reply_codec).local_variables is not Codec.local_variables:
+        if self.reply_codec.remembers:
             raise UserError(
                 f"{self.name}: a codec of replies keeps no variables, for a reply has many readers. Received: "
                 f"reply_codec={type(self.reply_codec).__name__}"
@@ -112,6 +112,13 @@ class Scheme:
                 f"{self.name}: without a ps vectors travel as they are: leave the codec out. Received: "
                 f"codec={type(self.codec).__name__}, reply_codec={type(self.reply_codec).__name__}"
             )
+
+    def warnings(self, workers: int) -> Iterable[str]:
+        """What is known beforehand to go wrong with that number of workers, a line each; the run warns, and begins.
+
+        Only what needs no knowledge of the loss: a limit that depends on its curvature is for the module's docstring.
+        """
+        return []
 
     def local_variables(self, params: Tensor) -> Mapping[str, Tensor]:
         """Initial values of further variables on the worker, by name; `params` is the initial center."""

@@ -60,16 +60,16 @@ class Barrier(Gate):
 
         parts = ps.receive(slot, message)
         with ps.event(slot, parts) as arrival:
-            self._arrive(ps, slot, parts)
+            answers = self._arrive(ps, slot, parts)
         token = slot.sleep(after=[arrival.released])
         # With backup workers the others may fold again while this one reads, so it reads under the lock.
         with ps.lock(after=[token]) if self.backup_workers else tf.control_dependencies([token]):
             ps.note_pull(slot)
-            replies = ps.each_slice(lambda part, _: tf.identity(part.reply))
+            replies = ps.each_slice(lambda _, answer: tf.identity(answer), answers)
         return ps.reply(replies)
 
-    def _arrive(self, ps: Store, slot: WorkerSlot, parts: list[Any]) -> None:
-        """Under the lock: add a fresh message to the sums; if it is the last one needed, fold."""
+    def _arrive(self, ps: Store, slot: WorkerSlot, parts: list[Any]) -> list[Any]:
+        """Under the lock: add a fresh message to the sums; if it is the last one needed, fold. As `_close_set`."""
         import tensorflow as tf
 
         with tf.device(ps.devices[0]):
@@ -88,13 +88,17 @@ class Barrier(Gate):
         with tf.control_dependencies([arrived]):
             inboxes = ps.each_slice(arrive_at, parts)
         with tf.control_dependencies(inboxes):
-            self._close_set(ps, fresh, version)
+            answers = self._close_set(ps, fresh, version)
         if self.backup_workers:
             with tf.device(ps.devices[0]):
                 slot.wake(~fresh)
+        return answers
 
-    def _close_set(self, ps: Store, possible: Any, version: Any) -> None:
-        """Under the lock: if all that are needed have arrived, fold the mean of their messages and let all go."""
+    def _close_set(self, ps: Store, possible: Any, version: Any) -> list[Any]:
+        """Under the lock: if all that are needed have arrived, fold the mean of their messages and let all go.
+
+        Returns the variable of each slice in which the reply will be.
+        """
         import tensorflow as tf
 
         with tf.device(ps.devices[0]):
@@ -103,10 +107,12 @@ class Barrier(Gate):
             complete = possible & (ps.count(arrived & active) >= needed)
             messages = tf.cast(ps.count(arrived), tf.float32)
 
+        answers = [part.reply for part in ps.slices]
+
         def fold(part: Any) -> None:
             reply = ps.merge(part, part.inbox / messages, tf.constant(0.0), version)
             if reply is part.center and not self.backup_workers:
-                part.reply = part.center  # nobody can change it before everybody has read it: no copy needed
+                answers[part.index] = part.center  # nobody can change it before everybody has read it: no copy needed
             else:
                 part.reply.assign(reply)
             part.inbox.assign(tf.zeros_like(part.inbox))
@@ -125,6 +131,7 @@ class Barrier(Gate):
         # nothing else orders the two.
         with tf.control_dependencies(folded), tf.device(ps.devices[0]):
             ps.when(complete, let_go)
+        return answers
 
     def release(self, ps: Store) -> None:
         """Without those who are gone, the set may be complete."""

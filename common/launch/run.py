@@ -42,6 +42,7 @@ def run(
     try:
         said = _resume(job, job.recovery.resume) if job.recovery.resume is not None else []
         said += checkpoint.tidy(job.run_dir)
+        said += job.scheme.warnings(job.cluster.workers)
         record = RunRecord(job.run_dir, config, job.cluster.task, lock)
         hooks = CallbackList(callbacks, config, job.run_dir)
     except BaseException:

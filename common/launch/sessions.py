@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..cluster.cluster import Cluster
 from ..cluster.task_spec import Addresses
 from ..errors import UserError, WaitTimeout
-from ..run.job import Job
 from ..waiting import reachable, wait_until
 
 BUILD_SECONDS = 30.0  # at least, for a graph to be built or sent
@@ -21,18 +21,25 @@ def build_seconds(wait_seconds: float) -> float:
     return max(BUILD_SECONDS, wait_seconds)
 
 
-def session_config(job: Job, inter_op: int) -> Any:
-    """Thread pools of one task, so that the tasks of one machine share its cores."""
+def session_config(cluster: Cluster, devices: int, inter_op: int, *, in_ring: bool) -> Any:
+    """Thread pools of one task, so that the tasks of one machine share its cores.
+
+    Args:
+        cluster: where the run is.
+        devices: of a worker.
+        inter_op: operations that may be under way at once.
+        in_ring: True if the workers meet without a ps.
+    """
     import tensorflow as tf
 
     cores = len(os.sched_getaffinity(0))
     config = tf.compat.v1.ConfigProto(
-        device_count={"CPU": job.devices_per_worker},
-        intra_op_parallelism_threads=max(1, cores // job.cluster.workers_here),
+        device_count={"CPU": devices},
+        intra_op_parallelism_threads=max(1, cores // cluster.workers_here),
         inter_op_parallelism_threads=inter_op,
         allow_soft_placement=True,
     )
-    if not job.uses_ps:
+    if in_ring:
         config.experimental.collective_group_leader = "/job:worker/replica:0/task:0"
     config.experimental.disable_thread_spinning = True  # an idle task leaves the core to those that work
     return config

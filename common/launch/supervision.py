@@ -96,10 +96,10 @@ class Supervision:
             names = ", ".join(f"{name} for {seconds:.0f} s" for name, seconds in sorted(silent.items()))
             before = f"{failure}. " if isinstance(failure, WaitTimeout) else ""
             return WaitTimeout(f"{before}No word from {names}: is it stopped?")
-        mute = sorted(task for task in judge.alive - judge.reported_failure if task.startswith("worker-"))
-        if not (judge.rule.is_ring and isinstance(failure, WaitTimeout) and mute):
+        silent = sorted(task for task in judge.alive - judge.reported_failure if task.startswith("worker-"))
+        if not (judge.rule.is_ring and isinstance(failure, WaitTimeout) and silent):
             return failure
-        return WaitTimeout(f"{failure}. No word from {', '.join(mute)}")
+        return WaitTimeout(f"{failure}. No word from {', '.join(silent)}")
 
     def log_of(self, task: str) -> str:
         """Where the log of a task is, and how it ends."""

@@ -61,7 +61,7 @@ def run_ps(job: Job, addresses: Addresses, index: int, report: Report) -> None:
 
     from ..engine.ops import end_queue
 
-    server = start_server(addresses, "ps", index, session_config(job, 4))
+    server = start_server(addresses, "ps", index, _config(job, 4))
     report(event="listening")
     with joined(job, ("ps", index), report):
         if job.cluster.task is not None:
@@ -80,6 +80,10 @@ def run_ps(job: Job, addresses: Addresses, index: int, report: Report) -> None:
         time.sleep(ANSWER_SECONDS)
 
 
+def _config(job: Job, inter_op: int) -> Any:
+    return session_config(job.cluster, job.devices_per_worker, inter_op, in_ring=not job.uses_ps)
+
+
 def _ended(session: Any, end: Any) -> bool:
     """Wait for a while; True if the evaluator has said that the run has ended."""
     import tensorflow as tf
@@ -94,10 +98,10 @@ def _ended(session: Any, end: Any) -> bool:
 def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> None:
     """Build the graph of one worker, meet the others, run all rounds."""
     wait_seconds = job.cluster.wait_seconds
-    server = start_server(addresses, "worker", index, session_config(job, 2))
+    server = start_server(addresses, "worker", index, _config(job, 2))
     with joined(job, ("worker", index), report) as report:
         graph = _worker_graph(job, index)
-        config = session_config(job, 2)
+        config = _config(job, 2)
         config.device_filters.extend([_first_job(job), f"/job:worker/task:{index}"])
         hosts = addresses.ps if job.uses_ps else addresses.worker[:1]
         connect = connector(server.target, graph.graph, config, hosts, build_seconds(wait_seconds))
