@@ -493,8 +493,8 @@ BATCHES = [
     Mutation(
         "the seed of the run does not reach the shards",
         RUN,
-        "worker, job.cluster.workers, job.seed)\n    return [array",
-        "worker, job.cluster.workers, 0)\n    return [array",
+        "shard_rows(job.train, job.cluster.workers, job.seed, ",
+        "shard_rows(job.train, job.cluster.workers, 0, ",
         scripted("async_sgd"),
         "runs with several seeds are not independent",
     ),
@@ -525,9 +525,25 @@ BATCHES = [
     Mutation(
         "shards overlap",
         PROBLEMS,
-        "[worker * size : (worker + 1) * size]",
-        "[worker * size // 2 : worker * size // 2 + size]",
+        "order[: workers * size].reshape(workers, size)",
+        "order[np.arange(workers)[:, None] * size // 2 + np.arange(size)]",
         ("tests/test_data.py::test_shards_are_disjoint_equal_and_shuffled",),
+        "examples count twice, others never",
+    ),
+    Mutation(
+        "skewed shards know nothing of how frequent labels are",
+        PROBLEMS,
+        "rng.dirichlet(alpha * share)",
+        "rng.dirichlet(alpha * np.ones_like(share))",
+        ("tests/test_data.py::test_the_reference_draws_the_same_skewed_shards_by_itself",),
+        "rare labels are as wanted as frequent ones, and shards are less skewed than alpha says",
+    ),
+    Mutation(
+        "skewed shards take the examples that others have",
+        PROBLEMS,
+        "first, left = first + taken, left - taken",
+        "left = left - taken",
+        ("tests/test_data.py::test_skewed_shards_are_disjoint_of_equal_size_and_the_same_each_time",),
         "examples count twice, others never",
     ),
 ]

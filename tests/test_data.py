@@ -5,15 +5,80 @@ from distsgd.common import UserError
 from distsgd.common.contract.cut import even_sizes
 from distsgd.common.problems import data
 from distsgd.common.problems.dataset import batches, leaves, num_examples, shard_rows, split_off, weighted
+from distsgd.common.problems.skew import distance, labels_of
 from distsgd.common.problems.text import library, numbered, windows
+from distsgd.common.proof import reference
+from distsgd.common.run.options import RunOptions
 from distsgd.common.spec import parse
 
 
 def test_shards_are_disjoint_equal_and_shuffled():
-    shards = [shard_rows(103, k, 4, seed=1) for k in range(4)]
-    assert [len(s) for s in shards] == [25] * 4
-    assert len(np.unique(np.concatenate(shards))) == 100
+    shards = shard_rows(np.zeros(103), 4, seed=1)
+    assert shards.shape == (4, 25)
+    assert len(np.unique(shards)) == 100
     assert not np.array_equal(np.sort(shards[0]), shards[0])
+
+
+LABELS = np.random.default_rng(7).integers(0, 5, 1003)
+
+
+def skewed(alpha, workers=4, seed=1):
+    return shard_rows((np.zeros(1003), LABELS), workers, seed, f"dirichlet:alpha={alpha}")
+
+
+@pytest.mark.parametrize("alpha", ["1e-300", "0.1", "1.5", "1e3", "1e300"])
+def test_skewed_shards_are_disjoint_of_equal_size_and_the_same_each_time(alpha):
+    for workers in (1, 4, 7, 1003):
+        shards = skewed(alpha, workers)
+        assert shards.shape == (workers, 1003 // workers)
+        assert len(np.unique(shards)) == shards.size
+        np.testing.assert_array_equal(shards, skewed(alpha, workers))
+
+
+def test_a_small_alpha_gives_workers_few_labels_and_a_large_one_those_of_all_data():
+    far, near = (distance(LABELS, skewed(alpha)) for alpha in (0.1, 1000))
+    assert far > 0.5
+    assert near < 0.15  # and what the draws of 250 labels add
+    counts = np.array([np.bincount(LABELS[rows], minlength=5) for rows in skewed(0.1)])
+    assert (np.sort(counts, axis=1)[:, -2:].sum(1) > 0.9 * 250).all()  # two labels are nearly all of each shard
+    assert not np.array_equal(skewed(0.1), skewed(0.1, seed=2))
+
+
+@pytest.mark.parametrize("alpha", ["0.1", "3.0", "1e3"])
+def test_the_reference_draws_the_same_skewed_shards_by_itself(alpha):
+    for workers in (2, 5, 90):
+        mine = reference.skewed_rows(1, LABELS, workers, float(alpha))
+        np.testing.assert_array_equal(mine, skewed(alpha, workers))
+
+
+def test_labels_are_class_numbers_of_any_type_one_for_each_example():
+    for y in (LABELS, LABELS.astype("f")[:, None], LABELS > 2):
+        np.testing.assert_array_equal(labels_of((None, y)), np.ravel(y))
+    for y, received in (
+        (np.eye(3), r"float64 of shape \(3, 3\)"),
+        (np.array([0.5, 1.0]), r"float64 of shape \(2,\)"),
+        ({"a": LABELS}, "dict"),
+    ):
+        with pytest.raises(UserError, match=f"skew needs class numbers in y.*Received: {received}"):
+            labels_of((None, y))
+    with pytest.raises(UserError, match="a data function does its own sharding"):
+        labels_of(lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("dirichlet:alpha=0", "alpha of skew dirichlet must be positive"),
+        ("dirichlet:alpha=-1", "alpha of skew dirichlet must be positive"),
+        ("dirichlet:alpha=inf", "must be positive and finite"),
+        ("dirichlet:beta=1", "no option 'beta'"),
+        ("diriclet", "Did you mean dirichlet"),
+        (0.1, r"skew must be a text, as in skew='dirichlet:alpha=0\.1'\. Received: 0\.1"),
+    ],
+)
+def test_a_skew_that_is_none_is_refused_as_an_option_of_a_run(spec, message):
+    with pytest.raises(UserError, match=message):
+        RunOptions(skew=spec)
 
 
 def test_batches_are_a_function_of_seed_worker_and_step():

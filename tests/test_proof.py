@@ -61,7 +61,7 @@ def test_every_scheme_of_the_catalogue_but_hogwild_is_transcribed():
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["downpour", "--workers", "3", "--l2", "0.01", "--clip-norm", "1"],
+        ["downpour", "--workers", "3", "--l2", "0.01", "--clip-norm", "1", "--skew", "dirichlet:alpha=0.5"],
         ["async_sgd", "--dataset", "sparse:examples=480,features=200,active=5", "--model", "logistic"],
         ["sagn", "--stop-at-version", "3"],
         pytest.param(["downpour", "--push-period", "3", "--pull-period", "4"], marks=pytest.mark.slow),
@@ -88,6 +88,8 @@ def test_a_run_that_is_resumed_is_replayed_from_its_beginning(tmp_path, capsys):
     run(tmp_path / "run", "async_sgd", "--checkpoint-steps", "30", "--steps", "60")
     code, lines = shown(tmp_path / "run", capsys)
     assert (code, lines["algorithm"].strip()) == (0, "async_sgd, 2 workers, 60 local steps each")
+    with pytest.raises(UserError, match="holds checkpoints of a run with skew=None: go on with the same"):
+        run(tmp_path / "run", "async_sgd", "--steps", "80", "--skew", "dirichlet:alpha=1")
 
 
 def test_an_order_that_was_changed_is_noticed(copy, capsys):
@@ -111,6 +113,11 @@ def test_a_center_that_was_changed_is_noticed(copy, capsys):
 
 def test_another_rate_than_the_recorded_one_is_noticed(copy):
     change(copy, "config.json", hyperparameters={"learning_rate": 0.11})
+    assert replay(copy, SCHEMES).error > 1e-5
+
+
+def test_shards_other_than_the_recorded_ones_are_noticed(copy):
+    change(copy, "config.json", skew="dirichlet:alpha=0.5")
     assert replay(copy, SCHEMES).error > 1e-5
 
 

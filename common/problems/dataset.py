@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
+from .skew import labels_of, parsed
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,24 @@ def num_examples(arrays: Any) -> int:
     return lengths.pop()
 
 
-def shard_rows(examples: int, worker: int, workers: int, seed: int) -> np.ndarray:
-    """Row numbers of one worker's shard: disjoint from the others', of equal size, shuffled by the seed."""
+def shard_rows(data: Any, workers: int, seed: int, skew: str | None = None) -> np.ndarray:
+    """Row numbers of the shards of all workers, [workers, examples // workers]; there is no other way to them.
+
+    They are disjoint and of equal size; what is left over is not used. A function of what is given here alone.
+
+    Args:
+        data: (x, y) or (x, y, sample_weight), nested arrays; y matters only if the shards are skewed.
+        workers: how many share them.
+        seed: of the run.
+        skew: what makes the labels of the workers differ, see `skew`.
+    """
+    examples, rng = num_examples(data), np.random.default_rng([seed, 0])
+    order = rng.permutation(examples)
+    if skew is not None:
+        rule, options = parsed(skew)
+        return rule(labels_of(data), order, workers, rng, **options)
     size = examples // workers
-    return np.random.default_rng([seed, 0]).permutation(examples)[worker * size : (worker + 1) * size]
+    return order[: workers * size].reshape(workers, size)
 
 
 def batches(shard: int, batch_size: int, worker: int, seed: int, done: int = 0) -> Iterator[np.ndarray]:

@@ -16,6 +16,7 @@ from ..files import read_json
 from ..problems.data import load, quiet
 from ..problems.dataset import Dataset
 from ..problems.models import MODELS, ModelRecipe
+from ..problems.skew import parsed
 from ..record.arrays import read_arrays, read_trace
 from ..record.run_directory import read_config
 from ..run.job import is_dense
@@ -107,10 +108,23 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Recorded:
 
 
 def batch_gradient(
-    on_rows: reference.GradientOnRows, *, examples: int, workers: int, seed: int, batch_size: int
+    on_rows: reference.GradientOnRows,
+    *,
+    examples: int,
+    workers: int,
+    seed: int,
+    batch_size: int,
+    skew: tuple[np.ndarray, float] | None = None,
 ) -> reference.Gradient:
-    """The gradient of worker k's t-th batch at x, as a function of (x, k, t): the reference draws its own batches."""
-    shards = [reference.rows(seed, k, examples, workers) for k in range(workers)]
+    """The gradient of worker k's t-th batch at x, as a function of (x, k, t): the reference draws its own batches.
+
+    With `skew`, labels and alpha, the shards are those of unequal workers.
+    """
+    if skew is None:
+        shards = [reference.rows(seed, k, examples, workers) for k in range(workers)]
+    else:
+        labels, alpha = skew
+        shards = reference.skewed_rows(seed, labels, workers, alpha)
     return lambda x, k, t: on_rows(x, shards[k][reference.batch(seed, k, t, len(shards[k]), batch_size)])
 
 
@@ -156,7 +170,8 @@ def _gradient(config: Mapping[str, Any], dataset: Dataset) -> reference.Gradient
     if config["l2"] or config["clip_norm"] is not None:
         on_rows = reference.regularized(on_rows, config["l2"], config["clip_norm"])
     known = {name: config[name] for name in ("workers", "seed", "batch_size")}
-    return batch_gradient(on_rows, examples=len(y), **known)
+    skew = None if config["skew"] is None else (y, parsed(config["skew"])[1]["alpha"])
+    return batch_gradient(on_rows, examples=len(y), skew=skew, **known)
 
 
 def _check(run: Recorded) -> None:

@@ -41,10 +41,12 @@ NOT_FIGURES = {"event", "task", "when", "virtual"}  # of an event
 
 FORMER = {"towers": "devices_per_worker", "legs": "earlier_step_targets"}  # names in folders of older versions
 
-USUAL = {"record": "full", "earlier_step_targets": []}  # where an older folder says nothing
+USUAL = {"record": "full", "earlier_step_targets": [], "skew": None}  # where an older folder says nothing
 
 # What must be the same when a run goes on from its checkpoints.
-RESUMED = ("algorithm", "hyperparameters", "workers", "dataset", "model", "batch_size", "ema_decay", "seed", "record")
+RESUMED = (
+    "algorithm", "hyperparameters", "workers", "dataset", "model", "batch_size", "ema_decay", "seed", "skew", "record",
+)  # fmt: skip
 
 
 def new_run_dir(algorithm: str, root: Path = Path("runs")) -> Path:

@@ -18,7 +18,7 @@ from ..contract.rounds import Event, Rounds
 from ..contract.scheme import Scheme
 from ..engine.traffic import Traffic
 from ..errors import UserError, at_most
-from ..problems import inputs
+from ..problems import inputs, skew
 from ..problems.dataset import batches, leaves, num_examples, shard_rows
 from ..problems.models import ModelRecipe
 from ..record import checkpoint
@@ -179,6 +179,8 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
         test = inputs.arrays_of(test, "validation_data")
     steps = inputs.count_steps(train, cluster.workers, options.batch_size, options.epochs, options.steps)
     at_most(MAX_STEPS, steps=steps)
+    if options.skew is not None:
+        skew.labels_of(train)
     run_dir = Path(options.run_dir or new_run_dir(scheme.name))
     own_dir = run_dir if cluster.evaluates else run_dir / str(cluster.task)
     resume = options.recovery.resume
@@ -233,6 +235,7 @@ def _earlier_step_targets(before: Path, steps: int) -> list[int]:
 def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
     """The configuration of a run, as it is written to config.json and shown."""
     cluster, options = job.cluster, job.options
+    uneven = {"label_distance": skew.distance(skew.labels_of(job.train), shards(job))} if options.skew else {}
     return {
         "algorithm": job.scheme.name,
         "hyperparameters": {
@@ -253,15 +256,22 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         "steps_per_worker": job.steps,
         "earlier_step_targets": list(job.earlier_step_targets),
         "seed": options.seed,
+        "skew": options.skew,
+        **uneven,
         "record": options.record,
     }
+
+
+def shards(job: Job) -> np.ndarray:
+    """Which rows of the arrays each worker trains on, [workers, examples of a shard]."""
+    return shard_rows(job.train, job.cluster.workers, job.seed, job.options.skew)
 
 
 def shard(job: Job, worker: int) -> list[np.ndarray]:
     """The arrays that a worker trains on."""
     if callable(job.train):
         return []
-    rows = shard_rows(num_examples(job.train), worker, job.cluster.workers, job.seed)
+    rows = shards(job)[worker]
     return [array[rows] for array in leaves(job.train)]
 
 

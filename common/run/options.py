@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar
 
 from ..errors import UserError, at_least, at_most, fraction, not_negative, one_of, positive
+from ..problems.skew import parsed
 from ..record.run_directory import RecordMode
 from ..spec import meanings, nearest
 
@@ -84,6 +85,9 @@ class RunOptions:
     """Examples of one local step."""
     seed: int = 0
     """Of initial weights, shards and batches."""
+    skew: str | None = None
+    """Give workers unequal labels, as in dirichlet:alpha=0.1: each draws its own proportions, and a small alpha makes
+    it a worker of few labels."""
     run_dir: Path | None = None
     """Folder of the record of the run; a fresh one in runs/ if not given."""
     clip_norm: float | None = None
@@ -109,6 +113,8 @@ class RunOptions:
         at_least(1, epochs=self.epochs, batch_size=self.batch_size)
         at_least(0, seed=self.seed)
         at_most(MAX_SEED, seed=self.seed)
+        if self.skew is not None:
+            parsed(self.skew)
         if self.steps is not None:
             at_least(1, steps=self.steps)
         if self.run_dir is not None and not str(self.run_dir):
@@ -136,6 +142,7 @@ class Keywords(TypedDict, total=False):
     steps: int | None
     batch_size: int
     seed: int
+    skew: str | None
     run_dir: str | Path | None
     clip_norm: float | None
     l2: float

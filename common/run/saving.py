@@ -179,4 +179,5 @@ def identity(graph: TaskGraph) -> dict[str, Any]:
         "workers": job.cluster.workers,
         "batch_size": job.batch_size,
         "seed": job.seed,
+        "skew": job.options.skew,
     }

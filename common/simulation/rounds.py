@@ -10,8 +10,8 @@ import numpy as np
 from ..contract.rounds import Round
 from ..engine.trace import EVENTS
 from ..errors import UserError
-from ..problems.dataset import batches, num_examples, shard_rows
-from ..run.job import Job
+from ..problems.dataset import batches
+from ..run.job import Job, shards
 
 
 class TraceRounds:
@@ -34,9 +34,7 @@ class TraceRounds:
     def __init__(self, job: Job, trace: Mapping[str, np.ndarray]):
         self.worker, self.seed, self.batch_size = trace["worker"], job.seed, job.batch_size
         self.clocks, self.lengths = _steps(job, self.worker.tolist(), trace["event"] == EVENTS.index("join"))
-        examples = num_examples(job.train)
-        self.shard = examples // job.cluster.workers
-        self.order = shard_rows(examples, 0, 1, job.seed)  # the shards are parts of it
+        self.shards = shards(job)
         self.streams: dict[int, Iterator[np.ndarray]] = {}
         self.left: dict[int, np.ndarray] = {}
 
@@ -57,9 +55,9 @@ class TraceRounds:
     def _draw(self, worker: int, number: int) -> np.ndarray:
         """Its next batches, [number, batch size]."""
         if worker not in self.streams:
-            self.streams[worker] = batches(self.shard, self.batch_size, worker, self.seed)
+            self.streams[worker] = batches(self.shards.shape[1], self.batch_size, worker, self.seed)
         positions = np.stack([next(self.streams[worker]) for _ in range(number)])
-        return self.order[worker * self.shard + positions].astype(np.int32)
+        return self.shards[worker, positions].astype(np.int32)
 
 
 def _steps(job: Job, worker: list[int], joins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ network on recorded batches, a quadratic, or a gradient drawn from a list.
 
 from .alone import Gradient, serial, window
 from .asynchronous import aeamsgd, aeasgd, agn, async_sgd, async_sgd_reading_apart, downpour, dynsgd
-from .batches import batch, rows
+from .batches import batch, rows, skewed_rows
 from .compressed import ef_sgd, signsgd_mv
 from .delayed import async_diloco, dc_asgd, ringmaster, ssp
 from .problems import GradientOnRows, mlp_gradient, regularized, sparse_logistic_gradient
@@ -40,6 +40,7 @@ __all__ = [
     "sagn",
     "serial",
     "signsgd_mv",
+    "skewed_rows",
     "slowmo",
     "sparse_logistic_gradient",
     "ssp",

@@ -1,0 +1,99 @@
+"""Unequal workers: shards of equal size whose labels are not those of all the data, `--skew dirichlet:alpha=0.1`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+from ..spec import parse
+
+
+def dirichlet(
+    labels: np.ndarray, order: np.ndarray, workers: int, rng: np.random.Generator, *, alpha: float = 0.1
+) -> np.ndarray:
+    """Each worker draws proportions of labels from Dirichlet(alpha * p), p those of all the data, and fills its shard.
+
+    Hsu, Qi, Brown, "Measuring the effects of non-identical data distribution for federated visual classification"
+    (2019), arXiv:1909.06335: a small alpha gives a worker one label, a large one those of all. Examples are drawn
+    without replacement, one worker after the other. Where a label is used up, its share goes to the others that the
+    worker wants, and if it wants none of those that are left, to these. So shards are disjoint and of equal size; the
+    last workers take what is there.
+
+    Args:
+        labels: [examples], any numbers.
+        order: [examples], in which the examples of a label are taken.
+        workers: how many shards.
+        rng: which has drawn `order`.
+        alpha: concentration, more than 0.
+
+    Returns:
+        Row numbers, [workers, examples // workers].
+    """
+    _, label = np.unique(labels, return_inverse=True)
+    left = np.bincount(label)
+    share = left / len(label)
+    by_label = order[np.argsort(label[order], kind="stable")]
+    first = np.cumsum(left) - left  # where the unused examples of each label begin
+    shards = np.empty((workers, len(label) // workers), order.dtype)
+    for shard in shards:
+        taken = _drawn(rng.dirichlet(alpha * share), left, len(shard), rng)
+        ends = np.cumsum(taken)
+        shard[:] = by_label[np.repeat(first - (ends - taken), taken) + np.arange(len(shard))]
+        first, left = first + taken, left - taken
+    return shards
+
+
+def _drawn(wanted: np.ndarray, left: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+    """How many examples of each label a worker takes: `size` in all, none more often than there are."""
+    taken = np.zeros_like(left)
+    while missing := size - taken.sum():
+        free = left - taken
+        share = np.where(free > 0, wanted, 0.0)
+        if not share.any():
+            share = free.astype(float)
+        taken += np.minimum(rng.multinomial(missing, share / share.sum()), free)  # ends: a label is used up each time
+    return taken
+
+
+SKEWS: dict[str, Callable[..., np.ndarray]] = {"dirichlet": dirichlet}
+
+
+def parsed(spec: Any) -> tuple[Callable[..., np.ndarray], dict[str, Any]]:
+    """The rule of a skew as a user names it, and its options, those that are not given among them.
+
+    Raises:
+        UserError: there is no such rule or option.
+    """
+    if not isinstance(spec, str):
+        raise UserError(f"skew must be a text, as in skew='dirichlet:alpha=0.1'. Received: {spec!r}")
+    name, options = parse("skew", spec, SKEWS)
+    return SKEWS[name], {**(SKEWS[name].__kwdefaults__ or {}), **options}
+
+
+def labels_of(data: Any) -> np.ndarray:
+    """The class number of each example, [examples], of (x, y) or (x, y, sample_weight).
+
+    Raises:
+        UserError: y is something else, or data come from a function.
+    """
+    if callable(data):
+        raise UserError("skew needs arrays: a data function does its own sharding. Received: a data function")
+    y = data[1]
+    if isinstance(y, np.ndarray) and y.size == len(y) and y.dtype.kind in "biuf" and (y == np.round(y)).all():
+        return y.reshape(-1)
+    received = f"{y.dtype} of shape {y.shape}" if isinstance(y, np.ndarray) else type(y).__name__
+    raise UserError(f"skew needs class numbers in y, one whole number for each example. Received: {received}")
+
+
+def distance(labels: np.ndarray, shards: np.ndarray) -> float:
+    """How far workers' labels are from those of all the data: 0 if they are even, near 1 if each has a label alone.
+
+    The mean over workers of the total variation distance between the proportions of labels.
+    """
+    _, label = np.unique(labels, return_inverse=True)
+    overall = np.bincount(label) / len(label)
+    counts = np.array([np.bincount(label[rows], minlength=len(overall)) for rows in shards])
+    return float(np.abs(counts / shards.shape[1] - overall).sum(1).mean() / 2)
