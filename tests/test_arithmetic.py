@@ -5,16 +5,34 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distsgd.algorithms import ADAG, DCASGD, SCHEMES, Downpour, LocalSGD, Ringmaster, SyncSGD, SyncSGDLR
+from distsgd.algorithms import (
+    ADAG,
+    AEASGD,
+    AGN,
+    DCASGD,
+    SCHEMES,
+    Downpour,
+    DownpourEasy,
+    LocalSGD,
+    Ringmaster,
+    SyncSGD,
+    SyncSGDLR,
+)
 from distsgd.common import Cluster
+from distsgd.common.contract.schedules import shaped
+from distsgd.common.engine.trace import EVENTS, RECORD
+from distsgd.common.errors import Diverged, UserError
+from distsgd.common.launch.run import run as run_job
+from distsgd.common.problems.dataset import shard_rows
 from distsgd.common.problems.models import ModelRecipe
+from distsgd.common.problems.trial import try_out
 from distsgd.common.proof.transcriptions import Recorded
-from distsgd.common.run.job import make_job
-from distsgd.common.run.options import RunOptions
+from distsgd.common.run.job import describe, make_job
+from distsgd.common.run.options import Recovery, RunOptions
 from distsgd.common.simulation.arithmetic import Arithmetic
 from distsgd.common.virtual_time.order import order
 from distsgd.common.virtual_time.platform import Platform
-from runs import DIGITS, network_gradient
+from runs import DIGITS, network_gradient, record
 
 TOLERANCE = 1e-5
 UNEVEN = Platform(step_factors="0.58,0.75,1.51")
@@ -70,3 +88,143 @@ def test_an_order_of_virtual_time_replays(name):
     scheme = RUNS[name]
     job = job_of(scheme, workers=3 if scheme.gate.exchanges else 1)
     assert error(job, trace_of(job)) < TOLERANCE
+
+
+@pytest.fixture(scope="module")
+def repeated():
+    """The same order of `downpour_easy`, executed three times: as many rounds at once as fit, again, and one by one."""
+    job = job_of(DownpourEasy(communication_period=2), steps=12)
+    return [executed(job, trace_of(job), lanes=lanes) for lanes in (None, None, 1)]
+
+
+def test_the_same_trace_gives_the_same_center_to_the_bit(repeated):
+    (one, first), (other, second), _ = repeated
+    np.testing.assert_array_equal(one["center"], other["center"])
+    np.testing.assert_array_equal(first.losses, second.losses)
+
+
+def test_how_many_rounds_are_computed_together_does_not_matter(repeated):
+    (many, first), _, (single, second) = repeated
+    np.testing.assert_allclose(many["center"], single["center"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(first.losses, second.losses, rtol=1e-5)
+    assert np.isfinite(first.losses).all()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["async_sgd", *(pytest.param(n, marks=pytest.mark.slow) for n in ("sync_sgd", "ssp", "aeamsgd", "all_reduce"))],
+)
+def test_a_real_run_executed_again_comes_to_the_same_center(name, tmp_path):
+    """Repeatable asynchrony: whatever the threads did, it can be done again."""
+    options = {"workers": 3, "steps": 32, "hidden": (8,), "batch_size": 8, "backend": "threads"}
+    run = record(RUNS[name], tmp_path / "run", **options)
+    found, _ = executed(job_of(RUNS[name]), run.trace)
+    assert np.linalg.norm(found["center"] - run.center) < TOLERANCE * np.linalg.norm(run.center)
+
+
+def recipe_of(model):
+    return try_out(ModelRecipe.of(model), model, [array[:2] for array in DIGITS.train])
+
+
+def of_a_run(scheme, recipe, tmp_path, **options):
+    """A job of any model, and its run on threads: center and state at the end, and the trace."""
+    keywords = {"steps": 6, "batch_size": 8, "seed": 0, "run_dir": tmp_path / "run", **options}
+    job = make_job(scheme, recipe, DIGITS.train, None, Cluster.local(2, backend="threads"), RunOptions(**keywords))
+    log, error = run_job(job, describe(job, "digits", "own"), verbose=False)
+    log.finish(error, picture=False)
+    assert error is None
+    with np.load(tmp_path / "run" / "center.npz") as center, np.load(tmp_path / "run" / "trace.npz") as trace:
+        return job, dict(center), dict(trace)
+
+
+def agree(scheme, recipe, tmp_path, **options):
+    job, real, trace = of_a_run(scheme, recipe, tmp_path, **options)
+    found, _ = executed(job, trace)
+    assert set(real) == set(found) - {"at"}
+    for name, value in real.items():
+        np.testing.assert_allclose(found[name], value, rtol=2e-4, atol=2e-5, err_msg=name)
+
+
+def test_running_statistics_dropout_and_every_option_are_as_on_threads(tmp_path):
+    """Each worker has statistics and seeds of its own; rates fall with its clock and the center's."""
+    import keras
+
+    layers = keras.layers
+    stack = [layers.Dense(6), layers.BatchNormalization(), layers.Dropout(0.5, seed=3), layers.Dense(10)]
+    model = keras.Sequential([keras.Input((64,)), *stack])
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    scheme = shaped(AGN(communication_period=2), "cosine", 6)
+    agree(scheme, recipe_of(model), tmp_path, l2=0.01, clip_norm=0.5, ema_decay=0.9, schedule=(0, 1, 1, 0, 0, 1))
+
+
+@pytest.mark.slow
+def test_a_convolution_of_each_worker_is_none_that_is_vectorised(tmp_path):
+    agree(SyncSGD(), ModelRecipe.named("cnn:filters=2", (64,), 10, 0), tmp_path)
+
+
+@pytest.mark.slow
+def test_running_statistics_where_workers_exchange_first(tmp_path):
+    import keras
+
+    layers = keras.layers
+    model = keras.Sequential([keras.Input((64,)), layers.Dense(6), layers.BatchNormalization(), layers.Dense(10)])
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    job, real, trace = of_a_run(AEASGD(communication_period=2), recipe_of(model), tmp_path)
+    np.testing.assert_allclose(executed(job, trace)[0]["center"], real["center"], rtol=2e-4, atol=2e-5)
+
+
+def by_hand(*rows):
+    """A trace of rows (version, worker, staleness, accepted, event)."""
+    table = np.array([(v, k, s, a, i, EVENTS.index(e)) for i, (v, k, s, a, e) in enumerate(rows)], np.int64)
+    return dict(zip(RECORD, table.T, strict=True))
+
+
+def test_a_worker_that_joins_again_starts_from_the_center_and_loses_its_round():
+    trace = by_hand(
+        (0, 0, 0, 1, "exchange"),
+        (1, 1, 0, 0, "join"),
+        (1, 0, 0, 1, "exchange"),
+        (2, 1, 1, 1, "exchange"),
+        (3, 1, 0, 1, "exchange"),
+    )
+    assert error(job_of(RUNS["downpour_easy"], workers=2), trace) < TOLERANCE
+
+
+def test_what_is_not_finite_ends_the_run_in_one_line_before_it_reaches_the_center():
+    x, y = DIGITS.train
+    x = x.copy()
+    x[shard_rows(len(x), 1, 3, 0)] = np.nan  # all that worker 1 has
+    job = job_of(RUNS["async_sgd"], steps=4, data=(x, y))
+    trace = by_hand((0, 0, 0, 1, "exchange"), (1, 2, 1, 1, "exchange"), (2, 1, 2, 1, "exchange"))
+    arithmetic = Arithmetic(job, trace)
+    with pytest.raises(Diverged, match=r"worker 1 .* version 2") as refused:
+        arithmetic.run(3)
+    assert "\n" not in str(refused.value)
+    found = arithmetic.snapshot()
+    assert found["at"] == 2
+    assert np.isfinite(found["center"]).all()
+
+
+def test_it_can_be_looked_at_after_each_event():
+    job = job_of(RUNS["sync_sgd"], steps=2)
+    arithmetic = Arithmetic(job, trace_of(job))
+    seen = []
+    for until in range(7):
+        arithmetic.run(until)
+        seen.append(int(arithmetic.snapshot()["at"]))
+    assert seen == [0, 0, 0, 1, 1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "trace", "said"),
+    [
+        ({"data": lambda context: None, "steps": 4}, {}, "needs arrays"),
+        ({"recovery": Recovery(on_nan="drop")}, {}, "on_nan=drop"),
+        ({}, {"worker": np.zeros(1)}, "needs the columns"),
+        ({"steps": 1}, by_hand((0, 0, 0, 1, "exchange"), (1, 0, 0, 1, "exchange")), "more rounds of worker 0"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused_in_one_line(options, trace, said):
+    with pytest.raises(UserError, match=said) as refused:
+        Arithmetic(job_of(RUNS["async_sgd"], **options), trace or by_hand((0, 0, 0, 1, "exchange")))
+    assert "\n" not in str(refused.value)
