@@ -414,6 +414,19 @@ def test_a_thousand_workers_are_drawn_as_shares_and_scroll(opened):
     assert inks(browser, 0) > 20
 
 
+def test_a_drawing_fits_its_place_when_that_changes(opened):
+    browser = opened("few.html")
+    fits = "panels.map(p => p.height === p.box.clientHeight && p.width === p.box.clientWidth && p.height > 100)"
+    assert browser.get(fits) == [True, True]
+    browser.get("panels[0].words.style.flexBasis = '100%'")  # the words above take another line
+    browser.settle()
+    assert browser.get(fits) == [True, True]
+    browser.resize(900, 700)
+    browser.settle()
+    assert browser.get(fits) == [True, True]
+    browser.resize(1400, 800)
+
+
 def test_a_run_without_rounds_is_shown_with_a_word_on_what_is_missing(opened):
     browser = opened("old.html")
     assert "There is no rounds.npz" in browser.get("document.querySelector('p.note').textContent")

@@ -67,12 +67,12 @@ function frame(now) {
   else requestAnimationFrame(frame);
 }
 
-/** So near that a worker does about six rounds in the window. */
+/** So near that a worker does about six rounds in the window: those at the time that is set, or in the middle. */
 function few() {
   const lengths = runs.flatMap((run) => Array.from(run.starts, (start, row) => run.ends[row] - start).filter((length) => length > 0));
   lengths.sort((a, b) => a - b);
   const span = 6 * (lengths[lengths.length >> 1] ?? whole / 6);
-  show(view.cursor >= whole ? view.from : view.cursor - span / 10, span);
+  show((view.cursor < whole ? view.cursor : (view.from + view.to) / 2) - span / 2, span);
 }
 
 function tell(panel, row, event) {
@@ -194,5 +194,6 @@ addEventListener("keydown", (event) => {
   event.preventDefault();
   keys[event.key]();
 });
-addEventListener("resize", resize);
 resize();
+const sizes = new ResizeObserver(resize); // of the window, or since words above a drawing have taken another line
+panels.forEach((panel) => sizes.observe(panel.box));

@@ -18,7 +18,8 @@ class Panel {
     const heading = this.element.appendChild(document.createElement("div"));
     const add = (tag, text, kind) => Object.assign(heading.appendChild(document.createElement(tag)), { textContent: text, className: kind });
     add("h2", run.algorithm, "");
-    add("p", `${run.about}  ·  ${shares(run)}`, "about").title = run.name;
+    const about = add("p", `${run.about}  ·  ${shares(run)}`, "about");
+    about.title = `${run.name}: ${about.textContent}`;
     this.words = add("p", "", "now");
     for (const note of run.notes) add("p", note, "note");
     this.box = this.element.appendChild(Object.assign(document.createElement("div"), { className: "view" }));

@@ -41,7 +41,7 @@ def draw(runs: Sequence[Lanes], file: Any, suffix: str, begin: float = 0.0, end:
     panels[-1].set(xlabel="seconds since the start", xlim=(begin, longest if end is None else min(end, longest)))
     scale = figure.colorbar(_mappable(norm, colours), ax=list(panels), pad=0.01, aspect=30)
     scale.set_label("compute, by the staleness of its message")
-    panels[0].legend(handles=_legend(), ncols=3, loc="lower right", bbox_to_anchor=(1, 1), frameon=False, fontsize=8)
+    figure.legend(handles=_legend(), ncols=3, loc="outside upper right", frameon=False, fontsize=8)
     figure.savefig(file, dpi=130, format=suffix[1:])
 
 
