@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ENGINE, GATES, CONTRACT, RUN, PROBLEMS = (
-    f"common/{name}" for name in ("engine", "gates", "contract", "run", "problems")
+ENGINE, GATES, CONTRACT, RUN, PROBLEMS, TIME = (
+    f"common/{name}" for name in ("engine", "gates", "contract", "run", "problems", "virtual_time")
 )
 
 
@@ -1080,7 +1080,76 @@ SIMULATED = [
     ),
 ]
 
-MUTATIONS = [*RULES, *OPTIMIZING, *BATCHES, *WORKERS, *AT_THE_GATE, *ON_THE_PS, *SIMULATED]
+VIRTUAL_TIME = [
+    Mutation(
+        "virtual time: the level of a shared link counts everybody, also who cannot use its share",
+        TIME,
+        "left, number = left - cap * count, number - count",
+        "pass",
+        ("tests/test_network.py::test_links_are_shared_as_if_water_were_poured",),
+        "bandwidth is left over where links are slow",
+    ),
+    Mutation(
+        "virtual time: rates stay when somebody else begins",
+        TIME,
+        "if tight or self.tight:",
+        "if False:",
+        ("tests/test_network.py::test_who_comes_later_takes_its_share_from_all_who_are_there",),
+        "a card that is full serves everybody at full speed",
+    ),
+    Mutation(
+        "virtual time: what a worker sent before it crashed counts",
+        TIME,
+        "if life == lives[worker]:",
+        "if True:",
+        ("tests/test_network.py::test_who_crashes_comes_back_anew_and_all_do_their_rounds",),
+        "a message counts that the ps refuses in a real run",
+    ),
+    Mutation(
+        "virtual time: all workers draw the same numbers",
+        TIME,
+        "GAMMA * (np.asarray(workers, np.uint64)[:, None] + np.uint64(1))",
+        "GAMMA * (0 * np.asarray(workers, np.uint64)[:, None] + np.uint64(1))",
+        ("tests/test_closed_forms.py::test_a_barrier_takes_as_long_as_the_slowest_of_all",),
+        "nobody is ever a straggler",
+    ),
+    Mutation(
+        "virtual time: the lock of the ps is held by many",
+        TIME,
+        "begun = now if now > self.free else self.free",
+        "begun = now",
+        ("tests/test_network.py::test_the_lock_of_the_ps_takes_one_after_the_other",),
+        "a ps that is never the bottleneck",
+    ),
+    Mutation(
+        "virtual time: a dropped message waits at the barrier",
+        TIME,
+        "if staleness:  # dropped: the worker goes on at once",
+        "if False:",
+        (
+            "tests/test_order.py::test_a_run_with_backup_workers_ends_with_its_last_update_and_late_messages_are_dropped_at_once",
+        ),
+        "backup workers that complete sets with messages that were dropped",
+    ),
+    Mutation(
+        "virtual time: the lead is one more",
+        TIME,
+        "max(rounds - self.lead, self.slowest)",
+        "max(rounds - self.lead - 1, self.slowest)",
+        ("tests/test_order.py::test_nobody_begins_a_round_more_than_the_slack_ahead_of_the_slowest",),
+        "another bound than in the real run",
+    ),
+    Mutation(
+        "virtual time: phases change with each block of durations",
+        TIME,
+        "before = u[:, :1] < self.probability if before is None else before",
+        "before = u[:, :1] < self.probability",
+        ("tests/test_order.py::test_blocks_of_durations_are_seamless",),
+        "durations that depend on the size of a block",
+    ),
+]
+
+MUTATIONS = [*RULES, *OPTIMIZING, *BATCHES, *WORKERS, *AT_THE_GATE, *ON_THE_PS, *SIMULATED, *VIRTUAL_TIME]
 
 # Changes that look like faults, and are none.
 EQUIVALENT = {

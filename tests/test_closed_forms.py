@@ -3,7 +3,9 @@
 Seeds are fixed, so that a test passes always or never; tolerances are a few standard errors.
 """
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -204,3 +206,39 @@ def test_the_part_of_a_round_that_is_computing(period, utilisation):
     found = happens(LocalSGD(communication_period=period), 1, 100, uplink="1Gbit", downlink="1Gbit", latency="8ms")
     begun, ready, replied = found.rounds[:, 2], found.rounds[:, 3], found.rounds[:, 6]
     assert (ready - begun).sum() / (replied - begun).sum() == pytest.approx(utilisation, rel=1e-6)
+
+
+STRAGGLERS = Path(__file__).parent.parent / "benchmarks" / "results" / "stragglers.json"
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_stragglers_is_predicted_within_a_tenth_in_every_row_from_its_first():
+    """Threads that wait 30 ms, or 300 with probability 0.02, and then compute on two cores: how long is not known.
+
+    So that is fitted to the row without backup workers, and the other rows are what it predicts.
+    """
+    known = json.loads(STRAGGLERS.read_text())
+    rows = {name: np.mean([run["milliseconds"] for run in runs]) for name, runs in known["runs"].items()}
+    options = known["options"]
+    slow = options["slow_milliseconds"] / options["milliseconds"]
+    waits = {
+        "step_ms": options["milliseconds"] * (1 + options["slow_share"] * (slow - 1)),
+        "compute": f"phases:slow={slow:g},probability={options['slow_share']:g}",
+        "cores": known["cores"],
+    }
+
+    def predicted(name, core_ms, seeds=6):
+        scheme = AsyncSGD() if name == "async_sgd" else SyncSGD(backup_workers=int(name))
+        found = [
+            happens(scheme, options["workers"], options["updates"], seed, 0.0, 0.0, core_ms=core_ms, **waits)
+            for seed in range(seeds)
+        ]
+        return np.mean([1e3 * one.seconds / (1 + one.trace["version"][-1]) for one in found])
+
+    low, high = 0.0, options["milliseconds"]
+    for _ in range(10):
+        core_ms = (low + high) / 2
+        low, high = (core_ms, high) if predicted("0", core_ms) < rows["0"] else (low, core_ms)
+    assert {name: abs(predicted(name, core_ms) / real - 1) < 0.1 for name, real in rows.items()} == dict.fromkeys(
+        rows, True
+    )
