@@ -128,7 +128,7 @@ class Fair:
             self.tight = self._fill(now)
         elif changed.heap:
             changed.look_ahead()
-        self.first = min(self.busy, key=_next, default=None)
+        self.first = min(self.busy, key=_next) if len(self.busy) > 1 else self.busy[0] if self.busy else None
         self.next = self.first.next if self.first else NEVER
 
     def _fill(self, now: int) -> bool:
@@ -136,6 +136,13 @@ class Fair:
 
         True if somebody has less than its cap.
         """
+        if len(self.busy) == 1:  # the usual case, in a third of the time
+            (group,) = self.busy
+            number = len(group.heap)
+            group.run(now)
+            group.rate = min(group.cap, self.region_caps[group.region] / number, self.capacity / number)
+            group.look_ahead()
+            return group.rate < group.cap
         users = [(self._in_region(group), len(group.heap)) for group in self.busy]
         most = level(self.capacity, users)
         tight = False
