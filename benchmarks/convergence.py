@@ -1,7 +1,8 @@
 """Every algorithm on the same model, data and number of examples: `bash run.sh benchmark`.
 
 The benchmark is a list of *cells*, each one run. The outcome of a cell is kept in a file of its own, named by a hash of
-all that the cell depends on, so that an interrupted benchmark goes on where it stopped.
+all that the cell depends on, the sources included, so that an interrupted benchmark goes on where it stopped, and a
+changed algorithm is measured anew.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -33,9 +33,11 @@ from ..common.problems.models import ModelRecipe
 from ..common.run.job import describe, make_job
 from ..common.run.options import RunOptions
 from ..common.spec import nearest
+from .kept import choose, merged, sources, write
 
 RESULTS = Path(__file__).parent / "results"
 CACHE = Path(__file__).parent / "cache"
+PARTIAL = RESULTS / "partial"
 TUNING = RESULTS / "tuning.json"
 
 DATASET = "synthetic:examples=4096,features=20,classes=8,noise=1.5"  # hard enough that algorithms differ
@@ -92,10 +94,13 @@ class Options:
     """Choose the learning rates instead, and write them to tuning.json."""
     fresh: bool = False
     """Forget what was measured before."""
+    times: bool = True
+    """Keep seconds, and measure throughput; not on a machine that has other work."""
     backend: BackendName = "processes"
     """Where convergence and throughput are measured."""
     output: Path | None = None
-    """Folder of the results; benchmarks/results if all is measured, else its folder `partial`."""
+    """Folder of the results, where those of other algorithms stay. Without it: benchmarks/results if all is measured,
+    else its folder `partial`."""
 
     def __post_init__(self):
         at_least(1, seeds=self.seeds)
@@ -111,7 +116,7 @@ class Options:
     @property
     def folder(self) -> Path:
         """Where results go: less than everything does not replace the committed ones."""
-        return self.output or (RESULTS / "partial" if self.names or self.quick else RESULTS)
+        return self.output or (PARTIAL if self.names or self.quick else RESULTS)
 
 
 @dataclass(frozen=True)
@@ -128,11 +133,12 @@ class Cell:
     dataset: str = DATASET
     model: str = MODEL
     batch_size: int = BATCH
+    timed: bool = True
 
     @property
     def file(self) -> str:
         """Name of the file that keeps the outcome."""
-        text = json.dumps(asdict(self), sort_keys=True)
+        text = json.dumps(asdict(self) | {"sources": sources(self.algorithm)}, sort_keys=True)
         return f"{self.part}-{self.algorithm}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
     @property
@@ -171,12 +177,13 @@ def convergence_cells(options: Options) -> Iterator[Cell]:
     for seed in range(1 if options.quick else options.seeds):
         for name in options.algorithms:
             workers = 1 if alone(name) else WORKERS
-            yield Cell("convergence", name, tuned(name), workers, seed, options.backend, gradients)
+            timed = options.times
+            yield Cell("convergence", name, tuned(name), workers, seed, options.backend, gradients, timed=timed)
 
 
 def throughput_cells(options: Options) -> Iterator[Cell]:
     """Each algorithm, without evaluation, more and more workers."""
-    for workers in () if options.quick else THROUGHPUT_WORKERS:
+    for workers in THROUGHPUT_WORKERS if options.times and not options.quick else ():
         for name in options.algorithms:
             if not alone(name) or workers == 1:
                 yield Cell("throughput", name, tuned(name), workers, 0, options.backend, GRADIENTS)
@@ -263,6 +270,9 @@ def outcome(cell: Cell, result: dict[str, Any], history: dict[str, list[Any]]) -
             "loss": [round(value, 5) for value in history["test_loss"]],
             "accuracy": [round(value, 5) for value in history["test_accuracy"]],
         }
+    if not cell.timed:
+        kept |= {"seconds_training": None, "examples_per_second": None}
+        curve.pop("seconds", None)
     return {"cell": asdict(cell), **kept, "curve": curve}
 
 
@@ -288,34 +298,6 @@ def complete(cells: Sequence[Cell], cache: Path, console: Console) -> tuple[list
     return [json.loads(path.read_text()) for path in found if path.exists()], failed
 
 
-def write(path: Path, content: Any) -> None:
-    """Write JSON, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content) + "\n")
-    os.replace(partial, path)
-
-
-def choose(outcomes: Sequence[dict[str, Any]], path: Path) -> None:
-    """Write the settings of least validation loss, beside all that were tried; other algorithms' rows stay."""
-    table = json.loads(path.read_text()) if path.exists() else {"settings": {}, "tried": {}}
-    for name in {o["cell"]["algorithm"]: None for o in outcomes}:
-        mine = [o for o in outcomes if o["cell"]["algorithm"] == name]
-        tried = [
-            {
-                "settings": {k: v for k, v in o["cell"]["settings"].items() if k != "communication_period"},
-                "validation_loss": o["test_loss"] if o["outcome"] == "completed" else None,
-            }
-            for o in mine
-        ]
-        good = [row for row in tried if row["validation_loss"] is not None]
-        if good:
-            table["settings"][name] = min(good, key=lambda row: row["validation_loss"])["settings"]
-        table["tried"][name] = tried
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(table, indent=1) + "\n")
-
-
 def main(arguments: list[str], cache: Path = CACHE) -> int:
     """Measure, plot and save; returns the exit code."""
     from .plots import draw
@@ -338,9 +320,12 @@ def main(arguments: list[str], cache: Path = CACHE) -> int:
         choose(outcomes, target)
         console.print(f"written to {target}", soft_wrap=True)
         return 1 if failed else 0
-    write(options.folder / "convergence.json", outcomes)
+    file = options.folder / "convergence.json"
+    if options.folder != PARTIAL:
+        outcomes = merged(outcomes, file)
+    write(file, outcomes)
     for path in draw(outcomes, options.folder):
         console.print(f"written to {path}", soft_wrap=True)
-    if options.folder == RESULTS:
+    if options.folder.resolve() == RESULTS.resolve():
         update_page()
     return 1 if failed else 0

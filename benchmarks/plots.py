@@ -89,7 +89,7 @@ def panels(names: Sequence[str], title: str, xlabel: str, ylabel: str) -> tuple[
 
 def band(runs: Sequence[Outcome], x: str, y: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """x, and mean and standard deviation over seeds of y, where all runs have been."""
-    curves = [run["curve"] for run in runs if run["outcome"] == "completed" and run["curve"]]
+    curves = [run["curve"] for run in runs if run["outcome"] == "completed" and x in run["curve"]]
     if not curves:
         return None
     start = max(min(c[x]) for c in curves)

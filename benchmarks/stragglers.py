@@ -30,7 +30,8 @@ from ..common.problems.dataset import Dataset
 from ..common.problems.models import ModelRecipe
 from ..common.run.job import describe, make_job
 from ..common.run.options import RunOptions
-from .convergence import BATCH, DATASET, MODEL, tuned, write
+from .convergence import BATCH, DATASET, MODEL, tuned
+from .kept import write
 from .plots import bare, colour
 from .tables import update_page
 

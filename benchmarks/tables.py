@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean, pstdev
 from typing import Any
 
+from ..algorithms import SCHEMES
 from .plots import accuracy_of, by_algorithm
 
 RESULTS = Path(__file__).parent / "results"
@@ -46,9 +47,10 @@ def convergence(results: Path) -> str:
         done = [run for run in runs if run["outcome"] == "completed"]
         cells = [f"`{name}`", f"{mean(accuracies):.3f} ± {pstdev(accuracies):.3f}"]
         if done:
+            seconds = [run["seconds_training"] for run in done]
             cells += [
                 f"{mean(run['test_loss'] for run in done):.3f}",
-                f"{mean(run['seconds_training'] for run in done):.1f}",
+                "-" if None in seconds else f"{mean(seconds):.1f}",
                 f"{mean(run['bytes_pushed'] + run['bytes_pulled'] for run in done) / 1e6:.1f}",
                 f"{mean(run['staleness']['mean'] or 0 for run in done):.2f}",
             ]
@@ -66,7 +68,7 @@ def tuning(results: Path) -> str:
         return ""
     table = json.loads(path.read_text())
     rows = ["| algorithm | chosen | validation loss | tried |", "|---|---|---|---|"]
-    for name, settings in table["settings"].items():
+    for name, settings in ((name, table["settings"][name]) for name in SCHEMES if name in table["settings"]):
         tried = table["tried"][name]
         best = next(row["validation_loss"] for row in tried if row["settings"] == settings)
         chosen = ", ".join(f"{k} {v}" for k, v in settings.items())

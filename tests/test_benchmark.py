@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,9 @@ import pytest
 from rich.console import Console
 
 from distsgd.algorithms import SCHEMES
-from distsgd.benchmarks import convergence, endurance, soak, stragglers, tables, throughput
+from distsgd.benchmarks import convergence, endurance, kept, soak, stragglers, tables, throughput
 from distsgd.benchmarks.plots import PICTURES
+from distsgd.common.cluster.fingerprint import source_digest
 from distsgd.common.errors import Interrupted, TaskFailed, UserError
 from distsgd.common.proof.replay import TOLERANCE
 
@@ -60,6 +62,68 @@ def test_every_panel_of_a_picture_has_its_curve_and_the_baseline():
     figure = PICTURES["loss-examples"](outcomes)
     titled = [(axes.get_title(loc="left"), len(axes.lines)) for axes in figure.axes]
     assert titled == [("serial", 1), ("downpour", 2), ("agn", 2)]
+
+
+def test_what_was_measured_is_kept_by_the_sources_of_its_algorithm_and_of_the_engine(monkeypatch, tmp_path):
+    """A changed algorithm was once shown with its old curves."""
+
+    def change(place, text):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text(text)
+
+    def files():
+        kept.sources.cache_clear()
+        return [cell.file for cell in convergence.convergence_cells(convergence.Options(("agn", "adag"), seeds=1))]
+
+    monkeypatch.setattr(kept, "source_digest", partial(source_digest, tmp_path))
+    before = files()
+    change("common/cli/main.py", "1")
+    assert files() == before
+    change("algorithms/agn.py", "1")
+    agn, adag = files()
+    assert (agn != before[0], adag) == (True, before[1])
+    change("common/engine/worker.py", "1")
+    assert not {*files()} & {agn, adag}
+    kept.sources.cache_clear()
+
+
+def ended(name, seconds, part="convergence"):
+    """An outcome of a run that took so many seconds; without them, of one whose time was not kept."""
+    curve = {"examples": [0, 64], "bytes": [0, 9], "loss": [2.0, 1.0], "accuracy": [0.1, 0.6]}
+    if seconds is not None:
+        curve["seconds"] = [0.0, seconds]
+    about = {"outcome": "completed", "test_loss": 1.0, "test_accuracy": 0.6, "staleness": {"mean": 0.5}}
+    sent = {"bytes_pushed": 4, "bytes_pulled": 5, "seconds_training": seconds}
+    return {"cell": {"part": part, "algorithm": name}, **about, **sent, "curve": curve}
+
+
+def test_results_of_a_few_algorithms_go_beside_those_of_the_others(tmp_path):
+    file = tmp_path / "convergence.json"
+    old = [ended("serial", 1.0), ended("agn", 1.0), ended("serial", 1.0, "throughput"), ended("renamed", 1.0)]
+    kept.write(file, old)
+    found = kept.merged([ended("agn", 3.0), ended("async_sgd", 2.0)], file)
+    rows = [(o["cell"]["part"], o["cell"]["algorithm"], o["seconds_training"]) for o in found]
+    assert rows == [
+        ("convergence", "serial", 1.0),
+        ("convergence", "async_sgd", 2.0),
+        ("convergence", "agn", 3.0),
+        ("throughput", "serial", 1.0),
+    ]
+
+
+def test_a_run_whose_time_was_not_kept_is_in_no_picture_against_seconds(tmp_path):
+    outcomes = [ended("serial", 1.0), ended("agn", None)]
+    kept.write(tmp_path / "convergence.json", outcomes)
+    *_, serial, agn = tables.convergence(tmp_path).splitlines()
+    assert ("| 1.0 |" in serial, "| - |" in agn) == (True, True)
+    titles = {x: [a.get_title(loc="left") for a in PICTURES[f"loss-{x}"](outcomes).axes] for x in ("seconds", "bytes")}
+    assert titles == {"seconds": ["serial"], "bytes": ["serial", "agn"]}
+
+
+def test_without_times_no_throughput_is_measured():
+    cells = convergence.plan(convergence.Options(times=False))
+    assert {cell.part for cell in cells} == {"convergence", "period", "workers"}
+    assert not any(cell.timed for cell in cells if cell.part == "convergence")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import json
 import platform
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,14 @@ def identity(config: Mapping[str, Any], spec: TaskSpec, more: Mapping[str, Any] 
     }
 
 
-def source_digest(root: Path = ROOT) -> str:
-    """A short digest of the installed package's source: two checkouts of one version may differ."""
+def source_digest(root: Path = ROOT, within: Sequence[str] = ("algorithms", "common")) -> str:
+    """A short digest of the installed package's source, or of some of its folders and files.
+
+    Two checkouts of one version may differ.
+    """
     digest = hashlib.sha256()
-    for folder in ("algorithms", "common"):
-        for path in sorted((root / folder).rglob("*.py")):
+    for place in (root / name for name in within):
+        for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
             digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
     return digest.hexdigest()[:12]
 
