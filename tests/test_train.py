@@ -362,6 +362,17 @@ def test_machines_with_other_frozen_weights_are_told_apart():
     assert different == {"weights that do not train"}
 
 
+def test_machines_with_other_data_of_the_same_name_are_told_apart():
+    """A file, or the text of another Python, need not be the same everywhere."""
+    options, recipe = RunOptions(steps=1, batch_size=1, run_dir=Path("run")), ModelRecipe.named("softmax", (1,), 2, 0)
+    one, same, other = (
+        in_common(make_job(AsyncSGD(), recipe, data, None, Cluster.local(), options), None)
+        for data in (ONES, (ONES[0].copy(), ONES[1]), (ONES[0] + 1, ONES[1]))
+    )
+    assert one == same
+    assert {key for key, value in one.items() if other[key] != value} == {"data"}
+
+
 def masks(devices, workers, schedule, tmp_path):
     """Where dropout has let the gradient of each unit through, as one vector: the sum over workers and devices."""
     x = keras.Input((1,))

@@ -92,9 +92,10 @@ def _audience(record: RunRecord, hooks: CallbackList, display: Display, verbose:
 def in_common(job: Job, model: Any) -> dict[str, Any]:
     """What the configuration does not say of a run, and its tasks on several machines must have in common."""
     recovery = {name: getattr(job.recovery, name) for name in ("max_restarts", "min_workers", "on_nan")}
-    own: dict[str, Any] = {"recovery": recovery, "source": class_digest(type(job.scheme))}
+    data = data_digest((job.train, job.test))  # of a name, too: files and Python's own text differ between machines
+    own: dict[str, Any] = {"recovery": recovery, "source": class_digest(type(job.scheme)), "data": data}
     if model is not None:
-        own |= {"model": model_digest(model), "data": data_digest((job.train, job.test))}
+        own["model"] = model_digest(model)
         own["weights that do not train"] = data_digest(FlatModel(model).frozen_values())  # the chief sends the others
     return own
 
