@@ -193,7 +193,7 @@ def test_a_worker_that_joins_again_starts_from_the_center_and_loses_its_round():
 def test_what_is_not_finite_ends_the_run_in_one_line_before_it_reaches_the_center():
     x, y = DIGITS.train
     x = x.copy()
-    x[shard_rows(len(x), 1, 3, 0)] = np.nan  # all that worker 1 has
+    x[shard_rows((x, y), 3, 0)[1]] = np.nan  # all that worker 1 has
     job = job_of(RUNS["async_sgd"], steps=4, data=(x, y))
     trace = by_hand((0, 0, 0, 1, "exchange"), (1, 2, 1, 1, "exchange"), (2, 1, 2, 1, "exchange"))
     arithmetic = Arithmetic(job, trace)
