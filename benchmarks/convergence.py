@@ -95,7 +95,7 @@ class Options:
     fresh: bool = False
     """Forget what was measured before."""
     times: bool = True
-    """Keep seconds, and measure throughput; not on a machine that has other work."""
+    """Keep seconds, and measure throughput: of a machine that has nothing else to do."""
     backend: BackendName = "processes"
     """Where convergence and throughput are measured."""
     output: Path | None = None
