@@ -15,6 +15,7 @@ import numpy as np
 from distsgd.common import Cluster
 from distsgd.common.contract.scheme import Scheme
 from distsgd.common.engine.flat_model import FlatModel
+from distsgd.common.engine.trace import EVENTS
 from distsgd.common.launch.run import run
 from distsgd.common.problems.data import load
 from distsgd.common.problems.models import ModelRecipe
@@ -23,6 +24,7 @@ from distsgd.common.proof import reference
 from distsgd.common.proof.replay import batch_gradient
 from distsgd.common.proof.transcriptions import Recorded
 from distsgd.common.record.callbacks import Callback
+from distsgd.common.record.round_log import RoundLog
 from distsgd.common.run.calls import ObserverCalls, StateCalls
 from distsgd.common.run.graph import TaskGraph
 from distsgd.common.run.job import describe, make_job, shard
@@ -78,8 +80,31 @@ def record(
             trace = dict(file)
     with np.load(run_dir / "center.npz") as file:
         center = file["center"]
+    check_rounds(run_dir, trace, result)
     gradient = network_gradient(job, [64, *hidden, 10])
     return Recorded(scheme, workers, job.steps, start, trace, center, gradient, result)
+
+
+def check_rounds(run_dir: Path, trace: dict[str, np.ndarray], result: dict[str, Any]) -> None:
+    """Each round of a run on one machine is on record, with its moments in order; what it was spent on is known."""
+    if spent := result["round"]:
+        parts = [spent[name] for name in ("compute", "waiting", "communication")]
+        assert min(parts) >= 0, spent
+        assert abs(sum(parts) - 1) < 1e-5, spent
+    if not trace:
+        assert not (run_dir / "rounds.npz").exists()
+        assert not (run_dir / "rounds").exists()
+        return
+    rows = RoundLog.load(run_dir).rows
+    events = {name: column[trace["event"] != EVENTS.index("join")] for name, column in trace.items()}
+    assert np.array_equal(rows[:, 0], events["worker"])
+    for k in np.unique(rows[:, 0]):
+        mine = rows[rows[:, 0] == k]
+        assert (np.diff(mine[:, 1]) == 1).all()
+        stamped = mine[(mine[:, [2, 3, 6]] != -1).all(1)]
+        in_order = np.where(stamped[:, [4, 5]] == -1, stamped[:, [3]], stamped[:, [4, 5]])
+        moments = np.concatenate([stamped[:, [2, 3]], in_order, stamped[:, [6]]], 1)
+        assert (np.diff(moments.ravel()) >= 0).all(), (k, moments[np.diff(moments, axis=1).min(1) < 0])
 
 
 def network_gradient(job: Any, sizes: Sequence[int]) -> reference.Gradient:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,7 @@ from ..contract.scheme import Scheme
 from .batches import Shard
 from .membership import Slot
 from .parameter_server import ParameterServer
+from .stamps import Stamps, moment
 
 
 class SparseWorker:
@@ -28,24 +31,38 @@ class SparseWorker:
         return joined
 
     def rounds(self, rows: Any, event: Event) -> Any:
-        """Several rounds, one after the other in one call; returns their losses, and that their one step counts."""
+        """Several rounds, one after the other in one call; returns what `Worker.rounds` does. One step counts in each.
+
+        A round begins when it has its coordinates. So it has its reply when the next one has them: to wait for more
+        would cost time. The last has it when its push is acknowledged.
+        """
         import tensorflow as tf
 
         del event
         with tf.device(self.device):
-            return tf.stack([tf.stack([self.round(rows[r, 0]), 1.0]) for r in range(rows.shape[0])])
+            number = rows.shape[0]
+            made = [self.round(rows[r, 0], last=r == number - 1) for r in range(number)]
+            for (_, stamps), (_, later) in itertools.pairwise(made):
+                stamps.replied = later.begun
+            one = tf.ones([], tf.float64)
+            return tf.stack([tf.stack([tf.cast(loss, tf.float64), one, *stamps.taken]) for loss, stamps in made])
 
-    def round(self, rows: Any) -> Any:
-        """Read x_v for all v in the batch; push the gradient there. Returns the loss."""
+    def round(self, rows: Any, last: bool) -> tuple[Any, Stamps]:
+        """Read x_v for all v in the batch; push the gradient there. Returns the loss, and the moments of the round."""
         import tensorflow as tf
 
         indices, values, y = self.source.batch(rows)
         flat = tf.reshape(indices, [-1])
         x = tf.reshape(self.scheme.gate.gather(self.ps, self.slot, flat), tf.shape(values))
+        stamps = Stamps(moment([x]))
+        with tf.control_dependencies([stamps.begun]):
+            x = tf.identity(x)
         loss, gradient = logistic_gradient(x, values, y)
         self.view.gradient = tf.IndexedSlices(tf.reshape(gradient, [-1]), flat)
-        self.scheme.gate.push(self.ps, self.slot, self.scheme.message(self.view))
-        return loss
+        message = stamps.send(self.scheme.message(self.view))
+        with stamps.reply() if last else contextlib.nullcontext():
+            self.scheme.gate.push(self.ps, self.slot, message)
+        return loss, stamps
 
 
 def logistic_gradient(x: Any, values: Any, y: Any) -> tuple[Any, Any]:

@@ -15,6 +15,7 @@ from .membership import Slot
 from .ops import is_finite, when
 from .parameter_server import ParameterServer
 from .replica import Replica
+from .stamps import Stamps, moment
 
 
 class View(SimpleNamespace):
@@ -66,7 +67,7 @@ class Worker:
             shapes=replica.model.shapes,
             **self.slots,
         )
-        self.sums_gradients = scheme.period > 1 and not scheme.exchange_first and self._asks_for_sum()
+        self.sums_gradients = scheme.period > 1 and not scheme.exchange_first and _asks_for_sum(scheme, self.view)
 
     def start(self, recorded: Any) -> dict[str, Any]:
         """Take a slot: the local variables become twins of the global ones."""
@@ -88,47 +89,63 @@ class Worker:
             event: how each of them ends.
 
         Returns:
-            the mean loss of each round, and how many of its steps count, [rounds, 2].
+            of each round the mean loss, how many of its steps count, and its `Stamps`, [rounds, 5], float64.
         """
         with tf.device(self.device):
-            return tf.stack([self.round(rows[r], event) for r in range(rows.shape[0])])
+            results, now = [], moment()
+            for r in range(rows.shape[0]):
+                stamps = Stamps(now)
+                result = self.round(rows[r], event, stamps)
+                results.append(tf.stack([*tf.unstack(tf.cast(result, tf.float64)), *stamps.taken]))
+                now = stamps.replied
+            return tf.stack(results)
 
-    def round(self, rows: Any, event: Event) -> Any:
-        """One round on the batches `rows`, [steps, batch size]; returns its mean loss, and how many steps count."""
+    def round(self, rows: Any, event: Event, stamps: Stamps) -> Any:
+        """One round on the batches `rows`, [steps, batch size]; returns its mean loss, and how many steps count.
+
+        A scheme with `exchange_first` sends what it has at once: what it computes between a reply and the next message
+        is steps of two rounds.
+        """
         scheme, ps, state = self._scheme_now(), self.ps, self.replica.state
         self.view.steps = steps = done = tf.cast(tf.shape(rows)[0], tf.float32)
         if not scheme.gate.exchanges:
-            total, done = self._steps_alone(rows)
+            total, done = self._steps_alone(rows, stamps)
         elif scheme.exchange_first:
-            total, gradient = self._gradient(rows[0])  # at the parameters before the exchange
-            self._meet_server(scheme, event)
+            total, gradient = self._gradient(rows[0], stamps.begun)  # at the parameters before the exchange
+            self._meet_server(scheme, event, stamps)
             self._step(gradient)
             if scheme.period > 1:
-                total += self._local_steps(rows[1:])
+                total += self._local_steps(rows[1:], stamps.replied)
         elif not scheme.gate.uses_ps:
-            total, fine = self._round_in_ring(scheme, rows)
+            total, fine = self._round_in_ring(scheme, rows, stamps)
             done *= tf.cast(fine, tf.float32)
         else:
-            total = self._local_steps(rows)
-            self._meet_server(scheme, event)
+            total = self._local_steps(rows, stamps.begun)
+            self._meet_server(scheme, event, stamps, total)
         if self.replica.model.state_size:
             with tf.control_dependencies([self.params.read_value()]):  # collectives one after the other
                 state.assign(scheme.gate.share_state(ps, self.slot, state.read_value()))
         return tf.stack([total / (steps if scheme.gate.exchanges else done), done])
 
-    def _meet_server(self, scheme: Scheme, event: Event) -> None:
+    def _meet_server(self, scheme: Scheme, event: Event, stamps: Stamps, total: Any = None) -> None:
         if event == "pull":
-            scheme.adopt(self.view, self.ps.pull(self.slot))
+            with tf.control_dependencies([stamps.send(total)]):
+                center = self.ps.pull(self.slot)
+            with stamps.reply():
+                scheme.adopt(self.view, center)
             return
-        message = tf.convert_to_tensor(scheme.message(self.view))
+        message = stamps.send(tf.convert_to_tensor(scheme.message(self.view)))
         if event == "push":
-            scheme.gate.push(self.ps, self.slot, message)
-        else:
-            scheme.adopt(self.view, scheme.gate.exchange(self.ps, self.slot, message))
+            with stamps.reply():  # what is acknowledged is no reply, but the next round waits for it
+                scheme.gate.push(self.ps, self.slot, message)
+            return
+        reply = scheme.gate.exchange(self.ps, self.slot, message)
+        with stamps.reply():
+            scheme.adopt(self.view, reply)
 
     # Without a ps nobody else refuses what is not finite.
 
-    def _steps_alone(self, rows: Any) -> tuple[Any, Any]:
+    def _steps_alone(self, rows: Any, stamps: Stamps) -> tuple[Any, Any]:
         """The local steps of a worker that is all there is, but for those that are not finite; returns how many."""
 
         def step(t: Any, total: Any, done: Any) -> tuple[Any, Any, Any]:
@@ -140,11 +157,14 @@ class Worker:
             self.clock.assign_add(1)
             return t + 1, total + tf.where(fine, loss, 0.0), done + tf.cast(stepped, tf.int64)
 
-        zero = tf.constant(0), tf.constant(0.0), tf.constant(0, tf.int64)
+        with tf.control_dependencies([stamps.begun]):
+            zero = tf.constant(0), tf.constant(0.0), tf.constant(0, tf.int64)
         number = tf.shape(rows)[0]
         _, total, done = tf.while_loop(lambda t, *_: t < number, step, zero, parallel_iterations=1)
+        done = stamps.send(done)
         self.ps.journal.count_refused(self.slot, tf.cast(number, tf.int64) - done)
-        self.ps.record(self.ps.read_version(), self.slot.index, 0, accepted=True, locked=False)
+        with stamps.reply(), tf.control_dependencies([done]):
+            self.ps.record(self.ps.read_version(), self.slot.index, 0, accepted=True, locked=False)
         self.ps.count_updates(done)
         return total, tf.cast(done, tf.float32)
 
@@ -152,11 +172,12 @@ class Worker:
         self._scheme_now().local_step(self.view, gradient)
         self.ps.center.move_average(self.ps.slices[0], self.clock.read_value())
 
-    def _round_in_ring(self, scheme: Scheme, rows: Any) -> tuple[Any, Any]:
+    def _round_in_ring(self, scheme: Scheme, rows: Any, stamps: Stamps) -> tuple[Any, Any]:
         """All have the same mean message: if it is not finite, all go on without it, and the round does not count."""
         state, clock = self.replica.state.read_value(), self.clock.read_value()
-        total = self._local_steps(rows)
-        reply = scheme.gate.exchange(self.ps, self.slot, tf.convert_to_tensor(scheme.message(self.view)))
+        total = self._local_steps(rows, stamps.begun)
+        message = stamps.send(tf.convert_to_tensor(scheme.message(self.view)))
+        reply = scheme.gate.exchange(self.ps, self.slot, message)
         fine = tf.reduce_all(tf.math.is_finite(reply))  # each element, lest two workers come to different sums
 
         def adopt() -> None:
@@ -164,14 +185,15 @@ class Worker:
             if self.is_center:
                 self.ps.center.move_average(self.ps.slices[0], clock)
 
-        adopted = when(fine, adopt)
+        with stamps.reply():
+            adopted = when(fine, adopt)
         self.replica.keep_state(fine, state)
         return total, adopted
 
-    def _local_steps(self, rows: Any) -> Any:
-        """One local step for each of `rows`; returns the sum of the losses."""
+    def _local_steps(self, rows: Any, after: Any) -> Any:
+        """One local step for each of `rows`, `after` that moment; returns the sum of the losses."""
         if self.scheme.period == 1:
-            loss, gradient = self._gradient(rows[0])
+            loss, gradient = self._gradient(rows[0], after)
             self._step(gradient)
             self.view.gradient = self.view.gradient_sum = gradient
             return loss
@@ -181,26 +203,13 @@ class Worker:
             self._step(gradient)
             return t + 1, total + loss, gradients + gradient if self.sums_gradients else gradients
 
-        nothing = tf.zeros([self.replica.model.size if self.sums_gradients else 0])
-        start = tf.constant(0), tf.constant(0.0), nothing
+        with tf.control_dependencies([after]):
+            nothing = tf.zeros([self.replica.model.size if self.sums_gradients else 0])
+            start = tf.constant(0), tf.constant(0.0), nothing
         _, total, gradients = tf.while_loop(lambda t, *_: t < tf.shape(rows)[0], step, start, parallel_iterations=1)
         if self.sums_gradients:
             self.view.gradient_sum = gradients
         return total
-
-    def _asks_for_sum(self) -> bool:
-        """True if the scheme's message is made of the sum of gradients; others need not add them up."""
-        asked = []
-
-        class Probe(View):
-            @property
-            def gradient_sum(self) -> Any:
-                asked.append(True)
-                return tf.zeros_like(self.params)
-
-        probe: Any = Probe(**vars(self.view), steps=tf.constant(1.0))
-        tf.function(lambda: self.scheme.message(probe), autograph=False).get_concrete_function()
-        return bool(asked)
 
     def _step(self, gradient: Any) -> None:
         self._scheme_now().local_step(self.view, gradient)
@@ -211,6 +220,23 @@ class Worker:
         """The scheme with its learning rates of this moment."""
         return self.scheme.at(tf.cast(self.clock.read_value(), tf.float32)) if self.scheme.scheduled else self.scheme
 
-    def _gradient(self, rows: Any) -> tuple[Any, Any]:
-        """Loss and gradient on one batch."""
-        return self.replica.gradient(self.scheme.gradient_point(self.view), rows)
+    def _gradient(self, rows: Any, *after: Any) -> tuple[Any, Any]:
+        """Loss and gradient on one batch, `after` a moment; the batch itself may be fetched before."""
+        with tf.control_dependencies(after):
+            params = tf.identity(self.scheme.gradient_point(self.view))
+        return self.replica.gradient(params, rows)
+
+
+def _asks_for_sum(scheme: Scheme, view: Any) -> bool:
+    """True if the scheme's message is made of the sum of gradients; others need not add them up."""
+    asked = []
+
+    class Probe(View):
+        @property
+        def gradient_sum(self) -> Any:
+            asked.append(True)
+            return tf.zeros_like(self.params)
+
+    probe: Any = Probe(**vars(view), steps=tf.constant(1.0))
+    tf.function(lambda: scheme.message(probe), autograph=False).get_concrete_function()
+    return bool(asked)

@@ -24,6 +24,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..files import PART, flush, writing
+from .stamp_file import FOLDER
 
 FORMAT = 2
 
@@ -230,6 +231,9 @@ def take_over_record(source: Path, run_dir: Path) -> None:
         if (source / name).exists() and not (run_dir / name).exists():
             with writing(run_dir / name):
                 shutil.copy(source / name, run_dir / name)
+    if (source / FOLDER).exists() and not (run_dir / FOLDER).exists():
+        with writing(run_dir / FOLDER):
+            shutil.copytree(source / FOLDER, run_dir / FOLDER)
 
 
 def read(path: Path) -> Checkpoint:

@@ -31,6 +31,8 @@ SETTLE_SECONDS = 0.2  # before a rate means something
 
 RATE_SECONDS = 30.0  # that a rate is taken over
 
+UNEVEN = 0.001  # shares of workers that differ by less are the same
+
 TOLD = {
     "restarted": "{task} is started again ({reason})",
     "not_restarted": "{task} is not started again ({reason})",
@@ -230,6 +232,9 @@ def summary(result: dict[str, Any]) -> Table:
         "updates": _format(result["updates"], ",d"),
         "staleness": f"mean {_format(stale['mean'], '.2f')}, max {_format(stale['max'], 'd')}",
         "dropped": _format(result["dropped"], ",d") if result["dropped"] else None,
+        "shares": _shares(result["share_of_updates"]),
+        "a round": _round(result["round"]),
+        "advice": result["advice"],
         "pushed / pulled": f"{size_in_bytes(result['bytes_pushed'])} / {size_in_bytes(result['bytes_pulled'])}",
         "seconds": _seconds(result),
         "run": result["run_dir"],
@@ -250,6 +255,21 @@ def _seconds(result: dict[str, Any]) -> str:
     return (
         f"{_format(result['seconds_training'], ',.1f')} virtual; real: {_format(order, '.1f')} for the order, {total}"
     )
+
+
+def _shares(shares: list[float] | None) -> str | None:
+    """The part of the updates that each worker has made."""
+    if not shares or max(shares) - min(shares) < UNEVEN:
+        return None
+    return f"{min(shares):.1%} to {max(shares):.1%} of the updates for each worker"
+
+
+def _round(spent: dict[str, Any] | None) -> str | None:
+    """What a round was spent on, if that is known."""
+    if spent is None:
+        return None
+    parts = [f"{spent[name]:.0%} {name}" for name in ("compute", "waiting", "communication") if spent[name] is not None]
+    return f"{1000 * spent['seconds']:.1f} ms: {', '.join(parts)}"
 
 
 def _format(value: float | None, form: str) -> str:

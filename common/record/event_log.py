@@ -36,6 +36,7 @@ class Tally:
         events: how many there were.
         version: the largest, -1 before the first event.
         rounds: of each worker, [W].
+        accepted: messages of each worker that were, [W].
         kinds: events of each kind, in the order of `EVENTS`.
         dropped: messages that were not accepted.
         staleness: accepted messages by staleness; see `rounded_down`.
@@ -45,7 +46,7 @@ class Tally:
     def __init__(self, workers: int):
         self.events = self.dropped = self.staleness_sum = self.staleness_max = 0
         self.version = -1
-        self.rounds = np.zeros(workers, np.int64)
+        self.rounds, self.accepted = np.zeros(workers, np.int64), np.zeros(workers, np.int64)
         self.kinds = np.zeros(len(EVENTS), np.int64)
         self.staleness: Counter[int] = Counter()
 
@@ -60,6 +61,7 @@ class Tally:
         self.rounds += np.bincount(events[~joins, WORKER], minlength=len(self.rounds))[: len(self.rounds)]
         self.kinds += np.bincount(kind, minlength=len(self.kinds))[: len(self.kinds)]
         self.dropped += int(np.count_nonzero(~(accepted | joins | pulls)))
+        self.accepted += np.bincount(events[accepted, WORKER], minlength=len(self.rounds))[: len(self.rounds)]
         staleness = events[accepted, STALENESS]
         self.staleness_sum += int(staleness.sum())
         self.staleness_max = max(self.staleness_max, int(staleness.max(initial=0)))
@@ -70,6 +72,11 @@ class Tally:
     def staleness_mean(self) -> float:
         """Of the accepted messages; 0 without any."""
         return self.staleness_sum / max(1, self.staleness.total())
+
+    @property
+    def shares(self) -> list[float]:
+        """The part of the accepted messages that is of each worker, [W]."""
+        return (self.accepted / max(1, self.accepted.sum())).round(6).tolist()
 
     def write(self, path: Path) -> None:
         """As JSON, as a whole or not at all; raises `CannotWrite`."""
@@ -83,7 +90,8 @@ class Tally:
         if path.exists():
             found = json.loads(path.read_text())
             vars(tally).update(found)
-            tally.rounds, tally.kinds = np.array(tally.rounds), np.array(tally.kinds)
+            for name in ("rounds", "accepted", "kinds"):
+                setattr(tally, name, np.array(getattr(tally, name)))
             tally.staleness = Counter({int(value): count for value, count in found["staleness"].items()})
         return tally
 

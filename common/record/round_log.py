@@ -30,7 +30,7 @@ MUCH = 0.5  # a part of a round that is worth a sentence
 
 ADVICE = {
     "communication": {
-        "period": "a longer period would help",
+        "communication_period": "a longer period would help",
         None: "larger batches, or an algorithm with a longer period, would help",
     },
     "waiting": {
@@ -121,8 +121,12 @@ class RoundLog:
             raise UserError(f"{path} is damaged, or of another version: run it again") from None
 
     def shares(self, worker: int | None = None) -> Shares | None:
-        """What the rounds that are wholly known were spent on: of all workers, or of one; None without any."""
+        """What rounds were spent on, of all workers or of one: those that are wholly known, but for the first of each.
+
+        The first of a worker is mostly start-up. None if there are no others.
+        """
         rows = self.rows if worker is None else self.rows[self.rows[:, WORKER] == worker]
+        rows = rows[rows[:, NUMBER] > 0]
         rows = rows[(rows[:, [BEGUN, READY, REPLIED]] != UNKNOWN).all(1)]
         if not len(rows):
             return None

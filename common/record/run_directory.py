@@ -9,6 +9,8 @@ runs/<algorithm>/<time>-<id>/
     checkpoints/    what the run can be resumed from; events.bin: the record so far (with record="off" the last of it,
                     and counts.json)
     trace.npz       every event on the parameter server, in order (not with record="off")
+    rounds.npz      every round: begun, ready, arrived, released, replied (not with record="off")
+    rounds/         the workers' own part of that
     center.npz      the center as one flat vector; model.keras: the same as a Keras model
     logs/           what each task printed
     .lock           belongs to the program whose run this is, as long as it is under way
@@ -20,7 +22,7 @@ import contextlib
 import json
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +36,7 @@ from . import checkpoint
 from .faults import Faults
 from .metrics import Metrics, Row
 from .plot import accuracy_of, plot
+from .round_log import Shares
 
 RecordMode = Literal["full", "off"]
 
@@ -215,6 +218,7 @@ class RunRecord:
         examples = steps * config["batch_size"]
         if seconds:
             rate = examples / seconds
+        shares = _shares(last, self.finished.values())
         outcome, code = "completed", 0
         if error is not None:
             outcome = error.outcome if isinstance(error, DistsgdError | Interrupted) else "failed"
@@ -246,6 +250,9 @@ class RunRecord:
             "bytes_pushed": last.get("bytes_pushed", 0),
             "bytes_pulled": last.get("bytes_pulled", 0),
             "dropped": last.get("dropped", 0),
+            "share_of_updates": last.get("share_of_updates"),
+            "round": shares.as_dict() if shares else None,
+            "advice": shares.in_words(config["hyperparameters"]) if shares else None,
             "stopped_by": self.stopped,
             "recovery": self.faults.summary(),
             "network": self.network,
@@ -258,8 +265,18 @@ class RunRecord:
         if "platform" not in self.config:
             return {}
         seconds = {name: _rounded(value) for name, value in self.simulated.items()}
-        simulated = {**seconds, "platform": self.config["platform"]}
-        return {"simulated": simulated, "round": self.last.get("round"), "advice": self.last.get("advice")}
+        return {"simulated": {**seconds, "platform": self.config["platform"]}}
+
+
+def _shares(last: dict[str, Any], finished: Collection[dict[str, Any]]) -> Shares | None:
+    """What a round was spent on, from what the workers have added up, and what they have waited on the ps."""
+    if spent := last.get("round"):  # a simulation has all rounds at once
+        return Shares(**spent)
+    rounds, compute, exchange = (
+        sum(event[name] for event in finished if name in event)
+        for name in ("timed", "compute_seconds", "exchange_seconds")
+    )
+    return Shares.of(rounds, compute / rounds, exchange / rounds, last.get("waiting_seconds")) if rounds else None
 
 
 def _rounded(value: float | None, digits: int = 3) -> float | None:

@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import WaitTimeout
 from ..reports import Report
 from .job import REPAIR_WAITS
-from .worker_calls import WorkerCalls
+from .worker_calls import Done, WorkerCalls
 
 LOOK_SECONDS = 0.5  # between two looks at who has arrived
 
@@ -48,7 +48,7 @@ class BarrierWait:
             self.report(event="silent", worker=int(k))  # for whoever starts tasks again
         return True
 
-    def first(self, call: Callable[[], np.ndarray]) -> np.ndarray:
+    def first(self, call: Callable[[], Done]) -> Done:
         """The first call of all, which has no limit: it is not known yet how long local steps take.
 
         Only the wait at the barrier has one. Worker 0 compiles for 50 s, arrives, and waits 60 s: then it names worker
@@ -61,10 +61,10 @@ class BarrierWait:
         look, arrived_at, unanswered = min(LOOK_SECONDS, self.calls.wait_seconds / 4), None, 0
         while True:
             with contextlib.suppress(queue.Empty):
-                losses, error = answer.get(timeout=look)
+                done, error = answer.get(timeout=look)
                 if error is not None:
                     raise error
-                return losses
+                return done
             arrived, now = self._arrived(), time.monotonic()
             if arrived is None:
                 unanswered += not self.job.cluster.placement.in_process  # there, the local steps are in the way

@@ -17,6 +17,7 @@ from .calls import ObserverCalls
 from .observer import Observer, Snapshot
 from .record_reader import RecordReader
 from .results import unwritten, write_center, write_model
+from .round_record import RoundRecord
 
 END_SECONDS = 5.0  # for workers to leave
 
@@ -63,13 +64,16 @@ class Ending:
                 "learning rate or period"
             )
         refused = snapshot.pop("refused")
-        missing = self._write_results({name: value for name, value in snapshot.items() if name != "at"})
-        steps = self.observer.figures.steps(self.calls.recorded_rounds())  # the record here may have a gap
+        folded = self.calls.recorded_rounds()  # the record here may have a gap
+        rounds = RoundRecord(self.job, folded, metrics["version"])
+        missing = self._write_results({name: value for name, value in snapshot.items() if name != "at"}, rounds)
         self._shut_down()
         self.report(
             event="result",
-            steps=steps,
+            steps=self.observer.figures.steps(folded),
             updates=metrics["version"],
+            share_of_updates=seen.shares,
+            waiting_seconds=rounds.waiting,
             dropped=seen.dropped,
             refused={str(k): int(n) for k, n in enumerate(refused) if n},
             staleness_histogram={str(t): n for t, n in sorted(seen.staleness.items())},
@@ -78,12 +82,13 @@ class Ending:
         )
         self.calls.end_ps()
 
-    def _write_results(self, arrays: dict[str, Any]) -> list[str]:
-        """Center, trace and model; returns why some of them are not there."""
+    def _write_results(self, arrays: dict[str, Any], rounds: RoundRecord) -> list[str]:
+        """Center, model, rounds and trace; returns why some of them are not there."""
         run_dir = self.job.run_dir
         writes = [lambda: write_center(run_dir, arrays), lambda: write_model(run_dir, self.graph.model, arrays)]
+        writes.append(lambda: self.reader.give(rounds.write))
         if self.job.options.record == "full":
-            writes.append(lambda: self.reader.save(run_dir / "trace.npz"))
+            writes.append(lambda: self.reader.give(lambda log: log.save(run_dir / "trace.npz")))
         return unwritten(writes)
 
     def _shut_down(self) -> None:

@@ -109,11 +109,11 @@ class WorkerLoop:
         """Rounds of the same length in one call; `batches` are their rows, [steps, batch size] each."""
         call = partial(self.calls.rounds, event, np.stack(batches))
         if self.job.sees_waiting and not self.calls.longest:
-            losses, steps = self.barrier.first(partial(call, limited=False))
+            done = self.barrier.first(partial(call, limited=False))
         else:
-            losses, steps = call()
+            done = call()
         self.barrier.got_on()
-        self.progress.count(batches, losses, steps)
+        self.progress.count(batches, done)
 
     def _await_warmup(self) -> None:
         """Wait while worker 0 trains alone, then start from what it has reached."""

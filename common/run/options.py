@@ -101,7 +101,7 @@ class RunOptions:
     stop_at_accuracy: float | None = None
     """End the run when the center has this accuracy on the test data."""
     record: RecordMode = "full"
-    """Keep every event (48 bytes each, and as much again in trace.npz), or only what they add up to."""
+    """Keep every round (72 bytes each, and 104 in trace.npz and rounds.npz), or only what they add up to."""
     tensorboard: bool = False
     """Write summaries of the center for TensorBoard to tb/ in the run directory."""
     schedule: Sequence[int] = field(default=(), metadata=NO_FLAG)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..errors import Diverged
+from ..errors import CannotWrite, Diverged
+from ..record.stamp_file import StampWriter, stamp_file
 from ..reports import Report
 from ..waiting import paced
-from .worker_calls import Joined, WorkerCalls
+from .worker_calls import Done, Joined, WorkerCalls
 
 REPORT_SECONDS = 0.1  # between two reports at first ...
 
@@ -33,6 +35,8 @@ class Progress:
         self.rounds = self.steps = self.restoration = 0
         self.stopping = False
         self.losses: list[float] = []  # since the last report
+        kept = stamp_file(self.job.run_dir, self.index) if self.job.options.record == "full" else None
+        self.stamps = StampWriter(kept, self.job.scheme.exchange_first)
         self.begin()
 
     def begin(self) -> None:
@@ -47,6 +51,8 @@ class Progress:
             self.report(event="lost", worker=self.index, rounds=lost, together=together, before=self.restoration)
         self.restoration, self.stopping = now.restoration, now.stopping
         self._at(now.rounds)
+        with self._warning():
+            self.stamps.go_back(now.rounds)
 
     def stopped(self, rounds: int) -> None:
         """The run ended in the middle of a call, of which some rounds are on record: `rounds` in all."""
@@ -58,18 +64,20 @@ class Progress:
     def _at(self, rounds: int) -> None:
         self.rounds, self.steps = rounds, self.job.rounds(self.index).steps(rounds)
 
-    def count(self, batches: Sequence[np.ndarray], losses: np.ndarray, steps: np.ndarray) -> None:
+    def count(self, batches: Sequence[np.ndarray], done: Done) -> None:
         """Count the rounds of a call, and report now and then.
 
         Args:
             batches: of each round, [steps, batch size].
-            losses: the mean loss of each.
-            steps: how many steps of each count.
+            done: what they have come to.
 
         Raises:
             Diverged: one of them is not finite, and that ends the run.
         """
         self.ended = time.monotonic()
+        losses, steps, stamps = done
+        with self._warning():
+            self.stamps.add(self.rounds, stamps)
         self.rounds += len(batches)
         self.steps += sum(map(len, batches))
         finite, left_out = np.isfinite(losses), np.array([len(rows) for rows in batches]) - steps
@@ -81,6 +89,15 @@ class Progress:
         now = time.monotonic()
         if now - self.reported > max(REPORT_SECONDS, paced(now - self.started, LONGEST_REPORT_SECONDS)):
             self.tell()
+
+    @contextlib.contextmanager
+    def _warning(self) -> Iterator[None]:
+        """A full disk ends no run because of its stamps."""
+        try:
+            yield
+        except CannotWrite as error:
+            message = f"{error}: the moments of worker {self.index}'s rounds from here on are not on the disk"
+            self.report(event="warning", message=message)
 
     def _diverged(self, losses: np.ndarray, left_out: np.ndarray) -> Diverged:
         bad = int(np.flatnonzero(~np.isfinite(losses) | (left_out > 0))[0])
@@ -108,4 +125,7 @@ class Progress:
             started=self.started,
             ended=self.ended,
             sent=time.monotonic(),
+            timed=self.stamps.timed,
+            compute_seconds=self.stamps.compute,
+            exchange_seconds=self.stamps.exchange,
         )

@@ -7,7 +7,6 @@ import copy
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
@@ -82,10 +81,10 @@ class RecordReader:
             self._drained = time.monotonic()
             return copy.deepcopy(self.log.tally)
 
-    def save(self, path: Path) -> None:
-        """Write all events as arrays; see `EventLog.save`."""
+    def give(self, action: Callable[[EventLog], None]) -> None:
+        """Give all events to `action`; none are added meanwhile."""
         with self._lock:
-            self.log.save(path)
+            action(self.log)
 
     def _go_back(self, restoration: int, length: int) -> None:
         """Forget what a restoration has undone, or what another run has left in the same folder."""

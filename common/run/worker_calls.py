@@ -31,6 +31,14 @@ class Joined(NamedTuple):
     stopping: bool  # the run is to end now
 
 
+class Done(NamedTuple):
+    """What rounds of one call have come to, one element each."""
+
+    losses: np.ndarray  # their mean losses
+    steps: np.ndarray  # how many of their steps count
+    stamps: np.ndarray  # when each has begun, had its message ready, had its reply: seconds since 1970, [3, rounds]
+
+
 class WorkerCalls(Calls):
     """What a worker asks. Each call says which worker it is, and in which of its incarnations."""
 
@@ -114,16 +122,13 @@ class WorkerCalls(Calls):
 
     # Rounds.
 
-    def rounds(self, event: Event, batches: np.ndarray, limited: bool = True) -> np.ndarray:
+    def rounds(self, event: Event, batches: np.ndarray, limited: bool = True) -> Done:
         """Run rounds in one call.
 
         Args:
             event: how each of them ends.
             batches: rows of the shard, [rounds, steps, batch size].
             limited: it may take no longer than others did, and a wait. If not, see `barrier_wait`.
-
-        Returns:
-            the mean loss of each round, and how many of its steps count, [2, rounds].
 
         Raises:
             WaitTimeout: with who is missing.
@@ -144,11 +149,16 @@ class WorkerCalls(Calls):
         finally:
             self.longest = max(self.longest, time.monotonic() - began)
 
-    def _callable(self, event: Event, count: int) -> Callable[[np.ndarray, Any], np.ndarray]:
+    def _callable(self, event: Event, count: int) -> Callable[[np.ndarray, Any], Done]:
         """A function of the batches and the options of a call that runs `count` rounds."""
         fetches, rows = self.mine.rounds[event, count]
         run = self.session.make_callable(fetches, [rows, self.ops.index, self.ops.incarnation], accept_options=True)
-        return lambda batches, options: run(batches, *self.identity.values(), options=options).T
+
+        def call(batches: np.ndarray, options: Any) -> Done:
+            losses, steps, *stamps = run(batches, *self.identity.values(), options=options).T
+            return Done(losses, steps, np.array(stamps))
+
+        return call
 
     def _other(self) -> str:
         return "the ps" if self.job.uses_ps else "another worker"

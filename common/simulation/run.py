@@ -184,7 +184,7 @@ class SimulatedRun:
             staleness_histogram={str(t): n for t, n in sorted(seen.staleness.items())},
             unwritten=missing,
             round=None if shares is None else shares.as_dict(),
-            advice=None if shares is None else shares.in_words(vars(job.scheme)),
+            share_of_updates=seen.shares,
             arithmetic_seconds=seconds,
             **self.metrics,
         )

@@ -1,0 +1,86 @@
+"""The moments of the workers and the events on the ps, joined: a row for each round that is on record.
+
+The n-th event of a worker, but for those in which it only takes its slot, is its n-th round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from ..engine.trace import ROUND
+from .releases import EVENT, JOIN, MICROSECONDS, UNKNOWN, VERSION, WORKER, Releases
+from .round_log import ARRIVED, BEGUN, NUMBER, READY, RELEASED, REPLIED
+from .round_log import WORKER as WHO
+from .stamp_file import StampReader
+
+
+class Join:
+    """Joins the rounds of a run, some at a time.
+
+    Args:
+        releases: of its gate.
+        stamps: of each worker.
+        before: rounds of each worker before the first event on record, [W].
+        ring: workers reduce their messages among themselves, and only worker 0 has events. Then a message has arrived
+            when it is ready, and waits for the last one that is: known if all have one clock.
+        one_clock: all workers have the same.
+
+    Attributes:
+        waited: how many waits are known, but for the first of each worker, and their `seconds`.
+    """
+
+    def __init__(
+        self,
+        releases: Releases,
+        stamps: Sequence[StampReader],
+        before: Sequence[int],
+        ring: bool = False,
+        one_clock: bool = True,
+    ):
+        self.releases, self.stamps, self.ring, self.one_clock = releases, stamps, ring, one_clock
+        self.first, self.next = [int(n) for n in before], [int(n) for n in before]
+        self.waited, self.seconds = 0, 0.0
+
+    def rows(self, chunks: Iterable[np.ndarray], version: int) -> Iterator[np.ndarray]:
+        """Rows [n, len(ROUND)] of all events in `chunks`, [n, len(RECORD)]; the center ends at that version."""
+        for events in chunks:
+            yield self._joined(*self.releases.add(events))
+        yield self._joined(*self.releases.end(version))
+
+    @property
+    def waiting(self) -> float | None:
+        """The mean wait in seconds; None if none is known."""
+        return self.seconds / self.waited if self.waited else None
+
+    def _joined(self, events: np.ndarray, released: np.ndarray) -> np.ndarray:
+        rounds = events[:, EVENT] != JOIN
+        events, released = events[rounds], released[rounds]
+        rows = np.full((len(events), len(ROUND)), UNKNOWN, np.int64)
+        rows[:, WHO], rows[:, ARRIVED], rows[:, RELEASED] = events[:, WORKER], events[:, MICROSECONDS], released
+        for worker in np.unique(events[:, WORKER]):
+            mine = np.flatnonzero(events[:, WORKER] == worker)
+            rows[mine, NUMBER] = self.next[worker] + np.arange(len(mine))
+            moments = self.stamps[worker].read(self.next[worker], len(mine))
+            rows[mine[:, None], [BEGUN, READY, REPLIED]] = moments
+            self.next[worker] += len(mine)
+        if self.ring:
+            rows[:, ARRIVED], rows[:, RELEASED] = self._met(events[:, VERSION], rows[:, READY])
+        self._add_up(rows)
+        return rows
+
+    def _met(self, versions: np.ndarray, ready: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """In a ring, when each message was there, and the last one of its version."""
+        if not self.one_clock or not len(ready):
+            return np.full_like(ready, UNKNOWN), np.full_like(ready, UNKNOWN)
+        starts = np.flatnonzero(np.diff(versions, prepend=versions[0] - 1))
+        known, last = np.minimum.reduceat(ready, starts) != UNKNOWN, np.maximum.reduceat(ready, starts)
+        together = np.diff(np.append(starts, len(ready)))
+        return ready, np.repeat(np.where(known, last, UNKNOWN), together)
+
+    def _add_up(self, rows: np.ndarray) -> None:
+        fresh = rows[:, NUMBER] > np.array(self.first)[rows[:, WHO]]
+        known = rows[fresh & (rows[:, ARRIVED] != UNKNOWN) & (rows[:, RELEASED] != UNKNOWN)]
+        self.waited += len(known)
+        self.seconds += float((known[:, RELEASED] - known[:, ARRIVED]).sum()) / 1e6
