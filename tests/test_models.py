@@ -1,10 +1,14 @@
+import json
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from distsgd.common import UserError
+from distsgd.common.cli.main import dispatch
 from distsgd.common.engine.flat_model import FlatModel
+from distsgd.common.problems.data import load
 from distsgd.common.problems.models import MADE_FOR, MODELS, ModelRecipe, batched
 from distsgd.common.problems.trial import telling, try_out
 
@@ -90,6 +94,17 @@ def test_the_transformer_is_a_function_of_a_flat_vector_with_the_loss_of_each_ch
     measured = flat.measure(batched((x, y), 2))
     assert measured["test_loss"] == pytest.approx(expected, rel=1e-5)
     assert measured["test_accuracy"] == pytest.approx(np.mean(logits.argmax(-1) == y), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_the_transformer_learns_more_of_text_than_how_frequent_characters_are(tmp_path):
+    text = "text:context=32,characters=60000"
+    flags = ["--dataset", text, "--model", "transformer:layers=1,width=32,heads=2", "--steps", "150"]
+    assert dispatch(["serial", "--learning-rate", "0.5", *flags, "--run-dir", str(tmp_path / "run")]) == 0
+    made = load(text)
+    frequency = np.bincount(made.train[1].ravel(), minlength=made.classes) + 1
+    of_frequencies = -np.log(frequency / frequency.sum())[made.test[1]].mean()
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["test_loss"] < of_frequencies - 0.1
 
 
 def test_a_transformer_whose_heads_do_not_divide_its_width_is_refused_before_it_is_built():

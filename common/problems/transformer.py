@@ -11,7 +11,9 @@ def transformer(shape: tuple[int, ...], classes: int, *, layers: int = 2, width:
     """A character model: each position tells the next character from those up to its own.
 
     Pre-norm blocks (Xiong et al. 2020, arXiv:2002.04745) of causal attention and a network of 4 * width, learned
-    positions, no dropout. About 12 * layers * width^2 parameters: 118 thousand as it stands.
+    positions, no dropout. About 12 * layers * width^2 parameters in the blocks: 117 thousand in all as it stands.
+    Measured with `serial --dataset text --steps 200` (Python 3.11.7): a test loss of 2.61, where the frequencies of
+    characters alone give 3.11, and those of pairs 2.44.
 
     Args:
         shape: (context,), int32 numbers of characters.
