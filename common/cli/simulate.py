@@ -108,9 +108,9 @@ def scheme_of(text: str) -> Scheme:
 
 def table(names: Sequence[str], results: Sequence[dict[str, Any]]) -> Table:
     """One line for each run."""
-    shown = Table(box=None, padding=(0, 1), pad_edge=False)
-    shown.add_column("virtual time", overflow="fold")
-    for name in ("updates", "seconds", "updates/s", "staleness", "compute", "a worker", "test loss"):
+    shown = Table(box=None, padding=(0, 0, 0, 1), pad_edge=False, title="in virtual time", title_justify="left")
+    shown.add_column("algorithm", overflow="fold")
+    for name in ("updates", "seconds", "per s", "staleness", "compute", "a worker", "loss"):
         shown.add_column(name, justify="right", no_wrap=True)
     for name, result in zip(names, results, strict=True):
         seconds, updates, spent = result["seconds_training"], result["updates"], result["round"]

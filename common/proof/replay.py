@@ -121,7 +121,8 @@ def batch_gradient(
     With `skew`, labels and alpha, the shards are those of unequal workers.
     """
     if skew is None:
-        shards = [reference.rows(seed, k, examples, workers) for k in range(workers)]
+        order, size = reference.rows(seed, 0, examples, 1), examples // workers  # shards are parts of one permutation
+        shards = [order[k * size : (k + 1) * size] for k in range(workers)]
     else:
         labels, alpha = skew
         shards = reference.skewed_rows(seed, labels, workers, alpha)

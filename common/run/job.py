@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -245,7 +245,7 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         "workers": cluster.workers,
         "ps": cluster.ps if job.uses_ps else 0,
         "isolation": cluster.isolation,
-        **({} if cluster.simulated is None else {"platform": asdict(cluster.simulated)}),
+        **({} if cluster.simulated is None else {"platform": cluster.simulated.described()}),
         "dataset": dataset,
         "model": model,
         "batch_size": options.batch_size,
