@@ -116,6 +116,17 @@ def test_rounds_without_an_event_and_events_without_a_round_are_told(tmp_path):
     )
 
 
+def test_where_workers_exchange_first_what_they_compute_after_the_reply_is_in_the_next_message(tmp_path):
+    later = [(1, 1, 0, 1, 9_000, 0), (1, 0, 0, 1, 9_500, 0)]
+    rounds = [*ROUNDS[:2], (1, 1, 8_000, 8_500, 9_000, 9_000, 9_100), (0, 1, 7_000, 9_000, 9_500, 9_500, 9_600)]
+    folder = save(tmp_path / "run", TRACE[:2] + later, rounds, algorithm="easgd")
+    assert read_lanes(folder).columns["begun"].tolist() == [0, 7_000, 0, 8_000]
+    run = read_lanes(folder, exchange_first={"easgd"})
+    assert run.columns["begun"].tolist() == [0, 2_400, 0, 2_000]
+    assert run.shares.compute > read_lanes(folder).shares.compute
+    assert read_lanes(folder, exchange_first={"aeasgd"}).columns["begun"].tolist() == [0, 7_000, 0, 8_000]
+
+
 def test_of_a_long_run_a_part_is_shown_that_can_be_chosen(tmp_path, monkeypatch):
     folder = many(tmp_path / "run", 4, 50, waits=False)
     whole = read_lanes(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ...algorithms import SCHEMES
 from ..errors import UserError, not_negative
 from ..files import replacing
 from ..timeline.lanes import read_lanes
@@ -34,7 +35,8 @@ def main(arguments: list[str]) -> int:
     if options.picture and options.picture.suffix not in FORMATS:
         raise UserError(f"--picture takes a name that ends in {' or '.join(FORMATS)}. Received: {options.picture}")
 
-    runs = [read_lanes(run_dir, options.begin, options.end) for run_dir in options.run_dir]
+    first = {name for name, scheme in SCHEMES.items() if scheme.exchange_first}
+    runs = [read_lanes(folder, options.begin, options.end, exchange_first=first) for folder in options.run_dir]
     output = options.output or options.run_dir[0] / "timeline.html"
     with replacing(output) as file:
         file.write(page(runs).encode())

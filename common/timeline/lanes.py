@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -53,13 +53,16 @@ class Lanes:
     notes: tuple[str, ...] = ()
 
 
-def read_lanes(run_dir: Path, begin: float = 0.0, end: float | None = None) -> Lanes:
+def read_lanes(
+    run_dir: Path, begin: float = 0.0, end: float | None = None, *, exchange_first: Collection[str] = ()
+) -> Lanes:
     """The rounds of a run that has ended, real or simulated.
 
     Args:
         run_dir: its folder.
         begin: seconds; rounds that ended before are left out.
         end: seconds; rounds that began later are left out.
+        exchange_first: algorithms whose workers go on computing when the reply is there, before the round ends.
 
     Raises:
         UserError: it has no trace, or a damaged one, or nothing happened in that time.
@@ -75,6 +78,8 @@ def read_lanes(run_dir: Path, begin: float = 0.0, end: float | None = None) -> L
     except KeyError as missing:
         raise UserError(f"config.json in {run_dir} is not that of a run: it has no {missing}") from None
     log = _rounds(run_dir, config["workers"])
+    if algorithm in exchange_first:
+        log = RoundLog(_since_reply(log.rows))
     columns, notes = _joined(trace, log.rows)
     lanes = Lanes(str(run_dir), algorithm, about, config["workers"], columns, 0.0, log.shares(), notes)
     return _shortened(_from_zero(lanes), begin, end)
@@ -96,6 +101,15 @@ def _rounds(run_dir: Path, workers: int) -> RoundLog:
     if not ((log.rows[:, 0] >= 0) & (log.rows[:, 0] < workers)).all():
         raise UserError(f"{FILE} is damaged: worker must be at least 0 and less than {workers}")
     return log
+
+
+def _since_reply(rows: np.ndarray) -> np.ndarray:
+    """Rounds that begin with the reply of the round before: what is computed from there on is in the next message."""
+    rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
+    worker, number, replied = rows[:, 0], rows[:, 1], rows[:, -1]
+    follows = (worker[1:] == worker[:-1]) & (number[1:] == number[:-1] + 1) & (replied[:-1] != UNKNOWN)
+    rows[1:, ROUND.index("begun")][follows] = replied[:-1][follows]
+    return rows
 
 
 def _joined(trace: Mapping[str, np.ndarray], rounds: np.ndarray) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
