@@ -1149,7 +1149,26 @@ VIRTUAL_TIME = [
     ),
 ]
 
-MUTATIONS = [*RULES, *OPTIMIZING, *BATCHES, *WORKERS, *AT_THE_GATE, *ON_THE_PS, *SIMULATED, *VIRTUAL_TIME]
+FORETOLD = [
+    Mutation(
+        "the limit of a gradient that is one update later",
+        "common/cli/limits.py",
+        "(4 * staleness + 2)",
+        "(4 * staleness + 6)",
+        ("tests/test_advise.py::test_a_late_gradient_is_stable_up_to_the_limit_and_no_further",),
+        "rates are called unstable that are not",
+    ),
+    Mutation(
+        "a timeline whose rounds are counted from one",
+        "common/timeline/lanes.py",
+        "np.arange(len(worker)) - firsts",
+        "np.arange(len(worker)) - firsts + 1",
+        ("tests/test_timeline.py::test_each_event_is_joined_with_the_stamps_of_its_round",),
+        "each message is drawn in the round after its own",
+    ),
+]
+
+MUTATIONS = [*RULES, *OPTIMIZING, *BATCHES, *WORKERS, *AT_THE_GATE, *ON_THE_PS, *SIMULATED, *VIRTUAL_TIME, *FORETOLD]
 
 # Changes that look like faults, and are none.
 EQUIVALENT = {
