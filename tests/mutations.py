@@ -608,8 +608,8 @@ WORKERS = [
     Mutation(
         "the elastic step before the exchange",
         ENGINE,
-        "            self._meet_server(scheme, event)\n            self._step(gradient)\n",
-        "            self._step(gradient)\n            self._meet_server(scheme, event)\n",
+        "            self._meet_server(scheme, event, stamps)\n            self._step(gradient)\n",
+        "            self._step(gradient)\n            self._meet_server(scheme, event, stamps)\n",
         scripted("aeasgd"),
         "not the paper's order",
     ),
