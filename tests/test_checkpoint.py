@@ -173,10 +173,7 @@ def test_a_variable_of_any_name_is_kept_and_objects_are_not_written(tmp_path):
 def chief(tmp_path):
     """What saves the state, without a ps, and what it has reported."""
     said = []
-    job = SimpleNamespace(
-        recovery=Recovery(), run_dir=tmp_path, cluster=SimpleNamespace(wait_seconds=1.0), recovers=False
-    )
-    saver = Saver(SimpleNamespace(job=job, initial=([], [])), lambda **event: said.append(event))
+    saver = Saver({}, tmp_path, Recovery(), 1.0, lambda **event: said.append(event))
     saver.await_record = lambda calls, events: True
     return saver, said
 

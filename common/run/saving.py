@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from ..record import checkpoint
 from ..reports import Report
 from .calls import StateCalls
 from .graph import TaskGraph
+from .options import Recovery
 
 # How long the end of a run waits for the last checkpoint: much longer than the longest so far has taken, and at least
 FIRST_SAVE_SECONDS = 60.0
@@ -32,14 +33,22 @@ class Saver:
     A checkpoint counts only once the trace of the run up to it is on the disk, and not if the state has been restored
     between its reading and its writing: it would hold updates that the run has forgotten.
 
+    Args:
+        about: what must be the same in a run that goes on from a checkpoint.
+        run_dir: where checkpoints are.
+        recovery: when they are wanted.
+        wait_seconds: the limit of a wait.
+        report: where events go.
+
     Attributes:
         saving_seconds: how long the last checkpoint may take; 0 if there is none.
     """
 
-    def __init__(self, graph: TaskGraph, report: Report):
-        self.graph, self.job, self.report = graph, graph.job, report
-        self.recovery = graph.job.recovery
-        self.run_dir = graph.job.run_dir
+    def __init__(
+        self, about: Mapping[str, Any], run_dir: Path, recovery: Recovery, wait_seconds: float, report: Report
+    ):
+        self.about, self.run_dir, self.recovery, self.wait_seconds = about, run_dir, recovery, wait_seconds
+        self.report = report
         self.saved_at, self.version = time.monotonic(), -1  # the last checkpoint, or the state that was restored
         self.saving_seconds = 0.0
         self.longest = 0.0  # seconds that a checkpoint has taken to be written
@@ -85,7 +94,7 @@ class Saver:
         """Save the beginning, for somebody may die at once; but a slow disk holds up nobody for long."""
         self.save(calls)
         if self.writer is not None:
-            self.writer.join(self.job.cluster.wait_seconds / 2)
+            self.writer.join(self.wait_seconds / 2)
 
     def save_last(self, connect: Callable[[], StateCalls]) -> Callable[[], None]:
         """Read the last state, if a checkpoint of it is wanted; returns how to write it, which needs no ps any more."""
@@ -113,7 +122,7 @@ class Saver:
         return write
 
     def _state(self, calls: StateCalls) -> checkpoint.Checkpoint:
-        return checkpoint.Checkpoint(calls.values(), identity(self.graph))
+        return checkpoint.Checkpoint(calls.values(), dict(self.about))
 
     def write(
         self, state: checkpoint.Checkpoint, calls: StateCalls | None = None, restorations: int | None = None
@@ -151,12 +160,12 @@ class Saver:
 
     def await_record(self, calls: StateCalls, events: int) -> bool:
         """True once the evaluator has that many events; False if the state is not alive any more."""
-        deadline = time.monotonic() + self.job.cluster.wait_seconds
+        deadline = time.monotonic() + self.wait_seconds
         while calls.acknowledged() < events:
             if not calls.alive().all():
                 return False
             if time.monotonic() > deadline:
-                raise WaitTimeout(f"the evaluator has not put it on record for {self.job.cluster.wait_seconds:g} s")
+                raise WaitTimeout(f"the evaluator has not put it on record for {self.wait_seconds:g} s")
             time.sleep(LOOK_SECONDS)
         return True
 

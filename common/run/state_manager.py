@@ -40,8 +40,8 @@ class StateManager:
 
     def __init__(self, graph: TaskGraph, connect: Connect, report: Report):
         self.graph, self.job, self.connect, self.report = graph, graph.job, connect, report
-        self.saver = Saver(graph, report)
-        self.run_dir = graph.job.run_dir
+        self.run_dir, wait_seconds = graph.job.run_dir, graph.job.cluster.wait_seconds
+        self.saver = Saver(identity(graph), self.run_dir, graph.job.recovery, wait_seconds, report)
         self.claimed = False
         self.calls: StateCalls | None = None  # in the thread
         self.failure: BaseException | None = None
