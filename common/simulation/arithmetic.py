@@ -137,7 +137,7 @@ class Arithmetic:
             values += [self._when(before), rest]
         if self.scheme.gate.exchanges:
             takes = bool(self.program.takes[rows[0]])
-            sums, late, finite = executor.call(executor.compute, *values, takes=takes)
+            sums, late, finite = executor.call(executor.compute, *values, takes=takes, number=self._number(workers))
         else:
             (sums, finite), late = executor.call(executor.train_alone, values[1], drawn), 0.0
         self.computed[rows], self.finite[rows] = True, finite
@@ -148,6 +148,10 @@ class Arithmetic:
             self.pending[workers] = rows
         else:
             self.losses[rows] = sums / self.lengths[rows]
+
+    def _number(self, workers: np.ndarray) -> int | None:
+        """Of the workers, for a graph of their own, if there are many."""
+        return len(workers) if len(workers) == LANES else None
 
     def _when(self, rows: np.ndarray) -> np.ndarray:
         """Local steps before a round, and in it, [n, 2]; zeros where there is none."""
@@ -169,7 +173,7 @@ class Arithmetic:
             executor, workers = self.executor, self.program.worker[part]
             when, rows = self._when(self.program.of[part]), self.program.row[part]
             if adopts[0]:
-                executor.call(executor.merging.adopt, workers, when)
+                executor.call(executor.merging.adopt, workers, when, number=self._number(workers))
             elif (merged := np.isin(do[part], executor.merging.kinds)).any():
                 values = [column[merged] for column in (do[part], workers, when, self.place_of[rows])]
                 executor.call(executor.merging.run, *values)

@@ -93,6 +93,7 @@ class Executor:
         rest: Any = None,
         *,
         takes: bool,
+        number: int | None,
     ) -> Any:
         """The rounds of these workers [B] up to their messages.
 
@@ -105,11 +106,16 @@ class Executor:
             before: `when` of the last rounds, whose steps come after the exchange.
             rest: the batches of these after the first, [steps - 1, B, batch size].
             takes: True if messages are made.
+            number: B, if the graph is to be made for that number: all that is known of shapes saves copies.
 
         Returns:
             sums of the losses [B] of the rounds, of the rest of the rounds before, and whether messages are finite.
         """
         lanes, scheme = self.lanes, self.scheme
+        workers, when = tf.ensure_shape(workers, [number]), tf.ensure_shape(when, [number, 2])
+        rows = tf.ensure_shape(rows, [None, number, None])
+        if before is not None:
+            before, rest = tf.ensure_shape(before, [number, 2]), tf.ensure_shape(rest, [None, number, None])
         start = values = lanes.load(workers)
         late = tf.zeros_like(when[:, 0])
         if before is not None:

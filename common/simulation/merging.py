@@ -158,8 +158,9 @@ class Merging:
         self.part.center.assign(cells["params"].read_value())
         self.center.move_average(self.part, now[0])
 
-    def adopt(self, workers: Any, when: Any) -> Any:
-        """These workers go on with the reply to their set."""
+    def adopt(self, workers: Any, when: Any, *, number: int | None) -> Any:
+        """These workers, [number], go on with the reply to their set."""
+        workers, when = tf.ensure_shape(workers, [number]), tf.ensure_shape(when, [number, 2])
         self.lanes.adopt(workers, when, self.reply.read_value())
         self.lanes.share_state(workers)
         anchors = self.part.anchors
