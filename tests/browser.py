@@ -26,6 +26,10 @@ FLAGS = (
 )  # fmt: skip
 
 
+class CannotStart(Exception):
+    """There is a browser, and this machine does not let it run."""
+
+
 class Browser:
     """One page in a browser of its own.
 
@@ -53,6 +57,11 @@ class Browser:
         os.close(says)
         self.buffer, self.number, self.session = b"", 0, None
         self.complaints: list[str] = []
+        try:
+            self.call("Browser.getVersion")
+        except (AssertionError, OSError) as error:
+            self.__exit__()
+            raise CannotStart(str(error)) from None
         (target,) = [t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page"]
         self.session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):

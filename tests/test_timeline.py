@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from browser import COMMAND, Browser
+from browser import COMMAND, Browser, CannotStart
 from distsgd.common.cli.main import dispatch
 from distsgd.common.engine.trace import EVENTS, RECORD, ROUND
 from distsgd.common.errors import UserError
@@ -259,7 +259,11 @@ def test_what_the_page_is_made_of_is_installed_with_the_package():
 def browser():
     if COMMAND is None:
         pytest.skip("there is no Chromium")
-    with Browser() as browser:
+    try:
+        started = Browser()
+    except CannotStart as error:
+        pytest.skip(f"{COMMAND} does not start here: {error}")
+    with started as browser:
         yield browser
 
 
