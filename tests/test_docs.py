@@ -35,3 +35,15 @@ def test_the_drawing_of_the_folders_has_all_of_them_in_their_order():
     folders = [name for name in re.findall(r'"(\w+)"', layers[1]) if name != "errors"]
     assert drawn[:-1] == folders
     assert drawn[-1] == "files"
+
+
+def test_the_networks_of_the_page_on_simulation_are_those_of_the_code():
+    from distsgd.common.virtual_time.presets import NETWORKS
+
+    rows = re.findall(r"^\| `(\w[\w-]*)` \|(.*)\|$", (ROOT / "docs" / "simulation.md").read_text(), re.MULTILINE)
+    found = {}
+    for name, cells in rows:
+        *columns, more = (cell.strip() for cell in cells.split("|"))
+        named = zip(("uplink", "downlink", "ps_link", "latency"), columns, strict=True)
+        found[name] = {key: value for key, value in named if value} | dict(re.findall(r"`(\w+)`: ([^ ]*[^ ,])", more))
+    assert found == {name: {key: str(value) for key, value in said.items()} for name, said in NETWORKS.items()}

@@ -92,3 +92,9 @@ def test_evaluate_says_what_it_waits_for(tmp_path, capsys):
     with pytest.raises(WaitTimeout):
         evaluate([str(tmp_path / "nothing"), "--wait-seconds", "0.1"])
     assert f"{tmp_path}/nothing is not there yet; waits up to 0.1 s" in capsys.readouterr().err
+
+
+def test_a_simulated_run_has_nothing_to_follow_and_says_so(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"algorithm": "downpour", "platform": {"network": "ideal"}}))
+    with pytest.raises(UserError, match=r"a simulated run has no checkpoints: .*metrics\.jsonl"):
+        follow(tmp_path, 1.0, print)

@@ -42,12 +42,16 @@ def follow(
         warn: told of each checkpoint that is damaged, or of another format: it is passed over.
 
     Raises:
-        UserError: the folder holds another kind of run than one of a named data set and model, or is none.
+        UserError: the folder holds another kind of run than a real one of a named data set and model, or is none.
         WaitTimeout: there was no checkpoint for `wait_seconds`, and the run has not ended.
     """
     positive(wait_seconds=wait_seconds)
     if run_dir.exists() and not run_dir.is_dir():
         raise UserError(f"the run directory is not a folder. Received: {run_dir}")
+    if (run_dir / "config.json").exists() and "platform" in read_config(run_dir):
+        raise UserError(
+            f"a simulated run has no checkpoints: its center was measured meanwhile, see {run_dir / 'metrics.jsonl'}"
+        )
     model: FlatModel | None = None
     test: Any = None
     before = [json.loads(line) for line in _lines(run_dir / EVALUATIONS)]
