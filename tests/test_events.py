@@ -45,6 +45,7 @@ def tally_of(events: np.ndarray) -> dict:
         if EVENTS[kind] != "join":
             found.rounds[worker] += 1
         if accepted:
+            found.accepted[worker] += 1
             found.staleness[staleness] += 1
             found.staleness_sum += staleness
             found.staleness_max = max(found.staleness_max, staleness)

@@ -5,7 +5,7 @@ import doctest
 import pytest
 
 import distsgd
-from distsgd.common import Callback, Cluster, Recovery, Result, Scheme, keep_warm, train
+from distsgd.common import Callback, Cluster, Platform, Recovery, Result, Scheme, keep_warm, train
 
 SLURM = {
     "SLURM_PROCID": "1", "SLURM_NTASKS": "5", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "a,b",
@@ -14,7 +14,7 @@ SLURM = {
 HOW = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 # In this order: the others use the model, the data and the result of the first.
 OFFERED = (
-    train, Result, Recovery, Callback, keep_warm,
+    train, Result, Recovery, Callback, Platform, keep_warm,
     Cluster.local, Cluster.at, Cluster.from_tf_config, Cluster.from_slurm,
 )  # fmt: skip
 
@@ -24,7 +24,7 @@ def test_the_examples_run(warm, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TF_CONFIG", "")  # an example sets it: what was there before comes back
     monkeypatch.delenv("TF_CONFIG")
-    known = {name: getattr(distsgd, name) for name in ("Callback", "Recovery", "keep_warm")}
+    known = {name: getattr(distsgd, name) for name in ("Callback", "Platform", "Recovery", "keep_warm")}
     runner = doctest.DocTestRunner(optionflags=HOW)
     for thing in OFFERED:
         test = doctest.DocTestParser().get_doctest(thing.__doc__, known, thing.__qualname__, None, 0)

@@ -32,6 +32,13 @@ CLASSES = 16  # of links, where workers' links differ
 class Platform:
     """What the machines of a run are like.
 
+    Example:
+        >>> internet = Platform(network="internet", compute="lognormal:sigma=0.6")
+        >>> cluster = Cluster.local(workers=4, backend="simulation", platform=internet)
+        >>> result = train(model, (x, y), Downpour(), cluster=cluster, verbose=False)
+        >>> 0 < result.metrics["simulated"]["virtual_seconds"] < 10
+        True
+
     Raises:
         UserError: machines that cannot be.
     """
