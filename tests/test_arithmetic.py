@@ -145,6 +145,7 @@ def agree(scheme, recipe, tmp_path, **options):
         np.testing.assert_allclose(found[name], value, rtol=2e-4, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_running_statistics_dropout_and_every_option_are_as_on_threads(tmp_path):
     """Each worker has statistics and seeds of its own; rates fall with its clock and the center's."""
     import keras

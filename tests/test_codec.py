@@ -68,7 +68,11 @@ def test_what_is_not_finite_does_not_come_back_as_finite(codec, bad):
 
 @pytest.mark.parametrize(
     ("scheme", "message", "reply"),
-    [(SyncSGD(), 4.0, 4.0), (SignSGDMV(), 0.25, 0.25), (EFSGD(share=0.1), 0.8, 4.0)],
+    [
+        pytest.param(SyncSGD(), 4.0, 4.0, marks=pytest.mark.slow),
+        (SignSGDMV(), 0.25, 0.25),
+        pytest.param(EFSGD(share=0.1), 0.8, 4.0, marks=pytest.mark.slow),
+    ],
     ids=lambda value: getattr(value, "name", None),
 )
 def test_a_result_counts_the_bytes_that_travel(tmp_path, scheme, message, reply):

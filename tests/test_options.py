@@ -129,6 +129,7 @@ def test_devices_train_a_model_with_batch_normalisation_and_dropout(tmp_path):
     assert result.metrics["test_accuracy"] > 0.9
 
 
+@pytest.mark.slow
 def test_the_all_reduce_of_processes_averages_the_models_own_state(warm, tmp_path):
     model = keras.Sequential(
         [keras.Input((64,)), keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dense(10)]

@@ -60,6 +60,7 @@ SLOW = {
     "hierarchical",
     "local_sgd",
     "sagn",
+    "signsgd_mv",
     "slowmo",
     "sync_sgd_lr",
     "bmuf in its classical form",
