@@ -13,7 +13,7 @@ from ..contract.scheme import Scheme
 from .batches import Shard
 from .membership import Slot
 from .parameter_server import ParameterServer
-from .stamps import Stamps, moment
+from .stamps import Stamps, moment, stack
 
 
 class SparseWorker:
@@ -44,8 +44,7 @@ class SparseWorker:
             made = [self.round(rows[r, 0], last=r == number - 1) for r in range(number)]
             for (_, stamps), (_, later) in itertools.pairwise(made):
                 stamps.replied = later.begun
-            one = tf.ones([], tf.float64)
-            return tf.stack([tf.stack([tf.cast(loss, tf.float64), one, *stamps.taken]) for loss, stamps in made])
+            return tf.stack([tf.stack([loss, 1.0]) for loss, _ in made]), stack([stamps for _, stamps in made])
 
     def round(self, rows: Any, last: bool) -> tuple[Any, Stamps]:
         """Read x_v for all v in the batch; push the gradient there. Returns the loss, and the moments of the round."""

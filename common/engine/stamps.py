@@ -16,7 +16,12 @@ import tensorflow as tf
 def moment(after: Sequence[Any] = ()) -> Any:
     """The time when everything in `after` is there: seconds since 1970, float64."""
     with tf.control_dependencies(tf.nest.flatten(after, expand_composites=True)):
-        return tf.timestamp()
+        now = tf.timestamp()
+    # A function orders its stateful operations, that of the ps to release the lock among them: to wait for that would
+    # be a message more in each round.
+    if order := getattr(now.graph, "experimental_acd_manager", None):
+        order.run_independently(now.op)
+    return now
 
 
 class Stamps:
@@ -49,7 +54,12 @@ class Stamps:
         # A group has one edge for each device, not for each operation.
         self.replied = moment([tf.group(*graph.get_operations()[first:]), self.ready])
 
-    @property
-    def taken(self) -> list[Any]:
-        """All of them: `begun`, `ready`, `replied`."""
-        return [self.begun, self.ready, self.replied]
+
+def stack(taken: Sequence[Stamps]) -> Any:
+    """The moments of several rounds, in one operation: one for each round would be in the way of the next.
+
+    Returns:
+        `begun`, `ready`, `replied`, [rounds, 3].
+    """
+    moments = [moment for stamps in taken for moment in (stamps.begun, stamps.ready, stamps.replied)]
+    return tf.reshape(tf.stack(moments), [len(taken), 3])

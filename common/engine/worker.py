@@ -15,7 +15,7 @@ from .membership import Slot
 from .ops import is_finite, when
 from .parameter_server import ParameterServer
 from .replica import Replica
-from .stamps import Stamps, moment
+from .stamps import Stamps, moment, stack
 
 
 class View(SimpleNamespace):
@@ -89,16 +89,15 @@ class Worker:
             event: how each of them ends.
 
         Returns:
-            of each round the mean loss, how many of its steps count, and its `Stamps`, [rounds, 5], float64.
+            of each round the mean loss, and how many of its steps count, [rounds, 2]; and its `Stamps`, see `stack`.
         """
         with tf.device(self.device):
-            results, now = [], moment()
+            results, taken, now = [], [], moment()
             for r in range(rows.shape[0]):
-                stamps = Stamps(now)
-                result = self.round(rows[r], event, stamps)
-                results.append(tf.stack([*tf.unstack(tf.cast(result, tf.float64)), *stamps.taken]))
-                now = stamps.replied
-            return tf.stack(results)
+                taken.append(Stamps(now))
+                results.append(self.round(rows[r], event, taken[-1]))
+                now = taken[-1].replied
+            return tf.stack(results), stack(taken)
 
     def round(self, rows: Any, event: Event, stamps: Stamps) -> Any:
         """One round on the batches `rows`, [steps, batch size]; returns its mean loss, and how many steps count.

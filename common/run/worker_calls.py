@@ -155,8 +155,8 @@ class WorkerCalls(Calls):
         run = self.session.make_callable(fetches, [rows, self.ops.index, self.ops.incarnation], accept_options=True)
 
         def call(batches: np.ndarray, options: Any) -> Done:
-            losses, steps, *stamps = run(batches, *self.identity.values(), options=options).T
-            return Done(losses, steps, np.array(stamps))
+            results, stamps = run(batches, *self.identity.values(), options=options)
+            return Done(results[:, 0], results[:, 1], stamps.T)
 
         return call
 
