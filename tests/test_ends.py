@@ -114,7 +114,11 @@ def job_on(data, scheme, workers, run_dir, **recovery):
 
 @pytest.mark.parametrize(
     ("scheme", "workers", "backend"),
-    [(Serial(), 1, "threads"), (AllReduce(), 2, "threads"), (AllReduce(), 2, "processes")],
+    [
+        (Serial(), 1, "threads"),
+        (AllReduce(), 2, "threads"),
+        pytest.param(AllReduce(), 2, "processes", marks=pytest.mark.slow),
+    ],
     ids=["serial", "all_reduce on threads", "all_reduce on processes"],
 )
 def test_a_step_that_is_not_finite_is_left_out_by_all_alike(scheme, workers, backend, warm, tmp_path):

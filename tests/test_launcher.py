@@ -87,7 +87,10 @@ def background(warm, tmp_path):
     return lambda *args, **options: Background(*args, run_dir=tmp_path / "run", **options)
 
 
-@pytest.mark.parametrize("victim", ["worker-1", "worker-0", "ps-0", "evaluator-0"])
+@pytest.mark.parametrize(
+    "victim",
+    ["worker-1", "ps-0", *(pytest.param(name, marks=pytest.mark.slow) for name in ("worker-0", "evaluator-0"))],
+)
 def test_a_killed_task_ends_the_run_with_its_name(victim, background):
     going = background(AsyncSGD())
     os.kill(going.task(f"{victim}.log"), signal.SIGKILL)

@@ -63,7 +63,9 @@ def cosine(initial, steps):
     return lambda t: initial * (1 + np.cos(np.pi * min(t, steps) / steps)) / 2
 
 
-@pytest.mark.parametrize(("scheme", "workers"), [(Serial, 1), (AllReduce, 1), (SyncSGD, 3)])
+@pytest.mark.parametrize(
+    ("scheme", "workers"), [(Serial, 1), pytest.param(AllReduce, 1, marks=pytest.mark.slow), (SyncSGD, 3)]
+)
 def test_a_schedule_of_keras_is_a_function_of_the_local_step(scheme, workers, tmp_path):
     """Of one worker: together they are no faster."""
     schedule = keras.optimizers.schedules.CosineDecay(0.3, 20)

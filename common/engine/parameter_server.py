@@ -138,9 +138,10 @@ class ParameterServer:
         """The center as it is now."""
         with self.event(slot):
             version = self.read_version()
-            self.record(version, slot.index, self.staleness(version, slot), accepted=False, event="pull")
-            self.note_pull(slot)
-            parts = self.center.read()
+            noted = self.record(version, slot.index, self.staleness(version, slot), accepted=False, event="pull")
+            with tf.control_dependencies([noted]):  # what is read is read after the moment that is on record
+                self.note_pull(slot)
+                parts = self.center.read()
         return self.center.concat(parts)
 
     def gather(self, slot: WorkerSlot, indices: Any, locked: bool) -> Any:
