@@ -903,10 +903,10 @@ ON_THE_PS = [
         ENGINE,
         """        with self.event(slot):
             version = self.read_version()
-            self.record(version, slot.index, self.staleness(version, slot), accepted=False, event="pull")""",
+            noted = self.record(version, slot.index, self.staleness(version, slot), accepted=False, event="pull")""",
         """        with nullcontext():
             version = self.read_version()
-            self.record(version, slot.index, self.staleness(version, slot), accepted=False, event="pull")""",
+            noted = self.record(version, slot.index, self.staleness(version, slot), accepted=False, event="pull")""",
         atomic("asynchronous"),
         "a worker goes on from a center that never was",
     ),
@@ -915,10 +915,10 @@ ON_THE_PS = [
         ENGINE,
         """        with self.event(slot):
             version = self.read_version()
-            self.record(version, slot.index, self.staleness(version, slot), accepted=False, event="pull")""",
+            noted = self.record(version, slot.index, self.staleness(version, slot), accepted=False, event="pull")""",
         """        with self.lock([]):
             version = self.read_version()
-            self.record(version, slot.index, self.staleness(version, slot), accepted=False, event="pull")""",
+            noted = self.record(version, slot.index, self.staleness(version, slot), accepted=False, event="pull")""",
         TAKEN,
         "a predecessor's rounds count as those of whoever holds the slot now",
     ),
