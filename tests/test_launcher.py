@@ -119,7 +119,8 @@ def test_a_stopped_worker_is_named_when_the_barrier_has_waited_long_enough(backg
     assert (going.result["outcome"], going.result["exit_code"]) == ("timeout", 5)
 
 
-@pytest.mark.parametrize("victim", ["evaluator-0", pytest.param("ps-0", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["evaluator-0", "ps-0"])
 def test_a_stopped_task_ends_the_run_with_its_name(victim, background):
     going = background(AsyncSGD(), wait_seconds=patience(5))
     os.kill(going.task(f"{victim}.log"), signal.SIGSTOP)

@@ -106,6 +106,7 @@ def test_tasks_that_are_missing_are_named_with_their_addresses(machines, tmp_pat
     assert f"waited 2 s for ps 0 at {lonely.addresses.ps[0]} (" in str(error)
 
 
+@pytest.mark.slow
 def test_bad_input_is_refused_or_ignored_and_the_run_goes_on(machines, tmp_path):
     """Garbage, a task with other hyperparameters, one of another cluster, second workers 0 and 1; then a replay."""
     cluster = Run(machines, tmp_path)

@@ -64,7 +64,8 @@ def cosine(initial, steps):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "workers"), [(Serial, 1), pytest.param(AllReduce, 1, marks=pytest.mark.slow), (SyncSGD, 3)]
+    ("scheme", "workers"),
+    [(Serial, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((AllReduce, 1), (SyncSGD, 3)))],
 )
 def test_a_schedule_of_keras_is_a_function_of_the_local_step(scheme, workers, tmp_path):
     """Of one worker: together they are no faster."""

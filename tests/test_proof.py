@@ -62,7 +62,10 @@ def test_every_scheme_of_the_catalogue_but_hogwild_is_transcribed():
     "arguments",
     [
         ["downpour", "--workers", "3", "--l2", "0.01", "--clip-norm", "1", "--skew", "dirichlet:alpha=0.5"],
-        ["async_sgd", "--dataset", "sparse:examples=480,features=200,active=5", "--model", "logistic"],
+        pytest.param(
+            ["async_sgd", "--dataset", "sparse:examples=480,features=200,active=5", "--model", "logistic"],
+            marks=pytest.mark.slow,
+        ),
         pytest.param(["sagn", "--stop-at-version", "3"], marks=pytest.mark.slow),
         pytest.param(["downpour", "--push-period", "3", "--pull-period", "4"], marks=pytest.mark.slow),
         pytest.param(["serial", "--model", "softmax"], marks=pytest.mark.slow),

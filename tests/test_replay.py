@@ -136,6 +136,7 @@ def test_the_barrier_replays_on_threads_where_everything_is_fast(repetition, tmp
     assert run.result["dropped"] == 0
 
 
+@pytest.mark.slow
 def test_the_replay_agrees_when_a_slow_update_is_under_the_lock(warm, tmp_path):
     assert record(SlowAsyncSGD(), tmp_path / "run", steps=200).error() < TOLERANCE
 
