@@ -89,7 +89,7 @@ def background(warm, tmp_path):
 
 @pytest.mark.parametrize(
     "victim",
-    ["worker-1", "ps-0", *(pytest.param(name, marks=pytest.mark.slow) for name in ("worker-0", "evaluator-0"))],
+    ["worker-1", *(pytest.param(name, marks=pytest.mark.slow) for name in ("worker-0", "ps-0", "evaluator-0"))],
 )
 def test_a_killed_task_ends_the_run_with_its_name(victim, background):
     going = background(AsyncSGD())

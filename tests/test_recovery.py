@@ -125,9 +125,9 @@ def test_slices_of_any_number_of_ps_make_the_same_vectors(parts):
 @pytest.mark.parametrize(
     ("scheme", "workers", "ps"),
     [
-        (Downpour(), 2, (1, 3)),
+        pytest.param(Downpour(), 2, (1, 3), marks=pytest.mark.slow),
         pytest.param(SyncSGD(), 2, (2, 1), marks=pytest.mark.slow),
-        pytest.param(Serial(), 1, (1, 1), marks=pytest.mark.slow),
+        (Serial(), 1, (1, 1)),
     ],
 )
 def test_a_run_goes_on_from_its_checkpoint_with_another_number_of_ps(scheme, workers, ps, warm, tmp_path):

@@ -413,6 +413,7 @@ def test_wheel_keys_and_buttons_zoom_and_the_mouse_moves(opened):
     assert browser.get("(view.to - view.from) / whole") == pytest.approx(1 / 1.5)
 
 
+@pytest.mark.slow
 def test_a_thousand_workers_are_drawn_as_shares_and_scroll(opened):
     browser = opened("large.html")
     assert browser.get("panels[0].many > DETAILED && panels[0].scrolls")
