@@ -88,7 +88,7 @@ def record(
 def check_rounds(run_dir: Path, trace: dict[str, np.ndarray], result: dict[str, Any]) -> None:
     """Each round of a run on one machine is on record, with its moments in order; what it was spent on is known."""
     if spent := result["round"]:
-        parts = [spent[name] for name in ("compute", "waiting", "communication")]
+        parts = [spent[name] or 0.0 for name in ("compute", "waiting", "communication")]
         assert min(parts) >= 0, spent
         assert abs(sum(parts) - 1) < 1e-5, spent
     if not trace:

@@ -206,3 +206,9 @@ def test_in_a_ring_a_message_waits_for_the_last_one_that_is_ready(tmp_path):
     rows, waiting = joined(tmp_path, some, rule, ring=True, one_clock=False)
     assert waiting is None
     assert (rows[:, [4, 5]] == -1).all()
+
+
+def test_waiting_of_other_rounds_is_not_taken_for_a_part_of_these():
+    shares = Shares.of(100, 0.001, 0.002, 0.5)
+    assert shares is not None
+    assert (shares.waiting, round(shares.compute + shares.communication, 9)) == (None, 1.0)

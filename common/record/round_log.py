@@ -61,7 +61,13 @@ class Shares:
 
     @classmethod
     def of(cls, rounds: int, compute: float, exchange: float, waiting: float | None) -> Shares | None:
-        """From the mean seconds of a round to its message, from there to the reply, and of waiting within that."""
+        """From the mean seconds of a round to its message, from there to the reply, and of waiting within that.
+
+        The means may be of different rounds: those before a worker's last start count for waiting alone. If somebody
+        waited long then, it is not known what waiting is part of these rounds.
+        """
+        if waiting is not None and waiting > exchange:
+            waiting = None
         seconds = compute + exchange
         if not rounds or seconds <= 0:
             return None
