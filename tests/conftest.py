@@ -6,6 +6,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import pytest
 
 from distsgd.common import keep_warm
+from distsgd.common.cli.main import main
 from distsgd.common.errors import UserError
 from distsgd.common.record import run_directory
 
@@ -30,6 +31,20 @@ def children() -> set[int]:
 def blank_pictures(monkeypatch):
     """The plot of a run takes as long as a small run: runs in this process leave an empty file in its place."""
     monkeypatch.setattr(run_directory, "plot", lambda rows, config, file: None)
+
+
+@pytest.fixture
+def run_main(monkeypatch, capsys):
+    """Runs the command line in this process; returns its exit code, and what it has printed."""
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["distsgd", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capsys.readouterr()
+
+    return run
 
 
 @pytest.fixture(scope="session")

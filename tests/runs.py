@@ -88,7 +88,7 @@ def record(
 def check_rounds(run_dir: Path, trace: dict[str, np.ndarray], result: dict[str, Any]) -> None:
     """Each round of a run on one machine is on record, with its moments in order; what it was spent on is known."""
     if spent := result["round"]:
-        parts = [spent[name] or 0.0 for name in ("compute", "waiting", "communication")]
+        parts = [spent[name] for name in ("compute", "waiting", "communication")]
         assert min(parts) >= 0, spent
         assert abs(sum(parts) - 1) < 1e-5, spent
     if not trace:
@@ -103,8 +103,6 @@ def check_rounds(run_dir: Path, trace: dict[str, np.ndarray], result: dict[str, 
         assert (np.diff(mine[:, 1]) == 1).all()
         stamped = mine[(mine[:, [2, 3, 6]] != -1).all(1)]
         in_order = np.where(stamped[:, [4, 5]] == -1, stamped[:, [3]], stamped[:, [4, 5]])
-        if result["recovery"]["restored"]:  # a worker that was called back went on before its set was complete
-            in_order[:, 1] = np.minimum(in_order[:, 1], stamped[:, 6])
         moments = np.concatenate([stamped[:, [2, 3]], in_order, stamped[:, [6]]], 1)
         assert (np.diff(moments.ravel()) >= 0).all(), (k, moments[np.diff(moments, axis=1).min(1) < 0])
 

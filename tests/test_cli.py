@@ -189,19 +189,15 @@ def test_help_shows_the_algorithms_own_flags_and_the_common_ones_with_defaults()
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_bad_input_is_one_clear_line_with_exit_code_2_and_nothing_started(
-    arguments, message, tmp_path, monkeypatch, capsys
+    arguments, message, tmp_path, monkeypatch, run_main
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["distsgd", *arguments])
-    monkeypatch.setattr("signal.signal", lambda *_: None)
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    shown = capsys.readouterr()
-    assert stopped.value.code == 2
-    assert shown.err.startswith("error: ")
-    assert message in shown.err
-    assert len(shown.err.strip().splitlines()) == 1
-    assert shown.out == ""
+    code, out, err = run_main(*arguments)
+    assert code == 2
+    assert err.startswith("error: ")
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert out == ""
     assert not (tmp_path / "runs").exists()
 
 

@@ -8,7 +8,6 @@ import pytest
 from distsgd.algorithms import SCHEMES, Downpour
 from distsgd.common import Cluster
 from distsgd.common.cli import train as command
-from distsgd.common.cli.main import main
 from distsgd.common.cli.options import find_cluster, parse_flags
 from distsgd.common.cluster.discovery import (
     SLURM_PORTS,
@@ -167,7 +166,7 @@ def test_a_slurm_step_takes_the_ports_that_slurm_has_reserved_for_it(reserved):
 
 
 @pytest.mark.parametrize(("algorithm", "first"), [("downpour", "ps-0"), ("all_reduce", "worker-0")])
-def test_under_slurm_an_algorithm_without_a_ps_gets_none(algorithm, first, monkeypatch, capsys):
+def test_under_slurm_an_algorithm_without_a_ps_gets_none(algorithm, first, monkeypatch, run_main):
     found = []
 
     def make_job(scheme, recipe, train, test, cluster, options):
@@ -177,7 +176,7 @@ def test_under_slurm_an_algorithm_without_a_ps_gets_none(algorithm, first, monke
     monkeypatch.setattr(command, "make_job", make_job)
     for name, value in slurm(0).items():
         monkeypatch.setenv(name, value)
-    code, _, err = run_main(monkeypatch, capsys, algorithm, "--cluster=slurm")
+    code, _, err = run_main(algorithm, "--cluster=slurm")
     assert (code, "far enough" in err) == (2, True)
     assert [str(cluster.task) for cluster in found] == [first]
 
@@ -230,13 +229,6 @@ def test_an_algorithm_and_its_cluster_must_fit():
         task_spec(PS, WORKERS, "worker", 2)
 
 
-def run_main(monkeypatch, capsys, *arguments):
-    monkeypatch.setattr("sys.argv", ["distsgd", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code, *capsys.readouterr()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -249,16 +241,16 @@ def run_main(monkeypatch, capsys, *arguments):
         (["downpour", "--print-commands"], "--print-commands needs the addresses"),
     ],
 )  # fmt: skip
-def test_a_wrong_cluster_is_one_line_and_exit_code_2(arguments, message, monkeypatch, capsys):
-    code, out, err = run_main(monkeypatch, capsys, *arguments)
+def test_a_wrong_cluster_is_one_line_and_exit_code_2(arguments, message, run_main):
+    code, out, err = run_main(*arguments)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert message in err
 
 
-def test_the_printed_commands_give_each_machine_its_role(monkeypatch, capsys):
+def test_the_printed_commands_give_each_machine_its_role(run_main):
     hosts = [f"--ps_hosts={','.join(PS)}", "--worker-hosts", ",".join(WORKERS)]
     code, out, _ = run_main(
-        monkeypatch, capsys, "downpour", *hosts, "--print-commands", "--communication-period", "7",
+        "downpour", *hosts, "--print-commands", "--communication-period", "7",
         "--model=mlp:hidden=8", "--separate-evaluator",
     )  # fmt: skip
     assert code == 0

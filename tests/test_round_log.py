@@ -212,3 +212,23 @@ def test_waiting_of_other_rounds_is_not_taken_for_a_part_of_these():
     shares = Shares.of(100, 0.001, 0.002, 0.5)
     assert shares is not None
     assert (shares.waiting, round(shares.compute + shares.communication, 9)) == (None, 1.0)
+
+
+def test_who_is_called_back_by_a_restoration_has_no_reply_and_goes_on_waiting(tmp_path):
+    for k, replied in ((0, 12), (1, 31)):
+        stamped(StampWriter(stamp_file(tmp_path, k), exchange_first=False), 0, (0, 1, 2), (2, 10, replied))
+    moments = [(0, 0, 1), (0, 1, 2), (1, 0, 11), (1, 1, 30)]
+    some = events(*((version, k, 1, now * SECOND, "exchange") for version, k, now in moments))
+    join = Join(releases_of(Barrier(), [0, 0], [2, 2]), [StampReader(stamp_file(tmp_path, k)) for k in (0, 1)], (0, 0))
+    rows = np.concatenate(list(join.rows([some], 2)))
+    assert rows[:, 5].tolist() == [2 * SECOND, 2 * SECOND, 30 * SECOND, 30 * SECOND]
+    assert rows[:, 6].tolist() == [2 * SECOND, 2 * SECOND, -1, 31 * SECOND]
+    assert join.shares == Shares(1, 29.0, 8 / 29, 0.0, 21 / 29)  # of worker 1, whose second round is wholly known
+
+
+def test_where_a_worker_has_no_moments_the_others_do_not_stand_for_it(tmp_path):
+    stamped(StampWriter(stamp_file(tmp_path, 0), exchange_first=False), 0, (0, 1, 2), (2, 3, 4))
+    join = Join(Releases(), [StampReader(stamp_file(tmp_path, k)) for k in (0, 1)], (0, 0))
+    some = events((0, 0, 1, SECOND, "exchange"), (1, 0, 1, 3 * SECOND, "exchange"))
+    assert len(np.concatenate(list(join.rows([some], 2)))) == 2
+    assert join.shares is None

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, Serial, SyncSGD
 from distsgd.common import Callback, Cluster, Platform, Recovery, UserError
-from distsgd.common.cli import main as cli
 from distsgd.common.cli import simulate as command
 from distsgd.common.cli.generated import with_data
 from distsgd.common.cli.imports import import_schemes
@@ -233,16 +232,12 @@ def test_machines_are_described_for_a_simulation_alone_and_it_may_have_many():
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_bad_input_is_one_line(arguments, message, tmp_path, monkeypatch, capsys):
+def test_bad_input_is_one_line(arguments, message, tmp_path, monkeypatch, run_main):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["distsgd", *arguments])
-    monkeypatch.setattr("signal.signal", lambda *_: None)
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    shown = capsys.readouterr()
-    assert (stopped.value.code, shown.out) == (2, "")
-    assert message in shown.err
-    assert len(shown.err.strip().splitlines()) == 1
+    code, out, err = run_main(*arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
     assert not (tmp_path / "runs").exists()
 
 

@@ -67,7 +67,7 @@ class Worker:
             shapes=replica.model.shapes,
             **self.slots,
         )
-        self.sums_gradients = scheme.period > 1 and not scheme.exchange_first and _asks_for_sum(scheme, self.view)
+        self.sums_gradients = scheme.period > 1 and not scheme.exchange_first and asks_for_sum(scheme, self.view)
 
     def start(self, recorded: Any) -> dict[str, Any]:
         """Take a slot: the local variables become twins of the global ones."""
@@ -226,7 +226,7 @@ class Worker:
         return self.replica.gradient(params, rows)
 
 
-def _asks_for_sum(scheme: Scheme, view: Any) -> bool:
+def asks_for_sum(scheme: Scheme, view: Any) -> bool:
     """True if the scheme's message is made of the sum of gradients; others need not add them up."""
     asked = []
 
@@ -236,6 +236,6 @@ def _asks_for_sum(scheme: Scheme, view: Any) -> bool:
             asked.append(True)
             return tf.zeros_like(self.params)
 
-    probe: Any = Probe(**vars(view), steps=tf.constant(1.0))
+    probe: Any = Probe(**vars(view) | {"steps": tf.constant(1.0)})
     tf.function(lambda: scheme.message(probe), autograph=False).get_concrete_function()
     return bool(asked)

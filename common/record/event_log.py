@@ -14,9 +14,7 @@ from ..engine.trace import EVENTS, RECORD
 from ..files import flush, replacing, write_json, writing
 from .columns import save_columns
 
-VERSION, WORKER, STALENESS, ACCEPTED, KIND = (
-    RECORD.index(name) for name in ("version", "worker", "staleness", "accepted", "event")
-)
+VERSION, WORKER, STALENESS, ACCEPTED, MICROSECONDS, KIND = range(len(RECORD))
 
 FILE, COUNTS = "events.bin", "counts.json"
 

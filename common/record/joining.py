@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from ..engine.trace import ROUND
-from .releases import EVENT, JOIN, MICROSECONDS, UNKNOWN, VERSION, WORKER, Releases
-from .round_log import ARRIVED, BEGUN, NUMBER, READY, RELEASED, REPLIED
+from ..engine.trace import ROUND, UNKNOWN
+from .event_log import KIND, MICROSECONDS, VERSION, WORKER
+from .releases import JOIN, Releases
+from .round_log import ARRIVED, BEGUN, NUMBER, READY, RELEASED, REPLIED, Shares, Spent
 from .round_log import WORKER as WHO
 from .stamp_file import StampReader
 
@@ -29,6 +30,7 @@ class Join:
 
     Attributes:
         waited: how many waits are known, but for the first of each worker, and their `seconds`.
+        spent: the rounds added up, but for the first of each worker.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class Join:
     ):
         self.releases, self.stamps, self.ring, self.one_clock = releases, stamps, ring, one_clock
         self.first, self.next = [int(n) for n in before], [int(n) for n in before]
-        self.waited, self.seconds = 0, 0.0
+        self.waited, self.seconds, self.spent = 0, 0.0, Spent()
 
     def rows(self, chunks: Iterable[np.ndarray], version: int) -> Iterator[np.ndarray]:
         """Rows [n, len(ROUND)] of all events in `chunks`, [n, len(RECORD)]; the center ends at that version."""
@@ -54,8 +56,13 @@ class Join:
         """The mean wait in seconds; None if none is known."""
         return self.seconds / self.waited if self.waited else None
 
+    @property
+    def shares(self) -> Shares | None:
+        """What rounds were spent on; None if not all workers' moments are here."""
+        return self.spent.shares if all(stamps.path for stamps in self.stamps) else None
+
     def _joined(self, events: np.ndarray, released: np.ndarray) -> np.ndarray:
-        rounds = events[:, EVENT] != JOIN
+        rounds = events[:, KIND] != JOIN
         events, released = events[rounds], released[rounds]
         rows = np.full((len(events), len(ROUND)), UNKNOWN, np.int64)
         rows[:, WHO], rows[:, ARRIVED], rows[:, RELEASED] = events[:, WORKER], events[:, MICROSECONDS], released
@@ -65,6 +72,12 @@ class Join:
             moments = self.stamps[worker].read(self.next[worker], len(mine))
             rows[mine[:, None], [BEGUN, READY, REPLIED]] = moments
             self.next[worker] += len(mine)
+        if self.one_clock:
+            # Worker 1 waits for its set when the state is restored, and is called back: what it is told is no reply,
+            # and it goes on waiting.
+            told = np.where(rows[:, REPLIED] == UNKNOWN, rows[:, RELEASED], rows[:, REPLIED])
+            called_back = rows[:, RELEASED] > np.maximum(rows[:, ARRIVED], told)
+            rows[called_back, REPLIED] = UNKNOWN
         if self.ring:
             rows[:, ARRIVED], rows[:, RELEASED] = self._met(events[:, VERSION], rows[:, READY])
         self._add_up(rows)
@@ -81,6 +94,7 @@ class Join:
 
     def _add_up(self, rows: np.ndarray) -> None:
         fresh = rows[:, NUMBER] > np.array(self.first)[rows[:, WHO]]
+        self.spent.add(rows[fresh])
         known = rows[fresh & (rows[:, ARRIVED] != UNKNOWN) & (rows[:, RELEASED] != UNKNOWN)]
         self.waited += len(known)
         self.seconds += float((known[:, RELEASED] - known[:, ARRIVED]).sum()) / 1e6

@@ -12,16 +12,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..engine.trace import EVENTS, RECORD
+from ..engine.trace import EVENTS, RECORD, UNKNOWN
 from ..gates.gate import Gate
-
-VERSION, WORKER, ACCEPTED, MICROSECONDS, EVENT = (
-    RECORD.index(name) for name in ("version", "worker", "accepted", "microseconds", "event")
-)
+from .event_log import ACCEPTED, KIND, MICROSECONDS, VERSION, WORKER
 
 JOIN = EVENTS.index("join")
-
-UNKNOWN = -1
 
 HELD = 1 << 17  # events that may wait for one to be settled
 
@@ -98,7 +93,7 @@ class ReleasesByLead(Releases):
         start = len(self.held)
         self.held = np.concatenate([self.held, events])
         self.released = np.concatenate([self.released, events[:, MICROSECONDS]])
-        columns = events[:, [WORKER, MICROSECONDS, EVENT]].tolist()
+        columns = events[:, [WORKER, MICROSECONDS, KIND]].tolist()
         for i, (worker, now, event) in enumerate(columns, start):
             if event != JOIN:
                 self._arrive(i, worker, now)

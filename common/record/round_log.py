@@ -14,13 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ..engine.trace import ROUND
+from ..engine.trace import ROUND, UNKNOWN
 from ..errors import UserError
 from .columns import save_columns
 
 FILE = "rounds.npz"
-
-UNKNOWN = -1
 
 WORKER, NUMBER, BEGUN, READY, ARRIVED, RELEASED, REPLIED = range(len(ROUND))
 
@@ -63,8 +61,8 @@ class Shares:
     def of(cls, rounds: int, compute: float, exchange: float, waiting: float | None) -> Shares | None:
         """From the mean seconds of a round to its message, from there to the reply, and of waiting within that.
 
-        The means may be of different rounds: those before a worker's last start count for waiting alone. If somebody
-        waited long then, it is not known what waiting is part of these rounds.
+        Where no moments are kept, the means are of different rounds: those before a worker's last start count for
+        waiting alone. If somebody waited long then, it is not known what waiting is part of these rounds.
         """
         if waiting is not None and waiting > exchange:
             waiting = None
@@ -132,15 +130,36 @@ class RoundLog:
         The first of a worker is mostly start-up. None if there are no others.
         """
         rows = self.rows if worker is None else self.rows[self.rows[:, WORKER] == worker]
-        rows = rows[rows[:, NUMBER] > 0]
-        rows = rows[(rows[:, [BEGUN, READY, REPLIED]] != UNKNOWN).all(1)]
-        if not len(rows):
+        spent = Spent()
+        spent.add(rows[rows[:, NUMBER] > 0])
+        return spent.shares
+
+
+class Spent:
+    """What rounds were spent on, added up.
+
+    Attributes:
+        rounds: of which the worker's moments are known, and those among them of which it is known how long they waited;
+            of both how many there are, and seconds of compute, exchange and waiting, [2, 4].
+    """
+
+    def __init__(self):
+        self.rounds = np.zeros((2, 4))
+
+    def add(self, rows: np.ndarray) -> None:
+        """Count rounds, [n, len(ROUND)]."""
+        known = rows[(rows[:, [BEGUN, READY, REPLIED]] != UNKNOWN).all(1)]
+        met = known[(known[:, [ARRIVED, RELEASED]] != UNKNOWN).all(1)]
+        for sums, some in zip(self.rounds, (known, met), strict=True):
+            ends = some[:, [READY, REPLIED, RELEASED]] - some[:, [BEGUN, READY, ARRIVED]]
+            sums += [len(some), *ends.sum(0) / 1e6]
+
+    @property
+    def shares(self) -> Shares | None:
+        """Of the rounds of which all is known; if there are none, waiting is not known. None without any."""
+        known, met = self.rounds
+        number, *seconds = met if met[0] else known
+        if not number:
             return None
-        met = rows[(rows[:, [ARRIVED, RELEASED]] != UNKNOWN).all(1)]
-        compute, exchange = _mean(rows, BEGUN, READY), _mean(rows, READY, REPLIED)
-        return Shares.of(len(rows), compute, exchange, _mean(met, ARRIVED, RELEASED) if len(met) else None)
-
-
-def _mean(rows: np.ndarray, start: int, end: int) -> float:
-    """The mean seconds from one moment to another."""
-    return float((rows[:, end] - rows[:, start]).mean()) / 1e6
+        compute, exchange, waiting = (float(sum_ / number) for sum_ in seconds)
+        return Shares.of(int(number), compute, exchange, waiting if met[0] else None)

@@ -269,8 +269,8 @@ class RunRecord:
 
 
 def _shares(last: dict[str, Any], finished: Collection[dict[str, Any]]) -> Shares | None:
-    """What a round was spent on, from what the workers have added up, and what they have waited on the ps."""
-    if spent := last.get("round"):  # a simulation has all rounds at once
+    """What a round was spent on: of all rounds on record, or from what the workers have added up, and have waited."""
+    if spent := last.get("round"):
         return Shares(**spent)
     rounds, compute, exchange = (
         sum(event[name] for event in finished if name in event)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..engine.trace import UNKNOWN
 from ..errors import CannotWrite
 from ..files import writing
 
@@ -100,7 +101,7 @@ class StampWriter:
 
 
 class StampReader:
-    """The moments of one worker's rounds, in order; what is not there is -1.
+    """The moments of one worker's rounds, in order; what is not there is `UNKNOWN`.
 
     Args:
         paths: where the file may be.
@@ -111,9 +112,9 @@ class StampReader:
 
     def read(self, first: int, number: int) -> np.ndarray:
         """Rounds from number `first` on: microseconds since 1970, [number, 3]."""
-        found = np.full((number, len(MOMENTS)), -1, np.int64)
+        found = np.full((number, len(MOMENTS)), UNKNOWN, np.int64)
         if self.path is not None:
             rows = np.fromfile(self.path, "<i8", number * len(MOMENTS), offset=first * ROW_BYTES)
             rows = rows[: len(rows) // len(MOMENTS) * len(MOMENTS)].reshape(-1, len(MOMENTS))
-            found[: len(rows)] = np.where(rows == 0, -1, rows)
+            found[: len(rows)] = np.where(rows == 0, UNKNOWN, rows)
         return found

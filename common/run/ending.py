@@ -73,6 +73,7 @@ class Ending:
             steps=self.observer.figures.steps(folded),
             updates=metrics["version"],
             share_of_updates=seen.shares,
+            round=None if rounds.shares is None else rounds.shares.as_dict(),
             waiting_seconds=rounds.waiting,
             dropped=seen.dropped,
             refused={str(k): int(n) for k, n in enumerate(refused) if n},

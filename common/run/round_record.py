@@ -11,10 +11,10 @@ import numpy as np
 from ..engine.trace import ROUND
 from ..files import writing
 from ..record.columns import save_columns
-from ..record.event_log import EventLog
+from ..record.event_log import KIND, WORKER, EventLog
 from ..record.joining import Join
-from ..record.releases import EVENT, JOIN, WORKER, releases_of
-from ..record.round_log import FILE
+from ..record.releases import JOIN, releases_of
+from ..record.round_log import FILE, Shares
 from ..record.stamp_file import StampReader, stamp_file
 from .job import Job
 
@@ -35,6 +35,7 @@ class RoundRecord:
     def __init__(self, job: Job, folded: np.ndarray, version: int):
         self.job, self.folded, self.version = job, folded, version
         self.waiting: float | None = None  # seconds in a round, if they are known
+        self.shares: Shares | None = None  # what a round was spent on, if the moments of all workers are here
 
     def write(self, log: EventLog) -> None:
         """Write rounds.npz, unless the record is off; what workers have waited is known then, too.
@@ -51,14 +52,14 @@ class RoundRecord:
             return
         with writing(path), tempfile.TemporaryFile(dir=self.job.run_dir) as file:
             number = sum(file.write(some.tobytes()) for some in rows) // ROW_BYTES
-            self.waiting = join.waiting
+            self.waiting, self.shares = join.waiting, join.shares
             save_columns(path, ROUND, number, lambda: _read(file))
 
     def _join(self, log: EventLog) -> Join:
         job, workers = self.job, range(self.job.cluster.workers)
         before = np.array(self.folded, np.int64)
         for events in log.chunks():
-            before -= np.bincount(events[events[:, EVENT] != JOIN, WORKER], minlength=len(workers))
+            before -= np.bincount(events[events[:, KIND] != JOIN, WORKER], minlength=len(workers))
         before = np.maximum(before, 0)
         releases = releases_of(job.scheme.gate, before.tolist(), [len(job.rounds(k)) for k in workers])
         # On several machines a worker has a folder of its own; from here it can be seen if they share a file system.

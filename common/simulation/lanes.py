@@ -15,7 +15,7 @@ import tensorflow as tf
 from ..contract.scheme import Scheme
 from ..engine.batches import Stream
 from ..engine.replica import Replica
-from ..engine.worker import View
+from ..engine.worker import View, asks_for_sum
 from .cells import Cell, register
 from .tables import Tables, Values
 
@@ -67,22 +67,11 @@ class Lanes(Tables):
         return self.scheme.at(clock) if self.scheme.scheduled else self.scheme
 
     def _asks_for_sum(self, params: Any) -> bool:
-        """True if the scheme's message is made of the sum of gradients; others need not add them up."""
-        asked = []
-
-        class Probe(View):
-            @property
-            def gradient_sum(self) -> Any:
-                asked.append(True)
-                return tf.zeros(params.shape)
-
+        """True if a message is made of the sum of gradients."""
         with tf.Graph().as_default():
             vector = tf.zeros(params.shape)
             slots = {name: Cell.of(value) for name, value in self.scheme.local_variables(vector).items()}
-            view = self.view({"params": Cell.of(vector), "slots": slots}, 0, tf.constant(1.0))
-            probe: Any = Probe(**vars(view))
-            self.scheme.message(probe)
-        return bool(asked)
+            return asks_for_sum(self.scheme, self.view({"params": Cell.of(vector), "slots": slots}, 0, None))
 
     def gradient(self, cells: Values, view: Any, batch: Any) -> tuple[Any, Any]:
         """Loss and gradient of one worker on one batch; its own state and seeds move on."""

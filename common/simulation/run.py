@@ -19,7 +19,7 @@ from ..engine.trace import RECORD
 from ..errors import Diverged
 from ..problems.models import batched
 from ..record.callbacks import STOP
-from ..record.event_log import VERSION, WORKER, EventLog
+from ..record.event_log import MICROSECONDS, VERSION, WORKER, EventLog
 from ..record.plot import accuracy_of
 from ..record.round_log import FILE as ROUNDS
 from ..record.round_log import NUMBER, RoundLog
@@ -198,7 +198,7 @@ def looks(events: np.ndarray, seconds: float, number: int) -> Iterator[Look]:
         seconds: virtual time of the end.
         number: of looks, if there is something new at each of them.
     """
-    versions, times = events[:, VERSION], events[:, RECORD.index("microseconds")]
+    versions, times = events[:, VERSION], events[:, MICROSECONDS]
     before = 0
     for i in range(1, number + 1):
         moment = seconds * i / number
@@ -213,4 +213,4 @@ def looks(events: np.ndarray, seconds: float, number: int) -> Iterator[Look]:
 
 
 def _seconds(event: np.ndarray) -> float:
-    return int(event[RECORD.index("microseconds")]) / 1e6
+    return int(event[MICROSECONDS]) / 1e6

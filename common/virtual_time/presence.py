@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..engine.trace import UNKNOWN
 from .books import Books
 from .clock import Clock
 from .failures import Failures
 from .sharing import NEVER
-from .stamps import UNKNOWN, Stamps
+from .stamps import Stamps
 
 CRASH, BACK = range(2)  # kinds of events: the first ones at a time
 

@@ -6,9 +6,7 @@ from array import array
 
 import numpy as np
 
-from ..engine.trace import ROUND
-
-UNKNOWN = -1
+from ..engine.trace import ROUND, UNKNOWN
 
 MICROSECOND = 1000  # nanoseconds
 
