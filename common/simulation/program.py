@@ -14,8 +14,8 @@ from enum import IntEnum
 import numpy as np
 
 from ..engine.trace import EVENTS
-from ..errors import UserError
 from ..gates.gate import Gate
+from ..virtual_time.waiting import waiting_at
 
 
 class Do(IntEnum):
@@ -92,11 +92,7 @@ def written(
     Raises:
         UserError: the gate lets workers wait in a way that it does not declare.
     """
-    if gate.exchanges and gate.waits and gate.set_size(workers) is None and gate.lead is None:
-        raise UserError(
-            f"the simulation cannot tell for whom workers wait at the gate {type(gate).__name__}: give it a set_size "
-            "or a lead"
-        )
+    waiting_at(gate, workers)  # refuses it
     rows = _Rows(trace)
     writer = _Writer(workers)
     ends = np.empty(len(rows.worker), np.int64)
