@@ -27,7 +27,7 @@ from distsgd.common.record.callbacks import Callback
 from distsgd.common.record.round_log import RoundLog
 from distsgd.common.run.calls import ObserverCalls, StateCalls
 from distsgd.common.run.graph import TaskGraph
-from distsgd.common.run.job import describe, make_job, shard
+from distsgd.common.run.job import describe, make_job
 from distsgd.common.run.operations import Operation
 from distsgd.common.run.options import RunOptions
 from distsgd.common.run.worker_calls import Joined, WorkerCalls
@@ -225,7 +225,7 @@ class Sitter:
 
     def __init__(self, table: Table, k: int):
         self.table, self.calls = table, WorkerCalls(table.session, table.graph, k)
-        self.calls.initialize(shard(table.job, k))
+        self.calls.initialize(table.job.plan.shard(k))
         self.joined = self.join()
 
     def join(self) -> Joined:

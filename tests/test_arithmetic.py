@@ -58,7 +58,7 @@ def job_of(scheme, *, workers=3, steps=32, hidden=8, data=DIGITS.train, **option
 
 def trace_of(job, platform=UNEVEN):
     sizes = {"message_bytes": 1.0, "reply_bytes": 1.0}
-    return order(job.scheme, platform, workers=job.cluster.workers, rounds=job.rounds(0), seed=0, **sizes).trace
+    return order(job.scheme, platform, workers=job.cluster.workers, rounds=job.plan.rounds(0), seed=0, **sizes).trace
 
 
 def executed(job, trace, **options):

@@ -19,7 +19,7 @@ from distsgd.common.proof import reference
 from distsgd.common.record.callbacks import Callback
 from distsgd.common.run import recovery
 from distsgd.common.run.graph import TaskGraph
-from distsgd.common.run.job import make_job, plan
+from distsgd.common.run.job import make_job
 from distsgd.common.run.loop import WorkerLoop
 from distsgd.common.run.options import Recovery, RunOptions
 from distsgd.common.run.worker_calls import WorkerCalls
@@ -188,7 +188,7 @@ def test_counters_of_steps_go_on_after_sixteen_million(tmp_path):
         (clock,) = (v for v in tf.compat.v1.global_variables() if "clock" in v.name)
         loop.calls.set_clock(2**24)
         for _ in range(2):
-            rows, event = next(plan(loop.job, 0))
+            rows, event = next(loop.job.plan.batches(0))
             loop.calls.rounds(event, rows[None])
         assert session.run(clock) == 2**24 + 80
 

@@ -13,7 +13,7 @@ from distsgd.common.problems.dataset import batches
 from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.record import checkpoint
 from distsgd.common.record.run_directory import RunRecord
-from distsgd.common.run.job import describe, make_job, plan
+from distsgd.common.run.job import describe, make_job
 from distsgd.common.run.options import RunOptions
 from runs import DIGITS
 
@@ -105,13 +105,13 @@ def test_a_run_directory_with_the_names_of_before_can_be_gone_on_from(tmp_path, 
 )
 def test_the_plan_of_a_resumed_run_is_the_same_from_wherever_it_begins(scheme, workers, tmp_path):
     made = job(tmp_path, scheme, 150, earlier=(31, 70), workers=workers)
-    whole = list(plan(made, 0))
+    whole = list(made.plan.batches(0))
     rows = np.concatenate([batch for batch, _ in whole])
     np.testing.assert_array_equal(
         rows, list(itertools.islice(old_batches(1437 // made.cluster.workers, 100, 0, 3), 150))
     )
     for done in range(len(whole) + 1):
-        again = list(plan(made, 0, done))
+        again = list(made.plan.batches(0, done))
         assert [event for _, event in again] == [event for _, event in whole[done:]]
         for (a, _), (b, _) in zip(again, whole[done:], strict=True):
             np.testing.assert_array_equal(a, b)
@@ -120,10 +120,10 @@ def test_the_plan_of_a_resumed_run_is_the_same_from_wherever_it_begins(scheme, w
 def test_to_begin_after_a_thousand_million_rounds_costs_no_more_than_at_the_start(tmp_path):
     """Each rejoin once made all batches since the start again, and summed all rounds."""
     made = job(tmp_path, Downpour(push_period=3, pull_period=4), 10**10)
-    rounds = made.rounds(0)
+    rounds = made.plan.rounds(0)
     done = 10**9
     assert rounds.steps(done) == done // 6 * 12 + rounds.steps(done % 6)
-    rows, event = next(plan(made, 0, done))
+    rows, event = next(made.plan.batches(0, done))
     per_epoch = 718 // 100
     epoch, step = divmod(rounds.steps(done), per_epoch)
     order = np.random.default_rng([3, 1, epoch]).permutation(718)

@@ -86,7 +86,7 @@ class Evaluator:
 
     def _look_for_the_silent(self) -> None:
         """A worker that has sent nothing for very long: evicted if enough are left, or started again by somebody."""
-        if self.job.waits:  # those who wait at the barrier see to it
+        if self.job.coordination.waits:  # those who wait at the barrier see to it
             return
         for k in self.liveness.silent():
             if self.liveness.gaps[k] is None and self.job.scheme.warmup_updates:

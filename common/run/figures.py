@@ -23,7 +23,7 @@ class Figures:
     def __init__(self, job: Job, size: int, state_size: int):
         self.job, self.traffic = job, job.traffic(size, state_size)
         workers = range(job.cluster.workers)
-        self.plans = [job.rounds(k) for k in workers] if job.options.schedule else [job.rounds(0)]
+        self.plans = [job.plan.rounds(k) for k in workers] if job.options.schedule else [job.plan.rounds(0)]
 
     def of(self, seen: Tally) -> dict[str, Any]:
         """What the record says about the run so far."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ..cluster.placement import compute_devices
 from ..engine.flat_model import FlatModel
 from ..files import replacing
-from .job import CHIEF, Job, shard
+from .job import CHIEF, Job
 from .operations import GlobalOps, WorkerOps
 
 Ops = TypeVar("Ops", GlobalOps, WorkerOps)
@@ -43,13 +43,13 @@ class TaskGraph:
                 state_size=self.model.state_size,
                 num_workers=job.cluster.workers,
                 devices=job.cluster.placement.ps_devices(job.cluster.ps if job.uses_ps else 0),
-                last_version=None if job.options.schedule else len(job.rounds(CHIEF)),
+                last_version=None if job.options.schedule else len(job.plan.rounds(CHIEF)),
                 ema_decay=job.options.ema_decay,
                 in_process=job.cluster.placement.in_process,
                 min_workers=job.recovery.min_workers,
                 codec=job.codec,
             )
-            self.ops = GlobalOps(self.ps, job.sees_waiting)
+            self.ops = GlobalOps(self.ps, job.coordination.sees_waiting)
             gradient = tf.function(self.model.gradient, reduce_retracing=True, autograph=False)
             self.worker_ops = {k: self._worker_ops(k, gradient) for k in workers}
 
@@ -73,7 +73,9 @@ class TaskGraph:
             loss = job.options.l2, job.options.clip_norm
             replica = Replica(self.model, gradient, name, numbers, devices, source, structure, *loss)
             worker, fed = Worker(job.scheme, replica, self.ps, slot, name), (fed[0], list(replica.fed))
-        return WorkerOps(worker, self.ps, fed, job.batch_size, {1, job.rounds_per_call}, job.sees_waiting)
+        return WorkerOps(
+            worker, self.ps, fed, job.batch_size, {1, job.plan.rounds_per_call}, job.coordination.sees_waiting
+        )
 
     # A graph that one task has built serves all workers: building takes longer than everything else at the start.
 
@@ -131,4 +133,4 @@ def _source(job: Job, worker: int) -> tuple[Any, Any]:
     if callable(job.train):
         dataset: Any = job.train(tf.distribute.InputContext(job.cluster.workers, worker, job.cluster.workers))
         return Stream(dataset.repeat(), f"worker_{worker}"), dataset.element_spec
-    return Shard(shard(job, worker), f"worker_{worker}"), job.train
+    return Shard(job.plan.shard(worker), f"worker_{worker}"), job.train

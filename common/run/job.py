@@ -1,40 +1,31 @@
-"""A run as every task sees it: what is trained, how, on which cluster, and the rounds that each worker does."""
+"""A run as its tasks are given it: what is trained, how, and on which cluster. Who needs a part of it takes that part."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ..cluster.cluster import Cluster
 from ..cluster.restarts import RestartRule
 from ..contract.codec import BatchCoordinates, Codec
 from ..contract.cut import even_sizes
-from ..contract.rounds import Event, Rounds
 from ..contract.scheme import Scheme
 from ..engine.traffic import Traffic
 from ..errors import UserError, at_most
 from ..problems import inputs, skew
-from ..problems.dataset import batches, leaves, num_examples, shard_rows
 from ..problems.models import ModelRecipe
 from ..record import checkpoint
 from ..record.run_directory import new_run_dir, read_config
+from .coordination import Coordination
 from .options import MAX_STEPS, Recovery, RunOptions
+from .plan import Plan
 from .simulated import refuse_in_simulation
 
 CHIEF = 0
 
-ROUNDS_PER_CALL = 8  # a call costs some RPCs of its own; unrolling rounds in it doubles the throughput at period 1
-
-LONG_RUN_ROUNDS = 500  # shorter runs do not earn back the time that the larger graph takes
-
 REPAIR_WAITS = 3  # times the limit of an ordinary wait
-
-ALONE_STEPS = 64  # steps of a call without a ps
 
 
 @dataclass
@@ -72,36 +63,25 @@ class Job:
         return self.options.recovery
 
     @property
-    def rounds_per_call(self) -> int:
-        """How many rounds a call may hold."""
-        short = self.alone or self.options.schedule or self.steps < LONG_RUN_ROUNDS * self.scheme.period
-        return 1 if short or len(self.scheme.events) > 1 else ROUNDS_PER_CALL
+    def plan(self) -> Plan:
+        """What each worker does."""
+        return Plan(self.scheme, self.train, self.cluster.workers, self.options, self.steps, self.earlier_step_targets)
+
+    @property
+    def coordination(self) -> Coordination:
+        """How the workers meet."""
+        return Coordination(self.scheme.gate, self.cluster.placement.in_process)
 
     @property
     def shared_graph(self) -> Path | None:
         """Where the workers' graph is, unless each has its own: because of a data function, or to meet without a ps."""
-        own = callable(self.train) or not (self.uses_ps or self.alone)
+        own = callable(self.train) or self.coordination.is_ring
         return None if own else self.graph_file
 
     @property
-    def waits(self) -> bool:
-        """True if workers wait for each other's messages."""
-        return self.scheme.gate.waits
-
-    @property
-    def sees_waiting(self) -> bool:
-        """True if it can be seen who waits: on a ps, or in the memory of all threads."""
-        return self.waits and (self.uses_ps or self.cluster.placement.in_process)
-
-    @property
-    def alone(self) -> bool:
-        """True if one worker is all there is."""
-        return not self.scheme.gate.exchanges
-
-    @property
     def uses_ps(self) -> bool:
-        """True if there is a parameter server; without one, worker 0 holds the center and the record."""
-        return self.scheme.gate.uses_ps
+        """True if there is a parameter server."""
+        return self.coordination.uses_ps
 
     @property
     def sparse(self) -> bool:
@@ -128,7 +108,7 @@ class Job:
     def restarts(self) -> RestartRule:
         """Which tasks come back, and which may be lost."""
         recovery = self.recovery
-        return RestartRule(self.uses_ps, self.alone, recovery.max_restarts, recovery.min_workers)
+        return RestartRule(self.uses_ps, self.coordination.alone, recovery.max_restarts, recovery.min_workers)
 
     @property
     def repair_seconds(self) -> float:
@@ -139,18 +119,6 @@ class Job:
     def devices_per_worker(self) -> int:
         """Devices that share the batches of a worker."""
         return self.cluster.devices_per_worker or self.scheme.default_devices_per_worker
-
-    def rounds(self, worker: int) -> Rounds:
-        """The rounds of a worker: how many local steps, and how each ends."""
-        if self.options.schedule:
-            number = self.options.schedule.count(worker)
-            whole = self.scheme.rounds((number + 1) * self.scheme.period)
-            return whole.first(number)  # none is the last: none is short
-        runs = itertools.pairwise((0, *self.earlier_step_targets, self.steps))
-        return sum((self._rounds_of_run(end - start, start) for start, end in runs), Rounds())
-
-    def _rounds_of_run(self, steps: int, done: int) -> Rounds:
-        return Rounds.even(steps, ALONE_STEPS) if self.alone else self.scheme.rounds(steps, done)
 
 
 def is_dense(l2: float, clip_norm: float | None, ema_decay: float | None, devices_per_worker: int) -> bool:
@@ -235,7 +203,7 @@ def _earlier_step_targets(before: Path, steps: int) -> list[int]:
 def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
     """The configuration of a run, as it is written to config.json and shown."""
     cluster, options = job.cluster, job.options
-    uneven = {"label_distance": skew.distance(skew.labels_of(job.train), shards(job))} if options.skew else {}
+    uneven = {"label_distance": skew.distance(skew.labels_of(job.train), job.plan.shards())} if options.skew else {}
     return {
         "algorithm": job.scheme.name,
         "hyperparameters": {
@@ -260,28 +228,3 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         **uneven,
         "record": options.record,
     }
-
-
-def shards(job: Job) -> np.ndarray:
-    """Which rows of the arrays each worker trains on, [workers, examples of a shard]."""
-    return shard_rows(job.train, job.cluster.workers, job.seed, job.options.skew)
-
-
-def shard(job: Job, worker: int) -> list[np.ndarray]:
-    """The arrays that a worker trains on."""
-    if callable(job.train):
-        return []
-    rows = shards(job)[worker]
-    return [array[rows] for array in leaves(job.train)]
-
-
-def plan(job: Job, worker: int, done: int = 0) -> Iterator[tuple[np.ndarray, Event]]:
-    """The rounds of a worker after the first `done`: their batches, [steps, batch size] rows, and how each ends."""
-    rounds = job.rounds(worker)
-    if callable(job.train):
-        stream: Iterator[np.ndarray] = itertools.repeat(np.zeros(job.batch_size, np.int32))
-    else:
-        shard = num_examples(job.train) // job.cluster.workers
-        stream = batches(shard, job.batch_size, worker, job.seed, rounds.steps(done))
-    for steps, event in rounds.after(done):
-        yield np.stack(list(itertools.islice(stream, steps))), event

@@ -18,7 +18,7 @@ from ..waiting import wait_until
 from .barrier_wait import BarrierWait
 from .calls import Connect, StateCalls
 from .graph import TaskGraph
-from .job import CHIEF, plan, shard
+from .job import CHIEF
 from .progress import Progress
 from .recovery import WorkerRecovery
 from .state_manager import StateManager
@@ -50,7 +50,7 @@ class WorkerLoop:
 
     def prepare(self) -> None:
         """Local variables; then the chief sees to the global ones, and all join."""
-        self.calls.initialize(shard(self.job, self.index))
+        self.calls.initialize(self.job.plan.shard(self.index))
         self.recovery.persist(self._take_part)
         if self.state is not None:
             self.state.start()
@@ -85,7 +85,7 @@ class WorkerLoop:
 
     def _rounds(self, turn: Callable[[], None]) -> None:
         """The rounds that are left."""
-        rounds, first = plan(self.job, self.index, self.progress.rounds), self.progress.rounds
+        rounds, first = self.job.plan.batches(self.index, self.progress.rounds), self.progress.rounds
         count = 1  # the first two calls are single: one warms up, one tells how long a round takes
         while chunk := list(itertools.islice(rounds, count)):
             turn()
@@ -101,14 +101,14 @@ class WorkerLoop:
             if self.progress.rounds == 1:
                 self.report(event="first_update", worker=self.index)
             elif self.progress.rounds == first + 2 and time.monotonic() - began < LONG_ROUND_SECONDS:
-                count = self.job.rounds_per_call
+                count = self.job.plan.rounds_per_call
             if self.state is not None and self.state.failure is not None:
                 raise self.state.failure
 
     def _call(self, event: Event, *batches: np.ndarray) -> None:
         """Rounds of the same length in one call; `batches` are their rows, [steps, batch size] each."""
         call = partial(self.calls.rounds, event, np.stack(batches))
-        if self.job.sees_waiting and not self.calls.longest:
+        if self.job.coordination.sees_waiting and not self.calls.longest:
             done = self.barrier.first(partial(call, limited=False))
         else:
             done = call()
@@ -132,7 +132,7 @@ class WorkerLoop:
 
     def _finish(self) -> None:
         self.calls.set_finished()
-        if self.job.sees_waiting and not self.job.options.schedule and not self.progress.stopping:
+        if self.job.coordination.sees_waiting and not self.job.options.schedule and not self.progress.stopping:
             self.calls.deregister()
         self.progress.tell_end()
 

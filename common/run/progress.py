@@ -62,7 +62,7 @@ class Progress:
         self._at(rounds)
 
     def _at(self, rounds: int) -> None:
-        self.rounds, self.steps = rounds, self.job.rounds(self.index).steps(rounds)
+        self.rounds, self.steps = rounds, self.job.plan.rounds(self.index).steps(rounds)
 
     def count(self, batches: Sequence[np.ndarray], done: Done) -> None:
         """Count the rounds of a call, and report now and then.

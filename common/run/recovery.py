@@ -80,7 +80,7 @@ class WorkerRecovery:
         """
         if isinstance(error, GivenUp):
             raise WaitTimeout(str(error)) from None
-        if isinstance(error, WaitTimeout) and self.job.sees_waiting and self.barrier.handle_timeout():
+        if isinstance(error, WaitTimeout) and self.job.coordination.sees_waiting and self.barrier.handle_timeout():
             return self.join()
         if is_refusal(error) and (self._has_ended() or self._was_not_finite()):
             return None

@@ -61,11 +61,11 @@ class RoundRecord:
         for events in log.chunks():
             before -= np.bincount(events[events[:, KIND] != JOIN, WORKER], minlength=len(workers))
         before = np.maximum(before, 0)
-        releases = releases_of(job.scheme.gate, before.tolist(), [len(job.rounds(k)) for k in workers])
+        releases = releases_of(job.scheme.gate, before.tolist(), [len(job.plan.rounds(k)) for k in workers])
         # On several machines a worker has a folder of its own; from here it can be seen if they share a file system.
         places = [(job.run_dir, job.run_dir / f"worker-{k}") for k in workers]
         readers = [StampReader(*(stamp_file(place, k) for place in places[k])) for k in workers]
-        ring = job.scheme.gate.exchanges and not job.uses_ps and not job.cluster.placement.in_process
+        ring = job.coordination.is_ring and not job.coordination.in_process
         return Join(releases, readers, before.tolist(), ring, one_clock=job.cluster.task is None)
 
 

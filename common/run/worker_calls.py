@@ -136,15 +136,15 @@ class WorkerCalls(Calls):
         import tensorflow as tf
 
         # Others decide how long a barrier takes; a call that waits for nobody may be slow, but not for ever.
-        seconds = (1 if self.job.waits else SLOW) * (self.wait_seconds + 2 * self.longest)
+        seconds = (1 if self.job.coordination.waits else SLOW) * (self.wait_seconds + 2 * self.longest)
         options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * seconds) if limited else 0)
         options.experimental.collective_graph_key = 0 if self.job.uses_ps else 1
         began = time.monotonic()
         try:
             return self._callables[event, len(batches)](batches, options)
         except tf.errors.DeadlineExceededError:
-            missing = (self.missing() if self.job.sees_waiting else "") or self._other()
-            where = "at the barrier " if self.job.waits else ""
+            missing = (self.missing() if self.job.coordination.sees_waiting else "") or self._other()
+            where = "at the barrier " if self.job.coordination.waits else ""
             raise WaitTimeout(f"worker {self.index} waited {seconds:.0f} s {where}for {missing}") from None
         finally:
             self.longest = max(self.longest, time.monotonic() - began)

@@ -11,7 +11,7 @@ from ..contract.rounds import Round
 from ..engine.trace import EVENTS
 from ..errors import UserError
 from ..problems.dataset import batches
-from ..run.job import Job, shards
+from ..run.job import Job
 
 
 class TraceRounds:
@@ -34,7 +34,7 @@ class TraceRounds:
     def __init__(self, job: Job, trace: Mapping[str, np.ndarray]):
         self.worker, self.seed, self.batch_size = trace["worker"], job.seed, job.batch_size
         self.clocks, self.lengths = _steps(job, self.worker.tolist(), trace["event"] == EVENTS.index("join"))
-        self.shards = shards(job)
+        self.shards = job.plan.shards()
         self.streams: dict[int, Iterator[np.ndarray]] = {}
         self.left: dict[int, np.ndarray] = {}
 
@@ -68,7 +68,7 @@ def _steps(job: Job, worker: list[int], joins: np.ndarray) -> tuple[np.ndarray, 
         if joins[i]:
             continue
         if k not in plans:
-            plans[k] = iter(job.rounds(k))
+            plans[k] = iter(job.plan.rounds(k))
         steps, _ = next(plans[k], (0, ""))
         if not steps:
             raise UserError(f"the trace has more rounds of worker {k} than it does in a run of {job.steps} steps")

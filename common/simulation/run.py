@@ -112,7 +112,7 @@ class SimulatedRun:
     def _order(self) -> Order:
         """Phase 1."""
         job, traffic = self.job, self.figures.traffic
-        workers, rounds = job.cluster.workers, job.rounds(CHIEF)
+        workers, rounds = job.cluster.workers, job.plan.rounds(CHIEF)
         began = told = time.monotonic()
 
         def progress(events: int) -> None:

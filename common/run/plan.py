@@ -1,0 +1,83 @@
+"""What each worker does: its rounds, the rows of its shard, and the batches of its steps."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..contract.rounds import Event, Rounds
+from ..contract.scheme import Scheme
+from ..problems.dataset import batches, leaves, num_examples, shard_rows
+from .options import RunOptions
+
+ROUNDS_PER_CALL = 8  # a call costs some RPCs of its own; unrolling rounds in it doubles the throughput at period 1
+
+LONG_RUN_ROUNDS = 500  # shorter runs do not earn back the time that the larger graph takes
+
+ALONE_STEPS = 64  # steps of a call without a ps
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The rounds and batches of all workers. They follow from the seed: whoever comes back finds its place in them.
+
+    Attributes:
+        scheme: says how rounds end.
+        data: nested arrays, or a function of a tf.distribute.InputContext that returns a tf.data.Dataset.
+        workers: how many.
+        options: batch size, seed, skew and schedule.
+        steps: local steps of each worker.
+        earlier_step_targets: steps of the runs that this one goes on from, if they were fewer.
+    """
+
+    scheme: Scheme
+    data: Any
+    workers: int
+    options: RunOptions
+    steps: int
+    earlier_step_targets: Sequence[int] = ()
+
+    def rounds(self, worker: int) -> Rounds:
+        """The rounds of a worker: how many local steps, and how each ends."""
+        if self.options.schedule:
+            number = self.options.schedule.count(worker)
+            whole = self.scheme.rounds((number + 1) * self.scheme.period)
+            return whole.first(number)  # none is the last: none is short
+        runs = itertools.pairwise((0, *self.earlier_step_targets, self.steps))
+        return sum((self._rounds_of_run(end - start, start) for start, end in runs), Rounds())
+
+    def _rounds_of_run(self, steps: int, done: int) -> Rounds:
+        return self.scheme.rounds(steps, done) if self.scheme.gate.exchanges else Rounds.even(steps, ALONE_STEPS)
+
+    @property
+    def rounds_per_call(self) -> int:
+        """How many rounds a call may hold."""
+        alone, schedule = not self.scheme.gate.exchanges, self.options.schedule
+        short = alone or schedule or self.steps < LONG_RUN_ROUNDS * self.scheme.period
+        return 1 if short or len(self.scheme.events) > 1 else ROUNDS_PER_CALL
+
+    def shards(self) -> np.ndarray:
+        """Which rows of the arrays each worker trains on, [workers, examples of a shard]."""
+        return shard_rows(self.data, self.workers, self.options.seed, self.options.skew)
+
+    def shard(self, worker: int) -> list[np.ndarray]:
+        """The arrays that a worker trains on; none if its data come from a function."""
+        if callable(self.data):
+            return []
+        rows = self.shards()[worker]
+        return [array[rows] for array in leaves(self.data)]
+
+    def batches(self, worker: int, done: int = 0) -> Iterator[tuple[np.ndarray, Event]]:
+        """The rounds of a worker after the first `done`: their batches, [steps, batch size] rows, and how each ends."""
+        rounds, size, seed = self.rounds(worker), self.options.batch_size, self.options.seed
+        if callable(self.data):
+            stream: Iterator[np.ndarray] = itertools.repeat(np.zeros(size, np.int32))
+        else:
+            shard = num_examples(self.data) // self.workers
+            stream = batches(shard, size, worker, seed, rounds.steps(done))
+        for steps, event in rounds.after(done):
+            yield np.stack(list(itertools.islice(stream, steps))), event
