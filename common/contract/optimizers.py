@@ -4,8 +4,8 @@ A variable is a `tf.Variable` of shape [P], a gradient a tensor of shape [P]. Th
 variable's own lock while they write, so concurrent updates of one variable are never lost. The gradient of `sgd` may
 also be a `tf.IndexedSlices`: then only its coordinates are written, in place, and nothing keeps others out.
 
-What is no `tf.Variable` but has its interface (a cell of the simulation) has no kernel: there the same formula is
-written out.
+What is no `tf.Variable` but has its interface (a cell of the simulation) has no kernel, and no kernel takes a learning
+rate for each weight, [P]: there the same formula is written out.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import Any
 
 
-def _has_kernel(variable: Any) -> bool:
-    return hasattr(variable, "handle")
+def _has_kernel(variable: Any, rate: Any) -> bool:
+    return hasattr(variable, "handle") and rate.shape.rank == 0
 
 
 def sgd(variable: Any, gradient: Any, learning_rate: Any) -> None:
@@ -27,7 +27,7 @@ def sgd(variable: Any, gradient: Any, learning_rate: Any) -> None:
         )
         return
     rate = tf.cast(learning_rate, tf.float32)
-    if not _has_kernel(variable):
+    if not _has_kernel(variable, rate):
         variable.assign_sub(rate * gradient)
         return
     tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient, use_locking=True)
@@ -38,7 +38,7 @@ def adagrad(variable: Any, squares: Any, gradient: Any, learning_rate: Any) -> N
     import tensorflow as tf
 
     rate = tf.cast(learning_rate, tf.float32)
-    if not _has_kernel(variable):
+    if not _has_kernel(variable, rate):
         variable.assign_sub(rate * gradient / tf.sqrt(squares.assign_add(gradient * gradient)))
         return
     tf.raw_ops.ResourceApplyAdagrad(var=variable.handle, accum=squares.handle, lr=rate, grad=gradient, use_locking=True)
@@ -69,7 +69,7 @@ def adamw(
     power_1, power_2 = tf.pow(beta_1, t), tf.pow(beta_2, t)
     if weight_decay:
         variable.assign_sub(rate * weight_decay * variable)
-    if not _has_kernel(variable):
+    if not _has_kernel(variable, rate):
         m = first_moment.assign(beta_1 * first_moment + (1 - beta_1) * gradient)
         v = second_moment.assign(beta_2 * second_moment + (1 - beta_2) * gradient * gradient)
         variable.assign_sub(rate * (m / (1 - power_1)) / (tf.sqrt(v / (1 - power_2)) + epsilon))

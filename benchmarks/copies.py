@@ -1,0 +1,141 @@
+"""Several settings of an algorithm in one simulated run.
+
+When things happen does not depend on learning rates, and the rules of the catalogue are elementwise. So a run with K
+settings is one run of a model that is K copies side by side, [K P], in which each copy has its own rates: K times
+the arithmetic, which is cheap for a small model, in as many operations as one run needs.
+
+`top_k` in a message (`ef_sgd`) is not elementwise: its settings go one by one.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..algorithms import EFSGD, Scheme
+from ..common.engine.flat_model import FlatModel, unpack
+from ..common.errors import UserError
+
+
+def shares_runs(kind: type[Scheme]) -> bool:
+    """True if several settings of the algorithm can go into one run."""
+    return not issubclass(kind, EFSGD)
+
+
+def with_values(settings: Sequence[Scheme], size: int) -> Scheme:
+    """One scheme for as many copies of a model with P = `size` parameters as there are settings.
+
+    Raises:
+        UserError: the settings differ in something that is no number.
+    """
+    first = settings[0]
+    if len(settings) == 1:
+        return first
+    scheme = copy.copy(first)
+    for name, value in vars(first).items():
+        values = [vars(other)[name] for other in settings]
+        if all(other == value for other in values):
+            continue
+        if isinstance(value, tuple) and len(value) == 1:
+            object.__setattr__(scheme, name, OneForAll(_vector([only for (only,) in values], size)))
+        elif all(isinstance(other, float) for other in values):
+            object.__setattr__(scheme, name, _vector(values, size))
+        else:
+            raise UserError(f"copies differ in numbers alone. Received: {name}={values}")
+    return scheme
+
+
+def _vector(values: Sequence[float], size: int) -> Callable[[Any], Any]:
+    """A schedule (see `Scheme.at`) that is constant in time, and differs between the copies."""
+
+    def rate(step: Any) -> Any:
+        import tensorflow as tf
+
+        del step
+        return tf.constant(np.repeat(np.array(values, np.float32), size))
+
+    return rate
+
+
+class OneForAll:
+    """A rate for each copy in place of a tuple with one rate: `Scheme.check` sees its length, `Scheme.at` calls it."""
+
+    def __init__(self, rate: Callable[[Any], Any]):
+        self.rate = rate
+
+    def __len__(self) -> int:
+        return 1
+
+    def __call__(self, step: Any) -> tuple[Any]:
+        """The tuple, after that many local steps."""
+        return (self.rate(step),)
+
+
+class Copies:
+    """K copies of a model side by side, as the executor of a simulated run takes one; its vector is [K P].
+
+    Args:
+        model: without state of its own (batch normalisation), random seeds or frozen variables.
+        number: K.
+
+    Raises:
+        UserError: the model has more than parameters.
+    """
+
+    def __init__(self, model: FlatModel, number: int):
+        if model.state_size or model.seeds or model.frozen:
+            raise UserError("copies of a model side by side need one of parameters alone: no state, no dropout")
+        self.model, self.number = model, number
+        self.size, self.state_size = number * model.size, 0
+        self.shapes = model.shapes * number
+        self.initial_seeds, self.frozen = [], []
+        self._measure: Any = None
+
+    def pack(self) -> np.ndarray:
+        """The initial weights, the same for each copy, [K P]."""
+        return np.tile(self.model.pack(), self.number)
+
+    def pack_state(self) -> np.ndarray:
+        """Nothing, [0]."""
+        return self.model.pack_state()
+
+    def frozen_values(self) -> list[np.ndarray]:
+        """Nothing."""
+        return []
+
+    def gradient(self, params: Any, state: Any, seeds: Any, frozen: Any, batch: Any) -> tuple[Any, ...]:
+        """Mean of the losses, and the gradient of each copy, [K P]; that of a copy that has diverged is 0."""
+        import tensorflow as tf
+
+        def one(own: Any) -> Any:
+            return self.model.gradient(own, state, seeds, frozen, batch)[:2]
+
+        if self.number == 1:
+            return self.model.gradient(params, state, seeds, frozen, batch)
+        losses, gradients = tf.vectorized_map(one, tf.reshape(params, [self.number, -1]), warn=False)
+        flat = tf.reshape(gradients, [-1])
+        return tf.reduce_mean(losses), tf.where(tf.math.is_finite(flat), flat, 0.0), state, []
+
+    def measure(self, params: np.ndarray, data: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Loss and accuracy of each copy on (x, y), [K] each."""
+        import tensorflow as tf
+
+        if self._measure is None:
+            self._measure = tf.function(self._measures(*map(tf.constant, data)), autograph=False)
+        loss, accuracy = self._measure(tf.constant(params.reshape(self.number, -1)))
+        return np.asarray(loss), np.asarray(accuracy)
+
+    def _measures(self, x: Any, y: Any) -> Callable[[Any], Any]:
+        import tensorflow as tf
+
+        keras_model, shapes = self.model.model, self.model.shapes
+
+        def one(own: Any) -> Any:
+            logits, _ = keras_model.stateless_call(unpack(own, shapes), [], x, training=False)
+            right = tf.equal(tf.argmax(logits, -1, y.dtype), y)
+            return keras_model.loss(y, logits), tf.reduce_mean(tf.cast(right, tf.float32))
+
+        return lambda vectors: tf.vectorized_map(one, vectors, warn=False)

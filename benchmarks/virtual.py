@@ -1,0 +1,293 @@
+"""A scheme on machines that are described, in virtual time: what it took to come to a loss.
+
+    found = simulated(AGN, [{"learning_rate": rate} for rate in (0.1, 0.2)], workers=64, gradients=8192, seed=1,
+                      platform=Platform(network="one-rack", step_factors="0.58,0.75,1.51,3.33"))
+    found[0].to(0.65)       # Reached(examples=..., rounds=..., bytes=..., seconds=...), or None
+
+The order and the arithmetic are those of `--backend simulation` (see docs/simulation.md); the machine that this runs on
+is in no result. Runs with the same seed meet the same initial weights, batches and durations. There are always
+enough examples that none is seen twice.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..algorithms import SCHEMES, Scheme
+from ..common.cluster.cluster import Cluster
+from ..common.engine.trace import RECORD
+from ..common.errors import Diverged
+from ..common.problems.data import load
+from ..common.problems.dataset import Dataset
+from ..common.problems.models import ModelRecipe
+from ..common.record.event_log import MICROSECONDS, WORKER, Tally
+from ..common.run.figures import Figures
+from ..common.run.job import CHIEF, Job, make_job
+from ..common.run.options import RunOptions
+from ..common.virtual_time.order import Order, order
+from ..common.virtual_time.platform import Machines, Platform
+from .copies import Copies, shares_runs, with_values
+
+LOOKS = 80  # at the center
+SLACK = 1.1  # of the steps that the fastest worker may need to do
+TEST_OF = 4096  # examples of the data set that the test data are of
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained.
+
+    Attributes:
+        dataset: `{examples}` in it becomes as many as are needed.
+        model: with parameters alone; its loss is a cross entropy.
+        batch_size: examples of a gradient.
+    """
+
+    dataset: str = "synthetic:examples={examples},features=20,classes=8,noise=1.5,test=4096"
+    model: str = "mlp:hidden=32"
+    batch_size: int = 16
+
+
+SYNTHETIC = Task()
+
+UNEVEN = Platform(network="one-rack", step_factors="0.58,0.75,1.51,3.33")
+"""Machines in a rack, four speeds in turn: a step takes 5.8 to 33 ms, 15.4 in the mean."""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What it took, of all workers together.
+
+    Attributes:
+        examples: that were learned from.
+        rounds: messages of a worker, in the mean.
+        bytes: that were sent, both ways.
+        seconds: of virtual time.
+    """
+
+    examples: float
+    rounds: float
+    bytes: float
+    seconds: float
+
+
+@dataclass
+class Course:
+    """How a run went: what was seen of it, look by look.
+
+    Attributes:
+        examples, rounds, bytes, seconds: as in `Reached`, from 0 on.
+        loss, accuracy: on the test data; NaN from where the run has diverged.
+        staleness: of the messages, in the mean.
+        updates: of the center.
+    """
+
+    examples: list[float] = field(default_factory=list)
+    rounds: list[float] = field(default_factory=list)
+    bytes: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    loss: list[float] = field(default_factory=list)
+    accuracy: list[float] = field(default_factory=list)
+    staleness: float = 0.0
+    updates: int = 0
+
+    def to(self, target: float) -> Reached | None:
+        """What it took to a loss, between two looks by a straight line; None if that was not reached."""
+        below = [i for i, loss in enumerate(self.loss) if loss <= target]
+        if not below:
+            return None
+        i = below[0]
+        if i == 0:
+            return Reached(0.0, 0.0, 0.0, 0.0)
+        before, after = self.loss[i - 1], self.loss[i]
+        part = (before - target) / (before - after) if math.isfinite(before) else 1.0
+        axes = (self.examples, self.rounds, self.bytes, self.seconds)
+        return Reached(*(axis[i - 1] + part * (axis[i] - axis[i - 1]) for axis in axes))
+
+    @property
+    def final(self) -> float:
+        """The last loss; infinite if the run has diverged."""
+        return self.loss[-1] if self.loss and math.isfinite(self.loss[-1]) else math.inf
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: what is not finite is None."""
+        return asdict(self) | {
+            k: [v if math.isfinite(v) else None for v in getattr(self, k)] for k in ("loss", "accuracy")
+        }
+
+
+def simulated(
+    algorithm: str | type[Scheme],
+    settings: Sequence[Mapping[str, Any]] = ({},),
+    *,
+    workers: int = 4,
+    seed: int = 0,
+    gradients: int = 4096,
+    platform: Platform = UNEVEN,
+    task: Task = SYNTHETIC,
+    until: float | None = None,
+    patience: float = 1.5,
+    looks: int = LOOKS,
+) -> list[Course]:
+    """Train in virtual time, once with each of some settings.
+
+    Args:
+        algorithm: or its name.
+        settings: hyperparameters. Those in which settings differ must be numbers; these runs share their operations.
+        workers: W; one, if one is all that the algorithm has.
+        seed: of initial weights, batches and durations.
+        gradients: batches of `task.batch_size` examples that all workers together learn from.
+        platform: the machines.
+        task: what is trained.
+        until: a loss; the runs end early when one of them has been there for a while, or all have.
+        patience: how long that is: this times the virtual time that the first needed.
+        looks: at the center, at most, evenly in virtual time.
+
+    Returns:
+        a course for each of the settings, in their order.
+
+    Raises:
+        UserError: of settings, machines or workers that cannot be.
+    """
+    kind = SCHEMES[algorithm] if isinstance(algorithm, str) else algorithm
+    schemes = [kind(**dict(own)) for own in settings]
+    how = (workers, seed, gradients, platform, task)
+    groups = [schemes] if shares_runs(kind) else [[scheme] for scheme in schemes]
+    found: list[Course] = []
+    for group in groups:
+        try:
+            found += _Run(group, *how).follow(until, patience, looks)
+        except Diverged:  # each for itself: the others may be well
+            found += [_Run([one], *how).follow(until, patience, looks, fails=True)[0] for one in group]
+    return found
+
+
+def needed_steps(scheme: Scheme, workers: int, gradients: int, platform: Platform, seed: int) -> int:
+    """Local steps that each worker may have to do until all together have done enough.
+
+    Where nobody waits, the fastest do more than their share.
+    """
+    devices, gate = scheme.default_devices_per_worker, scheme.gate
+    number = 1 if not gate.exchanges else workers
+    even = math.ceil(gradients / (number * devices))
+    if number > 1 and gate.set_size(workers) is None and gate.lead is None:
+        speeds = 1 / Machines.of(platform).step_factors(workers, seed)
+        even = math.ceil(min(number, SLACK * number * speeds.max() / speeds.sum()) * even)
+    return math.ceil(even / scheme.period) * scheme.period
+
+
+@lru_cache(maxsize=3)
+def _data(dataset: str) -> Dataset:
+    return load(dataset)
+
+
+class _Run:
+    """A run with some settings at once: its order, its arithmetic, what is seen of it."""
+
+    def __init__(
+        self, schemes: Sequence[Scheme], workers: int, seed: int, gradients: int, platform: Platform, task: Task
+    ):
+        from ..common.simulation.arithmetic import Arithmetic
+
+        first = schemes[0]
+        workers = workers if first.gate.exchanges else 1
+        devices = first.default_devices_per_worker
+        steps = needed_steps(first, workers, gradients, platform, seed)
+        examples = steps * workers * task.batch_size * devices
+        examples = 2 ** math.ceil(math.log2(examples))  # few different data sets: they are kept
+        data = _data(task.dataset.format(examples=examples))
+        cluster = Cluster.local(workers, backend="simulation", platform=platform)
+        recipe = ModelRecipe.named(task.model, data.train[0].shape[1:], data.classes, seed)
+        with tempfile.TemporaryDirectory(prefix="distsgd-benchmark-") as folder:
+            options = RunOptions(steps=steps, batch_size=task.batch_size * devices, seed=seed, run_dir=Path(folder))
+            self.job = make_job(first, recipe, data.train, None, cluster, options)
+        model = recipe.flat()
+        self.figures = Figures(self.job, model.size, model.state_size)
+        self.order = self._order(self.job, platform)
+        self.events = np.stack([self.order.trace[name] for name in RECORD], 1)
+        self.end = self._enough(gradients // devices)
+        self.job.scheme = with_values(schemes, model.size)
+        self.model = Copies(model, len(schemes))
+        self.test = _data(task.dataset.format(examples=TEST_OF)).test  # the same, however many examples there are
+        self.arithmetic = Arithmetic(self.job, self.order.trace, self.model)  # pyright: ignore[reportArgumentType]
+
+    def _order(self, job: Job, platform: Platform) -> Order:
+        traffic = self.figures.traffic
+        return order(
+            job.scheme,
+            platform,
+            workers=job.cluster.workers,
+            rounds=job.plan.rounds(CHIEF),
+            seed=job.seed,
+            message_bytes=traffic.message,
+            reply_bytes=traffic.codec.reads[1] if traffic.codec.reads else traffic.reply,
+        )
+
+    def _enough(self, steps: int) -> int:
+        """How many events there are until all workers together have done so many local steps."""
+        done, lengths = np.zeros(self.job.cluster.workers, np.int64), [n for n, _ in self.job.plan.rounds(CHIEF)]
+        total = 0
+        for i, worker in enumerate(self.events[:, WORKER].tolist()):
+            if total >= steps:
+                return i
+            if done[worker] < len(lengths):
+                total += lengths[done[worker]]
+                done[worker] += 1
+        return len(self.events)
+
+    def follow(self, until: float | None, patience: float, number: int, fails: bool = False) -> list[Course]:
+        """All looks; with `fails`, a run that diverges just ends."""
+        courses = [Course() for _ in range(self.model.number)]
+        tally = Tally(self.job.cluster.workers)
+        self._look(courses, tally, 0.0)
+        try:
+            for events, seconds in self._looks(number):
+                self.arithmetic.run(events)
+                tally.add(self.events[tally.events : events])
+                self._look(courses, tally, seconds)
+                if until is not None and _settled(courses, until, patience):
+                    break
+        except Diverged:
+            if not fails:
+                raise
+            for course in courses:
+                course.loss[-1] = course.accuracy[-1] = math.nan
+        finally:
+            self.arithmetic.close()
+        return courses
+
+    def _looks(self, number: int) -> Iterator[tuple[int, float]]:
+        from ..common.simulation.run import looks
+
+        events = self.events[: self.end]
+        seconds = self.order.seconds if self.end == len(self.events) else float(events[-1, MICROSECONDS]) / 1e6
+        for look in looks(events, seconds, number):
+            yield look.events, look.seconds
+
+    def _look(self, courses: Sequence[Course], tally: Tally, seconds: float) -> None:
+        snapshot = self.arithmetic.snapshot()
+        figures = self.figures.of(tally)
+        rounds = float(tally.rounds.sum() - tally.dropped) / len(tally.rounds)
+        losses, accuracies = self.model.measure(snapshot["center"], self.test)
+        for i, course in enumerate(courses):
+            course.examples.append(float(figures["examples"]))
+            course.rounds.append(rounds)
+            course.bytes.append(float(figures["bytes_pushed"] + figures["bytes_pulled"]))
+            course.seconds.append(round(seconds, 6))
+            course.loss.append(round(float(losses[i]), 5))
+            course.accuracy.append(round(float(accuracies[i]), 5))
+            course.staleness, course.updates = tally.staleness_mean, int(snapshot["at"])
+
+
+def _settled(courses: Sequence[Course], until: float, patience: float) -> bool:
+    """True if the first that was there has been for a while, or all have been."""
+    times = [reached.seconds for course in courses if (reached := course.to(until))]
+    return bool(times) and (len(times) == len(courses) or courses[0].seconds[-1] >= patience * min(times))

@@ -1,0 +1,46 @@
+"""Runs in virtual time: what it takes to come to a loss, for several settings in one run."""
+
+import math
+
+import numpy as np
+import pytest
+
+from distsgd.algorithms import AEASGD, AsyncSGD, Serial, SyncSGD, SyncSGDLR
+from distsgd.benchmarks.virtual import UNEVEN, Course, Reached, needed_steps, simulated
+
+SHORT = {"workers": 3, "gradients": 96, "seed": 1, "looks": 4}
+
+
+def assert_as_alone(kind, settings):
+    """Settings that share a run go as they go one by one."""
+    together = simulated(kind, settings, **SHORT)
+    (alone,), course = simulated(kind, settings[-1:], **SHORT), together[-1]
+    assert (course.examples, course.seconds, course.bytes) == (alone.examples, alone.seconds, alone.bytes)
+    np.testing.assert_allclose(course.loss, alone.loss, atol=3e-5)
+    assert len(course.loss) == 5
+    return together
+
+
+def test_settings_in_one_run_go_as_they_go_one_by_one():
+    slow, fast = assert_as_alone(AEASGD, [{"learning_rate": 0.05, "beta": 0.5}, {"learning_rate": 0.4, "beta": 0.9}])
+    assert fast.final < slow.final - 0.01
+
+
+@pytest.mark.slow
+def test_rates_of_workers_and_of_one_process_can_share_a_run_too():
+    assert_as_alone(SyncSGDLR, [{"learning_rates": (0.1,)}, {"learning_rates": (0.8,)}])
+    assert_as_alone(Serial, [{"learning_rate": 0.1}, {"learning_rate": 0.8}])
+
+
+def test_what_it_took_is_between_two_looks():
+    course = Course([0, 10, 20], [0, 1, 2], [0, 5, 6], [0, 0.5, 1.5], [2.0, 1.0, 0.8])
+    assert course.to(0.9) == Reached(15, 1.5, 5.5, 1.0)
+    assert course.to(0.7) is None
+    assert Course([0], [0], [0], [0], [math.nan]).final == math.inf
+
+
+def test_where_nobody_waits_the_fastest_worker_has_as_many_steps_as_it_may_need():
+    asked = {"workers": 4, "gradients": 4000, "platform": UNEVEN, "seed": 0}
+    assert needed_steps(SyncSGD(), **asked) == 1000
+    share = (1 / 0.58) / (1 / 0.58 + 1 / 0.75 + 1 / 1.51 + 1 / 3.33)
+    assert 4000 * share <= needed_steps(AsyncSGD(), **asked) <= 1.2 * 4000 * share
