@@ -33,6 +33,7 @@ from ..engine.flat_model import FlatModel
 from ..errors import CannotWrite, DistsgdError, Interrupted, UserError
 from ..files import Lock, dumps, finite, read_json, replacing, write_json
 from . import checkpoint
+from .cpu import CpuRecord
 from .faults import Faults
 from .metrics import Metrics, Row
 from .plot import accuracy_of, plot
@@ -90,7 +91,7 @@ class RunRecord:
         self.simulated: dict[str, Any] = {}  # of a run in virtual time: how long it took, virtual and real
         self.stopped: str | None = None
         self.unwritten: list[str] = []  # why some of the results are not there
-        self.faults = Faults()
+        self.faults, self.cpu = Faults(), CpuRecord(config["workers"])
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
             elsewhere = task is not None and task.separate_evaluator  # the chief has them, on its machine
@@ -141,6 +142,7 @@ class RunRecord:
     def on_event(self, event: dict[str, Any]) -> None:
         """Take note of one event."""
         self.faults.on_event(event)
+        self.cpu.on_event(event)
         now = event["virtual"] if "virtual" in event else event.get("when", time.monotonic()) - self.began
         kind = event["event"]
         if kind in ("worker", "center"):
@@ -253,6 +255,7 @@ class RunRecord:
             "share_of_updates": last.get("share_of_updates"),
             "round": shares.as_dict() if shares else None,
             "advice": shares.in_words(config["hyperparameters"]) if shares else None,
+            "cpu": self.cpu.summary(),
             "stopped_by": self.stopped,
             "recovery": self.faults.summary(),
             "network": self.network,
