@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +18,7 @@ from ..record.display import Page
 from ..virtual_time.forecast import Forecast, forecast
 from ..virtual_time.platform import Platform
 from . import flags
+from .like import like
 from .limits import largest_rate, rate_of
 
 SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "B": 10**9}
@@ -47,6 +49,8 @@ class Question:
     """The largest of the loss, h: rates are limited by it."""
     seed: int = 0
     """Of what is drawn."""
+    like: Path | None = None
+    """Machines like those of a recorded run, given its folder; what is said of machines overrides that."""
 
     def __post_init__(self):
         at_least(1, workers=self.workers, ps=self.ps)
@@ -94,7 +98,7 @@ def main(arguments: list[str]) -> int:
         arguments,
         {"what is to be trained": Question, "machines": Platform},
     )
-    rows = predict(question, platform)
+    rows = predict(question, like(question.like, platform))
     page = Page(highlight=False)
     page.print(_table(rows))
     page.print(

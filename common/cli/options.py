@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from ..cluster import discovery
@@ -74,6 +75,9 @@ class Options:
     """How the learning rates fall over the run: keras.optimizers.schedules by name."""
     machines: Machines = Machines()
     platform: Platform = USUAL_MACHINES
+    like: Path | None = None
+    """Machines like those of a recorded run, given its folder: computing, messages and the lock are fitted to its
+    rounds; what is given besides overrides that."""
     json: bool = False
     """Print the result as one line of JSON, the last of standard output."""
 
@@ -92,7 +96,7 @@ GROUPS = {
     ),
     "what survives a fault": ("recovery",),
     "several machines": ("machines",),
-    "simulated machines": ("platform",),
+    "simulated machines": ("platform", "like"),
 }  # of the options that the help sets apart  # fmt: skip
 
 
@@ -112,6 +116,8 @@ def parse_flags(scheme_type: type[Scheme], arguments: list[str]) -> tuple[Scheme
 def find_cluster(options: Options, uses_ps: bool = True) -> Cluster:
     """The cluster that flags and environment describe, for an algorithm that has a ps or has none."""
     machines, platform = options.machines, options.platform
+    if options.like is not None and options.backend != "simulation":
+        raise UserError("--like describes simulated machines: give --backend simulation too")
     if platform != USUAL_MACHINES and options.backend != "simulation":
         other = next(name for name, value in vars(platform).items() if value != getattr(USUAL_MACHINES, name))
         raise UserError(f"--{other.replace('_', '-')} describes simulated machines: give --backend simulation too")

@@ -21,6 +21,7 @@ from ..record.display import size_in_bytes
 from ..spec import nearest, parse
 from . import flags
 from .generated import with_data
+from .like import with_machines
 from .options import GROUPS, Options, parse_flags
 from .train import perform, run_command
 
@@ -81,7 +82,7 @@ def compare(options: SimulationOptions) -> int:
     _simulated(schemes[0], options)
     if options.run.run_dir is not None:
         raise UserError("each of the runs that are compared has a folder of its own: leave --run-dir out")
-    chosen, told = with_data(options, schemes)
+    chosen, told = with_data(with_machines(options), schemes)
     results = []
     with keep_warm():
         for scheme in schemes:

@@ -19,6 +19,7 @@ from ..record.run_directory import RunRecord
 from ..run.job import describe, make_job
 from ..spec import parse
 from .generated import with_data
+from .like import with_machines
 from .options import Options, commands, find_cluster, parse_flags
 
 
@@ -33,7 +34,7 @@ def run_algorithm(scheme_type: type[Scheme], arguments: list[str]) -> int:
 
 def run_command(scheme: Scheme, options: Options) -> int:
     """Run an algorithm as the options say; shows the result, returns the exit code."""
-    options, told = with_data(options, [scheme])
+    options, told = with_data(with_machines(options), [scheme])
     record, result, error = perform(scheme, options, told)
     if error is not None:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201

@@ -1,7 +1,8 @@
 """The time of cores that the tasks of a run have used while all of its workers were at their rounds.
 
-Start-up takes more of it than many a run, so the count goes from the first update of the last worker to the end of the
-first one. Who shares the cores of a machine with others slows them: that is what a simulation has to know.
+Start-up takes more of it than many a run, so the count goes from when all workers have got going (each has told of its
+rounds a few times) to the end of the first one. Who shares the cores of a machine with others slows them: that is what
+a simulation has to know.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 
 from ..waiting import cpu_seconds
 
+REPORTS = 4  # of a worker: the rounds of the first two are single, the next ones are prepared for many in one call
+
 
 class CpuRecord:
     """Reads the clocks of the tasks on this machine, told by the events of a run.
@@ -23,7 +26,7 @@ class CpuRecord:
     """
 
     def __init__(self, workers: int, cpu: Callable[[int], float | None] = cpu_seconds):
-        self.awaited, self.cpu = set(range(workers)), cpu
+        self.awaited, self.cpu = dict.fromkeys(range(workers), REPORTS), cpu
         self.pids: dict[str, int] = {}
         self.begun: tuple[float, dict[str, float]] | None = None
         self.seconds: dict[str, float] | None = None
@@ -36,9 +39,10 @@ class CpuRecord:
             if any(self.pids.get(task, pid) != pid for task, pid in event["pids"].items()):
                 self.begun = None  # who is started again has another clock
             self.pids = dict(event["pids"])
-        elif kind == "first_update":
-            self.awaited.discard(event.get("worker", -1))
-            if not self.awaited and self.pids and self.begun is None:
+        elif kind == "worker" and self.pids and event["worker"] in self.awaited:
+            self.awaited[event["worker"]] -= 1
+            self.awaited = {worker: reports for worker, reports in self.awaited.items() if reports > 0}
+            if not self.awaited:
                 self.begun = time.time(), self._read()
         elif kind == "finished" and self.begun is not None and self.seconds is None:
             before, self.ended = self.begun[1], time.time()

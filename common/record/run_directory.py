@@ -142,7 +142,8 @@ class RunRecord:
     def on_event(self, event: dict[str, Any]) -> None:
         """Take note of one event."""
         self.faults.on_event(event)
-        self.cpu.on_event(event)
+        if self.task is None:  # else it would be the time of some of the tasks
+            self.cpu.on_event(event)
         now = event["virtual"] if "virtual" in event else event.get("when", time.monotonic()) - self.began
         kind = event["event"]
         if kind in ("worker", "center"):

@@ -33,7 +33,7 @@ class Order:
 
 def order(
     scheme: Scheme,
-    platform: Platform,
+    platform: Platform | Machines,
     *,
     workers: int,
     rounds: Rounds,
@@ -48,7 +48,7 @@ def order(
 
     Args:
         scheme: the algorithm; asked for its gate, what it accepts, how long it warms up, and if it exchanges first.
-        platform: the machines.
+        platform: the machines, described or in numbers.
         workers: W.
         rounds: of each worker.
         seed: of all that is drawn.
@@ -61,12 +61,9 @@ def order(
     Raises:
         UserError: the scheme's gate does not say who waits for whom, or workers without a ps are to fail.
     """
-    machines = Machines.of(platform)
+    machines = platform if isinstance(platform, Machines) else Machines.of(platform)
     if machines.failures and not (scheme.gate.exchanges and scheme.gate.uses_ps):
-        raise UserError(
-            f"{scheme.name} has no parameter server, to which a worker could come back: leave failures out. "
-            f"Received: failures={platform.described()['failures']}"
-        )
+        raise UserError(f"{scheme.name} has no parameter server, to which a worker could come back: leave failures out")
     course = Course(scheme, machines, workers, rounds, seed, ps, (message_bytes, reply_bytes), stop_at_version)
     course.run(progress)
     return Order(course.books.trace(), course.stamps.rounds(), course.seconds)

@@ -1,0 +1,221 @@
+"""`fit`: a platform like the machines of a recorded run.
+
+What cannot be read off a round is found by simulating the recorded run itself: what workers have waited for the lock
+and for cores is part of what was measured, and no property of the machines. So the platform is corrected until it has
+the rounds that are on record.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..contract.cut import even_sizes
+from ..contract.scheme import Scheme
+from ..engine.traffic import Traffic
+from ..errors import UserError
+from ..files import read_json
+from ..record.arrays import read_arrays
+from ..record.round_log import NUMBER, WORKER
+from ..record.run_directory import read_config
+from ..spec import nearest
+from ..virtual_time.durations import Durations
+from ..virtual_time.order import order
+from .likeness import Likeness
+from .recorded import Spent, core_seconds, read_rounds, rounds_of
+
+CORRECTIONS = 3  # with constant latencies, and as many once it is known how they vary
+
+LEAST_SHARE = 0.02  # of a step, that is no matter of cores
+
+LEAST_ROUNDS, MESSAGES = 30, 2000  # of each worker, and of all together, that are simulated at a time
+
+DIFFERENT = 0.1  # sizes that differ by this part tell bandwidth and latency apart
+
+UNDISTURBED = 10  # percentile of messages that waited for nothing
+
+OUTLIERS = 99  # percentile: what is longer counts as long as that where a spread is fitted
+
+
+def fit(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Likeness:
+    """Machines like those of a recorded run, real or simulated.
+
+    Args:
+        run_dir: of a run that has ended.
+        schemes: the catalogue, by name.
+
+    Raises:
+        UserError: the run does not say what its machines are like, and why.
+    """
+    if not (run_dir / "config.json").is_file():
+        raise UserError(f"not a run directory: it has no config.json. Received: {run_dir}")
+    try:
+        return Recording.read(run_dir, schemes).fitted()
+    except KeyError as missing:
+        raise UserError(f"the files in {run_dir} are not those of a run: they have no {missing}") from None
+
+
+def scheme_of(config: Mapping[str, Any], schemes: Mapping[str, type[Scheme]]) -> Scheme:
+    """The algorithm of a run, with the hyperparameters that can be read again: a schedule of rates takes no time."""
+    name, kind = config["algorithm"], schemes.get(config["algorithm"])
+    if kind is None:
+        raise UserError(f"the run is of {name}, which is not known here: --import its file. {nearest(name, schemes)}")
+    usual = kind()
+    given = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in config["hyperparameters"].items()
+    }
+    return kind(
+        **{
+            key: value
+            for key, value in given.items()
+            if not (isinstance(value, str) and not isinstance(getattr(usual, key, None), str))
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A run as it is on record.
+
+    Attributes:
+        scheme, workers, ps: of the run; `steps` of each worker.
+        sizes: bytes of a message, and of a reply.
+        spent: what its rounds were spent on.
+        cores: of its machine, or None if it is not known how they were used.
+        core: seconds that a step took one of them.
+    """
+
+    scheme: Scheme
+    workers: int
+    ps: int
+    steps: int
+    sizes: tuple[float, float]
+    spent: Spent
+    cores: int | None
+    core: float
+
+    @classmethod
+    def read(cls, run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Recording:
+        """The run of a folder."""
+        config = read_config(run_dir)
+        scheme, workers, steps = scheme_of(config, schemes), config["workers"], config["steps_per_worker"]
+        rows, rounds = read_rounds(run_dir, workers), rounds_of(scheme, steps)
+        spent = Spent.of(rows, rounds, scheme.exchange_first)
+        spent.need(workers)
+        arrays, ps = read_arrays(run_dir, "center.npz"), max(1, config["ps"])
+        traffic = Traffic(scheme, scheme.codec, workers, even_sizes(len(arrays["center"]), ps), len(arrays["state"]))
+        ended = (run_dir / "result.json").is_file()
+        cpu = read_json(run_dir / "result.json").get("cpu") if ended else None
+        core = core_seconds(cpu, rows, rounds)
+        cores = cpu["cores"] if cpu and core else None
+        return cls(scheme, workers, ps, steps, (traffic.message, traffic.reply), spent, cores, core or 0.0)
+
+    @property
+    def in_ring(self) -> bool:
+        """Workers reduce their messages among themselves."""
+        return self.scheme.gate.exchanges and not self.scheme.gate.uses_ps
+
+    @property
+    def latencies(self) -> int:
+        """How many there are in a round."""
+        if not self.scheme.gate.exchanges or (self.workers == 1 and self.in_ring):
+            return 0
+        return 2 * (self.workers - 1) if self.in_ring else 2
+
+    @property
+    def compute(self) -> np.ndarray:
+        """Seconds of a step, of each round; without a ps, what is between two rounds is part of it."""
+        spent = self.spent
+        if self.scheme.gate.uses_ps:
+            return spent.compute / spent.steps
+        alone = 0.0 if self.latencies else spent.up + spent.down
+        return (spent.compute + spent.between + alone) / spent.steps
+
+    @property
+    def exchange(self) -> np.ndarray:
+        """Seconds that message and reply of each round were on their way, waited for the lock, and held it."""
+        spent = self.spent
+        if not self.latencies:
+            return np.zeros(len(spent.up))
+        return spent.down if self.in_ring else spent.up + spent.down + spent.between
+
+    def fitted(self) -> Likeness:
+        """Machines on which there are such rounds."""
+        spent = self.spent
+        steps, period = spent.by_worker(self.compute), max(1, round(float(np.median(spent.steps))))
+        compute, exchange = float(steps.mean()), spent.mean(self.exchange)
+        service = spent.service() if self.scheme.gate.uses_ps and self.workers > 1 else None
+        latency, rate, service = self._links(service)
+        found = Likeness(
+            self.scheme, self.workers, len(spent.rows), steps, period, self.cores, self.core, latency, 0.0, rate,
+            service,
+        )  # fmt: skip
+        shared = self.core
+        for correction in range(2 * CORRECTIONS):
+            found = replace(found, steps=np.maximum(steps - shared, LEAST_SHARE * steps))
+            again, shared = self._simulated(found)
+            too_long = again.spent.mean(again.exchange) - exchange + period * (found.step + shared - compute)
+            if self.latencies:
+                found = replace(found, latency=max(0.0, found.latency - too_long / self.latencies))
+            if correction == CORRECTIONS - 1:
+                found = replace(found, latency_sigma=self._sigma(found.latency, again))
+        return found
+
+    def _links(self, service: float | None) -> tuple[float, float, float | None]:
+        """Latency, bandwidth and time under the lock, as far as messages of different sizes tell them apart.
+
+        The latency is the first guess.
+        """
+        if not self.latencies:
+            return 0.0, math.inf, service
+        spent = self.spent
+        if not self.in_ring and spent.one_clock:
+            ways, seconds = self._ways()
+            known = 0.0 if service is None and np.linalg.matrix_rank(ways) < 3 else service
+            columns = ways if known is None else ways[:, :2]
+            if np.linalg.matrix_rank(columns) == columns.shape[1] and np.ptp(ways[:, 1]) > DIFFERENT * ways[:, 1].max():
+                latency, slope, *held = np.linalg.lstsq(columns, seconds - ways[:, 2] * (known or 0.0))[0].tolist()
+                if slope > 0 and latency >= 0:
+                    return latency, 1 / slope, max(0.0, held[0]) if held else service
+        return max(0.0, (spent.mean(self.exchange) - (service or 0.0)) / self.latencies), math.inf, service
+
+    def _ways(self) -> tuple[np.ndarray, np.ndarray]:
+        """Messages that waited for nothing, and replies, of each kind of event.
+
+        Returns:
+            [n, 3], of each: one latency, its bytes, one time under the lock if it is a reply; and its seconds, [n].
+        """
+        ways, seconds = [], []
+        for event in np.unique(self.spent.events):
+            mine = self.spent.events == event
+            ways += [[1, 0 if event == "pull" else self.sizes[0], 0], [1, 0 if event == "push" else self.sizes[1], 1]]
+            seconds += [np.percentile(some[mine], UNDISTURBED) for some in (self.spent.up, self.spent.down)]
+        return np.array(ways, float), np.array(seconds)
+
+    def _simulated(self, found: Likeness) -> tuple[Recording, float]:
+        """The same run on the machines that were found; and seconds that a step takes there of cores, or waits."""
+        machines, workers, first = found.machines(), self.workers, self.scheme.exchange_first
+        rounds = rounds_of(self.scheme, self.steps).first(max(LEAST_ROUNDS, MESSAGES // workers))
+        message, reply = self.sizes
+        there = order(
+            self.scheme, machines, workers=workers, rounds=rounds, seed=0, message_bytes=message, reply_bytes=reply,
+            ps=self.ps,
+        )  # fmt: skip
+        spent = Spent.of(there.rounds, rounds, first)
+        durations = Durations(machines, rounds, workers, 0, first)
+        alone = [durations.until_message(*row) for row in spent.rows[:, [WORKER, NUMBER]].tolist()]
+        return replace(self, spent=spent), spent.mean((spent.compute - np.array(alone) / 1e9) / spent.steps)
+
+    def _sigma(self, latency: float, again: Recording) -> float:
+        """How latencies vary, so that round trips vary as they do; `again` is the run with constant ones."""
+        if self.in_ring or not self.latencies or latency <= 0:
+            return 0.0
+        measured, there = (
+            float(np.minimum(some, np.percentile(some, OUTLIERS)).var()) for some in (self.exchange, again.exchange)
+        )
+        return math.sqrt(math.log1p(max(0.0, measured - there) / 2 / latency**2))

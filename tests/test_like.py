@@ -1,0 +1,261 @@
+"""Machines that are fitted to the rounds of a run: simulated runs, whose machines are known, give them back."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from distsgd.algorithms import AEASGD, AGN, EFSGD, SCHEMES, AllReduce, AsyncSGD, Downpour, LocalSGD, SyncSGD
+from distsgd.common.cli.like import with_machines
+from distsgd.common.cli.main import dispatch
+from distsgd.common.cli.options import parse_flags
+from distsgd.common.contract.cut import even_sizes
+from distsgd.common.engine.traffic import Traffic
+from distsgd.common.errors import UserError
+from distsgd.common.record.cpu import REPORTS, CpuRecord
+from distsgd.common.record.round_log import RoundLog
+from distsgd.common.simulation.fit import fit
+from distsgd.common.simulation.likeness import block_of
+from distsgd.common.virtual_time.forecast import forecast
+from distsgd.common.virtual_time.models import Recorded
+from distsgd.common.virtual_time.order import order
+from distsgd.common.virtual_time.platform import Platform
+
+PARAMETERS = 5000
+
+
+def recorded(run_dir, scheme, workers=4, steps=300, cpu=None, **machines):
+    """The folder of a run on such machines, as far as the fit reads it; virtual time has no gaps between rounds."""
+    traffic = Traffic(scheme, scheme.codec, workers, even_sizes(PARAMETERS, 1))
+    sizes = {"message_bytes": traffic.message, "reply_bytes": traffic.reply}
+    there = order(scheme, Platform(**machines), workers=workers, rounds=scheme.rounds(steps), seed=3, **sizes)
+    run_dir.mkdir(exist_ok=True)
+    RoundLog(there.rounds).save(run_dir / "rounds.npz")
+    np.savez(run_dir / "center.npz", center=np.zeros(PARAMETERS), state=np.zeros(0))
+    config = {"algorithm": scheme.name, "hyperparameters": vars(scheme), "workers": workers, "ps": 1}
+    (run_dir / "config.json").write_text(json.dumps(config | {"steps_per_worker": steps}))
+    (run_dir / "result.json").write_text(json.dumps({"cpu": cpu and cpu(there.rounds)}))
+    return fit(run_dir, SCHEMES)
+
+
+# What is recovered.
+
+
+def test_computing_messages_and_the_lock_are_recovered_and_waits_for_it_are_not_taken_for_machines(tmp_path):
+    found = recorded(
+        tmp_path,
+        AsyncSGD(),
+        step_ms=20,
+        step_factors="1,1.5",
+        compute="lognormal:sigma=0.3",
+        latency="3ms",
+        service="4ms",
+    )  # the lock is busy half of the time
+    assert found.step == pytest.approx(0.025, rel=0.03)
+    assert found.steps.mean(1) / found.step == pytest.approx([0.8, 1.2, 0.8, 1.2], rel=0.06)
+    assert found.latency == pytest.approx(0.003, rel=0.05)
+    assert found.service == pytest.approx(0.004, rel=0.01)
+    assert (found.cores, found.rate) == (None, np.inf)
+    logs = np.log(found.steps)
+    assert logs.std(1) == pytest.approx(0.3, rel=0.15)
+
+
+def test_messages_of_different_sizes_tell_bandwidth_from_latency(tmp_path):
+    """The messages of ef_sgd are a hundredth of its replies; downpour pulls more seldom than it pushes."""
+    links = {"uplink": "20Mbit", "downlink": "20Mbit", "latency": "3ms"}
+    for scheme in (EFSGD(), Downpour(communication_period=2, pull_period=4)):
+        found = recorded(tmp_path, scheme, step_ms=20, service="1ms", **links)
+        assert found.rate == pytest.approx(2.5e6, rel=0.03), scheme.name
+        assert found.latency == pytest.approx(0.003, rel=0.05), scheme.name
+
+
+def test_latencies_that_vary_are_not_taken_for_a_lock(tmp_path):
+    found = recorded(tmp_path, SyncSGD(), step_ms=5, latency="4ms", latency_sigma=0.5)
+    assert found.latency == pytest.approx(0.004, rel=0.05)
+    assert found.latency_sigma == pytest.approx(0.5, abs=0.08)
+    assert found.service is None
+
+
+def test_who_exchanges_first_computes_from_the_reply_to_the_next_message(tmp_path):
+    found = recorded(tmp_path, AEASGD(communication_period=10), steps=600, step_ms=7, latency="2ms")
+    assert (found.period, found.step) == (10, pytest.approx(0.007, rel=0.001))
+    assert found.latency == pytest.approx(0.002, rel=0.01)
+
+
+def test_a_ring_has_as_many_latencies_as_turns(tmp_path):
+    found = recorded(tmp_path, AllReduce(), workers=5, step_ms=7, latency="2ms")
+    assert found.latency == pytest.approx(0.002, rel=0.01)
+    assert found.step == pytest.approx(0.007, rel=0.001)
+
+
+@pytest.mark.parametrize("other", [AsyncSGD(), SyncSGD(backup_workers=2), LocalSGD(communication_period=10)])
+def test_the_fit_predicts_other_algorithms_with_more_workers_and_longer_periods(tmp_path, other):
+    machines = {
+        "step_ms": 20, "step_factors": "1,1.4", "compute": "shifted:fixed=0.5", "latency": "3ms", "service": "1ms",
+    }  # fmt: skip
+    found = recorded(tmp_path, AsyncSGD(), steps=500, **machines)
+    there, like = (
+        forecast(other, platform, workers=12, parameters=PARAMETERS)
+        for platform in (Platform(**machines), found.machines())
+    )
+    assert like.updates == pytest.approx(there.updates, rel=0.05)
+    assert like.staleness == pytest.approx(there.staleness, abs=0.3)
+    assert like.waiting == pytest.approx(there.waiting, abs=0.03)
+
+
+def used(rows, milliseconds=6.0):
+    """What result.json says of the cores, if each step takes that long of one."""
+    begun, ended = int(rows[:, 2].min()), int(rows[:, 6].max())
+    seconds = {"worker-0": len(rows) * milliseconds / 1e3, "evaluator-0": 99.0}
+    return {"cores": 2, "begun": begun, "ended": ended, "seconds": seconds}
+
+
+def test_cores_that_all_share_are_known_from_what_was_used_of_them(tmp_path):
+    machines = {"step_ms": 20, "compute": "lognormal:sigma=0.3", "cores": 2, "core_ms": 6}
+    found = recorded(tmp_path, AsyncSGD(), workers=4, cpu=used, **machines)
+    assert (found.cores, found.core) == (2, pytest.approx(0.006, rel=0.01))
+    assert found.step == pytest.approx(0.020, rel=0.03)
+    many = {"workers": 16, "parameters": PARAMETERS}
+    there = forecast(AsyncSGD(), Platform(**machines), **many).updates  # no more than 2 cores / 6 ms
+    assert there == pytest.approx(2 / 0.006, rel=0.02)
+    assert forecast(AsyncSGD(), found.machines(), **many).updates == pytest.approx(there, rel=0.02)
+    unaware = recorded(tmp_path, AsyncSGD(), workers=4, **machines)
+    assert forecast(AsyncSGD(), unaware.machines(), **many).updates > 1.5 * there
+
+
+def test_the_period_that_was_measured_is_drawn_again_as_it_was(tmp_path):
+    found = recorded(tmp_path, AGN(communication_period=5), steps=500, step_ms=4, compute="exponential")
+    times = found._times
+    assert times.shape == (4, 5 * found.steps.shape[1])
+    assert (times.reshape(4, -1, 5) == times.reshape(4, -1, 5)[:, :, :1]).all()
+
+
+# Blocks.
+
+
+def correlation(values, lag):
+    deviations = values - values.mean(1, keepdims=True)
+    return (deviations[:, lag:] * deviations[:, :-lag]).mean() / deviations.var()
+
+
+def test_blocks_keep_what_rounds_have_to_do_with_each_other(tmp_path):
+    slow_for_long = "phases:slow=5,probability=0.2,length=10"
+    found = recorded(tmp_path, AsyncSGD(), steps=2000, step_ms=10, compute=slow_for_long)
+    assert found.block > 10
+    rng = np.random.default_rng(0)
+    drawn = []
+    for block in (found.block, 1):
+        model = Recorded(found.steps / found.step, block)
+        numbers = rng.random((4, 2000))
+        multiples, _ = model.multiples(lambda steps, numbers=numbers: numbers[:, steps], 0, 2000, None)
+        drawn.append(multiples)
+        assert multiples.mean() == pytest.approx(1, rel=0.1)
+    for lag in (1, 5):
+        assert correlation(drawn[0], lag) == pytest.approx(correlation(found.steps, lag), abs=0.1)
+        assert abs(correlation(drawn[1], lag)) < 0.05
+
+
+def test_rounds_that_have_nothing_to_do_with_each_other_are_drawn_one_by_one():
+    assert block_of(np.random.default_rng(0).lognormal(size=(3, 500))) == 1
+    assert block_of(np.ones((2, 50))) == 1
+
+
+# The files, the flags.
+
+
+def test_the_fit_is_a_network_of_the_folder_and_flags_override_it(tmp_path, capsys):
+    found = recorded(tmp_path, AsyncSGD(), step_ms=20, compute="lognormal:sigma=0.3", latency="3ms", service="1ms")
+    scheme, options = parse_flags(SyncSGD, ["--backend", "simulation", "--like", str(tmp_path), "--service", "5ms"])
+    platform = with_machines(options).platform
+    assert platform == Platform(network=str(tmp_path / "machines.toml"), service="5ms")
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == f"like {tmp_path}:"
+    assert told[-1] == f"  (--network {tmp_path / 'machines.toml'})"
+    assert [line.split("  ")[1] for line in told[2:-1]] == ["a step", "a message", "under the lock"]
+    same = replace(platform, service=None)
+    runs = [forecast(scheme, machines, workers=6, parameters=100) for machines in (same, found.machines())]
+    assert runs[0].updates == pytest.approx(runs[1].updates, rel=1e-3)
+
+
+def test_advice_for_machines_like_those_of_a_run(tmp_path, capsys):
+    recorded(tmp_path, AsyncSGD(), step_ms=20)
+    capsys.readouterr()
+    assert dispatch(["advise", "--workers", "6", "--like", str(tmp_path)]) == 0
+    output = capsys.readouterr()
+    (asynchronous,) = [line.split() for line in output.out.splitlines() if line.startswith("async_sgd")]
+    assert asynchronous[1] == "300.0"
+    assert "a step          20 ms in the median" in output.err
+
+
+def swapped(path):
+    with np.load(path) as file:
+        columns = dict(file)
+    columns["ready"], columns["begun"] = columns["begun"], columns["ready"]
+    np.savez(path, **columns)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda d: (d / "config.json").unlink(), "not a run directory: it has no config.json"),
+        (lambda d: (d / "config.json").write_text("{}"), "are not those of a run: they have no 'algorithm'"),
+        (lambda d: (d / "rounds.npz").unlink(), "has no rounds.npz: the rounds of a run with --record off"),
+        (lambda d: (d / "rounds.npz").write_text("something else"), "rounds.npz is damaged"),
+        (lambda d: swapped(d / "rounds.npz"), "the rounds on record in .* are damaged"),
+        (lambda d: (d / "center.npz").unlink(), "has no center.npz"),
+        (lambda d: (d / "result.json").write_text("[1"), "result.json"),
+        (lambda d: recorded(d, AsyncSGD(), steps=9), "too few rounds to say .* Received: 7 of worker 0"),
+        (lambda d: recorded(d, AsyncSGD(), steps=0), "too few rounds to say .* Received: 0 of worker 0"),
+    ],
+)
+def test_a_run_that_says_nothing_of_its_machines_is_one_line(spoil, message, tmp_path):
+    recorded(tmp_path, AsyncSGD(), steps=30)
+    with pytest.raises(UserError, match=message) as error:
+        [spoil(tmp_path), fit(tmp_path, SCHEMES)]
+    assert "\n" not in str(error.value)
+
+
+def test_an_algorithm_that_is_not_known_is_to_be_imported(tmp_path):
+    recorded(tmp_path, AsyncSGD(), steps=30)
+    with pytest.raises(UserError, match="is of async_sgd, which is not known here: --import its file"):
+        fit(tmp_path, {"agn": AGN})
+
+
+def test_a_network_and_a_run_exclude_each_other_and_real_runs_are_like_nothing(tmp_path):
+    with pytest.raises(UserError, match="--like and --network exclude each other"):
+        dispatch(["advise", "--like", str(tmp_path), "--network", "internet"])
+    with pytest.raises(UserError, match="--like describes simulated machines: give --backend simulation too"):
+        dispatch(["agn", "--like", str(tmp_path)])
+
+
+# What the tasks use of the cores.
+
+
+def test_the_time_of_cores_is_counted_while_all_workers_are_at_work():
+    clocks = {1: 5.0, 2: 7.0, 3: None}
+    record = CpuRecord(workers=2, cpu=clocks.get)
+    record.on_event({"event": "started", "pids": {"ps-0": 1, "worker-0": 2, "worker-1": 3}})
+    for worker in (0, 1):
+        for _ in range(REPORTS):
+            assert record.summary() is None
+            clocks[1] += 1
+            record.on_event({"event": "worker", "worker": worker})
+    clocks |= {1: 20.0, 2: 9.0}
+    record.on_event({"event": "finished", "worker": 1})
+    clocks[1] = 99.0
+    record.on_event({"event": "finished", "worker": 0})
+    told = record.summary()
+    assert told["seconds"] == {"ps-0": 20 - 5 - 2 * REPORTS, "worker-0": 2.0}
+    assert told["cores"] >= 1
+    assert told["begun"] <= told["ended"]
+
+
+def test_who_is_started_again_has_another_clock():
+    record = CpuRecord(workers=1, cpu=lambda pid: 1.0)
+    record.on_event({"event": "started", "pids": {"worker-0": 2}})
+    for _ in range(REPORTS):
+        record.on_event({"event": "worker", "worker": 0})
+    record.on_event({"event": "started", "pids": {"worker-0": 5}})
+    record.on_event({"event": "finished", "worker": 0})
+    assert record.summary() is None
