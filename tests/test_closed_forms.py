@@ -94,6 +94,49 @@ def test_staleness_is_geometric_where_computing_has_no_memory():
             assert np.mean(staleness == j) == pytest.approx(p * (1 - p) ** j, abs=3.5 * math.sqrt(p / mine.sum()))
 
 
+def test_an_update_with_every_kth_message_divides_staleness_by_k():
+    """K-batch-async: W/(K E[X]) updates, (W - 1)/K old. Nobody waits, so its order is that of `async_sgd`."""
+    workers = 8
+    found = happens(AsyncSGD(), workers, 3000, compute="lognormal:sigma=0.8")
+    version, staleness, at = (middle(found, name) for name in ("version", "staleness", "microseconds"))
+    for k in (2, 4, 8):
+        assert (version // k - (version - staleness) // k).mean() == pytest.approx((workers - 1) / k, rel=0.02)
+        made = (version[-1] // k - version[0] // k) / (at[-1] - at[0]) * 1e6
+        assert made == pytest.approx(workers / k / 0.010, rel=0.03)
+
+
+def test_what_is_abandoned_is_begun_again():
+    """E[min(X, T)]/P(X < T) for each gradient, of constant X given up at exponential times T, and the pauses.
+
+    The catalogue has no scheme that stops a worker while it computes (Ringmaster drops what has come too late); a crash
+    does, and the worker begins the round anew.
+    """
+    every, down = 10, 20  # milliseconds; a gradient takes 10
+    found = happens(AsyncSGD(), 8, 500, failures=f"crashes:every={every}ms,down={down}ms")
+    survive = math.exp(-10 / every)
+    computing, pauses = every * (1 - survive) / survive, down * (1 / survive - 1)
+    assert rate(found) == pytest.approx(8 / (computing + pauses) * 1e3, rel=0.05)
+
+
+@pytest.mark.parametrize("gradients", [3, 10, 100, 1000])
+def test_predictors_of_the_time_to_an_accuracy(gradients):
+    """With B = variance/accuracy: sync tau_max (1 + B/W), asynchronous min_m (1 + B/m)/mean_{i<=m}(1/tau_i).
+
+    Bounds that are met within a factor of two, for the time to B gradients; with W - 1 fast workers and one 50 times
+    slower, B = 10: 175 and 4.33.
+    """
+    times = np.array([1, 1, 1, 50])
+    machines = {"step_ms": 1000.0, "step_factors": "1,1,1,50"}
+    alone = happens(AsyncSGD(), 4, 400, **machines).trace["microseconds"][gradients - 1] / 1e6
+    m = np.arange(1, 5)
+    bound = ((m + gradients) / np.cumsum(1 / times)).min()
+    assert bound / 2 <= alone <= bound
+    together = happens(SyncSGD(), 4, 400, **machines).trace["microseconds"][-(-gradients // 4) * 4 - 1] / 1e6
+    assert 50 * (1 + gradients / 4) / 2 <= together <= 50 * (1 + gradients / 4)
+    if gradients == 10:
+        assert (bound, alone, together) == pytest.approx((13 / 3, 4, 150))
+
+
 def test_order_statistics_of_shifted_exponential_steps():
     """E[X_K:W] = delta + (H_W - H_(W-K))/mu."""
     drawn = np.sort(steps_of("shifted:fixed=0.4", 8, 20_000), 0)

@@ -84,8 +84,12 @@ class Fair:
         self.group = [made[key] for key in zip(caps, regions, strict=True)]
         self.capacity, self.region_caps = capacity, region_caps
         self.busy: list[Group] = []
-        self.wanted, self.wanted_in = 0.0, [0.0] * len(region_caps)  # by those on their way, if each had its cap
-        self.tight = False  # True if not everybody has its cap
+        self.busy_in: list[list[Group]] = [[] for _ in region_caps]
+        self.wanted_in = [0.0] * len(region_caps)  # by those on their way, if each had its cap
+        self.demand = [0.0] * len(region_caps)  # what of that the region's link lets through
+        self.wanted = 0.0  # the sum of these
+        self.crowded = [False] * len(region_caps)  # True if not everybody in the region has its cap
+        self.tight = False  # True if not everybody has what its region leaves
         self.sent = 0
         self.next = NEVER
         self.first: Group | None = None  # whose head is next
@@ -98,10 +102,10 @@ class Fair:
         else:
             group.served, group.now, group.rate = 0.0, now, group.cap
             self.busy.append(group)
+            self.busy_in[group.region].append(group)
         self.sent += 1
         heappush(group.heap, (group.served + size, self.sent, what))
-        self._count(group, group.cap)
-        self._price(group, now)
+        self._price(group, group.cap, now)
 
     def pop(self) -> Any:
         """See `Shared`."""
@@ -111,54 +115,56 @@ class Fair:
         what = heappop(group.heap)[2]
         if not group.heap:
             self.busy.remove(group)
-        self._count(group, -group.cap)
-        self._price(group, now)
+            self.busy_in[group.region].remove(group)
+        self._price(group, -group.cap, now)
         return what
 
-    def _count(self, group: Group, cap: float) -> None:
-        """One more wants that much, or one less."""
-        self.wanted += cap
-        self.wanted_in[group.region] += cap
+    def _price(self, changed: Group, more: float, now: int) -> None:
+        """The rates from now on, where so much more is wanted, and who is next.
 
-    def _price(self, changed: Group, now: int) -> None:
-        """The rates from now on, and who is next: nobody's rate but that of one group changes while there is enough."""
+        While all have what their regions leave, what changes in one region is nothing to the others; and while there is
+        enough in that region, too, nobody's rate changes.
+        """
         region = changed.region
-        tight = self.wanted > self.capacity or self.wanted_in[region] > self.region_caps[region]
+        wanted, cap = self.wanted_in[region] + more, self.region_caps[region]
+        crowded, demand = wanted > cap, min(wanted, cap)
+        self.wanted += demand - self.demand[region]
+        self.wanted_in[region], self.demand[region] = wanted, demand
+        tight = self.wanted > self.capacity
         if tight or self.tight:
-            self.tight = self._fill(now)
+            self._fill(self.busy, now)
+        elif crowded or self.crowded[region]:
+            self._fill(self.busy_in[region], now)
         elif changed.heap:
             changed.look_ahead()
+        self.tight, self.crowded[region] = tight, crowded
         self.first = min(self.busy, key=_next) if len(self.busy) > 1 else self.busy[0] if self.busy else None
         self.next = self.first.next if self.first else NEVER
 
-    def _fill(self, now: int) -> bool:
-        """Each has what its own link and its region's leave, up to a level that fills what all share.
-
-        True if somebody has less than its cap.
-        """
-        if len(self.busy) == 1:  # the usual case, in a third of the time
-            (group,) = self.busy
+    def _fill(self, groups: Sequence[Group], now: int) -> None:
+        """Each has what its own link and its region's leave, up to a level that fills what all share."""
+        if len(groups) == 1:  # the usual case, in a third of the time
+            (group,) = groups
             number = len(group.heap)
             group.run(now)
             group.rate = min(group.cap, self.region_caps[group.region] / number, self.capacity / number)
             group.look_ahead()
-            return group.rate < group.cap
-        users = [(self._in_region(group), len(group.heap)) for group in self.busy]
+            return
+        users = [(self._in_region(group), len(group.heap)) for group in groups]
         most = level(self.capacity, users)
-        tight = False
-        for group, (rate, _) in zip(self.busy, users, strict=True):
+        for group, (rate, _) in zip(groups, users, strict=True):
             group.run(now)
             group.rate = min(rate, most)
             group.look_ahead()
-            tight |= group.rate < group.cap
-        return tight
 
     def _in_region(self, group: Group) -> float:
         """What each of a group has if its region is all there is."""
         cap = self.region_caps[group.region]
         if self.wanted_in[group.region] <= cap:
             return group.cap
-        here = [(other.cap, len(other.heap)) for other in self.busy if other.region == group.region]
+        if len(self.busy_in[group.region]) == 1:
+            return min(group.cap, cap / len(group.heap))
+        here = [(other.cap, len(other.heap)) for other in self.busy_in[group.region]]
         return min(group.cap, level(cap, here))
 
 
