@@ -264,6 +264,14 @@ def test_no_look_is_in_the_middle_of_an_update_or_where_nothing_is_new():
     assert there[-1].seconds == 83e-6
 
 
+def test_looks_by_updates_are_exactly_at_the_multiples_and_at_the_end(tmp_path):
+    log, error, _ = simulated(SyncSGD(), tmp_path, test=DIGITS.test, evaluate_every=3)
+    result, centers, trace = log.finish(error), log.history(), arrays(tmp_path, "trace.npz")
+    assert centers["version"] == [0, 3, 6, result["updates"]] == [0, 3, 6, 8]
+    completed = [trace["microseconds"][trace["version"] == version - 1].max() for version in (3, 6, 8)]
+    assert centers["seconds"] == [0, *(pytest.approx(moment / 1e6, abs=2e-3) for moment in completed)]
+
+
 # The command line.
 
 

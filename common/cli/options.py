@@ -93,6 +93,7 @@ class AloneOptions(Options):
 GROUPS = {
     "how it trains": (
         "devices_per_worker", "clip_norm", "l2", "ema_decay", "lr_schedule", "stop_at_version", "stop_at_accuracy",
+        "evaluate_every",
     ),
     "what survives a fault": ("recovery",),
     "several machines": ("machines",),

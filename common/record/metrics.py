@@ -25,6 +25,7 @@ class Series:
         self.kept: list[Numbered] = []
         self.last: list[Numbered] = []  # if it is not among these
         self.every, self.seen = 1, 0
+        self.newest = 0.0  # seconds
 
     def add(self, row: Numbered) -> bool:
         """Add a row; True if it is kept."""
@@ -58,6 +59,7 @@ class Metrics:
         self.path = path
         self.series: dict[tuple[str, Any], Series] = {}
         self.number = 0
+        self.ordered = True  # in the file; a row that comes late is not where it belongs
         for row in _read(path) if goes_on else ():
             self._add(row)
         self.file = path.open("a", buffering=1)  # a line at a time, to be followed
@@ -66,7 +68,7 @@ class Metrics:
 
     @property
     def rows(self) -> list[Row]:
-        """What is kept, in order; the first and the last of each series are."""
+        """What is kept, in the order of the moments that they are of; the first and the last of each series are."""
         return _in_order(row for series in self.series.values() for row in (*series.kept, *series.last))
 
     def add(self, row: Row) -> None:
@@ -88,8 +90,10 @@ class Metrics:
             self.file.close()  # tries to write what is left
 
     def close(self) -> None:
-        """Write the last rows, and end the file."""
-        if not self.file.closed:
+        """Write the last rows, and end the file; if rows have come late, all are put in order."""
+        if not self.file.closed and not self.ordered:
+            self._write(self.rows)
+        elif not self.file.closed:
             for row in _in_order(row for series in self.series.values() for row in series.last):
                 self.file.write(dumps(row) + "\n")
         self.file.close()
@@ -97,21 +101,26 @@ class Metrics:
     def _add(self, row: Row) -> tuple[bool, bool]:
         self.number += 1
         series = self.series.setdefault((row["kind"], row.get("worker")), Series())
+        self.ordered &= row["seconds"] >= series.newest
+        series.newest = max(series.newest, row["seconds"])
         return series.add((self.number, row)), series.thin()
 
     def _rewrite(self) -> None:
-        if self.file.closed:
-            return
-        kept = _in_order(row for series in self.series.values() for row in series.kept)
+        if not self.file.closed:
+            self._write(_in_order(row for series in self.series.values() for row in series.kept))
+
+    def _write(self, rows: Iterable[Row]) -> None:
+        """Put these in the place of all that is in the file."""
         with contextlib.suppress(CannotWrite):  # the old file is too long, no more
             with replacing(self.path) as file:
-                file.writelines((dumps(row) + "\n").encode() for row in kept)
+                file.writelines((dumps(row) + "\n").encode() for row in rows)
             self.file.close()
             self.file = self.path.open("a", buffering=1)
 
 
 def _in_order(rows: Iterable[Numbered]) -> list[Row]:
-    return [row for _, row in sorted(rows, key=lambda numbered: numbered[0])]
+    """In that of their moments, which is not that in which they came: centers may be evaluated late."""
+    return [row for _, row in sorted(rows, key=lambda numbered: (numbered[1]["seconds"], numbered[0]))]
 
 
 def _read(path: Path) -> Iterator[Row]:

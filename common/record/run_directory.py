@@ -43,6 +43,8 @@ RecordMode = Literal["full", "off"]
 
 NOT_FIGURES = {"event", "task", "when", "virtual"}  # of an event
 
+ROWS = {"worker": "worker", "center": "center", "passed": "center"}  # of metrics.jsonl, by the event
+
 FORMER = {"towers": "devices_per_worker", "legs": "earlier_step_targets"}  # names in folders of older versions
 
 USUAL = {"record": "full", "earlier_step_targets": [], "skew": None}  # where an older folder says nothing
@@ -146,9 +148,9 @@ class RunRecord:
             self.cpu.on_event(event)
         now = event["virtual"] if "virtual" in event else event.get("when", time.monotonic()) - self.began
         kind = event["event"]
-        if kind in ("worker", "center"):
+        if kind in ROWS:
             fields = {k: v for k, v in event.items() if k not in NOT_FIGURES}
-            row = {"kind": kind, "seconds": round(now, 3), **fields}
+            row = {"kind": ROWS[kind], "seconds": round(now, 3), **fields}
             self._add(row)
         if kind == "worker":
             self.steps[event["worker"]] = event["steps"]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from ..problems.models import batched
 from ..record.event_log import Tally
@@ -13,7 +12,9 @@ from ..record.tensorboard import Summaries
 from ..reports import Report
 from ..waiting import paced
 from .calls import ObserverCalls
+from .center_path import CenterPath, Moment, even_choice
 from .figures import Figures
+from .path_keeper import Cost, PathKeeper
 from .record_reader import RecordReader
 from .results import load
 
@@ -25,7 +26,11 @@ EVALUATION_BATCH = 512
 
 LONGEST_PAUSE_SECONDS = 30.0  # between two evaluations of a long run that could do more
 
-LATER_EVALUATIONS = 60
+PASSED_BY_DEFAULT, PASSED_AT_MOST = 60, 1000  # centers on the way that are kept, if nothing is said and if it is
+
+ENOUGH = 40  # evaluations during a run make a curve: nothing is kept any more, unless that was asked for
+
+LATER_SECONDS, LATER_SHARE = 5.0, 0.1  # for what was not asked for, after a run: seconds, or this part of its time
 
 Snapshot = dict[str, Any]  # see `ObserverCalls.snapshot`
 
@@ -44,63 +49,91 @@ class Observer:
         self.test = self.job.test  # as a data set of batches
         if self.test is not None:
             self.test = self.test() if callable(self.test) else batched(self.test, EVALUATION_BATCH)
-        self.figures = Figures(self.job, self.graph.model.size, self.graph.model.state_size)
+        model, every = self.graph.model, self.job.options.evaluate_every
+        self.figures = Figures(self.job, model.size, model.state_size)
         self.seen = Tally(self.job.cluster.workers)
         self.metrics: dict[str, Any] = {}
-        self.path: list[tuple[float, dict[str, Any], Snapshot]] = []  # when, figures, center: not evaluated yet
-        self.gap = FOLLOW_SECONDS  # between two looks that are evaluated later
-        self.due, self.cost = 0.0, float("inf")  # the first look is at where it starts, and slow
+        most = 0 if self.test is None else PASSED_BY_DEFAULT if every is None else PASSED_AT_MOST
+        self.path = CenterPath(every or 1, most, model.size + model.state_size)
+        self.evaluated: list[int] = []  # versions, as long as centers are kept
+        self.keeper = PathKeeper(calls, self.path, self._kept_moment)
+        self.due, self.evaluating = 0.0, Cost()  # the first look is at where it starts
         self.summaries = Summaries(self.job.run_dir / "tb") if self.job.options.tensorboard else None
 
     def begin(self) -> None:
-        """The training begins. If evaluations wait for its end, the path begins with what the workers began with."""
+        """The training begins."""
         self.began = time.monotonic()
-        if self.job.evaluate_later:
-            center, state = self.graph.initial
-            origin = {"version": 0, "examples": 0, "bytes_pushed": 0, "bytes_pulled": 0}
-            self.path.append((self.began, origin, {"center": center, "state": state}))
+
+    def _kept_moment(self, snapshot: Snapshot) -> Moment:
+        return self._moment(snapshot, time.monotonic(), self.reader.drain())
+
+    def _moment(self, snapshot: Snapshot, when: float, seen: Tally) -> Moment:
+        """The center, with what the run added up to then."""
+        figures = {"version": int(snapshot["at"]), **self.figures.of(seen)}
+        evaluated = {"center": snapshot.get("average", snapshot["center"]), "state": snapshot["state"]}
+        return Moment(when, figures, evaluated)
 
     def observe_if_due(self) -> bool:
-        """Observe if it is time to."""
-        if (before := time.monotonic()) < self.due:
+        """Evaluate the center if it is time to."""
+        if self.job.evaluate_later or (before := time.monotonic()) < self.due:
             return False
         self.observe()
         now = time.monotonic()
-        self.cost = min(self.cost, now - before) if self.due else self.cost
+        self.evaluating.add(now - before)
         self.due = now + self._pause(now - self.began)
         return True
 
     def _pause(self, elapsed: float) -> float:
         """Seconds to the next evaluation: the longer the run, the rarer, so that a long one has not too many."""
-        if self.job.evaluate_later:
-            return self.gap
-        share = EVALUATION_SHARE * self.cost if self.cost < float("inf") else 0
+        share = EVALUATION_SHARE * self.evaluating.seconds
         return max(self.job.evaluate_seconds, share, paced(elapsed, LONGEST_PAUSE_SECONDS))
 
     def observe(self, last: bool = False) -> Snapshot:
-        """Read center and record; evaluate and report, now or at the end."""
+        """Read center and record, evaluate and report; at the end, also what was kept on the way."""
         snapshot = self.calls.snapshot()
-        self.seen = self.reader.drain()
-        figures = {"version": int(snapshot["at"]), **self.figures.of(self.seen)}
-        self.path.append((time.monotonic(), figures, snapshot))
-        if len(self.path) > 2 * LATER_EVALUATIONS:
-            del self.path[1:-1:2]
-            self.gap *= 2
-        if last or not self.job.evaluate_later:
-            self._catch_up()
+        when, self.seen = time.monotonic(), self.reader.drain()
+        moment = self._moment(snapshot, when, self.seen)
+        if last:
+            self._catch_up(moment)
+        self._evaluate(moment, "center")
+        if self.path.room:
+            self.evaluated.append(moment.version)
+        if len(self.evaluated) >= ENOUGH and self.job.options.evaluate_every is None:
+            self.path.close()
         return snapshot
 
-    def _catch_up(self) -> None:
-        """Evaluate and report what has been seen, or an even choice if it is much; first and last are among it."""
-        chosen = np.unique(np.linspace(0, len(self.path) - 1, min(len(self.path), LATER_EVALUATIONS)).round())
-        for when, figures, snapshot in (self.path[int(i)] for i in chosen):
-            self.metrics = figures | self.evaluate(snapshot)
-            self.report(event="center", when=when, **self.metrics)
-            if self.summaries:
-                self.summaries.write(self.metrics)
-        self.path.clear()
+    def _evaluate(self, moment: Moment, event: str) -> None:
+        """Evaluate and report a center."""
+        self.metrics = moment.figures | self.evaluate(moment.snapshot)
+        self.report(event=event, when=moment.when, **self.metrics)
+        if self.summaries:
+            self.summaries.write(self.metrics)
 
-    def evaluate(self, snapshot: Snapshot | None = None) -> dict[str, float]:
+    def _catch_up(self, end: Moment) -> None:
+        """Evaluate the path; if nobody has asked for it, an even choice that takes little time."""
+        known = {*self.evaluated, end.version}
+        moments = [moment for moment in self.path.close() if moment.version not in known]
+        if self.job.evaluate_later:
+            moments = [self._origin(), *(moment for moment in moments if moment.version)]
+        elif moments and self.job.options.evaluate_every is None:
+            moments = even_choice(moments, self._affordable(end))
+        for moment in moments:
+            self._evaluate(moment, "passed")
+
+    def _origin(self) -> Moment:
+        """What the workers began with."""
+        center, state = self.graph.initial
+        figures = {"version": 0, "examples": 0, "bytes_pushed": 0, "bytes_pulled": 0}
+        return Moment(self.began, figures, {"center": center, "state": state})
+
+    def _affordable(self, end: Moment) -> int:
+        """Centers that may be evaluated after the run, if nobody has asked for it."""
+        began = time.monotonic()
+        self.evaluate(end.snapshot)
+        seconds = max(LATER_SECONDS, LATER_SHARE * (end.when - self.began))
+        return int(seconds / (time.monotonic() - began))
+
+    def evaluate(self, snapshot: Mapping[str, Any] | None = None) -> dict[str, float]:
         """Keras' metrics on the test data: of a snapshot, or of the model as it is."""
         if self.test is None:
             return {}

@@ -100,6 +100,9 @@ class RunOptions:
     """End the run after this number of updates of the center; a few more may slip through."""
     stop_at_accuracy: float | None = None
     """End the run when the center has this accuracy on the test data."""
+    evaluate_every: int | None = None
+    """Updates of the center between two evaluations: of the first center that is seen at or after each multiple, kept
+    and evaluated after the training. Between them it is evaluated as often as that slows no worker, as without this."""
     record: RecordMode = "full"
     """Keep every round (72 bytes each, and 104 in trace.npz and rounds.npz), or only what they add up to."""
     tensorboard: bool = False
@@ -128,6 +131,8 @@ class RunOptions:
             at_least(1, stop_at_version=self.stop_at_version)
         if self.stop_at_accuracy is not None:
             fraction(stop_at_accuracy=self.stop_at_accuracy)
+        if self.evaluate_every is not None:
+            at_least(1, evaluate_every=self.evaluate_every)
         one_of(("full", "off"), record=self.record)
         if not isinstance(self.recovery, Recovery):
             raise UserError(
@@ -149,6 +154,7 @@ class Keywords(TypedDict, total=False):
     ema_decay: float | None
     stop_at_version: int | None
     stop_at_accuracy: float | None
+    evaluate_every: int | None
     record: RecordMode
     tensorboard: bool
     schedule: Sequence[int]

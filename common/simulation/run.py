@@ -1,8 +1,8 @@
 """A simulated run: what happens when comes from virtual time, what comes out of it is computed.
 
 Phase 1 puts the events in order: it knows the machines, and nothing of the model but its size. Phase 2 executes them
-with the modules of the algorithm. In between the center is looked at, evenly in virtual time. The folder of the run is
-that of any run; its seconds are virtual.
+with the modules of the algorithm. In between the center is looked at, evenly in virtual time, or exactly at each
+multiple of `evaluate_every` updates. The folder of the run is that of any run; its seconds are virtual.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class SimulatedRun:
         events = np.stack([there.trace[name] for name in RECORD], 1)
         self._look(arithmetic.snapshot(), 0.0, {})
         reason = self._reason_to_stop()
-        for look in looks(events, there.seconds, LOOKS) if reason is None else ():
+        for look in self._looks(events, there.seconds) if reason is None else ():
             arithmetic.run(look.events)
             if not len(self.log):
                 self._first_update(events)
@@ -108,6 +108,10 @@ class SimulatedRun:
                 break
         if reason is not None:
             self.report(event="stopped", reason=reason)
+
+    def _looks(self, events: np.ndarray, seconds: float) -> Iterator[Look]:
+        every = self.job.options.evaluate_every
+        return looks(events, seconds, LOOKS) if every is None else looks_by_updates(events, seconds, every)
 
     def _order(self) -> Order:
         """Phase 1."""
@@ -210,6 +214,21 @@ def looks(events: np.ndarray, seconds: float, number: int) -> Iterator[Look]:
         if until > before or i == number:
             yield Look(until, moment)
         before = max(until, before)
+
+
+def looks_by_updates(events: np.ndarray, seconds: float, every: int) -> Iterator[Look]:
+    """A look at each multiple of `every` updates, when the last of them is in the center, and one at the end.
+
+    Args:
+        events: of the whole run, [n, len(RECORD)].
+        seconds: virtual time of the end.
+        every: updates.
+    """
+    versions = events[:, VERSION]  # that an event finds
+    for version in range(every, int(versions[-1]) + 1, every):
+        until = int(np.searchsorted(versions, version))
+        yield Look(until, _seconds(events[until - 1]))
+    yield Look(len(events), seconds)
 
 
 def _seconds(event: np.ndarray) -> float:

@@ -1,0 +1,219 @@
+"""The metrics of the center over time: which centers are kept on the way, and what is measured of them after a run."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from distsgd.algorithms import AsyncSGD
+from distsgd.common import UserError
+from distsgd.common.record.event_log import Tally
+from distsgd.common.record.metrics import Metrics
+from distsgd.common.run import center_path, observer, path_keeper
+from distsgd.common.run.center_path import CenterPath, Moment, even_choice
+from distsgd.common.run.observer import Observer
+from distsgd.common.run.options import RunOptions
+from distsgd.common.run.path_keeper import PACE_SHARE, PathKeeper
+from distsgd.common.run.results import load
+from runs import DIGITS, Table, wait_until
+
+
+def passed(path, versions):
+    """The versions that are kept of those that are seen; there are never more than the room allows."""
+    for version in versions:
+        if path.wants(version):
+            path.keep(Moment(float(version), {"version": version}, {}))
+        assert len(path.moments) <= path.room
+    return [moment.version for moment in path.moments]
+
+
+def test_the_first_center_at_or_after_each_multiple_is_kept():
+    assert passed(CenterPath(10, 100, 1), [3, 5, 9, 10, 11, 19, 25, 29, 48, 50, 51]) == [3, 10, 25, 48, 50]
+    assert passed(CenterPath(4, 100, 1), range(17)) == [0, 4, 8, 12, 16]
+
+
+@pytest.mark.parametrize("end", [60, 61, 1000, 12_345])
+def test_where_there_is_no_room_the_multiples_get_rarer_and_what_is_kept_stays_even(end):
+    path = CenterPath(1, 60, 1)
+    versions = passed(path, range(end + 1))
+    assert 30 <= len(versions) <= 60
+    assert versions == list(range(0, end + 1, path.every))
+
+
+def test_of_a_large_model_few_centers_are_kept_and_of_a_huge_one_none(monkeypatch):
+    monkeypatch.setattr(center_path, "KEPT_BYTES", 4000)
+    assert CenterPath(1, 60, 10).room == 60
+    assert CenterPath(1, 60, 200).room == 5
+    assert passed(CenterPath(1, 60, 800), range(100)) == [0]
+    assert passed(CenterPath(1, 60, 1001), range(100)) == []
+
+
+def test_a_center_that_a_restoration_has_undone_is_forgotten():
+    assert passed(CenterPath(10, 60, 1), [0, 10, 20, 30, 12, 19, 21, 30]) == [0, 10, 21, 30]
+
+
+def test_an_even_choice_has_the_first_and_the_last():
+    path = CenterPath(1, 60, 1)
+    passed(path, range(50))
+    assert [moment.version for moment in even_choice(path.moments, 8)] == [0, 7, 14, 21, 28, 35, 42, 49]
+    assert len(even_choice(path.moments, 1000)) == len(path.close()) == 50
+    assert even_choice(path.moments, 8) == []
+    assert not path.wants(50)
+    path.keep(Moment(0.0, {"version": 50}, {}))  # one that was under way
+    assert path.moments == []
+
+
+class Empty:
+    """A record that nobody takes over."""
+
+    def drain(self):
+        return Tally(1)
+
+
+@pytest.fixture(scope="module")
+def table():
+    with Table(AsyncSGD(), workers=1, steps=10_000) as table:
+        table.job.test = DIGITS.test
+        table.sitter = table.sit(0)
+        yield table
+
+
+class Watching:
+    """An observer of a run whose updates are made one by one: nothing is left to luck."""
+
+    def __init__(self, monkeypatch, table, evaluate_every=None, evaluate_later=False):
+        monkeypatch.setattr(table.job, "options", replace(table.job.options, evaluate_every=evaluate_every))
+        monkeypatch.setattr(table.job, "evaluate_later", evaluate_later)
+        self.table, self.start = table, table.observer.version()
+        self.rows, self.centers = [], {}
+        self.observer = Observer(table.observer, Empty(), lambda **row: self.rows.append(row))
+        self.observer.begin()
+
+    def train(self, updates):
+        """A look, an update, and so on."""
+        for _ in range(updates):
+            self.observer.keeper.look()
+            snapshot = self.table.observer.snapshot()
+            self.centers[int(snapshot["at"])] = snapshot
+            self.table.sitter.round()
+
+    def versions(self, *events):
+        return [row["version"] for row in self.rows if row["event"] in events]
+
+
+def test_what_is_kept_is_measured_after_the_training_as_it_was_on_the_way(monkeypatch, table):
+    watching = Watching(monkeypatch, table, evaluate_every=3)
+    assert watching.observer.observe_if_due()
+    watching.train(11)
+    assert not watching.versions("passed")  # the workers have the processor
+    watching.observer.observe(last=True)
+    start, end = watching.start, watching.start + 11
+    passed = watching.versions("passed")
+    assert passed == [version for version in range(start + 1, end) if version % 3 == 0]  # `start` was evaluated then
+    assert watching.versions("center") == [start, end]
+    assert watching.rows[-1]["event"] == "center"
+    moments = [row["when"] for row in watching.rows]
+    assert moments == sorted(moments)
+    for row in watching.rows[1:-1]:
+        load(table.graph.model, watching.centers[row["version"]])
+        x, y = DIGITS.test
+        right = table.graph.model.model(x).numpy().argmax(1) == y
+        assert row["test_accuracy"] == pytest.approx(right.mean(), abs=1e-6)
+    assert len({row["test_loss"] for row in watching.rows}) == len(passed) + 2
+
+
+def test_if_nothing_is_said_a_short_run_has_a_curve(monkeypatch, table):
+    monkeypatch.setattr(observer, "LATER_SECONDS", 1000.0)
+    watching = Watching(monkeypatch, table)
+    monkeypatch.setattr(watching.observer, "evaluate", lambda snapshot=None: {})
+    watching.train(150)
+    watching.observer.observe(last=True)
+    versions = watching.versions("passed", "center")
+    assert 30 <= len(versions) <= 61
+    assert max(np.diff(versions)) <= 150 / 20
+
+
+def test_if_nothing_is_said_a_long_run_keeps_nothing_and_a_costly_evaluation_is_left_out(monkeypatch, table):
+    monkeypatch.setattr(observer, "LATER_SECONDS", 0.0)
+    monkeypatch.setattr(observer, "LATER_SHARE", 0.0)
+    watching = Watching(monkeypatch, table)
+    monkeypatch.setattr(watching.observer, "evaluate", lambda snapshot=None: {})
+    watching.train(5)
+    watching.observer.observe(last=True)
+    assert watching.versions("passed", "center") == [watching.start + 5]
+    watching = Watching(monkeypatch, table)
+    monkeypatch.setattr(watching.observer, "evaluate", lambda snapshot=None: {})
+    for _ in range(observer.ENOUGH):
+        assert watching.observer.path.room
+        watching.observer.observe()
+    assert not watching.observer.path.room
+
+
+def test_evaluations_that_wait_for_the_end_begin_with_the_initial_model(monkeypatch, table):
+    watching = Watching(monkeypatch, table, evaluate_every=2, evaluate_later=True)
+    assert not watching.observer.observe_if_due()
+    watching.train(4)
+    watching.observer.observe(last=True)
+    kept = [version for version in range(max(1, watching.start), watching.start + 4) if version % 2 == 0]
+    assert watching.versions("passed") == [0, *kept]
+    assert watching.versions("center") == [watching.start + 4]
+
+
+def test_rows_that_come_late_are_where_they_belong_in_memory_and_in_the_file(tmp_path):
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    for seconds in (0.0, 2.0, 5.0, 1.0, 3.0, 6.0):
+        metrics.add({"kind": "center", "seconds": seconds})
+        metrics.add({"kind": "worker", "worker": 0, "seconds": seconds + 10})
+    metrics.close()
+    written = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert written == metrics.rows
+    assert [row["seconds"] for row in written] == [*np.sort([0, 1, 2, 3, 5, 6]), *np.sort([10, 11, 12, 13, 15, 16])]
+
+
+def test_how_often_to_look_follows_the_pace_of_the_run(monkeypatch, table):
+    """Not before the next multiple can be there; where nothing moves, rarely."""
+    keeper = Watching(monkeypatch, table, evaluate_every=50).observer.keeper
+    for version in (0, 50):
+        keeper.path.keep(Moment(0.0, {"version": version}, {}))
+    assert keeper.ahead(100.0, 0) == 0
+    assert keeper.ahead(104.0, 60) == 0  # the start says nothing
+    assert keeper.ahead(108.0, 90) == pytest.approx(0.8)  # 1.3 s at this pace, but that is not known for long
+    assert keeper.ahead(110.0, 96) == pytest.approx(1.0)
+    assert keeper.ahead(110.1, 99) == pytest.approx(0.1 / 3)
+    assert keeper.ahead(111.1, 99) == pytest.approx(1.0 / PACE_SHARE)
+
+
+class Ready:
+    """Calls of a run that is at a version when it is asked; the fourth call finds no ps."""
+
+    def __init__(self):
+        self.versions = iter([0, 0, 3, None, 5, 9, 12])
+
+    def await_state(self):
+        pass
+
+    def version(self):
+        version = next(self.versions, None)
+        if version is None:
+            raise OSError("no ps")
+        self.at = version
+        return version
+
+    def snapshot(self):
+        return {"at": self.at}
+
+
+def test_the_thread_that_looks_outlives_a_ps_that_is_lost_and_ends_with_the_run(monkeypatch):
+    monkeypatch.setattr(path_keeper, "LONGEST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(path_keeper, "SHORTEST_PAUSE_SECONDS", 0.0)
+    path = CenterPath(4, 60, 1)
+    with PathKeeper(Ready(), path, lambda snapshot: Moment(0.0, {"version": snapshot["at"]}, {})) as keeper:
+        wait_until(lambda: len(path.moments) == 4)
+    assert [moment.version for moment in path.moments] == [0, 5, 9, 12]
+    wait_until(lambda: not keeper._thread.is_alive())
+
+
+def test_a_number_of_updates_that_is_none_is_refused():
+    with pytest.raises(UserError, match=r"evaluate_every must be at least 1. Received: evaluate_every=0"):
+        RunOptions(evaluate_every=0)
