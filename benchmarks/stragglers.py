@@ -131,6 +131,19 @@ def measure(scheme: Scheme, data: Dataset, options: Options, seed: int) -> dict[
 def late_batches(train: Any, options: Options, seed: int) -> Callable[[Any], Any]:
     """A data function whose batches take their time; which ones are late depends on worker and seed."""
 
+    def seconds(rng: np.random.Generator, worker: int) -> float:
+        del worker
+        late = rng.random() < options.slow_share
+        return (options.slow_milliseconds if late else options.milliseconds) / 1000
+
+    return slow_batches(train, seconds, seed)
+
+
+def slow_batches(
+    train: Any, seconds: Callable[[np.random.Generator, int], float], seed: int, batch: int = BATCH
+) -> Callable[[Any], Any]:
+    """A data function whose batches take as many `seconds` as are drawn for them, given generator and worker."""
+
     def make(context: Any) -> Any:
         import tensorflow as tf
 
@@ -138,17 +151,16 @@ def late_batches(train: Any, options: Options, seed: int) -> Callable[[Any], Any
         rng = np.random.default_rng((seed, worker))
 
         def wait() -> Any:
-            late = rng.random() < options.slow_share
-            time.sleep((options.slow_milliseconds if late else options.milliseconds) / 1000)
+            time.sleep(seconds(rng, worker))
             return np.int32(0)
 
-        def delayed(*batch: Any) -> Any:
+        def delayed(*arrays: Any) -> Any:
             with tf.control_dependencies([tf.numpy_function(wait, [], tf.int32, stateful=True)]):
-                return tuple(tf.identity(part) for part in batch)
+                return tuple(tf.identity(part) for part in arrays)
 
         rows = tf.data.Dataset.from_tensor_slices(train).shard(workers, worker)
         examples = len(train[0]) // workers
-        batches = rows.shuffle(examples, seed=seed).repeat().batch(BATCH, drop_remainder=True)
+        batches = rows.shuffle(examples, seed=seed).repeat().batch(batch, drop_remainder=True)
         patient = tf.data.Options()
         patient.experimental_optimization.inject_prefetch = False  # or the delay would overlap with the wait for others
         return batches.map(delayed).with_options(patient)

@@ -13,6 +13,7 @@ from .plots import accuracy_of, by_algorithm
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parent.parent / "docs" / "benchmark.md"
+SIMULATION = PAGE.with_name("simulation.md")
 
 
 def update_page(page: Path = PAGE, results: Path = RESULTS) -> None:
@@ -137,6 +138,47 @@ def seconds_to(level: float, curve: dict[str, list[float]]) -> float:
     return next(seconds for seconds, loss in zip(*curve.values(), strict=True) if loss <= level)
 
 
+def validation(results: Path) -> str:
+    """Real runs, and what the simulation had predicted of them."""
+    path = results / "validation.json"
+    if not path.exists():
+        return ""
+    content = json.loads(path.read_text())
+    columns = (
+        "run", "fitted to", "updates/s", "predicted", "staleness", "predicted", "share of the slow", "predicted",
+        "waiting", "predicted", "seconds to a loss", "predicted",
+    )  # fmt: skip
+    rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for row in content["rows"]:
+        real, said = row["real"], row["predicted"]
+        wrong = said["updates"] / real["updates"] - 1
+        cells = [
+            f"`{row['name']}`", f"`{row['fitted_to']}`",
+            f"{real['updates']:.2f}", f"{said['updates']:.2f} ({wrong:+.0%}){missed(abs(wrong) > RATE_AIM)}",
+            f"{real['staleness']:.2f}",
+            f"{said['staleness']:.2f}{missed(abs(said['staleness'] - real['staleness']) > STALENESS_AIM)}",
+            f"{real['slow']:.0%}", f"{said['slow']:.0%}", f"{real['waiting']:.0%}", f"{said['waiting']:.0%}",
+            *(f"{one['seconds_to']:.1f}" if one["seconds_to"] is not None else "-" for one in (real, said)),
+        ]  # fmt: skip
+        rows.append(f"| {' | '.join(cells)} |")
+    errors = [abs(row["predicted"]["updates"] / row["real"]["updates"] - 1) for row in content["rows"]]
+    late = [abs(row["predicted"]["staleness"] - row["real"]["staleness"]) for row in content["rows"]]
+    told = (
+        f"Updates/s within {RATE_AIM:.0%} in {sum(e <= RATE_AIM for e in errors)} of {len(errors)} rows, worst "
+        f"{max(errors):.0%}; mean staleness within {STALENESS_AIM} in {sum(e <= STALENESS_AIM for e in late)}, worst "
+        f"{max(late):.2f}; **!** is what misses. {content['cores']} cores."
+    )
+    return "\n".join([*rows, "", told])
+
+
+RATE_AIM, STALENESS_AIM = 0.1, 0.5  # of a prediction: part of updates per second, and staleness
+
+
+def missed(much: bool) -> str:
+    """A mark on what is farther off than it should be."""
+    return " **!**" * much
+
+
 TABLES = {
     "tuning": tuning,
     "convergence": convergence,
@@ -144,4 +186,5 @@ TABLES = {
     "period": sweep("period", "communication_period"),
     "workers": sweep("workers", "workers"),
     "stragglers": stragglers,
+    "validation": validation,
 }

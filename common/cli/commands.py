@@ -24,6 +24,7 @@ MEASUREMENTS = {
     "throughput": "throughput",
     "collisions": "collisions",
     "stragglers": "stragglers",
+    "validate-simulation": "validation",
     "soak": "soak",
     "endurance": "endurance",
 }  # command: module

@@ -116,6 +116,7 @@ def overview() -> int:
         ("throughput", "steps per second: one process, ParameterServerStrategy and the back ends here"),
         ("collisions", "hogwild on sparse data, with and without a lock"),
         ("stragglers", "sync_sgd with backup workers, where some batches come late"),
+        ("validate-simulation", "real runs against what a simulation predicts of them from other runs"),
     ):
         table.add_row(Text(f"bash run.sh {usage}", style="bold"), meaning)
     console.print(table)

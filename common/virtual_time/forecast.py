@@ -78,11 +78,11 @@ def forecast(
         ps=ps,
         stop_at_version=round(rounds * per_round) if scheme.gate.exchanges else rounds,
     )
-    return _figures(there, scheme, traffic, workers)
+    return figures(there, scheme, traffic, workers)
 
 
-def _figures(there: Order, scheme: Scheme, traffic: Traffic, workers: int) -> Forecast:
-    """Of the time between two updates: one after the start-up, and the last."""
+def figures(there: Order, scheme: Scheme, traffic: Traffic, workers: int) -> Forecast:
+    """Of what is on record of a run, real or not: between two updates, one after the start-up, and the last."""
     versions, times = there.trace["version"], there.trace["microseconds"]
     last = int(versions[-1]) + 1
     first = max(1, last // WARM_UP)

@@ -1,0 +1,252 @@
+"""`bash run.sh validate-simulation`: real runs, and what a simulation says of each, fitted to another run.
+
+Batches take workers a known random time, every second worker half as much again; all else is real: processes, messages,
+gates, arithmetic. A run with two workers and a period of one (or with four, where two are to be predicted) gives the
+machines of all others. Each run is kept in a folder, so that an interrupted validation goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from ..algorithms import AGN, AsyncSGD, LocalSGD, Scheme, SyncSGD
+from ..common.cli import flags
+from ..common.cli.commands import import_tensorflow
+from ..common.cluster.cluster import Cluster
+from ..common.contract.cut import even_sizes
+from ..common.engine.traffic import Traffic
+from ..common.errors import positive
+from ..common.launch.client import keep_warm
+from ..common.launch.run import run
+from ..common.problems.data import load
+from ..common.problems.dataset import Dataset
+from ..common.problems.models import ModelRecipe
+from ..common.record.arrays import read_arrays
+from ..common.record.round_log import RoundLog
+from ..common.run.job import describe, make_job
+from ..common.run.options import RunOptions
+from ..common.simulation.fit import fit
+from ..common.virtual_time.forecast import figures
+from ..common.virtual_time.order import Order
+from ..common.virtual_time.platform import Platform
+from .kept import sources, write
+from .stragglers import slow_batches
+from .tables import SIMULATION, update_page
+
+RESULTS = Path(__file__).resolve().parent / "results"
+CACHE = Path(__file__).resolve().parent / "cache" / "validation"
+
+DATASET, MODEL, BATCH = "digits", "mlp", 32
+SLOWER = 1.5  # every second worker, by this factor
+FIXED = 0.5  # part of a batch's time that is always the same; the rest is exponential
+LEVEL = 0.6  # the loss that a run has come to at that part of its time is what is predicted
+PERIOD = 10
+IDLE = 0.25  # load for each core, above which a machine is busy
+PATIENCE = 3  # times as many steps as the mean worker needs are there for the fastest one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to measure."""
+
+    seconds: float = 9.0
+    """How long a run trains, about."""
+    milliseconds: float = 40.0
+    """How long a batch takes in the mean."""
+    quick: bool = False
+    """Two and four workers, and short runs: to see that it works."""
+    fresh: bool = False
+    """Measure everything anew."""
+
+    def __post_init__(self):
+        positive(seconds=self.seconds, milliseconds=self.milliseconds)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run."""
+
+    scheme: Scheme
+    workers: int
+
+    @property
+    def name(self) -> str:
+        """What it is called in the table."""
+        backups = f" -b {self.scheme.backup_workers}" if isinstance(self.scheme, SyncSGD) else ""
+        period = f" H={self.scheme.period}" if self.scheme.period > 1 else ""
+        return f"{self.scheme.name}{backups.replace(' -b 0', '')}{period} W={self.workers}"
+
+    def options(self, asked: Options, folder: Path | None) -> RunOptions:
+        """How long it trains: where nobody waits, until all together have made so many updates."""
+        steps = max(1, round(1e3 * asked.seconds / asked.milliseconds / self.scheme.period))  # of a fast worker, alone
+        seed = int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:2], "big")
+        how: dict[str, Any] = {"batch_size": BATCH, "seed": seed, "run_dir": folder}
+        if self.scheme.gate.waits:
+            return RunOptions(steps=max(20, round(steps / SLOWER / 1.3)) * self.scheme.period, **how)
+        updates = round(steps * self.workers * (1 + 1 / SLOWER) / 2)
+        return RunOptions(steps=PATIENCE * steps * self.scheme.period, stop_at_version=updates, **how)
+
+
+def plan(quick: bool) -> list[tuple[Cell, Cell]]:
+    """The runs, each with the one that it is predicted from."""
+    two, four = Cell(AsyncSGD(), 2), Cell(AsyncSGD(), 4)
+    found = []
+    for workers in (2, 4) if quick else (2, 4, 8):
+        schemes = [AsyncSGD(), SyncSGD(), AGN(communication_period=PERIOD), LocalSGD(communication_period=PERIOD)]
+        schemes.insert(2, SyncSGD(backup_workers=max(1, workers // 4)))
+        found += [(Cell(scheme, workers), four if workers == 2 else two) for scheme in schemes]
+    return [*found, (four, Cell(AGN(communication_period=PERIOD), 4))]  # the other way: from rounds of ten steps
+
+
+def main(arguments: list[str]) -> int:
+    """Measure, predict, show and save; returns the exit code."""
+    options: Options = flags.read(
+        "run.sh validate-simulation",
+        "Real runs on processes, and what a simulation that is fitted to another run says of each.",
+        arguments,
+        {"options": Options},
+    )[0]
+    import_tensorflow()
+    console = Console(highlight=False)
+    if options.quick:
+        options = replace(options, seconds=options.seconds / 3)
+    if options.fresh:
+        shutil.rmtree(CACHE, ignore_errors=True)
+    cores, load_before = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    if load_before > IDLE * cores:
+        console.print(
+            f"warning: the machine is busy (load {load_before:.1f}): what others do is not predicted", style="yellow"
+        )
+    data, cells = load(DATASET), plan(options.quick)
+    folders: dict[str, Path] = {}
+    with keep_warm():
+        for cell, _ in cells:
+            if cell.name not in folders:
+                with console.status(f"{cell.name} ..."):
+                    folders[cell.name] = measured(cell, data, options)
+    rows = []
+    for cell, other in cells:
+        rows.append(compared(cell, data, options, folders[cell.name], other, folders[other.name]))
+        console.print(line(rows[-1]))
+    about = {"cores": cores, "load_before": round(load_before, 2), "tensorflow": version("tensorflow")}
+    target = RESULTS / "partial" if options.quick else RESULTS
+    write(target / "validation.json", about | {"options": asdict(options), "rows": rows})
+    if not options.quick:
+        update_page(SIMULATION)
+    console.print(f"{target / 'validation.json'}")
+    return 0
+
+
+def measured(cell: Cell, data: Dataset, options: Options) -> Path:
+    """The folder of a real run: measured now, or before."""
+    what = [sources(cell.scheme.name), cell.name, options.seconds, options.milliseconds, SLOWER, FIXED, BATCH, MODEL]
+    folder = CACHE / f"{cell.name.replace(' ', '_')}-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]}"
+    result = folder / "result.json"
+    if result.is_file() and json.loads(result.read_text())["outcome"] == "completed":
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    asked = cell.options(options, folder)
+    train = slow_batches(data.train, batch_seconds(options.milliseconds), asked.seed, BATCH)
+    job = make_job(cell.scheme, recipe(data, asked.seed), train, data.test, Cluster.local(cell.workers), asked)
+    job.evaluate_later = True  # evaluation would take time from the workers
+    record, error = run(job, describe(job, DATASET, MODEL), verbose=False)
+    record.finish(error, picture=False)
+    if error is not None:
+        raise error
+    return folder
+
+
+def batch_seconds(milliseconds: float) -> Any:
+    """How long a batch takes, given a generator and the worker: shifted exponential, with that mean for worker 0."""
+
+    def draw(rng: np.random.Generator, worker: int) -> float:
+        return milliseconds / 1e3 * (SLOWER if worker % 2 else 1) * (FIXED + (1 - FIXED) * rng.exponential())
+
+    return draw
+
+
+def recipe(data: Dataset, seed: int) -> ModelRecipe:
+    """The model."""
+    return ModelRecipe.named(MODEL, data.train[0].shape[1:], data.classes, seed)
+
+
+def compared(cell: Cell, data: Dataset, options: Options, real: Path, other: Cell, recorded: Path) -> dict[str, Any]:
+    """A real run beside its prediction, from machines that are fitted to another run."""
+    network = fit(recorded, {other.scheme.name: type(other.scheme)}).write(recorded)
+    folder = real.with_name(f"{real.name}-predicted")
+    shutil.rmtree(folder, ignore_errors=True)
+    asked = cell.options(options, folder)
+    cluster = Cluster.local(cell.workers, backend="simulation", platform=Platform(network=str(network)))
+    model = recipe(data, asked.seed)
+    job = make_job(cell.scheme, model, data.train, data.test, cluster, asked)
+    record, error = run(job, describe(job, DATASET, MODEL), verbose=False, model=model.build())
+    record.finish(error, picture=False)
+    if error is not None:
+        raise error
+    curves = [curve(place) for place in (real, folder)]
+    seconds, losses = curves[0]
+    level = float(np.interp(LEVEL * seconds[-1], seconds, losses))
+    told = [
+        figures_of(cell, place) | {"seconds_to": seconds_to(level, *one)}
+        for place, one in zip((real, folder), curves, strict=True)
+    ]
+    return {"name": cell.name, "fitted_to": other.name, "level": round(level, 5), "real": told[0], "predicted": told[1]}
+
+
+def figures_of(cell: Cell, folder: Path) -> dict[str, Any]:
+    """Of a run on record: between its first third and its end."""
+    trace = read_arrays(folder, "trace.npz")
+    size = len(read_arrays(folder, "center.npz")["center"])
+    traffic = Traffic(cell.scheme, cell.scheme.codec, cell.workers, even_sizes(size, 1))
+    seen = figures(Order(trace, RoundLog.load(folder).rows, 0.0), cell.scheme, traffic, cell.workers)
+    counted = trace["accepted"] == 1
+    return {
+        "updates": round(seen.updates, 4),
+        "staleness": round(seen.staleness, 4),
+        "waiting": round(seen.waiting, 4),
+        "slow": round(float((trace["worker"][counted] % 2).mean()), 4),
+    }
+
+
+def curve(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Test loss over time, since each worker has made an update or so: what comes before is start-up."""
+    trace, lines = read_arrays(folder, "trace.npz"), (folder / "metrics.jsonl").read_text().splitlines()
+    centers = [row for row in map(json.loads, lines) if row["kind"] == "center"]
+    versions, moments = trace["version"] + 1, trace["microseconds"] / 1e6
+    first = int(trace["worker"].max()) + 1
+    at = [(row["version"], row["test_loss"]) for row in centers if row["version"] >= first]
+    made = np.searchsorted(versions, [first, *(version for version, _ in at)])
+    times = moments[np.minimum(made, len(moments) - 1)]
+    return times[1:] - times[0], np.array([loss for _, loss in at])
+
+
+def seconds_to(level: float, seconds: Sequence[float] | np.ndarray, losses: np.ndarray) -> float | None:
+    """When a loss was reached first; between two looks, in proportion."""
+    below = np.flatnonzero(losses <= level)
+    if not len(below):
+        return None
+    i = int(below[0])
+    if i == 0:
+        return round(float(seconds[0]), 3)
+    return round(float(np.interp(level, [losses[i], losses[i - 1]], [seconds[i], seconds[i - 1]])), 3)
+
+
+def line(row: dict[str, Any]) -> str:
+    """One line on the terminal."""
+    real, said = row["real"], row["predicted"]
+    wrong = said["updates"] / real["updates"] - 1
+    return (
+        f"{row['name']:<24} from {row['fitted_to']:<20} {real['updates']:6.2f} updates/s, predicted "
+        f"{said['updates']:6.2f} ({wrong:+.0%}); staleness {real['staleness']:.2f}, predicted {said['staleness']:.2f}"
+    )
