@@ -16,6 +16,8 @@ from .problems.inputs import first_batches, prepared
 from .problems.models import ModelRecipe
 from .problems.trial import try_out
 from .record.callbacks import Callback
+from .record.notebook import in_notebook, show_table
+from .record.summary import summary_rows
 from .run.job import describe, make_job
 from .run.options import Keywords, options_of, takes_options
 
@@ -114,6 +116,8 @@ def train(
     metrics = record.finish(error)
     if error is not None:
         raise error
+    if verbose and in_notebook():
+        show_table(f"{scheme.name}: {metrics['outcome']}", summary_rows(metrics))
     return Result(model, record.history(), metrics, job.run_dir)
 
 

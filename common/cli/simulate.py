@@ -17,7 +17,7 @@ from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..files import dumps
 from ..launch.client import keep_warm
-from ..record.display import size_in_bytes
+from ..record.summary import size_in_bytes
 from ..spec import nearest, parse
 from . import flags
 from .generated import with_data

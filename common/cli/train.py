@@ -14,8 +14,8 @@ from ..files import dumps
 from ..launch.run import run
 from ..problems import data, models
 from ..problems.sparse import sparsity
-from ..record.display import summary
 from ..record.run_directory import RunRecord
+from ..record.summary import summary
 from ..run.job import describe, make_job
 from ..spec import parse
 from .generated import with_data

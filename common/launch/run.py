@@ -15,6 +15,7 @@ from ..files import Lock, in_one_line
 from ..record import checkpoint
 from ..record.callbacks import Callback, CallbackList
 from ..record.display import Display
+from ..record.notebook import in_notebook, native_output
 from ..record.run_directory import RunRecord, load_center
 from ..record.simulation_display import SimulationDisplay
 from ..run.job import Job, checkpoints_of
@@ -53,7 +54,8 @@ def run(
     record.tell = audience.tell
     error: BaseException | None = None
     try:
-        with display if verbose else contextlib.nullcontext(), audience:
+        quiet = native_output(job.run_dir / "logs" / "notebook.log") if in_notebook() else contextlib.nullcontext()
+        with quiet, display if verbose else contextlib.nullcontext(), audience:
             for message in said:
                 audience.tell({"event": "warning", "message": message})
             if job.cluster.task is not None and verbose:
@@ -74,7 +76,7 @@ def run(
 
 def _audience(record: RunRecord, hooks: CallbackList, display: Display, verbose: bool) -> Audience:
     """Who is told of a run: callbacks, the record, and the display if it is wanted. The others hear who is late."""
-    audience = Audience(announce=display.console.print)
+    audience = Audience(announce=display.say)
     disk = f"the disk of {record.run_dir}"
 
     def tell(name: str, seconds: float) -> None:

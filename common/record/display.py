@@ -1,4 +1,4 @@
-"""What a run shows while it runs, and at its end."""
+"""What a run shows while it runs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..cluster.task_spec import TaskSpec
+from .notebook import NotebookLine, in_notebook
 
 LINE_SECONDS = 2.0  # between two plain lines, at first
 
@@ -30,8 +31,6 @@ NAMES = 4  # of tasks in one state; more are counted
 SETTLE_SECONDS = 0.2  # before a rate means something
 
 RATE_SECONDS = 30.0  # that a rate is taken over
-
-UNEVEN = 0.001  # shares of workers that differ by less are the same
 
 TOLD = {
     "restarted": "{task} is started again ({reason})",
@@ -55,7 +54,7 @@ class Page(Console):
 
 
 class Display:
-    """One live display on a terminal or in a notebook, a plain line now and then elsewhere.
+    """One live display on a terminal, one line that changes in a notebook, a plain line now and then elsewhere.
 
     The display draws itself, in a thread of its own; an event only changes what it will draw.
     """
@@ -69,20 +68,25 @@ class Display:
         self.losses: dict[int, float] = {}
         self.entered = self.printed = time.monotonic()
         self.reports: deque[tuple[float, int]] = deque(maxlen=1000)  # the latest of steps: when, and how many in all
-        self.live = self.console.is_terminal or self.console.is_jupyter
+        self.notebook = NotebookLine(self.line) if console is None and in_notebook() else None
+        self.live = self.notebook is not None or self.console.is_terminal
         self._changing = threading.Lock()
         self._live = Live(console=self.console, get_renderable=self.picture, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Display:
         self.entered = self.printed = time.monotonic()
-        if self.live:
+        if self.notebook is not None:
+            self.notebook.__enter__()
+        elif self.live:
             self._live.start(refresh=True)
         else:
             self.say(f"{self.headline()}; starting TensorFlow ...")
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.live:
+        if self.notebook is not None:
+            self.notebook.__exit__()
+        elif self.live:
             self._live.stop()
 
     def on_event(self, event: dict[str, Any]) -> None:
@@ -96,7 +100,7 @@ class Display:
             self._take(kind, event)
         if not self.live and self.center and time.monotonic() - self.printed > self._pause():
             self.printed = time.monotonic()
-            self.say("  ".join([", ".join(self.progress()), *(f"{k} {v}" for k, v in self.figures().items())]))
+            self.say(self.told())
 
     def _take(self, kind: str, event: dict[str, Any]) -> None:
         task = event.get("task") or (f"worker-{event['worker']}" if "worker" in event else None)
@@ -135,6 +139,8 @@ class Display:
 
     def say(self, text: str) -> None:
         """A line that stays."""
+        if self.notebook is not None:
+            return self.notebook.note(text)
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def headline(self) -> str:
@@ -182,6 +188,15 @@ class Display:
             found["staleness"] = f"{center['staleness_mean']:.2f} (max {center['staleness_max']})"
         return found
 
+    def told(self) -> str:
+        """How far the run is, and its figures."""
+        return "  ".join([", ".join(self.progress()), *(f"{k} {v}" for k, v in self.figures().items())])
+
+    def line(self) -> str:
+        """All that a notebook shows."""
+        with self._changing:
+            return f"{self.headline()}: {self.told() if self.tasks or self.done else 'starting TensorFlow ...'}"
+
     def picture(self) -> RenderableType:
         """What the display shows now; it fits any width."""
         with self._changing:
@@ -219,67 +234,3 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def summary(result: dict[str, Any]) -> Table:
-    """The result of a run as a table."""
-    table = Table(title=f"{result['algorithm']}: {result['outcome']}", show_header=False, title_justify="left")
-    stale = result["staleness"]
-    rows = {
-        "test accuracy": _format(result["test_accuracy"], ".4f"),
-        "test loss": _format(result["test_loss"], ".4f"),
-        "examples/s": _format(result["examples_per_second"], ",.0f"),
-        "updates": _format(result["updates"], ",d"),
-        "staleness": f"mean {_format(stale['mean'], '.2f')}, max {_format(stale['max'], 'd')}",
-        "dropped": _format(result["dropped"], ",d") if result["dropped"] else None,
-        "shares": _shares(result["share_of_updates"]),
-        "a round": _round(result["round"]),
-        "advice": result["advice"],
-        "pushed / pulled": f"{size_in_bytes(result['bytes_pushed'])} / {size_in_bytes(result['bytes_pulled'])}",
-        "seconds": _seconds(result),
-        "run": result["run_dir"],
-        "plot": f"{result['run_dir']}/plot.png",
-    }
-    for name, value in rows.items():
-        if value is not None:
-            table.add_row(name, value)
-    return table
-
-
-def _seconds(result: dict[str, Any]) -> str:
-    """How long a run took, in real time, and in virtual time if that was simulated."""
-    total = f"{_format(result['seconds_total'], '.1f')} in all"
-    if "simulated" not in result:
-        return f"{_format(result['seconds_training'], '.1f')} training, {total}"
-    order = result["simulated"].get("order_seconds")
-    return (
-        f"{_format(result['seconds_training'], ',.1f')} virtual; real: {_format(order, '.1f')} for the order, {total}"
-    )
-
-
-def _shares(shares: list[float] | None) -> str | None:
-    """The part of the updates that each worker has made."""
-    if not shares or max(shares) - min(shares) < UNEVEN:
-        return None
-    return f"{min(shares):.1%} to {max(shares):.1%} of the updates for each worker"
-
-
-def _round(spent: dict[str, Any] | None) -> str | None:
-    """What a round was spent on, if that is known."""
-    if spent is None:
-        return None
-    parts = [f"{spent[name]:.0%} {name}" for name in ("compute", "waiting", "communication") if spent[name] is not None]
-    return f"{1000 * spent['seconds']:.1f} ms: {', '.join(parts)}"
-
-
-def _format(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
-
-
-def size_in_bytes(count: float) -> str:
-    """With the unit that fits: 6.8 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

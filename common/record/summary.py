@@ -1,0 +1,77 @@
+"""What a run shows at its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+UNEVEN = 0.001  # shares of workers that differ by less are the same
+
+
+def summary(result: dict[str, Any]) -> Table:
+    """The result of a run as a table."""
+    table = Table(title=f"{result['algorithm']}: {result['outcome']}", show_header=False, title_justify="left")
+    for name, value in summary_rows(result).items():
+        table.add_row(name, value)
+    return table
+
+
+def summary_rows(result: dict[str, Any]) -> dict[str, str]:
+    """The result of a run: what there is to know, by name."""
+    stale = result["staleness"]
+    rows = {
+        "test accuracy": _format(result["test_accuracy"], ".4f"),
+        "test loss": _format(result["test_loss"], ".4f"),
+        "examples/s": _format(result["examples_per_second"], ",.0f"),
+        "updates": _format(result["updates"], ",d"),
+        "staleness": f"mean {_format(stale['mean'], '.2f')}, max {_format(stale['max'], 'd')}",
+        "dropped": _format(result["dropped"], ",d") if result["dropped"] else None,
+        "shares": _shares(result["share_of_updates"]),
+        "a round": _round(result["round"]),
+        "advice": result["advice"],
+        "pushed / pulled": f"{size_in_bytes(result['bytes_pushed'])} / {size_in_bytes(result['bytes_pulled'])}",
+        "seconds": _seconds(result),
+        "run": result["run_dir"],
+        "plot": f"{result['run_dir']}/plot.png",
+    }
+    return {name: value for name, value in rows.items() if value is not None}
+
+
+def _seconds(result: dict[str, Any]) -> str:
+    """How long a run took, in real time, and in virtual time if that was simulated."""
+    total = f"{_format(result['seconds_total'], '.1f')} in all"
+    if "simulated" not in result:
+        return f"{_format(result['seconds_training'], '.1f')} training, {total}"
+    order = result["simulated"].get("order_seconds")
+    return (
+        f"{_format(result['seconds_training'], ',.1f')} virtual; real: {_format(order, '.1f')} for the order, {total}"
+    )
+
+
+def _shares(shares: list[float] | None) -> str | None:
+    """The part of the updates that each worker has made."""
+    if not shares or max(shares) - min(shares) < UNEVEN:
+        return None
+    return f"{min(shares):.1%} to {max(shares):.1%} of the updates for each worker"
+
+
+def _round(spent: dict[str, Any] | None) -> str | None:
+    """What a round was spent on, if that is known."""
+    if spent is None:
+        return None
+    parts = [f"{spent[name]:.0%} {name}" for name in ("compute", "waiting", "communication") if spent[name] is not None]
+    return f"{1000 * spent['seconds']:.1f} ms: {', '.join(parts)}"
+
+
+def _format(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def size_in_bytes(count: float) -> str:
+    """With the unit that fits: 6.8 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
