@@ -194,8 +194,8 @@ class Table:
         self.session = tf.compat.v1.Session(graph=self.graph.graph)
         if start is not None:
             self.graph.initial = start, self.graph.initial[1]
-        StateCalls(self.session, self.graph).initialize(restoration=1)
-        self.observer = ObserverCalls(self.session, self.graph)
+        StateCalls(self.session, self.graph, cluster.wait_seconds).initialize(restoration=1)
+        self.observer = ObserverCalls(self.session, self.graph, cluster.wait_seconds)
         ops = self.graph.ops
         self.fetches = {name: op.fetches for name, op in vars(ops).items() if isinstance(op, Operation)}
         self.fetches |= ops.snapshot.fetches
@@ -224,7 +224,7 @@ class Sitter:
     """Somebody who takes the slot of worker k."""
 
     def __init__(self, table: Table, k: int):
-        self.table, self.calls = table, WorkerCalls(table.session, table.graph, k)
+        self.table, self.calls = table, WorkerCalls(table.session, table.graph, k, table.job.cluster.wait_seconds)
         self.calls.initialize(table.job.plan.shard(k))
         self.joined = self.join()
 

@@ -17,7 +17,7 @@ import pytest
 
 from distsgd.algorithms import AsyncSGD
 from distsgd.common import files
-from distsgd.common.cluster.placement import PLACEMENTS
+from distsgd.common.cluster.cluster import Cluster
 from distsgd.common.cluster.restarts import RestartRule
 from distsgd.common.errors import CannotWrite, UserError
 from distsgd.common.launch.judge import LEAVE_SECONDS
@@ -267,9 +267,9 @@ def supervision(tmp_path, *events):
     server = SimpleNamespace(
         process=SimpleNamespace(pid=os.getpid()), receive=lambda seconds: left.pop(0) if left else None
     )
-    cluster = SimpleNamespace(task=None, wait_seconds=60, placement=PLACEMENTS["processes"])
-    job = SimpleNamespace(restarts=RestartRule(uses_ps=True), cluster=cluster)
-    return Supervision(server, job, [("ps", 0), ("worker", 0)], tmp_path, said.append), said
+    rule = RestartRule(uses_ps=True, wait_seconds=60)
+    names = [("ps", 0), ("worker", 0)]
+    return Supervision(server, names, Cluster.local(), rule, tmp_path, said.append), said
 
 
 RESULT = {"event": "result", "task": "evaluator-0"}

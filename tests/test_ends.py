@@ -148,7 +148,7 @@ def test_a_run_alone_that_is_to_stop_ends_as_diverged_with_a_finite_center(tmp_p
     job = job_on(spoiled, Serial(), 1, tmp_path)
     graph = TaskGraph(job, [0])
     with tf.compat.v1.Session(graph=graph.graph) as session:
-        loop = WorkerLoop(session, graph, 0, lambda **_: None)
+        loop = WorkerLoop(job, session, graph, 0, lambda **_: None)
         loop.prepare()
         with pytest.raises(Diverged, match=r"gradient of worker 0 was not finite in its round 0, at version 35"):
             loop.run()
@@ -180,15 +180,16 @@ def test_counters_of_steps_go_on_after_sixteen_million(tmp_path):
     import tensorflow as tf
 
     scheme = Serial(learning_rate=lambda step: 1e-8 * step)
-    graph = TaskGraph(job_on((DIGITS.train[0][:64], DIGITS.train[1][:64]), scheme, 1, tmp_path), [0])
+    job = job_on((DIGITS.train[0][:64], DIGITS.train[1][:64]), scheme, 1, tmp_path)
+    graph = TaskGraph(job, [0])
     with tf.compat.v1.Session(graph=graph.graph) as session:
-        loop = WorkerLoop(session, graph, 0, lambda **_: None)
+        loop = WorkerLoop(job, session, graph, 0, lambda **_: None)
         loop.prepare()
         loop.state.end()
         (clock,) = (v for v in tf.compat.v1.global_variables() if "clock" in v.name)
         loop.calls.set_clock(2**24)
         for _ in range(2):
-            rows, event = next(loop.job.plan.batches(0))
+            rows, event = next(loop.plan.batches(0))
             loop.calls.rounds(event, rows[None])
         assert session.run(clock) == 2**24 + 80
 
@@ -254,9 +255,10 @@ def test_to_recover_without_getting_on_takes_longer_each_time_and_ends(tmp_path,
     naps, rejoined = [], []
     monkeypatch.setattr(recovery.time, "sleep", naps.append)
     job = job_on(DIGITS.train, AsyncSGD(), 2, tmp_path, max_restarts=2)
-    calls = SimpleNamespace(job=job, index=0, wait_seconds=60.0, reconnect=lambda seconds: None)
+    meet, rule = job.coordination, job.restarts
+    calls = SimpleNamespace(coordination=meet, index=0, wait_seconds=60.0, reconnect=lambda seconds: None)
     progress = SimpleNamespace(rounds=3)
-    worker = recovery.WorkerRecovery(calls, progress, None, lambda **event: None)
+    worker = recovery.WorkerRecovery(calls, progress, None, rule, lambda **event: None)
     worker.join = lambda: rejoined.append(progress.rounds)
     error = tf.errors.UnavailableError(None, None, "Socket closed")
     worker.recover(error)
@@ -355,7 +357,7 @@ def test_local_steps_of_a_first_round_may_take_longer_than_a_wait(tmp_path):
     job = job_on(held_up(0, release), LocalSGD(communication_period=40), 1, tmp_path)
     graph = TaskGraph(job, [0])
     with tf.compat.v1.Session(graph=graph.graph) as session:
-        loop = WorkerLoop(session, graph, 0, lambda **_: None)
+        loop = WorkerLoop(job, session, graph, 0, lambda **_: None)
         loop.prepare()
         loop.state.end()
         loop.calls.wait_seconds = 0.2
@@ -373,7 +375,7 @@ def test_whoever_does_not_come_to_the_first_round_is_named_after_one_wait(tmp_pa
     job = job_on(DIGITS.train, LocalSGD(), 3, tmp_path)
     graph = TaskGraph(job, [0])
     with tf.compat.v1.Session(graph=graph.graph) as session:
-        loop = WorkerLoop(session, graph, 0, lambda **_: None)
+        loop = WorkerLoop(job, session, graph, 0, lambda **_: None)
         loop.prepare()
         loop.calls.wait_seconds = 1.0
         with pytest.raises(WaitTimeout, match=r"worker 0 waited 1 s at the barrier for worker 1, worker 2"):

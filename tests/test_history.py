@@ -87,7 +87,7 @@ class Watching:
         monkeypatch.setattr(table.job, "evaluate_later", evaluate_later)
         self.table, self.start = table, table.observer.version()
         self.rows, self.centers = [], {}
-        self.observer = Observer(table.observer, Empty(), lambda **row: self.rows.append(row))
+        self.observer = Observer(table.job, table.observer, Empty(), lambda **row: self.rows.append(row))
         self.observer.begin()
 
     def train(self, updates):

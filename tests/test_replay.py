@@ -153,14 +153,15 @@ def evaluators(tmp_path):
 
     recipe, cluster = ModelRecipe.named("mlp:hidden=4", (64,), 10, 0), Cluster.local(2, backend="threads")
     options = {"epochs": 1, "steps": 10, "batch_size": 8, "seed": 0, "run_dir": tmp_path}
-    graph = TaskGraph(make_job(Hogwild(), recipe, DIGITS.train, None, cluster, RunOptions(**options)))
+    job = make_job(Hogwild(), recipe, DIGITS.train, None, cluster, RunOptions(**options))
+    graph = TaskGraph(job)
     with graph.graph.as_default(), tf.compat.v1.Session() as session:
-        StateCalls(session, graph).initialize(restoration=time.time_ns())
+        StateCalls(session, graph, 60).initialize(restoration=time.time_ns())
         worker = tf.compat.v1.placeholder(tf.int64, [])
         event = graph.ps.journal.records.enqueue(
             tf.one_hot(RECORD.index("worker"), len(RECORD), worker, 0, dtype=tf.int64)
         )
-        yield lambda k: session.run(event, {worker: k}), lambda report: Evaluator(session, graph, report)
+        yield lambda k: session.run(event, {worker: k}), lambda report: Evaluator(job, session, graph, report)
 
 
 def workers_of(evaluator):

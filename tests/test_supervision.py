@@ -14,7 +14,8 @@ from distsgd.common.launch import judge, supervision, verdict
 NAMES = [("ps", 0), ("worker", 0), ("worker", 1), ("evaluator", 0)]
 TASKS = ["ps-0", "worker-0", "worker-1", "evaluator-0"]
 RESULT = {"event": "result", "task": "evaluator-0"}
-RING = RestartRule(uses_ps=False)
+ALL_NEEDED = RestartRule(uses_ps=True, wait_seconds=10.0)
+RING = RestartRule(uses_ps=False, wait_seconds=10.0)
 FAR = SimpleNamespace(tasks=list)
 
 
@@ -41,13 +42,11 @@ def silent(worker):
 class Watched:
     """A run whose events are a script: how it ended, what was asked of the fork server, and what has been said."""
 
-    def __init__(self, *events, names=NAMES, rule=RestartRule(uses_ps=True), spec=None, backend="processes"):  # noqa: B008
+    def __init__(self, *events, names=NAMES, rule=ALL_NEEDED, spec=None, backend="processes"):
         self.left, self.asked, self.said, self.error = list(events), [], [], None
         server = SimpleNamespace(process=SimpleNamespace(pid=os.getpid()), receive=self._receive, send=self._send)
-        job = SimpleNamespace(
-            cluster=SimpleNamespace(wait_seconds=10.0, task=spec, placement=PLACEMENTS[backend]), restarts=rule
-        )
-        self.watch = supervision.Supervision(server, job, names, Path("logs"), self.said.append)
+        cluster = SimpleNamespace(task=spec, placement=PLACEMENTS[backend])
+        self.watch = supervision.Supervision(server, names, cluster, rule, Path("logs"), self.said.append)
         try:
             self.watch.run()
         except DistsgdError as error:
@@ -75,7 +74,7 @@ def no_waits(monkeypatch):
 
 
 def restarts(number, **more):
-    return RestartRule(uses_ps=True, max_restarts=number, **more)
+    return RestartRule(uses_ps=True, wait_seconds=10.0, max_restarts=number, **more)
 
 
 ALL_END = [ended(task) for task in TASKS]
@@ -159,7 +158,7 @@ def test_a_restart_that_is_due_is_dropped_when_the_result_is_there(monkeypatch):
 @pytest.mark.parametrize(
     ("rule", "names", "backend"),
     [
-        (RestartRule(uses_ps=False, max_restarts=2), NAMES[1:3], "processes"),
+        (RestartRule(uses_ps=False, wait_seconds=10.0, max_restarts=2), NAMES[1:3], "processes"),
         (restarts(2), [("threads", 0)], "threads"),
     ],
 )
@@ -171,7 +170,7 @@ def test_who_has_nothing_to_go_on_from_is_not_started_again(rule, names, backend
 
 
 def test_one_worker_alone_goes_on_from_its_checkpoint():
-    rule = RestartRule(uses_ps=False, alone=True, max_restarts=1)
+    rule = RestartRule(uses_ps=False, wait_seconds=10.0, alone=True, max_restarts=1)
     run = Watched(killed("worker-0"), None, ended("worker-0"), names=[("worker", 0)], rule=rule)
     assert (run.error, run.asked) == (None, [("restart", [("worker", 0)])])
 
@@ -251,7 +250,7 @@ def test_each_event_has_its_effect_in_each_state(kind, number):
     asked = []
     judges = judge.Judge(
         dict(zip(TASKS, NAMES, strict=True)), restarts(1 if number == 0 else 0), far=False, in_process=False,
-        wait_seconds=10.0, kill=asked.append, tell=asked.append, log_of=lambda task: task,
+        kill=asked.append, tell=asked.append, log_of=lambda task: task,
     )  # fmt: skip
     if number == 2:
         judges.see(error("ps-0", "Diverged"))

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from distsgd.common.cluster.placement import PLACEMENTS
+from distsgd.common.cluster.cluster import Cluster
 from distsgd.common.cluster.restarts import RestartRule
 from distsgd.common.engine.trace import RECORD
 from distsgd.common.errors import TaskLost, WaitTimeout
@@ -247,9 +247,8 @@ class Script:
 
 
 def supervised(server, names, max_restarts=0):
-    cluster = SimpleNamespace(wait_seconds=10.0, task=None, placement=PLACEMENTS["processes"])
-    job = SimpleNamespace(cluster=cluster, restarts=RestartRule(uses_ps=True, max_restarts=max_restarts))
-    run = supervision.Supervision(server, job, names, Path("logs"), lambda event: None)
+    rule = RestartRule(uses_ps=True, wait_seconds=10.0, max_restarts=max_restarts)
+    run = supervision.Supervision(server, names, Cluster.local(), rule, Path("logs"), lambda event: None)
     run.signs = LifeSigns(clock=itertools.count().__next__)  # a second for each look, however long that takes
     return run
 
@@ -355,8 +354,8 @@ def test_a_child_is_in_its_group_at_once_and_an_orphan_does_not_begin():
 
 def test_a_worker_that_waits_for_the_graph_names_the_evaluator(tmp_path, monkeypatch):
     monkeypatch.setattr(sessions, "BUILD_SECONDS", 0.0)
-    cluster = SimpleNamespace(wait_seconds=0.05)
-    job = SimpleNamespace(shared_graph=tmp_path / "none", cluster=cluster, recovers=True)
+    cluster, rule = SimpleNamespace(wait_seconds=0.05), RestartRule(uses_ps=True, wait_seconds=0.05, max_restarts=1)
+    job = SimpleNamespace(shared_graph=tmp_path / "none", cluster=cluster, restarts=rule)
     with pytest.raises(WaitTimeout, match=r"waited 0\.15 s for evaluator-0, which builds the graph"):
         tasks._worker_graph(job, 0)
 

@@ -107,7 +107,7 @@ class Heartbeat:
             return
         patience = LINGER_SECONDS
         if self.member.task == CHIEF_TASK:
-            patience = max(self.member.wait_seconds, self.outbox.saving_seconds)
+            patience = max(self.member.restarts.wait_seconds, self.outbox.saving_seconds)
         if not self.departure.gone.wait(patience):
             self.departure.deregister()
             os._exit(0)

@@ -22,9 +22,7 @@ class Member:
         task: which of the program's tasks this is: ("worker", 0), or ("evaluator", 0) beside it.
         identity: what the tasks of a run must have in common, see `fingerprint`.
         program: which program has started the task; the same one may start it again.
-        wait_seconds: how long others are waited for.
-        repair_seconds: how long those are waited for on whom all depend; they may just be started again.
-        restarts: who may be lost.
+        restarts: who may be lost, and how long tasks wait for each other.
         earlier_step_targets: of the runs that this one goes on from, if they were fewer steps.
         owner: a name that no other process has.
     """
@@ -33,8 +31,6 @@ class Member:
     task: tuple[str, int]
     identity: Mapping[str, Any]
     program: str
-    wait_seconds: float
-    repair_seconds: float
     restarts: RestartRule
     earlier_step_targets: Sequence[int] = ()
     owner: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -67,7 +63,7 @@ class Member:
     @property
     def patience_seconds(self) -> float:
         """The limit of a wait for those on whom all depend."""
-        return self.repair_seconds if self.restarts.recovers else self.wait_seconds
+        return self.restarts.patience * self.restarts.wait_seconds
 
     def named(self, task: tuple[str, int] | int) -> str:
         """A task, or the one with that key, as messages name it, with its address."""

@@ -1,4 +1,4 @@
-"""The one rule of what is lost: which tasks are started again, which a run can do without, and which end it.
+"""The one rule of what is lost: what is started again, what a run can do without, what ends it, and how long all wait.
 
 Supervision asks it for the tasks that one launcher has started, membership for those of other machines.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .task_spec import CHIEF_TASK
+
+REPAIR_WAITS = 3  # times the limit of an ordinary wait
 
 
 @dataclass(frozen=True)
@@ -24,12 +26,14 @@ class RestartRule:
 
     Attributes:
         uses_ps: there is a parameter server, which knows how far each worker was.
+        wait_seconds: how long tasks wait for each other.
         alone: one worker is all there is; it goes on from its checkpoint.
         max_restarts: how many times, over all tasks.
         min_workers: with how many workers a run goes on if the others do not come back; None: it needs all of them.
     """
 
     uses_ps: bool
+    wait_seconds: float
     alone: bool = False
     max_restarts: int = 0
     min_workers: int | None = None
@@ -43,6 +47,16 @@ class RestartRule:
     def recovers(self) -> bool:
         """True if tasks wait for each other to be started again."""
         return self.uses_ps and self.max_restarts > 0
+
+    @property
+    def repair_seconds(self) -> float:
+        """The limit of a wait for what is being repaired: who has to do it may be silent, too."""
+        return REPAIR_WAITS * self.wait_seconds
+
+    @property
+    def patience(self) -> int:
+        """How many times the limit of a wait tasks wait for those on whom all depend: they may be started again."""
+        return REPAIR_WAITS if self.recovers else 1
 
     @property
     def tolerates(self) -> bool:

@@ -44,10 +44,9 @@ class Judge:
 
     Args:
         tasks: those that are started here, by name.
-        rule: which of them may be lost.
+        rule: which of them may be lost, and how long they wait for each other.
         far: True if there are tasks on other machines, which should hear how those here ended.
         in_process: True if one process is all there is: it is not started again.
-        wait_seconds: how long tasks wait for each other.
         kill: ends a task, given its name.
         tell: hears what is decided.
         log_of: where the log of a task is and how it ends, given its name.
@@ -68,15 +67,13 @@ class Judge:
         *,
         far: bool,
         in_process: bool,
-        wait_seconds: float,
         kill: Callable[[str], None],
         tell: Callable[[Event], None],
         log_of: Callable[[str], str],
     ):
         self.tasks, self.rule, self.far, self.in_process = tasks, rule, far, in_process
         self.kill, self.tell, self.log_of = kill, tell, log_of
-        self.wait_seconds = wait_seconds
-        self.restarts = Restarts(rule, wait_seconds)
+        self.restarts = Restarts(rule)
         self.verdict = Verdict()
         self.alive = set(tasks)
         self.done = False
@@ -157,7 +154,7 @@ class Judge:
     def _kill_silent_worker(self, event: Event) -> None:
         """It is started again when it has ended. Several may have noticed, and one that has just begun has time."""
         silent = f"worker-{event['worker']}"
-        if self.restarts.age(silent) > self.wait_seconds:
+        if self.restarts.age(silent) > self.rule.wait_seconds:
             self.kill(silent)
 
     def _do_without_or_fail(self, event: Event) -> None:

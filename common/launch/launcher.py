@@ -28,7 +28,7 @@ def launch(job: Job, run_dir: Path, on_event: OnEvent) -> None:
             if ("evaluator", 0) in names:
                 job = replace(job, graph_file=Path(scratch) / "worker.graph")
             task = job.cluster.task
-            supervision = Supervision(server, job, names, logs, on_event)
+            supervision = Supervision(server, names, job.cluster, job.restarts, logs, on_event)
             path = write(job, Path(scratch))
             try:
                 addresses = asdict(task.addresses) if task else None

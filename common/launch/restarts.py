@@ -19,12 +19,11 @@ class Restarts:
     """Counts restarts, and says when each is due.
 
     Args:
-        rule: who may be started again.
-        wait_seconds: how long others wait for a task.
+        rule: who may be started again, and how long the others wait for it.
     """
 
-    def __init__(self, rule: RestartRule, wait_seconds: float):
-        self.rule, self.wait_seconds = rule, wait_seconds
+    def __init__(self, rule: RestartRule):
+        self.rule = rule
         self.number = 0  # that were decided
         self.due: dict[str, tuple[float, str]] = {}  # those that are still to come: when, and why
         self._began: dict[str, float] = {}  # when a task was started again last
@@ -54,7 +53,7 @@ class Restarts:
         self.number += 1
         if self.age(task) > STEADY_SECONDS:
             self._in_a_row[task] = 0
-        self.due[task] = time.monotonic() + pause(self._in_a_row[task], self.wait_seconds), reason
+        self.due[task] = time.monotonic() + pause(self._in_a_row[task], self.rule.wait_seconds), reason
         self._in_a_row[task] += 1
 
     def take(self) -> list[tuple[str, str]]:

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..cluster.cluster import Cluster
+from ..cluster.restarts import RestartRule
 from ..errors import DistsgdError, WaitTimeout
-from ..run.job import Job
 from ..waiting import LOOK_SECONDS, QUIET_SECONDS, LifeSigns
 from .channel import FORK_SERVER
 from .client import END_SECONDS, ForkServer, last_lines
@@ -21,19 +22,35 @@ OnEvent = Callable[[dict[str, Any]], None]
 
 
 class Supervision:
-    """Watches the tasks of one run that are started here; what an event means is decided by its `judge`."""
+    """Watches the tasks of one run that are started here; what an event means is decided by its `judge`.
 
-    def __init__(self, server: ForkServer, job: Job, names: list[tuple[str, int]], logs: Path, on_event: OnEvent):
+    Args:
+        server: has started them.
+        names: of the tasks.
+        cluster: where the run is.
+        rule: who may be lost, and how long tasks wait for each other.
+        logs: the folder of their logs.
+        on_event: sees every event.
+    """
+
+    def __init__(
+        self,
+        server: ForkServer,
+        names: list[tuple[str, int]],
+        cluster: Cluster,
+        rule: RestartRule,
+        logs: Path,
+        on_event: OnEvent,
+    ):
         self.server, self.logs, self.on_event = server, logs, on_event
-        self.wait_seconds = job.cluster.wait_seconds
+        self.wait_seconds = rule.wait_seconds
         self.tasks = {f"{name}-{index}": (name, index) for name, index in names}
         self.signs = LifeSigns()
         self.judge = Judge(
             self.tasks,
-            job.restarts,
-            far=job.cluster.task is not None,
-            in_process=job.cluster.placement.in_process,
-            wait_seconds=self.wait_seconds,
+            rule,
+            far=cluster.task is not None,
+            in_process=cluster.placement.in_process,
             kill=lambda task: self.server.send(op="kill", task=task),
             tell=on_event,
             log_of=self.log_of,

@@ -18,7 +18,7 @@ from ..errors import WaitTimeout
 from ..reports import Report
 from ..run.evaluator import Evaluator
 from ..run.graph import TaskGraph
-from ..run.job import CHIEF, REPAIR_WAITS, Job
+from ..run.job import CHIEF, Job
 from ..run.loop import WorkerLoop
 from ..simulation.run import simulate
 from ..waiting import reachable, wait_until
@@ -48,8 +48,6 @@ def member(job: Job, spec: TaskSpec, task: tuple[str, int]) -> Member:
         task=task,
         identity=job.identity,
         program=job.program,
-        wait_seconds=job.cluster.wait_seconds,
-        repair_seconds=job.repair_seconds,
         restarts=job.restarts,
         earlier_step_targets=job.earlier_step_targets,
     )
@@ -105,7 +103,7 @@ def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> No
         config.device_filters.extend([_first_job(job), f"/job:worker/task:{index}"])
         hosts = addresses.ps if job.uses_ps else addresses.worker[:1]
         connect = connector(server.target, graph.graph, config, hosts, build_seconds(wait_seconds))
-        loop = WorkerLoop(connect(wait_seconds), graph, index, report, connect)
+        loop = WorkerLoop(job, connect(wait_seconds), graph, index, report, connect)
         loop.prepare()
         report(event="ready")
         loop.await_others()
@@ -126,7 +124,7 @@ def _worker_graph(job: Job, index: int) -> TaskGraph:
     if path is None:
         return TaskGraph(job, [index])
     # Should the evaluator die or stand still, the launcher says so; if it is started again, it builds once more.
-    limit = build_seconds(job.cluster.wait_seconds) * (REPAIR_WAITS if job.recovers else 1)
+    limit = build_seconds(job.cluster.wait_seconds) * job.restarts.patience
     wait_until(path.exists, limit, lambda: "evaluator-0, which builds the graph of all workers: is it short of CPU?")
     return TaskGraph.load(job, index, path)
 
@@ -144,7 +142,7 @@ def run_evaluator(job: Job, addresses: Addresses, index: int, report: Report) ->
         hosts = addresses.ps if job.uses_ps else addresses.worker[:1]
         config = tf.compat.v1.ConfigProto(device_filters=[_first_job(job)])
         connect = connector(f"grpc://{hosts[0]}", graph.graph, config, hosts, build_seconds(wait_seconds))
-        Evaluator(connect(wait_seconds), graph, report, connect).follow()
+        Evaluator(job, connect(wait_seconds), graph, report, connect).follow()
 
 
 def run_death_notice(job: Job, addresses: Addresses, index: int, report: Report) -> None:

@@ -27,14 +27,14 @@ def run_threads(job: Job, report: Report, model: FlatModel | None = None) -> Eva
     config = session_config(job.cluster, job.devices_per_worker, max(2, len(workers)), in_ring=not job.uses_ps)
     config.graph_options.place_pruned_graph = True  # each call prepares only what it runs: a third of the start-up
     session = tf.compat.v1.Session(graph=graph.graph, config=config)
-    loops = [WorkerLoop(session, graph, k, report) for k in workers]
+    loops = [WorkerLoop(job, session, graph, k, report) for k in workers]
     for loop in loops:
         loop.prepare()
     threads = WorkerThreads(loops, scripted=bool(job.options.schedule))
     try:
         for number, worker in enumerate(job.options.schedule, 1):
             threads.give_turn(worker, number)
-        evaluator = Evaluator(session, graph, report)
+        evaluator = Evaluator(job, session, graph, report)
         evaluator.follow(stopped=lambda: bool(threads.failures))
     finally:
         threads.end()

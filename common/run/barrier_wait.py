@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from ..cluster.restarts import RestartRule
 from ..errors import WaitTimeout
 from ..reports import Report
-from .job import REPAIR_WAITS
 from .worker_calls import Done, WorkerCalls
 
 LOOK_SECONDS = 0.5  # between two looks at who has arrived
@@ -24,10 +24,10 @@ class GivenUp(WaitTimeout):
 
 
 class BarrierWait:
-    """The waits of one worker for the others."""
+    """The waits of one worker for the others; the rule says if one that does not come may be started again."""
 
-    def __init__(self, calls: WorkerCalls, report: Report):
-        self.job, self.index, self.calls, self.report = calls.job, calls.index, calls, report
+    def __init__(self, calls: WorkerCalls, rule: RestartRule, report: Report):
+        self.index, self.calls, self.rule, self.report = calls.index, calls, rule, report
         self.got_on()
 
     def got_on(self) -> None:
@@ -41,7 +41,7 @@ class BarrierWait:
             self.report(event="evicted", worker=int(k))
         if evicted.any() or not arrived[self.index]:  # if not, the set has been completed in this very moment
             return True
-        if not (self.job.recovers and self.may_be_restarted):
+        if not (self.rule.recovers and self.may_be_restarted):
             return False
         self.may_be_restarted = False
         for k in np.flatnonzero(awaited):
@@ -67,8 +67,8 @@ class BarrierWait:
                 return done
             arrived, now = self._arrived(), time.monotonic()
             if arrived is None:
-                unanswered += not self.job.cluster.placement.in_process  # there, the local steps are in the way
-                if unanswered >= (REPAIR_WAITS if self.job.recovers else 1):
+                unanswered += not self.calls.coordination.in_process  # there, the local steps are in the way
+                if unanswered >= self.rule.patience:
                     raise self._given_up("for the ps")
                 continue
             unanswered = 0

@@ -40,13 +40,14 @@ class Calls:
     Args:
         session: where the graph runs.
         graph: of this task.
+        wait_seconds: the limit of a call.
         connect: makes a new session; none in a process that has only one.
     """
 
-    def __init__(self, session: Any, graph: TaskGraph, connect: Connect | None = None):
+    def __init__(self, session: Any, graph: TaskGraph, wait_seconds: float, connect: Connect | None = None):
         self.graph, self.ops = graph, graph.ops
         self.connect = connect or (lambda seconds: session)
-        self.wait_seconds = graph.job.cluster.wait_seconds
+        self.wait_seconds = wait_seconds
         self.identity: dict[Any, Any] = {}  # fed with each call: who calls
         self._use(session)
 

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 
 from ..errors import Diverged, WaitTimeout
-from ..record.callbacks import STOP
-from ..record.plot import accuracy_of
 from ..reports import Report
 from ..waiting import POLL_SECONDS
 from .calls import ObserverCalls
@@ -18,6 +16,7 @@ from .observer import Observer, Snapshot
 from .record_reader import RecordReader
 from .results import unwritten, write_center, write_model
 from .round_record import RoundRecord
+from .stopping import StopRule
 
 END_SECONDS = 5.0  # for workers to leave
 
@@ -25,31 +24,33 @@ CHIEF_WAITS = 3  # times the limit of a wait: to read the last state (two), and 
 
 
 class Ending:
-    """Ends a run."""
+    """Ends a run, early if the rule says so, and writes its files."""
 
-    def __init__(self, calls: ObserverCalls, observer: Observer, reader: RecordReader, report: Report):
+    def __init__(
+        self,
+        calls: ObserverCalls,
+        observer: Observer,
+        reader: RecordReader,
+        rounds: RoundRecord,
+        rule: StopRule,
+        report: Report,
+    ):
         self.calls, self.observer, self.reader, self.report = calls, observer, reader, report
-        self.graph, self.job = calls.graph, calls.graph.job
+        self.graph, self.rounds, self.rule = calls.graph, rounds, rule
         self.stopped = False
         self.told_to_stop = 0  # workers that are not counted on any more, and still have to leave
 
     def stop_if_wanted(self) -> None:
         """End the run early: the workers are refused, ask why, and leave."""
-        if self.stopped or not self.job.uses_ps or (reason := self._reason_to_stop()) is None:
+        if self.stopped or not self.graph.coordination.uses_ps:
+            return
+        reason = self.rule.reason(self.calls.version, self.observer.metrics)
+        if reason is None:
             return
         self.stopped = True
         self.told_to_stop = self.calls.present()
         self.calls.stop()
         self.report(event="stopped", reason=reason)
-
-    def _reason_to_stop(self) -> str | None:
-        version, accuracy = self.job.options.stop_at_version, self.job.options.stop_at_accuracy
-        reached = accuracy_of(self.observer.metrics)
-        if version is not None and self.calls.version() >= version:
-            return f"version {version}"
-        if accuracy is not None and reached is not None and reached >= accuracy:
-            return f"accuracy {accuracy}"
-        return "a callback" if (self.job.run_dir / STOP).exists() else None
 
     def finish(self, snapshot: Snapshot) -> None:
         """Write what the run produced, let the workers go, report the result, end the ps tasks.
@@ -65,16 +66,15 @@ class Ending:
             )
         refused = snapshot.pop("refused")
         folded = self.calls.recorded_rounds()  # the record here may have a gap
-        rounds = RoundRecord(self.job, folded, metrics["version"])
-        missing = self._write_results({name: value for name, value in snapshot.items() if name != "at"}, rounds)
+        missing = self._write_results({name: value for name, value in snapshot.items() if name != "at"}, folded)
         self._shut_down()
         self.report(
             event="result",
             steps=self.observer.figures.steps(folded),
             updates=metrics["version"],
             share_of_updates=seen.shares,
-            round=None if rounds.shares is None else rounds.shares.as_dict(),
-            waiting_seconds=rounds.waiting,
+            round=None if self.rounds.shares is None else self.rounds.shares.as_dict(),
+            waiting_seconds=self.rounds.waiting,
             dropped=seen.dropped,
             refused={str(k): int(n) for k, n in enumerate(refused) if n},
             staleness_histogram={str(t): n for t, n in sorted(seen.staleness.items())},
@@ -83,13 +83,16 @@ class Ending:
         )
         self.calls.end_ps()
 
-    def _write_results(self, arrays: dict[str, Any], rounds: RoundRecord) -> list[str]:
+    def _write_results(self, arrays: dict[str, Any], folded: np.ndarray) -> list[str]:
         """Center, model, rounds and trace; returns why some of them are not there."""
-        run_dir = self.job.run_dir
-        writes = [lambda: write_center(run_dir, arrays), lambda: write_model(run_dir, self.graph.model, arrays)]
-        writes.append(lambda: self.reader.give(rounds.write))
-        if self.job.options.record == "full":
-            writes.append(lambda: self.reader.give(lambda log: log.save(run_dir / "trace.npz")))
+        files, version = self.rounds.files, self.observer.metrics["version"]
+        writes = [
+            lambda: write_center(files.folder, arrays),
+            lambda: write_model(files.folder, self.graph.model, arrays),
+            lambda: self.reader.give(lambda log: self.rounds.write(log, folded, version)),
+        ]
+        if files.every_round:
+            writes.append(lambda: self.reader.give(lambda log: log.save(files.folder / "trace.npz")))
         return unwritten(writes)
 
     def _shut_down(self) -> None:

@@ -12,29 +12,33 @@ from ..reports import Report
 from .calls import Connect, ObserverCalls
 from .ending import Ending
 from .graph import TaskGraph
-from .job import CHIEF
+from .job import CHIEF, Job
 from .liveness import LivenessTracker
 from .observer import FOLLOW_SECONDS, Observer
 from .record_reader import RecordReader
+from .round_record import RoundRecord
 
 
 class Evaluator:
     """Follows a run to its end.
 
     Args:
+        job: whose parts go to those who need them here.
         session: where the graph runs.
         graph: with the Keras model.
         report: where events go.
         connect: makes a new session, given the seconds that it may take; none in a process that has only one.
     """
 
-    def __init__(self, session: Any, graph: TaskGraph, report: Report, connect: Connect | None = None):
-        self.job, self.report = graph.job, report
-        self.calls = ObserverCalls(session, graph, connect)
-        self.liveness = LivenessTracker(self.job.cluster.workers, self.calls.wait_seconds)
-        self.reader = RecordReader(self.calls, report, self.liveness.note)
-        self.observer = Observer(self.calls, self.reader, report)
-        self.ending = Ending(self.calls, self.observer, self.reader, report)
+    def __init__(self, job: Job, session: Any, graph: TaskGraph, report: Report, connect: Connect | None = None):
+        self.report, self.rule, self.workers = report, job.restarts, job.cluster.workers
+        self.waits, self.warms_up = graph.coordination.waits, bool(job.scheme.warmup_updates)
+        self.calls = ObserverCalls(session, graph, self.rule.wait_seconds, connect)
+        self.liveness = LivenessTracker(self.workers, self.calls.wait_seconds)
+        self.reader = RecordReader(self.calls, job.files.event_log(self.workers), report, self.liveness.note)
+        self.observer = Observer(job, self.calls, self.reader, report)
+        rounds = RoundRecord(job.files, job.plan, job.coordination, one_clock=job.cluster.task is None)
+        self.ending = Ending(self.calls, self.observer, self.reader, rounds, job.stop_rule, report)
         self.failing: float | None = None  # since when calls fail
         self.unrestored: float | None = None  # since when the ps answers that its state is not clean
         self.chief_is_late = False
@@ -72,9 +76,9 @@ class Evaluator:
 
         now = time.monotonic()
         self.failing = self.failing or now
-        deadline = self.failing + self.job.repair_seconds
+        deadline = self.failing + self.rule.repair_seconds
         hopeless = isinstance(error, WaitTimeout) or not (is_refusal(error) or is_absence(error))
-        if not (self.job.recovers or was_repeated(error)) or now > deadline or hopeless:
+        if not (self.rule.recovers or was_repeated(error)) or now > deadline or hopeless:
             raise error
         if is_refusal(error) or isinstance(error, tf.errors.FailedPreconditionError):  # else it is the ps that is late
             self.unrestored = self.unrestored or now
@@ -86,18 +90,18 @@ class Evaluator:
 
     def _look_for_the_silent(self) -> None:
         """A worker that has sent nothing for very long: evicted if enough are left, or started again by somebody."""
-        if self.job.coordination.waits:  # those who wait at the barrier see to it
+        if self.waits:  # those who wait at the barrier see to it
             return
         for k in self.liveness.silent():
-            if self.liveness.gaps[k] is None and self.job.scheme.warmup_updates:
+            if self.liveness.gaps[k] is None and self.warms_up:
                 continue  # waits for worker 0
             roll = self.calls.roll()
             if roll.finished[k] or not roll.active[k]:
                 continue
             self.report(event="silent", worker=k)
             left = int(roll.active.sum()) - 1
-            if left >= max(1, self.job.recovery.min_workers or self.job.cluster.workers):
+            if left >= max(1, self.rule.min_workers or self.workers):
                 self.calls.evict(k)
                 self.report(event="evicted", worker=k)
-            elif not self.job.recovers or self.liveness.warned(k):
+            elif not self.rule.recovers or self.liveness.warned(k):
                 raise WaitTimeout(f"worker {k} has sent nothing for {self.liveness.seconds(k):.0f} s")

@@ -20,6 +20,7 @@ class TaskGraph:
     """The graph of one task: the global variables, and the workers that live in it.
 
     Attributes:
+        coordination: how the workers meet there.
         ops: what is run on the global variables; see `calls`.
         worker_ops: what is run for worker k.
         initial: center [P] and non-trainable state [S] that the run begins with.
@@ -31,7 +32,7 @@ class TaskGraph:
 
         from ..engine.parameter_server import ParameterServer
 
-        self.job = job
+        self.coordination = job.coordination
         self.model = model or job.recipe.flat()
         self.initial = self.model.pack(), self.model.pack_state()
         self.frozen = self.model.frozen_values() if workers else []
@@ -49,18 +50,17 @@ class TaskGraph:
                 min_workers=job.recovery.min_workers,
                 codec=job.codec,
             )
-            self.ops = GlobalOps(self.ps, job.coordination.sees_waiting)
+            self.ops = GlobalOps(self.ps, self.coordination.sees_waiting)
             gradient = tf.function(self.model.gradient, reduce_retracing=True, autograph=False)
-            self.worker_ops = {k: self._worker_ops(k, gradient) for k in workers}
+            self.worker_ops = {k: self._worker_ops(job, k, gradient) for k in workers}
 
-    def _worker_ops(self, k: int, gradient: Any) -> WorkerOps:
+    def _worker_ops(self, job: Job, k: int, gradient: Any) -> WorkerOps:
         import tensorflow as tf
 
         from ..engine.replica import Replica
         from ..engine.sparse_worker import SparseWorker
         from ..engine.worker import Worker
 
-        job = self.job
         devices = compute_devices(job.cluster.placement.worker_device(k), job.devices_per_worker)
         with tf.device(devices[0]):
             source, structure = _source(job, k)
@@ -100,7 +100,7 @@ class TaskGraph:
                 if node.name == "own_tokens":
                     node.attr["shared_name"].s = f"token_{worker}".encode()
         self = cls.__new__(cls)
-        self.job, self.initial, self.frozen, self.graph = job, initial, frozen, tf.Graph()
+        self.coordination, self.initial, self.frozen, self.graph = job.coordination, initial, frozen, tf.Graph()
         with self.graph.as_default():
             tf.import_graph_def(definition, name="")
         self.ops = _found(GlobalOps, names[0], self.graph)

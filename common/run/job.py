@@ -1,4 +1,4 @@
-"""A run as its tasks are given it: what is trained, how, and on which cluster. Who needs a part of it takes that part."""
+"""A run as its tasks are given it: what is trained, how, on which cluster. Whoever needs a part takes that part."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .coordination import Coordination
 from .options import MAX_STEPS, Recovery, RunOptions
 from .plan import Plan
 from .simulated import refuse_in_simulation
+from .stopping import StopRule
+from .task_files import TaskFiles
 
 CHIEF = 0
-
-REPAIR_WAITS = 3  # times the limit of an ordinary wait
 
 
 @dataclass
@@ -73,6 +73,16 @@ class Job:
         return Coordination(self.scheme.gate, self.cluster.placement.in_process)
 
     @property
+    def files(self) -> TaskFiles:
+        """What a task keeps in its folder."""
+        return TaskFiles(self.run_dir, self.options.record == "full", self.options.tensorboard)
+
+    @property
+    def stop_rule(self) -> StopRule:
+        """When the run ends early."""
+        return StopRule(self.options.stop_at_version, self.options.stop_at_accuracy, self.run_dir)
+
+    @property
     def shared_graph(self) -> Path | None:
         """Where the workers' graph is, unless each has its own: because of a data function, or to meet without a ps."""
         own = callable(self.train) or self.coordination.is_ring
@@ -100,20 +110,10 @@ class Job:
         return Traffic(self.scheme, self.codec, self.cluster.workers, sizes, state_size)
 
     @property
-    def recovers(self) -> bool:
-        """True if dead tasks are started again."""
-        return self.restarts.recovers
-
-    @property
     def restarts(self) -> RestartRule:
-        """Which tasks come back, and which may be lost."""
-        recovery = self.recovery
-        return RestartRule(self.uses_ps, self.coordination.alone, recovery.max_restarts, recovery.min_workers)
-
-    @property
-    def repair_seconds(self) -> float:
-        """The limit of a wait for what is being repaired: who has to do it may be silent, too."""
-        return REPAIR_WAITS * self.cluster.wait_seconds
+        """Which tasks come back, which may be lost, and how long the others wait."""
+        meet, asked = self.coordination, self.recovery
+        return RestartRule(meet.uses_ps, self.cluster.wait_seconds, meet.alone, asked.max_restarts, asked.min_workers)
 
     @property
     def devices_per_worker(self) -> int:

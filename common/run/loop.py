@@ -18,9 +18,10 @@ from ..waiting import wait_until
 from .barrier_wait import BarrierWait
 from .calls import Connect, StateCalls
 from .graph import TaskGraph
-from .job import CHIEF
+from .job import CHIEF, Job
 from .progress import Progress
 from .recovery import WorkerRecovery
+from .saving import Saver, identity
 from .state_manager import StateManager
 from .worker_calls import WorkerCalls
 
@@ -31,6 +32,7 @@ class WorkerLoop:
     """Runs the rounds of one worker in a session.
 
     Args:
+        job: whose parts go to those who need them here.
         session: where the graph runs.
         graph: with this worker in it.
         index: of the worker.
@@ -38,26 +40,33 @@ class WorkerLoop:
         connect: makes a new session, given the seconds that it may take; none in a process that has only one.
     """
 
-    def __init__(self, session: Any, graph: TaskGraph, index: int, report: Report, connect: Connect | None = None):
-        self.job, self.index, self.report = graph.job, index, report
-        self.calls = WorkerCalls(session, graph, index, connect)
-        self.progress = Progress(self.calls, report)
-        self.barrier = BarrierWait(self.calls, report)
-        self.recovery = WorkerRecovery(self.calls, self.progress, self.barrier, report)
+    def __init__(
+        self, job: Job, session: Any, graph: TaskGraph, index: int, report: Report, connect: Connect | None = None
+    ):
+        self.plan, self.index, self.report = job.plan, index, report
+        rule, recovery = job.restarts, job.recovery
+        self.calls = WorkerCalls(session, graph, index, rule.wait_seconds, connect)
+        stamps = job.files.stamps(index, job.scheme.exchange_first)
+        self.progress = Progress(self.calls, self.plan, stamps, recovery.on_nan, report)
+        self.barrier = BarrierWait(self.calls, rule, report)
+        self.recovery = WorkerRecovery(self.calls, self.progress, self.barrier, rule, report)
         self.state: StateManager | None = None  # the chief has one
         if index == CHIEF:
-            self.state = StateManager(graph, self.calls.connect, report)
+            about = identity(self.plan, graph.initial)
+            saver = Saver(about, job.run_dir, recovery, rule.wait_seconds, report)
+            self.state = StateManager(graph, saver, rule, self.calls.connect, report)
 
     def prepare(self) -> None:
         """Local variables; then the chief sees to the global ones, and all join."""
-        self.calls.initialize(self.job.plan.shard(self.index))
+        self.calls.initialize(self.plan.shard(self.index))
         self.recovery.persist(self._take_part)
         if self.state is not None:
             self.state.start()
 
     def _take_part(self) -> None:
         if self.state is not None:
-            self.state.claim(StateCalls(self.calls.session, self.calls.graph, self.calls.connect))
+            calls = self.calls
+            self.state.claim(StateCalls(calls.session, calls.graph, calls.wait_seconds, calls.connect))
         self.calls.await_state()
         self.recovery.join()
 
@@ -85,11 +94,11 @@ class WorkerLoop:
 
     def _rounds(self, turn: Callable[[], None]) -> None:
         """The rounds that are left."""
-        rounds, first = self.job.plan.batches(self.index, self.progress.rounds), self.progress.rounds
+        rounds, first = self.plan.batches(self.index, self.progress.rounds), self.progress.rounds
         count = 1  # the first two calls are single: one warms up, one tells how long a round takes
         while chunk := list(itertools.islice(rounds, count)):
             turn()
-            if self.progress.rounds == 0 and self.index != CHIEF and self.job.scheme.warmup_updates:
+            if self.progress.rounds == 0 and self.index != CHIEF and self.plan.scheme.warmup_updates:
                 self._await_warmup()
             began = time.monotonic()
             batches, (event, *_) = zip(*chunk, strict=True)
@@ -101,14 +110,14 @@ class WorkerLoop:
             if self.progress.rounds == 1:
                 self.report(event="first_update", worker=self.index)
             elif self.progress.rounds == first + 2 and time.monotonic() - began < LONG_ROUND_SECONDS:
-                count = self.job.plan.rounds_per_call
+                count = self.plan.rounds_per_call
             if self.state is not None and self.state.failure is not None:
                 raise self.state.failure
 
     def _call(self, event: Event, *batches: np.ndarray) -> None:
         """Rounds of the same length in one call; `batches` are their rows, [steps, batch size] each."""
         call = partial(self.calls.rounds, event, np.stack(batches))
-        if self.job.coordination.sees_waiting and not self.calls.longest:
+        if self.calls.coordination.sees_waiting and not self.calls.longest:
             done = self.barrier.first(partial(call, limited=False))
         else:
             done = call()
@@ -119,7 +128,7 @@ class WorkerLoop:
         """Wait while worker 0 trains alone, then start from what it has reached."""
 
         def over() -> bool:
-            return self.calls.version() >= self.job.scheme.warmup_updates or self.calls.roll().finished[CHIEF]
+            return self.calls.version() >= self.plan.scheme.warmup_updates or self.calls.roll().finished[CHIEF]
 
         def progress() -> bool:
             return over() or self.calls.version() > seen
@@ -132,7 +141,7 @@ class WorkerLoop:
 
     def _finish(self) -> None:
         self.calls.set_finished()
-        if self.job.coordination.sees_waiting and not self.job.options.schedule and not self.progress.stopping:
+        if self.calls.coordination.sees_waiting and not self.plan.options.schedule and not self.progress.stopping:
             self.calls.deregister()
         self.progress.tell_end()
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from ..problems.models import batched
 from ..record.event_log import Tally
-from ..record.tensorboard import Summaries
 from ..reports import Report
 from ..waiting import paced
 from .calls import ObserverCalls
 from .center_path import CenterPath, Moment, even_choice
 from .figures import Figures
+from .job import Job
 from .path_keeper import Cost, PathKeeper
 from .record_reader import RecordReader
 from .results import load
@@ -43,14 +43,14 @@ class Observer:
         seen: what the record held at the newest look.
     """
 
-    def __init__(self, calls: ObserverCalls, reader: RecordReader, report: Report):
+    def __init__(self, job: Job, calls: ObserverCalls, reader: RecordReader, report: Report):
         self.calls, self.reader, self.report = calls, reader, report
-        self.graph, self.job = calls.graph, calls.graph.job
+        self.graph, self.job = calls.graph, job
         self.test = self.job.test  # as a data set of batches
         if self.test is not None:
             self.test = self.test() if callable(self.test) else batched(self.test, EVALUATION_BATCH)
         model, every = self.graph.model, self.job.options.evaluate_every
-        self.figures = Figures(self.job, model.size, model.state_size)
+        self.figures = Figures(job.plan, job.traffic(model.size, model.state_size))
         self.seen = Tally(self.job.cluster.workers)
         self.metrics: dict[str, Any] = {}
         most = 0 if self.test is None else PASSED_BY_DEFAULT if every is None else PASSED_AT_MOST
@@ -58,7 +58,7 @@ class Observer:
         self.evaluated: list[int] = []  # versions, as long as centers are kept
         self.keeper = PathKeeper(calls, self.path, self._kept_moment)
         self.due, self.evaluating = 0.0, Cost()  # the first look is at where it starts
-        self.summaries = Summaries(self.job.run_dir / "tb") if self.job.options.tensorboard else None
+        self.summaries = job.files.summaries()
 
     def begin(self) -> None:
         """The training begins."""

@@ -19,6 +19,8 @@ MAX_SEED = 2**32 - 1  # what NumPy and Keras take
 
 MAX_STEPS = 10**12  # of a worker: more than any run does, and whatever counts them has room
 
+OnNan = Literal["stop", "drop"]
+
 NO_FLAG = {"flag": False}  # metadata of a field that the command line does not offer
 
 
@@ -45,7 +47,7 @@ class Recovery:
     """Start killed tasks again, this often at most in all."""
     min_workers: int | None = None
     """Go on with this number of workers if the others do not come back; all are needed if not given."""
-    on_nan: Literal["stop", "drop"] = "stop"
+    on_nan: OnNan = "stop"
     """A message that is not finite never reaches the center. Then stop, or go on without it."""
 
     def __post_init__(self):

@@ -9,9 +9,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..errors import CannotWrite, Diverged
-from ..record.stamp_file import StampWriter, stamp_file
+from ..record.stamp_file import StampWriter
 from ..reports import Report
 from ..waiting import paced
+from .options import OnNan
+from .plan import Plan
 from .worker_calls import Done, Joined, WorkerCalls
 
 REPORT_SECONDS = 0.1  # between two reports at first ...
@@ -22,6 +24,13 @@ LONGEST_REPORT_SECONDS = 2.0  # ... and in a long run
 class Progress:
     """The rounds that a worker has done.
 
+    Args:
+        calls: of the worker.
+        plan: what there is to do.
+        stamps: keeps the moments of the rounds.
+        on_nan: what follows from a loss or a gradient that is not finite.
+        report: where events go.
+
     Attributes:
         rounds: that are done, and on record as far as the worker knows.
         steps: local steps in them.
@@ -30,13 +39,12 @@ class Progress:
         started, ended: when the rounds began, and when the last one ended, in seconds of this process's clock.
     """
 
-    def __init__(self, calls: WorkerCalls, report: Report):
-        self.job, self.index, self.calls, self.report = calls.job, calls.index, calls, report
+    def __init__(self, calls: WorkerCalls, plan: Plan, stamps: StampWriter, on_nan: OnNan, report: Report):
+        self.index, self.calls, self.report = calls.index, calls, report
+        self.plan, self.stamps, self.on_nan = plan, stamps, on_nan
         self.rounds = self.steps = self.restoration = 0
         self.stopping = False
         self.losses: list[float] = []  # since the last report
-        kept = stamp_file(self.job.run_dir, self.index) if self.job.options.record == "full" else None
-        self.stamps = StampWriter(kept, self.job.scheme.exchange_first)
         self.begin()
 
     def begin(self) -> None:
@@ -46,13 +54,15 @@ class Progress:
     def joined(self, now: Joined) -> None:
         """Go on from what is on record; rounds that were acknowledged before, and then lost with a ps, are reported."""
         if (lost := self.rounds - now.rounds) > 0:
-            updates = self.job.scheme.gate.updates_per_round(self.job.cluster.workers)
+            updates = self.plan.scheme.gate.updates_per_round(self.plan.workers)
             together = updates == 1  # all have lost the same ones
             self.report(event="lost", worker=self.index, rounds=lost, together=together, before=self.restoration)
         self.restoration, self.stopping = now.restoration, now.stopping
         self._at(now.rounds)
         with self._warning():
             self.stamps.go_back(now.rounds)
+        if self.plan.scheme.scheduled or not self.calls.coordination.uses_ps:
+            self.calls.set_clock(self.steps)
 
     def stopped(self, rounds: int) -> None:
         """The run ended in the middle of a call, of which some rounds are on record: `rounds` in all."""
@@ -62,7 +72,7 @@ class Progress:
         self._at(rounds)
 
     def _at(self, rounds: int) -> None:
-        self.rounds, self.steps = rounds, self.job.plan.rounds(self.index).steps(rounds)
+        self.rounds, self.steps = rounds, self.plan.rounds(self.index).steps(rounds)
 
     def count(self, batches: Sequence[np.ndarray], done: Done) -> None:
         """Count the rounds of a call, and report now and then.
@@ -81,7 +91,7 @@ class Progress:
         self.rounds += len(batches)
         self.steps += sum(map(len, batches))
         finite, left_out = np.isfinite(losses), np.array([len(rows) for rows in batches]) - steps
-        if self.job.recovery.on_nan == "stop" and (left_out.any() or not finite.all()):
+        if self.on_nan == "stop" and (left_out.any() or not finite.all()):
             raise self._diverged(losses, left_out)
         if number := int(left_out.sum()):
             self.report(event="refused", worker=self.index, number=number)

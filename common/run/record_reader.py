@@ -20,25 +20,19 @@ LATE_SECONDS = 2.0
 
 LEAVE_SECONDS = 1.0  # for a look that is under way at the end; one that is stuck ends with the process
 
-KEEP = 1 << 19  # events that stay in the file where the record is off, so that a restoration can go back exactly
-
 
 class RecordReader:
     """Takes the events over from the ps, in a thread of its own: however long an evaluation takes, none wait there.
 
     Args:
         calls: of the evaluator.
+        log: the events on disk.
         report: where events go.
         note: is given new events, [n, len(RECORD)].
-
-    Attributes:
-        log: the events on disk.
     """
 
-    def __init__(self, calls: ObserverCalls, report: Report, note: Callable[[np.ndarray], None]):
-        self.calls, self.report, self.note = calls, report, note
-        job = calls.graph.job
-        self.log = EventLog(job.run_dir, job.cluster.workers, None if job.options.record == "full" else KEEP)
+    def __init__(self, calls: ObserverCalls, log: EventLog, report: Report, note: Callable[[np.ndarray], None]):
+        self.calls, self.log, self.report, self.note = calls, log, report, note
         self.lacking = 0  # events that were in a file which was lost
         self._lock = threading.Lock()
         self._drained = time.monotonic()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from ..cluster.restarts import RestartRule
 from ..engine.failures import is_absence, is_refusal, own_failure, was_repeated
 from ..errors import Diverged, TaskFailed, WaitTimeout
 from ..reports import Report
@@ -23,11 +24,11 @@ ATTEMPTS = 5  # to recover in the same round, apart from those that restarts may
 
 
 class WorkerRecovery:
-    """Lets one worker join the run, and join again."""
+    """Lets one worker join the run, and join again, as far as the rule lets tasks be started again."""
 
-    def __init__(self, calls: WorkerCalls, progress: Progress, barrier: BarrierWait, report: Report):
-        self.job, self.index, self.report = calls.job, calls.index, report
-        self.calls, self.progress, self.barrier = calls, progress, barrier
+    def __init__(self, calls: WorkerCalls, progress: Progress, barrier: BarrierWait, rule: RestartRule, report: Report):
+        self.index, self.rule, self.report = calls.index, rule, report
+        self.calls, self.progress, self.barrier, self.coordination = calls, progress, barrier, calls.coordination
         self.recovered_at = -1  # the round of the last recovery ...
         self.in_vain = 0  # ... and how many recoveries were in that round before
 
@@ -45,19 +46,17 @@ class WorkerRecovery:
                         f"worker {self.index} waited {self.calls.wait_seconds:g} s at the barrier for {missing}"
                     ) from None
         self.progress.joined(joined)
-        if self.job.scheme.scheduled or not self.job.uses_ps:
-            self.calls.set_clock(self.progress.steps)
 
     def persist(self, action: Callable[[], None]) -> None:
         """Do something that needs the ps, again and again while it may be coming back, for a bounded time."""
         import tensorflow as tf
 
-        deadline = time.monotonic() + self.job.repair_seconds
+        deadline = time.monotonic() + self.rule.repair_seconds
         while True:
             try:
                 return action()
             except (tf.errors.OpError, WaitTimeout) as error:
-                helps = self.job.recovers and (is_absence(error) or is_refusal(error))
+                helps = self.rule.recovers and (is_absence(error) or is_refusal(error))
                 if not helps or time.monotonic() > deadline:
                     raise
             time.sleep(RETRY_SECONDS)
@@ -80,15 +79,15 @@ class WorkerRecovery:
         """
         if isinstance(error, GivenUp):
             raise WaitTimeout(str(error)) from None
-        if isinstance(error, WaitTimeout) and self.job.coordination.sees_waiting and self.barrier.handle_timeout():
+        if isinstance(error, WaitTimeout) and self.coordination.sees_waiting and self.barrier.handle_timeout():
             return self.join()
         if is_refusal(error) and (self._has_ended() or self._was_not_finite()):
             return None
         if own_failure(error):
             raise _of_its_own(error) from error
-        if self.job.recovers and (is_refusal(error) or is_absence(error)):
+        if self.rule.recovers and (is_refusal(error) or is_absence(error)):
             return self._join_once_it_is_back(error)
-        if self.job.uses_ps and not self.job.recovers and was_repeated(error):
+        if self.coordination.uses_ps and not self.rule.recovers and was_repeated(error):
             return self._join_at_once(error)
         raise error
 
@@ -103,7 +102,7 @@ class WorkerRecovery:
         """After a refusal: True if that was because of NaN and is settled; raises `Diverged` if it ends the run."""
         if not self.calls.is_owner():
             return False
-        if self.job.recovery.on_nan == "stop":
+        if self.progress.on_nan == "stop":
             raise Diverged(
                 f"worker {self.index} sent a message that is not finite, at version {self.calls.version()} of the "
                 "center, which refused it: try a smaller learning rate or period, or --on-nan drop"
@@ -118,7 +117,7 @@ class WorkerRecovery:
         import tensorflow as tf
 
         self._pause_in_vain(error)
-        deadline = time.monotonic() + self.job.repair_seconds
+        deadline = time.monotonic() + self.rule.repair_seconds
         while True:
             try:
                 if not is_refusal(error):
@@ -131,7 +130,7 @@ class WorkerRecovery:
                     there = is_refusal(again) or isinstance(again, tf.errors.FailedPreconditionError)
                     what = "the chief, worker 0, to restore the state" if there else "the ps to come back"
                     raise WaitTimeout(
-                        f"worker {self.index} waited {self.job.repair_seconds:g} s for {what} ({type(again).__name__})"
+                        f"worker {self.index} waited {self.rule.repair_seconds:g} s for {what} ({type(again).__name__})"
                     ) from None
                 error = again
                 time.sleep(RETRY_SECONDS)
@@ -155,7 +154,7 @@ class WorkerRecovery:
         rounds = self.progress.rounds
         self.in_vain = self.in_vain + 1 if rounds == self.recovered_at else 0
         self.recovered_at = rounds
-        if self.in_vain > ATTEMPTS + self.job.recovery.max_restarts:
+        if self.in_vain > ATTEMPTS + self.rule.max_restarts:
             raise error
         if self.in_vain:
             time.sleep(min(RETRY_SECONDS * 2**self.in_vain, self.calls.wait_seconds))

@@ -16,7 +16,9 @@ from ..record.joining import Join
 from ..record.releases import JOIN, releases_of
 from ..record.round_log import FILE, Shares
 from ..record.stamp_file import StampReader, stamp_file
-from .job import Job
+from .coordination import Coordination
+from .plan import Plan
+from .task_files import TaskFiles
 
 CHUNK = 1 << 16  # rounds that are in memory at once
 
@@ -27,46 +29,56 @@ class RoundRecord:
     """Joins and writes the rounds of a run.
 
     Args:
-        job: the run.
-        folded: rounds of each worker that are on record at the end, [W].
-        version: of the center at the end.
+        files: where they are kept.
+        plan: what each worker does.
+        coordination: how the workers meet.
+        one_clock: all workers are on one machine.
+
+    Attributes:
+        waiting: seconds in a round, if they are known.
+        shares: what a round was spent on, if the moments of all workers are here.
     """
 
-    def __init__(self, job: Job, folded: np.ndarray, version: int):
-        self.job, self.folded, self.version = job, folded, version
-        self.waiting: float | None = None  # seconds in a round, if they are known
-        self.shares: Shares | None = None  # what a round was spent on, if the moments of all workers are here
+    def __init__(self, files: TaskFiles, plan: Plan, coordination: Coordination, *, one_clock: bool):
+        self.files, self.plan, self.coordination, self.one_clock = files, plan, coordination, one_clock
+        self.waiting: float | None = None
+        self.shares: Shares | None = None
 
-    def write(self, log: EventLog) -> None:
+    def write(self, log: EventLog, folded: np.ndarray, version: int) -> None:
         """Write rounds.npz, unless the record is off; what workers have waited is known then, too.
+
+        Args:
+            log: the events.
+            folded: rounds of each worker that are on record at the end, [W].
+            version: of the center at the end.
 
         Raises:
             CannotWrite: the file is not there.
         """
-        path, join = self.job.run_dir / FILE, self._join(log)
-        rows = join.rows(log.chunks(), self.version)
-        if self.job.options.record == "off":
+        path, join = self.files.folder / FILE, self._join(log, folded)
+        rows = join.rows(log.chunks(), version)
+        if not self.files.every_round:
             for _ in rows:
                 pass
             self.waiting = join.waiting
             return
-        with writing(path), tempfile.TemporaryFile(dir=self.job.run_dir) as file:
+        with writing(path), tempfile.TemporaryFile(dir=self.files.folder) as file:
             number = sum(file.write(some.tobytes()) for some in rows) // ROW_BYTES
             self.waiting, self.shares = join.waiting, join.shares
             save_columns(path, ROUND, number, lambda: _read(file))
 
-    def _join(self, log: EventLog) -> Join:
-        job, workers = self.job, range(self.job.cluster.workers)
-        before = np.array(self.folded, np.int64)
+    def _join(self, log: EventLog, folded: np.ndarray) -> Join:
+        workers, folder = range(self.plan.workers), self.files.folder
+        before = np.array(folded, np.int64)
         for events in log.chunks():
             before -= np.bincount(events[events[:, KIND] != JOIN, WORKER], minlength=len(workers))
         before = np.maximum(before, 0)
-        releases = releases_of(job.scheme.gate, before.tolist(), [len(job.plan.rounds(k)) for k in workers])
+        releases = releases_of(self.plan.scheme.gate, before.tolist(), [len(self.plan.rounds(k)) for k in workers])
         # On several machines a worker has a folder of its own; from here it can be seen if they share a file system.
-        places = [(job.run_dir, job.run_dir / f"worker-{k}") for k in workers]
+        places = [(folder, folder / f"worker-{k}") for k in workers]
         readers = [StampReader(*(stamp_file(place, k) for place in places[k])) for k in workers]
-        ring = job.coordination.is_ring and not job.coordination.in_process
-        return Join(releases, readers, before.tolist(), ring, one_clock=job.cluster.task is None)
+        ring = self.coordination.is_ring and not self.coordination.in_process
+        return Join(releases, readers, before.tolist(), ring, one_clock=self.one_clock)
 
 
 def _read(file: BinaryIO) -> Iterator[np.ndarray]:

@@ -9,13 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..engine.failures import is_absence, is_late, is_refusal
 from ..errors import WaitTimeout, first_line
 from ..record import checkpoint
 from ..reports import Report
 from .calls import StateCalls
-from .graph import TaskGraph
 from .options import Recovery
+from .plan import Plan
 
 # How long the end of a run waits for the last checkpoint: much longer than the longest so far has taken, and at least
 FIRST_SAVE_SECONDS = 60.0
@@ -178,15 +180,15 @@ class Saver:
             self.report(event="warning", message=f"no checkpoint of {which}: {why}")
 
 
-def identity(graph: TaskGraph) -> dict[str, Any]:
-    """What must be the same in a run that goes on from a checkpoint."""
-    job, (center, state) = graph.job, graph.initial
+def identity(plan: Plan, initial: tuple[np.ndarray, np.ndarray]) -> dict[str, Any]:
+    """What must be the same in a run that goes on from a checkpoint: of the plan, and of center and state."""
+    center, state = initial
     return {
-        "algorithm": job.scheme.name,
+        "algorithm": plan.scheme.name,
         "parameters": len(center),
         "state": len(state),
-        "workers": job.cluster.workers,
-        "batch_size": job.batch_size,
-        "seed": job.seed,
-        "skew": job.options.skew,
+        "workers": plan.workers,
+        "batch_size": plan.options.batch_size,
+        "seed": plan.options.seed,
+        "skew": plan.options.skew,
     }

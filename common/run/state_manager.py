@@ -15,13 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
+from ..cluster.restarts import RestartRule
 from ..engine.failures import is_absence
 from ..errors import TaskLost, UserError
 from ..record import checkpoint
 from ..reports import Report
 from .calls import Connect, StateCalls
 from .graph import TaskGraph
-from .saving import Saver, identity
+from .saving import Saver
 
 WATCH_SECONDS = 0.25
 
@@ -31,6 +32,8 @@ class StateManager:
 
     Args:
         graph: of the chief.
+        saver: saves it.
+        rule: who may be started again, and how long the others wait.
         connect: makes a new session, given the seconds that it may take.
         report: where events go.
 
@@ -38,10 +41,8 @@ class StateManager:
         failure: what ended its work, if anything has.
     """
 
-    def __init__(self, graph: TaskGraph, connect: Connect, report: Report):
-        self.graph, self.job, self.connect, self.report = graph, graph.job, connect, report
-        self.run_dir, wait_seconds = graph.job.run_dir, graph.job.cluster.wait_seconds
-        self.saver = Saver(identity(graph), self.run_dir, graph.job.recovery, wait_seconds, report)
+    def __init__(self, graph: TaskGraph, saver: Saver, rule: RestartRule, connect: Connect, report: Report):
+        self.graph, self.saver, self.rule, self.connect, self.report = graph, saver, rule, connect, report
         self.claimed = False
         self.calls: StateCalls | None = None  # in the thread
         self.failure: BaseException | None = None
@@ -58,7 +59,7 @@ class StateManager:
         alive = calls.alive()
         if not (alive.all() and calls.is_clean()):
             self.saver.void()
-            last = checkpoint.newest(self.run_dir, self._pass_over)
+            last = checkpoint.newest(self.saver.run_dir, self._pass_over)
             again = self.claimed or bool(alive.any())
             if last is not None:
                 self._restore(calls, last, again)
@@ -67,7 +68,7 @@ class StateManager:
                 raise TaskLost(f"state was lost ({lost}), and there is no checkpoint to restore it from")
             else:
                 calls.initialize(restoration=time.time_ns())
-                if self.job.recovery.max_restarts:
+                if self.rule.max_restarts:
                     self.saver.save_first(calls)
         self.claimed = True
         calls.announce()
@@ -77,7 +78,7 @@ class StateManager:
 
     def _restore(self, calls: StateCalls, last: checkpoint.Checkpoint, again: bool) -> None:
         """Put a checkpoint in place: `again` in the middle of a run, or for the first time because it is resumed."""
-        check_fits(last, self.graph, calls.variables)
+        check_fits(last, self.saver, calls.variables)
         arrays = dict(last.arrays)
         if not again:  # who had finished may have more to do now
             arrays["finished"] = arrays["ready"] = np.zeros_like(arrays["finished"])
@@ -95,7 +96,7 @@ class StateManager:
         """No more of it; returns how to write a last checkpoint, if there is to be one. That needs no ps any more."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(self.job.cluster.wait_seconds)
+            self._thread.join(self.rule.wait_seconds)
         return self.saver.save_last(self._connected)
 
     @property
@@ -105,7 +106,8 @@ class StateManager:
 
     def _connected(self) -> StateCalls:
         if self.calls is None:
-            self.calls = StateCalls(self.connect(self.job.cluster.wait_seconds), self.graph, self.connect)
+            wait_seconds = self.rule.wait_seconds
+            self.calls = StateCalls(self.connect(wait_seconds), self.graph, wait_seconds, self.connect)
         return self.calls
 
     def _watch(self) -> None:
@@ -117,25 +119,26 @@ class StateManager:
             except Exception as error:
                 self.calls = None
                 failing = failing or time.monotonic()
-                if not is_absence(error) or time.monotonic() - failing > self.job.repair_seconds:
+                if not is_absence(error) or time.monotonic() - failing > self.rule.repair_seconds:
                     self.failure = error
                     return
 
     def _look_after(self, calls: StateCalls) -> None:
-        if self.job.recovers and not (calls.alive().all() and calls.is_clean()):
+        if self.rule.recovers and not (calls.alive().all() and calls.is_clean()):
             self.claim(calls)
         self.saver.save_if_due(calls)
 
 
-def check_fits(last: checkpoint.Checkpoint, graph: TaskGraph, variables: frozenset[str]) -> None:
-    """Raise `UserError` if a checkpoint is of another kind of run than one with these `variables`."""
-    run_dir = graph.job.run_dir
-    for name, value in identity(graph).items():
+def check_fits(last: checkpoint.Checkpoint, saver: Saver, variables: frozenset[str]) -> None:
+    """Raise `UserError` if a checkpoint is of another kind of run than what is saved here, with these `variables`."""
+    for name, value in saver.about.items():
         if last.about.get(name) != value:
             raise UserError(
-                f"the checkpoint in {run_dir} is of a run with {name}={last.about.get(name)!r}: it cannot go on "
+                f"the checkpoint in {saver.run_dir} is of a run with {name}={last.about.get(name)!r}: it cannot go on "
                 f"with another. Received: {name}={value!r}"
             )
     if variables != set(last.arrays):
         differ = ", ".join(sorted(variables ^ set(last.arrays)))
-        raise UserError(f"the checkpoint in {run_dir} is of a run with other hyperparameters (variables: {differ})")
+        raise UserError(
+            f"the checkpoint in {saver.run_dir} is of a run with other hyperparameters (variables: {differ})"
+        )

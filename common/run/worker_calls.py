@@ -42,10 +42,10 @@ class Done(NamedTuple):
 class WorkerCalls(Calls):
     """What a worker asks. Each call says which worker it is, and in which of its incarnations."""
 
-    def __init__(self, session: Any, graph: TaskGraph, index: int, connect: Connect | None = None):
-        self.index, self.mine, self.job = index, graph.worker_ops[index], graph.job
+    def __init__(self, session: Any, graph: TaskGraph, index: int, wait_seconds: float, connect: Connect | None = None):
+        self.index, self.mine, self.coordination = index, graph.worker_ops[index], graph.coordination
         self.longest = 0.0  # seconds of the longest call of rounds
-        super().__init__(session, graph, connect)
+        super().__init__(session, graph, wait_seconds, connect)
         self._incarnate(0)
 
     def _incarnate(self, number: int) -> None:
@@ -136,15 +136,15 @@ class WorkerCalls(Calls):
         import tensorflow as tf
 
         # Others decide how long a barrier takes; a call that waits for nobody may be slow, but not for ever.
-        seconds = (1 if self.job.coordination.waits else SLOW) * (self.wait_seconds + 2 * self.longest)
+        seconds = (1 if self.coordination.waits else SLOW) * (self.wait_seconds + 2 * self.longest)
         options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * seconds) if limited else 0)
-        options.experimental.collective_graph_key = 0 if self.job.uses_ps else 1
+        options.experimental.collective_graph_key = 0 if self.coordination.uses_ps else 1
         began = time.monotonic()
         try:
             return self._callables[event, len(batches)](batches, options)
         except tf.errors.DeadlineExceededError:
-            missing = (self.missing() if self.job.coordination.sees_waiting else "") or self._other()
-            where = "at the barrier " if self.job.coordination.waits else ""
+            missing = (self.missing() if self.coordination.sees_waiting else "") or self._other()
+            where = "at the barrier " if self.coordination.waits else ""
             raise WaitTimeout(f"worker {self.index} waited {seconds:.0f} s {where}for {missing}") from None
         finally:
             self.longest = max(self.longest, time.monotonic() - began)
@@ -161,7 +161,7 @@ class WorkerCalls(Calls):
         return call
 
     def _other(self) -> str:
-        return "the ps" if self.job.uses_ps else "another worker"
+        return "the ps" if self.coordination.uses_ps else "another worker"
 
     def refuse(self) -> bool:
         """Drop a message that was not finite for good: its round counts as done. False if the slot is another's now."""
@@ -184,7 +184,7 @@ class WorkerCalls(Calls):
         """True if workers shall leave: somebody wants the run to end, or its last update has been made."""
         return bool(self._run(self.ops.stopping))
 
-    # The gate, if the job `sees_waiting` there.
+    # The gate, where `coordination.sees_waiting`.
 
     def arrived(self) -> np.ndarray:
         """True for the workers that wait at the gate, [W]."""

@@ -18,17 +18,13 @@ from ..engine.flat_model import FlatModel
 from ..engine.trace import RECORD
 from ..errors import Diverged
 from ..problems.models import batched
-from ..record.callbacks import STOP
-from ..record.event_log import MICROSECONDS, VERSION, WORKER, EventLog
-from ..record.plot import accuracy_of
+from ..record.event_log import MICROSECONDS, VERSION, WORKER
 from ..record.round_log import FILE as ROUNDS
 from ..record.round_log import NUMBER, RoundLog
-from ..record.tensorboard import Summaries
 from ..reports import Report
 from ..run.figures import Figures
 from ..run.job import CHIEF, Job
 from ..run.observer import EVALUATION_BATCH
-from ..run.record_reader import KEEP
 from ..run.results import load, unwritten, write_center, write_model
 from ..virtual_time.order import Order, order
 from ..virtual_time.platform import Platform
@@ -71,13 +67,13 @@ class SimulatedRun:
 
     def __init__(self, job: Job, report: Report, model: FlatModel):
         self.job, self.report, self.model = job, report, model
-        self.figures = Figures(job, model.size, model.state_size)
-        self.log = EventLog(job.run_dir, job.cluster.workers, None if job.options.record == "full" else KEEP)
+        self.figures = Figures(job.plan, job.traffic(model.size, model.state_size))
+        self.log = job.files.event_log(job.cluster.workers)
         self.log.truncate(0, 0)  # what a run that got nowhere has left
         self.test = None
         if job.test is not None:
             self.test = job.test() if callable(job.test) else batched(job.test, EVALUATION_BATCH)
-        self.summaries = Summaries(job.run_dir / "tb") if job.options.tensorboard else None
+        self.summaries = job.files.summaries()
         self.metrics: dict[str, Any] = {}
 
     def run(self) -> None:
@@ -159,12 +155,7 @@ class SimulatedRun:
             self.summaries.write(self.metrics)
 
     def _reason_to_stop(self) -> str | None:
-        wanted, reached = self.job.options, accuracy_of(self.metrics)
-        if wanted.stop_at_version is not None and self.metrics["version"] >= wanted.stop_at_version:
-            return f"version {wanted.stop_at_version}"  # the order has ended with it
-        if wanted.stop_at_accuracy is not None and reached is not None and reached >= wanted.stop_at_accuracy:
-            return f"accuracy {wanted.stop_at_accuracy}"
-        return "a callback" if (self.job.run_dir / STOP).exists() else None
+        return self.job.stop_rule.reason(lambda: self.metrics["version"], self.metrics)
 
     def _finish(self, there: Order, snapshot: Mapping[str, Any], seconds: float) -> None:
         """Write what the run produced, and report the result."""
