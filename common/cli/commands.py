@@ -25,6 +25,7 @@ MEASUREMENTS = {
     "collisions": "collisions",
     "stragglers": "stragglers",
     "validate-simulation": "validation",
+    "claims": "claims",
     "soak": "soak",
     "endurance": "endurance",
 }  # command: module

@@ -117,6 +117,7 @@ def overview() -> int:
         ("collisions", "hogwild on sparse data, with and without a lock"),
         ("stragglers", "sync_sgd with backup workers, where some batches come late"),
         ("validate-simulation", "real runs against what a simulation predicts of them from other runs"),
+        ("claims [<name> ...]", "what the papers claim, each where it can show, in virtual time; with verdicts"),
     ):
         table.add_row(Text(f"bash run.sh {usage}", style="bold"), meaning)
     console.print(table)

@@ -1,0 +1,318 @@
+"""What the papers claim of asynchronous schemes: how many workers, how large a rate, how seldom an exchange."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from .claims_pictures import against_places
+from .claims_study import GUESSING, Arm, Found, Row, clearly_less, final_loss, study, until
+from .claims_verdict import Claim, Verdict, of_parts
+
+PERIOD = {"communication_period": 10}
+
+FLAT = 0.1  # of loss: what no picture would show as a slope
+
+WORKERS = 1, 2, 4, 8, 16, 32
+
+
+def places(workers: Sequence[int], gradients: int) -> dict[str, dict[str, Any]]:
+    """So many gradients in all."""
+    return {str(number): {"workers": number, "steps": gradients // number} for number in workers}
+
+
+# AGN.
+
+
+def _agn() -> list[Row]:
+    arms = [
+        Arm(f"{scheme}, η = {rate}", scheme, fixed=PERIOD | {"learning_rate": rate})
+        for rate in (0.2, 0.6)
+        for scheme in ("agn", "downpour_easy")
+    ]
+    return study("agn", arms, places(WORKERS, 8000), final_loss)
+
+
+def judge_agn(found: Found) -> Verdict:
+    """Flat beyond the number of workers at which sums of gradients break."""
+    parts, words = [], []
+    for agn, downpour in zip(found.arms[::2], found.arms[1::2], strict=True):
+        first = found[agn, found.places[0]].mean
+        flat = [place for place in found.places if found[agn, place].mean <= first + FLAT]
+        broken = [place for place in found.places if found[downpour, place].mean > GUESSING]
+        parts.append(bool(broken) and found[agn, broken[0]].mean <= first + FLAT)
+        breaks = f"is worse than guessing from {broken[0]} on" if broken else "never breaks"
+        words.append(
+            f"`{agn}` stays within {FLAT} of one worker's loss up to {flat[-1]} workers, `{downpour}` {breaks}"
+        )
+    return of_parts(parts, "; ".join(words))
+
+
+# ADAG.
+
+
+def _adag() -> list[Row]:
+    large = PERIOD | {"learning_rate": 0.6, "server_learning_rate": 4.8}
+    scales = {"distance_scale": (1e-5, 1e-4, 1e-3, 1e-2, 1.0)}
+    arms = [Arm("agn, γ = 8 η", "agn", fixed=large), Arm("the same, damped", "damped_agn", scales, large)]
+    return study("adag", arms, places((4, 8, 16, 32), 8000), final_loss)
+
+
+def judge_adag(found: Found) -> Verdict:
+    """Wherever the undamped rule is worse than guessing, the damped one is not."""
+    plain, damped = found.arms
+    broken = [place for place in found.places if found[plain, place].mean > GUESSING]
+    if not broken:
+        return Verdict("not at this scale", "the undamped rule never breaks")
+    parts = [found[damped, place].mean < GUESSING for place in broken]
+    losses = ", ".join(f"{found[damped, place].mean:.2f}" for place in broken)
+    return of_parts(parts, f"undamped it is worse than guessing at {', '.join(broken)} workers; damped: {losses}")
+
+
+# DynSGD.
+
+
+def _dynsgd() -> list[Row]:
+    rates = {"learning_rate": (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4)}
+    arms = [Arm(scheme, scheme, rates, PERIOD) for scheme in ("dynsgd", "downpour_easy")]
+    large = [
+        Arm(f"{scheme}, η = 0.2", scheme, {}, PERIOD | {"learning_rate": 0.2}) for scheme in ("dynsgd", "downpour_easy")
+    ]
+    return study("dynsgd", arms + large, places((4, 8, 32), 4000), final_loss)
+
+
+def judge_dynsgd(found: Found) -> Verdict:
+    """At a fixed large rate it holds; each at its own best rate it is better with the most workers."""
+    most = found.places[-1]
+    held = found["dynsgd, η = 0.2", most].mean < GUESSING < found["downpour_easy, η = 0.2", most].mean
+    tuned, plain = found["dynsgd", most], found["downpour_easy", most]
+    why = (
+        f"at η = 0.2 and {most} workers {_loss(found['dynsgd, η = 0.2', most])} against "
+        f"{_loss(found['downpour_easy, η = 0.2', most])}; each at its best rate {_loss(tuned)} against {_loss(plain)}"
+    )
+    return of_parts([held, clearly_less(tuned, plain)], why)
+
+
+def _loss(row: Row) -> str:
+    return f"{row.mean:.2f}" if math.isfinite(row.mean) else "infinity"
+
+
+# DOWNPOUR.
+
+
+def _downpour() -> list[Row]:
+    fixed = PERIOD | {"learning_rate": 0.1}
+    arms = [
+        Arm("plain SGD on the server", "downpour_easy", fixed=fixed),
+        Arm("Adagrad on the server", "downpour", {"server_learning_rate": (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)}, fixed),
+    ]
+    return study("downpour", arms, places(WORKERS, 8000), final_loss, tuned_at="4")
+
+
+def judge_downpour(found: Found) -> Verdict:
+    """Where plain SGD is worse than guessing, Adagrad is not, with the rate of four workers."""
+    plain, adagrad = found.arms
+    broken = [place for place in found.places if found[plain, place].mean > GUESSING]
+    if not broken:
+        return Verdict("not at this scale", "plain SGD never breaks")
+    parts = [found[adagrad, place].mean < GUESSING for place in broken]
+    losses = ", ".join(f"{found[adagrad, place].mean:.2f}" for place in broken)
+    return of_parts(parts, f"plain SGD is worse than guessing at {', '.join(broken)} workers, Adagrad there: {losses}")
+
+
+# Elastic averaging.
+
+ELASTIC_LOSS = 1.0  # on the way from 2.1 to 0.8
+
+
+def _easgd() -> list[Row]:
+    arms = [
+        Arm("aeasgd", "aeasgd", {"learning_rate": (0.4, 0.8, 1.6, 3.2)}),
+        Arm("aeamsgd", "aeamsgd", {"learning_rate": (0.01, 0.02, 0.04, 0.08), "momentum": (0.9, 0.95, 0.99)}),
+        Arm("downpour_easy", "downpour_easy", {"learning_rate": (0.025, 0.05, 0.1, 0.2, 0.4)}),
+    ]
+    periods = {
+        str(period): {
+            "workers": 8, "steps": 1024, "task": "stretched", "settings": {"communication_period": period},
+        }
+        for period in (1, 4, 16, 64)
+    }  # fmt: skip
+    return study("easgd", arms, periods, until(ELASTIC_LOSS, "gradients"), tuned_at="16")
+
+
+def judge_momentum(found: Found) -> Verdict:
+    """Fewer gradients to the loss than without momentum, at each period."""
+    parts = [clearly_less(found["aeamsgd", place], found["aeasgd", place]) for place in found.places]
+    return of_parts(parts, _in_turn(found, "aeamsgd", "aeasgd"))
+
+
+def judge_period(found: Found) -> Verdict:
+    """The price of a long period, against that of DOWNPOUR."""
+    words, worst = [], {}
+    for arm in ("aeasgd", "aeamsgd", "downpour_easy"):
+        means = [found[arm, place].mean for place in found.places]
+        worst[arm] = max(means) / min(means)
+        words.append(f"`{arm}` {worst[arm]:.1f} times" if math.isfinite(worst[arm]) else f"`{arm}` does not get there")
+    parts = [worst[arm] < 2 and worst[arm] < worst["downpour_easy"] for arm in ("aeasgd", "aeamsgd")]
+    return of_parts(parts, f"gradients at the worst period, of those at the best: {', '.join(words)}")
+
+
+def _in_turn(found: Found, one: str, other: str) -> str:
+    pairs = [f"{_count(found[one, place])} against {_count(found[other, place])}" for place in found.places]
+    return f"gradients to a loss of {ELASTIC_LOSS} at periods {', '.join(found.places)}: {'; '.join(pairs)}"
+
+
+def _count(row: Row) -> str:
+    return f"{row.mean:.0f}" if math.isfinite(row.mean) else "never"
+
+
+# Hogwild.
+
+
+def _hogwild() -> list[Row]:
+    rows = []
+    for kind in ("rare", "certain"):
+        where = {
+            f"{kind}, {number}": {"workers": number, "steps": 6144 // number, "task": kind, "batch": 8}
+            for number in (1, 8, 32, 128)
+        }
+        arm = Arm("each coordinate as it is found", "async_sgd", {"learning_rate": (0.5, 1.0, 2.0, 4.0, 8.0)})
+        rows += study(f"hogwild, {kind}", [arm], where, final_loss, tuned_at=f"{kind}, 1")
+    return rows
+
+
+def judge_hogwild(found: Found) -> Verdict:
+    """Late gradients cost nothing where examples seldom share a coordinate, and something where they do."""
+    (arm,) = found.arms
+    cost = {}
+    for kind in ("rare", "certain"):
+        of_kind = [place for place in found.places if place.startswith(kind)]
+        cost[kind] = found[arm, of_kind[-1]].mean - found[arm, of_kind[0]].mean
+    most = found.places[-1].split(", ")[1]
+    why = (
+        f"{most} workers instead of one cost {cost['rare']:.3f} of loss where collisions are rare, "
+        f"{cost['certain']:.3f} where they are certain"
+    )
+    return of_parts([abs(cost["rare"]) < 0.01, cost["certain"] > 2 * max(cost["rare"], 0.01)], why)
+
+
+# DC-ASGD.
+
+
+def _dc_asgd() -> list[Row]:
+    rates = {"learning_rate": (0.025, 0.05, 0.1, 0.2)}
+    arms = [
+        Arm("async_sgd", "async_sgd", rates),
+        Arm("dc_asgd", "dc_asgd", rates | {"compensation": (0.4, 2.0, 10.0)}),
+    ]
+    return study("dc_asgd", arms, places((16, 64), 4000), final_loss)
+
+
+def judge_dc_asgd(found: Found) -> Verdict:
+    """Better than without the correction, each at its best rate."""
+    parts = [clearly_less(found["dc_asgd", place], found["async_sgd", place]) for place in found.places]
+    words = [
+        f"{_loss(found['dc_asgd', p])} against {_loss(found['async_sgd', p])} at {p} workers" for p in found.places
+    ]
+    return of_parts(parts, f"loss {', '.join(words)}")
+
+
+CLAIMS = [
+    Claim(
+        "agn",
+        "AGN (Hermans et al. 2017)",
+        "accuracy is flat in the number of workers; stable where DOWNPOUR with the same period diverges",
+        (
+            "The paper's coupling, γ = η, with two rates; 8000 gradients of all workers together, none sees "
+            "an example twice."
+        ),
+        "loss at the end",
+        "workers",
+        _agn,
+        judge_agn,
+        lambda found: against_places(found, "workers", "test loss at the end", most=2.5, level=(GUESSING, "guessing")),
+    ),
+    Claim(
+        "adag",
+        "ADAG (Hermans' thesis 2017)",
+        "damping by distance keeps a large AGN stable",
+        (
+            "AGN whose server takes eight times the worker's rate (η = 0.6), as it is and damped; the scale "
+            "of the damping is tuned."
+        ),
+        "loss at the end",
+        "workers",
+        _adag,
+        judge_adag,
+    ),
+    Claim(
+        "dynsgd",
+        "DynSGD (Jiang et al. 2017)",
+        "dividing by staleness rescues many workers at a large rate",
+        "4000 gradients; once with the rate tuned for each number of workers, once with one large rate.",
+        "loss at the end",
+        "workers",
+        _dynsgd,
+        judge_dynsgd,
+    ),
+    Claim(
+        "downpour",
+        "DOWNPOUR (Dean et al. 2012)",
+        "Adagrad on the server tolerates what plain SGD does not",
+        "The workers' rate is 0.1 in both; Adagrad's is tuned at four workers and kept.",
+        "loss at the end",
+        "workers",
+        _downpour,
+        judge_downpour,
+        lambda found: against_places(found, "workers", "test loss at the end", most=2.5, level=(GUESSING, "guessing")),
+    ),
+    Claim(
+        "easgd-momentum",
+        "Elastic averaging (Zhang et al. 2015)",
+        "with momentum it is fastest",
+        (
+            "Eight workers; a badly conditioned task (features scaled from 1 to 1/100); rate and δ are "
+            "tuned at period 16 and kept."
+        ),
+        f"gradients to a loss of {ELASTIC_LOSS}",
+        "period",
+        _easgd,
+        judge_momentum,
+        lambda found: against_places(found, "communication period", f"gradients to a loss of {ELASTIC_LOSS}"),
+    ),
+    Claim(
+        "easgd-period",
+        "Elastic averaging (Zhang et al. 2015)",
+        "insensitive to the period, where DOWNPOUR breaks",
+        "The same runs.",
+        f"gradients to a loss of {ELASTIC_LOSS}",
+        "period",
+        _easgd,
+        judge_period,
+    ),
+    Claim(
+        "hogwild",
+        "Hogwild (Niu et al. 2011)",
+        "where examples seldom share a coordinate, late updates cost nothing",
+        (
+            "Sparse logistic regression, three epochs; up to 128 workers of one speed, so that a gradient "
+            "is as many updates late. Updates that are lost for want of a lock are not in this: `bash "
+            "run.sh collisions` has them."
+        ),
+        "training loss at the end",
+        "collisions, workers",
+        _hogwild,
+        judge_hogwild,
+    ),
+    Claim(
+        "dc-asgd",
+        "DC-ASGD (Zheng et al. 2017)",
+        "a correction makes up for the delay",
+        "4000 gradients of many workers; rate and compensation are tuned for each number of workers.",
+        "loss at the end",
+        "workers",
+        _dc_asgd,
+        judge_dc_asgd,
+    ),
+]

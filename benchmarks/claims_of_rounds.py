@@ -1,0 +1,257 @@
+"""What the papers claim of synchronous schemes: few rounds, outer momentum, small messages, large batches."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .claims_pictures import against_places, bars
+from .claims_study import Arm, Found, Row, clearly_less, final_error, final_loss, study, until
+from .claims_verdict import Claim, Verdict, of_parts
+
+RATES = 0.1, 0.2, 0.4, 0.8, 1.6
+
+# Synchronous against asynchronous, per update.
+
+UPDATES = 400
+
+
+def _per_update() -> list[Row]:
+    arms = [
+        Arm("sync_sgd", "sync_sgd", {"learning_rate": (*RATES, 3.2)}),
+        Arm("async_sgd", "async_sgd", {"learning_rate": (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)}),
+    ]
+    places = {str(n): {"workers": n, "steps": UPDATES, "updates": UPDATES} for n in (1, 4, 16, 64)}
+    return study("per-update", arms, places, final_loss)
+
+
+def judge_per_update(found: Found) -> Verdict:
+    """With more than one worker the loss after as many updates is less, at the best rate of each."""
+    many = found.places[1:]
+    parts = [clearly_less(found["sync_sgd", place], found["async_sgd", place]) for place in many]
+    words = [f"{found['sync_sgd', p].mean:.2f} against {found['async_sgd', p].mean:.2f} with {p}" for p in many]
+    return of_parts(parts, f"loss after {UPDATES} updates: {', '.join(words)} workers")
+
+
+# Local SGD.
+
+LOCAL_LOSS = 0.65
+
+
+def _local_sgd() -> list[Row]:
+    places = {
+        str(period): {"workers": 8, "steps": 1024, "settings": {"communication_period": period}}
+        for period in (1, 4, 16, 64)
+    }
+    return study(
+        "local-sgd", [Arm("local_sgd", "local_sgd", {"learning_rate": RATES})], places, until(LOCAL_LOSS, "updates")
+    )
+
+
+def judge_local_sgd(found: Found) -> Verdict:
+    """Rounds to the loss fall with the period, and examples do not more than double."""
+    (arm,) = found.arms
+    rounds = {int(place): found[arm, place].mean for place in found.places}
+    fewer = [period for period in rounds if period > 1 and rounds[period] * 2 <= rounds[1]]
+    same = [period for period in fewer if rounds[period] * period <= 2 * rounds[1]]
+    words = ", ".join(f"{value:.0f}" if math.isfinite(value) else "never" for value in rounds.values())
+    kept = f"at most twice the examples up to period {max(same)}" if same else "but more than twice the examples"
+    periods = ", ".join(map(str, rounds))
+    return of_parts(
+        [bool(fewer), bool(same)], f"rounds to a loss of {LOCAL_LOSS} at periods {periods}: {words}; {kept}"
+    )
+
+
+# Outer momentum.
+
+FEW = {"communication_period": 20}
+
+
+def _outer() -> list[Row]:
+    sgd, plain = FEW | {"inner_optimizer": "sgd"}, {"momentum": 0.0}
+    inner, small = {"learning_rate": (0.2, 0.4, 0.8, 1.6)}, {"learning_rate": (0.004, 0.008, 0.016, 0.032)}
+    steps = {"outer_learning_rate": (0.7, 1.0, 1.5)}
+    momenta = {"outer_learning_rate": (0.2, 0.4, 0.7, 1.0), "momentum": (0.6, 0.9)}
+    arms = [
+        Arm("SGD inside: averaging", "local_sgd", inner, FEW),
+        Arm("SGD inside: outer SGD", "diloco", inner | steps, sgd | plain),
+        Arm("SGD inside: outer Nesterov", "diloco", inner | momenta, sgd),
+        Arm("SGD inside: slowmo", "slowmo", inner | {"slow_momentum": (0.5, 0.7, 0.9)}, FEW),
+        Arm("SGD inside: bmuf", "bmuf", inner | {"block_learning_rate": (0.25, 0.5, 1.0)}, FEW),
+        Arm(
+            "AdamW inside: averaging",
+            "diloco",
+            {"learning_rate": (0.002, 0.004, 0.008, 0.016, 0.032, 0.064)},
+            FEW | plain | {"outer_learning_rate": 1.0},
+        ),
+        Arm("AdamW inside: outer SGD", "diloco", small | steps, FEW | plain),
+        Arm("AdamW inside: outer Nesterov", "diloco", small | momenta, FEW),
+    ]
+    return study("outer", arms, {"12 rounds": {"workers": 8, "steps": 240}}, final_loss)
+
+
+def judge_outer(found: Found) -> Verdict:
+    """Nesterov's outer step against plain averaging, for either optimiser inside."""
+    return _against_averaging(found, ["outer Nesterov"], ("SGD", "AdamW"))
+
+
+def judge_slow(found: Found) -> Verdict:
+    """The momenta of SlowMo and BMUF against plain averaging."""
+    return _against_averaging(found, ["slowmo", "bmuf"], ("SGD",))
+
+
+def _against_averaging(found: Found, names: list[str], inside: tuple[str, ...]) -> Verdict:
+    (place,) = found.places
+    parts, words = [], []
+    for optimiser in inside:
+        base = found[f"{optimiser} inside: averaging", place]
+        for name in names:
+            row = found[f"{optimiser} inside: {name}", place]
+            parts.append(clearly_less(row, base))
+            words.append(f"{row.mean:.3f} ({name}) against {base.mean:.3f} with {optimiser} inside")
+    return of_parts(parts, f"loss after {place}: {'; '.join(words)}")
+
+
+# Small messages.
+
+
+def _compressed() -> list[Row]:
+    rates = {"learning_rate": (0.1, 0.2, 0.4, 0.8)}
+    arms = [
+        Arm("sync_sgd", "sync_sgd", rates),
+        Arm("ef_sgd, 10 %", "ef_sgd", rates, {"share": 0.1}),
+        Arm("ef_sgd, 1 %", "ef_sgd", rates, {"share": 0.01}),
+        Arm("signsgd_mv", "signsgd_mv", {"learning_rate": (0.0025, 0.005, 0.01, 0.02)}),
+    ]
+    return study("compressed", arms, {"8 workers": {"workers": 8, "steps": 500}}, final_loss)
+
+
+SAME = 0.02  # of loss
+
+
+def judge_ef(found: Found) -> Verdict:
+    """As good as whole messages, after the same examples."""
+    return _as_good(found, ["ef_sgd, 10 %", "ef_sgd, 1 %"])
+
+
+def judge_sign(found: Found) -> Verdict:
+    """As good as whole messages, after the same examples."""
+    return _as_good(found, ["signsgd_mv"])
+
+
+def _as_good(found: Found, arms: list[str]) -> Verdict:
+    (place,) = found.places
+    whole = found["sync_sgd", place].mean
+    parts = [found[arm, place].mean <= whole + SAME for arm in arms]
+    words = [f"{found[arm, place].mean:.3f} (`{arm}`)" for arm in arms]
+    return of_parts(parts, f"loss after the same examples: {', '.join(words)}; whole messages {whole:.3f}")
+
+
+# Post-local SGD.
+
+EPOCHS, IMAGES, HERE = 60, 1437, 4  # workers
+
+
+def _post_local() -> list[Row]:
+    rates = {"learning_rate": (0.05, 0.1, 0.2, 0.4, 0.8)}
+    places: dict[str, Any] = {
+        str(HERE * batch): {
+            "workers": HERE,
+            "steps": EPOCHS * (IMAGES // HERE // batch),
+            "task": "digits",
+            "batch": batch,
+        }
+        for batch in (8, 64, 256)
+    }
+    return study("post-local", [Arm("sync_sgd", "sync_sgd", rates)], places, final_error)
+
+
+def judge_post_local(found: Found) -> Verdict:
+    """Is there a gap between small and large batches that local steps could close?"""
+    (arm,) = found.arms
+    errors = [found[arm, place] for place in found.places]
+    words = ", ".join(f"{row.mean:.1%} at {row.place}" for row in errors)
+    gap = [row.place for row in errors[1:] if clearly_less(errors[0], row)]
+    why = f"errors on test images after {EPOCHS} epochs, by batch of all workers: {words}"
+    if not gap:
+        return Verdict("not at this scale", f"{why}: no gap that local steps could close")
+    return Verdict("not at this scale", f"{why}: the gap is one of updates, not of generalisation")
+
+
+CLAIMS = [
+    Claim(
+        "per-update",
+        "Synchronous SGD (Chen et al. 2016)",
+        "an update of many workers together is worth more than one of a late gradient",
+        f"{UPDATES} updates, whose rates are tuned for each number of workers; workers of one speed.",
+        f"loss after {UPDATES} updates",
+        "workers",
+        _per_update,
+        judge_per_update,
+    ),
+    Claim(
+        "local-sgd",
+        "Local SGD (Stich 2019)",
+        "the same loss with far fewer rounds",
+        "Eight workers; the rate is tuned for each period.",
+        f"rounds to a loss of {LOCAL_LOSS}",
+        "period",
+        _local_sgd,
+        judge_local_sgd,
+        lambda found: against_places(found, "communication period", f"rounds to a loss of {LOCAL_LOSS}"),
+    ),
+    Claim(
+        "diloco",
+        "DiLoCo (Douillard et al. 2023)",
+        "outer momentum beats averaging at equal rounds",
+        "Eight workers, 12 rounds of 20 steps; all rates and momenta are tuned together.",
+        "loss at the end",
+        "",
+        _outer,
+        judge_outer,
+        lambda found: bars(found, "test loss after 12 rounds of 20 steps"),
+    ),
+    Claim(
+        "slow-momentum",
+        "SlowMo (Wang et al. 2020), BMUF (Chen & Huo 2016)",
+        "momentum of the averages improves local SGD",
+        "The same runs.",
+        "loss at the end",
+        "",
+        _outer,
+        judge_slow,
+    ),
+    Claim(
+        "ef-sgd",
+        "EF-SGD (Karimireddy et al. 2019)",
+        "what is left out of a message, and remembered, costs nothing",
+        "Eight workers, 500 steps of each; rates are tuned.",
+        "loss at the end",
+        "",
+        _compressed,
+        judge_ef,
+    ),
+    Claim(
+        "signsgd",
+        "signSGD with majority vote (Bernstein et al. 2019)",
+        "the sign of each element is enough",
+        "The same runs.",
+        "loss at the end",
+        "",
+        _compressed,
+        judge_sign,
+    ),
+    Claim(
+        "post-local",
+        "Post-local SGD (Lin et al. 2020)",
+        "generalises better than a large batch",
+        (
+            f"First: is there anything to win? `sync_sgd` on digits, {EPOCHS} epochs, with small and large "
+            "batches, rates tuned."
+        ),
+        "share of wrong answers",
+        "batch of all workers",
+        _post_local,
+        judge_post_local,
+    ),
+]

@@ -1,0 +1,85 @@
+"""The tables of docs/claims.md, made from what was measured."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+from .claims_study import Found, Row
+from .claims_verdict import Claim
+
+RESULTS = Path(__file__).parent / "results" / "claims.json"
+PAGE = Path(__file__).parent.parent / "docs" / "claims.md"
+
+
+def update_page(page: Path = PAGE, results: Path = RESULTS) -> None:
+    """Put the tables into the page, if this is a source checkout."""
+    if page.exists():
+        page.write_text(with_tables(page.read_text(), results))
+
+
+def with_tables(text: str, results: Path = RESULTS) -> str:
+    """The text with each `<!-- claims: ... -->` ... `<!-- end -->` filled in, as far as there are results."""
+    from .claims import catalogue
+
+    content = json.loads(results.read_text()) if results.exists() else {}
+    found = {claim: Found.of_json(content[claim.name]) for claim in catalogue() if claim.name in content}
+    blocks = {"verdicts": verdicts(found)} | {claim.name: table(claim, mine) for claim, mine in found.items()}
+    for name, block in blocks.items():
+        pattern = rf"(<!-- claims: {name} -->\n).*?(<!-- end -->)"
+        text = re.sub(pattern, lambda place, block=block: f"{place[1]}{block}\n{place[2]}", text, flags=re.DOTALL)
+    return text
+
+
+def verdicts(found: dict[Claim, Found]) -> str:
+    """A row for each claim."""
+    rows = ["| claim | | what was measured |", "|---|---|---|"]
+    for claim, mine in found.items():
+        verdict = claim.judge(mine)
+        rows.append(
+            f"| [{claim.name}](#{claim.name}): {claim.paper}: {claim.sentence} | **{verdict.word}** | {verdict.why} |"
+        )
+    return "\n".join(rows)
+
+
+def table(claim: Claim, found: Found) -> str:
+    """What was measured for a claim: an algorithm in each row, with what was chosen."""
+    rows = [
+        f"*{claim.paper}: {claim.sentence}.* {claim.experiment} `bash run.sh claims {claim.name}`",
+        "",
+        f"| {claim.unit}; {claim.column} | {' | '.join(found.places)} |".replace("; |", " |"),
+        "|---" * (1 + len(found.places)) + "|",
+    ]
+    for arm in found.arms:
+        cells = [cell(found.get(arm, place)) for place in found.places]
+        rows.append(f"| {arm} | {' | '.join(cells)} |")
+    if any(row.edges for row in found.rows):
+        rows += ["", "\\* chosen at the end of what was tried: a wider search might find something better."]
+    return "\n".join(rows)
+
+
+def cell(row: Row | None) -> str:
+    """Mean and spread, and what was chosen."""
+    if row is None:
+        return "-"
+    if math.isinf(row.mean):
+        there = sum(map(math.isfinite, row.scores))
+        value = f"{there} of {len(row.scores)} seeds" if there else "never"
+    else:
+        digits = 3 if row.mean < 10 else 1 if row.mean < 100 else 0
+        value = f"{row.mean:.{digits}f}" + (f" ± {row.spread:.{digits}f}" if len(row.scores) > 1 else "")
+    chosen = ", ".join(
+        f"{short(name)} {value:g}{'*' if name in row.edges else ''}" for name, value in row.settings.items()
+    )
+    return f"{value} ({chosen})" if chosen else value
+
+
+def short(name: str) -> str:
+    """A letter for a hyperparameter that is tuned."""
+    letters = {
+        "learning_rate": "η", "server_learning_rate": "γ", "outer_learning_rate": "ε", "momentum": "μ",
+        "distance_scale": "c", "slow_momentum": "β", "block_learning_rate": "ζ", "compensation": "λ",
+    }  # fmt: skip
+    return letters.get(name, name)

@@ -1,0 +1,111 @@
+"""The pictures of the claims."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .claims_study import Found
+from .plots import PALETTE, bare
+
+MARKS = "osD^vPX*"
+
+
+def against_places(
+    found: Found, xlabel: str, ylabel: str, *, most: float | None = None, level: tuple[float, str] | None = None
+) -> Any:
+    """A line for each arm, a point for each place; the places are numbers.
+
+    Args:
+        found: what was measured.
+        xlabel: of the places, which are shown by their logarithms.
+        ylabel: of the scores.
+        most: what is above is shown at the upper edge.
+        level: a dashed line, and its name.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+    axes = figure.subplots()
+    bare(axes)
+    at = [float(place) for place in found.places]
+    for i, arm in enumerate(found.arms):
+        rows = [found[arm, place] for place in found.places]
+        means = [row.mean if most is None else min(row.mean, most) for row in rows]
+        shown = [math.nan if math.isinf(mean) else mean for mean in means]
+        spread = [0 if math.isnan(row.spread) or (most and row.mean > most) else row.spread for row in rows]
+        style = {"marker": MARKS[i % len(MARKS)], "color": PALETTE[i % len(PALETTE)], "ms": 5, "capsize": 2}
+        axes.errorbar(at, shown, spread, lw=1.5, label=arm, **style)
+        for x, row in zip(at, rows, strict=True):
+            if most is not None and row.mean > most:
+                axes.annotate("↑", (x, most), (0, 3), textcoords="offset points", ha="center", color=style["color"])
+    if level:
+        axes.axhline(level[0], ls="--", lw=1, color="0.5")
+        axes.annotate(level[1], (at[0], level[0]), (0, 3), textcoords="offset points", fontsize=8, color="0.4")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(at, found.places)
+    axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(None if most is None else 0, None if most is None else most * 1.07))
+    axes.legend(fontsize=8)
+    return figure
+
+
+def bars(found: Found, xlabel: str) -> Any:
+    """A bar for each arm at the only place, with its spread; the axis begins near the least."""
+    from matplotlib.figure import Figure
+
+    (place,) = found.places
+    rows = [found[arm, place] for arm in found.arms]
+    figure = Figure(figsize=(6.4, 0.8 + 0.32 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    bare(axes)
+    axes.errorbar([row.mean for row in rows], range(len(rows)), xerr=[row.spread for row in rows], fmt="o", capsize=3)
+    axes.set_yticks(range(len(rows)), [row.arm for row in rows])
+    axes.invert_yaxis()
+    axes.set(xlabel=xlabel)
+    return figure
+
+
+def dots(found: Found, xlabel: str) -> Any:
+    """A panel for each place, a row for each arm; who did not get there is a cross at the right edge."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(2.2 + 1.75 * len(found.places), 0.9 + 0.26 * len(found.arms)), layout="constrained")
+    panels = figure.subplots(1, len(found.places), sharey=True, squeeze=False)[0]
+    for axes, place in zip(panels, found.places, strict=True):
+        rows = [found[arm, place] for arm in found.arms]
+        there = [i for i, row in enumerate(rows) if math.isfinite(row.mean)]
+        means = [rows[i].mean for i in there]
+        best = min(means)
+        bare(axes)
+        axes.errorbar(means, there, xerr=[rows[i].spread for i in there], fmt="none", ecolor="0.6", lw=1)
+        colours = [PALETTE[4] if mean == best else PALETTE[3] for mean in means]
+        axes.scatter(means, there, c=colours, s=22, zorder=3)
+        missing = [i for i in range(len(rows)) if i not in there]
+        axes.scatter([1.0] * len(missing), missing, marker="x", c="0.4", s=22, transform=axes.get_yaxis_transform())
+        axes.set_xscale("log")
+        axes.set_title(place, fontsize=9)
+        axes.tick_params(axis="x", labelsize=8, which="both")
+    panels[0].set_yticks(range(len(found.arms)), found.arms, fontsize=8)
+    panels[0].invert_yaxis()
+    figure.supxlabel(xlabel, fontsize=9)
+    return figure
+
+
+def on_logarithms(found: Found, xlabel: str, ylabel: str) -> Any:
+    """A line for each arm against places by their names, scores by their logarithms."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 4.0), layout="constrained")
+    axes = figure.subplots()
+    bare(axes)
+    for i, arm in enumerate(found.arms):
+        rows = [found.get(arm, place) for place in found.places]
+        means = [math.nan if row is None or math.isinf(row.mean) else row.mean for row in rows]
+        axes.plot(
+            range(len(means)), means, marker=MARKS[i % len(MARKS)], ms=5, color=PALETTE[i % len(PALETTE)], label=arm
+        )
+    axes.set_yscale("log")
+    axes.set_xticks(range(len(found.places)), found.places)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure

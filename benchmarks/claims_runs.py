@@ -1,0 +1,204 @@
+"""Runs in virtual time without TensorFlow: order from the simulator, arithmetic from the papers' equations.
+
+`common/virtual_time` says who comes when, as for any simulated run; `common/proof` executes the equations in NumPy in
+that order, as it does to replay a run. The replays prove that the modules of the catalogue do the same. A run of a
+thousand gradients takes a tenth of a second here, which hundreds of runs for tuning need.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.progress import track
+
+from ..algorithms import SCHEMES, Scheme
+from ..algorithms.agn import AGN
+from ..common.cluster.fingerprint import source_digest
+from ..common.contract import Positive
+from ..common.engine.trace import EVENTS
+from ..common.engine.traffic import Traffic
+from ..common.proof import reference
+from ..common.proof.transcriptions import TRANSCRIPTIONS, Recorded
+from ..common.virtual_time.order import Order, order
+from ..common.virtual_time.platform import Platform
+from .claims_tasks import task
+
+KEPT = Path(__file__).parent / "cache" / "claims.jsonl"
+
+DECISIVE = (  # sources on which a run depends
+    "algorithms", "common/contract", "common/gates", "common/proof/reference", "common/proof/transcriptions.py",
+    "common/virtual_time", "benchmarks/claims_tasks.py", "benchmarks/claims_runs.py",
+)  # fmt: skip
+
+POINTS = 50  # at which the center is measured, evenly over a run
+
+HOPELESS = 1e4  # length of a vector of parameters from which no run here has come back
+
+
+@dataclass(frozen=True, kw_only=True)
+class DampedAGN(AGN):
+    """AGN with a rate of the server's own, damped as ADAG damps: what the thesis calls a too large step, made safe."""
+
+    name = "damped_agn"
+    distance_scale: Positive = 0.01
+    """As in `adag`."""
+
+
+KINDS: dict[str, Any] = {**SCHEMES, "damped_agn": DampedAGN}
+
+EQUATIONS: dict[str, Any] = {
+    **TRANSCRIPTIONS,
+    "damped_agn": lambda run, s: reference.agn(
+        run.start,
+        run.gradient,
+        run.order,
+        run.workers,
+        eta=s.learning_rate,
+        gamma=s.server_learning_rate,
+        distance_scale=s.distance_scale,
+        period=s.period,
+        steps=run.steps,
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A run.
+
+    Attributes:
+        scheme: its name.
+        settings: hyperparameters.
+        workers: W.
+        steps: of each worker, at most.
+        updates: of the center, after which the run ends; None: when all steps are done.
+        seed: of parameters, examples, batches and durations.
+        task: its name.
+        batch: examples of a batch.
+        platform: fields of `Platform`.
+    """
+
+    scheme: str
+    settings: dict[str, Any]
+    workers: int
+    steps: int
+    seed: int
+    updates: int | None = None
+    task: str = "clusters"
+    batch: int = 16
+    platform: dict[str, Any] = field(default_factory=lambda: {"compute": "lognormal:sigma=0.3"})
+
+    @property
+    def key(self) -> str:
+        """By which its outcome is kept."""
+        return f"{sources()} {json.dumps(asdict(self), sort_keys=True)}"
+
+
+@cache
+def sources() -> str:
+    """A digest of the sources on which runs depend."""
+    return source_digest(within=DECISIVE)
+
+
+class Diverged(Exception):
+    """The parameters are not finite any more, or so large that they will not be for long."""
+
+
+def execute(cell: Cell) -> dict[str, list[float]]:
+    """The run: columns `updates`, `gradients`, `seconds` (virtual), `loss`, `accuracy` of the center on the way.
+
+    A run that diverges has the loss infinity at its end, and nothing else.
+    """
+    scheme = KINDS[cell.scheme](**cell.settings)
+    problem = task(cell.task, workers=cell.workers, steps=cell.steps, batch=cell.batch, seed=cell.seed)
+    there = _order(cell, scheme, len(problem.start))
+
+    def gradient(x: np.ndarray, k: int, t: int) -> np.ndarray:
+        if not x @ x < HOPELESS**2:
+            raise Diverged
+        return problem.gradient(x, k, t)
+
+    run = Recorded(
+        scheme=scheme,
+        workers=cell.workers,
+        steps=cell.steps,
+        start=problem.start,
+        trace=dict(there.trace),
+        center=problem.start,
+        gradient=gradient,
+        result={"updates": int(there.trace["version"][-1]) + 1, "recovery": {}},
+    )
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            path = EQUATIONS[cell.scheme](run, scheme)
+        if not path[-1] @ path[-1] < HOPELESS**2:
+            raise Diverged
+    except Diverged:
+        return {"updates": [], "gradients": [], "seconds": [], "loss": [], "accuracy": []}
+    return _curve(path, there, scheme, problem.measure)
+
+
+def _order(cell: Cell, scheme: Scheme, parameters: int) -> Order:
+    traffic = Traffic(scheme, scheme.codec, cell.workers, [parameters])
+    return order(
+        scheme,
+        Platform(**cell.platform),
+        workers=cell.workers,
+        rounds=scheme.rounds(cell.steps),
+        seed=cell.seed,
+        message_bytes=traffic.message,
+        reply_bytes=traffic.reply,
+        stop_at_version=cell.updates,
+    )
+
+
+def _curve(path: list[np.ndarray], there: Order, scheme: Scheme, measure: Any) -> dict[str, list[float]]:
+    """The center at some of its versions. A path has a center after each message, or after each set of messages."""
+    messages = {name: values[there.trace["event"] != EVENTS.index("join")] for name, values in there.trace.items()}
+    done = scheme.period * np.cumsum(messages["event"] != EVENTS.index("pull"))
+    if len(path) == len(messages["version"]):
+        at = np.arange(len(path))
+    else:  # the last message that counted at version i has made version i + 1
+        counted = np.flatnonzero(messages["accepted"])
+        at = counted[np.searchsorted(messages["version"][counted], np.arange(len(path)), side="right") - 1]
+    some = np.unique(np.linspace(0, len(path) - 1, POINTS).round().astype(int))
+    measured = [measure(path[i]) for i in some]
+    return {
+        "updates": (messages["version"][at[some]] + 1).tolist(),
+        "gradients": done[at[some]].tolist(),
+        "seconds": (messages["microseconds"][at[some]] / 1e6).tolist(),
+        "loss": [round(loss, 5) for loss, _ in measured],
+        "accuracy": [round(accuracy, 5) for _, accuracy in measured],
+    }
+
+
+def outcomes(cells: Sequence[Cell], about: str) -> list[dict[str, list[float]]]:
+    """Of all cells, in their order; what has been run before is taken from the file in which it was kept."""
+    kept = _kept()
+    missing = list({cell.key: cell for cell in cells if cell.key not in kept}.values())
+    if missing:
+        KEPT.parent.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of the processes that are started here
+        context = multiprocessing.get_context("spawn")
+        missing.sort(key=lambda cell: -cell.workers * cell.steps)
+        with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=context) as pool, KEPT.open("a") as file:
+            runs = {pool.submit(execute, cell): cell.key for cell in missing}
+            for run in track(as_completed(runs), about, total=len(runs), transient=True):
+                kept[runs[run]] = run.result()
+                print(json.dumps([runs[run], run.result()]), file=file, flush=True)
+    return [kept[cell.key] for cell in cells]
+
+
+def _kept() -> dict[str, dict[str, list[float]]]:
+    """What was run before; the last line may have been cut off."""
+    lines = KEPT.read_text().splitlines() if KEPT.exists() else []
+    return dict(json.loads(line) for line in lines if line.endswith("]}]"))

@@ -1,0 +1,187 @@
+"""A study: algorithms at several places, each tuned there on seeds that are not shown, and shown on others.
+
+Nothing here knows what is claimed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean, pstdev
+from typing import Any
+
+from .claims_runs import Cell, outcomes
+
+TUNING_SEEDS, SHOWING_SEEDS = (100, 101, 102), (0, 1, 2)
+
+LAST = 5  # of the moments at which the center is measured: their mean is the loss at the end
+
+GUESSING = math.log(8)  # the loss of who knows nothing of eight classes
+
+Outcome = Mapping[str, Sequence[float]]
+Score = Callable[[Outcome], float]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What is compared: an algorithm, hyperparameters that are tuned, some that are fixed, and fields of `Cell`."""
+
+    name: str
+    scheme: str
+    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    run: Mapping[str, Any] = field(default_factory=dict)
+
+    def settings(self) -> list[dict[str, Any]]:
+        """All that are tried."""
+        return [
+            {**self.fixed, **dict(zip(self.grid, chosen, strict=True))}
+            for chosen in itertools.product(*self.grid.values())
+        ]
+
+    def edges(self, settings: Mapping[str, Any]) -> list[str]:
+        """What was chosen at the end of its grid, where a wider one might have something better."""
+        return [name for name, tried in self.grid.items() if settings[name] in (tried[0], tried[-1]) and len(tried) > 2]
+
+
+@dataclass(frozen=True)
+class Row:
+    """How one arm did at one place.
+
+    Attributes:
+        arm, place: their names.
+        settings: what was chosen, of what was tuned.
+        edges: what was chosen at the end of its grid.
+        scores: of each showing seed; infinite if the run diverged or did not get there.
+    """
+
+    arm: str
+    place: str
+    settings: Mapping[str, Any]
+    edges: Sequence[str]
+    scores: Sequence[float]
+
+    @property
+    def mean(self) -> float:
+        """Over seeds; infinite if one of them is."""
+        return fmean(self.scores)
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation over seeds."""
+        return pstdev(self.scores) if math.isfinite(self.mean) else math.nan
+
+
+class Found:
+    """The rows of a claim, by arm and place."""
+
+    def __init__(self, rows: Iterable[Row]):
+        self.rows = list(rows)
+        self.arms = list(dict.fromkeys(row.arm for row in self.rows))
+        self.places = list(dict.fromkeys(row.place for row in self.rows))
+        self._by_name = {(row.arm, row.place): row for row in self.rows}
+
+    def __getitem__(self, name: tuple[str, str]) -> Row:
+        return self._by_name[name]
+
+    def get(self, arm: str, place: str) -> Row | None:
+        """None if this was not measured."""
+        return self._by_name.get((arm, place))
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """What is infinite has no number."""
+        return [
+            asdict(row) | {"scores": [float(s) if math.isfinite(s) else None for s in row.scores]} for row in self.rows
+        ]
+
+    @classmethod
+    def of_json(cls, rows: Iterable[Mapping[str, Any]]) -> Found:
+        """What `as_json` has written."""
+        return cls(Row(**{**row, "scores": [math.inf if s is None else s for s in row["scores"]]}) for row in rows)
+
+
+def clearly_less(one: Row, other: Row) -> bool:
+    """By more than what seeds make of both: their standard deviations, added up."""
+    return math.isfinite(one.mean) and one.mean + one.spread < (
+        other.mean - other.spread if math.isfinite(other.mean) else math.inf
+    )
+
+
+def final_loss(outcome: Outcome) -> float:
+    """At the end of a run; infinite if it diverged."""
+    return fmean(outcome["loss"][-LAST:]) if outcome["loss"] else math.inf
+
+
+def final_error(outcome: Outcome) -> float:
+    """The share of wrong answers at the end."""
+    return 1 - fmean(outcome["accuracy"][-LAST:]) if outcome["accuracy"] else math.inf
+
+
+def until(loss: float, column: str) -> Score:
+    """How many updates, gradients or seconds it took to a loss, between measurements on a straight line."""
+
+    def score(outcome: Outcome) -> float:
+        losses, spent = outcome["loss"], outcome[column]
+        there = next((i for i, value in enumerate(losses) if value <= loss), None)
+        if not there:
+            return math.inf if there is None else spent[0]
+        part = (losses[there - 1] - loss) / (losses[there - 1] - losses[there])
+        return spent[there - 1] + part * (spent[there] - spent[there - 1])
+
+    return score
+
+
+def study(
+    about: str,
+    arms: Sequence[Arm],
+    places: Mapping[str, Mapping[str, Any]],
+    score: Score,
+    *,
+    tuned_at: str | None = None,
+) -> list[Row]:
+    """Tune and show.
+
+    Args:
+        about: the line that tells of progress.
+        arms: what is compared.
+        places: fields of `Cell` by the name of the place. One named `settings` goes to the hyperparameters.
+        score: of an outcome, less is better.
+        tuned_at: the place whose settings all others keep; None: each is tuned by itself.
+    """
+    pairs = list(itertools.product(arms, places))
+    tuning = [(arm, place) for arm, place in pairs if place == (tuned_at or place) and len(arm.settings()) > 1]
+    tried = [(arm, place, settings) for arm, place in tuning for settings in arm.settings()]
+    cells = [_cell(arm, places[place], settings, seed) for arm, place, settings in tried for seed in TUNING_SEEDS]
+    found = outcomes(cells, f"{about}: tuning")
+    ranks: dict[tuple[str, str], list[tuple[Any, dict[str, Any]]]] = {}
+    for i, (arm, place, settings) in enumerate(tried):
+        mine = found[i * len(TUNING_SEEDS) : (i + 1) * len(TUNING_SEEDS)]
+        ranks.setdefault((arm.name, place), []).append((_rank(mine, score), settings))
+    chosen = {
+        (arm.name, place): min(ranks[arm.name, tuned_at or place], key=lambda pair: pair[0])[1]
+        if (arm.name, tuned_at or place) in ranks
+        else arm.settings()[0]
+        for arm, place in pairs
+    }
+    cells = [_cell(a, places[place], chosen[a.name, place], seed) for a, place in pairs for seed in SHOWING_SEEDS]
+    found = outcomes(cells, f"{about}: showing")
+    rows = []
+    for i, (arm, place) in enumerate(pairs):
+        mine, settings = found[i * len(SHOWING_SEEDS) : (i + 1) * len(SHOWING_SEEDS)], chosen[arm.name, place]
+        of_grid = {name: settings[name] for name in arm.grid}
+        rows.append(Row(arm.name, place, of_grid, arm.edges(settings), [score(outcome) for outcome in mine]))
+    return rows
+
+
+def _cell(arm: Arm, place: Mapping[str, Any], settings: Mapping[str, Any], seed: int) -> Cell:
+    rest = {name: value for name, value in place.items() if name != "settings"} | dict(arm.run)
+    return Cell(scheme=arm.scheme, settings={**settings, **place.get("settings", {})}, seed=seed, **rest)
+
+
+def _rank(found: Sequence[Outcome], score: Score) -> tuple[int, float, float]:
+    """The less the better: seeds that did not get there, the mean score of those that did, and the last losses."""
+    scores = [score(outcome) for outcome in found]
+    there = [value for value in scores if math.isfinite(value)]
+    return len(scores) - len(there), fmean(there) if there else 0, fmean(final_loss(outcome) for outcome in found)

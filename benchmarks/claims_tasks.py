@@ -1,0 +1,155 @@
+"""The problems on which the papers' claims are measured: data without an end, and their gradients in NumPy.
+
+clusters    the main benchmark's: 16 noisy Gaussian clusters in 8 classes, a tanh network 20-32-8
+stretched   the same, its features scaled from 1 down to 1/100: badly conditioned
+digits      1437 images of 8x8, a tanh network 64-32-10: few examples, seen again and again
+rare        sparse logistic regression, two examples seldom have a coordinate in common
+certain     the same, they nearly always have
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from ..common.problems.data import load
+from ..common.proof import reference
+
+FEATURES, CLASSES, HIDDEN, NOISE = 20, 8, 32, 1.5
+
+TEST = 2048  # examples that nobody trains on
+
+TEST_SEED = 10**6
+
+SPARSE = "sparse:examples=16384,features=1024,active=4,noise=1"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A problem for some workers.
+
+    Attributes:
+        start: parameters, [P].
+        gradient: of worker k's t-th batch at x, as a function of (x, k, t).
+        measure: test loss and test accuracy (NaN if there is none) at x.
+    """
+
+    start: np.ndarray
+    gradient: reference.Gradient
+    measure: Callable[[np.ndarray], tuple[float, float]]
+
+
+def task(name: str, *, workers: int, steps: int, batch: int, seed: int) -> Task:
+    """The problem of that name; the seed decides on initial parameters, examples and batches.
+
+    Args:
+        name: one of the above.
+        workers: W.
+        steps: the most that a worker does. A worker never sees an example of `clusters` or `stretched` twice.
+        batch: examples of each batch.
+        seed: of all that is drawn.
+    """
+    return TASKS[name](workers, steps, batch, seed)
+
+
+def _endless(scales: np.ndarray) -> Callable[[int, int, int, int], Task]:
+    def make(workers: int, steps: int, batch: int, seed: int) -> Task:
+        sizes = [FEATURES, HIDDEN, CLASSES]
+        x, y = _clusters(workers * steps * batch, seed)
+        on_rows = reference.mlp_gradient(x * scales, y, sizes)
+
+        def gradient(params: np.ndarray, k: int, t: int) -> np.ndarray:
+            first = (k * steps + t) * batch
+            return on_rows(params, np.arange(first, first + batch))
+
+        test, labels = _clusters(TEST, TEST_SEED)
+        return Task(_initial(sizes, seed), gradient, _classification(test * scales, labels, sizes))
+
+    return make
+
+
+def _clusters(examples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """As `synthetic` has them, but for the seed of the examples."""
+    centers = np.random.default_rng(0).standard_normal((2 * CLASSES, FEATURES))
+    centers /= np.linalg.norm(centers, axis=1, keepdims=True)
+    rng = np.random.default_rng([seed, 7])
+    cluster = rng.integers(2 * CLASSES, size=examples)
+    shift = rng.standard_normal((examples, FEATURES), dtype=np.float32)
+    return centers[cluster] + NOISE / np.sqrt(FEATURES) * shift, cluster % CLASSES
+
+
+def _digits(workers: int, steps: int, batch: int, seed: int) -> Task:
+    del steps
+    data = load("digits")
+    (x, y), (test, labels) = data.train, data.test
+    sizes = [64, HIDDEN, data.classes]
+    on_rows = reference.mlp_gradient(x.reshape(len(x), -1), y, sizes)
+    shard, rows = len(x) // workers, [reference.rows(seed, k, len(x), workers) for k in range(workers)]
+
+    def gradient(params: np.ndarray, k: int, t: int) -> np.ndarray:
+        return on_rows(params, rows[k][reference.batch(seed, k, t, shard, batch)])
+
+    return Task(_initial(sizes, seed), gradient, _classification(test.reshape(len(test), -1), labels, sizes))
+
+
+def _sparse(options: str) -> Callable[[int, int, int, int], Task]:
+    def make(workers: int, steps: int, batch: int, seed: int) -> Task:
+        del steps
+        (indices, values), y = _sparse_data(options)
+        on_rows = reference.sparse_logistic_gradient(indices, values, y)
+        shard, rows = len(y) // workers, [reference.rows(seed, k, len(y), workers) for k in range(workers)]
+
+        def gradient(params: np.ndarray, k: int, t: int) -> np.ndarray:
+            return on_rows(params, rows[k][reference.batch(seed, k, t, shard, batch)])
+
+        def measure(params: np.ndarray) -> tuple[float, float]:
+            """Of the training data: Hogwild's claim is about them."""
+            logits = (params[indices] * values).sum(1)
+            return float(np.logaddexp(0, np.where(y == 1, -logits, logits)).mean()), np.nan
+
+        return Task(np.zeros(1024), gradient, measure)
+
+    return make
+
+
+@cache
+def _sparse_data(options: str) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
+    return load(SPARSE + options).train
+
+
+def _initial(sizes: list[int], seed: int) -> np.ndarray:
+    """Weights as Glorot and Bengio draw them, uniformly; biases are zero."""
+    rng, parts = np.random.default_rng([seed, 8]), []
+    for n, m in itertools.pairwise(sizes):
+        limit = np.sqrt(6 / (n + m))
+        parts += [rng.uniform(-limit, limit, n * m), np.zeros(m)]
+    return np.concatenate(parts)
+
+
+def _classification(x: np.ndarray, y: np.ndarray, sizes: list[int]) -> Callable[[np.ndarray], tuple[float, float]]:
+    """Mean cross-entropy and accuracy of a tanh network."""
+
+    def measure(params: np.ndarray) -> tuple[float, float]:
+        out, start = x, 0
+        for i, (n, m) in enumerate(shapes := list(itertools.pairwise(sizes))):
+            weights, start = params[start : start + n * m].reshape(n, m), start + n * m
+            out, start = out @ weights + params[start : start + m], start + m
+            out = out if i == len(shapes) - 1 else np.tanh(out)
+        top = out.max(1)
+        losses = top + np.log(np.exp(out - top[:, None]).sum(1)) - out[np.arange(len(y)), y]
+        return float(losses.mean()), float((out.argmax(1) == y).mean())
+
+    return measure
+
+
+TASKS: dict[str, Callable[[int, int, int, int], Task]] = {
+    "clusters": _endless(np.ones(FEATURES)),
+    "stretched": _endless(10 ** -np.linspace(0, 2, FEATURES)),
+    "digits": _digits,
+    "rare": _sparse(""),
+    "certain": _sparse(",collisions=1"),
+}
