@@ -26,7 +26,12 @@ def with_tables(text: str, results: Path = RESULTS) -> str:
 
     content = json.loads(results.read_text()) if results.exists() else {}
     found = {claim: Found.of_json(content[claim.name]) for claim in catalogue() if claim.name in content}
-    blocks = {"verdicts": verdicts(found)} | {claim.name: table(claim, mine) for claim, mine in found.items()}
+    blocks, shown = {"verdicts": verdicts(found)}, {}
+    for claim, mine in found.items():
+        first = shown.setdefault(claim.measure, claim.name)
+        blocks[claim.name] = "\n".join(
+            [about(claim, first), "", table(claim, mine)] if first == claim.name else [about(claim, first)]
+        )
     for name, block in blocks.items():
         pattern = rf"(<!-- claims: {name} -->\n).*?(<!-- end -->)"
         text = re.sub(pattern, lambda place, block=block: f"{place[1]}{block}\n{place[2]}", text, flags=re.DOTALL)
@@ -44,11 +49,15 @@ def verdicts(found: dict[Claim, Found]) -> str:
     return "\n".join(rows)
 
 
+def about(claim: Claim, first: str) -> str:
+    """What is claimed and done; where the table is, if that is not below."""
+    where = "" if first == claim.name else f" The numbers are in the table of [{first}](#{first})."
+    return f"*{claim.paper}: {claim.sentence}.* {claim.experiment}{where} `bash run.sh claims {claim.name}`"
+
+
 def table(claim: Claim, found: Found) -> str:
     """What was measured for a claim: an algorithm in each row, with what was chosen."""
     rows = [
-        f"*{claim.paper}: {claim.sentence}.* {claim.experiment} `bash run.sh claims {claim.name}`",
-        "",
         f"| {claim.unit}; {claim.column} | {' | '.join(found.places)} |".replace("; |", " |"),
         "|---" * (1 + len(found.places)) + "|",
     ]

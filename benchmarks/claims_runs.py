@@ -8,17 +8,11 @@ thousand gradients takes a tenth of a second here, which hundreds of runs for tu
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.progress import track
 
 from ..algorithms import SCHEMES, Scheme
 from ..algorithms.agn import AGN
@@ -31,8 +25,6 @@ from ..common.proof.transcriptions import TRANSCRIPTIONS, Recorded
 from ..common.virtual_time.order import Order, order
 from ..common.virtual_time.platform import Platform
 from .claims_tasks import task
-
-KEPT = Path(__file__).parent / "cache" / "claims.jsonl"
 
 DECISIVE = (  # sources on which a run depends
     "algorithms", "common/contract", "common/gates", "common/proof/reference", "common/proof/transcriptions.py",
@@ -144,7 +136,7 @@ def execute(cell: Cell) -> dict[str, list[float]]:
             raise Diverged
     except Diverged:
         return {"updates": [], "gradients": [], "seconds": [], "loss": [], "accuracy": []}
-    return _curve(path, there, scheme, problem.measure)
+    return _curve(path, there, scheme, cell.steps, problem.measure)
 
 
 def _order(cell: Cell, scheme: Scheme, parameters: int) -> Order:
@@ -161,10 +153,14 @@ def _order(cell: Cell, scheme: Scheme, parameters: int) -> Order:
     )
 
 
-def _curve(path: list[np.ndarray], there: Order, scheme: Scheme, measure: Any) -> dict[str, list[float]]:
+def _curve(path: list[np.ndarray], there: Order, scheme: Scheme, steps: int, measure: Any) -> dict[str, list[float]]:
     """The center at some of its versions. A path has a center after each message, or after each set of messages."""
     messages = {name: values[there.trace["event"] != EVENTS.index("join")] for name, values in there.trace.items()}
-    done = scheme.period * np.cumsum(messages["event"] != EVENTS.index("pull"))
+    lengths = np.array([length for length, _ in scheme.rounds(steps)])
+    number = _number(messages["worker"])
+    if scheme.exchange_first:  # a message is of the rounds before it
+        lengths = np.append(0, lengths[:-1])
+    done = np.cumsum(lengths[number])
     if len(path) == len(messages["version"]):
         at = np.arange(len(path))
     else:  # the last message that counted at version i has made version i + 1
@@ -181,24 +177,9 @@ def _curve(path: list[np.ndarray], there: Order, scheme: Scheme, measure: Any) -
     }
 
 
-def outcomes(cells: Sequence[Cell], about: str) -> list[dict[str, list[float]]]:
-    """Of all cells, in their order; what has been run before is taken from the file in which it was kept."""
-    kept = _kept()
-    missing = list({cell.key: cell for cell in cells if cell.key not in kept}.values())
-    if missing:
-        KEPT.parent.mkdir(parents=True, exist_ok=True)
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of the processes that are started here
-        context = multiprocessing.get_context("spawn")
-        missing.sort(key=lambda cell: -cell.workers * cell.steps)
-        with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=context) as pool, KEPT.open("a") as file:
-            runs = {pool.submit(execute, cell): cell.key for cell in missing}
-            for run in track(as_completed(runs), about, total=len(runs), transient=True):
-                kept[runs[run]] = run.result()
-                print(json.dumps([runs[run], run.result()]), file=file, flush=True)
-    return [kept[cell.key] for cell in cells]
-
-
-def _kept() -> dict[str, dict[str, list[float]]]:
-    """What was run before; the last line may have been cut off."""
-    lines = KEPT.read_text().splitlines() if KEPT.exists() else []
-    return dict(json.loads(line) for line in lines if line.endswith("]}]"))
+def _number(workers: np.ndarray) -> np.ndarray:
+    """Of each message, how many its worker has sent before, [n]."""
+    by_worker = np.argsort(workers, kind="stable")
+    number = np.empty_like(workers)
+    number[by_worker] = np.arange(len(workers)) - np.searchsorted(workers[by_worker], workers[by_worker])
+    return number

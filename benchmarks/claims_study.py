@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean, pstdev
 from typing import Any
 
-from .claims_runs import Cell, outcomes
+from .claims_kept import outcomes
+from .claims_runs import Cell
 
 TUNING_SEEDS, SHOWING_SEEDS = (100, 101, 102), (0, 1, 2)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .claims_study import Found, Row
+from .claims_study import Found, Row, clearly_less
 
 Word = Literal["shown", "shown in part", "refuted", "not at this scale"]
 
@@ -49,3 +49,11 @@ class Claim:
 def of_parts(parts: list[bool], why: str) -> Verdict:
     """Shown if all parts are, refuted if none is."""
     return Verdict("shown" if all(parts) else "shown in part" if any(parts) else "refuted", why)
+
+
+def compared(pairs: list[tuple[Row, Row]], why: str) -> Verdict:
+    """Shown if the first of each pair is clearly less; where nothing is clear either way, that is no refutation."""
+    parts = [clearly_less(one, other) for one, other in pairs]
+    if not any(parts) and not any(clearly_less(other, one) for one, other in pairs):
+        return Verdict("not at this scale", f"{why}: no clear difference")
+    return of_parts(parts, why)
