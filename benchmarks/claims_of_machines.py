@@ -96,8 +96,8 @@ def judge_ringmaster(found: Found) -> Verdict:
     rows = [found[arm, "uneven"] for arm in found.arms if arm.startswith("ringmaster")]
     best = min(rows, key=lambda row: row.mean)
     base = found["async_sgd", "uneven"]
-    return of_parts(
-        [clearly_less(best, base)],
+    return compared(
+        [(best, base)],
         f"{best.arm}: {best.mean:.0f} s to a loss of {TARGET}, `async_sgd` {base.mean:.0f} s",
     )
 

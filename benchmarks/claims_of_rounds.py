@@ -154,6 +154,8 @@ def _as_good(found: Found, arms: list[str]) -> Verdict:
 
 EPOCHS, IMAGES, HERE = 60, 1437, 4  # workers
 
+ENOUGH = 100  # updates: a worse end after fewer is for want of them, and says nothing of generalisation
+
 
 def _post_local() -> list[Row]:
     rates = {"learning_rate": (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)}
@@ -181,9 +183,12 @@ def judge_post_local(found: Found) -> Verdict:
     small, large = found.places[0], found.places[1:]
     words = [f"{found[sync, place].mean:.1%} ({place})" for place in found.places]
     why = f"errors on test images after {EPOCHS} epochs, by the batch of all workers: {', '.join(words)}"
-    gap = [place for place in large if clearly_less(found[sync, small], found[sync, place])]
+    trained = [place for place in large if EPOCHS * (IMAGES // int(place)) >= ENOUGH]
+    gap = [place for place in trained if clearly_less(found[sync, small], found[sync, place])]
     if not gap:
-        return Verdict("not at this scale", f"{why}: no gap that local steps could close")
+        return Verdict(
+            "not at this scale", f"{why}: no gap after {ENOUGH} updates or more that local steps could close"
+        )
     parts = [clearly_less(found[local, place], found[sync, place]) for place in gap]
     closed = [f"{found[local, place].mean:.1%} ({place})" for place in gap]
     return of_parts(parts, f"{why}; with local steps after half of them {', '.join(closed)}")

@@ -44,7 +44,7 @@ def against_places(
         axes.annotate(level[1], (at[0], level[0]), (0, 3), textcoords="offset points", fontsize=8, color="0.4")
     axes.set_xscale("log", base=2)
     axes.set_xticks(at, found.places)
-    axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(None if most is None else 0, None if most is None else most * 1.07))
+    axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(0, None if most is None else most * 1.07))
     axes.legend(fontsize=8)
     return figure
 
@@ -68,9 +68,10 @@ def bars(found: Found, xlabel: str) -> Any:
 def dots(found: Found, xlabel: str) -> Any:
     """A panel for each place, a row for each arm; who did not get there is a cross at the right edge."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     figure = Figure(figsize=(2.2 + 1.75 * len(found.places), 0.9 + 0.26 * len(found.arms)), layout="constrained")
-    panels = figure.subplots(1, len(found.places), sharey=True, squeeze=False)[0]
+    panels = figure.subplots(1, len(found.places), sharex=True, sharey=True, squeeze=False)[0]
     for axes, place in zip(panels, found.places, strict=True):
         rows = [found[arm, place] for arm in found.arms]
         there = [i for i, row in enumerate(rows) if math.isfinite(row.mean)]
@@ -83,8 +84,11 @@ def dots(found: Found, xlabel: str) -> Any:
         missing = [i for i in range(len(rows)) if i not in there]
         axes.scatter([1.0] * len(missing), missing, marker="x", c="0.4", s=22, transform=axes.get_yaxis_transform())
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_title(place, fontsize=9)
-        axes.tick_params(axis="x", labelsize=8, which="both")
+        axes.tick_params(axis="x", labelsize=8)
     panels[0].set_yticks(range(len(found.arms)), found.arms, fontsize=8)
     panels[0].invert_yaxis()
     figure.supxlabel(xlabel, fontsize=9)
