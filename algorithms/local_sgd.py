@@ -34,7 +34,7 @@ class LocalSGD(Scheme):
     learning_rate: Rate = 0.2
     """Step size η."""
 
-    def rounds(self, steps, done=0):
+    def rounds(self, steps, done=0, worker=0):
         single = min(steps, max(0, self.synchronous_steps - done))
         return Rounds.even(single, 1) + super().rounds(steps - single)
 

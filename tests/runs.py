@@ -194,7 +194,8 @@ class Table:
         self.session = tf.compat.v1.Session(graph=self.graph.graph)
         if start is not None:
             self.graph.initial = start, self.graph.initial[1]
-        StateCalls(self.session, self.graph, cluster.wait_seconds).initialize(restoration=1)
+        self.state_calls = StateCalls(self.session, self.graph, cluster.wait_seconds)
+        self.state_calls.initialize(restoration=1)
         self.observer = ObserverCalls(self.session, self.graph, cluster.wait_seconds)
         ops = self.graph.ops
         self.fetches = {name: op.fetches for name, op in vars(ops).items() if isinstance(op, Operation)}

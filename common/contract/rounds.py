@@ -51,6 +51,16 @@ class Rounds:
     def __len__(self) -> int:
         return sum(len(pattern) * times for pattern, times in self.parts)
 
+    @property
+    def messages(self) -> int:
+        """Rounds that end with a message."""
+        return sum(sum(event != "pull" for _, event in pattern) * times for pattern, times in self.parts)
+
+    @property
+    def longest(self) -> int:
+        """Local steps of the longest round, or 0."""
+        return max((steps for pattern, times in self.parts if times for steps, _ in pattern), default=0)
+
     def first(self, number: int) -> Rounds:
         """The first `number` rounds."""
         return Rounds(((tuple(itertools.islice(self, number)), 1),))

@@ -44,6 +44,7 @@ class Scheme:
     gate: ClassVar[Gate] = Async()  # who waits for whom; a property, where that is a hyperparameter
     codec: ClassVar[Codec] = Codec()  # how messages travel; a property, where that is a hyperparameter
     reply_codec: ClassVar[Codec] = Codec()  # and replies
+    scalars: ClassVar[tuple[str, ...]] = ()  # names of numbers that go beside the vector of a message, see `message`
     exchange_first: ClassVar[bool] = False  # elastic schemes exchange before the first step of a period
     keeps_anchors: ClassVar[bool] = False  # one more center for each worker on the ps
     sparse: ClassVar[bool] = False  # on a sparse problem, pushes gradients on the coordinates of the batch alone
@@ -62,7 +63,7 @@ class Scheme:
 
     @property
     def period(self) -> int:
-        """Local steps of a round."""
+        """Local steps of a round; if they differ, of the longest."""
         return getattr(self, "communication_period", 1)
 
     @property
@@ -70,10 +71,16 @@ class Scheme:
         """How rounds may end."""
         return frozenset({"exchange"})
 
-    def rounds(self, steps: int, done: int = 0) -> Rounds:
-        """The rounds of a worker that does `steps` local steps: their steps, and how each ends.
+    def rounds(self, steps: int, done: int = 0, worker: int = 0) -> Rounds:
+        """The rounds of a worker in a run of `steps` local steps: their steps, and how each ends.
 
-        `done`: local steps of the run that this one resumes; its last round may have been shorter than a period.
+        Workers may differ in how long their rounds are, how many, and how many steps that makes. Behind a barrier
+        nobody waits for a worker that has done all of its own; without a ps all must have as many.
+
+        Args:
+            steps: what the user has asked for, of each worker.
+            done: steps of the run that this one resumes; its last round may have been shorter than a period.
+            worker: which one, from 0.
         """
         return Rounds.even(steps, self.period)
 
@@ -107,6 +114,9 @@ class Scheme:
                 f"{self.name}: a codec of replies keeps no variables, for a reply has many readers. Received: "
                 f"reply_codec={type(self.reply_codec).__name__}"
             )
+        if self.scalars and (not self.gate.uses_ps or self.sparse):
+            why = "without a ps" if not self.gate.uses_ps else "of a scheme with sparse = True"
+            raise UserError(f"{self.name}: messages {why} are vectors alone. Received: scalars={self.scalars}")
         if not self.gate.uses_ps and (type(self.codec), type(self.reply_codec)) != (Codec, Codec):
             raise UserError(
                 f"{self.name}: without a ps vectors travel as they are: leave the codec out. Received: "
@@ -154,8 +164,16 @@ class Scheme:
     def local_step(self, worker: Worker, gradient: Tensor) -> None:
         """One step alone: update `worker.params` and the local variables. Default: nothing, the gradient is pushed."""
 
-    def message(self, worker: Worker) -> Tensor:
-        """What is pushed, [P]."""
+    def message(self, worker: Worker) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
+        """What is pushed, [P]; of a scheme with `scalars`, that and a number for each of their names.
+
+            scalars = ("steps",)
+            ...
+                return worker.gradient_sum, {"steps": worker.steps}
+
+        On the server they are `server.sent.steps`, floats, of the message that is merged or weighed; where the message
+        is the mean of a set, so are they. One that is not finite spoils its message as an element of the vector would.
+        """
         return worker.gradient
 
     def server_update(self, server: Server, message: Tensor, staleness: Tensor) -> Tensor:

@@ -23,7 +23,9 @@ class Worker(Protocol):
     gradient_sum: Tensor
     """The sum of the gradients of this round, [P]; not for schemes that exchange first."""
     steps: Tensor
-    """Local steps of this round, a float scalar: the period, or fewer in the last round of a run."""
+    """Local steps of this round, a float scalar, see `Scheme.rounds`; by default the period, or fewer at the end."""
+    loss: Tensor
+    """The mean loss of the steps of this round, a float scalar; for `message`, not of schemes that exchange first."""
     index: Any
     """Which worker this is, a whole number or scalar from 0."""
     num_workers: int
@@ -43,6 +45,8 @@ class Server(Protocol):
     """Workers W of the run."""
     sender: Any
     """The worker whose message it is, a whole number or scalar from 0; None behind a barrier: there it is a mean."""
+    sent: Any
+    """The scalars of the message as attributes, `server.sent.<name>`; of a mean of messages, their means."""
     anchor: Tensor
     """The center that the sender of this message pulled last; only if the scheme `keeps_anchors`."""
 

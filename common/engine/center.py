@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from ..contract.codec import Codec
 from ..contract.cut import even_sizes
+from ..contract.message import unpacked
 from ..contract.scheme import Scheme
 from ..contract.views import Server, check_names
 from ..gates.store import WorkerSlot
@@ -49,14 +50,19 @@ class Slice(SimpleNamespace):
     average: Any = None  # of the center, for evaluation
     anchors: Any = None  # the center that each worker pulled last, [W, n]
     anchor: Any = None  # the row of the sender
+    sent: Any = None  # the scalars of the message that is merged
+    no_message: Any = None  # a message of zeros as it arrives, [n + m]: this slice, and m scalars
     sender: Any = None  # index of the worker whose message is merged; None where a set of messages is
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"the server has no {name} for this scheme", name=name, obj=self)
 
-    def seen_by(self, slot: WorkerSlot) -> Slice:
-        """The same slice, while a message of this worker is merged: it sees its own rows."""
+    def seen_by(self, slot: WorkerSlot | None, sent: Any) -> Slice:
+        """The same slice while a message with these scalars is merged; its worker, if it has one, sees its own rows."""
         seen = copy.copy(self)
+        seen.sent = sent
+        if slot is None:
+            return seen
         seen.sender = slot.index
         for name in self.rows:
             setattr(seen, name, Row(getattr(self, name), slot.index))
@@ -65,9 +71,10 @@ class Slice(SimpleNamespace):
         return seen
 
 
-def _decoded(codec: Codec, wire: Sequence[Any], size: int) -> Any:
-    """What has travelled to the present device as a vector; it is there when all of it is."""
-    return codec.decode([tf.identity(tensor) for tensor in wire], size)
+def _decoded(codec: Codec, wire: Sequence[Any], size: int, scalars: Sequence[Any] = ()) -> Any:
+    """What has travelled to the present device as a vector, with the scalars at its end; there when all of it is."""
+    vector = codec.decode([tf.identity(tensor) for tensor in wire], size)
+    return tf.concat([vector, *scalars], 0) if scalars else vector
 
 
 class Center:
@@ -80,6 +87,7 @@ class Center:
         num_workers: W.
         ema_decay: of the average of the center; no average without it.
         codec: how messages travel; the scheme's if not given.
+        round_steps: local steps of a round, for learning rates that change; the scheme's period if not given.
 
     Attributes:
         initial: where the first value of the center is fed, [P].
@@ -95,9 +103,10 @@ class Center:
         num_workers: int,
         ema_decay: float | None,
         codec: Codec | None = None,
+        round_steps: float | None = None,
     ):
         self.scheme, self.devices, self.num_workers, self.ema_decay = scheme, devices, num_workers, ema_decay
-        self.codec = codec or scheme.codec
+        self.codec, self.round_steps = codec or scheme.codec, round_steps or scheme.period
         self.sizes = even_sizes(size, len(devices))
         self.initial = tf.compat.v1.placeholder(tf.float32, [size], name="initial_center")
         with tf.device(devices[0]):
@@ -109,10 +118,12 @@ class Center:
         device = self.devices[index]
         with tf.device(device):
             initial = tf.identity(initial)
+            empty = tf.zeros([self.sizes[index] + len(self.scheme.scalars)])
         rows, own = self.scheme.worker_rows(initial), self.scheme.global_variables(initial)
         taken = {*Server.__annotations__, *Slice.__annotations__, "version", "pulled"}
         check_names(self.scheme.name, "global", {*rows, *own}, taken)
         part = Slice(index=index, device=device, initial=initial, num_workers=self.num_workers, rows=frozenset(rows))
+        part.no_message = empty
         self._keep(part, {"center": initial, **own})
         if self.ema_decay is not None:
             self._keep(part, {"average": initial})
@@ -152,8 +163,12 @@ class Center:
     def receive(self, slot: Any, message: Any) -> list[Any]:
         """A message of the worker in that slot, cut into slices that have arrived on their ps tasks."""
         encoder = slot.encoder or self.encoder("codec")  # of whoever is no worker: it keeps nothing
+        scalars = []
+        if self.scheme.scalars:
+            message, beside = tf.split(message, [sum(self.sizes), len(self.scheme.scalars)])
+            scalars = [beside]  # they go to all
         wires = encoder.encode(message)
-        return self.each_slice(lambda part, wire: _decoded(self.codec, wire, self.sizes[part.index]), wires)
+        return self.each_slice(lambda part, wire: _decoded(self.codec, wire, self.sizes[part.index], scalars), wires)
 
     def each_slice(self, build: Callable[[Slice, Any], Any], values: Sequence[Any] | None = None) -> list[Any]:
         """`build(slice, value)` on the device of each slice."""
@@ -210,16 +225,20 @@ class Center:
         """The scheme's rule on one slice, then the average; returns the reply. Without a slot it is a set's message."""
         scheme = self.scheme
         if scheme.scheduled:  # in local steps of the average worker, as on the workers
-            steps = tf.cast(version * scheme.period, tf.float32)
+            steps = tf.cast(version, tf.float32) * self.round_steps
             scheme = scheme.at(steps / scheme.gate.updates_per_round(self.num_workers))
-        reply = scheme.server_update(part.seen_by(slot) if slot else part, message, staleness)
+        message, sent = unpacked(scheme.scalars, message, self.sizes[part.index])
+        reply = scheme.server_update(part.seen_by(slot, sent), message, staleness)
         if scheme.gate.uses_ps:
             self.move_average(part, version)
         return reply
 
     def weigh(self, part: Slice, message: Any, staleness: Any, slot: WorkerSlot) -> Any:
-        """A slice of a message, as it counts in a set."""
-        return self.scheme.weigh(part.seen_by(slot), message, tf.cast(staleness, tf.float32))
+        """A slice of a message, as it counts in a set; its scalars count as they are."""
+        size = self.sizes[part.index]
+        vector, sent = unpacked(self.scheme.scalars, message, size)
+        weighed = self.scheme.weigh(part.seen_by(slot, sent), vector, tf.cast(staleness, tf.float32))
+        return tf.concat([weighed, message[size:]], 0) if self.scheme.scalars else weighed
 
     def move_average(self, part: Slice, version: Any) -> None:
         """A <- d A + (1 - d) theta, with d = min(decay, (1 + n) / (10 + n)) as TensorFlow's averages have it."""

@@ -35,11 +35,12 @@ class ParameterServer:
         state_size: S, the length of the model's non-trainable float state (batch normalisation), as one vector.
         num_workers: W.
         devices: one device for each ps task.
-        last_version: rounds of each worker, after which a barrier ends the run; None if the rounds are scripted.
+        last_version: rounds of the worker with the most, after which a barrier ends the run; None if they are scripted.
         ema_decay: of the average of the center; no average without it.
         in_process: True if all workers are threads of this process.
         min_workers: a gate goes on with this number of workers, if the others do not come; W without it.
         codec: how messages travel; the scheme's if not given.
+        round_steps: local steps of a round, for learning rates that change; the scheme's period if not given.
 
     Attributes:
         transactions: the lock, and who is admitted.
@@ -63,6 +64,7 @@ class ParameterServer:
         in_process: bool = False,
         min_workers: int | None = None,
         codec: Codec | None = None,
+        round_steps: float | None = None,
     ):
         self.scheme, self.num_workers, self.in_process = scheme, num_workers, in_process
         self.last_version = last_version
@@ -70,7 +72,7 @@ class ParameterServer:
         self.devices = list(devices)
         # Fed by the chief once; everything that starts from the model starts from these.
         self.initial_state = tf.compat.v1.placeholder(tf.float32, [state_size], name="initial_state")
-        self.center = center = Center(scheme, size, self.devices, num_workers, ema_decay, codec)
+        self.center = center = Center(scheme, size, self.devices, num_workers, ema_decay, codec, round_steps)
         self.initial_center = center.initial
         self.transactions = transactions = Transactions(self.devices[0], num_workers, center.version)
         self.journal = journal = Journal(transactions)

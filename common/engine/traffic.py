@@ -30,7 +30,8 @@ class Traffic:
     @property
     def message(self) -> float:
         """Of one message, as it leaves a worker."""
-        return self.codec.bytes(self.sizes) + FLOAT_BYTES * self.state_size
+        scalars = len(self.scheme.scalars) * len(self.sizes)  # to each slice
+        return self.codec.bytes(self.sizes) + FLOAT_BYTES * (scalars + self.state_size)
 
     @property
     def reply(self) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..contract import views
+from ..contract.message import packed
 from ..contract.rounds import Event
 from ..contract.scheme import Scheme
 from .membership import Slot
@@ -133,7 +134,7 @@ class Worker:
             with stamps.reply():
                 scheme.adopt(self.view, center)
             return
-        message = stamps.send(tf.convert_to_tensor(scheme.message(self.view)))
+        message = stamps.send(message_of(scheme, self.view, total))
         if event == "push":
             with stamps.reply():  # what is acknowledged is no reply, but the next round waits for it
                 scheme.gate.push(self.ps, self.slot, message)
@@ -175,7 +176,7 @@ class Worker:
         """All have the same mean message: if it is not finite, all go on without it, and the round does not count."""
         state, clock = self.replica.state.read_value(), self.clock.read_value()
         total = self._local_steps(rows, stamps.begun)
-        message = stamps.send(tf.convert_to_tensor(scheme.message(self.view)))
+        message = stamps.send(message_of(scheme, self.view, total))
         reply = scheme.gate.exchange(self.ps, self.slot, message)
         fine = tf.reduce_all(tf.math.is_finite(reply))  # each element, lest two workers come to different sums
 
@@ -226,6 +227,13 @@ class Worker:
         return self.replica.gradient(params, rows)
 
 
+def message_of(scheme: Scheme, view: Any, total: Any = None) -> Any:
+    """What a worker sends, [P + m]; `total` is the sum of the losses of its round, if they are known."""
+    if total is not None:
+        view.loss = total / view.steps
+    return packed(scheme.name, scheme.scalars, scheme.message(view))
+
+
 def asks_for_sum(scheme: Scheme, view: Any) -> bool:
     """True if the scheme's message is made of the sum of gradients; others need not add them up."""
     asked = []
@@ -236,6 +244,6 @@ def asks_for_sum(scheme: Scheme, view: Any) -> bool:
             asked.append(True)
             return tf.zeros_like(self.params)
 
-    probe: Any = Probe(**vars(view) | {"steps": tf.constant(1.0)})
+    probe: Any = Probe(**vars(view) | {"steps": tf.constant(1.0), "loss": tf.constant(1.0)})
     tf.function(lambda: scheme.message(probe), autograph=False).get_concrete_function()
     return bool(asked)

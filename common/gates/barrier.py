@@ -18,8 +18,9 @@ class Barrier(Gate):
     The message that completes the set applies the update and wakes every worker that waits. A message computed on an
     older version is dropped, and its worker goes on at once.
 
-    A run makes as many updates as a worker has rounds, and ends with the last. Whoever is behind then, because messages
-    were dropped or because it was away, leaves: what it could still send would be dropped, or be all of an update.
+    A run makes as many updates as the worker with the most rounds has, and ends with the last. Whoever is behind then,
+    because messages were dropped or because it was away, leaves: what it could still send would be dropped, or be
+    all of an update.
     """
 
     backup_workers: int = 0
@@ -46,9 +47,7 @@ class Barrier(Gate):
 
     def slice_variables(self, ps: Store, part: Any) -> Mapping[str, Tensor]:
         """The sum of messages, and the last reply."""
-        import tensorflow as tf
-
-        return {"inbox": tf.zeros_like(part.initial), "reply": part.initial}
+        return {"inbox": part.no_message, "reply": part.initial}
 
     def complete(self, ps: Store) -> Tensor:
         """The last version has been reached."""

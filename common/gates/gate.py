@@ -79,7 +79,8 @@ class Gate:
     def slice_variables(self, ps: Store, part: Any) -> Mapping[str, Tensor]:
         """Initial values of what is kept beside each slice of the center, by name: `part.<name>`. Default: nothing.
 
-        `part` has `initial`, the first value of this slice.
+        `part` has `initial`, the first value of this slice of the center [n], and `no_message`, zeros for a sum of
+        messages [n + m]: with the scalars that the scheme sends, if it does.
         """
         del ps, part
         return {}

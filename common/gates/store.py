@@ -65,11 +65,11 @@ class Store(Protocol):
     Attributes:
         num_workers: W.
         min_workers: a gate goes on with this number of workers, if the others do not come.
-        last_version: rounds of each worker, after which a barrier ends the run; None if the rounds are scripted.
+        last_version: rounds of the worker with the most, after which a barrier ends the run; None if they are scripted.
         in_process: True if all workers are threads of this process.
         devices: one device for each ps task; version, lock, record and all [W] variables are on the first.
-        slices: of the center, with `index`, `device`, `center`, `initial` (its first value), the scheme's global
-            variables, and what the gate's `slice_variables` names.
+        slices: of the center, with `index`, `device`, `center`, `initial` (its first value), `no_message` (zeros, as
+            long as what `receive` returns), the scheme's global variables, and what the gate's `slice_variables` names.
         kept: what the gate's `variables` names, as attributes.
         active: flags [W] of who is counted on.
         finished: flags [W] of who has done all its rounds.
@@ -92,9 +92,10 @@ class Store(Protocol):
     # An event, in the order in which gates use its pieces.
 
     def receive(self, slot: WorkerSlot, message: Tensor) -> list[Tensor]:
-        """The message [P] of a worker, in slices that have arrived on their ps tasks. Before the lock, not under it.
+        """The message of a worker, in slices that have arrived on their ps tasks. Before the lock, not under it.
 
-        It travels as the codec has it.
+        It travels as the codec has it. The scalars of a scheme that sends some are at the end of each slice: what a
+        gate adds up or divides, it does to them, too.
         """
         ...
 

@@ -61,7 +61,7 @@ class Display:
 
     def __init__(self, config: dict[str, Any], console: Console | None = None):
         self.config, self.console = config, console or Console(stderr=True)
-        self.total: int = config["steps_per_worker"] * config["workers"]
+        self.total: int = sum(config.get("steps_of_workers", [config["steps_per_worker"]] * config["workers"]))
         self.center: dict[str, Any] = {}
         self.tasks: dict[str, str] = {}
         self.steps: dict[int, int] = {}

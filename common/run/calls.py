@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..contract.message import SCALARS, cut_off
 from ..engine.failures import is_refusal
 from ..errors import WaitTimeout
 from ..record.checkpoint import sliced, whole
@@ -128,12 +129,24 @@ class StateCalls(Calls):
 
     def values(self) -> dict[str, np.ndarray]:
         """All that a checkpoint keeps, at one moment, by name; vectors are whole."""
-        return whole(self._run(self.ops.values, seconds=STATE_WAITS * self.wait_seconds))
+        values = self._run(self.ops.values, seconds=STATE_WAITS * self.wait_seconds)
+        return whole(cut_off(values, self._messages, self._scalars))
 
     @property
     def variables(self) -> frozenset[str]:
         """The names in `values`."""
-        return frozenset(self.ops.new_values)
+        return frozenset([*self.ops.new_values, *(name + SCALARS for name in self._messages)])
+
+    @property
+    def _scalars(self) -> int:
+        return len(self.graph.scalars)
+
+    @property
+    def _messages(self) -> list[str]:
+        """Names of what has scalars at the end of each slice: sums of messages at a gate."""
+        places, number = self.ops.new_values, self._scalars
+        long = [places["center"][0].shape[0] + number]
+        return [name for name, parts in places.items() if number and parts[0].shape == long]
 
     def restore(self, arrays: Mapping[str, np.ndarray], restoration: int, events: int) -> None:
         """Put other values in the place of all of it, in steps.
@@ -148,7 +161,10 @@ class StateCalls(Calls):
         parts = {}
         for name, places in self.ops.new_values.items():
             sizes = [int(place.shape[-1]) if place.shape.rank else 0 for place in places]
-            parts[name] = sliced(arrays[name], sizes)
+            ends = arrays.get(name + SCALARS, [])
+            parts[name] = sliced(arrays[name], [size - len(ends) for size in sizes])
+            if len(ends):
+                parts[name] = [np.concatenate([part, ends]) for part in parts[name]]
         self._run(self.ops.shut)
         self._run(self.ops.restore, parts, np.array([restoration, events]))
         self._run(self.ops.call_back)

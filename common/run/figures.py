@@ -22,7 +22,8 @@ class Figures:
 
     def __init__(self, plan: Plan, traffic: Traffic):
         self.plan, self.traffic = plan, traffic
-        self.plans = [plan.rounds(k) for k in (range(plan.workers) if plan.options.schedule else (0,))]
+        plans = plan.all_rounds
+        self.plans = plans[:1] if all(own is plans[0] for own in plans) else plans
 
     def of(self, seen: Tally) -> dict[str, Any]:
         """What the record says about the run so far."""
@@ -35,7 +36,7 @@ class Figures:
 
     def steps(self, rounds: np.ndarray) -> int:
         """Local steps of all workers, given the rounds of each, [W]."""
-        if self.plan.options.schedule:
+        if len(self.plans) > 1:
             return sum(plan.steps(int(n)) for plan, n in zip(self.plans, rounds, strict=True))
         (plan,) = self.plans  # that of all
         return sum(

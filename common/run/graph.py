@@ -21,6 +21,7 @@ class TaskGraph:
 
     Attributes:
         coordination: how the workers meet there.
+        scalars: names of what goes beside the vector of a message.
         ops: what is run on the global variables; see `calls`.
         worker_ops: what is run for worker k.
         initial: center [P] and non-trainable state [S] that the run begins with.
@@ -32,7 +33,7 @@ class TaskGraph:
 
         from ..engine.parameter_server import ParameterServer
 
-        self.coordination = job.coordination
+        self.coordination, self.scalars = job.coordination, job.scheme.scalars
         self.model = model or job.recipe.flat()
         self.initial = self.model.pack(), self.model.pack_state()
         self.frozen = self.model.frozen_values() if workers else []
@@ -44,11 +45,12 @@ class TaskGraph:
                 state_size=self.model.state_size,
                 num_workers=job.cluster.workers,
                 devices=job.cluster.placement.ps_devices(job.cluster.ps if job.uses_ps else 0),
-                last_version=None if job.options.schedule else len(job.plan.rounds(CHIEF)),
+                last_version=None if job.options.schedule else max(map(len, job.plan.all_rounds)),
                 ema_decay=job.options.ema_decay,
                 in_process=job.cluster.placement.in_process,
                 min_workers=job.recovery.min_workers,
                 codec=job.codec,
+                round_steps=job.plan.round_steps,
             )
             self.ops = GlobalOps(self.ps, self.coordination.sees_waiting)
             gradient = tf.function(self.model.gradient, reduce_retracing=True, autograph=False)
@@ -100,7 +102,8 @@ class TaskGraph:
                 if node.name == "own_tokens":
                     node.attr["shared_name"].s = f"token_{worker}".encode()
         self = cls.__new__(cls)
-        self.coordination, self.initial, self.frozen, self.graph = job.coordination, initial, frozen, tf.Graph()
+        self.coordination, self.scalars = job.coordination, job.scheme.scalars
+        self.initial, self.frozen, self.graph = initial, frozen, tf.Graph()
         with self.graph.as_default():
             tf.import_graph_def(definition, name="")
         self.ops = _found(GlobalOps, names[0], self.graph)

@@ -155,6 +155,7 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
     job = Job(scheme, recipe, train, test, cluster, options, steps, own_dir)
     before = own_dir if resume is None else checkpoints_of(resume, cluster)
     job.earlier_step_targets = _earlier_step_targets(before, steps)
+    job.plan.check()
     if options.batch_size % job.devices_per_worker:
         raise UserError(
             f"batch_size must be a multiple of the devices of a worker. Received: batch_size={options.batch_size}, "
@@ -204,6 +205,8 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
     """The configuration of a run, as it is written to config.json and shown."""
     cluster, options = job.cluster, job.options
     uneven = {"label_distance": skew.distance(skew.labels_of(job.train), job.plan.shards())} if options.skew else {}
+    steps = [rounds.steps() for rounds in job.plan.all_rounds]  # a scheme may give a worker others than those asked for
+    uneven_steps = {} if options.schedule or set(steps) == {job.steps} else {"steps_of_workers": steps}
     return {
         "algorithm": job.scheme.name,
         "hyperparameters": {
@@ -222,6 +225,7 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         "l2": options.l2,
         "ema_decay": options.ema_decay,
         "steps_per_worker": job.steps,
+        **uneven_steps,
         "earlier_step_targets": list(job.earlier_step_targets),
         "seed": options.seed,
         "skew": options.skew,

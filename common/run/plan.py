@@ -11,6 +11,7 @@ import numpy as np
 
 from ..contract.rounds import Event, Rounds
 from ..contract.scheme import Scheme
+from ..errors import UserError
 from ..problems.dataset import batches, leaves, num_examples, shard_rows
 from .options import RunOptions
 
@@ -45,13 +46,44 @@ class Plan:
         """The rounds of a worker: how many local steps, and how each ends."""
         if self.options.schedule:
             number = self.options.schedule.count(worker)
-            whole = self.scheme.rounds((number + 1) * self.scheme.period)
+            whole = self.scheme.rounds((number + 1) * self.scheme.period, 0, worker)
             return whole.first(number)  # none is the last: none is short
         runs = itertools.pairwise((0, *self.earlier_step_targets, self.steps))
-        return sum((self._rounds_of_run(end - start, start) for start, end in runs), Rounds())
+        return sum((self._rounds_of_run(end - start, start, worker) for start, end in runs), Rounds())
 
-    def _rounds_of_run(self, steps: int, done: int) -> Rounds:
-        return self.scheme.rounds(steps, done) if self.scheme.gate.exchanges else Rounds.even(steps, ALONE_STEPS)
+    def _rounds_of_run(self, steps: int, done: int, worker: int) -> Rounds:
+        if not self.scheme.gate.exchanges:
+            return Rounds.even(steps, ALONE_STEPS)
+        return self.scheme.rounds(steps, done, worker)
+
+    @property
+    def all_rounds(self) -> list[Rounds]:
+        """The rounds of each worker, [W]; the same object where they are the same."""
+        first, *others = (self.rounds(worker) for worker in range(self.workers))
+        return [first, *(first if own == first else own for own in others)]
+
+    @property
+    def round_steps(self) -> float:
+        """Local steps of a round, for schedules on the server: the period, or if workers differ, the mean."""
+        rounds = self.all_rounds
+        if all(own is rounds[0] for own in rounds):
+            return self.scheme.period
+        return sum(own.steps() for own in rounds) / max(1, sum(own.messages for own in rounds))
+
+    def check(self) -> None:
+        """Raise `UserError` if the scheme's rounds are none that workers can do."""
+        name, gate, rounds = self.scheme.name, self.scheme.gate, self.all_rounds
+        longest, numbers = max(own.longest for own in rounds), [len(own) for own in rounds]
+        if gate.exchanges and longest > self.scheme.period:
+            raise UserError(
+                f"{name}: no round may be longer than the period of the scheme. Received: a round of {longest} steps, "
+                f"period={self.scheme.period}"
+            )
+        if not gate.uses_ps and not self.options.schedule and min(numbers) < max(numbers):
+            raise UserError(
+                f"{name}: without a ps all workers meet in each round, so all must have as many. Received: "
+                f"{min(numbers)} to {max(numbers)} rounds"
+            )
 
     @property
     def rounds_per_call(self) -> int:

@@ -73,7 +73,8 @@ class RoundRecord:
         for events in log.chunks():
             before -= np.bincount(events[events[:, KIND] != JOIN, WORKER], minlength=len(workers))
         before = np.maximum(before, 0)
-        releases = releases_of(self.plan.scheme.gate, before.tolist(), [len(self.plan.rounds(k)) for k in workers])
+        numbers = [len(rounds) for rounds in self.plan.all_rounds]
+        releases = releases_of(self.plan.scheme.gate, before.tolist(), numbers)
         # On several machines a worker has a folder of its own; from here it can be seen if they share a file system.
         places = [(folder, folder / f"worker-{k}") for k in workers]
         readers = [StampReader(*(stamp_file(place, k) for place in places[k])) for k in workers]

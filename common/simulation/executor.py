@@ -37,7 +37,9 @@ class Executor:
         self.built: dict[Any, Callable[..., Any]] = {}
         self.graph = tf.Graph()
         with self.graph.as_default():
-            self.center = Center(job.scheme, model.size, [DEVICE], workers, options.ema_decay)
+            self.center = Center(
+                job.scheme, model.size, [DEVICE], workers, options.ema_decay, round_steps=job.plan.round_steps
+            )
             self.part = self.center.slices[0]
             state = tf.compat.v1.placeholder(tf.float32, [model.state_size], name="initial_state")
             gradient = tf.function(model.gradient, reduce_retracing=True, autograph=False)
@@ -130,7 +132,7 @@ class Executor:
             values, losses, gradients = lanes.steps(values, workers, when, self._batches(rows), number)
         finite = tf.fill(tf.shape(workers), True)
         if takes:
-            values, messages = lanes.messages(values, workers, when, gradients)
+            values, messages = lanes.messages(values, workers, when, losses, gradients)
             finite = tf.math.is_finite(tf.reduce_sum(messages, 1))
             self.merging.keep(places, messages, counts)
         lanes.store(workers, start, values)

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from ..contract.message import packed
 from ..contract.scheme import Scheme
 from ..engine.batches import Stream
 from ..engine.replica import Replica
@@ -163,16 +164,21 @@ class Lanes(Tables):
 
         return self.on_each(act, values, workers, when, gradients)[0]
 
-    def messages(self, values: Values, workers: Any, when: Any, gradients: Any) -> tuple[Values, Any]:
-        """The messages, [B, P]; `gradients` are those of the only step, or sums, or nothing that the scheme knows."""
+    def messages(self, values: Values, workers: Any, when: Any, losses: Any, gradients: Any) -> tuple[Values, Any]:
+        """The messages, [B, P + m].
+
+        `losses` are sums; `gradients` are those of the only step, or sums, or nothing that the scheme knows.
+        """
         names = [] if self.scheme.exchange_first else ["gradient", "gradient_sum"]
         names = names if self.scheme.period == 1 else names[1:] if self.sums_gradients else []
 
-        def act(cells: Values, index: Any, now: Any, *gradient: Any) -> Any:
-            view = self.view(cells, index, now[1], **dict.fromkeys(names, *gradient))
-            return tf.convert_to_tensor(self.scheme_at(now[0]).message(view))
+        def act(cells: Values, index: Any, now: Any, loss: Any, *gradient: Any) -> Any:
+            known = {} if self.scheme.exchange_first else {"loss": loss / now[1]}
+            view = self.view(cells, index, now[1], **known, **dict.fromkeys(names, *gradient))
+            scheme = self.scheme_at(now[0])
+            return packed(scheme.name, scheme.scalars, scheme.message(view))
 
-        return self.on_each(act, values, workers, when, *([gradients] if names else []))
+        return self.on_each(act, values, workers, when, losses, *([gradients] if names else []))
 
     def adopt(self, workers: Any, when: Any, reply: Any) -> None:
         """Each of these workers, [B], uses the same reply [P]."""

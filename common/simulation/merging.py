@@ -30,8 +30,8 @@ class Merging:
         places: messages that may be there before their turn.
 
     Attributes:
-        outbox: messages that are computed and not merged, [places, P].
-        inbox: the sum of the messages of a set, [P].
+        outbox: messages that are computed and not merged, [places, P + m].
+        inbox: the sum of the messages of a set, [P + m].
         at_once: True if messages of a set just add up: then they are in the inbox when they are computed.
         kinds: the actions that do something.
     """
@@ -41,13 +41,14 @@ class Merging:
         size = center.sizes[0]
         in_sets = scheme.gate.exchanges and scheme.gate.set_size(center.num_workers) is not None
         self.at_once = in_sets and type(scheme).weigh is Scheme.weigh and type(scheme.codec) is Codec
-        self.inbox = tf.Variable(tf.zeros([size]), name="inbox")
-        self.outbox = tf.Variable(tf.zeros([0 if self.at_once else places, size]), name="outbox")
+        long = size + len(scheme.scalars)
+        self.inbox = tf.Variable(tf.zeros([long]), name="inbox")
+        self.outbox = tf.Variable(tf.zeros([0 if self.at_once else places, long]), name="outbox")
         self.reply = tf.Variable(tf.zeros([size]), name="reply")
         self.kinds = sorted(kind for kind in kinds if kind in self._actions())
 
     def keep(self, places: Any, messages: Any, counts: Any) -> None:
-        """Messages [B, P] are there, each for its place; `counts` is False for those that will be dropped."""
+        """Messages [B, P + m] are there, each for its place; `counts` is False for those that will be dropped."""
         if self.at_once:
             self.inbox.assign_add(tf.reduce_sum(tf.where(counts[:, None], messages, 0.0), 0))
         else:
@@ -147,12 +148,10 @@ class Merging:
         self.reply.assign(center.reply([reply]))
         self.inbox.assign(tf.zeros_like(self.inbox))
         if not self.scheme.gate.uses_ps:  # the parameters of worker 0 are the center
-            self._follow_worker_0(version)
+            self._follow_worker_0(now)
         center.count_updates(1)
 
-    def _follow_worker_0(self, version: Any) -> None:
-        steps = float(self.scheme.period)
-        now = tf.stack([tf.cast(version, tf.float32) * steps, steps])
+    def _follow_worker_0(self, now: Any) -> None:
         cells = self.lanes.cells(0)
         self.lanes.scheme_at(now[0]).adopt(self.lanes.view(cells, 0, now[1]), self.reply.read_value())
         self.part.center.assign(cells["params"].read_value())

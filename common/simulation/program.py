@@ -41,7 +41,8 @@ class Program:
         do: `Do`, [n].
         worker: whose, [n]; of `CLOSE`, how many messages the set has.
         row: of the trace, if a round ends with this, else -1; [n].
-        of: the row of the worker's last round, for what happens to it later; -1 before its first, [n].
+        of: the row of the worker's last round, for what happens to it later; -1 before its first, [n]. Of `CLOSE`, that
+            of worker 0, which has the center if there is no ps.
         ready: the position from which on that round can be computed, [n].
         ends: the position after everything that a row of the trace stands for, [m].
         takes: True if the message of the round is made, [m]: a pull has none.
@@ -74,7 +75,7 @@ class _Writer:
 
     def close(self, messages: int) -> None:
         """Add the end of a set."""
-        self.actions.append((Do.CLOSE, messages, -1, -1, 0))
+        self.actions.append((Do.CLOSE, messages, -1, self.last[0], 0))
 
 
 def written(

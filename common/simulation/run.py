@@ -23,7 +23,7 @@ from ..record.round_log import FILE as ROUNDS
 from ..record.round_log import NUMBER, RoundLog
 from ..reports import Report
 from ..run.figures import Figures
-from ..run.job import CHIEF, Job
+from ..run.job import Job
 from ..run.observer import EVALUATION_BATCH
 from ..run.results import load, unwritten, write_center, write_model
 from ..virtual_time.order import Order, order
@@ -112,14 +112,14 @@ class SimulatedRun:
     def _order(self) -> Order:
         """Phase 1."""
         job, traffic = self.job, self.figures.traffic
-        workers, rounds = job.cluster.workers, job.plan.rounds(CHIEF)
+        workers, rounds = job.cluster.workers, job.plan.all_rounds
         began = told = time.monotonic()
 
         def progress(events: int) -> None:
             nonlocal told
             if time.monotonic() > told + REPORT_SECONDS:
                 told = time.monotonic()
-                self.report(event="ordering", events=events, of=2 * workers * len(rounds))  # ready, and arrived
+                self.report(event="ordering", events=events, of=2 * sum(map(len, rounds)))  # ready, and arrived
 
         there = order(
             job.scheme,

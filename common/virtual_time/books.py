@@ -25,7 +25,7 @@ class Books:
     Args:
         scheme: the algorithm.
         workers: W.
-        last_version: rounds of each worker, after which a barrier ends the run; None if the rounds are scripted.
+        last_version: rounds of the worker with the most, after which a barrier ends the run; None if they are scripted.
         stop_at_version: the run ends with this update, whatever the gate.
 
     Attributes:

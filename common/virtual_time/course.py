@@ -10,15 +10,15 @@ by kind and worker, and how long something takes is a function of the seed, the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from ..contract.rounds import Rounds
 from ..contract.scheme import Scheme
 from .books import Books
 from .clock import Clock
-from .durations import Durations
 from .failures import Failures
 from .network import Network
+from .plans import plans_of
 from .platform import Machines
 from .presence import BACK, Lock, Presence
 from .sharing import one_machine
@@ -41,7 +41,7 @@ class Course:
         scheme: the algorithm.
         machines: what it runs on.
         workers: W.
-        rounds: of each worker.
+        rounds: of each worker; or one for all of them.
         seed: of all that is drawn.
         ps: tasks.
         sizes: bytes of a message and of a reply.
@@ -57,7 +57,7 @@ class Course:
         scheme: Scheme,
         machines: Machines,
         workers: int,
-        rounds: Rounds,
+        rounds: Rounds | Sequence[Rounds],
         seed: int,
         ps: int,
         sizes: tuple[float, float],
@@ -65,9 +65,10 @@ class Course:
     ):
         self.scheme, self.machines, self.workers = scheme, machines, workers
         self.message_bytes, self.reply_bytes = sizes
-        self.steps, self.events = zip(*rounds, strict=True) if len(rounds) else ((), ())
-        self.books = Books(scheme, workers, len(rounds), stop_at_version)
-        self.durations = Durations(machines, rounds, workers, seed, scheme.exchange_first)
+        plans = plans_of(machines, rounds, workers, seed, scheme.exchange_first)
+        self.steps, self.events = [plan.steps for plan in plans], [plan.events for plan in plans]
+        self.durations = [plan.durations for plan in plans]
+        self.books = Books(scheme, workers, max(map(len, self.steps)), stop_at_version)
         self.network = Network(machines, workers, ps, seed)
         self.cores = one_machine(machines.cores, workers)
         self.lock, self.stamps, self.failures = Lock(), Stamps(workers), Failures(machines.failures, workers, seed)
@@ -110,17 +111,17 @@ class Course:
         done = self.books.folded[worker]
         if self.books.over:
             return
-        if done == len(self.steps):
+        if done == len(self.steps[worker]):
             self.clock.lives[worker] += 1
             self._go_on(self.books.leave(worker), now, now)
             return
         self.stamps.begun[worker] = now
-        self.clock.at(now + self.durations.until_message(worker, done), COMPUTED, worker)
+        self.clock.at(now + self.durations[worker].until_message(worker, done), COMPUTED, worker)
 
     def _computed(self, worker: int, now: int) -> None:
         """A worker has done its steps, but for what they take of the cores that all share."""
         assert self.cores is not None  # noqa: S101
-        steps = self.steps[self.books.folded[worker]]
+        steps = self.steps[worker][self.books.folded[worker]]
         self.clock.share(self.cores, now, worker, steps * self.machines.core)
 
     def _ready(self, worker: int, now: int) -> None:
@@ -129,7 +130,7 @@ class Course:
 
     def _send(self, worker: int, now: int) -> None:
         """A message begins its way, or the question for the center, which has no bytes."""
-        if self.network.up is None or self.events[self.books.folded[worker]] == "pull":
+        if self.network.up is None or self.events[worker][self.books.folded[worker]] == "pull":
             self._sent(worker, now)
         else:
             self.clock.share(self.network.up, now, worker, self.message_bytes)
@@ -146,7 +147,7 @@ class Course:
         """It is there, and gets the lock when those before it have had it."""
         if self.books.over:
             return
-        event = self.events[self.books.folded[worker]]
+        event = self.events[worker][self.books.folded[worker]]
         self.stamps.arrived[worker] = begun = self.lock.take(now, self.service[event])
         self._go_on(self.fold[event](worker, begun), begun, self.lock.free)
         if self.held_back and worker == CHIEF:
@@ -166,7 +167,7 @@ class Course:
     def _reply(self, worker: int, now: int) -> None:
         """A reply begins its way; that a push has arrived has no bytes."""
         if self.network.down is None or (
-            worker not in self.fetching and self.events[self.books.folded[worker] - 1] == "push"
+            worker not in self.fetching and self.events[worker][self.books.folded[worker] - 1] == "push"
         ):
             self._replied(worker, now)
         else:
@@ -184,7 +185,8 @@ class Course:
     def _end_round(self, worker: int, now: int) -> None:
         """A worker has its reply."""
         if now < self.failures.crash_at[worker]:
-            self.end = max(self.end, now + self.durations.after_reply(worker, self.stamps.logged[worker]))
+            rest = self.durations[worker].after_reply(worker, self.stamps.logged[worker])
+            self.end = max(self.end, now + rest)
             self.stamps.log(worker, now)
             self._begin(worker, now)
 
@@ -204,14 +206,14 @@ class Course:
     def _step_alone(self, worker: int, now: int) -> None:
         """The one worker that is all there is has done the steps of a round."""
         self.stamps.arrived[worker] = self.stamps.released[worker] = now
-        self.books.step_alone(self.steps[self.books.folded[worker]], now)
+        self.books.step_alone(self.steps[worker][self.books.folded[worker]], now)
         self._end_round(worker, now)
 
     # Who comes and goes.
 
     def _start_others(self) -> None:
         """If worker 0 has warmed up, the others start from what it has reached."""
-        if self.books.version >= self.scheme.warmup_updates or self.books.folded[CHIEF] == len(self.steps):
+        if self.books.version >= self.scheme.warmup_updates or self.books.folded[CHIEF] == len(self.steps[CHIEF]):
             others, self.held_back = self.held_back, range(0)
             for worker in others:
                 self.presence.stay(worker, self.lock.free)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -23,17 +24,28 @@ class Durations:
         workers: W.
         seed: of what is drawn.
         exchange_first: the message of a round is ready after its first step; the others follow the reply.
+        members: whose rounds these are; of all workers without it.
     """
 
-    def __init__(self, machines: Machines, rounds: Rounds, workers: int, seed: int, exchange_first: bool = False):
+    def __init__(
+        self,
+        machines: Machines,
+        rounds: Rounds,
+        workers: int,
+        seed: int,
+        exchange_first: bool = False,
+        members: Sequence[int] | None = None,
+    ):
         self.exchange_first = exchange_first
+        self.members = range(workers) if members is None else members
+        self.row = {worker: row for row, worker in enumerate(self.members)}
         steps = np.array([steps for steps, _ in rounds], np.int64)
         self.workers, self.ends = workers, np.concatenate([[0], np.cumsum(steps)])
         self.step = machines.step * machines.step_factors(workers, seed)
         self.model, self.draw = machines.model, partial(uniforms, seed, "step", range(workers))
         per_round = max(1, int(self.ends[-1]) // max(1, len(steps)))
         self.size = max(1, min(len(steps), BLOCK_STEPS // (workers * per_round)))  # rounds of a block
-        self.blocks: list[np.ndarray] = []  # nanoseconds, [W, rounds]
+        self.blocks: list[np.ndarray] = []  # nanoseconds, [members, rounds]
         self.before: Any = None
 
     def of(self, worker: int, number: int) -> int:
@@ -41,7 +53,7 @@ class Durations:
         block, column = divmod(number, self.size)
         while block >= len(self.blocks):
             self._draw()
-        return self.blocks[block].item(worker, column)
+        return self.blocks[block].item(self.row[worker], column)
 
     def until_message(self, worker: int, number: int) -> int:
         """From the reply of the round before to the message of this one."""
@@ -63,4 +75,4 @@ class Durations:
         ends = self.ends[first : first + self.size + 1]
         multiples, self.before = self.model.multiples(self.draw, int(ends[0]), int(ends[-1] - ends[0]), self.before)
         sums = np.add.reduceat(multiples, ends[:-1] - ends[0], 1)
-        self.blocks.append(np.rint(sums * self.step[:, None]).astype(np.int64))
+        self.blocks.append(np.rint(sums * self.step[:, None]).astype(np.int64)[self.members])

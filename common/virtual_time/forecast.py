@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,22 +69,29 @@ def forecast(
     traffic = Traffic(scheme, scheme.codec, workers, even_sizes(parameters, ps))
     rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, MESSAGES // workers)) // WARM_UP * WARM_UP
     per_round = scheme.gate.updates_per_round(workers)
+    steps = rounds * SLOWEST * scheme.period
+    plans = [scheme.rounds(steps, 0, worker) for worker in range(workers)]
     there = order(
         scheme,
         platform,
         workers=workers,
-        rounds=Rounds.even(rounds * SLOWEST * scheme.period, scheme.period),
+        rounds=plans,
         seed=seed,
         message_bytes=traffic.message,
         reply_bytes=traffic.reply,
         ps=ps,
         stop_at_version=round(rounds * per_round) if scheme.gate.exchanges else rounds,
     )
-    return figures(there, scheme, traffic, workers)
+    return figures(there, scheme, traffic, workers, plans)
 
 
-def figures(there: Order, scheme: Scheme, traffic: Traffic, workers: int) -> Forecast:
-    """Of what is on record of a run, real or not: between two updates, one after the start-up, and the last."""
+def figures(
+    there: Order, scheme: Scheme, traffic: Traffic, workers: int, plans: Sequence[Rounds] | None = None
+) -> Forecast:
+    """Of what is on record of a run, real or not: between two updates, one after the start-up, and the last.
+
+    `plans` are the rounds of each worker, if they are not all of a period.
+    """
     versions, times = there.trace["version"], there.trace["microseconds"]
     last = int(versions[-1]) + 1
     first = max(1, last // WARM_UP)
@@ -96,7 +105,7 @@ def figures(there: Order, scheme: Scheme, traffic: Traffic, workers: int) -> For
     waiting, communication = _parts(there.rounds, begin)
     return Forecast(
         updates=(last - first) / seconds,
-        gradients=scheme.period * counted.sum() / seconds,
+        gradients=(_steps(there.trace, plans)[counted].sum() if plans else scheme.period * counted.sum()) / seconds,
         compute=1 - waiting - communication,
         waiting=waiting,
         communication=communication,
@@ -104,6 +113,16 @@ def figures(there: Order, scheme: Scheme, traffic: Traffic, workers: int) -> For
         sent=float(moved[0]),
         received=float(moved[1]),
     )
+
+
+def _steps(trace: Mapping[str, np.ndarray], plans: Sequence[Rounds]) -> np.ndarray:
+    """Local steps of the round that each event ends, [n]; 0 of one that ends none."""
+    steps = np.zeros(len(trace["worker"]), np.int64)
+    ends = trace["event"] != EVENTS.index("join")
+    for worker, plan in enumerate(plans):
+        mine = np.flatnonzero(ends & (trace["worker"] == worker))
+        steps[mine] = [length for length, _ in itertools.islice(plan, len(mine))]
+    return steps
 
 
 def _parts(rounds: np.ndarray, begin: int) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +36,7 @@ def order(
     platform: Platform | Machines,
     *,
     workers: int,
-    rounds: Rounds,
+    rounds: Rounds | Sequence[Rounds],
     seed: int,
     message_bytes: float,
     reply_bytes: float,
@@ -50,7 +50,7 @@ def order(
         scheme: the algorithm; asked for its gate, what it accepts, how long it warms up, and if it exchanges first.
         platform: the machines, described or in numbers.
         workers: W.
-        rounds: of each worker.
+        rounds: of each worker; or one for all of them.
         seed: of all that is drawn.
         message_bytes: of a message.
         reply_bytes: of a reply, and of the center where a worker pulls it or joins.

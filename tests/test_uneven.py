@@ -1,0 +1,300 @@
+"""Rounds that depend on the worker, and numbers that go beside the vector of a message."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import uneven
+from uneven import Clipped, FedNova
+
+from distsgd.algorithms import AsyncSGD
+from distsgd.common import Cluster, Platform, UserError
+from distsgd.common.contract import Async, Barrier, Ring, Rounds, Scheme
+from distsgd.common.contract.message import packed, unpacked
+from distsgd.common.engine.trace import EVENTS
+from distsgd.common.engine.traffic import Traffic
+from distsgd.common.problems.dataset import Dataset
+from distsgd.common.problems.models import ModelRecipe
+from distsgd.common.run.job import describe, make_job
+from distsgd.common.run.options import RunOptions
+from distsgd.common.simulation.arithmetic import Arithmetic
+from distsgd.common.virtual_time.forecast import forecast
+from distsgd.common.virtual_time.order import order
+from runs import DIGITS, ONES, Table, network_gradient, quadratic, record
+
+STEPS = (1, 2, 4)
+LIMIT = 0.5
+HIDDEN = 8
+
+
+def fed_nova(run, gradient=None):
+    return uneven.fed_nova(run.start, gradient or run.gradient, run.steps // 4, STEPS, 0.1)
+
+
+def clipped(run, gradient=None):
+    return uneven.clipped(run.start, gradient or run.gradient, run.contacts, run.steps, STEPS, 0.1, LIMIT)
+
+
+SCHEMES = pytest.mark.parametrize(("scheme", "replay"), [(FedNova(), fed_nova), (Clipped(limit=LIMIT), clipped)])
+
+
+def difference(center, expected):
+    return np.linalg.norm(center - expected) / np.linalg.norm(expected)
+
+
+@SCHEMES
+@pytest.mark.parametrize("backend", [pytest.param("processes", marks=pytest.mark.slow), "simulation"])
+def test_a_run_of_uneven_workers_does_what_its_equations_say(tmp_path, scheme, replay, backend):
+    ps = 2 if backend == "processes" else 1
+    run = record(scheme, tmp_path, workers=3, ps=ps, backend=backend, steps=43, batch_size=8, hidden=(HIDDEN,))
+    rounds = [10, 10, 10] if scheme.gate.waits else [43, 22, 11]
+    steps = [10, 20, 40] if scheme.gate.waits else [43, 43, 43]
+    assert np.bincount(run.trace["worker"]).tolist() == rounds
+    assert (run.result["steps"], run.result["examples"]) == (sum(steps), 8 * sum(steps))
+    assert run.result["bytes_pushed"] == sum(rounds) * 4 * (len(run.center) + ps)
+    assert difference(run.center, replay(run)) < 1e-5
+    assert difference(run.center, run.start) > 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaving(Clipped):
+    """All wait for all that have rounds left: those of one step have more of them."""
+
+    name = "leaving"
+    gate = Barrier()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["threads", "simulation"])
+def test_behind_a_barrier_nobody_waits_for_a_worker_that_has_done_its_rounds(tmp_path, backend):
+    run = record(Leaving(limit=LIMIT), tmp_path, backend=backend, steps=12, batch_size=8, hidden=(HIDDEN,))
+    assert run.result["updates"] == 12
+    assert np.bincount(run.trace["version"]).tolist() == [3] * 3 + [2] * 3 + [1] * 6
+    x = run.start
+    for r in range(12):
+        sums = []
+        for k, number in enumerate(STEPS):
+            own, total = x.copy(), 0
+            for t in range(r * number, min((r + 1) * number, 12)):
+                slope = run.gradient(own, k, t)
+                own, total = own - 0.1 * slope, total + slope
+            sums += [total] if r * number < 12 else []
+        norm = np.mean([np.linalg.norm(total) for total in sums])
+        x = x - 0.1 * min(1, LIMIT / norm) * np.mean(sums, axis=0)
+    assert difference(run.center, x) < 1e-5
+
+
+def job_of(scheme, steps=43, **options):
+    recipe = ModelRecipe.named(f"mlp:hidden={HIDDEN}", (64,), 10, 0)
+    cluster = Cluster.local(3, backend="threads")
+    how = RunOptions(**{"steps": steps, "batch_size": 8, "seed": 0, "run_dir": Path("nowhere")} | options)
+    return make_job(scheme, recipe, DIGITS.train, None, cluster, how)
+
+
+def course(job, **machines):
+    sizes = {"message_bytes": 1.0, "reply_bytes": 1.0}
+    return order(job.scheme, Platform(**machines), workers=3, rounds=job.plan.all_rounds, seed=1, **sizes)
+
+
+@pytest.mark.slow
+@SCHEMES
+def test_workers_that_crash_in_virtual_time_go_on_with_the_rounds_that_are_theirs(scheme, replay):
+    job = job_of(scheme)
+    there = course(job, compute="exponential", latency="1ms", failures="crashes:every=150ms,down=20ms")
+    joins = there.trace["event"] == EVENTS.index("join")
+    assert joins.sum() > 2
+    arithmetic = Arithmetic(job, there.trace)
+    start = arithmetic.model.pack().astype(np.float64)
+    arithmetic.run(len(joins))
+    center = arithmetic.snapshot()["center"]
+    arithmetic.close()
+    contacts = np.where(joins, ~there.trace["worker"], there.trace["worker"]).tolist()
+    gradient = network_gradient(job, [64, HIDDEN, 10])
+    if scheme.gate.waits:
+        expected = uneven.fed_nova(start, gradient, 10, STEPS, 0.1)
+    else:
+        expected = uneven.clipped(start, gradient, contacts, 43, STEPS, 0.1, LIMIT)
+    assert difference(center, expected) < 1e-5
+
+
+def test_a_round_in_virtual_time_takes_as_long_as_its_steps_which_last_what_they_always_last():
+    job = job_of(Clipped(), steps=8)
+    there = course(job, step_ms=10, step_factors="1,1,3")
+    ends = [there.trace["microseconds"][there.trace["worker"] == k].tolist() for k in range(3)]
+    assert ends == [[10_000 * (r + 1) for r in range(8)], [20_000 * (r + 1) for r in range(4)], [120_000, 240_000]]
+    drawn = [course(job_of(made, steps=8), compute="exponential", step_ms=10) for made in (Clipped(), AsyncSGD())]
+    last = [[there.trace["microseconds"][there.trace["worker"] == k].max() for k in range(3)] for there in drawn]
+    np.testing.assert_allclose(last[0], last[1], atol=8)  # the same steps, cut into rounds in another way
+
+
+def test_a_worker_that_joins_again_goes_on_with_the_batch_after_its_own_rounds():
+    job = job_of(Clipped(), steps=9)
+    for k, lengths in enumerate([[1] * 9, [2, 2, 2, 2, 1], [4, 4, 1]]):
+        whole = list(job.plan.batches(k))
+        assert [len(rows) for rows, _ in whole] == lengths
+        again = list(job.plan.batches(k, 2))
+        assert [rows.tolist() for rows, _ in again] == [rows.tolist() for rows, _ in whole[2:]]
+
+
+def test_what_takes_how_long_is_predicted_with_the_rounds_of_each_worker():
+    found = forecast(Clipped(), Platform(step_ms=10), workers=3, parameters=100)
+    assert found.gradients == pytest.approx(300, rel=0.02)  # each makes a step in 10 ms ...
+    assert found.updates == pytest.approx(100 + 50 + 25, rel=0.02)  # ... and a message after its own number of them
+    assert found.sent == pytest.approx((100 + 50 + 25) / 3 * 4 * 101, rel=0.02)
+
+
+def test_a_rate_that_falls_on_the_server_falls_with_the_steps_of_the_average_worker():
+    assert job_of(Clipped(), steps=40).plan.round_steps == pytest.approx(120 / (40 + 20 + 10))
+    assert job_of(FedNova(), steps=40).plan.round_steps == pytest.approx(70 / 30)
+    assert job_of(Clipped(local_steps=(4,)), steps=40).plan.round_steps == 4
+
+
+def test_the_config_of_a_run_has_the_steps_of_each_worker_if_they_are_not_those_asked_for():
+    assert describe(job_of(FedNova(), steps=40), "", "")["steps_of_workers"] == [10, 20, 40]
+    assert "steps_of_workers" not in describe(job_of(Clipped(), steps=40), "", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InRing(Clipped):
+    """Without a ps all must meet in each round."""
+
+    name = "in_ring"
+    gate = Ring()
+    scalars = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TooLong(Scheme):
+    """It says that a round is a step."""
+
+    name = "too_long"
+
+    def rounds(self, steps, done=0, worker=0):
+        return Rounds.even(steps, 1 + worker)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sparse(AsyncSGD):
+    """Scalars beside the coordinates of a batch."""
+
+    name = "sparse_with_scalars"
+    sparse = True
+    scalars = ("norm",)
+
+
+def test_rounds_and_scalars_that_cannot_be_are_refused_in_one_line():
+    with pytest.raises(UserError, match=r"all must have as many\. Received: 11 to 43 rounds"):
+        job_of(InRing())
+    with pytest.raises(UserError, match=r"no round may be longer than the period.*a round of 3 steps, period=1"):
+        job_of(TooLong())
+    with pytest.raises(UserError, match="messages of a scheme with sparse = True are vectors alone"):
+        job_of(Sparse())
+
+    @dataclass(frozen=True, kw_only=True)
+    class Ringed(InRing):
+        name = "ringed"
+        scalars = ("norm",)
+
+    with pytest.raises(UserError, match="messages without a ps are vectors alone"):
+        job_of(Ringed())
+
+
+# Scalars, one message at a time.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told(Scheme):
+    """The center is what workers say: a weighted mean of vectors, and the scalars themselves."""
+
+    name = "told"
+    gate = Barrier()
+    scalars = ("weight", "loss")
+
+    def weigh(self, server, message, staleness):
+        return server.sent.weight * message
+
+    def message(self, worker):
+        weight = 1.0 + tf.cast(worker.index, tf.float32)
+        return weight * tf.ones_like(worker.params), {"weight": weight, "loss": worker.loss}
+
+    def server_update(self, server, message, staleness):
+        server.center.assign(message / server.sent.weight + server.sent.loss)
+        return server.center
+
+
+START = [1.0, 2.0, 3.0, 0.0, 0.0]  # where the loss of h/2 |x|² is 7
+DATA = Dataset(ONES, None, classes=0)
+
+
+def told(scheme=None, **options):
+    return Table(scheme or Told(), workers=2, model=quadratic(START), data=DATA, **options)
+
+
+def test_a_barrier_weighs_each_message_by_its_own_scalar_and_merges_with_their_means():
+    with told(ps=2) as table:
+        first = table.sit(0).starts()
+        table.sit(1).round()
+        first.result()
+        expected = (1 * 1 + 2 * 2) / (1 + 2) + 7  # the loss of both was 7
+        np.testing.assert_allclose(table.run("center"), expected, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_set_that_is_not_complete_goes_on_with_another_number_of_slices():
+    with told(ps=2) as table:
+        table.sit(0).starts()
+        kept = table.state_calls.values()
+    assert kept["inbox"].tolist() == [1.0] * 5
+    assert kept["inbox.scalars"].tolist() == [1.0, 7.0]
+    with told(ps=3) as table:
+        assert table.state_calls.variables == set(kept)
+        table.state_calls.restore(kept, restoration=2, events=0)
+        second = table.sit(1)
+        second.round()
+        np.testing.assert_allclose(table.run("center"), 5 / 3 + 7, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_scalar_that_is_not_finite_is_refused_like_a_vector():
+    @dataclass(frozen=True, kw_only=True)
+    class Spoiled(Told):
+        name = "spoiled"
+        gate = Async()
+
+        def message(self, worker):
+            return worker.params, {"weight": 0.0, "loss": worker.loss / 0.0}
+
+    with told(Spoiled(), ps=2) as table:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="refused"):
+            table.sit(0).round()
+        assert table.run("version") == 0
+
+
+def test_a_message_without_its_scalars_is_refused_with_their_names():
+    @dataclass(frozen=True, kw_only=True)
+    class Silent(Told):
+        name = "silent"
+
+        def message(self, worker):
+            return worker.params, {"weight": 1.0}
+
+    with pytest.raises(UserError, match=r"silent: a message must bring the scalars weight, loss\. Received: weight"):
+        told(Silent())
+    with pytest.raises(UserError, match=r"must bring the scalars none\. Received: weight"):
+        packed("talks", (), (tf.zeros([2]), {"weight": 1.0}))
+    with pytest.raises(AttributeError, match=r"no scalar weight is sent: name it in `scalars`\. It has: none"):
+        _ = unpacked((), tf.zeros([2]), 2)[1].weight
+
+
+def test_scalars_are_counted_once_for_each_slice():
+    plain, with_scalars = (Traffic(s, s.codec, 2, [3, 2]) for s in (AsyncSGD(), Told()))
+    assert (plain.message, with_scalars.message) == (4 * 5, 4 * 5 + 4 * 2 * 2)
+    assert plain.reply == with_scalars.reply
+
+
+def test_the_file_asks_for_public_things_alone():
+    text = Path(uneven.__file__).read_text()
+    assert set(re.findall(r"from (distsgd[\w.]*)", text)) == {"distsgd.common.contract"}
