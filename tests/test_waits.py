@@ -12,20 +12,18 @@ import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
+from distsgd.common.cluster import heartbeat
 from distsgd.common.cluster.cluster import Cluster
+from distsgd.common.cluster.liveness import LOOK_SECONDS, QUIET_SECONDS, LifeSigns
 from distsgd.common.cluster.restarts import RestartRule
-from distsgd.common.engine.trace import RECORD
 from distsgd.common.errors import TaskLost, WaitTimeout
 from distsgd.common.launch import client, listener, restarts, sessions, supervision, tasks, verdict
 from distsgd.common.launch.channel import FORK_SERVER, PACKET_BYTES, Channel
 from distsgd.common.launch.client import ForkServer
 from distsgd.common.launch.listener import Audience, Listener
 from distsgd.common.launch.restarts import pause
-from distsgd.common.run import liveness
-from distsgd.common.waiting import LOOK_SECONDS, QUIET_SECONDS, LifeSigns
 from runs import wait_until
 
 # Messages.
@@ -189,7 +187,7 @@ class World:
 
     def __init__(self):
         self.time = self.used = 0.0
-        self.signs = LifeSigns(clock=lambda: self.time, cpu=lambda pid: self.used if pid == 7 else None)
+        self.signs = LifeSigns(10, clock=lambda: self.time, cpu=lambda pid: self.used if pid == 7 else None)
         self.signs.expect("ps-0", 7)
         self.signs.expect("worker-0", 8)
 
@@ -205,24 +203,24 @@ class World:
 def test_whoever_is_not_heard_of_is_silent_and_nobody_else():
     world = World()
     world.passes(20, speaking=["worker-0", "somebody else"])
-    assert world.signs.silent(10) == {"ps-0": 20}
+    assert world.signs.silent() == {"ps-0": 20}
     world.signs.forget("ps-0")
-    assert not world.signs.silent(10)
+    assert not world.signs.silent()
 
 
 def test_a_process_that_works_without_a_word_is_not_silent():
     world = World()
     world.passes(60, speaking=["worker-0"], busy=True)
-    assert not world.signs.silent(QUIET_SECONDS + LOOK_SECONDS)
+    assert not world.signs.quiet(QUIET_SECONDS + LOOK_SECONDS)
     world.passes(60, speaking=["worker-0"])
-    assert world.signs.silent(50).keys() == {"ps-0"}
+    assert world.signs.quiet(50).keys() == {"ps-0"}
 
 
 def test_whoever_was_suspended_himself_complains_of_nobody():
     world = World()
     world.time += 10_000
     world.signs.look()
-    assert not world.signs.silent(LOOK_SECONDS)
+    assert not world.signs.quiet(LOOK_SECONDS)
 
 
 def test_a_task_that_dies_again_and_again_is_started_after_growing_pauses():
@@ -249,7 +247,7 @@ class Script:
 def supervised(server, names, max_restarts=0):
     rule = RestartRule(uses_ps=True, wait_seconds=10.0, max_restarts=max_restarts)
     run = supervision.Supervision(server, names, Cluster.local(), rule, Path("logs"), lambda event: None)
-    run.signs = LifeSigns(clock=itertools.count().__next__)  # a second for each look, however long that takes
+    run.signs = LifeSigns(10.0, clock=itertools.count().__next__)  # a second for each look, however long that takes
     return run
 
 
@@ -296,7 +294,7 @@ def test_who_complains_of_a_wait_is_not_named_without_whoever_says_nothing(monke
     ):
         server = Script({"event": "started", "pids": {"ps-0": 0}}, event)
         run = supervised(server, [("ps", 0)])
-        run.signs.silent = lambda seconds: {"ps-0": 9.0} if seconds == 5.0 else {}
+        run.signs.quiet = lambda seconds: {"ps-0": 9.0} if seconds == 5.0 else {}
         with pytest.raises(WaitTimeout, match=f"{before}No word from ps-0 for 9 s"):
             run.run()
 
@@ -372,18 +370,60 @@ def test_a_session_that_nobody_has_any_more_is_closed():
     wait_until(lambda: there() is None)
 
 
-def test_whoever_could_send_nothing_while_the_ps_was_away_is_not_silent(monkeypatch):
-    """Once a chief that had just restored the state was started again for it."""
-    now = [0.0]
-    monkeypatch.setattr(liveness.time, "monotonic", lambda: now[0])
-    tracker = liveness.LivenessTracker(workers=2, wait_seconds=5.0)
-    events = np.zeros((2, len(RECORD)), np.int64)
-    events[:, RECORD.index("worker")] = [0, 1]
-    now[0] = 0.5
-    tracker.note(events)
-    now[0] = 7.0  # more than 5 s and twice the longest gap
-    assert tracker.silent() == [0, 1]
-    tracker.begin_again()
-    assert tracker.silent() == []
-    now[0] = 13.5
-    assert tracker.silent() == [0, 1]
+def test_whoever_has_a_pace_of_its_own_is_silent_after_a_wait_and_twice_its_longest_silence():
+    """Whoever could send nothing while the ps was away is not: it has time from the end of that on."""
+    world = World()
+    signs = world.signs = LifeSigns(5.0, own_pace=True, clock=lambda: world.time)
+    for worker in ("fast", "slow", "new"):
+        signs.expect(worker)
+    for _ in range(3):
+        world.passes(3, speaking=["fast"])
+        world.passes(3, speaking=["fast", "slow"])
+    assert signs.gaps == {"fast": 1, "slow": 4}
+    world.passes(8)
+    assert signs.silent() == {"fast": 9}
+    assert not signs.complain("fast")
+    assert not signs.silent()  # it has as long again
+    world.passes(4)
+    assert not signs.silent()
+    world.passes(1)
+    assert signs.silent() == {"slow": 14}
+    world.passes(1)
+    assert signs.silent() == {"fast": 15, "slow": 15}
+    assert signs.complain("fast")
+    world.passes(23)
+    assert signs.silent().keys() == {"fast", "slow"}
+    for worker in ("fast", "slow", "new"):
+        signs.expect(worker)
+    world.passes(7)
+    assert not signs.silent()
+    world.passes(1)
+    assert signs.silent() == {"fast": 8}
+    world.passes(48)
+    assert signs.silent() == {"fast": 56, "slow": 56, "new": 56}
+
+
+def test_the_first_of_the_machines_ends_the_run_if_the_heartbeat_of_one_stands_still():
+    time_, numbers, ended = [0.0], {0: 0, 1: 0}, []
+    watch = object.__new__(heartbeat.Heartbeat)
+    tasks, rule = [("ps", 0), ("worker", 0), ("worker", 1)], RestartRule(uses_ps=True, wait_seconds=10.0)
+    watch.member = SimpleNamespace(tasks=tasks, restarts=rule, patience_seconds=10.0, named=lambda key: f"task {key}")
+    watch.signs, watch.numbers = LifeSigns(10.0, clock=lambda: time_[0]), {}
+    watch.rendezvous = SimpleNamespace(heartbeats=lambda: numbers.items())
+    watch.departure = SimpleNamespace(conclude=lambda rendezvous, error, task: ended.append((str(error), task)))
+    watch.all_arrived = False
+    for second in range(1, 40):
+        time_[0] += 1
+        numbers |= {0: second, 1: min(second, 20)}
+        watch.all_arrived = second > 25  # task 2 has registered then, and is never heard of
+        watch._look_for_the_silent()
+        assert not ended or second == 31
+        if ended:
+            break
+    assert ended == [("nothing heard from task 1 for 10 s", ("worker", 0))]
+    time_[0] += 1
+    for _ in range(8):
+        time_[0] += 1
+        numbers[1] += 1
+        watch._look_for_the_silent()
+    assert ended[-1] == ("nothing heard from task 2 for 10 s", ("worker", 1))

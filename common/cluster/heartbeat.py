@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import KINDS, TaskLost
 from .departure import LINGER_SECONDS, Departure
+from .liveness import LifeSigns
 from .member import Member
 from .outbox import Outbox
 from .rendezvous import EVICTED, Rendezvous
@@ -30,7 +31,8 @@ class Heartbeat:
         self.all_arrived = self.result_is_safe = False
         self.number = 0
         self.contact = time.monotonic()
-        self.heard: dict[int, tuple[int | None, float]] = {}  # by the first task: the last heartbeat of each, and when
+        self.numbers: dict[int, int | None] = {}  # read by the first task: the last heartbeat of each
+        self.signs = LifeSigns(member.patience_seconds)
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
@@ -80,18 +82,21 @@ class Heartbeat:
 
     def _look_for_the_silent(self) -> None:
         """As the first task: end the run if somebody whom it needs has been silent for too long."""
-        now, limit = time.monotonic(), self.member.patience_seconds
+        self.signs.look()
         heartbeats: dict[int, int | None] = dict(self.rendezvous.heartbeats())
         if self.all_arrived:  # who has not been heard at all counts as silent from now on
             heartbeats = dict.fromkeys(range(len(self.member.tasks))) | heartbeats
         for key, number in heartbeats.items():
-            if key not in self.heard or number != self.heard[key][0]:
-                self.heard[key] = number, now
+            if key not in self.numbers:
+                self.signs.expect(key)
+            elif number != self.numbers[key]:
+                self.signs.heard(key)
+            self.numbers[key] = number
         tasks, is_needed = self.member.tasks, self.member.restarts.is_needed
-        silent = [key for key, (_, at) in self.heard.items() if now - at > limit and is_needed(tasks[key])]
+        silent = [key for key in self.signs.silent() if is_needed(tasks[key])]
         if silent:
             names = ", ".join(map(self.member.named, silent))
-            error = TaskLost(f"nothing heard from {names} for {limit:g} s")
+            error = TaskLost(f"nothing heard from {names} for {self.member.patience_seconds:g} s")
             self.departure.conclude(self.rendezvous, error, tasks[silent[0]])
 
     def _is_without_contact(self, error: ConnectionError) -> None:

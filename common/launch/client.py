@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ..cluster.cluster import Isolation
+from ..cluster.liveness import LOOK_SECONDS, LifeSigns
 from ..errors import TaskLost, UserError, WaitTimeout
 from ..files import Scratch
-from ..waiting import LOOK_SECONDS, LifeSigns
 from .channel import FORK_SERVER, Channel
 
 START_SECONDS = 60.0  # without a sign of life from a fork server that starts
@@ -119,9 +119,9 @@ class ForkServer:
             TaskLost: the fork server is gone.
             WaitTimeout: it shows no sign of life.
         """
-        signs = LifeSigns()
+        signs = LifeSigns(START_SECONDS)
         signs.expect(FORK_SERVER, self.process.pid)
-        while not signs.silent(START_SECONDS):
+        while not signs.silent():
             event = self.receive(LOOK_SECONDS / 2)
             if event and event["event"] == kind:
                 return event

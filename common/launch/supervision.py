@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ..cluster.cluster import Cluster
+from ..cluster.liveness import LOOK_SECONDS, QUIET_SECONDS, LifeSigns
 from ..cluster.restarts import RestartRule
 from ..errors import DistsgdError, WaitTimeout
-from ..waiting import LOOK_SECONDS, QUIET_SECONDS, LifeSigns
 from .channel import FORK_SERVER
 from .client import END_SECONDS, ForkServer, last_lines
 from .judge import Event, Judge
@@ -45,7 +45,7 @@ class Supervision:
         self.server, self.logs, self.on_event = server, logs, on_event
         self.wait_seconds = rule.wait_seconds
         self.tasks = {f"{name}-{index}": (name, index) for name, index in names}
-        self.signs = LifeSigns()
+        self.signs = LifeSigns(rule.wait_seconds)
         self.judge = Judge(
             self.tasks,
             rule,
@@ -94,7 +94,7 @@ class Supervision:
             self.server.send(op="restart", tasks=[self.tasks[task]])
             self.on_event({"event": "restarted", "task": task, "reason": reason, "left": restarts.left})
         self.signs.look()
-        for name, seconds in self.signs.silent(self.wait_seconds).items():
+        for name, seconds in self.signs.silent().items():
             self.signs.forget(name)
             if name == FORK_SERVER:
                 self.server.kill()
@@ -109,7 +109,7 @@ class Supervision:
         judge = self.judge
         if not (judge.verdict.is_provisional or isinstance(failure, WaitTimeout)):
             return failure
-        if silent := self.signs.silent(max(QUIET_SECONDS, self.wait_seconds / 2)):
+        if silent := self.signs.quiet(max(QUIET_SECONDS, self.wait_seconds / 2)):
             names = ", ".join(f"{name} for {seconds:.0f} s" for name, seconds in sorted(silent.items()))
             before = f"{failure}. " if isinstance(failure, WaitTimeout) else ""
             return WaitTimeout(f"{before}No word from {names}: is it stopped?")

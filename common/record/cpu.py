@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..waiting import cpu_seconds
+from ..cluster.liveness import cpu_seconds
 
 REPORTS = 4  # of a worker: the rounds of the first two are single, the next ones are prepared for many in one call
 

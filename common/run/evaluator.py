@@ -6,14 +6,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from ..cluster.liveness import LifeSigns
 from ..engine.failures import is_absence, is_refusal, was_repeated
+from ..engine.trace import RECORD
 from ..errors import WaitTimeout
 from ..reports import Report
 from .calls import Connect, ObserverCalls
 from .ending import Ending
 from .graph import TaskGraph
 from .job import CHIEF, Job
-from .liveness import LivenessTracker
 from .observer import FOLLOW_SECONDS, Observer
 from .record_reader import RecordReader
 from .round_record import RoundRecord
@@ -34,8 +37,9 @@ class Evaluator:
         self.report, self.rule, self.workers = report, job.restarts, job.cluster.workers
         self.waits, self.warms_up = graph.coordination.waits, bool(job.scheme.warmup_updates)
         self.calls = ObserverCalls(session, graph, self.rule.wait_seconds, connect)
-        self.liveness = LivenessTracker(self.workers, self.calls.wait_seconds)
-        self.reader = RecordReader(self.calls, job.files.event_log(self.workers), report, self.liveness.note)
+        self.signs = LifeSigns(self.rule.wait_seconds, own_pace=True)
+        self._begin_again()
+        self.reader = RecordReader(self.calls, job.files.event_log(self.workers), report, self._hear)
         self.observer = Observer(job, self.calls, self.reader, report)
         rounds = RoundRecord(job.files, job.plan, job.coordination, one_clock=job.cluster.task is None)
         self.ending = Ending(self.calls, self.observer, self.reader, rounds, job.stop_rule, report)
@@ -58,7 +62,7 @@ class Evaluator:
             try:
                 roll = self.calls.roll()
                 if self.failing:
-                    self.liveness.begin_again()
+                    self._begin_again()
                 if (roll.finished | ~roll.active).all():
                     return self.ending.finish(self.observer.observe(last=True))
                 if not self.observer.observe_if_due() and self.reader.late:
@@ -88,12 +92,23 @@ class Evaluator:
         if not is_refusal(error):
             self.calls.reconnect(max(1.0, deadline - now))
 
+    def _begin_again(self) -> None:
+        """All have time from now on: where the ps was away, nobody could send anything."""
+        for k in range(self.workers):
+            self.signs.expect(k)
+
+    def _hear(self, events: np.ndarray) -> None:
+        """A look at the record has shown new events, [n, len(RECORD)], or none: rounds are signs of life."""
+        self.signs.look()
+        for k in np.unique(events[:, RECORD.index("worker")]):
+            self.signs.heard(int(k))
+
     def _look_for_the_silent(self) -> None:
         """A worker that has sent nothing for very long: evicted if enough are left, or started again by somebody."""
         if self.waits:  # those who wait at the barrier see to it
             return
-        for k in self.liveness.silent():
-            if self.liveness.gaps[k] is None and self.warms_up:
+        for k, seconds in self.signs.silent().items():
+            if k not in self.signs.gaps and self.warms_up:
                 continue  # waits for worker 0
             roll = self.calls.roll()
             if roll.finished[k] or not roll.active[k]:
@@ -103,5 +118,5 @@ class Evaluator:
             if left >= max(1, self.rule.min_workers or self.workers):
                 self.calls.evict(k)
                 self.report(event="evicted", worker=k)
-            elif not self.rule.recovers or self.liveness.warned(k):
-                raise WaitTimeout(f"worker {k} has sent nothing for {self.liveness.seconds(k):.0f} s")
+            elif not self.rule.recovers or self.signs.complain(k):
+                raise WaitTimeout(f"worker {k} has sent nothing for {seconds:.0f} s")

@@ -28,7 +28,7 @@ class RecordReader:
         calls: of the evaluator.
         log: the events on disk.
         report: where events go.
-        note: is given new events, [n, len(RECORD)].
+        note: is given what each look has found, [n, len(RECORD)] events, or none.
     """
 
     def __init__(self, calls: ObserverCalls, log: EventLog, report: Report, note: Callable[[np.ndarray], None]):
@@ -70,8 +70,8 @@ class RecordReader:
             if len(new.events):
                 fresh = new.events[max(0, written - new.before) :]  # without those that a lost evaluator has written
                 self.log.append(fresh)
-                self.note(fresh)
                 self.calls.acknowledge(new.restoration, new.before + len(new.events))
+            self.note(new.events)
             self._drained = time.monotonic()
             return copy.deepcopy(self.log.tally)
 
