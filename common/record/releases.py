@@ -7,13 +7,13 @@ with the last message before.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from ..engine.trace import EVENTS, RECORD, UNKNOWN
 from ..gates.gate import Gate
+from ..virtual_time.waiting import Lead
 from .event_log import ACCEPTED, KIND, MICROSECONDS, VERSION, WORKER
 
 JOIN = EVENTS.index("join")
@@ -74,17 +74,18 @@ class ReleasesOfSets(Releases):
 
 
 class ReleasesByLead(Releases):
-    """Nobody goes on more than `lead` rounds ahead of the slowest worker that has more to do.
+    """Nobody goes on more than some rounds ahead of the slowest worker that has more to do: see `Lead`, which is told.
 
     Args:
-        lead: in rounds.
+        gate: with the lead.
         before: rounds of each worker before the first event, [W].
         rounds: of each worker in all, [W].
     """
 
-    def __init__(self, lead: int, before: Sequence[int], rounds: Sequence[int]):
-        self.lead, self.done, self.rounds = lead, [int(n) for n in before], [int(n) for n in rounds]
-        self.slowest = self._slowest()
+    def __init__(self, gate: Gate, before: Sequence[int], rounds: Sequence[int]):
+        self.done, self.rounds = [int(n) for n in before], [int(n) for n in rounds]
+        unfinished = [n for n, number in zip(self.done, self.rounds, strict=True) if n < number]
+        self.lead = Lead(gate, len(self.done), unfinished)
         self.waiting: dict[int, int] = {}  # worker -> which of the events that are held is its
         self.held, self.released = _nothing()
 
@@ -108,22 +109,25 @@ class ReleasesByLead(Releases):
         return self._cut(len(self.held))
 
     def _arrive(self, i: int, worker: int, now: int) -> None:
-        if worker in self.waiting:  # it was let go by what is not in the record
-            self.released[self.waiting.pop(worker)] = UNKNOWN
+        if worker in self.waiting:
+            self._let_go(worker)
         self.waiting[worker] = i
-        done = self.done[worker]
         self.done[worker] += 1
-        if done == self.slowest:
-            self.slowest = self._slowest()
-        for k in [k for k in self.waiting if self.done[k] - self.lead <= self.slowest]:
+        done, number = self.done[worker], self.rounds[worker]
+        if done <= number:
+            self.lead.counted(done)
+        free = [*self.lead.arrive(worker, done), *(self.lead.leave(done) if done == number else ())]
+        for k in free:
             self.released[self.waiting.pop(k)] = now
 
-    def _slowest(self) -> float:
-        return min((n for n, all_ in zip(self.done, self.rounds, strict=True) if n < all_), default=math.inf)
+    def _let_go(self, worker: int) -> None:
+        """Nobody knows when it went on: what let it go is not in the record."""
+        self.released[self.waiting.pop(worker)] = UNKNOWN
+        self.lead.withdraw(worker)
 
     def _give_up(self, end: int) -> None:
         for worker in [k for k, i in self.waiting.items() if i < end]:
-            self.released[self.waiting.pop(worker)] = UNKNOWN
+            self._let_go(worker)
 
     def _cut(self, end: int) -> Settled:
         settled = self.held[:end], self.released[:end]
@@ -137,7 +141,7 @@ def releases_of(gate: Gate, before: Sequence[int], rounds: Sequence[int]) -> Rel
     if gate.set_size(len(rounds)) is not None:
         return ReleasesOfSets()
     if gate.lead is not None:
-        return ReleasesByLead(gate.lead, before, rounds)
+        return ReleasesByLead(gate, before, rounds)
     return UnknownReleases() if gate.waits else Releases()
 
 

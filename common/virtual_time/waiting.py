@@ -66,14 +66,19 @@ class SetOfMessages(Waiting):
 class Lead(Waiting):
     """Nobody begins a round more than some rounds ahead of the slowest (`Gate.lead`).
 
+    Args:
+        gate: with the lead.
+        workers: how many.
+        before: rounds on record at the beginning, of each worker that is counted on; none if not given.
+
     Attributes:
         slowest: rounds on record of the slowest worker that is counted on.
     """
 
-    def __init__(self, gate: Gate, workers: int):
+    def __init__(self, gate: Gate, workers: int, before: Sequence[int] | None = None):
         super().__init__(gate, workers)
-        self.slowest, self.lead = 0, gate.lead or 0
-        self.at = Counter({0: workers})  # how many workers have that many rounds on record
+        self.at = Counter({0: workers} if before is None else before)  # how many have that many rounds on record
+        self.slowest, self.lead = min(self.at, default=0), gate.lead or 0
         self.until = defaultdict[int, list[int]](list)  # who waits, by the rounds that the slowest must have
 
     def counted(self, rounds: int) -> None:
@@ -91,6 +96,13 @@ class Lead(Waiting):
         """The others need not wait for a worker that does no more rounds."""
         self.at[rounds] -= 1
         return self._release()
+
+    def withdraw(self, worker: int) -> None:
+        """A worker that waits has been let go by something else."""
+        self.arrived.remove(worker)
+        for waiting in self.until.values():
+            if worker in waiting:
+                waiting.remove(worker)
 
     def _release(self) -> Sequence[int]:
         before, last = self.slowest, max(self.until, default=0)
