@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
@@ -12,6 +11,7 @@ from typing import Any
 
 from ..algorithms import SCHEMES
 from ..common.cluster.fingerprint import class_digest, source_digest
+from ..common.files import write_json
 
 PARTS = "convergence", "throughput", "period", "workers"
 DECISIVE = "contract", "engine", "gates", "problems", "run"  # folders of common/ on which the course of a run depends
@@ -55,13 +55,10 @@ def choose(outcomes: Sequence[dict[str, Any]], path: Path) -> None:
         if good:
             table["settings"][name] = min(good, key=lambda row: row["validation_loss"])["settings"]
         table["tried"][name] = tried
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(table, indent=1) + "\n")
+    write(path, table, indent=1)
 
 
-def write(path: Path, content: Any) -> None:
-    """Write JSON, whole or not at all."""
+def write(path: Path, content: Any, indent: int | None = None) -> None:
+    """Write JSON into a folder that may not be there yet, whole or not at all; in one line unless it is indented."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content) + "\n")
-    os.replace(partial, path)
+    write_json(path, content, indent)

@@ -103,7 +103,7 @@ def private_megabytes() -> float | None:
             seen.extend([bytes_ / 1e6] if bytes_ else [])
 
     with tempfile.TemporaryDirectory(prefix="distsgd-benchmark-") as folder, keep_warm():
-        launch(digits_job(Path(folder), 2, steps=8000, batch_size=32), Path(folder), on_event)
+        launch(digits_job(Path(folder), 2, steps=8000, batch_size=32), on_event)
     return round(median(seen), 1) if seen else None
 
 
@@ -122,7 +122,7 @@ def many_workers() -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="distsgd-benchmark-") as folder, keep_warm():
         warm = time.monotonic()
         job = digits_job(Path(folder), MANY, MANY_ROUNDS * Downpour().period, MANY_BATCH)
-        launch(job, Path(folder), lambda event: None)
+        launch(job, lambda event: None)
         ended = time.monotonic()
     return {
         "many_workers_warm_seconds": round(ended - warm, 3),

@@ -114,7 +114,7 @@ def ours(scheme: Scheme, backend: BackendName, model: str, seconds: float, expec
             Cluster.local(WORKERS, backend=backend),
             RunOptions(steps=-(-steps // scheme.period) * scheme.period, batch_size=BATCH, run_dir=folder),
         )
-        launch(job, folder, lambda event: None)
+        launch(job, lambda event: None)
         with np.load(folder / "trace.npz") as trace:
             return steady_rate(trace["microseconds"], trace["worker"], scheme.period)
     finally:

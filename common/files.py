@@ -87,10 +87,10 @@ def finite(value: Any) -> Any:
     return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file, whole or not at all; raises `CannotWrite`."""
+def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
+    """Write a JSON file, whole or not at all, in one line if it is not indented; raises `CannotWrite`."""
     with replacing(path) as file:
-        file.write((dumps(value, indent=2) + "\n").encode())
+        file.write((dumps(value, indent=indent) + "\n").encode())
 
 
 def read_json(path: Path) -> dict[str, Any]:

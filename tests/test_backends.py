@@ -21,8 +21,8 @@ class Virtual:
     def __init__(self):
         self.ran = []
 
-    def run(self, job, run_dir, on_event, model=None):
-        self.ran.append((job.scheme.name, run_dir, model))
+    def run(self, job, on_event, model=None):
+        self.ran.append((job.scheme.name, job.run_dir, model))
         raise TaskFailed("no further")
 
 

@@ -8,7 +8,6 @@ them; gates let a worker sleep on its token and wake it through the `Store` that
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Protocol
 
 from ..run.job import Job
@@ -21,12 +20,11 @@ from .threads import run_threads
 class Backend(Protocol):
     """Starts the tasks of a run."""
 
-    def run(self, job: Job, run_dir: Path, on_event: OnEvent, model: Any = None) -> None:
+    def run(self, job: Job, on_event: OnEvent, model: Any = None) -> None:
         """Start all tasks, give each its session, and return when all of them have ended.
 
         Args:
             job: what they do.
-            run_dir: where logs go.
             on_event: sees every event.
             model: the Keras model of this process, if it is to train here.
 
@@ -39,10 +37,10 @@ class Backend(Protocol):
 class Processes:
     """A process for each task, forked from one that has imported TensorFlow, and watched."""
 
-    def run(self, job: Job, run_dir: Path, on_event: OnEvent, model: Any = None) -> None:
+    def run(self, job: Job, on_event: OnEvent, model: Any = None) -> None:
         """See `Backend`."""
         del model  # the tasks build their own
-        launch(job, run_dir, on_event)
+        launch(job, on_event)
 
 
 class InOneProcess:
@@ -55,10 +53,10 @@ class InOneProcess:
     def __init__(self, here: Callable[..., object]):
         self.here = here
 
-    def run(self, job: Job, run_dir: Path, on_event: OnEvent, model: Any = None) -> None:
+    def run(self, job: Job, on_event: OnEvent, model: Any = None) -> None:
         """See `Backend`."""
         if model is None:
-            launch(job, run_dir, on_event)
+            launch(job, on_event)
         else:
             self.here(job, lambda **event: on_event(event), job.recipe.flat(model))
 

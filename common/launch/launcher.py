@@ -13,13 +13,13 @@ from .client import fork_server
 from .supervision import OnEvent, Supervision
 
 
-def launch(job: Job, run_dir: Path, on_event: OnEvent) -> None:
+def launch(job: Job, on_event: OnEvent) -> None:
     """Run a job in processes until all of them have ended; `on_event` sees every event.
 
     Raises:
         DistsgdError: the first thing that went wrong, with the task's name and the last lines of its log.
     """
-    logs = run_dir / "logs"
+    logs = job.run_dir / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     with fork_server(job.cluster.isolation, logs) as server:
         on_event({"event": "network", "state": server.network})

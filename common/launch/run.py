@@ -60,7 +60,7 @@ def run(
                 audience.tell({"event": "warning", "message": message})
             if job.cluster.task is not None and verbose:
                 display.task(job.cluster.task, job.cluster.wait_seconds)
-            backend(job.cluster.backend).run(job, job.run_dir, audience.tell, model)
+            backend(job.cluster.backend).run(job, audience.tell, model)
         if record.unwritten:
             raise CannotWrite("; ".join(record.unwritten))
         if model is not None and job.cluster.evaluates:
