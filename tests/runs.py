@@ -164,7 +164,7 @@ def wait_until(condition: Callable[[], Any], seconds: float = 300) -> Any:
 class Table:
     """The graph of a run in one session, for tests that run its operations one by one: here nothing is left to luck.
 
-    `Sitter`s take the slots of its workers.
+    `Player`s take the parts of its workers.
     """
 
     def __init__(
@@ -217,12 +217,12 @@ class Table:
         names = [name for name in self.fetches if name.startswith("saved/")]
         return {name: np.array(self.run(name)).tolist() for name in [*names, "recorded"]}
 
-    def sit(self, k: int) -> Sitter:
-        return Sitter(self, k)
+    def player(self, k: int) -> Player:
+        return Player(self, k)
 
 
-class Sitter:
-    """Somebody who takes the slot of worker k."""
+class Player:
+    """Plays worker k: takes its slot, and does its rounds when it is told to."""
 
     def __init__(self, table: Table, k: int):
         self.table, self.calls = table, WorkerCalls(table.session, table.graph, k, table.job.cluster.wait_seconds)

@@ -88,7 +88,7 @@ def test_what_was_measured_is_kept_by_the_sources_of_its_algorithm_and_of_the_en
 
 
 def ended(name, seconds, part="convergence"):
-    """An outcome of a run that took so many seconds; without them, of one whose time was not kept."""
+    """An outcome of a run that took that number of seconds; without one, of a run whose time was not kept."""
     curve = {"examples": [0, 64], "bytes": [0, 9], "loss": [2.0, 1.0], "accuracy": [0.1, 0.6]}
     if seconds is not None:
         curve["seconds"] = [0.0, seconds]

@@ -133,7 +133,7 @@ def test_what_a_codec_of_ones_own_rounds_off_goes_with_a_later_message(warm, tmp
 def test_who_joins_again_remembers_nothing():
     data = Dataset((np.ones((8, 1), np.float32), np.tile(SLOPES, (8, 1))), None, classes=0)
     with Table(RoundedSGD(learning_rate=1.0), workers=1, ps=2, model=linear(), data=data) as table:
-        worker = table.sit(0)
+        worker = table.player(0)
         for _ in range(3):
             worker.round()
             worker.join()

@@ -29,7 +29,7 @@ LIMIT = 60.0  # seconds for what must happen
 
 
 class Tells(Callback):
-    """Sets an event when the center has had so many updates."""
+    """Sets an event when the center has had that number of updates."""
 
     def __init__(self, version):
         self.version, self.reached = version, threading.Event()

@@ -441,7 +441,7 @@ def test_without_elasticity_the_center_never_moves(scheme, tmp_path):
 
 
 def size_after(scheme, tmp_path, workers, rounds=60):
-    """|x| on ½x² after so many rounds of workers in turn, from 1."""
+    """|x| on ½x² after that number of rounds of workers in turn, from 1."""
     synchronous = scheme.gate.waits
     result = train(
         quadratic([1.0, -0.5]),

@@ -43,13 +43,15 @@ def test_every_folder_is_installed():
     assert listed == {"distsgd"} | named  # distsgd itself is common/toplevel
 
 
-@pytest.mark.parametrize("folder", ["algorithms", "common", "common/engine", "common/proof/reference"])
-def test_machines_see_that_their_source_differs_wherever_it_does(folder, tmp_path):
+@pytest.mark.parametrize(
+    "last", ["algorithms/*.py", "common/*.py", "common/engine/*.py", "common/proof/reference/*.py", "common/*/*.js"]
+)
+def test_machines_see_that_their_source_differs_wherever_it_does(last, tmp_path):
     for name in ("algorithms", "common"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     before = source_digest(tmp_path)
     assert source_digest(tmp_path) == before == source_digest()
-    with sorted((tmp_path / folder).glob("*.py"))[-1].open("a") as file:
+    with sorted(tmp_path.glob(last))[-1].open("a") as file:
         file.write("# changed")
     assert source_digest(tmp_path) != before
 

@@ -139,7 +139,7 @@ def test_slurm_gives_the_first_tasks_to_the_ps():
 
 
 def ports(job, step, tasks):
-    """Those that a step with so many tasks on one node takes."""
+    """Those that a step with that number of tasks on one node takes."""
     there = {"SLURM_JOB_NODELIST": "n", "SLURM_NTASKS": str(tasks), "SLURM_TASKS_PER_NODE": str(tasks)}
     role = from_slurm(1, slurm(0, SLURM_JOB_ID=str(job), SLURM_STEP_ID=str(step), **there))
     return {int(address.rpartition(":")[2]) for address in (*role.addresses.ps, *role.addresses.worker)}
@@ -149,7 +149,7 @@ def ports(job, step, tasks):
     ("tasks", "jobs", "steps"), [(2, 1000, 1), (4, 300, 4), (8, 150, 8), (16, 120, 4), (64, 75, 2), (400, 15, 1)]
 )
 def test_the_ports_of_neighbouring_slurm_jobs_and_steps_are_distinct(tasks, jobs, steps):
-    """So many consecutive jobs, of so many steps each, all at once on one node: wherever their numbers begin."""
+    """Consecutive jobs, of some steps each, all at once on one node: wherever their numbers begin."""
     for first in (1, 67_108_000):
         taken = [ports(first + job, step, tasks) for job in range(jobs) for step in range(steps)]
         assert len(set.union(*taken)) == jobs * steps * tasks

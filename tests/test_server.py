@@ -33,7 +33,7 @@ SPARSE = load("sparse:examples=64,features=64,active=2")
 )
 def test_a_message_of_whoever_sat_there_before_is_refused_and_leaves_no_trace(scheme, events, data):
     with Table(scheme, workers=1, data=data) as table:
-        before, now = table.sit(0), table.sit(0)
+        before, now = table.player(0), table.player(0)
         untouched = table.state()
         for event in events:
             with pytest.raises(REFUSED, match="refused"):
@@ -49,36 +49,36 @@ def test_a_message_of_whoever_sat_there_before_is_refused_and_leaves_no_trace(sc
 
 def test_nobody_is_admitted_while_the_state_is_not_whole_nor_before_joining_again():
     with Table(AsyncSGD(), workers=1) as table:
-        sitter = table.sit(0)
+        player = table.player(0)
         table.run("shut")  # as before a restoration
-        for attempt in (sitter.round, sitter.join, lambda: table.run("clean"), lambda: table.run("at")):
+        for attempt in (player.round, player.join, lambda: table.run("clean"), lambda: table.run("at")):
             with pytest.raises(REFUSED, match="refused"):
                 attempt()
         table.run("open")
         with pytest.raises(REFUSED, match="refused"):
-            sitter.round()
-        sitter.join()
-        sitter.round()
+            player.round()
+        player.join()
+        player.round()
         assert table.run("version") == 1
         table.observer.evict(0)
         with pytest.raises(REFUSED, match="refused"):
-            sitter.round()
+            player.round()
 
 
 def test_an_event_that_was_cut_in_the_middle_closes_the_ps_also_to_those_who_sit_there_rightly():
     with Table(AsyncSGD(), workers=1) as table:
-        sitter = table.sit(0)
+        player = table.player(0)
         with table.graph.graph.as_default():
             cut = table.graph.ps.transactions.mark(DIRTY)
         table.session.run(cut)
         with pytest.raises(REFUSED, match="refused"):
-            sitter.round()
+            player.round()
         assert (table.run("version"), table.run("recorded")) == (0, 0)
 
 
 def test_whoever_takes_a_slot_has_the_newest_center_and_owes_nothing_from_before():
     with Table(Downpour(push_period=2, pull_period=3, server_learning_rate=0.1), workers=2) as table:
-        first, late = table.sit(0), table.sit(1)
+        first, late = table.player(0), table.player(1)
         first.round("push")
         late.round("pull")  # has a gradient that it has not pushed
         late.join()
@@ -98,22 +98,22 @@ def test_whoever_takes_a_slot_has_the_newest_center_and_owes_nothing_from_before
 
 def test_a_message_that_is_not_finite_never_reaches_the_center_and_is_counted_when_it_is_given_up():
     with Table(AsyncSGD(), workers=1, start=np.full(650, np.nan, np.float32)) as table:
-        sitter = table.sit(0)
+        player = table.player(0)
         with pytest.raises(REFUSED, match="refused"):
-            sitter.round()
+            player.round()
         assert (table.run("version"), table.run("recorded"), table.run("folded").tolist()) == (0, 0, [0])
-        sitter.run("refuse")
+        player.run("refuse")
         assert (table.run("version"), table.run("recorded"), table.run("folded").tolist()) == (0, 1, [1])
         assert table.run("refused").tolist() == [1]
 
 
 def test_a_token_for_whoever_sat_there_before_is_void():
     with Table(SyncSGD()) as table:
-        table.sit(0)
-        other = table.sit(1)
+        table.player(0)
+        other = table.player(1)
         table.run("wake")  # a token for everybody, and nobody is waiting
         other.run("await_token")
-        now = table.sit(0)
+        now = table.player(0)
         with pytest.raises(tf.errors.DeadlineExceededError):
             now.run("await_token", seconds=0.5)
         waiting = now.starts()
@@ -124,9 +124,9 @@ def test_a_token_for_whoever_sat_there_before_is_void():
 
 def test_a_slot_whose_message_waits_at_the_barrier_says_so_until_the_set_is_complete():
     with Table(SyncSGD()) as table:
-        first, other = table.sit(0), table.sit(1)
+        first, other = table.player(0), table.player(1)
         waiting = first.starts()
-        now = table.sit(0)
+        now = table.player(0)
         assert (now.joined.rounds, now.joined.waits) == (1, True)
         other.round()
         waiting.result(40)  # the token was for the message, whoever holds the slot
@@ -137,25 +137,25 @@ def test_a_slot_whose_message_waits_at_the_barrier_says_so_until_the_set_is_comp
 def test_a_set_is_completed_without_those_who_have_left_or_were_evicted():
     with Table(SyncSGD(), workers=4, recovery=Recovery(min_workers=2)) as table:
         start = table.run("center")
-        sitters = [table.sit(k) for k in range(4)]
-        assert sitters[0].run("evict_absent").tolist() == [False] * 4  # it has not waited
-        first = sitters[0].starts()
-        assert sitters[0].run("evict_absent").tolist() == [False] * 4  # too few would be left
-        second = sitters[1].starts()
-        sitters[2].run("deregister")
+        players = [table.player(k) for k in range(4)]
+        assert players[0].run("evict_absent").tolist() == [False] * 4  # it has not waited
+        first = players[0].starts()
+        assert players[0].run("evict_absent").tolist() == [False] * 4  # too few would be left
+        second = players[1].starts()
+        players[2].run("deregister")
         assert table.run("version") == 0
-        assert sitters[0].run("evict_absent").tolist() == [False, False, False, True]
+        assert players[0].run("evict_absent").tolist() == [False, False, False, True]
         for released in (first, second):
             released.result(40)
         assert (table.run("version"), table.observer.roll().active.tolist()) == (1, [True, True, False, False])
         moved = table.run("center") - start
-        for evicted in sitters[2:]:
+        for evicted in players[2:]:
             with pytest.raises(REFUSED, match="refused"):
                 evicted.round()
         gradients = [by_hand(table, k) for k in (0, 1)]  # the mean of two, although there are four workers
         np.testing.assert_allclose(moved, -0.2 * np.mean(gradients, axis=0), atol=1e-6)
-        back = table.sit(3)
-        again = [sitters[k].starts() for k in (0, 1)]
+        back = table.player(3)
+        again = [players[k].starts() for k in (0, 1)]
         assert table.run("version") == 1  # they wait for it
         back.round()
         for released in again:
@@ -164,7 +164,7 @@ def test_a_set_is_completed_without_those_who_have_left_or_were_evicted():
 
 
 def by_hand(table, k, params=None):
-    """The gradient of worker k on its first row, which is all that a `Sitter` trains on; at the start, or elsewhere."""
+    """The gradient of worker k on its first row, which is all that a `Player` trains on; at the start, or elsewhere."""
     x, y = table.job.train
     row = reference.rows(table.job.seed, k, len(x), table.job.cluster.workers)[:1]
     params = table.graph.initial[0].astype(float) if params is None else params
@@ -173,7 +173,7 @@ def by_hand(table, k, params=None):
 
 def test_with_backup_workers_a_late_message_is_dropped_and_the_last_update_is_the_end_for_everybody():
     with Table(SyncSGD(backup_workers=1), workers=3, steps=2) as table:
-        fast, second, late = (table.sit(k) for k in range(3))
+        fast, second, late = (table.player(k) for k in range(3))
         for version in (1, 2):
             waiting = fast.starts()
             second.round()
@@ -181,17 +181,17 @@ def test_with_backup_workers_a_late_message_is_dropped_and_the_last_update_is_th
             assert table.run("version") == version
             if version == 1:
                 late.round()  # nobody waits for it, and it waits for nobody
-        for sitter in (late, fast, second):
+        for player in (late, fast, second):
             with pytest.raises(REFUSED, match="refused"):
-                sitter.round()
-            assert sitter.join().stopping
+                player.round()
+            assert player.join().stopping
         assert table.run("drain_events")[:, RECORD.index("accepted")].tolist()[:5] == [1, 1, 0, 1, 1]
         assert (table.run("version"), table.run("folded").tolist()) == (2, [2, 2, 1])
 
 
 def test_a_message_that_is_too_stale_for_its_scheme_counts_no_update_and_is_answered():
     with Table(Threshold(), workers=2) as table:
-        first, second = table.sit(0), table.sit(1)
+        first, second = table.player(0), table.player(1)
         first.round()
         center = table.run("center")
         second.round()  # on the version before
@@ -206,9 +206,9 @@ def test_a_message_that_is_too_stale_for_its_scheme_counts_no_update_and_is_answ
 
 def test_a_scheme_may_keep_a_row_of_each_worker_and_knows_whose_message_it_merges():
     with Table(PerWorker(), workers=2, ps=2) as table:
-        start, sitters = table.run("center"), [table.sit(k) for k in (0, 1)]
+        start, players = table.run("center"), [table.player(k) for k in (0, 1)]
         for k in (1, 0, 1):
-            sitters[k].round()
+            players[k].round()
         counts = np.concatenate([table.run(f"saved/messages/{i}") for i in (0, 1)], axis=1)
         np.testing.assert_array_equal(counts, np.repeat([[1.0], [2.0]], len(start), axis=1))
         # The n-th message of worker k adds k + n / 10.
@@ -217,9 +217,9 @@ def test_a_scheme_may_keep_a_row_of_each_worker_and_knows_whose_message_it_merge
 
 def test_at_a_barrier_each_message_counts_as_its_scheme_has_weighed_it():
     with Table(Weighed(), workers=2) as table:
-        start, sitters = table.run("center"), [table.sit(k) for k in (0, 1)]
-        waiting = sitters[1].starts()
-        sitters[0].round()
+        start, players = table.run("center"), [table.player(k) for k in (0, 1)]
+        waiting = players[1].starts()
+        players[0].round()
         waiting.result(40)
         mean = (1 * by_hand(table, 0) + 2 * by_hand(table, 1)) / 2
         np.testing.assert_allclose(table.run("center"), start - 0.2 * mean, atol=1e-6)
@@ -227,7 +227,7 @@ def test_at_a_barrier_each_message_counts_as_its_scheme_has_weighed_it():
 
 def test_nobody_begins_a_round_more_than_the_slack_ahead_of_the_slowest():
     with Table(Waiting(slack=1), workers=3, recovery=Recovery(min_workers=2)) as table:
-        fast, middle, slow = (table.sit(k) for k in range(3))
+        fast, middle, slow = (table.player(k) for k in range(3))
         fast.round()  # one ahead
         ahead = fast.starts()  # two
         middle.round()
@@ -270,9 +270,9 @@ def replayed(transcription, table, steps, **options):
 )
 def test_a_mean_of_gradients_is_over_the_steps_of_its_round_however_few(scheme, transcription, options):
     with Table(scheme, workers=1) as table:
-        sitter = table.sit(0)
-        sitter.round(steps=scheme.period)
-        sitter.round(steps=2)
+        player = table.player(0)
+        player.round(steps=scheme.period)
+        player.round(steps=2)
         expected = replayed(transcription, table, scheme.period + 2, workers=1, period=scheme.period, **options)
         np.testing.assert_allclose(table.run("center"), expected, atol=1e-6)
 
@@ -280,9 +280,9 @@ def test_a_mean_of_gradients_is_over_the_steps_of_its_round_however_few(scheme, 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_each_worker_has_the_learning_rate_of_its_own(reduction):
     with Table(SyncSGDLR(learning_rates=(0.3, 0.1), reduction=reduction)) as table:
-        start, sitters = table.run("center"), [table.sit(k) for k in (0, 1)]
-        waiting = sitters[0].starts()
-        sitters[1].round()
+        start, players = table.run("center"), [table.player(k) for k in (0, 1)]
+        waiting = players[0].starts()
+        players[1].round()
         waiting.result(40)
         step = 0.3 * by_hand(table, 0) + 0.1 * by_hand(table, 1)
         np.testing.assert_allclose(table.run("center"), start - step / (1 if reduction == "sum" else 2), atol=1e-6)
@@ -300,17 +300,17 @@ def summed(build):
 def test_each_worker_has_its_own_running_statistics_and_the_center_has_their_mean():
     model = summed(lambda layers: [layers.BatchNormalization(momentum=0.75, scale=False)])
     with Table(AsyncSGD(), model=model) as table:
-        sitters = [table.sit(k) for k in (0, 1)]
+        players = [table.player(k) for k in (0, 1)]
         x = table.job.train[0]
         rows = [x[reference.rows(0, k, len(x), 2)[0]] for k in (0, 1)]  # a batch is this row, again and again
-        for sitter in (sitters[0], sitters[1], sitters[1]):
-            sitter.round()
+        for player in (players[0], players[1], players[1]):
+            player.round()
         once, twice = 0.25, 1 - 0.75**2
         mean = (once * rows[0] + twice * rows[1]) / 2
         variance = np.full(64, ((1 - once) + (1 - twice)) / 2)
         np.testing.assert_allclose(table.run("state"), np.concatenate([mean, variance]), atol=1e-6)
-        assert table.sit(1).joined.rounds == 2
-        sitters[0].round()  # goes on from its own, not from the mean
+        assert table.player(1).joined.rounds == 2
+        players[0].round()  # goes on from its own, not from the mean
         mean = (twice * rows[0] + twice * rows[1]) / 2
         np.testing.assert_allclose(table.run("state")[:64], mean, atol=1e-6)
 
@@ -319,10 +319,10 @@ def test_no_two_workers_devices_or_rounds_drop_the_same_units():
     model = summed(lambda layers: [layers.Dense(64, use_bias=False), layers.Dropout(0.5)])
     ones = replace(DIGITS, train=(np.ones_like(DIGITS.train[0]), DIGITS.train[1]))
     with Table(AsyncSGD(learning_rate=1.0), devices_per_worker=2, model=model, data=ones, batch_size=2) as table:
-        sitters, kept = [table.sit(k) for k in (0, 1)], []
+        players, kept = [table.player(k) for k in (0, 1)], []
         for k in (0, 1, 0):
             before = table.run("center")
-            sitters[k].round()
+            players[k].round()
             kept.append((before - table.run("center")).reshape(64, 64)[0])  # of both devices, with one example each
     for one, other in itertools.combinations(kept, 2):
         assert np.abs(one - other).max() > 0.5
@@ -339,7 +339,7 @@ def test_while_an_update_is_half_way_nobody_reads_the_center():
             reached, go_on = queue("half_way").size(), queue("go_on").enqueue(True)
             (params,) = (v for v in tf.compat.v1.global_variables() if v.name.startswith("worker_1_params"))
             params = params.read_value()
-        first, second, start = table.sit(0), table.sit(1), table.run("center")
+        first, second, start = table.player(0), table.player(1), table.run("center")
         pushing = in_thread(lambda: first.round("push"))
         wait_until(lambda: pushing.done() or table.session.run(reached))
         reading = [in_thread(action) for action in (lambda: second.round("pull"), lambda: table.run("center"))]

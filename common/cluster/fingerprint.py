@@ -34,13 +34,15 @@ def identity(config: Mapping[str, Any], spec: TaskSpec, more: Mapping[str, Any] 
 
 
 def source_digest(root: Path = ROOT, within: Sequence[str] = ("algorithms", "common")) -> str:
-    """A short digest of the installed package's source, or of some of its folders and files.
+    """A short digest of the installed package's source, all files of all folders, or of some of its folders and files.
 
     Two checkouts of one version may differ.
     """
     digest = hashlib.sha256()
     for place in (root / name for name in within):
-        for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
+        for path in [place] if place.is_file() else sorted(place.rglob("*")):
+            if not path.is_file() or "__pycache__" in path.parts:
+                continue
             digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
     return digest.hexdigest()[:12]
 
