@@ -1,5 +1,6 @@
 """The arithmetic of a simulated run: a trace, executed with the modules of the catalogue as they are."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,8 @@ from distsgd.algorithms import (
     SyncSGD,
     SyncSGDLR,
 )
-from distsgd.common import Cluster
+from distsgd.common import Cluster, Scheme
+from distsgd.common.contract import Barrier
 from distsgd.common.contract.schedules import shaped
 from distsgd.common.engine.trace import EVENTS, RECORD
 from distsgd.common.errors import Diverged, UserError
@@ -189,6 +191,37 @@ def test_a_worker_that_joins_again_starts_from_the_center_and_loses_its_round():
         (3, 1, 0, 1, "exchange"),
     )
     assert error(job_of(RUNS["downpour_easy"], workers=2), trace) < TOLERANCE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deaf(Scheme):
+    """Workers send their gradients and go on with what they have; the barrier does not change that."""
+
+    name = "deaf"
+    gate = Barrier()
+
+    def local_step(self, worker, gradient):
+        worker.params.assign_sub(0.2 * gradient)
+
+    def server_update(self, server, message, staleness):
+        server.center.assign_sub(0.1 * message)
+        return server.center
+
+    def adopt(self, worker, reply):
+        pass
+
+
+def test_a_worker_that_ignores_replies_keeps_its_parameters():
+    """What a reply replaces is not stored; this one replaces nothing."""
+    job = job_of(Deaf(), workers=2, steps=4)
+    found, arithmetic = executed(job, trace_of(job))
+    gradient, x = network_gradient(job, [64, 8, 10]), arithmetic.model.pack().astype(np.float64)
+    center, own = x, [x, x]
+    for t in range(4):
+        gradients = [gradient(own[k], k, t) for k in range(2)]
+        own = [own[k] - 0.2 * gradients[k] for k in range(2)]
+        center = center - 0.1 * np.mean(gradients, 0)
+    np.testing.assert_allclose(found["center"], center, rtol=1e-5, atol=1e-6)
 
 
 def test_what_is_not_finite_ends_the_run_in_one_line_before_it_reaches_the_center():

@@ -101,6 +101,11 @@ def shard_rows(data: Any, workers: int, seed: int, skew: str | None = None) -> n
     return order[: workers * size].reshape(workers, size)
 
 
+def epoch_order(shard: int, worker: int, seed: int, epoch: int) -> np.ndarray:
+    """The positions within its shard as a worker goes through them in an epoch, [shard]; batches are cut from it."""
+    return np.random.default_rng([seed, 1 + worker, epoch]).permutation(shard).astype(np.int32)
+
+
 def batches(shard: int, batch_size: int, worker: int, seed: int, done: int = 0) -> Iterator[np.ndarray]:
     """Endless batches after the first `done`, as positions within the shard, [batch_size] each.
 
@@ -108,7 +113,7 @@ def batches(shard: int, batch_size: int, worker: int, seed: int, done: int = 0) 
     """
     first, step = divmod(done, shard // batch_size)
     for epoch in itertools.count(first):
-        order = np.random.default_rng([seed, 1 + worker, epoch]).permutation(shard).astype(np.int32)
+        order = epoch_order(shard, worker, seed, epoch)
         for start in range(step * batch_size, shard - batch_size + 1, batch_size):
             yield order[start : start + batch_size]
         step = 0

@@ -58,7 +58,8 @@ class Arithmetic:
         self.losses = np.full(len(self.computed), np.nan)
         self.place_of = np.zeros(len(self.computed), np.int32)
         self.free = list(range(self.window))
-        self.pending = np.full(job.cluster.workers, -1)  # the last round of each worker, if its rest is to be computed
+        self.last = np.full(job.cluster.workers, -1)  # round that each worker has computed since it started
+        self.owing = np.zeros(job.cluster.workers, bool)  # who has not adopted the reply to its set yet
         self.round_rows = np.flatnonzero(self.program.row >= 0)  # positions of rounds in the program
         kinds = np.unique(self.program.do).tolist()
         self.executor = Executor(job, self.model, kinds, self.window)
@@ -117,37 +118,41 @@ class Arithmetic:
         self._compute_rows(rows)
 
     def _keys(self, rows: np.ndarray) -> np.ndarray:
-        """What rounds have in common that are computed together, [n, 3]: their steps, those before, their message."""
-        lengths = self.lengths[rows]
-        if not self.scheme.exchange_first:
-            return np.stack([lengths, 0 * lengths, self.program.takes[rows]], 1)
-        before = self.pending[self.trace["worker"][rows]]
-        return np.stack([0 * rows, np.where(before < 0, 0, self.lengths[before]), self.program.takes[rows]], 1)
+        """What rounds have in common that are computed together, [n, 4].
+
+        Their steps, those of the rounds before, if they have a message, and if there is a reply to adopt.
+        """
+        workers, none = self.trace["worker"][rows], 0 * rows
+        last = self.last[workers]
+        rest = np.where(last < 0, 0, self.lengths[last])
+        steps = (none, rest) if self.scheme.exchange_first else (self.lengths[rows], none)
+        return np.stack([*steps, self.program.takes[rows], self.owing[workers]], 1)
 
     def _compute_rows(self, rows: np.ndarray) -> None:
         executor, workers = self.executor, self.trace["worker"][rows]
         places = np.array([self.free.pop() for _ in rows], np.int32)
         self.place_of[rows] = places
         counts = self.trace["accepted"][rows] == 1
-        before = self.pending[workers]
-        rest = self.rounds.take_rest(before) if self.scheme.exchange_first and before[0] >= 0 else None
-        drawn = self.rounds.take(rows, first=self.scheme.exchange_first)
+        before, adopts = self.last[workers], bool(self.owing[workers[0]])
+        drawn = self.rounds.take(rows, 0, 1 if self.scheme.exchange_first else int(self.lengths[rows[0]]))
         values = [workers, self._when(rows), places, counts, drawn]
-        if rest is not None:
-            values += [self._when(before), rest]
+        rest = self.scheme.exchange_first and before[0] >= 0
+        if rest or adopts:
+            values.append(self._when(before))
+        if rest:
+            values.append(self.rounds.take(before, 1, int(self.lengths[before[0]])))
         if self.scheme.gate.exchanges:
-            takes = bool(self.program.takes[rows[0]])
-            sums, late, finite = executor.call(executor.compute, *values, takes=takes, number=self._number(workers))
+            how = {"takes": bool(self.program.takes[rows[0]]), "adopts": adopts, "number": self._number(workers)}
+            sums, late, finite = executor.call(executor.compute, *values, **how)
         else:
             (sums, finite), late = executor.call(executor.train_alone, values[1], drawn), 0.0
         self.computed[rows], self.finite[rows] = True, finite
+        self.last[workers], self.owing[workers] = rows, False
         self.sums[rows] = sums
-        if self.scheme.exchange_first:  # the loss of a round is known when its rest is
-            if rest is not None:
-                self.losses[before] = (self.sums[before] + late) / self.lengths[before]
-            self.pending[workers] = rows
-        else:
+        if not self.scheme.exchange_first:
             self.losses[rows] = sums / self.lengths[rows]
+        elif rest:  # the loss of a round is known when its rest is
+            self.losses[before] = (self.sums[before] + late) / self.lengths[before]
 
     def _number(self, workers: np.ndarray) -> int | None:
         """Of the workers, for a graph of their own, if there are many."""
@@ -162,24 +167,40 @@ class Arithmetic:
 
     def _do(self, end: int) -> None:
         """The actions before `end`, all rounds of which are computed."""
-        do = self.program.do
+        do, merging = self.program.do, self.executor.merging
         while self.position < end:
             adopts = do[self.position : end] == Do.ADOPT
             cut = np.flatnonzero(adopts != adopts[0])
             stop = self.position + int(cut[0]) if len(cut) else end
-            if adopts[0]:
-                stop = min(stop, self.position + self.width)
             part = slice(self.position, stop)
-            executor, workers = self.executor, self.program.worker[part]
-            when, rows = self._when(self.program.of[part]), self.program.row[part]
-            if adopts[0]:
-                executor.call(executor.merging.adopt, workers, when, number=self._number(workers))
-            elif (merged := np.isin(do[part], executor.merging.kinds)).any():
-                values = [column[merged] for column in (do[part], workers, when, self.place_of[rows])]
-                executor.call(executor.merging.run, *values)
+            workers, rows = self.program.worker[part], self.program.row[part]
+            if not adopts[0]:
+                self._merge(part)
+            elif merging.adopts_later:
+                self.owing[workers] = True
+            else:
+                self._adopt(workers)
             self.free.extend(self.place_of[rows[rows >= 0]].tolist())
-            self.pending[workers[do[part] == Do.START]] = -1
             self.position = stop
+
+    def _adopt(self, workers: np.ndarray) -> None:
+        """These workers adopt the reply to their set now."""
+        merging = self.executor.merging
+        for some in np.split(workers, range(self.width, len(workers), self.width)):
+            self.executor.call(merging.adopt, some, self._when(self.last[some]), number=self._number(some))
+
+    def _merge(self, part: slice) -> None:
+        """What is done to the center in this part of the program."""
+        merging, program = self.executor.merging, self.program
+        do, worker = program.do[part], program.worker[part]
+        if (do == Do.CLOSE).any() and self.owing.any():  # there will be another reply
+            self._adopt(np.flatnonzero(self.owing).astype(np.int32))
+            self.owing[:] = False
+        if (merged := np.isin(do, merging.kinds)).any():
+            when, places = self._when(program.of[part]), self.place_of[program.row[part]]
+            self.executor.call(merging.run, do[merged], worker[merged], when[merged], places[merged])
+        anew = worker[do == Do.START]
+        self.last[anew], self.owing[anew] = -1, False
 
 
 def _program(job: Job, trace: Mapping[str, np.ndarray]) -> Program:

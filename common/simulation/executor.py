@@ -95,6 +95,7 @@ class Executor:
         rest: Any = None,
         *,
         takes: bool,
+        adopts: bool,
         number: int | None,
     ) -> Any:
         """The rounds of these workers [B] up to their messages.
@@ -105,9 +106,10 @@ class Executor:
             places: where each message is kept until its turn, [B].
             counts: False for a message that will be dropped, [B].
             rows: the batches, [steps, B, batch size].
-            before: `when` of the last rounds, whose steps come after the exchange.
-            rest: the batches of these after the first, [steps - 1, B, batch size].
+            before: `when` of the last rounds.
+            rest: the batches of these after the first, [steps - 1, B, batch size], if they come after the exchange.
             takes: True if messages are made.
+            adopts: True if they have not used the reply to their last set yet.
             number: B, if the graph is to be made for that number: all that is known of shapes saves copies.
 
         Returns:
@@ -115,27 +117,32 @@ class Executor:
         """
         lanes, scheme = self.lanes, self.scheme
         workers, when = tf.ensure_shape(workers, [number]), tf.ensure_shape(when, [number, 2])
-        rows = tf.ensure_shape(rows, [None, number, None])
-        if before is not None:
-            before, rest = tf.ensure_shape(before, [number, 2]), tf.ensure_shape(rest, [None, number, None])
+        rows, single = tf.ensure_shape(rows, [None, number, None]), scheme.period == 1 and not scheme.exchange_first
         start = values = lanes.load(workers)
-        late = tf.zeros_like(when[:, 0])
+        late, adopting = tf.zeros_like(when[:, 0]), []
         if before is not None:
+            before = tf.ensure_shape(before, [number, 2])
+        if adopts:
+            adopting = [before, self.merging.reply.read_value()]
+            values = values if single else lanes.adopted(values, workers, *adopting)
+        if rest is not None:
+            rest = tf.ensure_shape(rest, [None, number, None])
             values = lanes.first_steps(values, workers, before, Row(lanes.gradients, workers).read_value())
             now = before + tf.constant([1.0, 0.0])
             values, late, _ = lanes.steps(values, workers, now, self._batches(rest), tf.shape(rest)[0])
         if scheme.exchange_first:
             values, (losses, gradients) = lanes.first_gradients(values, workers, when, self._batches(rows)(0))
             Row(lanes.gradients, workers).assign(gradients)
+        elif single:
+            values, losses, gradients = lanes.steps(values, workers, when, self._batches(rows), None, *adopting)
         else:
-            number = None if scheme.period == 1 else tf.shape(rows)[0]
-            values, losses, gradients = lanes.steps(values, workers, when, self._batches(rows), number)
+            values, losses, gradients = lanes.steps(values, workers, when, self._batches(rows), tf.shape(rows)[0])
         finite = tf.fill(tf.shape(workers), True)
         if takes:
             values, messages = lanes.messages(values, workers, when, losses, gradients)
             finite = tf.math.is_finite(tf.reduce_sum(messages, 1))
             self.merging.keep(places, messages, counts)
-        lanes.store(workers, start, values)
+        lanes.store(workers, start, values | {"params": start["params"]} if lanes.forgetful else values)
         return losses, late, finite
 
     def _batches(self, rows: Any) -> Callable[[Any], list[Any]]:

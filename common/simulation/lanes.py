@@ -40,6 +40,10 @@ class Lanes(Tables):
         replica: the model, as each worker has it; its own variables are not used.
         workers: W.
         initial: center [P] and state [S] at the start, where they are fed.
+
+    Attributes:
+        forgetful: True if nobody reads the parameters of a worker between its message and the reply, which replaces
+            them: then they need not be stored.
     """
 
     def __init__(self, scheme: Scheme, replica: Replica, workers: int, initial: tuple[Any, Any]):
@@ -47,6 +51,7 @@ class Lanes(Tables):
         super().__init__(scheme, replica.model, workers, initial)
         self.replica = replica
         self.sums_gradients = scheme.period > 1 and not scheme.exchange_first and self._asks_for_sum(initial[0])
+        self.forgetful = scheme.events == {"exchange"} and self._replaces_params(initial[0])
 
     # One worker, as cells.
 
@@ -70,9 +75,26 @@ class Lanes(Tables):
     def _asks_for_sum(self, params: Any) -> bool:
         """True if a message is made of the sum of gradients."""
         with tf.Graph().as_default():
-            vector = tf.zeros(params.shape)
-            slots = {name: Cell.of(value) for name, value in self.scheme.local_variables(vector).items()}
-            return asks_for_sum(self.scheme, self.view({"params": Cell.of(vector), "slots": slots}, 0, None))
+            return asks_for_sum(self.scheme, self._probe(Cell.of(tf.zeros(params.shape)), None))
+
+    def _replaces_params(self, params: Any) -> bool:
+        """True if what a worker has after a reply does not depend on its parameters before."""
+        read: list[Any] = []
+
+        def note() -> Any:
+            read.append(True)
+            return tf.zeros(params.shape)
+
+        with tf.Graph().as_default():
+            cell = Cell(note)
+            self.scheme_at(tf.constant(0.0)).adopt(self._probe(cell, tf.constant(1.0)), tf.zeros(params.shape))
+        return cell.changed and not read
+
+    def _probe(self, params: Cell, steps: Any) -> Any:
+        """A worker that is only looked at."""
+        start = tf.zeros(self.tables["params"].shape[1:])
+        slots = {name: Cell.of(value) for name, value in self.scheme.local_variables(start).items()}
+        return self.view({"params": params, "slots": slots}, 0, steps)
 
     def gradient(self, cells: Values, view: Any, batch: Any) -> tuple[Any, Any]:
         """Loss and gradient of one worker on one batch; its own state and seeds move on."""
@@ -109,7 +131,9 @@ class Lanes(Tables):
         flat = [next(left) if has else value for value, has in zip(tf.nest.flatten(values), changed, strict=True)]
         return tf.nest.pack_sequence_as(values, flat), result
 
-    def steps(self, values: Values, workers: Any, when: Any, batches: Any, number: Any) -> tuple[Values, Any, Any]:
+    def steps(
+        self, values: Values, workers: Any, when: Any, batches: Any, number: Any, *adopting: Any
+    ) -> tuple[Values, Any, Any]:
         """Local steps, each on its batches.
 
         Args:
@@ -118,19 +142,24 @@ class Lanes(Tables):
             when: local steps that each has done before, and those of its round; [B, 2].
             batches: gives the batches of step t, [B, batch size, ...]; a function of t.
             number: of steps; None: exactly one.
+            adopting: before the one step, these workers use a reply: `when` of their last rounds, and the reply [P].
+                What all have in common then, they have in one copy: the product with it is one, not one for each.
 
         Returns:
             values, sums of the losses [B], and sums of the gradients [B, P] if anybody asks for them.
         """
+        *before, reply = adopting or (None,)
 
-        def act(cells: Values, index: Any, now: Any, batch: Any) -> Any:
+        def act(cells: Values, index: Any, now: Any, batch: Any, *last: Any) -> Any:
+            if last:
+                self._adopt(cells, index, last[0], reply)
             view = self.view(cells, index, now[1])
             loss, gradient = self.gradient(cells, view, batch)
             self.scheme_at(now[0]).local_step(view, gradient)
             return loss, gradient
 
         if number is None:
-            values, (loss, gradient) = self.on_each(act, values, workers, when, batches(0))
+            values, (loss, gradient) = self.on_each(act, values, workers, when, batches(0), *before)
             return values, loss, gradient
         moved: list[bool] = []
 
@@ -180,18 +209,25 @@ class Lanes(Tables):
 
         return self.on_each(act, values, workers, when, losses, *([gradients] if names else []))
 
-    def adopt(self, workers: Any, when: Any, reply: Any) -> None:
-        """Each of these workers, [B], uses the same reply [P]."""
+    def _adopt(self, cells: Values, index: Any, now: Any, reply: Any) -> None:
+        self.scheme_at(now[0]).adopt(self.view(cells, index, now[1]), reply)
+
+    def adopted(self, values: Values, workers: Any, when: Any, reply: Any) -> Values:
+        """What workers, [B], have when they have used the same reply [P]."""
 
         def act(cells: Values, index: Any, now: Any) -> Any:
-            self.scheme_at(now[0]).adopt(self.view(cells, index, now[1]), reply)
+            self._adopt(cells, index, now, reply)
             return now
 
+        return self.on_each(act, values, workers, when)[0]
+
+    def adopt(self, workers: Any, when: Any, reply: Any) -> None:
+        """Each of these workers, [B], uses the same reply [P]."""
         before = self.load(workers)
-        self.store(workers, before, self.on_each(act, before, workers, when)[0])
+        self.store(workers, before, self.adopted(before, workers, when, reply))
 
     def adopt_one(self, worker: Any, now: Any, reply: Any) -> None:
         """This worker uses a reply [P]."""
         cells = self.cells(worker)
-        self.scheme_at(now[0]).adopt(self.view(cells, worker, now[1]), reply)
+        self._adopt(cells, worker, now, reply)
         self.keep(worker, cells)

@@ -34,12 +34,15 @@ class Merging:
         inbox: the sum of the messages of a set, [P + m].
         at_once: True if messages of a set just add up: then they are in the inbox when they are computed.
         kinds: the actions that do something.
+        adopts_later: True if workers need not adopt the reply to their set before they compute their next round.
     """
 
     def __init__(self, scheme: Scheme, center: Center, lanes: Lanes, kinds: Collection[int], places: int):
         self.scheme, self.center, self.lanes, self.part = scheme, center, lanes, center.slices[0]
         size = center.sizes[0]
         in_sets = scheme.gate.exchanges and scheme.gate.set_size(center.num_workers) is not None
+        self.drops = Do.LEAVE in kinds
+        self.adopts_later = in_sets and self.part.anchors is None and not lanes.model.state_size
         self.at_once = in_sets and type(scheme).weigh is Scheme.weigh and type(scheme.codec) is Codec
         long = size + len(scheme.scalars)
         self.inbox = tf.Variable(tf.zeros([long]), name="inbox")
@@ -50,7 +53,8 @@ class Merging:
     def keep(self, places: Any, messages: Any, counts: Any) -> None:
         """Messages [B, P + m] are there, each for its place; `counts` is False for those that will be dropped."""
         if self.at_once:
-            self.inbox.assign_add(tf.reduce_sum(tf.where(counts[:, None], messages, 0.0), 0))
+            counting = tf.where(counts[:, None], messages, 0.0) if self.drops else messages
+            self.inbox.assign_add(tf.reduce_sum(counting, 0))
         else:
             Row(self.outbox, places).assign(messages)
 

@@ -10,7 +10,7 @@ import numpy as np
 from ..contract.rounds import Round
 from ..engine.trace import EVENTS
 from ..errors import UserError
-from ..problems.dataset import batches
+from ..problems.dataset import epoch_order
 from ..run.job import Job
 
 
@@ -35,29 +35,32 @@ class TraceRounds:
         self.worker, self.seed, self.batch_size = trace["worker"], job.seed, job.batch_size
         self.clocks, self.lengths = _steps(job, self.worker.tolist(), trace["event"] == EVENTS.index("join"))
         self.shards = job.plan.shards()
-        self.streams: dict[int, Iterator[np.ndarray]] = {}
-        self.left: dict[int, np.ndarray] = {}
+        self.batches_of_epoch = self.shards.shape[1] // self.batch_size
+        self.epoch = np.full(len(self.shards), -1)  # of each worker, [W]
+        self.examples = np.empty(self.shards.shape, np.int32)  # in the order of its epoch
 
-    def take(self, rows: np.ndarray, *, first: bool) -> np.ndarray:
-        """The batches of these rounds, as rows of the whole data, [steps, n, batch size].
+    def take(self, rows: np.ndarray, first: int, last: int) -> np.ndarray:
+        """The batches of some steps of these rounds, as rows of the whole data, [last - first, n, batch size].
 
-        With `first`, those of the first steps alone: the others are kept for `take_rest`.
+        A batch is a function of the worker and its clock; but who goes back an epoch has it shuffled anew.
+
+        Args:
+            rows: of the trace, [n]; their rounds have `last` steps at least.
+            first: of these steps of each round, from 0.
+            last: the one after them.
         """
-        drawn = [self._draw(k, int(self.lengths[i])) for i, k in zip(rows, self.worker[rows].tolist(), strict=True)]
-        if first:
-            self.left |= {k: own[1:] for k, own in zip(self.worker[rows].tolist(), drawn, strict=True)}
-        return np.stack([own[:1] if first else own for own in drawn], 1)
+        workers, span = self.worker[rows], np.arange(self.batch_size)
+        taken = np.empty((last - first, len(rows), self.batch_size), np.int32)
+        for t, batch in zip(range(first, last), taken, strict=True):
+            epochs, within = np.divmod(self.clocks[rows] + t, self.batches_of_epoch)
+            for i in np.flatnonzero(self.epoch[workers] != epochs).tolist():
+                self._shuffle(int(workers[i]), int(epochs[i]))
+            batch[:] = self.examples[workers[:, None], within[:, None] * self.batch_size + span]
+        return taken
 
-    def take_rest(self, rows: np.ndarray) -> np.ndarray:
-        """What `take` has left of these rounds, [steps - 1, n, batch size]."""
-        return np.stack([self.left.pop(k) for k in self.worker[rows].tolist()], 1)
-
-    def _draw(self, worker: int, number: int) -> np.ndarray:
-        """Its next batches, [number, batch size]."""
-        if worker not in self.streams:
-            self.streams[worker] = batches(self.shards.shape[1], self.batch_size, worker, self.seed)
-        positions = np.stack([next(self.streams[worker]) for _ in range(number)])
-        return self.shards[worker, positions].astype(np.int32)
+    def _shuffle(self, worker: int, epoch: int) -> None:
+        order = epoch_order(self.shards.shape[1], worker, self.seed, epoch)
+        self.examples[worker], self.epoch[worker] = self.shards[worker, order], epoch
 
 
 def _steps(job: Job, worker: list[int], joins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
