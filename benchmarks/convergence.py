@@ -1,162 +1,150 @@
-"""Every algorithm on the same model, data and number of examples: `bash run.sh benchmark`.
+"""What every algorithm needs to come to a loss, in virtual time: `bash run.sh benchmark`.
 
-The benchmark is a list of *cells*, each one run. The outcome of a cell is kept in a file of its own, named by a hash of
-all that the cell depends on, the sources included, so that an interrupted benchmark goes on where it stopped, and a
-changed algorithm is measured anew.
+The benchmark is a list of *studies*: an algorithm, with so many workers and such a period. A study is a few runs with
+all settings of a grid, whose seeds are used for nothing else, and then runs of the best with seeds of their own. Each
+of these, a *cell*, is kept in a file that is named by a hash of all that it depends on, the sources included. So an
+interrupted benchmark goes on where it stopped, and a changed algorithm is measured anew.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
+import math
+import os
 import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..algorithms import SCHEMES, Scheme
+from ..algorithms import SCHEMES
 from ..common.cli import flags
-from ..common.cluster.cluster import Cluster
-from ..common.cluster.placement import BackendName
-from ..common.errors import DistsgdError, Diverged, Interrupted, UserError, at_least
-from ..common.launch.client import keep_warm
-from ..common.launch.run import run
-from ..common.problems.data import load
-from ..common.problems.dataset import Dataset
-from ..common.problems.models import ModelRecipe
-from ..common.run.job import describe, make_job
-from ..common.run.options import RunOptions
+from ..common.errors import DistsgdError, UserError, at_least
 from ..common.spec import nearest
-from .kept import choose, merged, sources, write
+from .grids import beyond, candidates
+from .kept import merged, sources, write
+from .virtual import SYNTHETIC, UNEVEN, Course, simulated
 
 RESULTS = Path(__file__).parent / "results"
 CACHE = Path(__file__).parent / "cache"
 PARTIAL = RESULTS / "partial"
-TUNING = RESULTS / "tuning.json"
+FILE = "convergence.json"
 
-DATASET = "synthetic:examples=4096,features=20,classes=8,noise=1.5"  # hard enough that algorithms differ
-MODEL = "mlp:hidden=32"
-BATCH = 16
-WORKERS = 4
-PERIOD = 10  # of every algorithm that has one
-GRADIENTS, QUICK_GRADIENTS = 8000, 1600  # of all workers together
-TUNING_SEED = 1000  # never used for results
-VALIDATION = 0.2  # part of the training data on which learning rates are chosen
+TARGET = 0.7  # a test loss that serial SGD has after some 1200 steps; it begins at 2.2, and gets to 0.5
+WORKERS, PERIOD = 4, 10  # of the main comparison; the period of every algorithm that has one
+GRADIENTS, QUICK_GRADIENTS = 4096, 2048  # of all workers together, of 16 examples each
+TUNING_SEED = 1000  # and the next ones; never used for results
+BEYOND = 4  # steps out of a grid, at most
 
-PERIODS = 1, 4, 16, 64
-BY_PERIOD = "downpour", "downpour_easy", "agn", "aeasgd", "aeamsgd", "local_sgd"
-MANY_WORKERS = 1, 2, 4, 8, 16, 32
-BY_WORKERS = "downpour", "downpour_easy", "agn", "dynsgd"
-THROUGHPUT_WORKERS = 1, 2, 4, 8
-
-# Values that are tried. An algorithm that is not named here gets RATES for its `learning_rate`.
-RATES = 0.05, 0.1, 0.2, 0.4, 0.8, 1.6
-GRIDS: dict[str, dict[str, Sequence[Any]]] = {
-    "downpour": {"learning_rate": (0.05, 0.2, 0.8, 1.6), "server_learning_rate": (0.05, 0.1, 0.2, 0.4)},
-    "agn": {"learning_rate": (0.05, 0.2, 0.8), "server_learning_rate": (0.4, 0.8, 1.6, 3.2)},
-    "sagn": {"learning_rate": (0.2, 0.4, 0.8, 1.6), "server_learning_rate": (1.6, 3.2, 6.4, 12.8, 25.6)},
-    "adag": {"learning_rate": (0.4, 0.8, 1.6, 3.2), "distance_scale": (0.01, 0.1, 1.0, 10.0, 100.0)},
-    "sync_sgd_lr": {"learning_rates": tuple((rate,) for rate in (0.05, 0.1, 0.2, 0.4, 0.8, 1.6))},
-    "aeamsgd": {"learning_rate": (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)},
-    "diloco": {
-        "learning_rate": (0.002, 0.004, 0.008, 0.016, 0.032),
-        "outer_learning_rate": (0.05, 0.1, 0.2, 0.4, 0.7, 1.0),
-    },
-    "async_diloco": {
-        "learning_rate": (0.002, 0.004, 0.008, 0.016, 0.032),
-        "outer_learning_rate": (0.05, 0.1, 0.2, 0.4, 0.7, 1.0),
-    },
-    "signsgd_mv": {"learning_rate": (0.0003, 0.001, 0.003, 0.01, 0.03)},
-    "ef_sgd": {"learning_rate": (0.05, 0.1, 0.2, 0.4, 0.8)},
-    "slowmo": {"learning_rate": (0.05, 0.1, 0.2, 0.4, 0.8), "slow_momentum": (0.2, 0.4, 0.6, 0.8)},
-    "bmuf": {"learning_rate": (0.05, 0.1, 0.2, 0.4, 0.8), "block_learning_rate": (0.25, 0.5, 1.0)},
-    "dc_asgd": {"learning_rate": (0.05, 0.1, 0.2, 0.4), "compensation": (0.04, 0.4, 4.0)},
-}
+PERIODS = 10, 30, 100
+BY_PERIOD = "downpour", "agn", "aeasgd", "local_sgd", "slowmo", "bmuf", "diloco"
+MANY_WORKERS = 1, 4, 16, 64, 256, 1024
+BY_WORKERS = "async_sgd", "ringmaster", "agn", "dynsgd", "sync_sgd", "local_sgd", "slowmo"
+FEWER: dict[str, int] = dict.fromkeys(
+    ("async_sgd", "ringmaster"), 64
+)  # at most: more take minutes, gradient by gradient
+STEPS = 128  # of each worker at least; they come no further than to a loss of ...
+EASY_TARGET = 0.9
 
 
 @dataclass(frozen=True)
 class Options:
-    """Every algorithm on the same model, data and number of examples."""
+    """What every algorithm needs to come to a loss, in virtual time."""
 
     names: tuple[str, ...] = ()
     """Algorithms; all if not given."""
+    parts: tuple[str, ...] = ()
+    """main, workers, period; all if not given."""
     seeds: int = 3
-    """Repetitions of each measurement of convergence."""
+    """Repetitions of what is shown, and as many others for the choice of learning rates."""
     quick: bool = False
-    """One seed, fewer examples and settings: less than three minutes on two cores."""
-    tune: bool = False
-    """Choose the learning rates instead, and write them to tuning.json."""
+    """The main comparison with the settings that were chosen before, one seed, half as many examples."""
     fresh: bool = False
     """Forget what was measured before."""
-    times: bool = True
-    """Keep seconds, and measure throughput: of a machine that has nothing else to do."""
-    backend: BackendName = "processes"
-    """Where convergence and throughput are measured."""
+    processes: int = 0
+    """Runs at a time; one for each core if not given."""
     output: Path | None = None
     """Folder of the results, where those of other algorithms stay. Without it: benchmarks/results if all is measured,
     else its folder `partial`."""
 
     def __post_init__(self):
         at_least(1, seeds=self.seeds)
-        for name in self.names:
-            if name not in SCHEMES:
-                raise UserError(f"unknown algorithm {name!r}. {nearest(name, SCHEMES)}")
-
-    @property
-    def algorithms(self) -> list[str]:
-        """The chosen ones, in the order of the catalogue."""
-        return [name for name in SCHEMES if not self.names or name in self.names]
+        at_least(0, processes=self.processes)
+        for what, names, known in (("algorithm", self.names, [*SCHEMES]), ("part", self.parts, [*PARTS])):
+            for name in names:
+                if name not in known:
+                    raise UserError(f"unknown {what} {name!r}. {nearest(name, known)}")
 
     @property
     def folder(self) -> Path:
         """Where results go: less than everything does not replace the committed ones."""
-        return self.output or (PARTIAL if self.names or self.quick else RESULTS)
+        return self.output or (PARTIAL if self.names or self.parts or self.quick else RESULTS)
+
+
+@dataclass(frozen=True)
+class Study:
+    """An algorithm at one place of the benchmark; its settings are chosen for that place."""
+
+    part: str
+    algorithm: str
+    workers: int = WORKERS
+    period: int = PERIOD
+    gradients: int = GRADIENTS
+    target: float = TARGET
+    tuning_seeds: int = 3
+    seeds: int = 3
+
+    def tuning(self, settings: Sequence[Mapping[str, Any]]) -> list[Cell]:
+        """Runs with some settings."""
+        tried = tuple(dict(one) for one in settings)
+        return [self._cell("tuning", tried, TUNING_SEED + i) for i in range(self.tuning_seeds)]
+
+    def showing(self, settings: Mapping[str, Any]) -> list[Cell]:
+        """Runs with the chosen ones."""
+        part = "sweep" if self.part == "workers" else "main"
+        return [self._cell(part, (dict(settings),), seed) for seed in range(self.seeds)]
+
+    def _cell(self, part: str, settings: tuple[dict[str, Any], ...], seed: int) -> Cell:
+        return Cell(part, self.algorithm, settings, self.workers, seed, self.gradients, self.target)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run, and all that it depends on."""
+    """A run with one or several settings, and all that it depends on."""
 
-    part: str  # convergence, throughput, period, workers, tuning
+    part: str  # main: all of the run; tuning, sweep: until the target is reached
     algorithm: str
-    settings: dict[str, Any]
+    settings: tuple[dict[str, Any], ...]
     workers: int
     seed: int
-    backend: BackendName
     gradients: int
-    dataset: str = DATASET
-    model: str = MODEL
-    batch_size: int = BATCH
-    timed: bool = True
+    target: float
 
     @property
     def file(self) -> str:
         """Name of the file that keeps the outcome."""
-        text = json.dumps(asdict(self) | {"sources": sources(self.algorithm)}, sort_keys=True)
+        task = {"task": asdict(SYNTHETIC), "platform": UNEVEN.described()}
+        text = json.dumps(asdict(self) | task | {"sources": sources(self.algorithm)}, sort_keys=True)
         return f"{self.part}-{self.algorithm}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
-    @property
-    def scheme(self) -> Scheme:
-        """The algorithm with its settings."""
-        return SCHEMES[self.algorithm](**{k: tuple(v) if isinstance(v, list) else v for k, v in self.settings.items()})
+    def measure(self) -> list[dict[str, Any]]:
+        """What the runs with all settings came to; of a search for the best no more than what it took."""
+        how: dict[str, Any] = {"workers": self.workers, "seed": self.seed, "gradients": self.gradients}
+        until = None if self.part == "main" else self.target
+        courses = simulated(self.algorithm, self.settings, until=until, **how)
+        return [self._outcome(*one) for one in zip(self.settings, courses, strict=True)]
 
-
-def tuned(algorithm: str) -> dict[str, Any]:
-    """Settings of an algorithm: those in tuning.json, or the defaults of its module."""
-    table = json.loads(TUNING.read_text())["settings"] if TUNING.exists() else {}
-    return with_period(algorithm, PERIOD) | table.get(algorithm, {})
-
-
-def with_period(algorithm: str, period: int) -> dict[str, Any]:
-    """The setting of the communication period, if the algorithm has one."""
-    has = "communication_period" in {field.name for field in fields(SCHEMES[algorithm])}
-    return {"communication_period": period} if has else {}
+    def _outcome(self, settings: Mapping[str, Any], course: Course) -> dict[str, Any]:
+        reached, final = course.to(self.target), course.final if math.isfinite(course.final) else None
+        known = {"settings": dict(settings), "reached": asdict(reached) if reached else None, "final": final}
+        return known | {"course": course.as_dict()} if self.part == "main" else known
 
 
 def alone(algorithm: str) -> bool:
@@ -164,138 +152,132 @@ def alone(algorithm: str) -> bool:
     return not SCHEMES[algorithm]().gate.exchanges
 
 
-def plan(options: Options) -> list[Cell]:
-    """The cells of the benchmark, repetitions in turn, so that a busy minute does not hit one algorithm alone."""
-    if options.tune:
-        return list(tuning_cells(options))
-    return [*convergence_cells(options), *throughput_cells(options), *sweep_cells(options)]
+def main_studies(options: Options) -> Iterator[Study]:
+    """Every algorithm."""
+    gradients, seeds = (QUICK_GRADIENTS, 1) if options.quick else (GRADIENTS, options.seeds)
+    for name in SCHEMES:
+        yield Study("main", name, 1 if alone(name) else WORKERS, PERIOD, gradients, TARGET, seeds, seeds)
 
 
-def convergence_cells(options: Options) -> Iterator[Cell]:
-    """Each algorithm, several seeds."""
-    gradients = QUICK_GRADIENTS if options.quick else GRADIENTS
-    for seed in range(1 if options.quick else options.seeds):
-        for name in options.algorithms:
-            workers = 1 if alone(name) else WORKERS
-            timed = options.times
-            yield Cell("convergence", name, tuned(name), workers, seed, options.backend, gradients, timed=timed)
+def worker_studies(options: Options) -> Iterator[Study]:
+    """More and more workers."""
+    seeds = min(options.seeds, 2)
+    for workers in MANY_WORKERS:
+        gradients = max(GRADIENTS, STEPS * workers)
+        for name in (name for name in BY_WORKERS if workers <= FEWER.get(name, workers)):
+            yield Study("workers", name, workers, PERIOD, gradients, EASY_TARGET, 1, seeds)
 
 
-def throughput_cells(options: Options) -> Iterator[Cell]:
-    """Each algorithm, without evaluation, more and more workers."""
-    for workers in THROUGHPUT_WORKERS if options.times and not options.quick else ():
-        for name in options.algorithms:
-            if not alone(name) or workers == 1:
-                yield Cell("throughput", name, tuned(name), workers, 0, options.backend, GRADIENTS)
+def period_studies(options: Options) -> Iterator[Study]:
+    """Communicating less and less often."""
+    for period in PERIODS:
+        for name in BY_PERIOD:
+            yield Study("period", name, WORKERS, period, GRADIENTS, TARGET, options.seeds, options.seeds)
 
 
-def sweep_cells(options: Options) -> Iterator[Cell]:
-    """The communication period, and the number of workers, of the algorithms that the papers compare."""
-    gradients = QUICK_GRADIENTS if options.quick else GRADIENTS
-    for seed in range(1 if options.quick else options.seeds):
-        for name in set_order(BY_PERIOD, options):
-            for period in (1, 16) if options.quick else PERIODS:
-                settings = tuned(name) | with_period(name, period)
-                yield Cell("period", name, settings, WORKERS, seed, "threads", gradients)
-        for name in set_order(BY_WORKERS, options):
-            for workers in (2, 16) if options.quick else MANY_WORKERS:
-                yield Cell("workers", name, tuned(name), workers, seed, "threads", gradients)
+PARTS = {"main": main_studies, "workers": worker_studies, "period": period_studies}
 
 
-def set_order(names: Sequence[str], options: Options) -> list[str]:
-    """Those of the names that were chosen."""
-    return [name for name in names if name in options.algorithms]
+def plan(options: Options) -> list[Study]:
+    """The studies of the benchmark."""
+    parts = ("main",) if options.quick else options.parts or tuple(PARTS)
+    return [study for part in parts for study in PARTS[part](options) if study.algorithm in (options.names or SCHEMES)]
 
 
-def tuning_cells(options: Options) -> Iterator[Cell]:
-    """Each algorithm with each combination of its grid, on the threads back end, a seed of its own."""
-    for name in options.algorithms:
-        grid = GRIDS.get(name, {"learning_rate": RATES})
-        for values in itertools.product(*grid.values()):
-            settings = with_period(name, PERIOD) | dict(zip(grid, values, strict=True))
-            yield Cell("tuning", name, settings, 1 if alone(name) else WORKERS, TUNING_SEED, "threads", GRADIENTS)
+def chosen(outcomes: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """The settings that come to the target first, in the geometric mean over seeds.
+
+    Those that do not with every seed come after those that do, by how often they do and then by their loss at the end.
+
+    Args:
+        outcomes: of each seed, of each of the settings.
+    """
+
+    def score(tried: Sequence[Mapping[str, Any]]) -> tuple[int, float]:
+        times = [one["reached"]["seconds"] for one in tried if one["reached"]]
+        finals = [math.inf if one["final"] is None else one["final"] for one in tried]
+        return len(tried) - len(times), sum(map(math.log, times)) if len(times) == len(tried) else sum(finals)
+
+    return min(zip(*outcomes, strict=True), key=score)[0]["settings"]
 
 
-def dataset_of(cell: Cell) -> Dataset:
-    """The data; for tuning, a part of the training data takes the place of the test data."""
-    data = load(cell.dataset)
-    if cell.part != "tuning":
-        return data
-    cut = round(len(data.train[0]) * (1 - VALIDATION))
-    return Dataset(tuple(a[:cut] for a in data.train), tuple(a[cut:] for a in data.train), data.classes)
+def known(cell: Cell, cache: Path) -> list[dict[str, Any]]:
+    """What a cell found; measured now, if it was not before."""
+    path = cache / cell.file
+    if not path.exists():
+        write(path, cell.measure())
+    found = json.loads(path.read_text())
+    for one in found:  # JSON has no tuples
+        one["settings"] = {k: tuple(v) if isinstance(v, list) else v for k, v in one["settings"].items()}
+    return found
 
 
-def measure(cell: Cell) -> dict[str, Any]:
-    """Run a cell. Divergence is an outcome; other failures are raised."""
-    scheme, data = cell.scheme, dataset_of(cell)
-    folder = Path(tempfile.mkdtemp(prefix="distsgd-benchmark-"))
-    try:
-        job = make_job(
-            scheme,
-            ModelRecipe.named(cell.model, data.train[0].shape[1:], data.classes, cell.seed),
-            data.train,
-            None if cell.part == "throughput" else data.test,
-            Cluster.local(cell.workers, backend=cell.backend, wait_seconds=120),
-            RunOptions(
-                steps=max(1, cell.gradients // (cell.workers * scheme.default_devices_per_worker)),
-                batch_size=cell.batch_size * scheme.default_devices_per_worker,  # each device has the same batch
-                seed=cell.seed,
-                run_dir=folder,
-            ),
-        )
-        job.evaluate_later = cell.part == "convergence"
-        record, error = run(job, describe(job, cell.dataset, cell.model), verbose=False)
-        result = record.finish(error, picture=False)
-        if isinstance(error, Interrupted):
-            raise error
-        if error is not None and not isinstance(error, Diverged):
-            raise error
-        return outcome(cell, result, record.history())
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def tried(study: Study, cache: Path) -> list[list[dict[str, Any]]]:
+    """Outcomes of the grid of a study, and beyond it until the best is at no edge: of each seed, of each setting."""
+    found = [known(cell, cache) for cell in study.tuning(candidates(study.algorithm, study.period))]
+    for _ in range(BEYOND):
+        more = beyond(chosen(found), [one["settings"] for one in found[0]])
+        if not more:
+            break
+        found = [a + b for a, b in zip(found, (known(cell, cache) for cell in study.tuning(more)), strict=True)]
+    return found
 
 
-def outcome(cell: Cell, result: dict[str, Any], history: dict[str, list[Any]]) -> dict[str, Any]:
-    """What is kept of a run."""
-    kept = {k: result[k] for k in ("outcome", "examples", "updates", "seconds_training", "examples_per_second")}
-    kept |= {k: result[k] for k in ("test_loss", "test_accuracy", "staleness", "bytes_pushed", "bytes_pulled")}
-    curve: dict[str, list[float]] = {}
-    if cell.part == "convergence" and history.get("examples"):
-        zero = history["seconds"][0]
-        sent = zip(history["bytes_pushed"], history["bytes_pulled"], strict=True)
-        curve = {
-            "examples": history["examples"],
-            "seconds": [round(second - zero, 3) for second in history["seconds"]],
-            "bytes": [pushed + pulled for pushed, pulled in sent],
-            "loss": [round(value, 5) for value in history["test_loss"]],
-            "accuracy": [round(value, 5) for value in history["test_accuracy"]],
-        }
-    if not cell.timed:
-        kept |= {"seconds_training": None, "examples_per_second": None}
-        curve.pop("seconds", None)
-    return {"cell": asdict(cell), **kept, "curve": curve}
+def carry_out(study: Study, cache: Path, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A study from its cells.
+
+    Args:
+        study: which.
+        cache: folder of what was measured before.
+        settings: that were chosen before; without them they are chosen.
+    """
+    search = [] if settings else tried(study, cache)
+    settings = settings or chosen(search)
+    runs = [known(cell, cache)[0] for cell in study.showing(settings)]
+    return {**asdict(study), "settings": dict(settings), "tried": search, "runs": runs}
 
 
-def complete(cells: Sequence[Cell], cache: Path, console: Console) -> tuple[list[dict[str, Any]], int]:
-    """Outcomes of all cells, those measured before from their files; and how many failed."""
+def chosen_before() -> dict[str, dict[str, Any]]:
+    """The settings of the main comparison in the committed results, by algorithm."""
+    found = json.loads((RESULTS / FILE).read_text()) if (RESULTS / FILE).exists() else []
+    settings = {row["algorithm"]: row["settings"] for row in found if row["part"] == "main"}
+    return {  # JSON has no tuples
+        name: {k: tuple(v) if isinstance(v, list) else v for k, v in own.items()} for name, own in settings.items()
+    }
+
+
+def complete(options: Options, cache: Path, console: Console) -> tuple[list[dict[str, Any]], int]:
+    """Outcomes of all studies, and how many failed."""
     cache.mkdir(parents=True, exist_ok=True)
-    missing = [cell for cell in cells if not (cache / cell.file).exists()]
-    if len(missing) < len(cells):
-        console.print(f"{len(cells) - len(missing)} of {len(cells)} runs were measured before (--fresh forgets them)")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    studies, before = plan(options), chosen_before() if options.quick else {}
+    found: dict[Study, dict[str, Any]] = {}
     failed = 0
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as progress, keep_warm():
-        task = progress.add_task("", total=len(missing))
-        for cell in missing:
-            progress.update(task, description=f"{cell.part}: {cell.algorithm}, {cell.workers} workers")
-            try:
-                write(cache / cell.file, measure(cell))
-            except DistsgdError as error:  # the others are still worth measuring
-                failed += 1
-                progress.console.print(f"failed: {cell.part} of {cell.algorithm}: {error}", markup=False)
-            progress.advance(task)
-    found = [cache / cell.file for cell in cells]
-    return [json.loads(path.read_text()) for path in found if path.exists()], failed
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    pool = ProcessPoolExecutor(
+        min(len(studies), options.processes or len(os.sched_getaffinity(0))), get_context("spawn"), initializer=_alone
+    )
+    with pool, Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=len(studies))
+        futures = {pool.submit(carry_out, study, cache, before.get(study.algorithm)): study for study in studies}
+        try:
+            for future in as_completed(futures):
+                study = futures[future]
+                try:
+                    found[study] = future.result()
+                except DistsgdError as error:  # the others are still worth measuring
+                    failed += 1
+                    progress.console.print(f"failed: {study.part} of {study.algorithm}: {error}", markup=False)
+                progress.update(task, advance=1, description=f"{study.part}: {study.algorithm}, W={study.workers}")
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    return [found[study] for study in studies if study in found], failed
+
+
+def _alone() -> None:
+    """A process of the pool: it says nothing, and its parent alone hears the keyboard."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def main(arguments: list[str], cache: Path = CACHE) -> int:
@@ -303,24 +285,17 @@ def main(arguments: list[str], cache: Path = CACHE) -> int:
     from .plots import draw
     from .tables import update_page
 
-    about = "Every algorithm on the same model, data and number of examples: plots and tables."
+    about = "What every algorithm needs to come to a loss, in virtual time: plots and tables."
     options: Options = flags.read("run.sh benchmark", about, arguments, {"options": Options}, positional="names")[0]
     console = Console(highlight=False)
-    cells = plan(options)
     if options.fresh:
-        for cell in cells:
-            (cache / cell.file).unlink(missing_ok=True)
+        shutil.rmtree(cache, ignore_errors=True)
     try:
-        outcomes, failed = complete(cells, cache, console)
-    except KeyboardInterrupt as signal:
+        outcomes, failed = complete(options, cache, console)
+    except KeyboardInterrupt as interrupt:
         console.print("interrupted; the same command goes on from here")
-        return getattr(signal, "exit_code", 130)
-    if options.tune:
-        target = (options.output or RESULTS) / "tuning.json"
-        choose(outcomes, target)
-        console.print(f"written to {target}", soft_wrap=True)
-        return 1 if failed else 0
-    file = options.folder / "convergence.json"
+        return getattr(interrupt, "exit_code", 130)
+    file = options.folder / FILE
     if options.folder != PARTIAL:
         outcomes = merged(outcomes, file)
     write(file, outcomes)

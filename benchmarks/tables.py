@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, pstdev
 from typing import Any
 
-from ..algorithms import SCHEMES
-from .plots import accuracy_of, by_algorithm
+from .plots import needed, of_part, reached
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parent.parent / "docs" / "benchmark.md"
@@ -37,75 +38,70 @@ def _outcomes(results: Path) -> list[dict[str, Any]]:
     return json.loads(path.read_text()) if path.exists() else []
 
 
-def convergence(results: Path) -> str:
-    """How each algorithm ended: means over seeds."""
-    rows = [
-        "| algorithm | test accuracy | test loss | seconds | MB sent | mean staleness |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, runs in by_algorithm(_outcomes(results), "convergence").items():
-        accuracies = [accuracy_of(run) for run in runs]
-        done = [run for run in runs if run["outcome"] == "completed"]
-        cells = [f"`{name}`", f"{mean(accuracies):.3f} ± {pstdev(accuracies):.3f}"]
-        if done:
-            seconds = [run["seconds_training"] for run in done]
-            cells += [
-                f"{mean(run['test_loss'] for run in done):.3f}",
-                "-" if None in seconds else f"{mean(seconds):.1f}",
-                f"{mean(run['bytes_pushed'] + run['bytes_pulled'] for run in done) / 1e6:.1f}",
-                f"{mean(run['staleness']['mean'] or 0 for run in done):.2f}",
-            ]
-        cells += ["-"] * (6 - len(cells))
-        rows.append(
-            f"| {' | '.join(cells)} |" + (f" {len(runs) - len(done)} diverged" if len(done) < len(runs) else "")
-        )
+def main_table(results: Path) -> str:
+    """What each algorithm needed for the target: means over seeds."""
+    columns = (
+        "algorithm",
+        "virtual seconds",
+        "examples",
+        "messages of a worker",
+        "MB sent",
+        "staleness",
+        "loss at the end",
+    )
+    rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for outcome in of_part(_outcomes(results), "main"):
+        runs = outcome["runs"]
+        cells = [f"`{outcome['algorithm']}`", _with_spread(reached(outcome, "seconds"), len(runs))]
+        sends = needed(outcome, "bytes") != 0  # else there are no messages
+        for what, scale, form in (("examples", 1, ",.0f"), ("rounds", sends, ",.0f"), ("bytes", 1e-6, ".2f")):
+            value = needed(outcome, what) * scale
+            cells.append("-" if math.isnan(value) else format(value, form))
+        cells.append(f"{mean(run['course']['staleness'] for run in runs):.1f}")
+        finals = [run["final"] for run in runs]
+        cells.append("diverged" if None in finals else f"{mean(finals):.3f}")
+        rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) if len(rows) > 2 else ""
+
+
+def _with_spread(values: Sequence[float], number: int) -> str:
+    """Mean and standard deviation; how many of the runs came to the target, if not all did."""
+    if len(values) < number:
+        return f"{len(values)} of {number}"
+    return f"{mean(values):.1f} ± {pstdev(values):.1f}"
 
 
 def tuning(results: Path) -> str:
     """The chosen settings."""
-    path = results / "tuning.json"
-    if not path.exists():
-        return ""
-    table = json.loads(path.read_text())
-    rows = ["| algorithm | chosen | validation loss | tried |", "|---|---|---|---|"]
-    for name, settings in ((name, table["settings"][name]) for name in SCHEMES if name in table["settings"]):
-        tried = table["tried"][name]
-        best = next(row["validation_loss"] for row in tried if row["settings"] == settings)
-        chosen = ", ".join(f"{k} {v}" for k, v in settings.items())
-        rows.append(f"| `{name}` | {chosen} | {best:.3f} | {len(tried)} |")
-    return "\n".join(rows)
+    rows = ["| algorithm | chosen | tried |", "|---|---|---|"]
+    for outcome in of_part(_outcomes(results), "main"):
+        own = {k: v for k, v in outcome["settings"].items() if k != "communication_period"}
+        number = len(outcome["tried"][0]) if outcome["tried"] else 0
+        rows.append(f"| `{outcome['algorithm']}` | {', '.join(f'{k} {v}' for k, v in own.items())} | {number} |")
+    return "\n".join(rows) if len(rows) > 2 else ""
 
 
 def sweep(part: str, setting: str) -> Any:
-    """Final accuracy against a setting."""
+    """Virtual seconds to the target against a setting; with the loss at the end where it was not reached."""
 
     def make(results: Path) -> str:
-        groups = by_algorithm(_outcomes(results), part)
-
-        def value(outcome: dict[str, Any]) -> int:
-            cell = outcome["cell"]
-            return cell["workers"] if setting == "workers" else cell["settings"][setting]
-
-        columns = sorted({value(o) for runs in groups.values() for o in runs})
+        found = of_part(_outcomes(results), part)
+        columns = sorted({row[setting] for row in found})
         rows = [f"| algorithm | {' | '.join(map(str, columns))} |", "|---" * (len(columns) + 1) + "|"]
-        for name, runs in groups.items():
-            cells = [[accuracy_of(o) for o in runs if value(o) == column] for column in columns]
-            rows.append(f"| `{name}` | {' | '.join(f'{mean(c):.3f}' if c else '-' for c in cells)} |")
-        return "\n".join(rows) if groups else ""
+        for name in dict.fromkeys(row["algorithm"] for row in found):
+            at = {row[setting]: row for row in found if row["algorithm"] == name}
+            rows.append(f"| `{name}` | {' | '.join(_in_sweep(at[c]) if c in at else '' for c in columns)} |")
+        return "\n".join(rows) if found else ""
 
     return make
 
 
-def throughput(results: Path) -> str:
-    """Examples per second against workers."""
-    groups = by_algorithm(_outcomes(results), "throughput")
-    columns = sorted({o["cell"]["workers"] for runs in groups.values() for o in runs})
-    rows = [f"| algorithm | {' | '.join(map(str, columns))} |", "|---" * (len(columns) + 1) + "|"]
-    for name, runs in groups.items():
-        rates = {o["cell"]["workers"]: o["examples_per_second"] for o in runs if o["examples_per_second"]}
-        rows.append(f"| `{name}` | {' | '.join(f'{rates[c]:.0f}' if c in rates else '-' for c in columns)} |")
-    return "\n".join(rows) if groups else ""
+def _in_sweep(outcome: dict[str, Any]) -> str:
+    seconds = needed(outcome, "seconds")
+    if not math.isnan(seconds):
+        return f"{seconds:.2f}" if seconds < 10 else f"{seconds:.1f}"
+    finals = [run["final"] for run in outcome["runs"]]
+    return "(diverged)" if None in finals else f"({mean(finals):.2f})"
 
 
 def stragglers(results: Path) -> str:
@@ -181,9 +177,8 @@ def missed(much: bool) -> str:
 
 TABLES = {
     "tuning": tuning,
-    "convergence": convergence,
-    "throughput": throughput,
-    "period": sweep("period", "communication_period"),
+    "main": main_table,
+    "period": sweep("period", "period"),
     "workers": sweep("workers", "workers"),
     "stragglers": stragglers,
     "validation": validation,

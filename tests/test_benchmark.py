@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import asdict
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from distsgd.algorithms import SCHEMES
-from distsgd.benchmarks import convergence, endurance, kept, soak, stragglers, tables, throughput
+from distsgd.benchmarks import convergence, endurance, grids, kept, soak, stragglers, tables, throughput
 from distsgd.benchmarks.plots import PICTURES
 from distsgd.common.cluster.fingerprint import source_digest
 from distsgd.common.errors import Interrupted, TaskFailed, UserError
@@ -26,21 +26,47 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_every_algorithm_is_covered(quick):
-    cells = convergence.plan(convergence.Options(quick=quick))
-    for part in ("convergence",) if quick else ("convergence", "throughput"):
-        assert {cell.algorithm for cell in cells if cell.part == part} == set(SCHEMES)
-    assert {cell.algorithm for cell in cells if cell.part == "period"} == set(convergence.BY_PERIOD)
-    assert {cell.algorithm for cell in cells if cell.part == "workers"} == set(convergence.BY_WORKERS)
-    assert len({cell.file for cell in cells}) == len(cells)
-    for cell in cells:
-        assert cell.scheme.name == cell.algorithm
+    studies = convergence.plan(convergence.Options(quick=quick))
+    assert {study.algorithm for study in studies if study.part == "main"} == set(SCHEMES)
+    assert {study.part for study in studies} == ({"main"} if quick else set(convergence.PARTS))
+    assert len(set(studies)) == len(studies)
 
 
-def test_every_algorithm_has_been_tuned_on_a_seed_of_its_own():
-    tuned = json.loads(convergence.TUNING.read_text())
-    assert set(tuned["settings"]) == set(SCHEMES)
-    seeds = {cell.seed for cell in convergence.plan(convergence.Options())}
-    assert convergence.TUNING_SEED not in seeds
+def test_settings_are_chosen_on_seeds_of_their_own_and_files_are_told_apart():
+    studies = [study for study in convergence.plan(convergence.Options()) if study.algorithm in ("agn", "sync_sgd_lr")]
+    tuning, shown = set(), set()
+    for study in studies:
+        settings = grids.candidates(study.algorithm, study.period)
+        tuning |= {(cell.file, cell.seed) for cell in study.tuning(settings)}
+        shown |= {(cell.file, cell.seed) for cell in study.showing(settings[0])}
+        for one in settings:
+            assert SCHEMES[study.algorithm](**one).period in (1, study.period)
+    assert not {seed for _, seed in tuning} & {seed for _, seed in shown}
+    assert len({file for file, _ in tuning | shown}) == len(tuning | shown)
+
+
+def test_the_search_goes_on_beyond_the_edge_at_which_the_best_is():
+    tried = grids.candidates("agn", 10)
+    low, middle, high = grids.GRIDS["agn"]["learning_rate"]
+    inside = {**tried[0], "learning_rate": middle, "server_learning_rate": 1.6}
+    assert grids.beyond(inside, tried) == []
+    assert grids.beyond({**inside, "learning_rate": high}, tried) == [{**inside, "learning_rate": 2 * high}]
+    assert grids.beyond({**inside, "learning_rate": low}, tried) == [{**inside, "learning_rate": low / 2}]
+    assert grids.beyond({"learning_rates": (2.0,)}, [{"learning_rates": (r,)} for r in (1.0, 2.0)]) == [
+        {"learning_rates": (4.0,)}
+    ]
+
+
+def test_the_settings_are_chosen_that_come_to_the_target_first_with_every_seed():
+    def one(name, seconds, final=0.5):
+        return {"settings": {"rate": name}, "reached": seconds and {"seconds": seconds}, "final": final}
+
+    steady, lucky = [one(1, 5.0), one(1, 5.0)], [one(2, 1.0), one(2, None)]
+    faster = [one(3, 2.0), one(3, 8.0)]
+    assert convergence.chosen([*zip(steady, lucky, strict=True)]) == {"rate": 1}
+    assert convergence.chosen([*zip(steady, lucky, faster, strict=True)]) == {"rate": 3}
+    never, diverged = [one(4, None, 0.9)] * 2, [one(5, None, None)] * 2
+    assert convergence.chosen([*zip(diverged, never, strict=True)]) == {"rate": 4}
 
 
 def test_the_committed_page_shows_the_committed_results():
@@ -52,16 +78,39 @@ def test_the_committed_page_shows_the_committed_results():
         assert (ROOT / picture).exists(), picture
 
 
+def measured(seconds):
+    """A run that came to the target after so many seconds, or not."""
+    axes = {"examples": [0, 64], "rounds": [0, 4], "seconds": [0, 2.0], "bytes": [0, 9]}
+    course = {**axes, "loss": [2.0, 1.0], "accuracy": [0.1, 0.6], "staleness": 0.5, "updates": 4}
+    reached = seconds and {"examples": 32, "rounds": 2, "seconds": seconds, "bytes": 4}
+    return {"settings": {}, "reached": reached, "final": 1.0, "course": course}
+
+
+def outcome(part, name, *seconds, workers=4, period=10):
+    """Of a study whose runs took so many seconds."""
+    about = {"part": part, "algorithm": name, "workers": workers, "period": period, "settings": {"rate": 1.0}}
+    return {**about, "tried": [], "runs": [measured(one) for one in seconds]}
+
+
 def test_every_panel_of_a_picture_has_its_curve_and_the_baseline():
     """Once the panels were made by an iterator that was used up before they were drawn on."""
-    curve = {"examples": [0, 64], "seconds": [0, 1.0], "bytes": [0, 9], "loss": [2.0, 1.0], "accuracy": [0.1, 0.6]}
-    outcomes = [
-        {"cell": {"part": "convergence", "algorithm": name}, "outcome": "completed", "curve": curve}
-        for name in ("serial", "downpour", "agn")
-    ]
-    figure = PICTURES["loss-examples"](outcomes)
+    figure = PICTURES["loss-examples"]([outcome("main", name, 1.0) for name in ("sync_sgd", "downpour", "agn")])
     titled = [(axes.get_title(loc="left"), len(axes.lines)) for axes in figure.axes]
-    assert titled == [("serial", 1), ("downpour", 2), ("agn", 2)]
+    assert titled == [("sync_sgd", 1), ("downpour", 2), ("agn", 2)]
+
+
+def test_who_does_not_come_to_the_target_is_shown_so(tmp_path):
+    outcomes = [outcome("main", "agn", 1.0, 3.0), outcome("main", "adag", 1.0, None)]
+    outcomes += [outcome("workers", "agn", seconds, workers=w) for w, seconds in ((4, 0.25), (8, None))]
+    kept.write(tmp_path / "convergence.json", outcomes)
+    *_, agn, adag = tables.main_table(tmp_path).splitlines()
+    assert agn.startswith("| `agn` | 2.0 ± 1.0 | 32 | 2 | 0.00 | 0.5 | 1.000 |")
+    assert adag.startswith("| `adag` | 1 of 2 | - | - | - | 0.5 |")
+    assert tables.TABLES["workers"](tmp_path).splitlines()[-1] == "| `agn` | 0.25 | (1.00) |"
+    seconds = PICTURES["to-target"](outcomes).axes[0]
+    assert [len(line.get_xdata()) for line in seconds.lines] == [2, 1]
+    (line,) = PICTURES["workers"](outcomes).axes[0].lines
+    np.testing.assert_array_equal(line.get_ydata(), [0.25, np.nan])
 
 
 def test_what_was_measured_is_kept_by_the_sources_of_its_algorithm_and_of_the_engine(monkeypatch, tmp_path):
@@ -73,7 +122,7 @@ def test_what_was_measured_is_kept_by_the_sources_of_its_algorithm_and_of_the_en
 
     def files():
         kept.sources.cache_clear()
-        return [cell.file for cell in convergence.convergence_cells(convergence.Options(("agn", "adag"), seeds=1))]
+        return [convergence.Study("main", name).showing({})[0].file for name in ("agn", "adag")]
 
     monkeypatch.setattr(kept, "source_digest", partial(source_digest, tmp_path))
     before = files()
@@ -87,76 +136,64 @@ def test_what_was_measured_is_kept_by_the_sources_of_its_algorithm_and_of_the_en
     kept.sources.cache_clear()
 
 
-def ended(name, seconds, part="convergence"):
-    """An outcome of a run that took that number of seconds; without one, of a run whose time was not kept."""
-    curve = {"examples": [0, 64], "bytes": [0, 9], "loss": [2.0, 1.0], "accuracy": [0.1, 0.6]}
-    if seconds is not None:
-        curve["seconds"] = [0.0, seconds]
-    about = {"outcome": "completed", "test_loss": 1.0, "test_accuracy": 0.6, "staleness": {"mean": 0.5}}
-    sent = {"bytes_pushed": 4, "bytes_pulled": 5, "seconds_training": seconds}
-    return {"cell": {"part": part, "algorithm": name}, **about, **sent, "curve": curve}
-
-
 def test_results_of_a_few_algorithms_go_beside_those_of_the_others(tmp_path):
     file = tmp_path / "convergence.json"
-    old = [ended("serial", 1.0), ended("agn", 1.0), ended("serial", 1.0, "throughput"), ended("renamed", 1.0)]
+    old = [outcome(*row, 1.0) for row in (("main", "serial"), ("main", "agn"), ("workers", "serial"), ("main", "gone"))]
     kept.write(file, old)
-    found = kept.merged([ended("agn", 3.0), ended("async_sgd", 2.0)], file)
-    rows = [(o["cell"]["part"], o["cell"]["algorithm"], o["seconds_training"]) for o in found]
-    assert rows == [
-        ("convergence", "serial", 1.0),
-        ("convergence", "async_sgd", 2.0),
-        ("convergence", "agn", 3.0),
-        ("throughput", "serial", 1.0),
-    ]
-
-
-def test_a_run_whose_time_was_not_kept_is_in_no_picture_against_seconds(tmp_path):
-    outcomes = [ended("serial", 1.0), ended("agn", None)]
-    kept.write(tmp_path / "convergence.json", outcomes)
-    *_, serial, agn = tables.convergence(tmp_path).splitlines()
-    assert ("| 1.0 |" in serial, "| - |" in agn) == (True, True)
-    titles = {x: [a.get_title(loc="left") for a in PICTURES[f"loss-{x}"](outcomes).axes] for x in ("seconds", "bytes")}
-    assert titles == {"seconds": ["serial"], "bytes": ["serial", "agn"]}
-
-
-def test_without_times_no_throughput_is_measured():
-    cells = convergence.plan(convergence.Options(times=False))
-    assert {cell.part for cell in cells} == {"convergence", "period", "workers"}
-    assert not any(cell.timed for cell in cells if cell.part == "convergence")
-
-
-@pytest.fixture
-def tiny(monkeypatch):
-    """So few gradients, seeds and settings that a test has time for it."""
-    monkeypatch.setattr(convergence, "QUICK_GRADIENTS", 160)
-    monkeypatch.setattr(convergence, "GRADIENTS", 160)
+    found = kept.merged([outcome("main", "agn", 3.0), outcome("main", "async_sgd", 2.0)], file)
+    rows = [(o["part"], o["algorithm"], o["runs"][0]["reached"]["seconds"]) for o in found]
+    expected = [("main", "serial", 1.0), ("main", "async_sgd", 2.0), ("main", "agn", 3.0), ("workers", "serial", 1.0)]
+    assert rows == expected
 
 
 @pytest.mark.slow
-def test_it_measures_draws_and_continues_where_it_was_interrupted(tiny, monkeypatch, tmp_path, capsys):
-    command = ["agn", "serial", "--quick", "--backend", "threads", "--output", str(tmp_path / "out")]
-    measure, measured = convergence.measure, []
+def test_it_measures_draws_and_continues_where_it_was_interrupted(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(convergence, "GRADIENTS", 160)
+    monkeypatch.setattr(convergence, "BEYOND", 0)
+    monkeypatch.setattr(convergence, "ProcessPoolExecutor", InThisProcess)
+    monkeypatch.setattr(grids, "GRIDS", {})
+    monkeypatch.setattr(grids, "RATES", (0.1, 0.4))
+    command = ["agn", "serial", "--parts", "main", "--seeds", "1", "--output", str(tmp_path / "out")]
+    measure, began = convergence.Cell.measure, []
 
     def interrupted_at_the_third(cell):
-        if len(measured) == 2:
+        if len(began) == 2:
             raise KeyboardInterrupt
-        measured.append(cell)
+        began.append(cell)
         return measure(cell)
 
-    monkeypatch.setattr(convergence, "measure", interrupted_at_the_third)
+    monkeypatch.setattr(convergence.Cell, "measure", interrupted_at_the_third)
     assert convergence.main(command, cache=tmp_path / "cache") == 130
-    before = [asdict(cell) for cell in measured]
-    monkeypatch.setattr(convergence, "measure", lambda cell: measured.append(cell) or measure(cell))
+    assert "goes on from here" in capsys.readouterr().out
+    monkeypatch.setattr(convergence.Cell, "measure", lambda cell: began.append(cell) or measure(cell))
     assert convergence.main(command, cache=tmp_path / "cache") == 0
-    assert "2 of 6 runs were measured before" in capsys.readouterr().out
-    assert len(measured) == 6
-    assert not [cell for cell in measured[2:] if asdict(cell) in before]
+    assert [(cell.algorithm, cell.part) for cell in began] == [
+        (name, part) for name in ("serial", "agn") for part in ("tuning", "main")
+    ]
     outcomes = json.loads((tmp_path / "out" / "convergence.json").read_text())
-    assert {o["cell"]["algorithm"] for o in outcomes} == {"agn", "serial"}
-    assert {p.stem for p in (tmp_path / "out").glob("*.png")} >= {
-        "loss-examples", "loss-bytes", "accuracy-seconds", "staleness", "period", "workers",
-    }  # fmt: skip
+    assert {o["algorithm"] for o in outcomes} == {"agn", "serial"}
+    assert {p.stem for p in (tmp_path / "out").glob("*.png")} == {"to-target", *LOSSES}
+
+
+LOSSES = "loss-examples", "loss-seconds", "loss-bytes"
+
+
+class InThisProcess(contextlib.nullcontext):
+    """A pool without processes."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(self)
+
+    def submit(self, function, *arguments):
+        future = Future()
+        try:
+            future.set_result(function(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def shutdown(self, **options):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from distsgd.algorithms import AEASGD, AsyncSGD, Serial, SyncSGD, SyncSGDLR
+from distsgd.algorithms import ADAG, AsyncSGD, Serial, SyncSGD, SyncSGDLR
 from distsgd.benchmarks.virtual import UNEVEN, Course, Reached, needed_steps, simulated
 
 SHORT = {"workers": 3, "gradients": 96, "seed": 1, "looks": 4}
@@ -22,7 +22,7 @@ def assert_as_alone(kind, settings):
 
 
 def test_settings_in_one_run_go_as_they_go_one_by_one():
-    slow, fast = assert_as_alone(AEASGD, [{"learning_rate": 0.05, "beta": 0.5}, {"learning_rate": 0.4, "beta": 0.9}])
+    slow, fast = assert_as_alone(ADAG, [{"learning_rate": 0.1}, {"learning_rate": 0.8, "distance_scale": 1.0}])
     assert fast.final < slow.final - 0.01
 
 

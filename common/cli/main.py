@@ -110,7 +110,7 @@ def overview() -> int:
         ("doctor", "versions, machine, and what a run may do here: for a bug report"),
         ("test", "the test suite (arguments go to pytest)"),
         ("mutants", "faults made on purpose, one at a time: does a test notice? (takes 20 minutes)"),
-        ("benchmark", "every algorithm on the same task: plots and tables (--quick: three minutes)"),
+        ("benchmark", "what every algorithm needs to come to a loss, in virtual time (--quick: three minutes)"),
         ("soak", "runs whose tasks are killed and stopped at random: --minutes 5 --seed 1"),
         ("endurance", "memory and disk of a run at full speed, and how they grow: --minutes 10"),
         ("throughput", "steps per second: one process, ParameterServerStrategy and the back ends here"),

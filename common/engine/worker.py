@@ -245,5 +245,5 @@ def asks_for_sum(scheme: Scheme, view: Any) -> bool:
             return tf.zeros_like(self.params)
 
     probe: Any = Probe(**vars(view) | {"steps": tf.constant(1.0), "loss": tf.constant(1.0)})
-    tf.function(lambda: scheme.message(probe), autograph=False).get_concrete_function()
+    tf.function(lambda: scheme.at(tf.constant(0.0)).message(probe), autograph=False).get_concrete_function()
     return bool(asked)
