@@ -132,9 +132,12 @@ class Membership:
     def wake(self, flags: Any) -> None:
         """A token for every worker in `flags` [W]."""
         with tf.device(self.device):
-            numbers = tf.cast(flags, tf.int32)
-            for k, tokens in enumerate(self.tokens):
-                tokens.enqueue_many([tf.ones([numbers[k]], tf.bool)])
+            # One operation cuts the flags into none or one for each worker: with a few for each, in each event that may
+            # wake, building the graph of 64 workers took longer than all else at their start.
+            number = self.num_workers
+            cut = tf.dynamic_partition(flags, tf.where(flags, tf.range(number), number), number + 1)
+            for queue_, tokens in zip(self.tokens, cut, strict=False):  # the last part is those who sleep on
+                queue_.enqueue_many([tokens])
 
     def call_back(self, wake_all: Callable[[], Any]) -> Any:
         """The state was restored: whoever waits, for the start, at the gate or for the end, goes on and joins again."""

@@ -137,8 +137,11 @@ def run_evaluator(job: Job, addresses: Addresses, index: int, report: Report) ->
     with joined(job, ("evaluator", index), report) as report:
         model = job.recipe.flat()
         if job.shared_graph is not None:  # the evaluator has the Keras model anyway; the workers can do without
-            TaskGraph(job, [CHIEF], model).export(job.shared_graph)
-        graph = TaskGraph(job, model=model)
+            whole = TaskGraph(job, [CHIEF], model)
+            whole.export(job.shared_graph)
+            graph = whole.without_workers()
+        else:
+            graph = TaskGraph(job, model=model)
         hosts = addresses.ps if job.uses_ps else addresses.worker[:1]
         config = tf.compat.v1.ConfigProto(device_filters=[_first_job(job)])
         connect = connector(f"grpc://{hosts[0]}", graph.graph, config, hosts, build_seconds(wait_seconds))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -88,6 +89,18 @@ class TaskGraph:
         with replacing(path) as file:
             pickle.dump(content, file)
 
+    def without_workers(self) -> TaskGraph:
+        """The part of this graph that is about the global variables, in a graph of its own."""
+        import tensorflow as tf
+
+        names = _names(self.ops)
+        part = copy(self)
+        part.frozen, part.worker_ops, part.graph = [], {}, tf.Graph()
+        with part.graph.as_default():
+            tf.import_graph_def(_needed_for(tf.nest.flatten(names), self.graph.as_graph_def()), name="")
+        part.ops = _found(GlobalOps, names, part.graph)
+        return part
+
     @classmethod
     def load(cls, job: Job, worker: int, path: Path) -> TaskGraph:
         """The graph of a worker, from what `export` has written for worker 0."""
@@ -116,6 +129,21 @@ def _names(ops: GlobalOps | WorkerOps) -> dict[str, Any]:
     import tensorflow as tf
 
     return tf.nest.map_structure(lambda op: op.name, vars(ops))
+
+
+def _needed_for(names: Sequence[str], definition: Any) -> Any:
+    """The definition without the nodes that nothing with one of these names depends on."""
+    nodes = {node.name: node for node in definition.node}
+    needed: set[str] = set()
+    left = list(names)
+    while left:
+        name = left.pop().removeprefix("^").split(":")[0]
+        if name not in needed:
+            needed.add(name)
+            left += nodes[name].input
+    del definition.node[:]
+    definition.node.extend(node for name, node in nodes.items() if name in needed)
+    return definition
 
 
 def _found(kind: type[Ops], names: Mapping[str, Any], graph: Any) -> Ops:

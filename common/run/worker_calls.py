@@ -54,7 +54,7 @@ class WorkerCalls(Calls):
 
     def _use(self, session: Any) -> None:
         super()._use(session)
-        self._callables = {kind: self._callable(*kind) for kind in self.mine.rounds}
+        self._callables: dict[tuple[Event, int], Callable[[np.ndarray, Any], Done]] = {}  # made when they are used
 
     def initialize(self, data: Sequence[np.ndarray]) -> None:
         """Make the local variables; `data` are the arrays of this worker's shard."""
@@ -141,7 +141,7 @@ class WorkerCalls(Calls):
         options.experimental.collective_graph_key = 0 if self.coordination.uses_ps else 1
         began = time.monotonic()
         try:
-            return self._callables[event, len(batches)](batches, options)
+            return self._callable(event, len(batches))(batches, options)
         except tf.errors.DeadlineExceededError:
             missing = (self.missing() if self.coordination.sees_waiting else "") or self._other()
             where = "at the barrier " if self.coordination.waits else ""
@@ -151,6 +151,8 @@ class WorkerCalls(Calls):
 
     def _callable(self, event: Event, count: int) -> Callable[[np.ndarray, Any], Done]:
         """A function of the batches and the options of a call that runs `count` rounds."""
+        if (event, count) in self._callables:
+            return self._callables[event, count]
         fetches, rows = self.mine.rounds[event, count]
         run = self.session.make_callable(fetches, [rows, self.ops.index, self.ops.incarnation], accept_options=True)
 
@@ -158,6 +160,7 @@ class WorkerCalls(Calls):
             results, stamps = run(batches, *self.identity.values(), options=options)
             return Done(results[:, 0], results[:, 1], stamps.T)
 
+        self._callables[event, count] = call
         return call
 
     def _other(self) -> str:
