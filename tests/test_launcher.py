@@ -8,12 +8,13 @@ import subprocess
 import sys
 import threading
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from conftest import children
-from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, SyncSGD
+from distsgd.algorithms import AllReduce, AsyncSGD, SyncSGD
 from distsgd.common import Cluster, keep_warm, train
 from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
 from distsgd.common.launch.run import run
@@ -87,16 +88,35 @@ def background(warm, tmp_path):
     return lambda *args, **options: Background(*args, run_dir=tmp_path / "run", **options)
 
 
+class Killed:
+    """A run of two workers, one task of which is killed: what is seen of it before, and how it ends."""
+
+    def __init__(self, victim: str, run_dir: Path):
+        going = Background(AsyncSGD(), run_dir=run_dir)
+        ps = Path(f"/proc/{going.task('ps-0.log')}")
+        self.network = os.readlink(ps / "ns" / "net")
+        self.sockets = (ps / "net" / "tcp").read_text() + (ps / "net" / "tcp6").read_text()
+        self.result_before = going.result
+        os.kill(going.task(f"{victim}.log"), signal.SIGKILL)
+        killed = time.monotonic()
+        self.error = going.end()
+        self.seconds, self.result = time.monotonic() - killed, going.result
+
+
+@pytest.fixture(scope="module")
+def killed(warm, tmp_path_factory):
+    """Such runs by the victim's name, each made once."""
+    return cache(lambda victim: Killed(victim, tmp_path_factory.mktemp(victim) / "run"))
+
+
 @pytest.mark.parametrize(
     "victim",
     ["worker-1", *(pytest.param(name, marks=pytest.mark.slow) for name in ("worker-0", "ps-0", "evaluator-0"))],
 )
-def test_a_killed_task_ends_the_run_with_its_name(victim, background):
-    going = background(AsyncSGD())
-    os.kill(going.task(f"{victim}.log"), signal.SIGKILL)
-    killed = time.monotonic()
-    error = going.end()
-    assert time.monotonic() - killed < SECONDS_TO_END
+def test_a_killed_task_ends_the_run_with_its_name(victim, killed):
+    going = killed(victim)
+    error = going.error
+    assert going.seconds < SECONDS_TO_END
     assert isinstance(error, TaskLost)
     assert f"{victim} was killed by SIGKILL" in str(error)
     assert f"{victim}.log" in str(error)
@@ -104,6 +124,7 @@ def test_a_killed_task_ends_the_run_with_its_name(victim, background):
     assert not [pid for pid in children() if task_log(pid).endswith(("-0.log", "-1.log"))]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_of_a_barrier_ends_the_run_with_its_name(background):
     going = background(SyncSGD())
     os.kill(going.task("worker-1.log"), signal.SIGKILL)
@@ -231,18 +252,14 @@ def test_nothing_survives_a_launcher_that_is_killed(tmp_path):
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in mine), SECONDS_TO_END)
 
 
-def test_the_ports_of_a_run_are_invisible_from_outside(private_network, background):
+def test_the_ports_of_a_run_are_invisible_from_outside(private_network, killed):
     if not private_network:
         pytest.skip("this machine allows no private network")
-    going = background(Downpour())
-    pid = going.task("ps-0.log")
-    assert os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
-    assert going.result == {}
-    inside = Path(f"/proc/{pid}/net/tcp").read_text() + Path(f"/proc/{pid}/net/tcp6").read_text()
-    ports = {line.split()[1].rsplit(":", 1)[1] for line in inside.splitlines() if " 0A " in line}
+    going = killed("worker-1")
+    assert going.network != os.readlink("/proc/self/ns/net")
+    assert going.result_before == {}
+    ports = {line.split()[1].rsplit(":", 1)[1] for line in going.sockets.splitlines() if " 0A " in line}
     assert len(ports) >= 3  # a ps and two workers listen
-    os.kill(pid, signal.SIGKILL)
-    going.end()
 
 
 def test_isolation_that_is_demanded_and_refused_starts_nothing(monkeypatch):

@@ -303,7 +303,7 @@ def test_the_command_line_needs_no_more_than_flags_or_tf_config(tmp_path):
         start("--json", "--run-dir=chief", task="chief"),
         start(*flags),
     ]
-    outputs = [program.communicate(timeout=100) for program in programs]
+    outputs = [program.communicate(timeout=400) for program in programs]
     assert [program.returncode for program in programs] == [0, 0, 0], outputs
     result = json.loads(outputs[1][0].splitlines()[-1])
     assert (result["outcome"], result["workers"], result["ps"], result["steps"]) == ("completed", 2, 1, 132)
