@@ -15,6 +15,7 @@ Outcome = dict[str, Any]
 # Told apart by colour-blind readers (Okabe and Ito, and two of Tol's).
 PALETTE = "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#882255", "#117733"
 GREY = "0.6"
+MARKERS = "o^sDvP*X"
 COLUMNS = 6
 POINTS = 80  # of a mean curve
 
@@ -164,23 +165,28 @@ def sweep(part: str, setting: str, title: str, xlabel: str, shown: Sequence[str]
 
     def make(outcomes: Sequence[Outcome]) -> Any:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import LogLocator, NullFormatter
 
         rows = of_part(outcomes, part)
         if not rows:
             return None
         figure = Figure(figsize=(11, 4.2), layout="constrained")
         ticks = sorted({row[setting] for row in rows})
+        names = list(dict.fromkeys(row["algorithm"] for row in rows))
         for axes, what in zip(figure.subplots(1, len(shown)), shown, strict=True):
             scale, label = AXES[what]
-            for name in dict.fromkeys(row["algorithm"] for row in rows):
+            for i, name in enumerate(names):
                 mine = sorted((row[setting], needed(row, what) * scale) for row in rows if row["algorithm"] == name)
-                axes.plot(*zip(*mine, strict=True), "o-", color=colour(name), lw=1.8, ms=5, label=name)
+                axes.plot(*zip(*mine, strict=True), f"{MARKERS[i]}-", color=PALETTE[i], lw=1.8, ms=6, label=name)
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter(NullFormatter())
             axes.set_xticks(ticks, [str(tick) for tick in ticks])
-            axes.set(xlabel=xlabel, ylabel=f"{label}, to the target")
+            axes.set(xlabel=xlabel, ylabel=label)
             bare(axes)
-        figure.legend(loc="outside right center", frameon=False)
+        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
         figure.suptitle(title, fontsize=11)
         return figure
 
@@ -193,14 +199,14 @@ PICTURES: dict[str, Callable[[Sequence[Outcome]], Any]] = {
     "workers": sweep(
         "workers",
         "workers",
-        "More workers: rates chosen for each number; no point where the target was not reached",
+        "More workers: what it takes to the target; no point where a seed did not come to it",
         "workers",
         ("seconds", "examples"),
     ),
     "period": sweep(
         "period",
         "period",
-        "Communicating less often: rates chosen for each period, 4 workers; no point where the target was not reached",
+        "Communicating less often: what it takes to the target; no point where a seed did not come to it",
         "communication period",
         ("seconds", "rounds"),
     ),
