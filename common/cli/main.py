@@ -26,6 +26,7 @@ from .catalogue import catalogue
 from .commands import MEASUREMENTS, evaluate, explanation, measurement, mutants, test
 from .imports import import_schemes, split_imports
 from .train import run_algorithm
+from .tutorials import main as tutorials
 
 
 def main() -> NoReturn:
@@ -61,6 +62,7 @@ def dispatch(arguments: list[str]) -> int:
         "advise": advise.main,
         "simulate": simulate.main,
         "doctor": doctor.main,
+        "tutorials": tutorials,
         "test": test,
         "mutants": mutants,
         **{name: measurement(module) for name, module in MEASUREMENTS.items()},
@@ -108,6 +110,7 @@ def overview() -> int:
         ("simulate <algorithm>", "train in virtual time, on machines that are described: --workers 1000"),
         ("simulate --compare <a>,<b>", "several algorithms on the same machines, in a table"),
         ("doctor", "versions, machine, and what a run may do here: for a bug report"),
+        ("tutorials", "the notebooks, in Jupyter Lab; installs it on first use (--execute: executes and saves them)"),
         ("test", "the test suite (arguments go to pytest)"),
         ("mutants", "faults made on purpose, one at a time: does a test notice? (takes 20 minutes)"),
         ("benchmark", "what every algorithm needs to come to a loss, in virtual time (--quick: three minutes)"),

@@ -1,0 +1,150 @@
+"""The tutorials: their form, and that they do in a fresh kernel what their readers see.
+
+A cell with the tag `deterministic` must print, in each execution, what is committed.
+"""
+
+import json
+import re
+
+import nbformat
+import pytest
+
+from distsgd.common.cli import tutorials
+from distsgd.common.cli.tutorials import FOLDER, execute, found, lab, main
+from distsgd.common.errors import UserError
+
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+LONGEST_CELL = 25
+PLOTS = re.compile(r"\.(plot|scatter|bar|hist|imshow|step|semilogy|loglog|errorbar|fill_between)\(")
+
+each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def first_line(cell):
+    return cell.source.splitlines()[0] if cell.source else "an empty cell"
+
+
+def printed(cell):
+    """What a reader sees as text: streams joined, results and displays as plain text."""
+    stream = "".join(output.text for output in cell.outputs if output.output_type == "stream")
+    shown = [output.data.get("text/plain", "") for output in cell.outputs if "data" in output]
+    return stream, shown
+
+
+def complaints(notebook):
+    """What is wrong with the form of a notebook, a line for each."""
+    for cell in code_cells(notebook):
+        name = first_line(cell)
+        if (length := len(cell.source.splitlines())) > LONGEST_CELL:
+            yield f"{name!r}: the cell has {length} lines, {LONGEST_CELL} at most"
+        if PLOTS.search(cell.source) and not {"xlabel", "ylabel"} <= set(re.findall(r"[xy]label", cell.source)):
+            yield f"{name!r}: the cell plots, and does not label both axes (xlabel, ylabel)"
+        if cell.execution_count is None:
+            yield f"{name!r}: the cell has not been executed: bash run.sh tutorials --execute"
+        for output in cell.outputs:
+            if output.output_type == "error" or output.get("name") == "stderr":
+                yield f"{name!r}: an error or a warning is among the outputs"
+    last = notebook.cells[-1]
+    if last.cell_type != "markdown" or not re.search(r"^## Exercise", last.source, re.MULTILINE):
+        yield "the last cell is not a text with the heading '## Exercise'"
+    if not re.search(r"<details>.*<summary>.*</summary>.*</details>", last.source, re.DOTALL):
+        yield "the exercise has no answer in <details><summary>Answer</summary> ... </details>"
+    if not notebook.cells[0].source.startswith("# "):
+        yield "the first cell has no title"
+
+
+def differences(committed, executed):
+    """Where outputs that are to be the same are not, a line for each."""
+    for before, after in zip(code_cells(committed), code_cells(executed), strict=True):
+        if "deterministic" in before.metadata.get("tags", []) and printed(before) != printed(after):
+            yield f"{first_line(before)!r}: committed is {printed(before)}, executed gives {printed(after)}"
+
+
+@each
+def test_the_form_of_a_tutorial(path):
+    assert not list(complaints(nbformat.read(path, as_version=4)))
+
+
+@each
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the client's
+def test_a_tutorial_gives_what_is_committed_and_runs_twice_in_one_kernel(path):
+    committed = nbformat.read(path, as_version=4)
+    assert any("deterministic" in cell.metadata.get("tags", []) for cell in code_cells(committed))
+    executed = execute(path, times=2)
+    assert not list(differences(committed, executed))
+    assert not list(complaints(executed))
+
+
+# The tests of these tests.
+
+
+def notebook(*cells):
+    made = [nbformat.v4.new_markdown_cell("# Title")]
+    for source, output, tags in cells:
+        outputs = [nbformat.v4.new_output("stream", text=output)] if output else []
+        metadata = {"tags": tags}
+        made.append(nbformat.v4.new_code_cell(source, outputs=outputs, metadata=metadata, execution_count=1))
+    made.append(nbformat.v4.new_markdown_cell("## Exercise\nWhy?\n<details><summary>Answer</summary>So.</details>"))
+    return nbformat.v4.new_notebook(cells=made)
+
+
+def test_what_is_wrong_with_the_form_is_named():
+    good = notebook(("1 + 1", "", []), ("axes.plot(x)\naxes.set(xlabel='s', ylabel='m')", "", []))
+    assert list(complaints(good)) == []
+    bad = notebook(("\n".join(["a = 1"] * 26), "", []), ("axes.plot(x)\naxes.set(xlabel='s')", "", []))
+    bad.cells[1].execution_count = None
+    bad.cells[-1].source = "The end."
+    told = "\n".join(complaints(bad))
+    for part in ("26 lines, 25 at most", "label both axes", "not been executed", "'## Exercise'", "<details>"):
+        assert part in told, part
+
+
+def test_only_what_is_tagged_has_to_be_the_same():
+    committed = notebook(("f()", "1\n", ["deterministic"]), ("g()", "1\n", []))
+    other = notebook(("f()", "1\n", ["deterministic"]), ("g()", "2\n", []))
+    assert list(differences(committed, other)) == []
+    other.cells[1].outputs[0].text = "3\n"
+    (line,) = differences(committed, other)
+    assert line.startswith("'f()': committed is ('1\\n', [])")
+
+
+def test_which_notebooks_are_meant(monkeypatch, tmp_path):
+    monkeypatch.setattr(tutorials, "FOLDER", tmp_path)
+    for name in ("01-a", "02-b"):
+        (tmp_path / f"{name}.ipynb").write_text("{}")
+    assert [path.stem for path in found()] == ["01-a", "02-b"]
+    assert [path.stem for path in found(("02", "tutorials/01-a.ipynb"))] == ["01-a", "02-b"]
+    with pytest.raises(UserError, match="there is no such notebook; there are 01-a, 02-b"):
+        found(("03",))
+
+
+def test_without_a_screen_jupyter_prints_its_address():
+    assert "--no-browser" in lab(has_screen=False)
+    assert "--no-browser" not in lab(has_screen=True)
+
+
+def test_what_is_missing_is_installed_with_the_pinned_versions(monkeypatch):
+    called = []
+    monkeypatch.setattr(tutorials.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(tutorials, "requires", lambda name: ["numpy>=2", 'jupyterlab>=4.6; extra == "tutorials"'])
+    monkeypatch.setattr(tutorials.subprocess, "call", lambda command: called.append(command) or 0)
+    main([])
+    install, start = called
+    assert install[-1] == "jupyterlab>=4.6"
+    assert "numpy>=2" not in install
+    assert install[install.index("--constraint") + 1].endswith("constraints.txt")
+    assert start[1:3] == ["-m", "jupyterlab"]
+
+
+def test_a_notebook_is_executed_and_saved_without_what_does_not_belong_to_it(tmp_path):
+    path = tmp_path / "01-a.ipynb"
+    nbformat.write(notebook(("1 + 1", "", [])), path)
+    saved = nbformat.read(path, as_version=4)
+    saved.metadata["widgets"] = {"of": "an editor"}
+    tutorials.save(path, saved)
+    assert json.loads(path.read_text())["metadata"].keys() == {"kernelspec", "language_info"}
