@@ -235,8 +235,8 @@ def told(scheme=None, **options):
 
 def test_a_barrier_weighs_each_message_by_its_own_scalar_and_merges_with_their_means():
     with told(ps=2) as table:
-        first = table.sit(0).starts()
-        table.sit(1).round()
+        first = table.player(0).starts()
+        table.player(1).round()
         first.result()
         expected = (1 * 1 + 2 * 2) / (1 + 2) + 7  # the loss of both was 7
         np.testing.assert_allclose(table.run("center"), expected, rtol=1e-6)
@@ -245,14 +245,14 @@ def test_a_barrier_weighs_each_message_by_its_own_scalar_and_merges_with_their_m
 @pytest.mark.slow
 def test_a_set_that_is_not_complete_goes_on_with_another_number_of_slices():
     with told(ps=2) as table:
-        table.sit(0).starts()
+        table.player(0).starts()
         kept = table.state_calls.values()
     assert kept["inbox"].tolist() == [1.0] * 5
     assert kept["inbox.scalars"].tolist() == [1.0, 7.0]
     with told(ps=3) as table:
         assert table.state_calls.variables == set(kept)
         table.state_calls.restore(kept, restoration=2, events=0)
-        second = table.sit(1)
+        second = table.player(1)
         second.round()
         np.testing.assert_allclose(table.run("center"), 5 / 3 + 7, rtol=1e-6)
 
@@ -269,7 +269,7 @@ def test_a_scalar_that_is_not_finite_is_refused_like_a_vector():
 
     with told(Spoiled(), ps=2) as table:
         with pytest.raises(tf.errors.InvalidArgumentError, match="refused"):
-            table.sit(0).round()
+            table.player(0).round()
         assert table.run("version") == 0
 
 
