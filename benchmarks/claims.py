@@ -7,7 +7,6 @@ command goes on where it stopped.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from rich.console import Console
 from ..common.cli import flags
 from ..common.errors import UserError
 from ..common.spec import nearest
+from .claims_catalogue import CLAIMS
 from .claims_page import update_page
 from .claims_study import Found
-from .claims_verdict import Claim
 from .kept import write
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -33,17 +32,10 @@ class Options:
     """Of claims; all if none is given. Those that share their runs are measured together."""
 
     def __post_init__(self):
-        known = [claim.name for claim in catalogue()]
+        known = [claim.name for claim in CLAIMS]
         for name in self.names:
             if name not in known:
                 raise UserError(f"unknown claim {name!r}. {nearest(name, known)}")
-
-
-def catalogue() -> Sequence[Claim]:
-    """All claims, in the order of the page."""
-    from . import claims_of_asynchrony, claims_of_machines, claims_of_rounds
-
-    return [*claims_of_asynchrony.CLAIMS, *claims_of_rounds.CLAIMS, *claims_of_machines.CLAIMS]
 
 
 def main(arguments: list[str]) -> int:
@@ -58,7 +50,7 @@ def main(arguments: list[str]) -> int:
     console = Console(highlight=False)
     file = RESULTS / "claims.json"
     results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    for claim in catalogue():
+    for claim in CLAIMS:
         if options.names and claim.name not in options.names:
             continue
         found = Found(claim.measure())
@@ -67,6 +59,6 @@ def main(arguments: list[str]) -> int:
         console.print(f"[bold]{claim.name}[/]: {verdict.word}: {verdict.why}")
         if claim.draw:
             claim.draw(found).savefig(RESULTS / f"claims-{claim.name}.png", dpi=110)
-        write(file, {each.name: results[each.name] for each in catalogue() if each.name in results})
+        write(file, {each.name: results[each.name] for each in CLAIMS if each.name in results})
     update_page()
     return 0

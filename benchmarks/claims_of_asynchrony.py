@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 from .claims_pictures import against_places
-from .claims_study import GUESSING, Arm, Found, Row, clearly_less, final_loss, study, until
+from .claims_study import GUESSING, Arm, Found, Row, clearly_less, final_loss, mean_loss, places, study, until
 from .claims_verdict import Claim, Verdict, compared, of_parts
 
 PERIOD = {"communication_period": 10}
@@ -15,11 +13,6 @@ PERIOD = {"communication_period": 10}
 FLAT = 0.1  # of loss: what no picture would show as a slope
 
 WORKERS = 1, 2, 4, 8, 16, 32
-
-
-def places(workers: Sequence[int], gradients: int) -> dict[str, dict[str, Any]]:
-    """So many gradients in all."""
-    return {str(number): {"workers": number, "steps": gradients // number} for number in workers}
 
 
 # AGN.
@@ -90,14 +83,11 @@ def judge_dynsgd(found: Found) -> Verdict:
     held = found["dynsgd, η = 0.2", most].mean < GUESSING < found["downpour_easy, η = 0.2", most].mean
     tuned, plain = found["dynsgd", most], found["downpour_easy", most]
     why = (
-        f"at η = 0.2 and {most} workers {_loss(found['dynsgd, η = 0.2', most])} against "
-        f"{_loss(found['downpour_easy, η = 0.2', most])}; each at its best rate {_loss(tuned)} against {_loss(plain)}"
+        f"at η = 0.2 and {most} workers {mean_loss(found['dynsgd, η = 0.2', most])} against "
+        f"{mean_loss(found['downpour_easy, η = 0.2', most])}; each at its best rate {mean_loss(tuned)} against "
+        f"{mean_loss(plain)}"
     )
     return of_parts([held, clearly_less(tuned, plain)], why)
-
-
-def _loss(row: Row) -> str:
-    return f"{row.mean:.2f}" if math.isfinite(row.mean) else "infinity"
 
 
 # DOWNPOUR.
@@ -171,56 +161,6 @@ def _count(row: Row) -> str:
     return f"{row.mean:.0f}" if math.isfinite(row.mean) else "never"
 
 
-# Hogwild.
-
-
-def _hogwild() -> list[Row]:
-    rows = []
-    for kind in ("rare", "certain"):
-        where = {
-            f"{kind}, {number}": {"workers": number, "steps": 6144 // number, "task": kind, "batch": 8}
-            for number in (1, 8, 32, 128)
-        }
-        arm = Arm("each coordinate as it is found", "async_sgd", {"learning_rate": (0.125, 0.25, 0.5, 1.0, 2.0)})
-        rows += study(f"hogwild, {kind}", [arm], where, final_loss, tuned_at=f"{kind}, 1")
-    return rows
-
-
-def judge_hogwild(found: Found) -> Verdict:
-    """Late gradients cost nothing where examples seldom share a coordinate, and something where they do."""
-    (arm,) = found.arms
-    cost = {}
-    for kind in ("rare", "certain"):
-        of_kind = [place for place in found.places if place.startswith(kind)]
-        cost[kind] = found[arm, of_kind[-1]].mean - found[arm, of_kind[0]].mean
-    most = found.places[-1].split(", ")[1]
-    why = (
-        f"{most} workers instead of one cost {max(cost['rare'], 0):.3f} of loss where collisions are rare, "
-        f"{cost['certain']:.3f} where they are certain"
-    )
-    return of_parts([abs(cost["rare"]) < 0.01, cost["certain"] > 2 * max(cost["rare"], 0.01)], why)
-
-
-# DC-ASGD.
-
-
-def _dc_asgd() -> list[Row]:
-    rates = {"learning_rate": (0.05, 0.1, 0.2, 0.4, 0.8)}
-    arms = [
-        Arm("async_sgd", "async_sgd", rates),
-        Arm("dc_asgd", "dc_asgd", rates | {"compensation": (10.0, 50.0, 250.0)}),
-    ]
-    return study("dc_asgd", arms, places((16, 64), 4000), final_loss)
-
-
-def judge_dc_asgd(found: Found) -> Verdict:
-    """Better than without the correction, each at its best rate."""
-    words = [
-        f"{_loss(found['dc_asgd', p])} against {_loss(found['async_sgd', p])} at {p} workers" for p in found.places
-    ]
-    return compared([(found["dc_asgd", p], found["async_sgd", p]) for p in found.places], f"loss {', '.join(words)}")
-
-
 CLAIMS = [
     Claim(
         "agn",
@@ -291,29 +231,5 @@ CLAIMS = [
         "period",
         _periods,
         judge_period,
-    ),
-    Claim(
-        "hogwild",
-        "Hogwild (Niu et al. 2011)",
-        "where examples seldom share a coordinate, late updates cost nothing",
-        (
-            "Sparse logistic regression, three epochs; up to 128 workers of one speed, so that a gradient "
-            "is as many updates late. Updates that are lost for want of a lock are not in this: `bash "
-            "run.sh collisions` has them."
-        ),
-        "training loss at the end",
-        "collisions, workers",
-        _hogwild,
-        judge_hogwild,
-    ),
-    Claim(
-        "dc-asgd",
-        "DC-ASGD (Zheng et al. 2017)",
-        "a correction makes up for the delay",
-        "4000 gradients of many workers; rate and compensation are tuned for each number of workers.",
-        "loss at the end",
-        "workers",
-        _dc_asgd,
-        judge_dc_asgd,
     ),
 ]

@@ -7,6 +7,7 @@ import math
 import re
 from pathlib import Path
 
+from .claims_catalogue import CLAIMS
 from .claims_study import Found, Row
 from .claims_verdict import Claim
 
@@ -22,10 +23,8 @@ def update_page(page: Path = PAGE, results: Path = RESULTS) -> None:
 
 def with_tables(text: str, results: Path = RESULTS) -> str:
     """The text with each `<!-- claims: ... -->` ... `<!-- end -->` filled in, as far as there are results."""
-    from .claims import catalogue
-
     content = json.loads(results.read_text()) if results.exists() else {}
-    found = {claim: Found.of_json(content[claim.name]) for claim in catalogue() if claim.name in content}
+    found = {claim: Found.of_json(content[claim.name]) for claim in CLAIMS if claim.name in content}
     blocks, shown = {"verdicts": verdicts(found)}, {}
     for claim, mine in found.items():
         first = shown.setdefault(claim.measure, claim.name)

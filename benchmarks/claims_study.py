@@ -110,6 +110,16 @@ def clearly_less(one: Row, other: Row) -> bool:
     )
 
 
+def places(workers: Sequence[int], gradients: int) -> dict[str, dict[str, Any]]:
+    """So many gradients in all."""
+    return {str(number): {"workers": number, "steps": gradients // number} for number in workers}
+
+
+def mean_loss(row: Row) -> str:
+    """The mean of a row, as a sentence has it."""
+    return f"{row.mean:.2f}" if math.isfinite(row.mean) else "infinity"
+
+
 def final_loss(outcome: Outcome) -> float:
     """At the end of a run; infinite if it diverged."""
     return fmean(outcome["loss"][-LAST:]) if outcome["loss"] else math.inf

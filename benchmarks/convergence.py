@@ -8,7 +8,6 @@ interrupted benchmark goes on where it stopped, and a changed algorithm is measu
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -28,9 +27,9 @@ from ..algorithms import SCHEMES
 from ..common.cli import flags
 from ..common.errors import DistsgdError, UserError, at_least
 from ..common.spec import nearest
+from .cells import Cell
 from .grids import beyond, candidates
-from .kept import merged, sources, write
-from .virtual import SYNTHETIC, UNEVEN, Course, simulated
+from .kept import merged, write
 
 RESULTS = Path(__file__).parent / "results"
 CACHE = Path(__file__).parent / "cache"
@@ -115,38 +114,6 @@ class Study:
         return Cell(part, self.algorithm, settings, self.workers, seed, self.gradients, self.target)
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A run with one or several settings, and all that it depends on."""
-
-    part: str  # main: all of the run; tuning, sweep: until the target is reached
-    algorithm: str
-    settings: tuple[dict[str, Any], ...]
-    workers: int
-    seed: int
-    gradients: int
-    target: float
-
-    @property
-    def file(self) -> str:
-        """Name of the file that keeps the outcome."""
-        task = {"task": asdict(SYNTHETIC), "platform": UNEVEN.described()}
-        text = json.dumps(asdict(self) | task | {"sources": sources(self.algorithm)}, sort_keys=True)
-        return f"{self.part}-{self.algorithm}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
-
-    def measure(self) -> list[dict[str, Any]]:
-        """What the runs with all settings came to; of a search for the best no more than what it took."""
-        how: dict[str, Any] = {"workers": self.workers, "seed": self.seed, "gradients": self.gradients}
-        until = None if self.part == "main" else self.target
-        courses = simulated(self.algorithm, self.settings, until=until, **how)
-        return [self._outcome(*one) for one in zip(self.settings, courses, strict=True)]
-
-    def _outcome(self, settings: Mapping[str, Any], course: Course) -> dict[str, Any]:
-        reached, final = course.to(self.target), course.final if math.isfinite(course.final) else None
-        known = {"settings": dict(settings), "reached": asdict(reached) if reached else None, "final": final}
-        return known | {"course": course.as_dict()} if self.part == "main" else known
-
-
 def alone(algorithm: str) -> bool:
     """True if one worker is all there is."""
     return not SCHEMES[algorithm]().gate.exchanges
@@ -201,25 +168,14 @@ def chosen(outcomes: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
     return min(zip(*outcomes, strict=True), key=score)[0]["settings"]
 
 
-def known(cell: Cell, cache: Path) -> list[dict[str, Any]]:
-    """What a cell found; measured now, if it was not before."""
-    path = cache / cell.file
-    if not path.exists():
-        write(path, cell.measure())
-    found = json.loads(path.read_text())
-    for one in found:  # JSON has no tuples
-        one["settings"] = {k: tuple(v) if isinstance(v, list) else v for k, v in one["settings"].items()}
-    return found
-
-
 def tried(study: Study, cache: Path) -> list[list[dict[str, Any]]]:
     """Outcomes of the grid of a study, and beyond it until the best is at no edge: of each seed, of each setting."""
-    found = [known(cell, cache) for cell in study.tuning(candidates(study.algorithm, study.period))]
+    found = [cell.outcomes(cache) for cell in study.tuning(candidates(study.algorithm, study.period))]
     for _ in range(BEYOND):
         more = beyond(chosen(found), [one["settings"] for one in found[0]])
         if not more:
             break
-        found = [a + b for a, b in zip(found, (known(cell, cache) for cell in study.tuning(more)), strict=True)]
+        found = [a + b for a, b in zip(found, (cell.outcomes(cache) for cell in study.tuning(more)), strict=True)]
     return found
 
 
@@ -233,7 +189,7 @@ def carry_out(study: Study, cache: Path, settings: Mapping[str, Any] | None = No
     """
     search = [] if settings else tried(study, cache)
     settings = settings or chosen(search)
-    runs = [known(cell, cache)[0] for cell in study.showing(settings)]
+    runs = [cell.outcomes(cache)[0] for cell in study.showing(settings)]
     return {**asdict(study), "settings": dict(settings), "tried": search, "runs": runs}
 
 

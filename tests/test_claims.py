@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from distsgd.benchmarks import claims, claims_page, claims_runs, claims_study
-from distsgd.benchmarks.claims_of_asynchrony import judge_adag, judge_agn, judge_downpour, judge_hogwild, judge_period
+from distsgd.benchmarks import claims, claims_catalogue, claims_page, claims_runs, claims_study
+from distsgd.benchmarks.claims_of_asynchrony import judge_adag, judge_agn, judge_downpour, judge_period
+from distsgd.benchmarks.claims_of_delay import judge_hogwild
 from distsgd.benchmarks.claims_of_machines import judge_all_reduce, judge_asynchronous, judge_backups
 from distsgd.benchmarks.claims_of_rounds import judge_local_sgd, judge_outer, judge_per_update, judge_post_local
 from distsgd.benchmarks.claims_pictures import dots
@@ -123,13 +124,13 @@ def test_who_does_not_get_there_is_in_the_picture():
 def test_the_page_shows_what_was_measured_and_its_commands_exist():
     page = (ROOT / "docs" / "claims.md").read_text()
     assert claims_page.with_tables(page) == page
-    names = {claim.name for claim in claims.catalogue()}
+    names = {claim.name for claim in claims_catalogue.CLAIMS}
     assert set(json.loads(claims_page.RESULTS.read_text())) == names
     assert set(re.findall(r"^### ([\w-]+)$", page, re.MULTILINE)) == names
     assert {
         name for line in re.findall(r"run\.sh claims ([\w -]+)", page) for name in line.split("  ")[0].split()
     } <= names
-    drawn = {claim.name for claim in claims.catalogue() if claim.draw}
+    drawn = {claim.name for claim in claims_catalogue.CLAIMS if claim.draw}
     assert set(re.findall(r"results/claims-([\w-]+)\.png", page)) == drawn
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FILES = sorted([*(ROOT / "algorithms").glob("*.py"), *(ROOT / "common").rglob("*.py")])
+FOLDERS = "algorithms", "benchmarks", "common"
+FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 MOST_LINES, MOST_LINES_OF_A_CLASS = 300, 200
 
 
@@ -21,7 +22,7 @@ def name(path):
 def test_no_import_runs_back_up(tmp_path):
     """As pyproject.toml has it; import-linter wants the packages under their names."""
     shutil.copytree(ROOT / "common" / "toplevel", tmp_path / "distsgd")
-    for folder in ("algorithms", "benchmarks", "common"):
+    for folder in FOLDERS:
         (tmp_path / "distsgd" / folder).symlink_to(ROOT / folder)
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "COLUMNS": "200"}

@@ -1,0 +1,59 @@
+"""A cell of the benchmark: a run with one or several settings. What it found is kept.
+
+It is kept in a file that is named by a hash of all that the cell depends on, the sources included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .kept import sources, write
+from .virtual import SYNTHETIC, UNEVEN, Course, simulated
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run with one or several settings, and all that it depends on."""
+
+    part: str  # main: all of the run; tuning, sweep: until the target is reached
+    algorithm: str
+    settings: tuple[dict[str, Any], ...]
+    workers: int
+    seed: int
+    gradients: int
+    target: float
+
+    @property
+    def file(self) -> str:
+        """Name of the file that keeps the outcome."""
+        task = {"task": asdict(SYNTHETIC), "platform": UNEVEN.described()}
+        text = json.dumps(asdict(self) | task | {"sources": sources(self.algorithm)}, sort_keys=True)
+        return f"{self.part}-{self.algorithm}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+    def outcomes(self, cache: Path) -> list[dict[str, Any]]:
+        """What the runs came to; they are done now if they were not before."""
+        path = cache / self.file
+        if not path.exists():
+            write(path, self.measure())
+        found = json.loads(path.read_text())
+        for one in found:  # JSON has no tuples
+            one["settings"] = {k: tuple(v) if isinstance(v, list) else v for k, v in one["settings"].items()}
+        return found
+
+    def measure(self) -> list[dict[str, Any]]:
+        """What the runs with all settings came to; of a search for the best no more than what it took."""
+        how: dict[str, Any] = {"workers": self.workers, "seed": self.seed, "gradients": self.gradients}
+        until = None if self.part == "main" else self.target
+        courses = simulated(self.algorithm, self.settings, until=until, **how)
+        return [self._outcome(*one) for one in zip(self.settings, courses, strict=True)]
+
+    def _outcome(self, settings: Mapping[str, Any], course: Course) -> dict[str, Any]:
+        reached, final = course.to(self.target), course.final if math.isfinite(course.final) else None
+        known = {"settings": dict(settings), "reached": asdict(reached) if reached else None, "final": final}
+        return known | {"course": course.as_dict()} if self.part == "main" else known

@@ -1,0 +1,84 @@
+"""What the papers claim of gradients that come late: where that costs nothing, and what makes up for it."""
+
+from __future__ import annotations
+
+from .claims_study import Arm, Found, Row, final_loss, mean_loss, places, study
+from .claims_verdict import Claim, Verdict, compared, of_parts
+
+# Hogwild.
+
+
+def _hogwild() -> list[Row]:
+    rows = []
+    for kind in ("rare", "certain"):
+        where = {
+            f"{kind}, {number}": {"workers": number, "steps": 6144 // number, "task": kind, "batch": 8}
+            for number in (1, 8, 32, 128)
+        }
+        arm = Arm("each coordinate as it is found", "async_sgd", {"learning_rate": (0.125, 0.25, 0.5, 1.0, 2.0)})
+        rows += study(f"hogwild, {kind}", [arm], where, final_loss, tuned_at=f"{kind}, 1")
+    return rows
+
+
+def judge_hogwild(found: Found) -> Verdict:
+    """Late gradients cost nothing where examples seldom share a coordinate, and something where they do."""
+    (arm,) = found.arms
+    cost = {}
+    for kind in ("rare", "certain"):
+        of_kind = [place for place in found.places if place.startswith(kind)]
+        cost[kind] = found[arm, of_kind[-1]].mean - found[arm, of_kind[0]].mean
+    most = found.places[-1].split(", ")[1]
+    why = (
+        f"{most} workers instead of one cost {max(cost['rare'], 0):.3f} of loss where collisions are rare, "
+        f"{cost['certain']:.3f} where they are certain"
+    )
+    return of_parts([abs(cost["rare"]) < 0.01, cost["certain"] > 2 * max(cost["rare"], 0.01)], why)
+
+
+# DC-ASGD.
+
+
+def _dc_asgd() -> list[Row]:
+    rates = {"learning_rate": (0.05, 0.1, 0.2, 0.4, 0.8)}
+    arms = [
+        Arm("async_sgd", "async_sgd", rates),
+        Arm("dc_asgd", "dc_asgd", rates | {"compensation": (10.0, 50.0, 250.0)}),
+    ]
+    return study("dc_asgd", arms, places((16, 64), 4000), final_loss)
+
+
+def judge_dc_asgd(found: Found) -> Verdict:
+    """Better than without the correction, each at its best rate."""
+    words = [
+        f"{mean_loss(found['dc_asgd', p])} against {mean_loss(found['async_sgd', p])} at {p} workers"
+        for p in found.places
+    ]
+    return compared([(found["dc_asgd", p], found["async_sgd", p]) for p in found.places], f"loss {', '.join(words)}")
+
+
+CLAIMS = [
+    Claim(
+        "hogwild",
+        "Hogwild (Niu et al. 2011)",
+        "where examples seldom share a coordinate, late updates cost nothing",
+        (
+            "Sparse logistic regression, three epochs; up to 128 workers of one speed, so that a gradient "
+            "is as many updates late. Updates that are lost for want of a lock are not in this: `bash "
+            "run.sh collisions` has them."
+        ),
+        "training loss at the end",
+        "collisions, workers",
+        _hogwild,
+        judge_hogwild,
+    ),
+    Claim(
+        "dc-asgd",
+        "DC-ASGD (Zheng et al. 2017)",
+        "a correction makes up for the delay",
+        "4000 gradients of many workers; rate and compensation are tuned for each number of workers.",
+        "loss at the end",
+        "workers",
+        _dc_asgd,
+        judge_dc_asgd,
+    ),
+]
