@@ -75,7 +75,7 @@ class Empty:
 def table():
     with Table(AsyncSGD(), workers=1, steps=10_000) as table:
         table.job.test = DIGITS.test
-        table.sitter = table.sit(0)
+        table.first = table.player(0)
         yield table
 
 
@@ -96,7 +96,7 @@ class Watching:
             self.observer.keeper.look()
             snapshot = self.table.observer.snapshot()
             self.centers[int(snapshot["at"])] = snapshot
-            self.table.sitter.round()
+            self.table.first.round()
 
     def versions(self, *events):
         return [row["version"] for row in self.rows if row["event"] in events]
