@@ -16,10 +16,10 @@ from ..engine.flat_model import FlatModel
 from ..errors import UserError, WaitTimeout, positive
 from ..files import dumps
 from ..problems import data
-from ..problems.models import ModelRecipe, batched
+from ..problems.models import ModelRecipe
 from ..record import checkpoint
 from ..record.run_directory import read_config
-from .observer import EVALUATION_BATCH
+from .evaluation import Evaluation
 
 EVALUATIONS = "evaluations.jsonl"
 
@@ -52,22 +52,20 @@ def follow(
         raise UserError(
             f"a simulated run has no checkpoints: its center was measured meanwhile, see {run_dir / 'metrics.jsonl'}"
         )
-    model: FlatModel | None = None
-    test: Any = None
+    evaluate: Evaluation | None = None
     before = [json.loads(line) for line in _lines(run_dir / EVALUATIONS)]
     for line in before:
         report(line)
     for path in _appearing(run_dir, {line["version"] for line in before}, wait_seconds):
-        if model is None:
-            model, test = _model_and_data(run_dir)
+        evaluate = evaluate or _evaluation(run_dir)
         try:
             arrays = checkpoint.read(path).arrays
         except UserError as problem:
             if not _is_deleted(path):
                 warn(f"{problem}; it was passed over")
             continue
-        model.load(arrays.get("average", arrays["center"]), arrays["states"].mean(0))
-        line = {"version": int(arrays["version"]), **model.measure(test)}
+        center = {"center": arrays.get("average", arrays["center"]), "state": arrays["states"].mean(0)}
+        line = {"version": int(arrays["version"]), **evaluate(center)}
         with (run_dir / EVALUATIONS).open("a") as file:
             file.write(dumps(line) + "\n")
         report(line)
@@ -104,8 +102,8 @@ def _lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def _model_and_data(run_dir: Path) -> tuple[FlatModel, Any]:
-    """The Keras model that the configuration of a run names, and its test data in batches."""
+def _evaluation(run_dir: Path) -> Evaluation:
+    """Of the Keras model that the configuration of a run names, on its test data."""
     config = read_config(run_dir)
     try:
         dataset = data.load(config["dataset"])
@@ -114,4 +112,4 @@ def _model_and_data(run_dir: Path) -> tuple[FlatModel, Any]:
         raise UserError(
             f"the run in {run_dir} has a model or data of its own, which only its script knows ({error})"
         ) from None
-    return FlatModel(recipe.build()), batched(dataset.test, EVALUATION_BATCH)
+    return Evaluation(FlatModel(recipe.build()), dataset.test)

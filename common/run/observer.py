@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
-from ..problems.models import batched
 from ..record.event_log import Tally
 from ..reports import Report
 from ..waiting import paced
 from .calls import ObserverCalls
 from .center_path import CenterPath, Moment, even_choice
+from .evaluation import Evaluation
 from .figures import Figures
 from .job import Job
 from .path_keeper import Cost, PathKeeper
 from .record_reader import RecordReader
-from .results import load
 
 FOLLOW_SECONDS = 0.05  # a look at the ps costs it about a millisecond
 
 EVALUATION_SHARE = 10  # the pause between two evaluations is ten times an evaluation: a tenth of one core at most
-
-EVALUATION_BATCH = 512
 
 LONGEST_PAUSE_SECONDS = 30.0  # between two evaluations of a long run that could do more
 
@@ -38,23 +34,28 @@ Snapshot = dict[str, Any]  # see `ObserverCalls.snapshot`
 class Observer:
     """Looks at the center from outside and evaluates it, now or at the end of the run.
 
+    Args:
+        job: whose parts it takes: the test data, when to evaluate, what figures are of.
+        calls: what it asks of the ps.
+        reader: of the record.
+        report: where events go.
+
     Attributes:
+        evaluate: on the test data.
         metrics: of the newest evaluation: version, examples, bytes, staleness, and Keras' of the test data.
         seen: what the record held at the newest look.
     """
 
     def __init__(self, job: Job, calls: ObserverCalls, reader: RecordReader, report: Report):
         self.calls, self.reader, self.report = calls, reader, report
-        self.graph, self.job = calls.graph, job
-        self.test = self.job.test  # as a data set of batches
-        if self.test is not None:
-            self.test = self.test() if callable(self.test) else batched(self.test, EVALUATION_BATCH)
-        model, every = self.graph.model, self.job.options.evaluate_every
+        self.initial, model = calls.graph.initial, calls.graph.model
+        self.every, self.later, self.seconds = job.options.evaluate_every, job.evaluate_later, job.evaluate_seconds
+        self.evaluate = Evaluation(model, job.test)
         self.figures = Figures(job.plan, job.traffic(model.size, model.state_size))
-        self.seen = Tally(self.job.cluster.workers)
+        self.seen = Tally(job.cluster.workers)
         self.metrics: dict[str, Any] = {}
-        most = 0 if self.test is None else PASSED_BY_DEFAULT if every is None else PASSED_AT_MOST
-        self.path = CenterPath(every or 1, most, model.size + model.state_size)
+        most = 0 if job.test is None else PASSED_BY_DEFAULT if self.every is None else PASSED_AT_MOST
+        self.path = CenterPath(self.every or 1, most, model.size + model.state_size)
         self.evaluated: list[int] = []  # versions, as long as centers are kept
         self.keeper = PathKeeper(calls, self.path, self._kept_moment)
         self.due, self.evaluating = 0.0, Cost()  # the first look is at where it starts
@@ -75,7 +76,7 @@ class Observer:
 
     def observe_if_due(self) -> bool:
         """Evaluate the center if it is time to."""
-        if self.job.evaluate_later or (before := time.monotonic()) < self.due:
+        if self.later or (before := time.monotonic()) < self.due:
             return False
         self.observe()
         now = time.monotonic()
@@ -86,7 +87,7 @@ class Observer:
     def _pause(self, elapsed: float) -> float:
         """Seconds to the next evaluation: the longer the run, the rarer, so that a long one has not too many."""
         share = EVALUATION_SHARE * self.evaluating.seconds
-        return max(self.job.evaluate_seconds, share, paced(elapsed, LONGEST_PAUSE_SECONDS))
+        return max(self.seconds, share, paced(elapsed, LONGEST_PAUSE_SECONDS))
 
     def observe(self, last: bool = False) -> Snapshot:
         """Read center and record, evaluate and report; at the end, also what was kept on the way."""
@@ -98,7 +99,7 @@ class Observer:
         self._evaluate(moment, "center")
         if self.path.room:
             self.evaluated.append(moment.version)
-        if len(self.evaluated) >= ENOUGH and self.job.options.evaluate_every is None:
+        if len(self.evaluated) >= ENOUGH and self.every is None:
             self.path.close()
         return snapshot
 
@@ -113,16 +114,16 @@ class Observer:
         """Evaluate the path; if nobody has asked for it, an even choice that takes little time."""
         known = {*self.evaluated, end.version}
         moments = [moment for moment in self.path.close() if moment.version not in known]
-        if self.job.evaluate_later:
+        if self.later:
             moments = [self._origin(), *(moment for moment in moments if moment.version)]
-        elif moments and self.job.options.evaluate_every is None:
+        elif moments and self.every is None:
             moments = even_choice(moments, self._affordable(end))
         for moment in moments:
             self._evaluate(moment, "passed")
 
     def _origin(self) -> Moment:
         """What the workers began with."""
-        center, state = self.graph.initial
+        center, state = self.initial
         figures = {"version": 0, "examples": 0, "bytes_pushed": 0, "bytes_pulled": 0}
         return Moment(self.began, figures, {"center": center, "state": state})
 
@@ -132,11 +133,3 @@ class Observer:
         self.evaluate(end.snapshot)
         seconds = max(LATER_SECONDS, LATER_SHARE * (end.when - self.began))
         return int(seconds / (time.monotonic() - began))
-
-    def evaluate(self, snapshot: Mapping[str, Any] | None = None) -> dict[str, float]:
-        """Keras' metrics on the test data: of a snapshot, or of the model as it is."""
-        if self.test is None:
-            return {}
-        if snapshot is not None:
-            load(self.graph.model, snapshot)
-        return self.graph.model.measure(self.test)

@@ -43,7 +43,7 @@ class Arithmetic:
         from .executor import Executor
 
         _check(job, trace)
-        self.job, self.scheme = job, job.scheme
+        self.scheme = job.scheme
         self.trace = {name: np.asarray(trace[name], np.int64) for name in RECORD}
         self.program = _program(job, self.trace)
         self.model = model or job.recipe.flat()

@@ -17,15 +17,14 @@ import numpy as np
 from ..engine.flat_model import FlatModel
 from ..engine.trace import RECORD
 from ..errors import Diverged
-from ..problems.models import batched
 from ..record.event_log import MICROSECONDS, VERSION, WORKER
 from ..record.round_log import FILE as ROUNDS
 from ..record.round_log import NUMBER, RoundLog
 from ..reports import Report
+from ..run.evaluation import Evaluation
 from ..run.figures import Figures
 from ..run.job import Job
-from ..run.observer import EVALUATION_BATCH
-from ..run.results import load, unwritten, write_center, write_model
+from ..run.results import unwritten, write_center, write_model
 from ..virtual_time.order import Order, order
 from ..virtual_time.platform import Platform
 from .arithmetic import Arithmetic
@@ -70,9 +69,7 @@ class SimulatedRun:
         self.figures = Figures(job.plan, job.traffic(model.size, model.state_size))
         self.log = job.files.event_log(job.cluster.workers)
         self.log.truncate(0, 0)  # what a run that got nowhere has left
-        self.test = None
-        if job.test is not None:
-            self.test = job.test() if callable(job.test) else batched(job.test, EVALUATION_BATCH)
+        self.evaluate = Evaluation(model, job.test)
         self.summaries = job.files.summaries()
         self.metrics: dict[str, Any] = {}
 
@@ -147,9 +144,7 @@ class SimulatedRun:
         seen = self.log.tally
         steps = self.figures.steps(seen.rounds)
         self.metrics = {"version": int(snapshot["at"]), **self.figures.of(seen), "steps": steps, **more}
-        if self.test is not None:
-            load(self.model, snapshot)
-            self.metrics |= self.model.measure(self.test)
+        self.metrics |= self.evaluate(snapshot)
         self.report(event="center", virtual=seconds, **self.metrics)
         if self.summaries:
             self.summaries.write(self.metrics)
