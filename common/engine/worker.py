@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from ..contract import views
 from ..contract.message import packed
 from ..contract.rounds import Event
 from ..contract.scheme import Scheme
+from ..errors import UserError
 from .membership import Slot
 from .ops import is_finite, when
 from .parameter_server import ParameterServer
@@ -52,7 +54,7 @@ class Worker:
             else:
                 self.params = tf.Variable(tf.zeros([size]), name=f"{name}_params")
             slots = self.scheme.local_variables(tf.zeros([size]))
-            views.check_names(scheme.name, "local", slots, views.Worker.__annotations__)
+            views.check_names(scheme.name, "local", slots, views.WORKER_NAMES)
             self.slots = {slot: tf.Variable(value, name=f"{name}_{slot}") for slot, value in slots.items()}
             self.clock = tf.Variable(tf.constant(0, tf.int64), name=f"{name}_clock")  # local steps done, for schedules
             self.encoder = ps.center.encoder(f"{name}_codec")
@@ -66,6 +68,7 @@ class Worker:
             index=slot.index,
             num_workers=ps.num_workers,
             shapes=replica.model.shapes,
+            mean=no_mean("worker.mean is for Scheme.message alone: take it there, and keep it in a local variable"),
             **self.slots,
         )
         self.sums_gradients = scheme.period > 1 and not scheme.exchange_first and asks_for_sum(scheme, self.view)
@@ -134,7 +137,7 @@ class Worker:
             with stamps.reply():
                 scheme.adopt(self.view, center)
             return
-        message = stamps.send(message_of(scheme, self.view, total))
+        message = stamps.send(message_of(scheme, self, stamps.begun, total))
         if event == "push":
             with stamps.reply():  # what is acknowledged is no reply, but the next round waits for it
                 scheme.gate.push(self.ps, self.slot, message)
@@ -176,7 +179,7 @@ class Worker:
         """All have the same mean message: if it is not finite, all go on without it, and the round does not count."""
         state, clock = self.replica.state.read_value(), self.clock.read_value()
         total = self._local_steps(rows, stamps.begun)
-        message = stamps.send(message_of(scheme, self.view, total))
+        message = stamps.send(message_of(scheme, self, stamps.begun, total))
         reply = scheme.gate.exchange(self.ps, self.slot, message)
         fine = tf.reduce_all(tf.math.is_finite(reply))  # each element, lest two workers come to different sums
 
@@ -227,11 +230,42 @@ class Worker:
         return self.replica.gradient(params, rows)
 
 
-def message_of(scheme: Scheme, view: Any, total: Any = None) -> Any:
-    """What a worker sends, [P + m]; `total` is the sum of the losses of its round, if they are known."""
+def no_mean(why: str) -> Callable[[Any], Any]:
+    """`worker.mean` where there is none."""
+
+    def mean(vector: Any) -> Any:
+        del vector
+        raise UserError(why)
+
+    return mean
+
+
+def message_of(scheme: Scheme, worker: Worker, begun: Any, total: Any = None) -> Any:
+    """What a worker sends, [P + m].
+
+    Args:
+        scheme: with its learning rates of this moment.
+        worker: whose round it is.
+        begun: the moment when it began. Means come one after the other, after those of the round before.
+        total: the sum of the losses of the round, if they are known.
+    """
+    view, last = worker.view, begun
+
+    def mean(vector: Any) -> Any:
+        nonlocal last
+        with tf.control_dependencies([last]):
+            last = scheme.gate.mean(worker.ps, worker.slot, tf.identity(tf.cast(vector, tf.float32)))
+        return last
+
     if total is not None:
         view.loss = total / view.steps
-    return packed(scheme.name, scheme.scalars, scheme.message(view))
+    elsewhere, view.mean = view.mean, mean
+    message = packed(scheme.name, scheme.scalars, scheme.message(view))
+    view.mean = elsewhere
+    if last is begun:
+        return message
+    with tf.control_dependencies([last]):  # also those that are no part of it come before the exchange
+        return tf.identity(message)
 
 
 def asks_for_sum(scheme: Scheme, view: Any) -> bool:
@@ -244,6 +278,6 @@ def asks_for_sum(scheme: Scheme, view: Any) -> bool:
             asked.append(True)
             return tf.zeros_like(self.params)
 
-    probe: Any = Probe(**vars(view) | {"steps": tf.constant(1.0), "loss": tf.constant(1.0)})
+    probe: Any = Probe(**vars(view) | {"steps": tf.constant(1.0), "loss": tf.constant(1.0), "mean": tf.identity})
     tf.function(lambda: scheme.at(tf.constant(0.0)).message(probe), autograph=False).get_concrete_function()
     return bool(asked)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import UserError
 from .barrier import Barrier
 from .store import Store, Tensor, WorkerSlot
 
@@ -42,6 +43,14 @@ class AllReduce(Barrier):
                 ps.count_updates(1)
         return mean
 
+    def mean(self, ps: Store, slot: WorkerSlot, vector: Tensor) -> Tensor:
+        """The same reduction. As threads, worker 0 adds up, in the order of the workers, and tells the others."""
+        import tensorflow as tf
+
+        shape = tf.shape(vector)
+        mean = (self._mean_of_threads if ps.in_process else self._mean)(ps, slot, tf.reshape(vector, [-1]))
+        return tf.ensure_shape(tf.reshape(mean, shape), vector.shape)
+
     def arrived(self, ps: Store) -> Tensor | None:
         """Threads alone can be seen to wait."""
         return super().arrived(ps) if ps.in_process else None
@@ -73,6 +82,27 @@ class AllReduce(Barrier):
             communication_hint="ring",
         )
 
+    def _mean_of_threads(self, ps: Store, slot: WorkerSlot, vector: Any) -> Any:
+        """Each queue has one writer and one reader, so no round can take what is of another."""
+        import tensorflow as tf
+
+        if ps.min_workers < ps.num_workers:  # who was given up, and comes again, would bring what is of an old round
+            raise UserError(
+                f"worker.mean needs all workers: leave min_workers out. Received: min_workers={ps.min_workers}"
+            )
+
+        def queue(name: str, k: int) -> Any:
+            return tf.queue.FIFOQueue(-1, [vector.dtype], shared_name=f"mean_{name}_{k}")
+
+        with tf.device(ps.devices[0]):
+            if slot.index:
+                with tf.control_dependencies([queue("of", slot.index).enqueue([vector])]):
+                    return queue("for", slot.index).dequeue()
+            others = range(1, ps.num_workers)
+            mean = tf.add_n([vector, *(queue("of", k).dequeue() for k in others)]) / ps.num_workers
+            with tf.control_dependencies([queue("for", k).enqueue([mean]) for k in others]):
+                return tf.identity(mean)
+
     def traffic(self, workers: int) -> tuple[float, float]:
-        """In a ring everyone sends (W - 1)/W of a vector twice: to reduce, and to gather."""
+        """In a ring everyone sends (W - 1)/W of a vector twice: to reduce, and to gather. Without `mean`."""
         return (workers - 1) / workers, (workers - 1) / workers

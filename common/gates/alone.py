@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..errors import UserError
 from .gate import Gate
+from .store import Store, Tensor, WorkerSlot
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,11 @@ class Alone(Gate):
         """Exactly one worker."""
         if workers != 1:
             raise UserError(f"this algorithm runs in one process: use --workers 1. Received: workers={workers}")
+
+    def mean(self, ps: Store, slot: WorkerSlot, vector: Tensor) -> Tensor:
+        """Its own."""
+        del ps, slot
+        return vector
 
     def traffic(self, workers: int) -> tuple[float, float]:
         """None."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from ..errors import UserError
 from .store import Event, Store, Tensor, WorkerSlot
 
 __all__ = ["Event", "Gate", "Store", "WorkerSlot"]
@@ -98,6 +99,19 @@ class Gate:
     def gather(self, ps: Store, slot: WorkerSlot, indices: Tensor) -> Tensor:
         """Read some coordinates of the center; only schemes for sparse problems need it."""
         raise NotImplementedError(f"{type(self).__name__} reads the whole center")
+
+    def mean(self, ps: Store, slot: WorkerSlot, vector: Tensor) -> Tensor:
+        """The mean over all workers of a tensor of any shape, within a round: `worker.mean`. Default: refused.
+
+        Whoever waits for it is not at the gate: one that can go on without a worker needs an answer for both places.
+
+        Raises:
+            UserError: this gate has none.
+        """
+        raise UserError(
+            "worker.mean needs a gate without a parameter server: send numbers beside the vector (scalars), or use "
+            f"gate = Ring(). Received: gate = {type(self).__name__}()"
+        )
 
     def share_state(self, ps: Store, slot: WorkerSlot, state: Tensor) -> Tensor:
         """Let the evaluator see the worker's non-trainable state [S]; returns what the worker goes on with."""

@@ -16,7 +16,7 @@ from ..contract.message import packed
 from ..contract.scheme import Scheme
 from ..engine.batches import Stream
 from ..engine.replica import Replica
-from ..engine.worker import View, asks_for_sum
+from ..engine.worker import View, asks_for_sum, no_mean
 from .cells import Cell, register
 from .tables import Tables, Values
 
@@ -64,6 +64,7 @@ class Lanes(Tables):
             num_workers=self.num_workers,
             steps=steps,
             shapes=shapes,
+            mean=no_mean("in a simulation there is no worker.mean: use backend='processes' or 'threads'"),
             **cells["slots"],
             **known,
         )

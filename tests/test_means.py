@@ -1,0 +1,111 @@
+"""Means that workers take within a round."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import means
+import numpy as np
+import pytest
+import tensorflow as tf
+from means import Normalised, PowerSGD
+
+from distsgd.common import Recovery, UserError
+from distsgd.common.contract import Alone, Async, Barrier, Bounded
+from runs import Table, record
+
+HIDDEN = (8,)
+
+
+def normalised(run):
+    return means.normalised(run.start, run.gradient, run.workers, run.steps, 0.1, run.scheme.period)
+
+
+def power_sgd(run):
+    return means.power_sgd(run.start, run.gradient, run.workers, run.steps, 0.1)
+
+
+NUMBER = Normalised(), normalised, 20
+VECTORS = PowerSGD(), power_sgd, 20
+IN_CALLS = Normalised(communication_period=1), normalised, 504  # so long that several rounds are one call
+SLOW = {"marks": pytest.mark.slow}
+
+
+@pytest.mark.parametrize(
+    ("backend", "scheme", "replay", "steps"),
+    [
+        pytest.param("threads", *VECTORS, id="vectors on threads"),
+        pytest.param("threads", *NUMBER, id="a number on threads", **SLOW),
+        pytest.param("threads", *IN_CALLS, id="long on threads", **SLOW),
+        pytest.param("processes", *VECTORS, id="vectors on processes", **SLOW),
+        pytest.param("processes", *IN_CALLS, id="long on processes", **SLOW),
+    ],
+)
+def test_means_are_those_of_the_equations(backend, scheme, replay, steps, tmp_path):
+    run = record(scheme, tmp_path, workers=3, backend=backend, steps=steps, batch_size=8, hidden=HIDDEN)
+    expected = replay(run)
+    assert np.linalg.norm(run.center - expected) / np.linalg.norm(expected) < 1e-5
+    assert np.linalg.norm(run.center - run.start) / np.linalg.norm(expected) > 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtServer(PowerSGD):
+    """All meet at a parameter server."""
+
+    name = "at_server"
+    gate = Barrier()
+
+
+def test_a_gate_with_a_parameter_server_refuses_in_one_line():
+    with pytest.raises(UserError, match=r"\(scalars\), or use gate = Ring\(\)\. Received: gate = Barrier\(\)$"):
+        Table(AtServer())
+    nobody: Any = SimpleNamespace()
+    for gate in (Async(), Bounded(1)):
+        with pytest.raises(UserError, match=rf"^worker\.mean needs .* Received: gate = {type(gate).__name__}\(\)$"):
+            gate.mean(nobody, nobody, nobody)
+
+
+def test_a_simulation_refuses_in_one_line(tmp_path):
+    with pytest.raises(UserError, match=r"^in a simulation there is no worker\.mean: use backend='processes'.*$"):
+        record(PowerSGD(), tmp_path, backend="simulation", steps=2, batch_size=8, hidden=HIDDEN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elsewhere(PowerSGD):
+    """It asks in a step."""
+
+    name = "elsewhere"
+
+    def local_step(self, worker, gradient):
+        worker.mean(gradient)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shadowing(PowerSGD):
+    """A variable in its place."""
+
+    name = "shadowing"
+
+    def local_variables(self, params):
+        return {"mean": params}
+
+
+def test_what_cannot_be_is_refused_in_one_line(tmp_path):
+    with pytest.raises(UserError, match=r"^worker\.mean is for Scheme\.message alone.*$"):
+        Table(Elsewhere())
+    with pytest.raises(UserError, match="a local variable cannot be called 'mean'"):
+        Table(Shadowing())
+    with pytest.raises(UserError, match=r"needs all workers: leave min_workers out\. Received: min_workers=1$"):
+        Table(PowerSGD(), recovery=Recovery(min_workers=1))
+
+
+def test_a_worker_alone_has_its_own():
+    vector: Any = tf.constant([1.0, 2.0])
+    nobody: Any = SimpleNamespace()
+    assert Alone().mean(nobody, nobody, vector) is vector
+
+
+def test_the_file_asks_for_public_things_alone():
+    assert set(re.findall(r"from (distsgd[\w.]*)", Path(means.__file__).read_text())) == {"distsgd.common.contract"}
