@@ -1,9 +1,10 @@
 """The run as its tasks see it. It imports `record` and what is below.
 
-* what is run: `options`, `job`; the graph of a task in `graph`, its `operations`, and the typed calls of each role in
+* what is run: `options`, `job`, with its parts `plan` (what each worker does), `coordination` (how they meet),
+  `stopping` and `task_files`; the graph of a task in `graph`, its `operations`, and the typed calls of each role in
   `calls` (state manager, evaluator) and `worker_calls`;
 * a worker: its rounds in `loop`, how far it is in `progress`, waits in `barrier_wait`, `recovery` after a failure;
 * the chief: the global state in `state_manager`, when it is saved in `saving`;
-* the evaluator: `evaluator`, with `record_reader`, `observer` and `ending`; `evaluation` on the test data;
-  `follow` reads checkpoints.
+* the evaluator: `evaluator`, with `record_reader`, `observer` and `ending`; `evaluation` on the test data,
+  `path_keeper` and `center_path` for what is measured later; `follow` reads checkpoints.
 """
