@@ -3,6 +3,7 @@
 Every run that survives a fault is replayed: nothing was folded twice, and nothing that counts was lost.
 """
 
+import itertools
 import json
 import os
 import re
@@ -351,6 +352,22 @@ def test_what_is_lost_when_chief_and_ps_die_at_once_is_counted_though_the_chief_
     assert recovery["resumed_from"] is None
     assert recovery["restored"] == [{"version": 6, "lost_updates": 946}]
     assert recovery["lost_updates"] == 946
+
+
+def test_a_resumption_is_one_also_if_the_chief_is_heard_after_the_evaluator():
+    events = [
+        {"event": "followed", "restoration": 100},
+        {"event": "center", "version": 30},
+        {"event": "resumed", "version": 26, "restoration": 100},
+    ]
+    for order in itertools.permutations(events):
+        faults = Faults()
+        for event in order:
+            faults.on_event(event)
+        assert (faults.summary()["resumed_from"], faults.summary()["restored"]) == (26, [])
+    faults.on_event({"event": "resumed", "version": 20, "restoration": 200})  # by the next chief, whose ps is new too
+    assert faults.summary()["resumed_from"] == 26
+    assert [entry["version"] for entry in faults.summary()["restored"]] == [20]
 
 
 @pytest.mark.parametrize("undone", [0, 40])

@@ -11,13 +11,13 @@ from distsgd.benchmarks.virtual import UNEVEN, Course, Reached, needed_steps, si
 SHORT = {"workers": 3, "gradients": 96, "seed": 1, "looks": 4}
 
 
-def assert_as_alone(kind, settings):
+def assert_as_alone(kind, settings, points=5):
     """Settings that share a run go as they go one by one."""
     together = simulated(kind, settings, **SHORT)
     (alone,), course = simulated(kind, settings[-1:], **SHORT), together[-1]
     assert (course.examples, course.seconds, course.bytes) == (alone.examples, alone.seconds, alone.bytes)
     np.testing.assert_allclose(course.loss, alone.loss, atol=3e-5)
-    assert len(course.loss) == 5
+    assert len(course.loss) == points
     return together
 
 
@@ -29,7 +29,7 @@ def test_settings_in_one_run_go_as_they_go_one_by_one():
 @pytest.mark.slow
 def test_rates_of_workers_and_of_one_process_can_share_a_run_too():
     assert_as_alone(SyncSGDLR, [{"learning_rates": (0.1,)}, {"learning_rates": (0.8,)}])
-    assert_as_alone(Serial, [{"learning_rate": 0.1}, {"learning_rate": 0.8}])
+    assert_as_alone(Serial, [{"learning_rate": 0.1}, {"learning_rate": 0.8}], points=3)  # a round is up to 64 steps
 
 
 def test_what_it_took_is_between_two_looks():

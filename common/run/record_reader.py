@@ -34,6 +34,7 @@ class RecordReader:
     def __init__(self, calls: ObserverCalls, log: EventLog, report: Report, note: Callable[[np.ndarray], None]):
         self.calls, self.log, self.report, self.note = calls, log, report, note
         self.lacking = 0  # events that were in a file which was lost
+        self.followed = False  # the restoration that was met first has been told
         self._lock = threading.Lock()
         self._drained = time.monotonic()
         self._over = threading.Event()
@@ -61,6 +62,9 @@ class RecordReader:
         """Take over what is new, write it, and only then let the ps forget it; returns what all add up to."""
         with self._lock:
             new = self.calls.drain()
+            if not self.followed:
+                self.followed = True
+                self.report(event="followed", restoration=new.restoration)
             if new.restoration != self.log.restoration:
                 self._go_back(new.restoration, new.length)
             written = len(self.log) + self.lacking
