@@ -15,6 +15,7 @@ from distsgd.common.errors import UserError
 
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 LONGEST_CELL = 25
+TWICE = ("01", "02", "03")  # executed twice in one kernel: they leave servers behind; the others only train
 PLOTS = re.compile(r"\.(plot|scatter|bar|hist|imshow|step|semilogy|loglog|errorbar|fill_between)\(")
 
 each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -72,10 +73,10 @@ def test_the_form_of_a_tutorial(path):
 @each
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the client's
-def test_a_tutorial_gives_what_is_committed_and_runs_twice_in_one_kernel(path):
+def test_a_tutorial_gives_what_is_committed_those_with_servers_also_the_second_time_in_a_kernel(path):
     committed = nbformat.read(path, as_version=4)
     assert any("deterministic" in cell.metadata.get("tags", []) for cell in code_cells(committed))
-    executed = execute(path, times=2)
+    executed = execute(path, times=2 if path.name.startswith(TWICE) else 1)
     assert not list(differences(committed, executed))
     assert not list(complaints(executed))
 

@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
         return subprocess.call(lab(has_screen=bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))))
     for path in found(options.notebooks):
         print(path.name, flush=True)  # noqa: T201
-        save(path, execute(path))
+        save(path, execute(path, times=2))  # what is saved has been seen to run twice in one kernel
     return 0
 
 
