@@ -188,7 +188,7 @@ def test_an_event_is_on_record_once_although_its_round_is_counted_later(evaluato
     for k in (0, 1, 0):
         happen(k)
         evaluator.reader.drain()
-    assert (workers_of(evaluator), reported) == ([0, 1, 0], [])
+    assert (workers_of(evaluator), [report["event"] for report in reported]) == ([0, 1, 0], ["followed"])
     assert (len(evaluator.reader.log), evaluator.reader.log.tally.rounds.tolist()) == (3, [2, 1])
 
 
@@ -213,7 +213,7 @@ def test_an_evaluator_that_is_lost_in_the_middle_of_its_work_leaves_the_record_w
     second = evaluator_that(lambda **report: reported.append(report))
     for _ in range(2):
         second.reader.drain()
-    assert (workers_of(second), reported) == ([0, 1, 0], [])
+    assert (workers_of(second), [report["event"] for report in reported]) == ([0, 1, 0], 2 * ["followed"])
     assert second.reader.log.tally.rounds.tolist() == [2, 1]
 
 
