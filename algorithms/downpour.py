@@ -56,9 +56,8 @@ class Downpour(Scheme):
         together = self.phase == "window" and self.period == (self.pull_period or self.communication_period)
         return frozenset({"exchange"} if together else {"exchange", "push", "pull"})
 
-    def rounds(
-        self, steps, done=0, worker=0
-    ):  # everything is exchanged at the end: a resumed run begins with whole periods
+    def rounds(self, steps, done=0, worker=0):
+        # Everything is exchanged at the end: a resumed run begins with whole periods.
         return Rounds.repeating(self._rounds, steps, self.period, self.pull_period or self.communication_period)
 
     def _rounds(self, steps, last):

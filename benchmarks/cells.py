@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..common.files import with_tuples
 from .kept import sources, write
 from .virtual import SYNTHETIC, UNEVEN, Course, simulated
 
@@ -41,10 +42,7 @@ class Cell:
         path = cache / self.file
         if not path.exists():
             write(path, self.measure())
-        found = json.loads(path.read_text())
-        for one in found:  # JSON has no tuples
-            one["settings"] = {k: tuple(v) if isinstance(v, list) else v for k, v in one["settings"].items()}
-        return found
+        return [one | {"settings": with_tuples(one["settings"])} for one in json.loads(path.read_text())]
 
     def measure(self) -> list[dict[str, Any]]:
         """What the runs with all settings came to; of a search for the best no more than what it took."""

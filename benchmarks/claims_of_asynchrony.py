@@ -54,13 +54,9 @@ def _adag() -> list[Row]:
 
 def judge_adag(found: Found) -> Verdict:
     """Wherever the undamped rule is worse than guessing, the damped one is not."""
-    plain, damped = found.arms
-    broken = [place for place in found.places if found[plain, place].mean > GUESSING]
-    if not broken:
-        return Verdict("not at this scale", "the undamped rule never breaks")
-    parts = [found[damped, place].mean < GUESSING for place in broken]
-    losses = ", ".join(f"{found[damped, place].mean:.2f}" for place in broken)
-    return of_parts(parts, f"undamped it is worse than guessing at {', '.join(broken)} workers; damped: {losses}")
+    return _where_it_breaks(
+        found, "the undamped rule never breaks", "undamped it is worse than guessing at {} workers; damped: {}"
+    )
 
 
 # DynSGD.
@@ -104,13 +100,20 @@ def _downpour() -> list[Row]:
 
 def judge_downpour(found: Found) -> Verdict:
     """Where plain SGD is worse than guessing, Adagrad is not, with the rate of four workers."""
-    plain, adagrad = found.arms
+    return _where_it_breaks(
+        found, "plain SGD never breaks", "plain SGD is worse than guessing at {} workers, Adagrad there: {}"
+    )
+
+
+def _where_it_breaks(found: Found, never: str, why: str) -> Verdict:
+    """Where the first arm is worse than guessing, the second is not; `why` has room for these places and its losses."""
+    plain, other = found.arms
     broken = [place for place in found.places if found[plain, place].mean > GUESSING]
     if not broken:
-        return Verdict("not at this scale", "plain SGD never breaks")
-    parts = [found[adagrad, place].mean < GUESSING for place in broken]
-    losses = ", ".join(f"{found[adagrad, place].mean:.2f}" for place in broken)
-    return of_parts(parts, f"plain SGD is worse than guessing at {', '.join(broken)} workers, Adagrad there: {losses}")
+        return Verdict("not at this scale", never)
+    rows = [found[other, place] for place in broken]
+    losses = ", ".join(f"{row.mean:.2f}" for row in rows)
+    return of_parts([row.mean < GUESSING for row in rows], why.format(", ".join(broken), losses))
 
 
 # Elastic averaging.

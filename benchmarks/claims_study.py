@@ -14,6 +14,7 @@ from typing import Any
 
 from .claims_kept import outcomes
 from .claims_runs import Cell
+from .crossing import crossing
 
 TUNING_SEEDS, SHOWING_SEEDS = (100, 101, 102), (0, 1, 2)
 
@@ -134,12 +135,8 @@ def until(loss: float, column: str) -> Score:
     """How many updates, gradients or seconds it took to a loss, between measurements on a straight line."""
 
     def score(outcome: Outcome) -> float:
-        losses, spent = outcome["loss"], outcome[column]
-        there = next((i for i, value in enumerate(losses) if value <= loss), None)
-        if not there:
-            return math.inf if there is None else spent[0]
-        part = (losses[there - 1] - loss) / (losses[there - 1] - losses[there])
-        return spent[there - 1] + part * (spent[there] - spent[there - 1])
+        there = crossing(outcome["loss"], loss)
+        return there.of(outcome[column]) if there else math.inf
 
     return score
 

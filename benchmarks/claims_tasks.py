@@ -18,6 +18,7 @@ import numpy as np
 
 from ..common.problems.data import load
 from ..common.proof import reference
+from ..common.proof.replay import batch_gradient
 
 FEATURES, CLASSES, HIDDEN, NOISE = 20, 8, 32, 1.5
 
@@ -88,11 +89,7 @@ def _digits(workers: int, steps: int, batch: int, seed: int) -> Task:
     (x, y), (test, labels) = data.train, data.test
     sizes = [64, HIDDEN, data.classes]
     on_rows = reference.mlp_gradient(x.reshape(len(x), -1), y, sizes)
-    shard, rows = len(x) // workers, [reference.rows(seed, k, len(x), workers) for k in range(workers)]
-
-    def gradient(params: np.ndarray, k: int, t: int) -> np.ndarray:
-        return on_rows(params, rows[k][reference.batch(seed, k, t, shard, batch)])
-
+    gradient = batch_gradient(on_rows, examples=len(x), workers=workers, seed=seed, batch_size=batch)
     return Task(_initial(sizes, seed), gradient, _classification(test.reshape(len(test), -1), labels, sizes))
 
 
@@ -101,10 +98,7 @@ def _sparse(options: str) -> Callable[[int, int, int, int], Task]:
         del steps
         (indices, values), y = _sparse_data(options)
         on_rows = reference.sparse_logistic_gradient(indices, values, y)
-        shard, rows = len(y) // workers, [reference.rows(seed, k, len(y), workers) for k in range(workers)]
-
-        def gradient(params: np.ndarray, k: int, t: int) -> np.ndarray:
-            return on_rows(params, rows[k][reference.batch(seed, k, t, shard, batch)])
+        gradient = batch_gradient(on_rows, examples=len(y), workers=workers, seed=seed, batch_size=batch)
 
         def measure(params: np.ndarray) -> tuple[float, float]:
             """Of the training data: Hogwild's claim is about them."""

@@ -26,6 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ..algorithms import SCHEMES
 from ..common.cli import flags
 from ..common.errors import DistsgdError, UserError, at_least
+from ..common.files import with_tuples
 from ..common.spec import nearest
 from .cells import Cell
 from .grids import beyond, candidates
@@ -196,10 +197,7 @@ def carry_out(study: Study, cache: Path, settings: Mapping[str, Any] | None = No
 def chosen_before() -> dict[str, dict[str, Any]]:
     """The settings of the main comparison in the committed results, by algorithm."""
     found = json.loads((RESULTS / FILE).read_text()) if (RESULTS / FILE).exists() else []
-    settings = {row["algorithm"]: row["settings"] for row in found if row["part"] == "main"}
-    return {  # JSON has no tuples
-        name: {k: tuple(v) if isinstance(v, list) else v for k, v in own.items()} for name, own in settings.items()
-    }
+    return {row["algorithm"]: with_tuples(row["settings"]) for row in found if row["part"] == "main"}
 
 
 def complete(options: Options, cache: Path, console: Console) -> tuple[list[dict[str, Any]], int]:

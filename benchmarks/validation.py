@@ -40,6 +40,7 @@ from ..common.simulation.fit import fit
 from ..common.virtual_time.forecast import figures
 from ..common.virtual_time.order import Order
 from ..common.virtual_time.platform import Platform
+from .crossing import crossing
 from .kept import sources, write
 from .stragglers import slow_batches
 from .tables import SIMULATION, update_page
@@ -234,13 +235,8 @@ def curve(folder: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def seconds_to(level: float, seconds: Sequence[float] | np.ndarray, losses: np.ndarray) -> float | None:
     """When a loss was reached first; between two looks, in proportion."""
-    below = np.flatnonzero(losses <= level)
-    if not len(below):
-        return None
-    i = int(below[0])
-    if i == 0:
-        return round(float(seconds[0]), 3)
-    return round(float(np.interp(level, [losses[i], losses[i - 1]], [seconds[i], seconds[i - 1]])), 3)
+    there = crossing(losses.tolist(), level)
+    return round(float(there.of(list(seconds))), 3) if there else None
 
 
 def line(row: dict[str, Any]) -> str:

@@ -35,6 +35,7 @@ from ..common.run.options import RunOptions
 from ..common.virtual_time.order import Order, order
 from ..common.virtual_time.platform import Machines, Platform
 from .copies import Copies, shares_runs, with_values
+from .crossing import crossing
 
 LOOKS = 80  # at the center
 SLACK = 1.1  # of the steps that the fastest worker may need to do
@@ -101,16 +102,8 @@ class Course:
 
     def to(self, target: float) -> Reached | None:
         """What it took to a loss, between two looks by a straight line; None if that was not reached."""
-        below = [i for i, loss in enumerate(self.loss) if loss <= target]
-        if not below:
-            return None
-        i = below[0]
-        if i == 0:
-            return Reached(0.0, 0.0, 0.0, 0.0)
-        before, after = self.loss[i - 1], self.loss[i]
-        part = (before - target) / (before - after) if math.isfinite(before) else 1.0
-        axes = (self.examples, self.rounds, self.bytes, self.seconds)
-        return Reached(*(axis[i - 1] + part * (axis[i] - axis[i - 1]) for axis in axes))
+        there = crossing(self.loss, target)
+        return there and Reached(*map(there.of, (self.examples, self.rounds, self.bytes, self.seconds)))
 
     @property
     def final(self) -> float:

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -26,6 +27,8 @@ SCRATCH, OWNER = "distsgd-", "owner"
 
 FRESH_SECONDS = 60.0
 
+STDERR = 2  # where native code writes, too
+
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 PART = ".part"  # ends the name of what is being written
@@ -39,6 +42,26 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or (first_line(error) or type(error).__name__)
         raise CannotWrite(f"cannot write {path}: {reason}") from None
+
+
+@contextmanager
+def standard_error_to(path: Path) -> Iterator[None]:
+    """In here, what this process writes to standard error goes to the end of a file; so does what native code writes.
+
+    Raises:
+        CannotWrite: the file.
+    """
+    with writing(path):
+        there = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    sys.stderr.flush()
+    before = os.dup(STDERR)
+    try:
+        os.dup2(there, STDERR)
+        yield
+    finally:
+        os.dup2(before, STDERR)
+        os.close(before)
+        os.close(there)
 
 
 def in_one_line(error: Exception) -> Exception:
@@ -91,6 +114,11 @@ def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
     """Write a JSON file, whole or not at all, in one line if it is not indented; raises `CannotWrite`."""
     with replacing(path) as file:
         file.write((dumps(value, indent=indent) + "\n").encode())
+
+
+def with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Hyperparameters as they were: JSON, like a command line, makes lists of tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from ..errors import UserError
+from ..files import with_tuples
 from ..spec import meanings, nearest
 
 WIDE, NARROW = 100, 60  # columns: help is no wider than the one, and sets meanings below their flags under the other
@@ -64,7 +65,7 @@ def read(
             else:
                 _add(section, option.name, option.kind, option.default, help)
     found = vars(parser.values(arguments))
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+    given = with_tuples(found)
     return [kind(**_given(kind, given)) for kind in kinds.values()]
 
 

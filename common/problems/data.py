@@ -6,13 +6,14 @@ A batch is a function of (seed, worker, step), so that a recorded run can be rep
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 import numpy as np
 
 from ..errors import UserError
+from ..files import standard_error_to
 from ..spec import parse
 from .dataset import Dataset
 from .mnist1d import mnist1d
@@ -50,18 +51,9 @@ def synthetic(
     return Dataset((x[:examples], y[:examples]), (x[examples:], y[examples:]), classes=classes)
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
+def quiet() -> AbstractContextManager[None]:
     """Inside, nothing comes to the terminal of what TensorFlow's libraries print when they are imported."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+    return standard_error_to(Path(os.devnull))
 
 
 def _keras(name: str) -> Dataset:

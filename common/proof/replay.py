@@ -12,13 +12,14 @@ import numpy as np
 
 from ..contract.scheme import Scheme
 from ..errors import UserError
-from ..files import read_json
-from ..problems.data import load, quiet
+from ..files import read_json, with_tuples
+from ..problems.data import quiet
 from ..problems.dataset import Dataset
-from ..problems.models import MODELS, ModelRecipe
+from ..problems.models import MODELS
 from ..problems.skew import parsed
 from ..record.arrays import read_arrays, read_trace
 from ..record.run_directory import read_config
+from ..run.follow import problem_of
 from ..run.job import is_dense
 from ..spec import parse
 from . import reference
@@ -76,15 +77,13 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Recorded:
     Raises:
         UserError: it cannot be replayed, and why.
     """
-    if not (run_dir / "config.json").is_file():
-        raise UserError(f"not a run directory: it has no config.json. Received: {run_dir}")
     config = read_config(run_dir)
     if not (run_dir / "result.json").is_file():
         raise UserError(f"the run in {run_dir} has not ended: it has no result.json")
     result = read_json(run_dir / "result.json")
     scheme = _scheme(config, schemes)
     trace, center = read_trace(run_dir, config), read_arrays(run_dir, "center.npz")["center"]
-    dataset, recipe = _problem(run_dir, config)
+    dataset, recipe = problem_of(run_dir, config)
     gradient = _gradient(config, dataset)
     with quiet():
         start = recipe.flat().pack().astype(np.float64)
@@ -135,24 +134,11 @@ def _scheme(config: Mapping[str, Any], schemes: Mapping[str, type[Scheme]]) -> A
     if name not in TRANSCRIPTIONS:
         why = "it takes no lock, so that its events have no order" if name == "hogwild" else "it is not transcribed"
         raise UserError(f"{name} has no reference in NumPy: {why}. Known: {', '.join(TRANSCRIPTIONS)}")
-    given = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in config["hyperparameters"].items()
-    }
+    given = with_tuples(config["hyperparameters"])
     for key, value in given.items():
         if key.endswith("rate") and isinstance(value, str):
             raise UserError(f"the reference knows constant rates alone. Received: {key}={value}")
     return schemes[name](**given)
-
-
-def _problem(run_dir: Path, config: Mapping[str, Any]) -> tuple[Dataset, ModelRecipe]:
-    """Data and model by their names."""
-    try:
-        dataset = load(config["dataset"])
-        return dataset, ModelRecipe.named(config["model"], dataset.shape, dataset.classes, config["seed"])
-    except UserError as error:
-        raise UserError(
-            f"the run in {run_dir} has a model or data of its own, which only its script knows ({error})"
-        ) from None
 
 
 def _gradient(config: Mapping[str, Any], dataset: Dataset) -> reference.Gradient:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import html
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..files import writing
+from ..files import standard_error_to, writing
 
 REFRESH_SECONDS = 0.5  # between two versions of the line
 
 NOTES = 5  # lines that stay, such as warnings; of more, the newest
-
-STDERR = 2  # where native code writes
 
 LINE = '<pre style="white-space:pre-wrap;margin:0">{}</pre>'
 
@@ -105,12 +102,5 @@ def native_output(file: Path) -> Iterator[None]:
     """
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        there = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    before = os.dup(STDERR)
-    try:
-        os.dup2(there, STDERR)
+    with standard_error_to(file):
         yield
-    finally:
-        os.dup2(before, STDERR)
-        os.close(before)
-        os.close(there)

@@ -67,6 +67,8 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     Raises:
         UserError: it is not there or damaged.
     """
+    if not (run_dir / "config.json").is_file():
+        raise UserError(f"not a run directory: it has no config.json. Received: {run_dir}")
     config = read_json(run_dir / "config.json")
     return USUAL | {FORMER.get(name, name): value for name, value in config.items()}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ..engine.flat_model import FlatModel
 from ..errors import UserError, WaitTimeout, positive
 from ..files import dumps
 from ..problems import data
+from ..problems.dataset import Dataset
 from ..problems.models import ModelRecipe
 from ..record import checkpoint
 from ..record.run_directory import read_config
@@ -104,12 +105,16 @@ def _lines(path: Path) -> list[str]:
 
 def _evaluation(run_dir: Path) -> Evaluation:
     """Of the Keras model that the configuration of a run names, on its test data."""
-    config = read_config(run_dir)
+    dataset, recipe = problem_of(run_dir, read_config(run_dir))
+    return Evaluation(FlatModel(recipe.build()), dataset.test)
+
+
+def problem_of(run_dir: Path, config: Mapping[str, Any]) -> tuple[Dataset, ModelRecipe]:
+    """Data and model by the names in the configuration of a run; raises `UserError` if it has some of its own."""
     try:
         dataset = data.load(config["dataset"])
-        recipe = ModelRecipe.named(config["model"], dataset.shape, dataset.classes, config["seed"])
+        return dataset, ModelRecipe.named(config["model"], dataset.shape, dataset.classes, config["seed"])
     except UserError as error:
         raise UserError(
             f"the run in {run_dir} has a model or data of its own, which only its script knows ({error})"
         ) from None
-    return Evaluation(FlatModel(recipe.build()), dataset.test)

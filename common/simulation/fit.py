@@ -19,7 +19,7 @@ from ..contract.cut import even_sizes
 from ..contract.scheme import Scheme
 from ..engine.traffic import Traffic
 from ..errors import UserError
-from ..files import read_json
+from ..files import read_json, with_tuples
 from ..record.arrays import read_arrays
 from ..record.round_log import NUMBER, WORKER
 from ..record.run_directory import read_config
@@ -52,8 +52,6 @@ def fit(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Likeness:
     Raises:
         UserError: the run does not say what its machines are like, and why.
     """
-    if not (run_dir / "config.json").is_file():
-        raise UserError(f"not a run directory: it has no config.json. Received: {run_dir}")
     try:
         return Recording.read(run_dir, schemes).fitted()
     except KeyError as missing:
@@ -66,13 +64,10 @@ def scheme_of(config: Mapping[str, Any], schemes: Mapping[str, type[Scheme]]) ->
     if kind is None:
         raise UserError(f"the run is of {name}, which is not known here: --import its file. {nearest(name, schemes)}")
     usual = kind()
-    given = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in config["hyperparameters"].items()
-    }
     return kind(
         **{
             key: value
-            for key, value in given.items()
+            for key, value in with_tuples(config["hyperparameters"]).items()
             if not (isinstance(value, str) and not isinstance(getattr(usual, key, None), str))
         }
     )

@@ -69,8 +69,6 @@ def read_lanes(
     """
     if not run_dir.is_dir():
         raise UserError(f"no such folder: give the run directory of a run that has ended. Received: {run_dir}")
-    if not (run_dir / "config.json").is_file():
-        raise UserError(f"not a run directory: it has no config.json. Received: {run_dir}")
     config = read_config(run_dir)
     try:
         trace = read_trace(run_dir, config)

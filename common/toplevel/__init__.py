@@ -11,14 +11,8 @@ FOLDERS = ("algorithms", "benchmarks", "common")
 def _import_quietly() -> None:
     """Import TensorFlow without a word: part of what it says at its start heeds no setting."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
+    with importlib.import_module("distsgd.common.problems.data").quiet():
         importlib.import_module("tensorflow")
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
-        os.close(nowhere)
 
 
 if "ipykernel" in sys.modules and "tensorflow" not in sys.modules:

@@ -118,9 +118,11 @@ def figures(
 def _steps(trace: Mapping[str, np.ndarray], plans: Sequence[Rounds]) -> np.ndarray:
     """Local steps of the round that each event ends, [n]; 0 of one that ends none."""
     steps = np.zeros(len(trace["worker"]), np.int64)
-    ends = trace["event"] != EVENTS.index("join")
-    for worker, plan in enumerate(plans):
-        mine = np.flatnonzero(ends & (trace["worker"] == worker))
+    ends = np.flatnonzero(trace["event"] != EVENTS.index("join"))
+    who = trace["worker"][ends]
+    numbers = np.bincount(who, minlength=len(plans))
+    by_worker = np.split(ends[np.argsort(who, kind="stable")], np.cumsum(numbers)[:-1])
+    for mine, plan in zip(by_worker, plans, strict=True):
         steps[mine] = [length for length, _ in itertools.islice(plan, len(mine))]
     return steps
 
