@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...algorithms import SCHEMES, SyncSGD
+from ..contract.rounding import Rounding, rounded
 from ..contract.scheme import Scheme
 from ..errors import UserError, at_least, at_most, positive
 from ..record.display import Page
@@ -45,6 +47,8 @@ class Question:
     """Parameter server tasks."""
     parameters: str = "1M"
     """Of the model, as in 25M."""
+    codec: Rounding = "float32"
+    """How messages travel; algorithms that have no such choice send what they always do."""
     curvature: float = 1.0
     """The largest of the loss, h: rates are limited by it."""
     seed: int = 0
@@ -123,6 +127,8 @@ def predict(question: Question, platform: Platform) -> dict[str, Row]:
             scheme.check(workers)
         except UserError:
             return None
+        with suppress(UserError):
+            scheme = rounded(scheme, question.codec)
         alike = _what_takes_time(scheme)
         if alike not in known:
             known[alike] = forecast(

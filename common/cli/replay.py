@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ...algorithms import SCHEMES
-from ..proof.replay import TOLERANCE, replay
+from ..proof.replay import replay
 from .commands import use_tensorflow_here
 from .flags import Parser, plain
 
@@ -30,7 +30,8 @@ def main(arguments: list[str]) -> int:
         "algorithm": f"{run.scheme.name}, {run.workers} worker{'s' * (run.workers > 1)}, {run.steps} local steps each",
         "events": f"{len(run.order)} on record, {run.result['updates']} updates of the center",
         "replay": f"in NumPy, float64, the recorded order, {time.monotonic() - began:.1f} s",
-        "relative error": f"{verdict.error:.1e} of the center, {len(run.center)} parameters (limit {TOLERANCE:.0e})",
+        "relative error": f"{verdict.error:.1e} of the center, {len(run.center)} parameters "
+        f"(limit {verdict.limit:.0e})",
         "verdict": "the run did what the paper's equations say"
         if verdict.agrees
         else f"the run DIFFERS from the paper's equations{': ' * bool(verdict.reason)}{verdict.reason}",

@@ -15,6 +15,7 @@ from ..gates.gate import Gate
 from .codec import Codec, Coordinates, Signs
 from .hyperparameters import Count, Fraction, NotNegative, Period, Positive, Rate, unstable_above
 from .optimizers import adagrad, adamw, sgd, take, top_k
+from .rounding import BFloat16, Int8, WithMemory
 from .rounds import Event, Rounds
 from .scheme import Scheme
 from .views import Server, Tensor, Worker
@@ -22,6 +23,7 @@ from .views import Server, Tensor, Worker
 __all__ = [
     "Alone",
     "Async",
+    "BFloat16",
     "Barrier",
     "Bounded",
     "Codec",
@@ -30,6 +32,7 @@ __all__ = [
     "Event",
     "Fraction",
     "Gate",
+    "Int8",
     "NotNegative",
     "Period",
     "Positive",
@@ -42,6 +45,7 @@ __all__ = [
     "Tensor",
     "Unlocked",
     "UserError",
+    "WithMemory",
     "Worker",
     "adagrad",
     "adamw",

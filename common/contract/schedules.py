@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+import copy
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from ..errors import UserError
@@ -51,4 +52,7 @@ def shaped(scheme: Scheme, shape: Shape, steps: int) -> Scheme:
     rates = [f.name for f in fields(scheme) if f.name.endswith("learning_rate") and getattr(scheme, f.name) is not None]
     if not rates:
         raise UserError(f"{scheme.name} has no learning_rate that a schedule could change: use --lr-schedule constant")
-    return replace(scheme, **{name: Schedule(shape, getattr(scheme, name), steps) for name in rates})
+    now = copy.copy(scheme)  # with its codec, which is no field
+    for name in rates:
+        object.__setattr__(now, name, Schedule(shape, getattr(scheme, name), steps))
+    return now

@@ -47,11 +47,12 @@ ROWS = {"worker": "worker", "center": "center", "passed": "center"}  # of metric
 
 FORMER = {"towers": "devices_per_worker", "legs": "earlier_step_targets"}  # names in folders of older versions
 
-USUAL = {"record": "full", "earlier_step_targets": [], "skew": None}  # where an older folder says nothing
+USUAL = {"record": "full", "earlier_step_targets": [], "skew": None, "codec": "float32"}  # older folders say nothing
 
 # What must be the same when a run goes on from its checkpoints.
 RESUMED = (
-    "algorithm", "hyperparameters", "workers", "dataset", "model", "batch_size", "ema_decay", "seed", "skew", "record",
+    "algorithm", "hyperparameters", "workers", "dataset", "model", "batch_size", "ema_decay", "seed", "skew", "codec",
+    "record",
 )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from ..cluster.cluster import Cluster
 from ..cluster.restarts import RestartRule
 from ..contract.codec import BatchCoordinates, Codec
 from ..contract.cut import even_sizes
+from ..contract.rounding import rounded
 from ..contract.scheme import Scheme
 from ..engine.traffic import Traffic
 from ..errors import UserError, at_most
@@ -141,6 +142,7 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
         UserError: in one line, what is wrong.
     """
     scheme.check(cluster.workers)
+    scheme = rounded(scheme, options.codec)
     _check_tasks(scheme, train, cluster, options)
     train = inputs.sharding(train) if callable(train) else inputs.arrays_of(train, "data")
     if test is not None and not callable(test):
@@ -156,6 +158,11 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
     before = own_dir if resume is None else checkpoints_of(resume, cluster)
     job.earlier_step_targets = _earlier_step_targets(before, steps)
     job.plan.check()
+    if job.sparse and options.codec != "float32":
+        raise UserError(
+            "on a sparse problem, the coordinates of a batch travel as they are: leave codec out. Received: "
+            f"codec={options.codec}"
+        )
     if options.batch_size % job.devices_per_worker:
         raise UserError(
             f"batch_size must be a multiple of the devices of a worker. Received: batch_size={options.batch_size}, "
@@ -210,7 +217,8 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
     return {
         "algorithm": job.scheme.name,
         "hyperparameters": {
-            name: value if not callable(value) else repr(value) for name, value in vars(job.scheme).items()
+            own.name: value if not callable(value := getattr(job.scheme, own.name)) else repr(value)
+            for own in fields(job.scheme)
         },
         "backend": cluster.backend,
         "workers": cluster.workers,
@@ -224,6 +232,7 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         "clip_norm": options.clip_norm,
         "l2": options.l2,
         "ema_decay": options.ema_decay,
+        "codec": options.codec,
         "steps_per_worker": job.steps,
         **uneven_steps,
         "earlier_step_targets": list(job.earlier_step_targets),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar
 
+from ..contract.rounding import CODECS, Rounding
 from ..errors import UserError, at_least, at_most, fraction, not_negative, one_of, positive
 from ..problems.skew import parsed
 from ..record.run_directory import RecordMode
@@ -98,6 +99,9 @@ class RunOptions:
     """Adds l2/2 |x|^2 to the loss."""
     ema_decay: float | None = None
     """Evaluate an exponential moving average of the center, with this decay, instead of the center."""
+    codec: Rounding = "float32"
+    """How messages travel: bf16 in half of the bytes, int8 in a quarter, rounded off; what that loses goes with the
+    next message. With bf16, so do replies, where workers do nothing but push gradients taken at them."""
     stop_at_version: int | None = None
     """End the run after this number of updates of the center; a few more may slip through."""
     stop_at_accuracy: float | None = None
@@ -129,6 +133,7 @@ class RunOptions:
         not_negative(l2=self.l2)
         if self.ema_decay is not None:
             fraction(ema_decay=self.ema_decay)
+        one_of(("float32", *CODECS), codec=self.codec)
         if self.stop_at_version is not None:
             at_least(1, stop_at_version=self.stop_at_version)
         if self.stop_at_accuracy is not None:
@@ -154,6 +159,7 @@ class Keywords(TypedDict, total=False):
     clip_norm: float | None
     l2: float
     ema_decay: float | None
+    codec: Rounding
     stop_at_version: int | None
     stop_at_accuracy: float | None
     evaluate_every: int | None

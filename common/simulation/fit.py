@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..contract.cut import even_sizes
+from ..contract.rounding import rounded
 from ..contract.scheme import Scheme
 from ..engine.traffic import Traffic
 from ..errors import UserError
@@ -64,13 +65,12 @@ def scheme_of(config: Mapping[str, Any], schemes: Mapping[str, type[Scheme]]) ->
     if kind is None:
         raise UserError(f"the run is of {name}, which is not known here: --import its file. {nearest(name, schemes)}")
     usual = kind()
-    return kind(
-        **{
-            key: value
-            for key, value in with_tuples(config["hyperparameters"]).items()
-            if not (isinstance(value, str) and not isinstance(getattr(usual, key, None), str))
-        }
-    )
+    given = {
+        key: value
+        for key, value in with_tuples(config["hyperparameters"]).items()
+        if not (isinstance(value, str) and not isinstance(getattr(usual, key, None), str))
+    }
+    return rounded(kind(**given), config["codec"])
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from .batches import batch, rows, skewed_rows
 from .compressed import ef_sgd, signsgd_mv
 from .delayed import async_diloco, dc_asgd, ringmaster, ssp
 from .problems import GradientOnRows, mlp_gradient, regularized, sparse_logistic_gradient
+from .rounding import bf16, int8, pushed
 from .synchronous import bmuf, diloco, easgd, local_sgd, sagn, slowmo, sync_sgd, sync_sgd_lr
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "async_sgd",
     "async_sgd_reading_apart",
     "batch",
+    "bf16",
     "bmuf",
     "dc_asgd",
     "diloco",
@@ -32,8 +34,10 @@ __all__ = [
     "dynsgd",
     "easgd",
     "ef_sgd",
+    "int8",
     "local_sgd",
     "mlp_gradient",
+    "pushed",
     "regularized",
     "ringmaster",
     "rows",

@@ -1,0 +1,176 @@
+"""Messages that are rounded off: codecs against NumPy, what is remembered, who may have its replies rounded."""
+
+import json
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_codec import SLOPES, linear
+
+from distsgd.algorithms import EASGD, SCHEMES, AsyncSGD, LocalSGD, SyncSGD
+from distsgd.common import Cluster, UserError, train
+from distsgd.common.cli.main import dispatch
+from distsgd.common.contract import BFloat16, Codec, Int8, WithMemory
+from distsgd.common.contract.rounding import rounded
+from distsgd.common.problems.dataset import Dataset
+from distsgd.common.proof import reference
+from distsgd.common.proof.replay import read
+from runs import DIGITS, Table, record
+
+BOTH = pytest.mark.parametrize(
+    ("codec", "transcription"), [(BFloat16(), reference.bf16), (Int8(), reference.int8)], ids=["bf16", "int8"]
+)
+
+
+def there_and_back(codec, vector, kept=None):
+    """The vector after its travel, and the bytes of what travelled."""
+    wire = codec.encode(tf.constant(vector, tf.float32), kept)
+    return codec.decode(wire, len(vector)).numpy(), sum(t.shape.num_elements() * t.dtype.size for t in wire)
+
+
+def numbers(size):
+    """Of all sizes, with halves of steps and zeros among them."""
+    rng = np.random.default_rng(size)
+    vector = (rng.normal(size=size) * 10.0 ** rng.uniform(-6, 3, size)).astype(np.float32)
+    vector[::5] = np.round(vector[::5])
+    vector[size // 2 : size // 2 + 300] = 0
+    return vector
+
+
+@BOTH
+@pytest.mark.parametrize("size", [1, 256, 257, 5000])
+def test_rounding_is_that_of_numpy_bit_for_bit(codec, transcription, size):
+    vector = numbers(size)
+    back, travelled = there_and_back(codec, vector)
+    np.testing.assert_array_equal(back, transcription(vector))
+    assert travelled == codec.bytes([size])
+
+
+def test_halves_go_to_the_even_number():
+    back, _ = there_and_back(BFloat16(), np.array([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8], np.float32))
+    assert back.tolist() == [1, 1 + 2**-6, -1]
+    back, _ = there_and_back(Int8(), np.array([127, 0.5, 1.5, -2.5], np.float32))
+    assert back.tolist() == [127, 0, 2, -2]
+
+
+@BOTH
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_does_not_come_back_as_finite(codec, transcription, bad):
+    vector = numbers(700)
+    vector[300] = bad
+    assert not np.isfinite(there_and_back(codec, vector)[0][300])
+    kept = SimpleNamespace(memory=tf.Variable(tf.zeros(700)))
+    assert not np.isfinite(there_and_back(WithMemory(codec), vector, kept)[0][300])
+
+
+@BOTH
+def test_what_was_sent_and_what_is_remembered_sum_up_to_all_messages(codec, transcription):
+    kept, rng = SimpleNamespace(memory=tf.Variable(tf.zeros(600))), np.random.default_rng(0)
+    memory = total = sent = np.zeros(600, np.float32)
+    for _ in range(20):
+        vector = rng.normal(size=600).astype(np.float32)
+        back, _ = there_and_back(WithMemory(codec), vector, kept)
+        np.testing.assert_array_equal(back, transcription(vector + memory))
+        memory, total, sent = vector + memory - back, total + vector, sent + back
+        np.testing.assert_array_equal(kept.memory.numpy(), memory)
+    np.testing.assert_allclose(sent + memory, total, atol=1e-5)
+    assert 0 < np.abs(memory).max() < 0.05
+
+
+# Runs.
+
+
+def test_replies_are_rounded_where_they_are_the_place_of_a_gradient_alone():
+    def replies(codec):
+        found = set()
+        for name, kind in SCHEMES.items():
+            try:
+                scheme = rounded(kind(), codec)
+            except UserError:
+                continue
+            assert scheme.codec.remembers
+            if type(scheme.reply_codec) is not Codec:
+                found.add(name)
+        return found
+
+    assert replies("bf16") == {"async_sgd", "dc_asgd", "hierarchical", "hogwild", "ringmaster", "ssp", "sync_sgd"}
+    assert not replies("int8")
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("ef_sgd", "ef_sgd has a codec of its own"),
+        ("signsgd_mv", "signsgd_mv has a codec of its own"),
+        ("all_reduce", "all_reduce has no parameter server"),
+        ("serial", "serial has no parameter server"),
+    ],
+)
+def test_who_cannot_round_is_told_in_one_line(name, wrong):
+    with pytest.raises(UserError, match=f"^{wrong}.*leave codec out. Received: codec=bf16$"):
+        rounded(SCHEMES[name](), "bf16")
+
+
+def test_coordinates_of_a_batch_are_not_rounded(tmp_path):
+    arguments = ["--dataset", "sparse:examples=480,features=20,active=5", "--model", "logistic", "--codec", "int8"]
+    with pytest.raises(UserError, match=r"on a sparse problem.*leave codec out. Received: codec=int8"):
+        dispatch(["async_sgd", *arguments, "--run-dir", str(tmp_path / "run")])
+
+
+@pytest.mark.parametrize("ps", [1, 2])
+def test_a_run_sends_what_numpy_says_and_who_joins_again_remembers_nothing(ps):
+    data = Dataset((np.ones((8, 1), np.float32), np.tile(SLOPES, (8, 1))), None, classes=0)
+    sizes = [5] if ps == 1 else [3, 2]
+    sent = reference.pushed(lambda x, k, t: SLOPES, reference.int8, sizes, 1, lambda x: x)
+    once, twice = (sent(SLOPES, 0, t) for t in range(2))
+    options = {"workers": 1, "ps": ps, "model": linear(), "data": data, "codec": "int8"}
+    with Table(AsyncSGD(learning_rate=1.0), **options) as table:
+        worker = table.player(0)
+        worker.round()
+        worker.round()
+        np.testing.assert_allclose(table.run("center"), -once - twice, rtol=1e-6)
+        worker.join()
+        worker.round()
+        np.testing.assert_allclose(table.run("center"), -once - twice - once, rtol=1e-6)
+    assert np.abs(once - twice).max() > 0.001
+
+
+def close(run_dir):
+    """How far a short run is from the equations with its codec, and how far from those without."""
+    config = run_dir / "config.json"
+    with_codec, found = read(run_dir, SCHEMES).error(), json.loads(config.read_text())
+    config.write_text(json.dumps(found | {"codec": "float32"}))
+    return with_codec, read(run_dir, SCHEMES).error()
+
+
+@pytest.mark.parametrize(
+    ("codec", "scheme", "options"),
+    [
+        ("bf16", AsyncSGD(), {"backend": "threads"}),
+        pytest.param("int8", SyncSGD(), {"backend": "threads"}, marks=pytest.mark.slow),
+        pytest.param("int8", AsyncSGD(), {"backend": "processes"}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_does_what_the_equations_with_its_codec_say(codec, scheme, options, tmp_path):
+    record(scheme, tmp_path / "run", workers=2, ps=2, steps=4, hidden=(8,), codec=codec, **options)
+    with_codec, without = close(tmp_path / "run")
+    assert with_codec < 1e-5 < without
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [SyncSGD(), EASGD(), LocalSGD()], ids=lambda scheme: scheme.name)
+@pytest.mark.parametrize("codec", ["bf16", "int8"])
+def test_a_run_with_a_codec_comes_as_far_as_one_without(scheme, codec, tmp_path):
+    def loss(codec):
+        cluster = Cluster.local(workers=4, backend="simulation")
+        recipe = {"epochs": 12, "run_dir": tmp_path / codec, "verbose": False, "codec": codec}
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(32, "tanh"), keras.layers.Dense(10)])
+        model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return train(model, DIGITS.train, scheme, cluster=cluster, validation_data=DIGITS.test, **recipe).metrics
+
+    exact, found = loss("float32"), loss(codec)
+    assert found["test_loss"] == pytest.approx(exact["test_loss"], rel=0.02)
+    assert found["bytes_pushed"] < exact["bytes_pushed"] * (0.51 if codec == "bf16" else 0.27)
