@@ -1,119 +1,194 @@
-"""Whose steps per second are measured: each contender is a function of (model, seconds, expected steps/s).
+"""Whose steps per second are measured: schemes of this project, and peers in processes of their own.
 
-It returns steps/s.
+A contender is a title and a function of (model, seconds, expected steps/s) that measures it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from ..algorithms import AsyncSGD, Downpour, Hogwild, Scheme, SyncSGD
+from ..algorithms import AllReduce, AsyncSGD, Downpour, Hogwild, Scheme, SyncSGD
 from ..common.cluster.cluster import Cluster
 from ..common.cluster.placement import BackendName
 from ..common.errors import DistsgdError
 from ..common.launch.launcher import launch
 from ..common.problems.data import synthetic
 from ..common.problems.models import ModelRecipe
+from ..common.record.cpu import CpuRecord
 from ..common.run.job import make_job
 from ..common.run.options import RunOptions
 from .peers import BATCH, EXAMPLES, LAYERS, LEARNING_RATE, WORKERS
+from .torch_environment import torch_python
 
-PEER_SECONDS = 120  # a peer that takes longer than this beyond its measurement hangs
-LEAST_ROUNDS = 600  # from 500 rounds on, several go into one call, as in any run that is not very short
+PEER_SECONDS = 180  # a peer that takes longer than this beyond its measurement hangs
+MANY = 32  # workers
 STEADY = 0.25, 0.95  # part of a run that counts
 
+# From 500 rounds on, several go into one call, as in any run that is not very short; a large round is long anyway.
+LEAST_ROUNDS = {"small": 600, "medium": 600, "large": 12}
 
-def peer(role: str, model: str, seconds: float, expected: float) -> float:
-    """Measure one of `peers.py` in a process of its own."""
+
+@dataclass(frozen=True)
+class Measured:
+    """One measurement: steps per second of all workers, and CPU milliseconds of each process for one such step."""
+
+    rate: float
+    cpu: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Whoever is measured."""
+
+    title: str
+    measure: Callable[[str, float, float], Measured]
+    models: Sequence[str] = tuple(LAYERS)
+    guess: Mapping[str, float] = field(default_factory=dict)  # steps/s at first, by model; sets the first one's length
+    group: str = ""  # of peers that are measured only if that is asked for
+
+    def expected(self, model: str) -> float:
+        """Steps per second to expect on two cores at first."""
+        return self.guess.get(model, {"small": 1000.0, "medium": 100.0, "large": 5.0}[model])
+
+
+def peer(role: str, model: str, seconds: float, expected: float) -> Measured:
+    """Measure one of `peers.py`."""
     del expected
+    return told_by([sys.executable, "-m", "distsgd.benchmarks.peers", role, model, str(seconds)], role, seconds)
+
+
+def torch_peer(kind: str, model: str, seconds: float, expected: float) -> Measured:
+    """Measure one of `torch_peers.py`."""
+    steps = max(LEAST_ROUNDS["large"], round(expected * seconds / WORKERS))
+    task = {"units": LAYERS[model], "workers": WORKERS, "batch": BATCH, "examples": EXAMPLES}
+    task |= {"learning_rate": LEARNING_RATE, "steps": steps}
+    script = str(Path(__file__).with_name("torch_peers.py"))
+    return told_by([str(torch_python()), script, kind, json.dumps(task)], f"PyTorch's {kind}", seconds)
+
+
+def told_by(command: Sequence[str], name: str, seconds: float) -> Measured:
+    """What a peer prints at its end; whatever it has started ends with it."""
     environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
-    environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "distsgd.benchmarks.peers", role, model, str(seconds)]
+    environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "OPENBLAS_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=environment
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
         )
         try:
             output = process.communicate(timeout=seconds + PEER_SECONDS)[0]
+        except subprocess.TimeoutExpired:
+            raise DistsgdError(f"{name} has not ended {PEER_SECONDS} s after its time") from None
         finally:
-            process.kill()  # its servers end with it
+            with contextlib.suppress(ProcessLookupError):  # nobody is left
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         if process.returncode:
             log.seek(0)
             tail = log.read().decode(errors="replace").splitlines()[-8:]
-            raise DistsgdError("\n".join([f"{role} failed on the {model} model:", *tail]))
-    return json.loads(output.splitlines()[-1])["rate"]
+            raise DistsgdError("\n".join([f"{name} failed:", *tail]))
+    return Measured(**json.loads(output.splitlines()[-1]))
 
 
-def ours(scheme: Scheme, backend: BackendName, model: str, seconds: float, expected: float) -> float:
-    """Measure one of our schemes: a run without evaluation, on the warm fork server."""
-    features, *hidden, classes = LAYERS[model]
-    recipe = ModelRecipe.named(f"mlp:hidden={'-'.join(map(str, hidden))}", (features,), classes, seed=0)
-    steps = round(expected * seconds / WORKERS)
-    if scheme.period == 1:
-        steps = max(steps, LEAST_ROUNDS)
-    folder = Path(tempfile.mkdtemp(prefix="distsgd-benchmark-"))
-    try:
-        job = make_job(
-            scheme,
-            recipe,
-            synthetic(examples=EXAMPLES, features=features).train,
-            None,
-            Cluster.local(WORKERS, backend=backend),
-            RunOptions(steps=-(-steps // scheme.period) * scheme.period, batch_size=BATCH, run_dir=folder),
-        )
-        launch(job, lambda event: None)
-        with np.load(folder / "trace.npz") as trace:
-            return steady_rate(trace["microseconds"], trace["worker"], scheme.period)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+@dataclass(frozen=True)
+class Ours:
+    """One of our schemes, on that many workers: a run without evaluation, on the warm fork server."""
+
+    scheme: Scheme
+    backend: BackendName = "processes"
+    workers: int = WORKERS
+
+    @property
+    def title(self) -> str:
+        """How it stands in the table."""
+        several = f", {self.workers} workers" if self.workers != WORKERS else ""
+        return f"{self.scheme.name}, {self.backend}, period {self.scheme.period}{several}"
+
+    def __call__(self, model: str, seconds: float, expected: float) -> Measured:
+        """Run it."""
+        features, *hidden, classes = LAYERS[model]
+        recipe = ModelRecipe.named(f"mlp:hidden={'-'.join(map(str, hidden))}", (features,), classes, seed=0)
+        rounds = -(-round(expected * seconds / self.workers) // self.scheme.period)
+        if self.scheme.period == 1 or model == "large":
+            rounds = max(rounds, LEAST_ROUNDS[model])
+        record = CpuRecord(self.workers)
+        folder = Path(tempfile.mkdtemp(prefix="distsgd-benchmark-"))
+        try:
+            job = make_job(
+                self.scheme,
+                recipe,
+                synthetic(examples=EXAMPLES, features=features).train,
+                None,
+                Cluster.local(self.workers, backend=self.backend),
+                RunOptions(steps=rounds * self.scheme.period, batch_size=BATCH, run_dir=folder),
+            )
+            launch(job, record.on_event)
+            with np.load(folder / "trace.npz") as trace:
+                moments, worker = trace["microseconds"], trace["worker"]
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        period, used = self.scheme.period, record.summary()
+        return Measured(steady_rate(moments, worker, period), cpu_of_a_step(used, moments, period) if used else {})
 
 
 def steady_rate(microseconds: np.ndarray, worker: np.ndarray, period: int) -> float:
-    """Local steps per second of all workers, from the events of a trace while all of them were at work."""
+    """Local steps per second of all workers: the slope of the events of a trace while all of them were at work."""
     start = microseconds.min()
     end = min(microseconds[worker == k].max() for k in np.unique(worker))
     low, high = (start + part * (end - start) for part in STEADY)
-    rounds = np.count_nonzero((microseconds >= low) & (microseconds < high))
-    return float(period * rounds / (high - low) * 1e6)
+    seconds = 1e-6 * np.sort(microseconds[(microseconds >= low) & (microseconds < high)] - start)
+    return float(period * np.polyfit(seconds, np.arange(len(seconds)), 1)[0])
 
 
-SCHEMES: dict[str, tuple[Scheme, BackendName]] = {
-    "hogwild": (Hogwild(learning_rate=LEARNING_RATE), "processes"),
-    "async_sgd": (AsyncSGD(learning_rate=LEARNING_RATE), "processes"),
-    "sync_sgd": (SyncSGD(learning_rate=LEARNING_RATE), "processes"),
-    "downpour": (
-        Downpour(communication_period=10, learning_rate=LEARNING_RATE, server_learning_rate=0.001),
-        "processes",
-    ),
+def cpu_of_a_step(used: Mapping, microseconds: np.ndarray, period: int) -> dict[str, float]:
+    """CPU milliseconds of each task for one local step of any worker, while all of them were at work."""
+    steps = period * np.count_nonzero((microseconds >= used["begun"]) & (microseconds <= used["ended"]))
+    return {task: 1e3 * seconds / steps for task, seconds in used["seconds"].items()} if steps else {}
+
+
+SYNC, DOWNPOUR = (
+    SyncSGD(learning_rate=LEARNING_RATE),
+    Downpour(communication_period=10, learning_rate=LEARNING_RATE, server_learning_rate=0.001),
+)
+HOGWILD = Hogwild(learning_rate=LEARNING_RATE)
+
+
+def ours(*setup: object, models: Sequence[str] = tuple(LAYERS), **guess: float) -> Contender:
+    """A contender of our own."""
+    run = Ours(*setup)  # type: ignore[arg-type]
+    return Contender(run.title, run, models, guess)
+
+
+CONTENDERS = {
+    "single": Contender("one process, loop in the graph", partial(peer, "single")),
+    "apart": Contender("two such processes, a core each", partial(peer, "apart")),
+    "pss": Contender("ParameterServerStrategy", partial(peer, "pss")),
+    "ddp": Contender("PyTorch DDP, gloo", partial(torch_peer, "ddp"), group="torch"),
+    "torch:hogwild": Contender("PyTorch Hogwild", partial(torch_peer, "hogwild"), group="torch"),
+    "hogwild": ours(HOGWILD),
+    "async_sgd": ours(AsyncSGD(learning_rate=LEARNING_RATE)),
+    "sync_sgd": ours(SYNC),
+    "downpour": ours(DOWNPOUR, small=5000.0, medium=150.0),
+    "threads:hogwild": ours(HOGWILD, "threads", small=6000.0),
+    "threads:downpour": ours(DOWNPOUR, "threads", small=9000.0, medium=150.0),
+    f"downpour x{MANY}": ours(DOWNPOUR, "processes", MANY, models=["small"], small=5000.0),
+    "sync_sgd x4": ours(SYNC, "processes", 4, models=["large"]),
+    "all_reduce x4": ours(AllReduce(learning_rate=LEARNING_RATE), "processes", 4, models=["large"]),
 }
-SCHEMES |= {f"threads:{name}": (SCHEMES[name][0], "threads") for name in ("hogwild", "downpour")}
-
-CONTENDERS: dict[str, Callable[[str, float, float], float]] = {
-    "single": partial(peer, "single"),
-    "pss": partial(peer, "pss"),
-    **{name: partial(ours, *setup) for name, setup in SCHEMES.items()},
-}
-
-TITLES = {
-    "single": "one process, loop in the graph",
-    "pss": "ParameterServerStrategy",
-    **{name: f"{scheme.name}, {backend}, period {scheme.period}" for name, (scheme, backend) in SCHEMES.items()},
-}
-
-# Steps/s to expect on two cores at first; they only set the length of the first repetition.
-FIRST_GUESS = {
-    "small": {"downpour": 5000.0, "threads:hogwild": 6000.0, "threads:downpour": 9000.0},
-    "medium": {"downpour": 200.0, "threads:hogwild": 150.0, "threads:downpour": 200.0},
-}
-OTHER_GUESS = {"small": 1000.0, "medium": 100.0}

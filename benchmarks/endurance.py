@@ -112,8 +112,7 @@ class Watch(Callback):
     def on_event(self, event: dict[str, Any]) -> None:
         """Take note of who is there, and how far the run is."""
         if event["event"] == "started":
-            parents = {"launcher": os.getpid(), "fork server": _parent(next(iter(event["pids"].values())))}
-            self.pids.update(parents | event["pids"])
+            self.pids.update(processes(event))
         elif event["event"] == "center":
             self.version = event["version"]
         elif event["event"] == "first_update" and self.began is None:
@@ -203,6 +202,11 @@ def _size(folder: Path) -> int:
         with contextlib.suppress(OSError):  # it has been replaced meanwhile
             total += path.stat().st_size
     return total
+
+
+def processes(started: dict[str, Any]) -> dict[str, int]:
+    """All processes of a run, given the event that says which were started."""
+    return {"launcher": os.getpid(), "fork server": _parent(next(iter(started["pids"].values())))} | started["pids"]
 
 
 def _parent(pid: int) -> int:

@@ -1,9 +1,11 @@
 """What the throughput benchmark compares with, each in processes of its own.
 
     python -m distsgd.benchmarks.peers single MODEL SECONDS   one process, all cores, a loop inside the graph
+    python -m distsgd.benchmarks.peers apart MODEL SECONDS    two of them, each on a core of its own
     python -m distsgd.benchmarks.peers pss MODEL SECONDS      ParameterServerStrategy, 1 ps + 2 workers
 
-Both print one line of JSON: {"rate": steps per second, "network": ...}. Variables are per layer and the step
+All print one line of JSON: {"rate": steps per second, "cpu": {task: CPU milliseconds per step}}; `torch_peers.py` has
+others. Variables are per layer and the step
 is written with plain operations, without Keras, which only adds to the time of either. To be fair to the
 strategy, its servers get the thread pools that ours get (12 to 24 % faster on the medium model in three trials),
 and its batches are gathered on the workers, as ours are (no clear difference from a `tf.data` pipeline there).
@@ -21,9 +23,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from ..common.cluster.liveness import cpu_seconds
 from ..common.launch.isolation import enter_private_network
 
 WORKERS = 2
@@ -35,7 +38,7 @@ WARM_SECONDS = 1.0
 PR_SET_PDEATHSIG = 1
 
 # Units of each layer, inputs first.
-LAYERS = {"small": (64, 128, 10), "medium": (784, 1024, 1024, 10)}
+LAYERS = {"small": (64, 128, 10), "medium": (784, 1024, 1024, 10), "large": (1000, 4096, 4096, 10)}
 
 
 def examples(model: str) -> tuple[Any, ...]:
@@ -72,17 +75,27 @@ def step(params: list[Any], x: Any, y: Any) -> None:
         variable.assign_sub(LEARNING_RATE * gradient)
 
 
-def rate_of(run: Callable[[int], None], seconds: float) -> float:
-    """Steps per second of `run(steps)`, after a warm-up which also tells how many steps to take."""
-    run(20)
-    steps, began = 0, time.perf_counter()
-    while time.perf_counter() - began < WARM_SECONDS:
-        run(50)
-        steps += 50
-    steps = max(50, round(seconds * steps / (time.perf_counter() - began)))
-    began = time.perf_counter()
+def timed(run: Callable[[int], None], seconds: float, pids: Mapping[str, int]) -> dict[str, Any]:
+    """What `run(steps)` does in a second, after a warm-up which also tells how many steps to take.
+
+    Args:
+        run: takes that many steps.
+        seconds: to measure for, about.
+        pids: the processes that are at it.
+    """
+    steps, took = WORKERS, 0.0
+    run(steps)  # traces
+    while took < WARM_SECONDS:
+        steps *= 2
+        began = time.perf_counter()
+        run(steps)
+        took = time.perf_counter() - began
+    steps = max(2, round(seconds * steps / took))
+    used, began = {task: cpu_seconds(pid) or 0.0 for task, pid in pids.items()}, time.perf_counter()
     run(steps)
-    return steps / (time.perf_counter() - began)
+    rate = steps / (time.perf_counter() - began)
+    cpu = {task: 1e3 * ((cpu_seconds(pid) or 0.0) - used[task]) / steps for task, pid in pids.items()}
+    return {"rate": rate, "cpu": cpu}
 
 
 def single(model: str, seconds: float) -> dict[str, Any]:
@@ -98,7 +111,20 @@ def single(model: str, seconds: float) -> dict[str, Any]:
             rows = tf.random.uniform([BATCH], maxval=EXAMPLES, dtype=tf.int32)
             step(params, tf.gather(x, rows), tf.gather(y, rows))
 
-    return {"rate": rate_of(lambda steps: run(tf.constant(steps)), seconds), "network": "none"}
+    return timed(lambda steps: run(tf.constant(steps)), seconds, {"process": os.getpid()})
+
+
+def apart(model: str, seconds: float) -> dict[str, Any]:
+    """As many such processes as workers, each with a core of its own, which have nothing to do with each other."""
+    cores = itertools.cycle(sorted(os.sched_getaffinity(0)))
+    command = [sys.executable, "-m", __spec__.name, "single", model, str(seconds)]
+    started = [
+        subprocess.Popen([*command, str(core)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        for core in itertools.islice(cores, WORKERS)
+    ]
+    told = [json.loads(process.communicate()[0].splitlines()[-1]) for process in started]
+    rate = sum(one["rate"] for one in told)
+    return {"rate": rate, "cpu": {"process": sum(one["rate"] * one["cpu"]["process"] for one in told) / rate}}
 
 
 def pss(model: str, seconds: float) -> dict[str, Any]:
@@ -106,11 +132,9 @@ def pss(model: str, seconds: float) -> dict[str, Any]:
 
     The private network needs a process with one thread, so OPENBLAS_NUM_THREADS must be 1 from the start.
     """
-    network = "open"
     with contextlib.suppress(OSError):
         enter_private_network()
-        network = "private"
-    with servers() as spec:
+    with servers() as (spec, pids):
         import tensorflow as tf
 
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec(spec), rpc_layer="grpc")
@@ -130,12 +154,12 @@ def pss(model: str, seconds: float) -> dict[str, Any]:
                 coordinator.schedule(train)
             coordinator.join()
 
-        return {"rate": rate_of(run, seconds), "network": network}
+        return timed(run, seconds, {"coordinator": os.getpid(), **pids})
 
 
 @contextlib.contextmanager
-def servers() -> Iterator[dict[str, list[str]]]:
-    """The servers of one ps and two workers as processes; they are gone at the end, whatever happens."""
+def servers() -> Iterator[tuple[dict[str, list[str]], dict[str, int]]]:
+    """The servers of one ps and two workers as processes: where, and their pids. They are gone at the end."""
     spec = free_addresses()
     started: list[subprocess.Popen[bytes]] = []
     try:
@@ -143,7 +167,8 @@ def servers() -> Iterator[dict[str, list[str]]]:
             for index in range(len(hosts)):
                 command = [sys.executable, "-m", __spec__.name, "server", json.dumps(spec), job, str(index)]
                 started.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr))
-        yield spec
+        tasks = [f"{job}-{index}" for job, hosts in spec.items() for index in range(len(hosts))]
+        yield spec, {task: process.pid for task, process in zip(tasks, started, strict=True)}
     finally:
         for process in started:
             process.kill()
@@ -180,7 +205,10 @@ def main() -> None:
     if role == "server":
         serve(json.loads(rest[0]), rest[1], int(rest[2]))
         return
-    result = {"single": single, "pss": pss}[role](rest[0], float(rest[1]))
+    model, seconds, *core = rest
+    if core:
+        os.sched_setaffinity(0, {int(core[0])})
+    result = {"single": single, "apart": apart, "pss": pss}[role](model, float(seconds))
     print(json.dumps(result), flush=True)
     os._exit(0)  # the coordinator's threads would wait for servers that have gone
 

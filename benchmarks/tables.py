@@ -7,14 +7,14 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, pstdev
+from statistics import mean, median, pstdev
 from typing import Any
 
 from .plots import needed, of_part, reached
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parent.parent / "docs" / "benchmark.md"
-SIMULATION = PAGE.with_name("simulation.md")
+SIMULATION, THROUGHPUT = PAGE.with_name("simulation.md"), PAGE.with_name("throughput.md")
 
 
 def update_page(page: Path = PAGE, results: Path = RESULTS) -> None:
@@ -170,6 +170,93 @@ def validation(results: Path) -> str:
 RATE_AIM, STALENESS_AIM = 0.1, 0.5  # of a prediction: part of updates per second, and staleness
 
 
+def _measured(results: Path, name: str = "throughput.json") -> dict[str, Any]:
+    path = results / name
+    return json.loads(path.read_text()) if path.exists() else {"models": {}}
+
+
+def throughput(results: Path) -> str:
+    """Steps per second, and CPU milliseconds for one of them: medians."""
+    models = _measured(results)["models"]
+    titles = {name: row["title"] for model in models.values() for name, row in model["contenders"].items()}
+    columns = [f"{model}: {what}" for model in models for what in ("steps/s", "CPU ms a step")]
+    rows = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for name, title in titles.items():
+        cells = []
+        for model in models.values():
+            row = model["contenders"].get(name)
+            if row and row["rates"]:
+                cells += [three_digits(median(row["rates"])), three_digits(sum(row["cpu_ms"].values()))]
+            else:
+                cells += ["", ""]
+        rows.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join(rows) if models else ""
+
+
+def goals(results: Path) -> str:
+    """The ratios that were to be reached, with what was."""
+    models = _measured(results)["models"]
+    ratios = dict.fromkeys(goal["ratio"] for model in models.values() for goal in model["goals"])
+    rows = [f"| | {' | '.join(models)} |", "|---" * (len(models) + 1) + "|"]
+    for name in ratios:
+        found = [next((goal for goal in model["goals"] if goal["ratio"] == name), None) for model in models.values()]
+        cells = [
+            f"{goal['measured']:.2f} (goal {goal['at_least']:g}){missed(goal['measured'] < goal['at_least'])}"
+            if goal else "" for goal in found
+        ]  # fmt: skip
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(rows) if ratios else ""
+
+
+def startup(results: Path) -> str:
+    """How long a run takes to start, and what a worker costs."""
+    found = _measured(results).get("startup")
+    if not found:
+        return ""
+    rows = ["| | measured | goal |", "|---|---|---|"]
+    for what, value, goal in (
+        (
+            "cold `downpour`: from the command to its first update",
+            f"{found['command_to_first_update_seconds']:.1f} s",
+            "",
+        ),
+        ("from the end of TensorFlow's import to it", f"{found['import_to_first_update_seconds']:.1f} s", "1.5 s"),
+        ("private memory of a worker", f"{found['worker_private_mb'] or math.nan:.0f} MB", "80 MB"),
+        ("8 workers start, do 50 rounds each, and end", f"{found['few_workers_seconds']:.1f} s", ""),
+        ("64 workers do", f"{found['many_workers_seconds']:.1f} s", f"{3 * found['few_workers_seconds']:.1f} s"),
+    ):
+        rows.append(f"| {what} | {value} | {goal} |")
+    return "\n".join(rows)
+
+
+def large(results: Path) -> str:
+    """Large models from start to end: seconds, and the most memory that a process has for itself."""
+    path = results / "large.json"
+    passages = json.loads(path.read_text())["passages"] if path.exists() else []
+    columns = (
+        "model, algorithm", "ps", "to the first update, s", "a step, s", "to the end, s",
+        "resumed, to its first update, s", "worker, MB (vectors)", "ps", "evaluator", "launcher", "fork server",
+    )  # fmt: skip
+    rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for one in passages:
+        times = [f"{one['seconds'][name]:.2g}" for name in ("start", "step", "end", "resume")]
+        memory = [_memory(one, kind) for kind in ("worker", "ps", "evaluator", "launcher", "fork server")]
+        rows.append(f"| {one['model']}, `{one['scheme']}` | {one['ps']} | {' | '.join([*times, *memory])} |")
+    return "\n".join(rows) if passages else ""
+
+
+def _memory(passage: dict[str, Any], kind: str) -> str:
+    """MB, and vectors of 4P bytes, of those allowed."""
+    told, most = passage["vectors"][kind], passage["allowed"].get(kind)
+    limit = "" if most is None else f" of {most}{missed(told > most)}"
+    return f"{passage['megabytes'][kind]:.0f} ({told:.1f}{limit})"
+
+
+def three_digits(value: float) -> str:
+    """Or all before the point."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def missed(much: bool) -> str:
     """A mark on what is farther off than it should be."""
     return " **!**" * much
@@ -182,4 +269,8 @@ TABLES = {
     "workers": sweep("workers", "workers"),
     "stragglers": stragglers,
     "validation": validation,
+    "throughput": throughput,
+    "goals": goals,
+    "startup": startup,
+    "large": large,
 }

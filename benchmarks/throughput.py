@@ -1,14 +1,15 @@
-"""Steps per second: one process, `ParameterServerStrategy`, and the back ends of this project, side by side.
+"""Steps per second: one process, `ParameterServerStrategy`, PyTorch if that is asked for, and the back ends here.
 
 Every number is the median of some repetitions, taken in turn (the first of every contender, then the second,
 ...), so that a machine that is busy for a while does not hit one contender alone. Ours are read from the trace
-of the run: local steps between 25 % and 95 % of the time in which all workers were at work.
+of the run: local steps between 25 % and 95 % of the time in which all workers were at work. CPU milliseconds of all
+processes together for one step are steady even where others use the machine, and tell where time goes.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -22,13 +23,20 @@ from ..common.cli import flags
 from ..common.errors import DistsgdError, UserError, at_least, positive
 from ..common.launch.client import keep_warm
 from ..common.spec import nearest
-from .contenders import CONTENDERS, FIRST_GUESS, OTHER_GUESS, TITLES
+from .contenders import CONTENDERS, Contender, Measured
+from .kept import write
 from .peers import BATCH, CORES, LAYERS, WORKERS
 from .startup import measure_startup
+from .tables import THROUGHPUT, update_page
+from .torch_environment import torch_python
 
-RESULTS = Path(__file__).parent / "results" / "throughput.json"
+RESULTS = Path(__file__).parent / "results"
 
-Rates = dict[str, dict[str, list[float]]]  # by model and contender, one for each repetition
+Measurements = dict[str, list[Measured]]  # by contender, one for each repetition
+
+PEERS = ("torch",)  # that are measured if they are asked for
+
+ONE_OF = {"two cores": ("single", "apart")}  # the arithmetic of all cores, with no communication: the best of these
 
 
 @dataclass(frozen=True)
@@ -42,17 +50,33 @@ class Options:
     only: tuple[str, ...] = ()
     """Names of contenders; all if not given."""
     models: tuple[str, ...] = ("small", "medium")
-    """small (64-128-10) and medium (784-1024-1024-10)."""
+    """small (64-128-10), medium (784-1024-1024-10) and large (1000-4096-4096-10)."""
+    peers: tuple[str, ...] = ()
+    """torch: PyTorch's DDP and Hogwild as well, in an environment of their own, .venv-torch, made on first use."""
     startup: bool = True
     """Measure start-up times and memory as well."""
+    page: bool = False
+    """Keep the results in benchmarks/results, and put them into docs/throughput.md; models that are not measured now
+    stay as they are there."""
 
     def __post_init__(self):
         at_least(1, repetitions=self.repetitions)
         positive(seconds=self.seconds)
-        for what, names, known in (("contender", self.only, CONTENDERS), ("model", self.models, LAYERS)):
+        named = ("contender", self.only, CONTENDERS), ("model", self.models, LAYERS), ("peer", self.peers, PEERS)
+        for what, names, known in named:
             for name in names:
                 if name not in known:
                     raise UserError(f"unknown {what} {name!r}. {nearest(name, [*known])}")
+        if self.page and self.only:
+            raise UserError(f"the page has all contenders: leave one of the two out. Received: page, only={self.only}")
+
+    def contenders(self, model: str) -> dict[str, Contender]:
+        """Who is measured with that model."""
+        return {
+            name: contender
+            for name, contender in CONTENDERS.items()
+            if (name in self.only if self.only else contender.group in ("", *self.peers)) and model in contender.models
+        }
 
 
 @dataclass(frozen=True)
@@ -61,16 +85,22 @@ class Goal:
 
     contender: str
     over: str
-    least: dict[str, float]  # by model
+    least: Mapping[str, float]  # by model
+
+    @property
+    def name(self) -> str:
+        """As it stands in the tables."""
+        return f"{self.contender} / {self.over}"
 
 
 GOALS = [
-    Goal("hogwild", "pss", {"small": 4, "medium": 1.5}),
-    Goal("async_sgd", "pss", {"small": 3.5, "medium": 1.4}),
-    Goal("sync_sgd", "pss", {"small": 3, "medium": 1.2}),
-    Goal("downpour", "pss", {"small": 15, "medium": 3.3}),
-    Goal("downpour", "single", {"small": 0.5, "medium": 0.9}),
-    Goal("threads:hogwild", "single", {"small": 0.7, "medium": 0.8}),
+    Goal("sync_sgd", "ddp", {"small": 1.3, "medium": 1.0, "large": 0.9}),
+    Goal("hogwild", "pss", {"small": 4.5, "medium": 1.5, "large": 1.3}),
+    Goal("async_sgd", "pss", {"small": 4, "medium": 1.5, "large": 1.3}),
+    Goal("downpour", "two cores", {"small": 0.6, "medium": 0.9, "large": 0.85}),
+    Goal("threads:hogwild", "torch:hogwild", {"small": 1.2, "medium": 1.1, "large": 1.1}),
+    Goal("all_reduce x4", "sync_sgd x4", {"large": 1.2}),
+    Goal("downpour x32", "downpour", {"small": 0.8}),
 ]
 
 
@@ -79,50 +109,68 @@ def main(arguments: list[str]) -> int:
     options: Options = flags.read(
         "run.sh throughput", "Steps per second, side by side.", arguments, {"options": Options}
     )[0]
+    if any(contender.group for model in options.models for contender in options.contenders(model).values()):
+        torch_python()  # or say at once that it cannot be had
     console = Console(highlight=False)
     console.print(
         f"{CORES} cores, TensorFlow {version('tensorflow')}, batch {BATCH}, "
         f"{WORKERS} workers + 1 ps, median of {options.repetitions}"
     )
-    rates = measure(options, console)
+    measured = measure(options, console)
     for model in options.models:
-        console.print(rate_table(model, rates[model]))
-        if reached(rates[model]):
-            console.print(goal_table(model, rates[model]))
-    save(options, rates, startup=None)
+        console.print(rate_table(model, measured[model]))
+        if reached(model, measured[model]):
+            console.print(goal_table(model, measured[model]))
+    save(options, measured)
     if options.startup:
-        save(options, rates, measure_startup(console))
-    console.print(f"written to {RESULTS}", soft_wrap=True)
-    complete = all(len(v) == options.repetitions for of_model in rates.values() for v in of_model.values())
-    return 0 if complete else 1
+        save(options, measured, measure_startup(console))
+    console.print(f"written to {place(options)}", soft_wrap=True)
+    return 0 if all(len(m) == options.repetitions for one in measured.values() for m in one.values()) else 1
 
 
-def measure(options: Options, console: Console) -> Rates:
-    """All repetitions of all contenders; fewer numbers where one has failed."""
-    names = [name for name in CONTENDERS if not options.only or name in options.only]
-    rates: Rates = {model: {name: [] for name in names} for model in options.models}
+def measure(options: Options, console: Console) -> dict[str, Measurements]:
+    """All repetitions of all contenders, by model; fewer where one has failed."""
+    contenders = {model: options.contenders(model) for model in options.models}
+    found: dict[str, Measurements] = {model: {name: [] for name in contenders[model]} for model in options.models}
     with keep_warm():  # TensorFlow is imported once for all of ours
         for repetition in range(options.repetitions):
             for model in options.models:
-                for name in names:
-                    guess = FIRST_GUESS[model].get(name, OTHER_GUESS[model])
-                    expected = (rates[model][name] or [guess])[-1]
+                for name, contender in contenders[model].items():
+                    before = found[model][name]
+                    expected = before[-1].rate if before else contender.expected(model)
                     heading = f"  {repetition + 1}/{options.repetitions} {model} {name}:"
                     try:
-                        rate = CONTENDERS[name](model, options.seconds, expected)
+                        measured = contender.measure(model, options.seconds, expected)
                     except DistsgdError as error:  # the others are still worth measuring
                         console.print(f"{heading} failed. {error}", markup=False)
                         continue
-                    rates[model][name].append(rate)
-                    console.print(f"{heading} {rate:.0f} steps/s")
-    return rates
+                    before.append(measured)
+                    console.print(
+                        f"{heading} {_rounded(measured.rate)} steps/s, {_rounded(total_cpu(measured))} ms of CPU a step"
+                    )
+    return found
 
 
-def ratio(rates: dict[str, list[float]], contender: str, over: str) -> float | None:
-    """Of the medians; None if one of the two was not measured."""
-    if not rates.get(contender) or not rates.get(over):
-        return None
-    return median(rates[contender]) / median(rates[over])
+def total_cpu(measured: Measured) -> float:
+    """CPU milliseconds of all processes together for one step."""
+    return sum(measured.cpu.values())
+
+
+def rate(measured: Measurements, name: str) -> float | None:
+    """The median of a contender, or the best of those that the name stands for; None if there is none."""
+    medians = [median(m.rate for m in measured[one]) for one in ONE_OF.get(name, (name,)) if measured.get(one)]
+    return max(medians, default=None)
+
+
+def ratio(measured: Measurements, contender: str, over: str) -> float | None:
+    """Of their rates; None if one of the two was not measured."""
+    mine, its = rate(measured, contender), rate(measured, over)
+    return None if mine is None or its is None else mine / its
+
+
+def _rounded(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _shown(value: float | None) -> str:
@@ -137,61 +185,75 @@ def table(title: str, columns: Sequence[str]) -> Table:
     return made
 
 
-def rate_table(model: str, rates: dict[str, list[float]]) -> Table:
+def rate_table(model: str, measured: Measurements) -> Table:
     """Steps per second of one model."""
     units = "-".join(map(str, LAYERS[model]))
-    made = table(f"\n{model} ({units})", ["contender", "steps/s", "min - max", "/ pss", "/ single"])
-    for name, values in rates.items():
+    made = table(f"\n{model} ({units})", ["contender", "steps/s", "min - max", "CPU ms a step", "/ pss", "/ two cores"])
+    for name, values in measured.items():
+        rates = [one.rate for one in values]
         made.add_row(
-            TITLES[name],
-            f"{median(values):.0f}" if values else "failed",
-            f"{min(values):.0f} - {max(values):.0f}" if values else "-",
-            _shown(ratio(rates, name, "pss")),
-            _shown(ratio(rates, name, "single")),
+            CONTENDERS[name].title,
+            _rounded(median(rates)) if rates else "failed",
+            f"{_rounded(min(rates))} - {_rounded(max(rates))}" if rates else "-",
+            _rounded(median(map(total_cpu, values))) if rates else "-",
+            _shown(ratio(measured, name, "pss")),
+            _shown(ratio(measured, name, "two cores")),
         )
     return made
 
 
-def goal_table(model: str, rates: dict[str, list[float]]) -> Table:
+def goal_table(model: str, measured: Measurements) -> Table:
     """What was to be reached with one model."""
     made = table(f"\ngoals, {model}", ["ratio", "at least", "measured", ""])
-    for goal, value in reached(rates):
+    for goal, value in reached(model, measured):
         verdict = "[green]met[/]" if value >= goal.least[model] else "[red]missed[/]"
-        made.add_row(f"{TITLES[goal.contender]} / {goal.over}", f"{goal.least[model]:g}", f"{value:.2f}", verdict)
+        made.add_row(goal.name, f"{goal.least[model]:g}", f"{value:.2f}", verdict)
     return made
 
 
-def reached(rates: dict[str, list[float]]) -> list[tuple[Goal, float]]:
+def reached(model: str, measured: Measurements) -> list[tuple[Goal, float]]:
     """The goals whose contenders were measured, with the ratio."""
-    values = [(goal, ratio(rates, goal.contender, goal.over)) for goal in GOALS]
+    values = [(goal, ratio(measured, goal.contender, goal.over)) for goal in GOALS if model in goal.least]
     return [(goal, value) for goal, value in values if value is not None]
 
 
-def save(options: Options, rates: Rates, startup: dict[str, Any] | None) -> None:
-    """Everything as JSON, with nothing in it that names this machine."""
-    goals = [
-        {
-            "model": model,
-            "ratio": f"{goal.contender} / {goal.over}",
-            "at_least": goal.least[model],
-            "measured": round(value, 2),
-            "met": value >= goal.least[model],
+def place(options: Options) -> Path:
+    """Where the results go; git ignores `partial`."""
+    return RESULTS / ("throughput.json" if options.page else "partial/throughput.json")
+
+
+def save(options: Options, measured: Mapping[str, Measurements], startup: Mapping[str, Any] | None = None) -> None:
+    """Everything as JSON, with nothing in it that names this machine; and the page if that is asked for."""
+    path = place(options)
+    before = json.loads(path.read_text()) if options.page and path.exists() else {}
+    rows = {
+        model: {
+            "repetitions": options.repetitions,
+            "contenders": {name: _row(name, values) for name, values in of_model.items()},
+            "goals": [
+                {"ratio": goal.name, "at_least": goal.least[model], "measured": round(value, 2)}
+                for goal, value in reached(model, of_model)
+            ],
         }
-        for model in rates
-        for goal, value in reached(rates[model])
-    ]
+        for model, of_model in measured.items()
+    }
+    rows = before.get("models", {}) | rows
     content = {
         "cores": CORES,
         "tensorflow": version("tensorflow"),
         "batch_size": BATCH,
         "workers": WORKERS,
         "options": asdict(options),
-        "steps_per_second": {
-            model: {name: [round(v, 1) for v in values] for name, values in of_model.items()}
-            for model, of_model in rates.items()
-        },
-        "goals": goals,
-        "startup": startup,
+        "models": {model: rows[model] for model in LAYERS if model in rows},
+        "startup": startup or before.get("startup"),
     }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(content, indent=2) + "\n")
+    write(path, content, indent=2)
+    if options.page:
+        update_page(THROUGHPUT)
+
+
+def _row(name: str, values: Sequence[Measured]) -> dict[str, Any]:
+    """One contender with one model."""
+    tasks = values[0].cpu if values else ()
+    cpu = {task: round(median(one.cpu.get(task, 0.0) for one in values), 4) for task in tasks}
+    return {"title": CONTENDERS[name].title, "rates": [round(one.rate, 2) for one in values], "cpu_ms": cpu}

@@ -15,7 +15,19 @@ import pytest
 from rich.console import Console
 
 from distsgd.algorithms import SCHEMES
-from distsgd.benchmarks import convergence, endurance, grids, kept, soak, stragglers, tables, throughput
+from distsgd.benchmarks import (
+    contenders,
+    convergence,
+    endurance,
+    grids,
+    kept,
+    soak,
+    stragglers,
+    tables,
+    throughput,
+    torch_environment,
+)
+from distsgd.benchmarks.contenders import Contender, Measured
 from distsgd.benchmarks.plots import PICTURES
 from distsgd.common.cluster.fingerprint import source_digest
 from distsgd.common.errors import Interrupted, TaskFailed, UserError
@@ -218,11 +230,77 @@ def test_a_measurement_of_throughput_that_fails_is_passed_over_and_sigterm_ends_
         return measure
 
     monkeypatch.setattr(throughput, "keep_warm", contextlib.nullcontext)
-    contenders = {"single": TaskFailed("no"), "pss": 7.0, "hogwild": Interrupted(15), "downpour": 8.0}
-    monkeypatch.setattr(throughput, "CONTENDERS", {name: contender(name, what) for name, what in contenders.items()})
+    outcomes = {"single": TaskFailed("no"), "pss": Measured(7.0), "hogwild": Interrupted(15), "downpour": Measured(8.0)}
+    known = {name: Contender(name, contender(name, what)) for name, what in outcomes.items()}
+    monkeypatch.setattr(throughput, "CONTENDERS", known)
     with pytest.raises(Interrupted):
         throughput.measure(throughput.Options(models=("small",)), Console(quiet=True))
     assert asked == ["single", "pss", "hogwild"]
+
+
+def test_throughput_compares_medians_and_takes_two_cores_at_their_best():
+    rates = {"single": [3.0, 9.0, 5.0], "apart": [8.0], "downpour": [4.0, 2.0], "hogwild": []}
+    measured = {name: [Measured(rate) for rate in values] for name, values in rates.items()}
+    assert throughput.ratio(measured, "downpour", "single") == 3 / 5
+    assert throughput.ratio(measured, "downpour", "two cores") == 3 / 8
+    assert throughput.ratio(measured, "hogwild", "single") is throughput.ratio(measured, "single", "ddp") is None
+    assert [(goal.name, value) for goal, value in throughput.reached("small", measured)] == [
+        ("downpour / two cores", 3 / 8)
+    ]
+
+
+def test_peers_and_other_sizes_are_measured_only_if_that_is_asked_for():
+    alone, beside = throughput.Options(), throughput.Options(peers=("torch",), models=("large",))
+    assert "ddp" not in alone.contenders("small")
+    assert {"ddp", "torch:hogwild", "all_reduce x4"} <= beside.contenders("large").keys()
+    assert "all_reduce x4" not in beside.contenders("medium")
+    with pytest.raises(UserError, match="unknown peer 'torhc'"):
+        throughput.Options(peers=("torhc",))
+
+
+def test_steps_per_second_are_the_slope_of_the_events_while_all_are_at_work():
+    """Worker 0 begins alone, and ends alone; both make a round of five steps each 0.1 s."""
+    moments = np.concatenate([np.arange(0, 110), np.arange(10.5, 90)]) * 1e5
+    worker = np.repeat([0, 1], [110, 80])
+    assert contenders.steady_rate(moments, worker, 5) == pytest.approx(100, rel=0.02)
+    used = {"begun": 20e5, "ended": 80e5, "seconds": {"ps-0": 1.2, "worker-0": 3.0}}
+    assert contenders.cpu_of_a_step(used, moments, 5) == pytest.approx({"ps-0": 2, "worker-0": 5}, rel=0.02)
+
+
+def test_a_peer_that_cannot_be_installed_is_one_line(tmp_path):
+    pins = tmp_path / "pins.txt"
+    with pytest.raises(UserError, match="needs a source checkout"):
+        torch_environment.torch_python(tmp_path / "venv", pins)
+    with pytest.raises(UserError, match=r"^--peers torch: PyTorch could not be installed: [^\n]+$"):
+        torch_environment.run(sys.executable, "-c", "import sys; sys.exit('first\\nno such version')")
+
+
+def test_the_page_on_throughput_is_made_from_its_results(tmp_path, monkeypatch):
+    monkeypatch.setattr(throughput, "RESULTS", tmp_path)
+    monkeypatch.setattr(throughput, "update_page", lambda page: None)
+    text = "".join(f"<!-- table: {name} -->\nold\n<!-- end -->\n" for name in ("throughput", "goals", "startup"))
+    for model, rate in (("small", 50.0), ("medium", 0.25)):  # the second leaves the first where it is
+        measured = {
+            "pss": [Measured(10.0, {"ps-0": 1.0})],
+            "async_sgd": [Measured(rate, {"ps-0": 1.25, "worker-0": 2})],
+        }
+        throughput.save(throughput.Options(models=(model,), page=True), {model: measured})
+    assert tables.with_tables(text, tmp_path).splitlines() == [
+        "<!-- table: throughput -->",
+        "| | small: steps/s | small: CPU ms a step | medium: steps/s | medium: CPU ms a step |",
+        "|---|---|---|---|---|",
+        "| ParameterServerStrategy | 10 | 1 | 10 | 1 |",
+        "| async_sgd, processes, period 1 | 50 | 3.25 | 0.25 | 3.25 |",
+        "<!-- end -->",
+        "<!-- table: goals -->",
+        "| | small | medium |",
+        "|---|---|---|",
+        "| async_sgd / pss | 5.00 (goal 4) | 0.03 (goal 1.5) **!** |",
+        "<!-- end -->",
+        "<!-- table: startup -->",
+        "old",
+        "<!-- end -->",
+    ]
 
 
 def test_which_batches_come_late_depends_on_seed_and_worker_alone(monkeypatch):

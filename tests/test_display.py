@@ -83,6 +83,24 @@ def test_without_a_terminal_there_is_a_first_line_at_once_and_then_few(now):
     assert re.match(r"step 0 of 44,000, 0:03 elapsed  version 2,100  test loss 0.1235", lines[0])
 
 
+def test_a_start_that_takes_long_says_who_does_what_before_anything_is_evaluated(now):
+    file = io.StringIO()
+    there = Display(CONFIG, Console(file=file, width=80))
+    for event in (
+        EVENTS[0],
+        EVENTS[1],
+        {"event": "ready", "task": "worker-0"},
+        *[{"event": "beat", "task": "worker-1"}] * 60,
+    ):
+        there.on_event(event)
+        now[0] += 1
+    lines = file.getvalue().splitlines()
+    assert 3 <= len(lines) <= 6
+    assert re.match(
+        r"step 0 of 44,000, 0:1\d elapsed; serving: ps-0; ready: worker-0; starting: worker-1, ev", lines[0]
+    )
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_warnings_stay_on_the_screen_in_one_line_as_they_are(now, terminal):
     there, file = shown(now, width=40, force_terminal=terminal, color_system=None)

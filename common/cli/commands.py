@@ -22,6 +22,7 @@ from .flags import Parser
 MEASUREMENTS = {
     "benchmark": "convergence",
     "throughput": "throughput",
+    "large": "large",
     "collisions": "collisions",
     "stragglers": "stragglers",
     "validate-simulation": "validation",

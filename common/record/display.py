@@ -20,6 +20,8 @@ from .notebook import NotebookLine, in_notebook
 
 LINE_SECONDS = 2.0  # between two plain lines, at first
 
+SILENT_SECONDS = 10.0  # before the first evaluation: after that long without a line there is one of who does what
+
 PATIENCE = 10  # a plain line comes when the run has lasted longer by this part of it, in time
 
 LONGEST_SECONDS = 60.0  # between two plain lines, at last
@@ -98,9 +100,9 @@ class Display:
             self.say(TOLD[kind].format_map(event))
         with self._changing:
             self._take(kind, event)
-        if not self.live and self.center and time.monotonic() - self.printed > self._pause():
+        if not self.live and (self.center or self.tasks) and time.monotonic() - self.printed > self._pause():
             self.printed = time.monotonic()
-            self.say(self.told())
+            self.say(self.told() if self.center else f"{', '.join(self.progress())}; {self.states()}")
 
     def _take(self, kind: str, event: dict[str, Any]) -> None:
         task = event.get("task") or (f"worker-{event['worker']}" if "worker" in event else None)
@@ -114,7 +116,7 @@ class Display:
                 self.reports.popleft()
         elif kind == "center":
             self.center = event
-        if task is not None:
+        if task is not None and kind != "beat":
             states = {"exit": "ended", "error": "failed", "ready": "ready", "listening": "serving"}
             self.tasks[task] = states.get(kind, "running")
 
@@ -151,7 +153,8 @@ class Display:
 
     def _pause(self) -> float:
         """Seconds between two plain lines: longer in longer runs."""
-        return min(LONGEST_SECONDS, max(LINE_SECONDS, (time.monotonic() - self.entered) / PATIENCE))
+        least = LINE_SECONDS if self.center else SILENT_SECONDS
+        return min(LONGEST_SECONDS, max(least, (time.monotonic() - self.entered) / PATIENCE))
 
     def _rate(self) -> float | None:
         """Steps per second of all workers of late, if there have been enough reports to tell."""

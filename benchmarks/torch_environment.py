@@ -1,0 +1,38 @@
+"""Where PyTorch lives, a peer and no dependency: an environment of its own beside `.venv`, made on first use."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from ..common.errors import UserError
+
+ROOT = Path(__file__).resolve().parent.parent
+PINS = ROOT / "benchmarks" / "torch-constraints.txt"
+PLACE = ROOT / ".venv-torch"
+
+
+def torch_python(place: Path = PLACE, pins: Path = PINS) -> Path:
+    """The Python of that environment.
+
+    Raises:
+        UserError: it is not there, and cannot be made.
+    """
+    python, stamp = place / "bin" / "python", place / "pins"
+    if not pins.exists():
+        raise UserError("PyTorch as a peer needs a source checkout, which this installation is not")
+    if not (stamp.exists() and stamp.read_text() == pins.read_text()):
+        print(f"setting up {place.name} (once; 1 GB, or 6 GB where pip finds no CPU build of torch) ...", flush=True)
+        run(sys.executable, "-m", "venv", "--clear", str(place))
+        run(str(python), "-m", "pip", "install", "-qq", "--constraint", str(pins), "torch", "numpy")
+        stamp.write_text(pins.read_text())  # last: what was interrupted is done again
+    return python
+
+
+def run(*command: str) -> None:
+    """A step of the set-up; `UserError` with the last line of what it says if it fails."""
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr or done.stdout).strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise UserError(f"--peers torch: PyTorch could not be installed: {last[0]}")
