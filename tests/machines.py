@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -307,12 +308,13 @@ class Run:
     def seconds_since_news(self):
         return time.time() - (self.run_dir / "metrics.jsonl").stat().st_mtime
 
-    def trains(self):
-        """True once a worker has reported; fails if the run has."""
+    def trains(self, workers=1):
+        """True once so many workers have reported; fails if the run has."""
         for task in self.started:
             assert task.error is None, task.error
         metrics = self.run_dir / "metrics.jsonl"
-        return metrics.exists() and '"worker"' in metrics.read_text()
+        rows = metrics.read_text() if metrics.exists() else ""
+        return len(set(re.findall(r'"kind": "worker".*"worker": (\d+)', rows))) >= workers
 
 
 def task_process(run_dir: Path, name: str) -> int:

@@ -354,8 +354,11 @@ def test_as_many_backup_workers_as_workers_are_refused():
         stragglers.Options(workers=4, backups=(0, 4))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("where", [[], ["--machines"]], ids=["here", "over machines"])
+@pytest.mark.parametrize(
+    "where",
+    [pytest.param([], marks=pytest.mark.slow), pytest.param(["--machines"], marks=pytest.mark.thorough)],
+    ids=["here", "over machines"],
+)
 def test_the_soak_says_what_was_survived_and_that_it_was_right(where, capsys):
     """With this seed a worker is killed, early in a long run."""
     try:
@@ -382,8 +385,9 @@ def test_endurance_finds_who_grows_by_a_line_through_the_second_half(tmp_path):
     assert watch.verdict()[-1] == "growing: evaluator-0"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("record", ["full", "off"])
+@pytest.mark.parametrize(
+    "record", [pytest.param("full", marks=pytest.mark.thorough), pytest.param("off", marks=pytest.mark.slow)]
+)
 def test_endurance_runs_for_some_seconds(record, tmp_path, capfd):
     arguments = ["--minutes", "0.1", "--record", record, "--run-dir", str(tmp_path / "run"), "--workers", "1"]
     endurance.main(arguments)

@@ -1,6 +1,7 @@
 """An evaluator that has no network to the ps: it follows the checkpoints."""
 
 import json
+import shutil
 import threading
 
 import keras
@@ -11,17 +12,29 @@ from distsgd.algorithms import AsyncSGD
 from distsgd.common.cli.commands import evaluate
 from distsgd.common.errors import UserError, WaitTimeout
 from distsgd.common.record import checkpoint
+from distsgd.common.record.callbacks import Callback
 from distsgd.common.run.follow import follow
 from distsgd.common.run.options import Recovery
-from runs import DIGITS, record
+from runs import DIGITS, patience, record
 
 
-def test_checkpoints_are_measured_while_the_run_goes_on_and_the_last_is_its_result(warm, tmp_path):
+class UntilMeasured(Callback):
+    """Ends a run when a checkpoint of it has been measured."""
+
+    def __init__(self, seen):
+        self.seen = seen
+
+    def on_test_end(self, logs):
+        self.stop_training = bool(self.seen)
+
+
+def test_checkpoints_are_measured_while_the_run_goes_on_and_the_last_is_its_result(tmp_path):
     run_dir, seen = tmp_path / "run", []
-    follower = threading.Thread(target=follow, args=(run_dir, 60, seen.append), daemon=True)
+    follower = threading.Thread(target=follow, args=(run_dir, patience(60), seen.append), daemon=True)
     follower.start()  # before there is anything to follow
-    run = record(AsyncSGD(), run_dir, steps=1500, ema_decay=0.9, recovery=Recovery(checkpoint_seconds=0.2))
-    follower.join(60)
+    options = {"ema_decay": 0.9, "recovery": Recovery(checkpoint_seconds=0.1), "callbacks": [UntilMeasured(seen)]}
+    run = record(AsyncSGD(), run_dir, backend="threads", workers=2, steps=10**5, **options)
+    follower.join(patience(60))
     assert not follower.is_alive()
     assert len(seen) > 1
     last = seen[-1]
@@ -54,20 +67,28 @@ def test_a_wait_without_an_end_or_for_what_is_no_folder_is_refused(tmp_path):
         follow(tmp_path / "file", 1, print)
 
 
-def three_checkpoints(run_dir):
-    """Those of the ends of three runs: how many are made in between depends on the machine."""
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Three runs that go on from each other, whose checkpoints are those of their ends."""
+    run_dir = tmp_path_factory.mktemp("follow") / "run"
     recovery = Recovery(checkpoint_steps=1000, keep_checkpoints=9)
     for steps in (10, 20, 30):
         record(AsyncSGD(), run_dir, steps=steps, workers=2, backend="threads", recovery=recovery)
-    paths = checkpoint.found(run_dir)
-    assert [int(path.name) for path in paths] == [20, 40, 60]
-    return paths
+    return run_dir
 
 
-def test_evaluate_tells_of_each_damaged_checkpoint_that_it_passes_over(tmp_path, capsys):
-    (first, *_) = paths = three_checkpoints(tmp_path)
+@pytest.fixture
+def run_dir(recorded, tmp_path):
+    """A copy of them."""
+    copy = shutil.copytree(recorded, tmp_path / "run")
+    assert [int(path.name) for path in checkpoint.found(copy)] == [20, 40, 60]
+    return copy
+
+
+def test_evaluate_tells_of_each_damaged_checkpoint_that_it_passes_over(run_dir, capsys):
+    (first, *_) = paths = checkpoint.found(run_dir)
     (first / "arrays.npz").write_bytes(b"x")
-    evaluate([str(tmp_path)])
+    evaluate([str(run_dir)])
     told = capsys.readouterr()
     (line,) = told.err.splitlines()
     assert line.startswith(f"warning: the checkpoint {first} cannot be read")
@@ -76,14 +97,14 @@ def test_evaluate_tells_of_each_damaged_checkpoint_that_it_passes_over(tmp_path,
     assert measured == [int(path.name) for path in paths[1:]]
 
 
-def test_a_checkpoint_that_the_run_deletes_meanwhile_is_nothing_to_tell(tmp_path):
-    paths, measured, told = three_checkpoints(tmp_path), [], []
+def test_a_checkpoint_that_the_run_deletes_meanwhile_is_nothing_to_tell(run_dir):
+    paths, measured, told = checkpoint.found(run_dir), [], []
 
     def delete_the_second(line):
         measured.append(line["version"])
         checkpoint.discard(paths[1])
 
-    follow(tmp_path, 1, delete_the_second, told.append)
+    follow(run_dir, 1, delete_the_second, told.append)
     assert measured == [int(path.name) for path in paths if path != paths[1]]
     assert told == []
 

@@ -33,9 +33,10 @@ class Watcher(Callback):
         self.calls.append(("end", logs["version"]))
 
 
-def test_a_callback_sees_the_run_and_ends_it(warm, tmp_path):
+def test_a_callback_sees_the_run_and_ends_it(tmp_path):
     watcher = Watcher(50)
-    run = record(SyncSGD(), tmp_path / "run", steps=FOREVER, workers=2, hidden=(16,), callbacks=[watcher])
+    options = {"backend": "threads", "steps": FOREVER, "workers": 2, "hidden": (16,)}
+    run = record(SyncSGD(), tmp_path / "run", callbacks=[watcher], **options)
     assert run.result["outcome"] == "completed"
     assert run.result["stopped_by"] == "a callback"
     assert 50 <= run.result["updates"] < FOREVER

@@ -36,12 +36,13 @@ def section():
     return code, command.split()
 
 
-def test_the_readmes_first_own_algorithm_runs_as_the_readme_says(section, tmp_path):
+def test_the_readmes_first_own_algorithm_runs_as_the_readme_says(section, warm, tmp_path, monkeypatch, run_main):
     code, command = section
     (tmp_path / "my_scheme.py").write_text(code)
-    done = distsgd(*command, "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
+    monkeypatch.chdir(tmp_path)
+    code, output, errors = run_main(*command, "--json")
+    assert code == 0, errors
+    result = json.loads(output.splitlines()[-1])
     assert (result["algorithm"], result["backend"], result["outcome"]) == ("my_scheme", "processes", "completed")
     assert result["test_accuracy"] > 0.9
     config = json.loads((tmp_path / result["run_dir"] / "config.json").read_text())

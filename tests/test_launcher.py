@@ -111,7 +111,11 @@ def killed(warm, tmp_path_factory):
 
 @pytest.mark.parametrize(
     "victim",
-    ["worker-1", *(pytest.param(name, marks=pytest.mark.slow) for name in ("worker-0", "ps-0", "evaluator-0"))],
+    [
+        "worker-1",
+        pytest.param("ps-0", marks=pytest.mark.slow),
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("worker-0", "evaluator-0")),
+    ],
 )
 def test_a_killed_task_ends_the_run_with_its_name(victim, killed):
     going = killed(victim)
@@ -131,6 +135,7 @@ def test_a_killed_worker_of_a_barrier_ends_the_run_with_its_name(background):
     assert "worker-1 was killed" in str(going.end())
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_is_named_when_the_barrier_has_waited_long_enough(background):
     going = background(SyncSGD(), workers=3, wait_seconds=patience(5))
     os.kill(going.task("worker-2.log"), signal.SIGSTOP)
@@ -188,7 +193,8 @@ def test_a_module_that_lies_in_the_current_folder_is_not_imported(tmp_path):
     assert not (tmp_path / "mark").exists()
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGSTOP, marks=pytest.mark.slow), signal.SIGKILL])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 def test_an_all_reduce_ends_when_a_worker_does_not_answer(number, background):
     going = background(AllReduce(), workers=3, wait_seconds=patience(5))
     os.kill(going.task("worker-2.log"), number)

@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, SyncSGD
+from distsgd.algorithms import SCHEMES, AllReduce, AsyncSGD, Downpour, SyncSGD
 from distsgd.common import Cluster, train
 from distsgd.common.cluster.task_spec import Addresses
 from distsgd.common.engine.trace import EVENTS
 from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
 from distsgd.common.launch import sessions
 from distsgd.common.problems.models import ModelRecipe
+from distsgd.common.proof.replay import replay
 from doubles import PausingAsyncSGD
 from machines import HERE, Run, machines_with_servers, task_process
 from runs import DIGITS, patience
@@ -47,6 +48,14 @@ print("sent")
 LISTEN = "import socket, sys; s = socket.create_server(('', int(sys.argv[1]))); print(1, flush=True); sys.stdin.read()"
 
 
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def thorough(*values):
+    return pytest.param(*values, marks=pytest.mark.thorough)
+
+
 @pytest.fixture(scope="module")
 def four():
     with machines_with_servers(4) as machines:
@@ -60,6 +69,7 @@ def machines(four):
         machine.tidy()
 
 
+@pytest.mark.slow
 def test_a_run_over_several_hosts_replays(machines, tmp_path):
     """Two ps, two workers; the last worker comes first and the first ps last."""
     cluster = Run(machines, tmp_path, ps=2)
@@ -78,6 +88,7 @@ def test_a_run_over_several_hosts_replays(machines, tmp_path):
         assert (tmp_path / name / "logs" / f"{name}.log").exists()
 
 
+@pytest.mark.slow
 def test_an_evaluator_of_its_own_has_the_results_and_a_run_without_ps_meets_at_worker_0(machines, tmp_path):
     cluster = Run(machines, tmp_path, ps=0, separate_evaluator=True)
     tasks = cluster.start_all(AllReduce())
@@ -151,8 +162,7 @@ def test_bad_input_is_refused_or_ignored_and_the_run_goes_on(machines, tmp_path)
     assert good[1].result["steps"] == 2 * steps
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["killed", "stopped", "unplugged"])
+@pytest.mark.parametrize("how", [thorough("killed"), slow("stopped"), slow("unplugged")])
 def test_a_task_that_is_lost_ends_the_run_everywhere_and_is_named(how, machines, tmp_path):
     """A barrier is the harder case: the others are blocked in it."""
     if how == "unplugged" and not machines.real:
@@ -210,8 +220,7 @@ def test_a_loss_that_becomes_nan_on_one_machine_ends_the_run_on_all_as_diverged(
         assert (task.result["outcome"], task.result["exit_code"]) == ("diverged", 3)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=lambda s: s.name)
+@pytest.mark.parametrize("scheme", [slow(AsyncSGD()), thorough(SyncSGD())], ids=lambda s: s.name)
 def test_a_slow_and_lossy_network_changes_nothing_but_the_time(scheme, machines, tmp_path):
     if not machines.real:
         pytest.skip(f"this machine allows no network of its own: {machines.refusal}")
@@ -224,6 +233,7 @@ def test_a_slow_and_lossy_network_changes_nothing_but_the_time(scheme, machines,
     assert tasks["worker", 0].recorded().error() < TOLERANCE
 
 
+@pytest.mark.slow
 def test_a_script_that_calls_train_is_started_on_every_machine(machines, tmp_path):
     cluster = Run(machines, tmp_path, workers=1)
     results = {}
@@ -257,6 +267,7 @@ def test_a_script_that_calls_train_is_started_on_every_machine(machines, tmp_pat
     }
 
 
+@pytest.mark.slow
 def test_a_task_whose_port_is_taken_says_so(machines, tmp_path):
     cluster = Run(machines, tmp_path)
     port = cluster.addresses.ps[0].rpartition(":")[2]
@@ -310,6 +321,7 @@ def test_the_command_line_needs_no_more_than_flags_or_tf_config(tmp_path):
     assert "ps-0: completed" in outputs[2][0]
     assert f"port {ps.rpartition(':')[2]}, open to whoever can reach it" in outputs[2][1]
     assert (tmp_path / "chief" / "model.keras").exists()
+    assert replay(tmp_path / "chief", SCHEMES).agrees
 
 
 # Coming back.
@@ -325,14 +337,12 @@ def survived(chief, workers=2):
 @pytest.mark.parametrize(
     ("scheme", "victim"),
     [
-        (AsyncSGD(), ("worker", 1)),
-        *(
-            pytest.param(scheme, victim, marks=pytest.mark.slow)
-            for scheme, victim in [
-                *((AsyncSGD(), victim) for victim in (("ps", 0), ("ps", 1), ("worker", 0))),
-                *((SyncSGD(), victim) for victim in (("ps", 0), ("worker", 1))),
-            ]
-        ),
+        slow(AsyncSGD(), ("worker", 1)),
+        thorough(AsyncSGD(), ("ps", 0)),
+        thorough(AsyncSGD(), ("ps", 1)),
+        slow(AsyncSGD(), ("worker", 0)),
+        slow(SyncSGD(), ("ps", 0)),
+        thorough(SyncSGD(), ("worker", 1)),
     ],
     ids=lambda value: getattr(value, "name", None) or "-".join(map(str, value)),
 )
@@ -352,9 +362,18 @@ def test_a_killed_task_is_started_again_by_its_program_and_takes_its_place(schem
         assert len(recovery["restored"]) <= 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("victim", [("worker", 1), ("ps", 0), ("worker", 0)], ids=str)
-@pytest.mark.parametrize("how", ["crashed", "stopped"])
+@pytest.mark.parametrize(
+    ("how", "victim"),
+    [
+        thorough("crashed", ("worker", 1)),
+        slow("crashed", ("ps", 0)),
+        thorough("crashed", ("worker", 0)),
+        slow("stopped", ("worker", 1)),
+        thorough("stopped", ("ps", 0)),
+        slow("stopped", ("worker", 0)),
+    ],
+    ids=str,
+)
 def test_a_machine_that_was_lost_is_back_in_the_run_with_the_same_command(how, victim, machines, tmp_path):
     cluster = Run(machines, tmp_path)
     options = {"steps": 800, "recovery": AGAIN, "wait_seconds": 30}
@@ -381,7 +400,7 @@ def test_a_machine_that_was_lost_is_back_in_the_run_with_the_same_command(how, v
 def test_a_run_goes_on_without_a_machine_that_is_lost_if_that_is_allowed(scheme, machines, tmp_path):
     cluster = Run(machines, tmp_path)
     tasks = cluster.start_all(scheme, steps=1000, recovery={"min_workers": 1}, wait_seconds=patience(4))
-    wait_until(cluster.trains)
+    wait_until(lambda: cluster.trains(workers=2))  # lost before its first round, it has ten more waits to come
     os.kill(task_process(tmp_path, "worker-1"), signal.SIGKILL)
     assert isinstance(tasks["worker", 1].end(), TaskLost)
     assert [tasks[task].end() for task in (("ps", 0), ("worker", 0))] == [None] * 2
@@ -431,8 +450,7 @@ def test_what_does_not_come_back_ends_the_run_everywhere(machines, tmp_path):
         assert re.search("nothing heard from worker 0|the chief, worker 0, to restore", str(error)), error
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [0, 2], ids=["ps 0", "worker 1"])
+@pytest.mark.parametrize("number", [slow(0), thorough(2)], ids=["ps 0", "worker 1"])
 def test_a_run_gets_over_a_network_that_was_cut(number, machines, tmp_path):
     if not machines.real:
         pytest.skip(f"this machine allows no network of its own: {machines.refusal}")
@@ -453,9 +471,10 @@ def test_a_run_gets_over_a_network_that_was_cut(number, machines, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "separate_evaluator", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["with the chief", "of its own"]
+    ("elsewhere", "separate_evaluator"),
+    [slow(False, False), thorough(False, True), thorough(True, False), slow(True, True)],
+    ids=["again, with the chief", "again, of its own", "resume, with the chief", "resume, of its own"],
 )
-@pytest.mark.parametrize("elsewhere", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["again", "resume"])
 def test_a_run_over_several_machines_goes_on_from_its_checkpoint(elsewhere, separate_evaluator, machines, tmp_path):
     """With rounds of five steps, 62 steps end in a round of two, which only the chief's run directory knows."""
     where = tmp_path / "first"

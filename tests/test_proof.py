@@ -75,7 +75,7 @@ def test_every_scheme_of_the_catalogue_but_hogwild_is_transcribed():
     ],
     ids=lambda arguments: " ".join(arguments[:3]),
 )
-def test_the_record_of_a_run_is_what_the_equations_say(arguments, tmp_path, capsys):
+def test_the_record_of_a_run_is_what_the_equations_say(arguments, warm, tmp_path, capsys):
     name, *rest = arguments
     folder = run(tmp_path / "run", name, *rest)
     result = json.loads((folder / "result.json").read_text())
@@ -86,7 +86,7 @@ def test_the_record_of_a_run_is_what_the_equations_say(arguments, tmp_path, caps
     assert float(lines["relative error"].split()[0]) < 1e-5
 
 
-def test_a_run_that_is_resumed_is_replayed_from_its_beginning(tmp_path, capsys):
+def test_a_run_that_is_resumed_is_replayed_from_its_beginning(warm, tmp_path, capsys):
     run(tmp_path / "run", "async_sgd", "--checkpoint-steps", "30")
     run(tmp_path / "run", "async_sgd", "--checkpoint-steps", "30", "--steps", "60")
     code, lines = shown(tmp_path / "run", capsys)

@@ -127,7 +127,7 @@ def test_slices_of_any_number_of_ps_make_the_same_vectors(parts):
     ("scheme", "workers", "ps"),
     [
         pytest.param(Downpour(), 2, (1, 3), marks=pytest.mark.slow),
-        pytest.param(SyncSGD(), 2, (2, 1), marks=pytest.mark.slow),
+        pytest.param(SyncSGD(), 2, (2, 1), marks=pytest.mark.thorough),
         (Serial(), 1, (1, 1)),
     ],
 )
@@ -189,15 +189,15 @@ def test_a_checkpoint_of_another_run_is_refused(warm, tmp_path):
 @pytest.mark.parametrize(
     ("scheme", "moment", "victim"),
     [
-        pytest.param(PausingAsyncSGD, "push", "worker-1", marks=pytest.mark.slow),
+        pytest.param(PausingAsyncSGD, "push", "worker-1", marks=pytest.mark.thorough),
         pytest.param(PausingAsyncSGD, "lock", "worker-1", marks=pytest.mark.slow),
-        pytest.param(PausingAsyncSGD, "reply", "worker-1", marks=pytest.mark.slow),
+        pytest.param(PausingAsyncSGD, "reply", "worker-1", marks=pytest.mark.thorough),
         (PausingAsyncSGD, "lock", "ps-0"),
         pytest.param(PausingSyncSGD, "push", "worker-1", marks=pytest.mark.slow),
         (PausingSyncSGD, "lock", "worker-0"),
         pytest.param(PausingSyncSGD, "reply", "ps-0", marks=pytest.mark.slow),
         (PausingAEASGD, "reply", "worker-1"),
-        pytest.param(PausingAEASGD, "push", "ps-0", marks=pytest.mark.slow),
+        pytest.param(PausingAEASGD, "push", "ps-0", marks=pytest.mark.thorough),
     ],
     ids=lambda value: getattr(value, "name", value),
 )
@@ -291,8 +291,15 @@ def test_without_leave_to_go_on_a_stopped_worker_ends_an_asynchronous_run_with_i
     assert re.search("no word from worker-1|worker 1 has sent nothing", str(error))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", [AGN, DynSGD, AEAMSGD], ids=lambda scheme: scheme.name)
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        pytest.param(AGN, marks=pytest.mark.thorough),
+        pytest.param(DynSGD, marks=pytest.mark.thorough),
+        pytest.param(AEAMSGD, marks=pytest.mark.slow),
+    ],
+    ids=lambda scheme: scheme.name,
+)
 def test_what_a_lost_worker_kept_for_its_rule_begins_anew(scheme, going):
     """Anchor, clock and momentum, in the run as in the equations."""
     run = going(scheme(communication_period=2), steps=2500, workers=3, recovery=OFTEN, wait_seconds=60)
@@ -303,14 +310,14 @@ def test_what_a_lost_worker_kept_for_its_rule_begins_anew(scheme, going):
 # Messages that are not finite.
 
 
-def test_a_message_that_is_not_finite_ends_the_run_and_names_the_worker(warm, tmp_path):
+def test_a_message_that_is_not_finite_ends_the_run_and_names_the_worker(tmp_path):
     with pytest.raises(Diverged, match="worker 1 sent a message that is not finite, at version"):
-        record(Stumbles(), tmp_path / "run", workers=2, steps=100, **SMALL)
+        record(Stumbles(), tmp_path / "run", backend="threads", workers=2, steps=100, **SMALL)
 
 
-def test_a_message_that_is_not_finite_can_be_dropped_and_is_counted(warm, tmp_path):
-    drop = Recovery(on_nan="drop")
-    run = record(Stumbles(), tmp_path / "run", workers=2, steps=100, recovery=drop, **SMALL)
+def test_a_message_that_is_not_finite_can_be_dropped_and_is_counted(tmp_path):
+    options = {"backend": "threads", "recovery": Recovery(on_nan="drop")}
+    run = record(Stumbles(), tmp_path / "run", workers=2, steps=100, **options, **SMALL)
     refused = run.result["recovery"]["refused"]
     assert refused["worker 1"] > 5
     assert list(refused) == ["worker 1"]
@@ -383,8 +390,11 @@ def test_a_run_that_is_resumed_says_what_was_on_record_and_in_no_checkpoint(undo
     assert recovery["lost_updates"] == undone
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=lambda scheme: scheme.name)
+@pytest.mark.parametrize(
+    "scheme",
+    [pytest.param(AsyncSGD(), marks=pytest.mark.thorough), pytest.param(SyncSGD(), marks=pytest.mark.slow)],
+    ids=lambda scheme: scheme.name,
+)
 def test_a_chief_and_a_ps_that_die_at_once_come_back_to_those_who_are_left(going, scheme):
     """To them it looks like a run that is resumed, and whoever has stayed may be in the middle of it."""
     # There is no checkpoint but that of the beginning: what has been done is lost, and counted.

@@ -47,29 +47,9 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "sync_sgd with a backup worker": SyncSGD(backup_workers=1),
     "local_sgd after synchronous steps": LocalSGD(synchronous_steps=25),
 }
-# What differs from others in its rule alone, which is replayed on threads too, or is a variant.
-SLOW = {
-    "adag",
-    "aeamsgd",
-    "agn",
-    "async_diloco",
-    "bmuf",
-    "downpour",
-    "downpour_easy",
-    "dynsgd",
-    "easgd",
-    "hierarchical",
-    "local_sgd",
-    "sagn",
-    "signsgd_mv",
-    "slowmo",
-    "sync_sgd_lr",
-    "bmuf in its classical form",
-    "diloco with sgd inside",
-    "downpour in dean's phase",
-    "downpour with a warm start",
-    "local_sgd after synchronous steps",
-}
+# One of each way through the code between processes: nobody waits, a bound, a barrier, a ring, exchanges before the
+# steps, messages that are no vectors, pushes and pulls apart. What the others add is their rule.
+WAYS = ("async_sgd", "ssp", "sync_sgd", "all_reduce", "aeasgd", "ef_sgd", "downpour with periods of its own")
 
 
 def moved(run) -> float:
@@ -94,15 +74,26 @@ def test_the_hand_written_gradient_is_the_slope_of_the_loss():
         assert gradient(params, rows)[i] == pytest.approx((loss(params + e) - loss(params - e)) / 2e-6, abs=1e-7)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in RUNS])
-def test_a_run_on_three_workers_and_two_ps_replays(name, warm, tmp_path):
-    """With one ps: the long runs below, and those that survive a fault. The last round is shorter than the period."""
+def replays(name, run_dir, **options):
+    """Three workers and, if there are any, two ps. The last round is shorter than the period."""
     ps = 2 if RUNS[name].gate.uses_ps else 1
-    run = record(RUNS[name], tmp_path / "run", workers=3, ps=ps, steps=64, seed=1)
+    run = record(RUNS[name], run_dir, workers=3, ps=ps, steps=64, seed=1, **options)
     assert moved(run) > 0.02
     assert run.error() < TOLERANCE
     folded = 1 if run.scheme.gate.updates_per_round(3) > 1 else 3 - getattr(run.scheme, "backup_workers", 0)
     assert run.result["updates"] == run.trace["accepted"].sum() / folded
+
+
+@pytest.mark.parametrize("name", [n if n in WAYS else pytest.param(n, marks=pytest.mark.thorough) for n in RUNS])
+def test_a_run_on_three_workers_and_two_ps_replays(name, warm, tmp_path):
+    """With one ps: the long runs below, and those that survive a fault."""
+    replays(name, tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in RUNS if name not in WAYS])
+def test_every_rule_replays_on_threads(name, tmp_path):
+    replays(name, tmp_path / "run", backend="threads")
 
 
 @pytest.mark.parametrize(
@@ -142,7 +133,11 @@ def test_the_replay_agrees_when_a_slow_update_is_under_the_lock(warm, tmp_path):
     assert record(SlowAsyncSGD(), tmp_path / "run", steps=200).error() < TOLERANCE
 
 
-@pytest.mark.parametrize("broken", [NoLock(), UnlockedEarly()], ids=["no lock", "unlocked early"])
+@pytest.mark.parametrize(
+    "broken",
+    [NoLock(), pytest.param(UnlockedEarly(), marks=pytest.mark.slow)],
+    ids=["no lock", "unlocked early"],
+)
 def test_the_replay_fails_when_the_lock_is(broken, warm, tmp_path):
     assert record(broken, tmp_path / "run", steps=200).error() > 10 * TOLERANCE
 

@@ -66,7 +66,7 @@ def distance(a, b) -> float:
     return float(np.linalg.norm(a - b) / np.linalg.norm(b))
 
 
-@pytest.mark.parametrize(("backend", "ps"), [("threads", 1), ("processes", 3)])
+@pytest.mark.parametrize(("backend", "ps"), [("threads", 1), pytest.param("processes", 3, marks=pytest.mark.slow)])
 def test_the_locked_twin_replays(backend, ps, warm, tmp_path):
     run = trained(AsyncSGD(learning_rate=1.0), tmp_path, backend=backend, ps=ps)
     assert run.job.sparse

@@ -136,7 +136,7 @@ def test_a_function_of_tf_data_feeds_each_worker_its_shard(warm, tmp_path):
     assert result.metrics["test_accuracy"] > 0.85
 
 
-def test_models_with_several_inputs_take_nested_arrays(warm, tmp_path):
+def test_models_with_several_inputs_take_nested_arrays(tmp_path):
     a, b = keras.Input((3,), name="a"), keras.Input((2,), name="b")
     out = keras.layers.Dense(1)(keras.layers.Concatenate()([a, b]))
     model = keras.Model({"a": a, "b": b}, out)
@@ -148,6 +148,7 @@ def test_models_with_several_inputs_take_nested_arrays(warm, tmp_path):
         model,
         (x, y),
         SyncSGD(learning_rate=0.1),
+        cluster=Cluster.local(2, backend="threads"),
         epochs=30,
         batch_size=8,
         validation_data=(x, y),

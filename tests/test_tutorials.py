@@ -70,13 +70,19 @@ def test_the_form_of_a_tutorial(path):
     assert not list(complaints(nbformat.read(path, as_version=4)))
 
 
-@each
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("path", "times"),
+    [
+        *(pytest.param(path, 1, marks=pytest.mark.slow) for path in NOTEBOOKS),
+        *(pytest.param(path, 2, marks=pytest.mark.thorough) for path in NOTEBOOKS if path.name.startswith(TWICE)),
+    ],
+    ids=lambda value: getattr(value, "stem", f"{value} times"),
+)
 @pytest.mark.filterwarnings("ignore")  # of the client's
-def test_a_tutorial_gives_what_is_committed_those_with_servers_also_the_second_time_in_a_kernel(path):
+def test_a_tutorial_gives_what_is_committed_also_the_second_time_in_a_kernel(path, times):
     committed = nbformat.read(path, as_version=4)
     assert any("deterministic" in cell.metadata.get("tags", []) for cell in code_cells(committed))
-    executed = execute(path, times=2 if path.name.startswith(TWICE) else 1)
+    executed = execute(path, times=times)
     assert not list(differences(committed, executed))
     assert not list(complaints(executed))
 
