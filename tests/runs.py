@@ -51,6 +51,7 @@ def record(
     wait_seconds: float = 30,
     callbacks: Sequence[Callback] = (),
     devices_per_worker: int | None = None,
+    test: Any = None,
     **options: Any,
 ) -> Recorded:
     """Train a tanh network on digits, and keep everything that a replay needs."""
@@ -62,7 +63,7 @@ def record(
         scheme,
         recipe,
         DIGITS.train,
-        None,
+        test,
         Cluster.local(
             workers, ps=ps, backend=backend, wait_seconds=wait_seconds, devices_per_worker=devices_per_worker
         ),

@@ -1,22 +1,25 @@
 """The metrics of the center over time: which centers are kept on the way, and what is measured of them after a run."""
 
 import json
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from distsgd.algorithms import AsyncSGD
+from distsgd.algorithms import SSP, AllReduce, AsyncSGD, Hogwild, Serial, SyncSGD
 from distsgd.common import UserError
-from distsgd.common.record.event_log import Tally
+from distsgd.common.record.event_log import EventLog, Tally
 from distsgd.common.record.metrics import Metrics
 from distsgd.common.run import center_path, observer, path_keeper
 from distsgd.common.run.center_path import CenterPath, Moment, even_choice
 from distsgd.common.run.observer import Observer
 from distsgd.common.run.options import RunOptions
 from distsgd.common.run.path_keeper import PACE_SHARE, PathKeeper
+from distsgd.common.run.plan import Plan
+from distsgd.common.run.record_reader import RecordReader
 from distsgd.common.run.results import load
-from runs import DIGITS, Table, wait_until
+from runs import DIGITS, Table, record, wait_until
 
 
 def passed(path, versions):
@@ -75,6 +78,7 @@ class Empty:
 def table():
     with Table(AsyncSGD(), workers=1, steps=10_000) as table:
         table.job.test = DIGITS.test
+        table.graph.multiples = None  # as of a large model: the ps sets none aside, they are looked at from outside
         table.first = table.player(0)
         yield table
 
@@ -218,3 +222,132 @@ def test_the_thread_that_looks_outlives_a_ps_that_is_lost_and_ends_with_the_run(
 def test_a_number_of_updates_that_is_none_is_refused():
     with pytest.raises(UserError, match=r"evaluate_every must be at least 1. Received: evaluate_every=0"):
         RunOptions(evaluate_every=0)
+
+
+# Milestones: what the ps sets aside.
+
+
+def history(scheme, run_dir, **options):
+    """The rows of the center of a run with test data."""
+    record(scheme, run_dir, test=DIGITS.test, batch_size=8, **options)
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["kind"] == "center"]
+
+
+def check_points(rows, every, end, asynchronous_batch):
+    """Each multiple is there, with what the run added up to; others are there because somebody looked just then."""
+    assert set(range(0, end + 1, every)) <= {row["version"] for row in rows}
+    in_order = sorted(rows, key=lambda row: (row["version"], row["seconds"]))
+    assert [row["seconds"] for row in in_order] == [row["seconds"] for row in rows]
+    for row in rows:
+        if row["version"] % every == 0:
+            assert row["examples"] == row["version"] * asynchronous_batch
+    assert rows[-1]["test_accuracy"] > rows[0]["test_accuracy"] + 0.3
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "every", "end", "batch"),
+    [
+        (AsyncSGD(), {"steps": 100}, 10, 200, 8),
+        (SyncSGD(), {"steps": 100, "evaluate_every": 3}, 3, 100, 16),
+        (AllReduce(), {"steps": 100}, 5, 100, 16),
+    ],
+    ids=["async", "barrier", "without a ps"],
+)
+def test_a_short_run_has_a_point_at_each_multiple(tmp_path, scheme, options, every, end, batch):
+    rows = history(scheme, tmp_path, workers=2, backend="threads", **options)
+    check_points(rows, every, end, batch)
+    assert len(rows) > 20
+
+
+@pytest.mark.slow
+def test_the_processes_of_a_run_set_the_same_centers_aside_on_two_ps_tasks(tmp_path):
+    check_points(history(AsyncSGD(), tmp_path, workers=2, ps=2, steps=100, ema_decay=0.5), 10, 200, 8)
+
+
+class Passing:
+    """A run that is played update by update: which centers it has come to, and which were set aside."""
+
+    def __init__(self, table, tmp_path):
+        self.table, self.first, self.centers = table, table.player(0), {}
+        table.job.test, self.rows = DIGITS.test, []
+        self.reader = RecordReader(table.observer, EventLog(tmp_path, 1), lambda **row: None, lambda events: None)
+        self.observer = Observer(table.job, table.observer, self.reader, lambda **row: self.rows.append(row))
+        self.observer.begin()
+        self.look()
+
+    def look(self):
+        snapshot = self.table.observer.snapshot()
+        self.centers[int(snapshot["at"])] = snapshot["center"]
+
+    def train(self, updates):
+        for _ in range(updates):
+            self.first.round()
+            self.look()
+
+    def set_aside(self):
+        """The versions, each of which is the center that the run had then."""
+        moments = self.observer.milestones.read({self.table.observer.version(): time.monotonic()})
+        for moment in moments:
+            np.testing.assert_array_equal(moment.snapshot["center"], self.centers[moment.version])
+        return [moment.version for moment in moments]
+
+
+@pytest.mark.parametrize("scheme", [AsyncSGD(), SSP(), SyncSGD(), Hogwild()], ids=lambda scheme: scheme.name)
+def test_what_is_set_aside_is_the_center_at_exact_multiples(tmp_path, scheme):
+    with Table(scheme, workers=1, ps=2 if scheme.name == "ssp" else 1, steps=30, evaluate_every=4) as table:
+        passing = Passing(table, tmp_path)
+        passing.train(10)
+        assert passing.set_aside() == [0, 4, 8]
+        passing.observer.observe(last=True)
+        assert [row["version"] for row in passing.rows] == [0, 4, 8, 10]
+        assert [row["examples"] for row in passing.rows] == [0, 32, 64, 80]
+        whens = [row["when"] for row in passing.rows]
+        assert whens == sorted(whens)
+        passing.train(20)
+        assert passing.set_aside() == [0, 4, 8, 12, 16, 20, 24, 28]
+
+
+def test_a_restoration_undoes_what_was_set_aside_after_its_checkpoint(tmp_path):
+    with Table(AsyncSGD(), workers=1, steps=30, evaluate_every=4) as table:
+        passing = Passing(table, tmp_path)
+        passing.train(10)
+        before = table.state_calls.values()
+        passing.train(7)
+        table.state_calls.restore(before, restoration=2, events=10)
+        assert passing.set_aside() == [0, 4, 8]
+        passing.first.join()
+        passing.first.calls.rounds("exchange", np.ones((1, 1, 8), np.int32))  # another way from here on
+        passing.look()
+        passing.train(2)
+        assert passing.set_aside() == [0, 4, 8, 12]
+        table.state_calls._run(table.graph.ops.forget_milestones[0])  # as if the ps came back empty
+        passing.train(3)
+        assert passing.set_aside() == [16]
+
+
+def test_how_many_centers_are_set_aside_follows_from_the_length_of_the_run_and_the_size_of_the_model(table):
+    def multiples(floats=1000, workers=2, scheme=None, **options):
+        drawn = {"batch_size": 8, "record": "full"}
+        options = RunOptions(**drawn | options)
+        return Plan(scheme or AsyncSGD(), DIGITS.train, workers, options, options.steps).multiples(floats)
+
+    assert multiples(steps=10) == (1, 21)
+    assert multiples(steps=88) == (5, 36)
+    assert multiples(steps=1000) == (100, 21)
+    assert multiples(steps=1000, scheme=SyncSGD()) == (50, 21)
+    assert multiples(steps=1000, scheme=Serial(), workers=1) == (50, 21)
+    assert multiples(steps=1000, evaluate_every=7) == (7, 286)
+    assert multiples(steps=1000, evaluate_every=1) is None
+    assert multiples(steps=88, floats=1_000_000) is None
+    assert multiples(steps=10**6, record="off") is None
+
+
+def test_tallies_are_of_the_events_before_each_version(tmp_path):
+    log = EventLog(tmp_path, 2)
+    events = np.zeros((12, 6), np.int64)
+    events[:, 0], events[:, 1], events[:, 3] = np.arange(12) // 2, np.arange(12) % 2, 1
+    log.append(events)
+    tallies = log.tallies([0, 1, 4, 9])
+    assert [tally.events for tally in tallies] == [0, 2, 8, 12]
+    assert [tally.rounds.tolist() for tally in tallies] == [[0, 0], [1, 1], [4, 4], [6, 6]]

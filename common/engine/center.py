@@ -17,6 +17,7 @@ from ..contract.scheme import Scheme
 from ..contract.views import Server, check_names
 from ..gates.store import WorkerSlot
 from .encoder import Encoder
+from .milestones import Milestones
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,10 @@ class Center:
         initial: where the first value of the center is fed, [P].
         version: number of updates that it has had.
         pulled: the version that each worker has pulled last, [W].
+        milestones: where centers are set aside, if any are.
     """
+
+    milestones: Milestones | None = None
 
     def __init__(
         self,
@@ -202,7 +206,10 @@ class Center:
     def count_updates(self, number: Any) -> Any:
         """The version after `number` more updates."""
         with tf.device(self.devices[0]):
-            return tf.convert_to_tensor(self.version.assign_add(tf.cast(number, tf.int64)))
+            version = tf.convert_to_tensor(self.version.assign_add(tf.cast(number, tf.int64)))
+        if self.milestones is not None and self.scheme.gate.uses_ps:
+            self.milestones.pass_by(version)
+        return version
 
     def staleness(self, version: Any, slot: WorkerSlot) -> Any:
         """Updates since this worker pulled last, at `version`; without a lock it is an estimate, never below 0."""
@@ -246,3 +253,9 @@ class Center:
             n = tf.cast(version, tf.float32)
             decay = tf.minimum(self.ema_decay, (1 + n) / (10 + n))
             part.average.assign_sub((1 - decay) * (part.average - part.center))
+
+    def come_to(self, version: Any, clock: Any, state: Any) -> None:
+        """Where there is no ps, for the worker that has the center: it has come to `version`, after `clock` updates."""
+        self.move_average(self.slices[0], clock)
+        if self.milestones is not None:
+            self.milestones.pass_by(version, state.read_value())

@@ -21,6 +21,7 @@ from ..gates.store import Event, WorkerSlot
 from .center import Center, Slice
 from .journal import Journal
 from .membership import Membership, Slot
+from .milestones import Milestones, Multiples
 from .ops import is_finite, when
 from .persistence import Persistence
 from .transaction import Transactions
@@ -41,6 +42,7 @@ class ParameterServer:
         min_workers: a gate goes on with this number of workers, if the others do not come; W without it.
         codec: how messages travel; the scheme's if not given.
         round_steps: local steps of a round, for learning rates that change; the scheme's period if not given.
+        multiples: versions of the center that are set aside; none if not given.
 
     Attributes:
         transactions: the lock, and who is admitted.
@@ -65,6 +67,7 @@ class ParameterServer:
         min_workers: int | None = None,
         codec: Codec | None = None,
         round_steps: float | None = None,
+        multiples: Multiples | None = None,
     ):
         self.scheme, self.num_workers, self.in_process = scheme, num_workers, in_process
         self.last_version = last_version
@@ -77,6 +80,8 @@ class ParameterServer:
         self.transactions = transactions = Transactions(self.devices[0], num_workers, center.version)
         self.journal = journal = Journal(transactions)
         self.membership = members = Membership(transactions, self.devices, self.initial_state, scheme.gate.waits)
+        if multiples is not None:
+            center.milestones = Milestones(multiples, center.slices, members.states)
 
         # What gates ask for, see `Store`.
         self.lock, self.exclusive = transactions.lock, transactions.exclusive

@@ -155,7 +155,7 @@ class Worker:
             state = self.replica.state.read_value()
             loss, gradient = self._gradient(rows[t])
             fine = is_finite(gradient) & tf.math.is_finite(loss)
-            stepped = when(fine, lambda: self._step_of_center(gradient))
+            stepped = when(fine, lambda: self._step_of_center(gradient, done + 1))
             self.replica.keep_state(fine, state)
             self.clock.assign_add(1)
             return t + 1, total + tf.where(fine, loss, 0.0), done + tf.cast(stepped, tf.int64)
@@ -171,9 +171,9 @@ class Worker:
         self.ps.count_updates(done)
         return total, tf.cast(done, tf.float32)
 
-    def _step_of_center(self, gradient: Any) -> None:
+    def _step_of_center(self, gradient: Any, uncounted: Any) -> None:
         self._scheme_now().local_step(self.view, gradient)
-        self.ps.center.move_average(self.ps.slices[0], self.clock.read_value())
+        self.ps.center.come_to(self.ps.read_version() + uncounted, self.clock.read_value(), self.replica.state)
 
     def _round_in_ring(self, scheme: Scheme, rows: Any, stamps: Stamps) -> tuple[Any, Any]:
         """All have the same mean message: if it is not finite, all go on without it, and the round does not count."""
@@ -186,7 +186,7 @@ class Worker:
         def adopt() -> None:
             scheme.adopt(self.view, reply)
             if self.is_center:
-                self.ps.center.move_average(self.ps.slices[0], clock)
+                self.ps.center.come_to(self.ps.read_version(), clock, self.replica.state)
 
         with stamps.reply():
             adopted = when(fine, adopt)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -131,6 +132,18 @@ class EventLog:
         end = self.length if end is None else end
         for at in range(max(start, self.first), end, CHUNK):
             yield self._rows(at - self.first, min(end, at + CHUNK) - self.first)
+
+    def tallies(self, versions: Sequence[int]) -> list[Tally]:
+        """What the events before each of these versions, which are in order, add up to."""
+        tally = Tally(self.workers) if self.first == 0 else Tally.read(self.counts, self.workers)
+        found, left = [], list(versions)
+        for events in self.chunks():
+            while left and len(later := np.flatnonzero(events[:, VERSION] >= left[0])):
+                tally.add(events[: later[0]])
+                found.append(copy.deepcopy(tally))
+                events, left = events[later[0] :], left[1:]
+            tally.add(events)
+        return found + [tally] * len(left)
 
     def append(self, events: np.ndarray) -> None:
         """Add new events. After an error nothing has been added."""

@@ -166,6 +166,9 @@ class StateCalls(Calls):
             if len(ends):
                 parts[name] = [np.concatenate([part, ends]) for part in parts[name]]
         self._run(self.ops.shut)
+        for forget, alive in zip(self.ops.forget_milestones, self.alive(), strict=False):
+            if not alive:
+                self._run(forget)
         self._run(self.ops.restore, parts, np.array([restoration, events]))
         self._run(self.ops.call_back)
         self._run(self.ops.open)
@@ -202,6 +205,10 @@ class ObserverCalls(Calls):
         With it comes how many messages of each worker were `refused`, [W].
         """
         return self._run(self.ops.snapshot)
+
+    def milestones(self) -> dict[str, np.ndarray]:
+        """The centers that were set aside; see `engine.milestones.Milestones.read`."""
+        return self._run(self.ops.milestones)
 
     def drain(self) -> Drained:
         """The part of the trace that is new."""

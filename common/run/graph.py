@@ -25,6 +25,7 @@ class TaskGraph:
         scalars: names of what goes beside the vector of a message.
         ops: what is run on the global variables; see `calls`.
         worker_ops: what is run for worker k.
+        multiples: versions of the center that are set aside, if any are; not known where the graph was loaded.
         initial: center [P] and non-trainable state [S] that the run begins with.
         frozen: arrays of the model that nobody changes; not known where there is no worker.
     """
@@ -32,12 +33,15 @@ class TaskGraph:
     def __init__(self, job: Job, workers: Sequence[int] = (), model: FlatModel | None = None):
         import tensorflow as tf
 
+        from ..engine.milestones import Multiples
         from ..engine.parameter_server import ParameterServer
 
         self.coordination, self.scalars = job.coordination, job.scheme.scalars
         self.model = model or job.recipe.flat()
         self.initial = self.model.pack(), self.model.pack_state()
         self.frozen = self.model.frozen_values() if workers else []
+        multiples = job.plan.multiples(self.model.size + self.model.state_size)
+        self.multiples = None if multiples is None else Multiples(*multiples)
         self.graph = tf.Graph()
         with self.graph.as_default():
             self.ps = ParameterServer(
@@ -52,6 +56,7 @@ class TaskGraph:
                 min_workers=job.recovery.min_workers,
                 codec=job.codec,
                 round_steps=job.plan.round_steps,
+                multiples=self.multiples,
             )
             self.ops = GlobalOps(self.ps, self.coordination.sees_waiting)
             gradient = tf.function(self.model.gradient, reduce_retracing=True, autograph=False)

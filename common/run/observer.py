@@ -13,6 +13,7 @@ from .center_path import CenterPath, Moment, even_choice
 from .evaluation import Evaluation
 from .figures import Figures
 from .job import Job
+from .milestone_reader import MilestoneReader
 from .path_keeper import Cost, PathKeeper
 from .record_reader import RecordReader
 
@@ -26,7 +27,7 @@ PASSED_BY_DEFAULT, PASSED_AT_MOST = 60, 1000  # centers on the way that are kept
 
 ENOUGH = 40  # evaluations during a run make a curve: nothing is kept any more, unless that was asked for
 
-LATER_SECONDS, LATER_SHARE = 5.0, 0.1  # for what was not asked for, after a run: seconds, or this part of its time
+LATER_SECONDS, LATER_SHARE = 5.0, 0.1  # for what was not asked for, after a run: CPU time, or this part of its time
 
 Snapshot = dict[str, Any]  # see `ObserverCalls.snapshot`
 
@@ -42,6 +43,7 @@ class Observer:
 
     Attributes:
         evaluate: on the test data.
+        milestones: centers that the ps sets aside, as long as they are wanted; where it does not, there is `path`.
         metrics: of the newest evaluation: version, examples, bytes, staleness, and Keras' of the test data.
         seen: what the record held at the newest look.
     """
@@ -54,9 +56,14 @@ class Observer:
         self.figures = Figures(job.plan, job.traffic(model.size, model.state_size))
         self.seen = Tally(job.cluster.workers)
         self.metrics: dict[str, Any] = {}
-        most = 0 if job.test is None else PASSED_BY_DEFAULT if self.every is None else PASSED_AT_MOST
+        most, multiples = PASSED_BY_DEFAULT if self.every is None else PASSED_AT_MOST, calls.graph.multiples
+        self.milestones = None
+        if job.test is None:
+            most = 0
+        elif multiples is not None:  # the ps does it, and better
+            most, self.milestones = 0, MilestoneReader(calls, reader, self.figures, multiples.every)
         self.path = CenterPath(self.every or 1, most, model.size + model.state_size)
-        self.evaluated: list[int] = []  # versions, as long as centers are kept
+        self.evaluated: list[tuple[int, float]] = []  # versions and when that was, as long as centers are kept
         self.keeper = PathKeeper(calls, self.path, self._kept_moment)
         self.due, self.evaluating = 0.0, Cost()  # the first look is at where it starts
         self.summaries = job.files.summaries()
@@ -97,10 +104,11 @@ class Observer:
         if last:
             self._catch_up(moment)
         self._evaluate(moment, "center")
-        if self.path.room:
-            self.evaluated.append(moment.version)
+        if self.path.room or self.milestones:
+            self.evaluated.append((moment.version, moment.when))
         if len(self.evaluated) >= ENOUGH and self.every is None:
             self.path.close()
+            self.milestones = None
         return snapshot
 
     def _evaluate(self, moment: Moment, event: str) -> None:
@@ -112,8 +120,9 @@ class Observer:
 
     def _catch_up(self, end: Moment) -> None:
         """Evaluate the path; if nobody has asked for it, an even choice that takes little time."""
-        known = {*self.evaluated, end.version}
-        moments = [moment for moment in self.path.close() if moment.version not in known]
+        known = dict(self.evaluated) | {end.version: end.when}
+        passed = self.milestones.read(known) if self.milestones else self.path.close()
+        moments = [moment for moment in passed if moment.version not in known]
         if self.later:
             moments = [self._origin(), *(moment for moment in moments if moment.version)]
         elif moments and self.every is None:
@@ -129,7 +138,7 @@ class Observer:
 
     def _affordable(self, end: Moment) -> int:
         """Centers that may be evaluated after the run, if nobody has asked for it."""
-        began = time.monotonic()
+        began = time.process_time()  # where the machine is busy, an evaluation may seem to take many times as long
         self.evaluate(end.snapshot)
         seconds = max(LATER_SECONDS, LATER_SHARE * (end.when - self.began))
-        return int(seconds / (time.monotonic() - began))
+        return int(seconds / (time.process_time() - began))

@@ -103,6 +103,8 @@ class GlobalOps:
         self.wake = Operation(traced(ps.wake_all))
         self.snapshot = Operation({**traced(ps.snapshot), "refused": ps.journal.refused.read_value()})
         self.drain = Operation(traced(ps.journal.drain))
+        milestones = ps.center.milestones
+        self.milestones = Operation(milestones.read() if milestones else ())
         self.acknowledge = Operation(traced(ps.journal.acknowledge, *known), known)
 
     def _keeps(self, ps: Any) -> None:
@@ -117,6 +119,8 @@ class GlobalOps:
         self.restore = Operation(persistence.restore(self.new_values), (self.new_values, restoration))
         self.call_back = Operation(ps.call_back())
         self.open = Operation(persistence.open())
+        milestones = ps.center.milestones
+        self.forget_milestones = [Operation(task) for task in milestones.forget()] if milestones else []
 
 
 class WorkerOps:

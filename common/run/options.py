@@ -107,8 +107,8 @@ class RunOptions:
     stop_at_accuracy: float | None = None
     """End the run when the center has this accuracy on the test data."""
     evaluate_every: int | None = None
-    """Updates of the center between two evaluations: of the first center that is seen at or after each multiple, kept
-    and evaluated after the training. Between them it is evaluated as often as that slows no worker, as without this."""
+    """Updates of the center between two evaluations: each multiple is set aside and evaluated after the training; of a
+    large model, the first center that is seen there. Between them it is evaluated as often as that slows no worker."""
     record: RecordMode = "full"
     """Keep every round (72 bytes each, and 104 in trace.npz and rounds.npz), or only what they add up to."""
     tensorboard: bool = False

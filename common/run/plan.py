@@ -14,12 +14,19 @@ from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..problems.dataset import batches, leaves, num_examples, shard_rows
 from .options import RunOptions
+from .task_files import KEEP
 
 ROUNDS_PER_CALL = 8  # a call costs some RPCs of its own; unrolling rounds in it doubles the throughput at period 1
 
 LONG_RUN_ROUNDS = 500  # shorter runs do not earn back the time that the larger graph takes
 
 ALONE_STEPS = 64  # steps of a call without a ps
+
+FLOAT_BYTES = 4
+
+POINTS = 20  # of a curve, at least
+
+MILESTONE_BYTES, MILESTONES_AT_MOST = 1 << 24, 1000  # of the centers that the ps sets aside
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,30 @@ class Plan:
         short = alone or schedule or self.steps < LONG_RUN_ROUNDS * self.scheme.period
         return 1 if short or len(self.scheme.events) > 1 else ROUNDS_PER_CALL
 
+    @property
+    def updates(self) -> int:
+        """Of the center, if no message is dropped."""
+        if not self.scheme.gate.exchanges:
+            return self.steps
+        messages = sum(rounds.messages for rounds in self.all_rounds)
+        return round(messages * self.scheme.gate.updates_per_round(self.workers) / self.workers)
+
+    def multiples(self, floats: int) -> tuple[int, int] | None:
+        """Which versions of the center the ps sets aside: updates between two of them, and how many there are.
+
+        None where they would need much memory: such a run takes longer, and is looked at from outside.
+
+        Args:
+            floats: of one of them.
+        """
+        updates, every = self.updates, self.options.evaluate_every
+        if every is None:
+            every = round_number(updates // POINTS)
+        number = 1 + updates // every  # with the first
+        few = number * floats * FLOAT_BYTES <= MILESTONE_BYTES and number <= MILESTONES_AT_MOST
+        counted = self.options.record == "full" or sum(map(len, self.all_rounds)) <= KEEP  # what they add up to
+        return (every, number) if few and counted else None
+
     def shards(self) -> np.ndarray:
         """Which rows of the arrays each worker trains on, [workers, examples of a shard]."""
         return shard_rows(self.data, self.workers, self.options.seed, self.options.skew)
@@ -113,3 +144,9 @@ class Plan:
             stream = batches(shard, size, worker, seed, rounds.steps(done))
         for steps, event in rounds.after(done):
             yield np.stack(list(itertools.islice(stream, steps))), event
+
+
+def round_number(most: int) -> int:
+    """The largest of 1, 2, 5, 10, 20, 50, ... that is at most this; 1 if none is."""
+    power = 10 ** max(0, len(str(most)) - 1)
+    return max(power * digit for digit in (1, 2, 5) if power * digit <= max(1, most))
