@@ -65,7 +65,8 @@ def found(names: tuple[str, ...] = ()) -> list[Path]:
 def lab(has_screen: bool) -> list[str]:
     """The command of Jupyter Lab; where there is no screen, it prints its address."""
     quiet = [] if has_screen else ["--no-browser", "--log-level=CRITICAL"]  # the address is of that level
-    return [sys.executable, "-m", "jupyterlab", f"--notebook-dir={FOLDER}", *quiet]
+    root = ["--allow-root"] if os.geteuid() == 0 else []  # as in a container; it listens on loopback, and wants a token
+    return [sys.executable, "-m", "jupyterlab", f"--notebook-dir={FOLDER}", *quiet, *root]
 
 
 def install_what_is_missing(module: str) -> None:
