@@ -32,7 +32,7 @@ from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.proof.transcriptions import Recorded
 from distsgd.common.run.job import describe, make_job
 from distsgd.common.run.options import Recovery, RunOptions
-from runs import DIGITS, network_gradient
+from runs import DIGITS, network_gradient, patience
 
 # In a new user namespace, where everybody may do this: a bridge, and machines joined to it by veth pairs.
 NETWORK = """
@@ -93,7 +93,7 @@ class Machine:
     def python(self, code: str, *arguments: str) -> str:
         """What a Python program prints that runs on this machine."""
         command = [*self.enter, sys.executable, "-c", code, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
 
 
 class Network:
@@ -123,7 +123,7 @@ class Network:
 
     def close(self) -> None:
         if self.real:
-            self.process.communicate("\n", timeout=10)
+            self.process.communicate("\n", timeout=60)
 
 
 class Machines(list[Machine]):
@@ -184,7 +184,7 @@ class Cable:
     def end(self) -> None:
         """Carry no more."""
         if not self.refusal:
-            self.carried, self.lost = map(int, self.process.communicate("\n", timeout=10)[0].split())
+            self.carried, self.lost = map(int, self.process.communicate("\n", timeout=60)[0].split())
 
 
 @contextmanager
@@ -217,7 +217,13 @@ class Task:
         self.error: BaseException | None = None
         self.result: dict[str, Any] = {}
         self.events: list[dict[str, Any]] = []
-        self.options = {"steps": 120, "batch_size": 16, "seed": 0, "hidden": (16,), "wait_seconds": 60.0} | options
+        self.options = {
+            "steps": 120,
+            "batch_size": 16,
+            "seed": 0,
+            "hidden": (16,),
+            "wait_seconds": patience(60),
+        } | options
         self.thread = threading.Thread(target=self._run, args=(machine, scheme), daemon=True)
         self.thread.start()
         machine.tasks.append(self)

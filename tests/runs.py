@@ -48,7 +48,7 @@ def record(
     seed: int = 0,
     schedule: Sequence[int] = (),
     hidden: Sequence[int] = HIDDEN,
-    wait_seconds: float = 30,
+    wait_seconds: float | None = None,
     callbacks: Sequence[Callback] = (),
     devices_per_worker: int | None = None,
     test: Any = None,
@@ -65,7 +65,11 @@ def record(
         DIGITS.train,
         test,
         Cluster.local(
-            workers, ps=ps, backend=backend, wait_seconds=wait_seconds, devices_per_worker=devices_per_worker
+            workers,
+            ps=ps,
+            backend=backend,
+            wait_seconds=wait_seconds or patience(30),
+            devices_per_worker=devices_per_worker,
         ),
         RunOptions(steps=steps, batch_size=batch_size, seed=seed, run_dir=run_dir, schedule=schedule, **options),
     )

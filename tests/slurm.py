@@ -25,7 +25,7 @@ PROGRAMS = (
     "setpriv",
     "ip",
 )
-READY_SECONDS = 60
+READY_SECONDS = 200
 NODES = ("n1", "n2", "n3")
 MUNGE_FILES = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
 CONFIGURATION = """\

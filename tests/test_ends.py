@@ -23,7 +23,7 @@ from distsgd.common.run.job import make_job
 from distsgd.common.run.loop import WorkerLoop
 from distsgd.common.run.options import Recovery, RunOptions
 from distsgd.common.run.worker_calls import WorkerCalls
-from runs import DIGITS, SPOILED, record, spoiled
+from runs import DIGITS, SPOILED, patience, record, spoiled
 
 LIMIT = 60.0  # seconds for what must happen
 
@@ -320,7 +320,7 @@ def test_a_missing_file_ends_a_run_that_may_restart_its_tasks(warm, tmp_path):
             softmax(),
             batches,
             AsyncSGD(),
-            cluster=Cluster.local(2, wait_seconds=20),
+            cluster=Cluster.local(2, wait_seconds=patience(20)),
             steps=200,
             batch_size=8,
             run_dir=tmp_path / "run",

@@ -1,7 +1,6 @@
 """One program started once for each task, on several machines: they meet, train, and end together."""
 
 import contextlib
-import functools
 import json
 import os
 import re
@@ -25,12 +24,10 @@ from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.proof.replay import replay
 from doubles import PausingAsyncSGD
 from machines import HERE, Run, machines_with_servers, task_process
-from runs import DIGITS, patience
-from runs import wait_until as wait_for
+from runs import DIGITS, patience, wait_until
 
 TOLERANCE = 1e-5
 FOREVER = 10**7
-wait_until = functools.partial(wait_for, seconds=60)
 AGAIN = {"max_restarts": 3, "checkpoint_seconds": 0.5}
 
 GARBAGE = """
@@ -243,7 +240,10 @@ def test_a_script_that_calls_train_is_started_on_every_machine(machines, tmp_pat
         HERE.machine = machine
         model = ModelRecipe.named("softmax", (64,), 10, 0).build()
         here = Cluster.at(
-            ps_hosts=cluster.addresses.ps, worker_hosts=cluster.addresses.worker, job_name=job, wait_seconds=30
+            ps_hosts=cluster.addresses.ps,
+            worker_hosts=cluster.addresses.worker,
+            job_name=job,
+            wait_seconds=patience(30),
         )
         before = [np.copy(w) for w in model.get_weights()]
         result = train(
@@ -260,7 +260,7 @@ def test_a_script_that_calls_train_is_started_on_every_machine(machines, tmp_pat
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(90)
+        thread.join(300)
     assert results == {
         "ps": (False, False, "completed", "ps-0"),
         "worker": (True, True, "completed", "run"),
@@ -349,7 +349,7 @@ def survived(chief, workers=2):
 def test_a_killed_task_is_started_again_by_its_program_and_takes_its_place(scheme, victim, machines, tmp_path):
     """ps 0 is where the tasks meet: it comes back with empty tables."""
     cluster = Run(machines, tmp_path, ps=2)
-    tasks = cluster.start_all(scheme, steps=500, recovery=AGAIN, wait_seconds=20)
+    tasks = cluster.start_all(scheme, steps=500, recovery=AGAIN, wait_seconds=patience(20))
     wait_until(cluster.trains)
     name = "-".join(map(str, victim))
     os.kill(task_process(tmp_path, name), signal.SIGKILL)
@@ -376,7 +376,7 @@ def test_a_killed_task_is_started_again_by_its_program_and_takes_its_place(schem
 )
 def test_a_machine_that_was_lost_is_back_in_the_run_with_the_same_command(how, victim, machines, tmp_path):
     cluster = Run(machines, tmp_path)
-    options = {"steps": 800, "recovery": AGAIN, "wait_seconds": 30}
+    options = {"steps": 800, "recovery": AGAIN, "wait_seconds": patience(30)}
     tasks = cluster.start_all(AsyncSGD(), **options)
     wait_until(cluster.trains)
     machine = cluster.on[victim]

@@ -206,7 +206,7 @@ def test_a_task_that_is_killed_at_that_moment_comes_back_and_the_run_replays(sch
     pausing = scheme(folder=str(tmp_path), moment=moment)
     steps = 60 * pausing.period
     run = Going(pausing, tmp_path / "run", updates=0, steps=steps, workers=2, recovery=OFTEN)
-    wait_until(lambda: (tmp_path / "here").exists() or not run.thread.is_alive(), 60)
+    wait_until(lambda: (tmp_path / "here").exists() or not run.thread.is_alive())
     run.send(victim, signal.SIGKILL)
     (tmp_path / "armed").unlink()
     recovery = run.survived()

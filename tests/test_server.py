@@ -118,7 +118,7 @@ def test_a_token_for_whoever_sat_there_before_is_void():
             now.run("await_token", seconds=0.5)
         waiting = now.starts()
         other.round()
-        waiting.result(40)
+        waiting.result(200)
         assert (table.run("version"), table.run("folded").tolist()) == (1, [1, 1])
 
 
@@ -129,7 +129,7 @@ def test_a_slot_whose_message_waits_at_the_barrier_says_so_until_the_set_is_comp
         now = table.player(0)
         assert (now.joined.rounds, now.joined.waits) == (1, True)
         other.round()
-        waiting.result(40)  # the token was for the message, whoever holds the slot
+        waiting.result(200)  # the token was for the message, whoever holds the slot
         joined = now.join()
         assert (joined.rounds, joined.waits) == (1, False)
 
@@ -146,7 +146,7 @@ def test_a_set_is_completed_without_those_who_have_left_or_were_evicted():
         assert table.run("version") == 0
         assert players[0].run("evict_absent").tolist() == [False, False, False, True]
         for released in (first, second):
-            released.result(40)
+            released.result(200)
         assert (table.run("version"), table.observer.roll().active.tolist()) == (1, [True, True, False, False])
         moved = table.run("center") - start
         for evicted in players[2:]:
@@ -159,7 +159,7 @@ def test_a_set_is_completed_without_those_who_have_left_or_were_evicted():
         assert table.run("version") == 1  # they wait for it
         back.round()
         for released in again:
-            released.result(40)
+            released.result(200)
         assert table.run("version") == 2
 
 
@@ -177,7 +177,7 @@ def test_with_backup_workers_a_late_message_is_dropped_and_the_last_update_is_th
         for version in (1, 2):
             waiting = fast.starts()
             second.round()
-            waiting.result(40)
+            waiting.result(200)
             assert table.run("version") == version
             if version == 1:
                 late.round()  # nobody waits for it, and it waits for nobody
@@ -220,7 +220,7 @@ def test_at_a_barrier_each_message_counts_as_its_scheme_has_weighed_it():
         start, players = table.run("center"), [table.player(k) for k in (0, 1)]
         waiting = players[1].starts()
         players[0].round()
-        waiting.result(40)
+        waiting.result(200)
         mean = (1 * by_hand(table, 0) + 2 * by_hand(table, 1)) / 2
         np.testing.assert_allclose(table.run("center"), start - 0.2 * mean, atol=1e-6)
 
@@ -236,7 +236,7 @@ def test_nobody_begins_a_round_more_than_the_slack_ahead_of_the_slowest():
         assert not ahead.done()
         assert table.run("version") == 3  # each message is folded at once
         slow.round()
-        ahead.result(40)
+        ahead.result(200)
         ahead = fast.starts()
         assert table.run("awaited").tolist() == [False, True, True]
         assert fast.run("evict_absent").tolist() == [False] * 3  # one would be left
@@ -244,7 +244,7 @@ def test_nobody_begins_a_round_more_than_the_slack_ahead_of_the_slowest():
         assert table.run("awaited").tolist() == [False, False, True]
         assert not ahead.done()
         slow.round()
-        ahead.result(40)
+        ahead.result(200)
 
 
 # What a worker sends.
@@ -283,7 +283,7 @@ def test_each_worker_has_the_learning_rate_of_its_own(reduction):
         start, players = table.run("center"), [table.player(k) for k in (0, 1)]
         waiting = players[0].starts()
         players[1].round()
-        waiting.result(40)
+        waiting.result(200)
         step = 0.3 * by_hand(table, 0) + 0.1 * by_hand(table, 1)
         np.testing.assert_allclose(table.run("center"), start - step / (1 if reduction == "sum" else 2), atol=1e-6)
 
@@ -345,8 +345,8 @@ def test_while_an_update_is_half_way_nobody_reads_the_center():
         reading = [in_thread(action) for action in (lambda: second.round("pull"), lambda: table.run("center"))]
         assert not wait(reading, timeout=1).done
         table.session.run(go_on)
-        pushing.result(40)
-        _, seen = (future.result(40) for future in reading)
+        pushing.result(200)
+        _, seen = (future.result(200) for future in reading)
         assert min(np.abs(half).max() for half in np.split(table.run("center") - start, 2)) > 0
         for center in (seen, table.session.run(params)):
             np.testing.assert_array_equal(center, table.run("center"))

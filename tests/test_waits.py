@@ -346,7 +346,7 @@ os.wait()
 def test_a_child_is_in_its_group_at_once_and_an_orphan_does_not_begin():
     command = [sys.executable, "-P", "-c", FORKS]
     one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=one_thread, capture_output=True, text=True, timeout=90, check=False)
+    done = subprocess.run(command, env=one_thread, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
