@@ -23,6 +23,7 @@ import numpy as np
 from ..algorithms import AllReduce, AsyncSGD, Downpour, Hogwild, Scheme, SyncSGD
 from ..common.cluster.cluster import Cluster
 from ..common.cluster.placement import BackendName
+from ..common.contract.rounding import Rounding
 from ..common.errors import DistsgdError
 from ..common.launch.launcher import launch
 from ..common.problems.data import synthetic
@@ -114,12 +115,14 @@ class Ours:
     scheme: Scheme
     backend: BackendName = "processes"
     workers: int = WORKERS
+    codec: Rounding = "float32"
 
     @property
     def title(self) -> str:
         """How it stands in the table."""
         several = f", {self.workers} workers" if self.workers != WORKERS else ""
-        return f"{self.scheme.name}, {self.backend}, period {self.scheme.period}{several}"
+        rounded = f", {self.codec}" if self.codec != "float32" else ""
+        return f"{self.scheme.name}, {self.backend}, period {self.scheme.period}{several}{rounded}"
 
     def __call__(self, model: str, seconds: float, expected: float) -> Measured:
         """Run it."""
@@ -137,7 +140,7 @@ class Ours:
                 synthetic(examples=EXAMPLES, features=features).train,
                 None,
                 Cluster.local(self.workers, backend=self.backend),
-                RunOptions(steps=rounds * self.scheme.period, batch_size=BATCH, run_dir=folder),
+                RunOptions(steps=rounds * self.scheme.period, batch_size=BATCH, run_dir=folder, codec=self.codec),
             )
             launch(job, record.on_event)
             with np.load(folder / "trace.npz") as trace:
@@ -189,6 +192,7 @@ CONTENDERS = {
     "threads:hogwild": ours(HOGWILD, "threads", small=6000.0),
     "threads:downpour": ours(DOWNPOUR, "threads", small=9000.0, medium=150.0),
     f"downpour x{MANY}": ours(DOWNPOUR, "processes", MANY, models=["small"], small=5000.0),
+    "sync_sgd bf16": ours(SYNC, "processes", WORKERS, "bf16", models=["large"]),
     "sync_sgd x4": ours(SYNC, "processes", 4, models=["large"]),
     "all_reduce x4": ours(AllReduce(learning_rate=LEARNING_RATE), "processes", 4, models=["large"]),
 }

@@ -95,6 +95,7 @@ class Goal:
 
 GOALS = [
     Goal("sync_sgd", "ddp", {"small": 1.3, "medium": 1.0, "large": 0.9}),
+    Goal("sync_sgd bf16", "ddp", {"large": 1.2}),
     Goal("hogwild", "pss", {"small": 4.5, "medium": 1.5, "large": 1.3}),
     Goal("async_sgd", "pss", {"small": 4, "medium": 1.5, "large": 1.3}),
     Goal("downpour", "two cores", {"small": 0.6, "medium": 0.9, "large": 0.85}),
