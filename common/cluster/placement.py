@@ -93,11 +93,21 @@ PLACEMENTS: dict[str, Placement] = {
 }
 
 
-def compute_devices(worker: str, number: int) -> list[str]:
-    """The devices that share the batches of a worker: its GPUs in turn, or as many logical CPU devices."""
-    if number == 1:
+def compute_devices(worker: str, number: int, first: int = 0) -> list[str]:
+    """The devices that share the batches of a worker: GPUs in turn, or as many logical CPU devices.
+
+    A worker that is the only one of its task has just its own GPUs, and if it wants one device, TensorFlow chooses it.
+
+    Args:
+        worker: where it lives; empty in a process that has all of them.
+        number: of its devices.
+        first: GPUs that those before it in the same process have taken.
+    """
+    if number == 1 and worker:
         return [worker]
     import tensorflow as tf
 
     gpus = len(tf.config.list_physical_devices("GPU"))
-    return [f"{worker}/device:GPU:{i % gpus}" if gpus else f"{worker}/device:CPU:{i}" for i in range(number)]
+    if gpus:
+        return [f"{worker}/device:GPU:{(first + i) % gpus}" for i in range(number)]
+    return [f"{worker}/device:CPU:{i}" for i in range(number)] if number > 1 else [worker]

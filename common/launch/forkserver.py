@@ -29,6 +29,7 @@ from ..cluster.task_spec import Addresses
 from ..errors import DistsgdError
 from ..reports import Report
 from .channel import FORK_SERVER, Channel
+from .gpus import gpus, seen_by
 from .isolation import enter_private_network
 from .listener import Listener
 
@@ -170,8 +171,6 @@ def run_task(
     """Set up the process of one task of that run, run it, and report how it ended; returns the exit code."""
     task = f"{job_name}-{index}"
     set_up_process(logs / f"{task}.log")
-    if job_name == "ps":
-        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # a ps needs no GPU, and would take it whole
 
     # The launcher may be suspended, and its end of the socket full: that stops no training.
     outbox = Listener(
@@ -192,6 +191,7 @@ def run_task(
         job = pickle.loads(blob)
         job.train = job.train if train is None else train
         job.test = job.test if test is None else test
+        os.environ.update(seen_by(job_name, index, job.devices_per_worker, gpus(), placed=job.cluster.task is not None))
         if job.cluster.task is not None:  # nobody holds its port: taken is taken
             os.environ["TF_GRPC_REUSE_PORT"] = "false"
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # the membership waits for it: others are told

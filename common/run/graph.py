@@ -69,7 +69,8 @@ class TaskGraph:
         from ..engine.sparse_worker import SparseWorker
         from ..engine.worker import Worker
 
-        devices = compute_devices(job.cluster.placement.worker_device(k), job.devices_per_worker)
+        place, number = job.cluster.placement, job.devices_per_worker
+        devices = compute_devices(place.worker_device(k), number, first=k * number if place.in_process else 0)
         with tf.device(devices[0]):
             source, structure = _source(job, k)
         slot = self.ps.slot(k, k if job.shared_graph is None else self.ops.index)

@@ -1,0 +1,58 @@
+"""GPUs, on a machine without one: what each task is told of them, and where the graph has what."""
+
+import pytest
+
+from distsgd.algorithms import AsyncSGD
+from distsgd.common import Cluster
+from distsgd.common.cluster.placement import compute_devices
+from distsgd.common.launch.gpus import gpus, seen_by
+from distsgd.common.problems.models import ModelRecipe
+from distsgd.common.run.graph import TaskGraph
+from distsgd.common.run.job import make_job
+from distsgd.common.run.options import RunOptions
+from runs import DIGITS
+
+
+def test_worker_k_sees_gpu_k_in_turn_and_takes_what_it_needs():
+    seen = [seen_by("worker", k, 1, ["0", "1", "2"], placed=False) for k in range(4)]
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in seen] == ["0", "1", "2", "0"]
+    assert all(one["TF_FORCE_GPU_ALLOW_GROWTH"] == "true" for one in seen)
+    two = [seen_by("worker", k, 2, ["0", "1", "2"], placed=False)["CUDA_VISIBLE_DEVICES"] for k in range(2)]
+    assert two == ["0,1", "2,0"]
+
+
+def test_ps_and_evaluator_see_none_and_who_is_placed_by_others_keeps_what_it_has():
+    for task in ("ps", "evaluator"):
+        assert seen_by(task, 0, 1, ["0"], placed=False) == {"CUDA_VISIBLE_DEVICES": "-1"}
+    assert "CUDA_VISIBLE_DEVICES" not in seen_by("evaluator", 0, 2, ["0"], placed=False)  # it names their devices
+    for there, placed in ((["0", "1"], True), ([], False)):
+        assert seen_by("worker", 1, 1, there, placed) == {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+
+
+def test_the_gpus_of_a_machine_are_those_that_the_run_may_use(tmp_path):
+    for name in ("nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert gpus({}, tmp_path) == ["0", "1", "2"]
+    assert gpus({"CUDA_VISIBLE_DEVICES": "1, GPU-5c3f"}, tmp_path) == ["1", "GPU-5c3f"]
+    assert gpus({"CUDA_VISIBLE_DEVICES": "-1"}, tmp_path) == gpus({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == []
+
+
+@pytest.mark.parametrize(("number", "devices"), [(0, ["", ""]), (1, [0, 0]), (2, [0, 1])])
+def test_workers_of_one_process_are_on_its_gpus_in_turn_and_the_center_on_the_cpu(
+    monkeypatch, tmp_path, number, devices
+):
+    import tensorflow as tf
+
+    monkeypatch.setattr(
+        tf.config, "list_physical_devices", lambda kind=None: ["a GPU"] * number if kind == "GPU" else []
+    )
+    recipe = ModelRecipe.named("mlp:hidden=4", (64,), 10, 0)
+    how = RunOptions(steps=4, batch_size=8, run_dir=tmp_path)
+    job = make_job(AsyncSGD(), recipe, DIGITS.train, None, Cluster.local(2, backend="threads"), how)
+    graph = TaskGraph(job, range(2)).graph
+    names = [f"/device:GPU:{device}" if device != "" else "" for device in devices]
+    assert [graph.get_operation_by_name(f"worker_{k}_params").device for k in range(2)] == names
+    assert graph.get_operation_by_name("version").device == "/device:CPU:0"
+    assert compute_devices("/job:worker/task:1", 2) == [
+        f"/job:worker/task:1/device:{'GPU' if number else 'CPU'}:{i % number if number else i}" for i in range(2)
+    ]
