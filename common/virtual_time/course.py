@@ -137,7 +137,7 @@ class Course:
 
     def _sent(self, worker: int, now: int) -> None:
         """All of it is on its way."""
-        late = self.network.latency_of("message", worker, self.books.folded[worker])
+        late = self.network.message_late(worker, self.books.folded[worker])
         if late:
             self.clock.at(now + late, ARRIVE, worker)
         else:
@@ -175,7 +175,7 @@ class Course:
 
     def _replied(self, worker: int, now: int) -> None:
         """All of it is on its way."""
-        now += self.network.latency_of("reply", worker, max(0, self.books.folded[worker] - 1))
+        now += self.network.reply_late(worker, max(0, self.books.folded[worker] - 1))
         if worker in self.fetching:
             self.fetching.remove(worker)
             self._begin(worker, now)
@@ -185,8 +185,11 @@ class Course:
     def _end_round(self, worker: int, now: int) -> None:
         """A worker has its reply."""
         if now < self.failures.crash_at[worker]:
-            rest = self.durations[worker].after_reply(worker, self.stamps.logged[worker])
-            self.end = max(self.end, now + rest)
+            end = now
+            if self.scheme.exchange_first:
+                end += self.durations[worker].after_reply(worker, self.stamps.logged[worker])
+            if end > self.end:
+                self.end = end
             self.stamps.log(worker, now)
             self._begin(worker, now)
 

@@ -25,6 +25,9 @@ class Durations:
         seed: of what is drawn.
         exchange_first: the message of a round is ready after its first step; the others follow the reply.
         members: whose rounds these are; of all workers without it.
+
+    Attributes:
+        until_message: nanoseconds from the reply of the round before to the message of this one; of a worker and round.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Durations:
         self.size = max(1, min(len(steps), BLOCK_STEPS // (workers * per_round)))  # rounds of a block
         self.blocks: list[np.ndarray] = []  # nanoseconds, [members, rounds]
         self.before: Any = None
+        self.until_message = self._until_first if exchange_first else self.of
 
     def of(self, worker: int, number: int) -> int:
         """Nanoseconds that a worker computes in a round, given its number."""
@@ -55,10 +59,7 @@ class Durations:
             self._draw()
         return self.blocks[block].item(self.row[worker], column)
 
-    def until_message(self, worker: int, number: int) -> int:
-        """From the reply of the round before to the message of this one."""
-        if not self.exchange_first:
-            return self.of(worker, number)
+    def _until_first(self, worker: int, number: int) -> int:
         before = self.after_reply(worker, number - 1) if number else 0
         return before + self.of(worker, number) - self.after_reply(worker, number)
 

@@ -34,6 +34,7 @@ class Network:
     Attributes:
         up, down: what is shared by messages, and by replies; None where the bytes take no time.
         latency: of each worker, one way, in the mean, [W].
+        message_late, reply_late: nanoseconds of latency, given a worker and its round.
     """
 
     def __init__(self, machines: Machines, workers: int, ps: int, seed: int):
@@ -45,7 +46,8 @@ class Network:
         self.up = self._shared(self.uplinks, machines.ps_link * ps)
         self.down = self._shared(self.downlinks, machines.ps_link * ps)
         self.latency = [machines.latency + machines.regions[region][0] for region in self.region]
-        self.late = {way: Lateness(machines.latency_sigma, workers, seed, way) for way in ("message", "reply")}
+        late = partial(Lateness, self.latency, machines.latency_sigma, seed)
+        self.message_late, self.reply_late = late("message").of, late("reply").of
 
     def _shared(self, links: Sequence[float], card: float) -> Shared | None:
         caps = [bandwidth for _, bandwidth in self.machines.regions]
@@ -54,12 +56,6 @@ class Network:
         if self.machines.fifo:
             return OneByOne([min(links[k], caps[self.region[k]], card) for k in range(self.workers)])
         return Fair(card, links, self.region, caps)
-
-    def latency_of(self, way: str, worker: int, number: int) -> int:
-        """Nanoseconds that the message of a round is late, or its reply."""
-        if not self.machines.latency_sigma:
-            return self.latency[worker]
-        return round(self.latency[worker] * self.late[way].of(worker, number))
 
     def reduction(self, size: float) -> int:
         """Nanoseconds of a reduction of vectors of that many bytes."""
@@ -72,14 +68,27 @@ class Network:
 
 
 class Lateness:
-    """Lognormal factors with the mean 1, for each worker and round."""
+    """How long messages are on their way besides their bytes: lognormal with the mean of each worker.
 
-    def __init__(self, sigma: float, workers: int, seed: int, way: str):
-        self.sigma, self.draw = sigma, partial(uniforms, seed, way, range(workers))
-        self.size = max(1, BLOCK // workers)  # rounds of a block
-        self.blocks: list[np.ndarray] = []  # [W, rounds]
+    Args:
+        means: nanoseconds, [W].
+        sigma: of the logarithms.
+        seed: of what is drawn.
+        way: message or reply.
+    """
 
-    def of(self, worker: int, number: int) -> float:
+    def __init__(self, means: Sequence[int], sigma: float, seed: int, way: str):
+        self.means, self.sigma, self.draw = means, sigma, partial(uniforms, seed, way, range(len(means)))
+        self.size = max(1, BLOCK // len(means))  # rounds of a block
+        self.blocks: list[np.ndarray] = []  # nanoseconds, [W, rounds]
+        self.of = self._drawn if sigma else self._constant
+
+    def _constant(self, worker: int, number: int) -> int:
+        """Of a round of a worker: always the same."""
+        del number
+        return self.means[worker]
+
+    def _drawn(self, worker: int, number: int) -> int:
         """Of a round of a worker."""
         block, column = divmod(number, self.size)
         while block >= len(self.blocks):
@@ -91,4 +100,5 @@ class Lateness:
 
         first = len(self.blocks) * self.size
         z = ndtri(self.draw(np.arange(first, first + self.size)))
-        self.blocks.append(np.exp(self.sigma * z - self.sigma**2 / 2))
+        factors = np.exp(self.sigma * z - self.sigma**2 / 2)
+        self.blocks.append(np.rint(factors * np.array(self.means)[:, None]).astype(np.int64))

@@ -3,16 +3,16 @@
 Fair sharing is max-min fair: all that are on their way get the same, but nobody more than its own link takes, nor all
 of a region more than the link of that region. It is worked out anew when one begins or ends, for groups of users that
 always get the same (same link, same region): each group has a clock that runs at their rate (virtual service time), so
-what is left of a message is never written down, and one that begins or ends costs O(log n), however many are on their
-way.
+what is left of a message is never written down. Those of a group are in the order of their ends: messages of the same
+size end as they began, so that one that begins or ends takes the same time, however many are on their way.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections import deque
 from collections.abc import Sequence
-from heapq import heappop, heappush
 from typing import Any, Protocol
 
 NEVER = 1 << 62  # nanoseconds: 146 years
@@ -48,13 +48,13 @@ class Group:
         rate: that each has now.
         served: how much each would have had by `now` that was there from the beginning.
         next: when the first of them ends.
-        heap: of those on their way, by `served` at their end.
+        queue: of those on their way, by `served` at their end, and by who began first.
     """
 
     def __init__(self, cap: float, region: int):
         self.cap, self.region = cap, region
         self.rate, self.served, self.now, self.next = cap, 0.0, 0, NEVER
-        self.heap: list[tuple[float, int, Any]] = []
+        self.queue: deque[tuple[float, int, Any]] = deque()
 
     def run(self, now: int) -> None:
         """Bring the clock up to date."""
@@ -63,7 +63,7 @@ class Group:
 
     def look_ahead(self) -> None:
         """When the first of them ends, at this rate."""
-        left = (self.heap[0][0] - self.served) / self.rate - DUST
+        left = (self.queue[0][0] - self.served) / self.rate - DUST
         self.next = self.now + (math.ceil(left) if left > 0 else 0)
 
 
@@ -97,14 +97,18 @@ class Fair:
     def send(self, now: int, worker: int, size: float, what: Any) -> None:
         """See `Shared`."""
         group = self.group[worker]
-        if group.heap:
+        if group.queue:
             group.run(now)
         else:
             group.served, group.now, group.rate = 0.0, now, group.cap
             self.busy.append(group)
             self.busy_in[group.region].append(group)
         self.sent += 1
-        heappush(group.heap, (group.served + size, self.sent, what))
+        end = group.served + size
+        if not group.queue or end >= group.queue[-1][0]:
+            group.queue.append((end, self.sent, what))
+        else:
+            insort(group.queue, (end, self.sent, what))
         self._price(group, group.cap, now)
 
     def pop(self) -> Any:
@@ -112,8 +116,8 @@ class Fair:
         group, now = self.first, self.next
         assert group is not None  # noqa: S101
         group.run(now)
-        what = heappop(group.heap)[2]
-        if not group.heap:
+        what = group.queue.popleft()[2]
+        if not group.queue:
             self.busy.remove(group)
             self.busy_in[group.region].remove(group)
         self._price(group, -group.cap, now)
@@ -127,7 +131,8 @@ class Fair:
         """
         region = changed.region
         wanted, cap = self.wanted_in[region] + more, self.region_caps[region]
-        crowded, demand = wanted > cap, min(wanted, cap)
+        crowded = wanted > cap
+        demand = cap if crowded else wanted
         self.wanted += demand - self.demand[region]
         self.wanted_in[region], self.demand[region] = wanted, demand
         tight = self.wanted > self.capacity
@@ -135,7 +140,7 @@ class Fair:
             self._fill(self.busy, now)
         elif crowded or self.crowded[region]:
             self._fill(self.busy_in[region], now)
-        elif changed.heap:
+        elif changed.queue:
             changed.look_ahead()
         self.tight, self.crowded[region] = tight, crowded
         self.first = min(self.busy, key=_next) if len(self.busy) > 1 else self.busy[0] if self.busy else None
@@ -145,12 +150,14 @@ class Fair:
         """Each has what its own link and its region's leave, up to a level that fills what all share."""
         if len(groups) == 1:  # the usual case, in a third of the time
             (group,) = groups
-            number = len(group.heap)
-            group.run(now)
-            group.rate = min(group.cap, self.region_caps[group.region] / number, self.capacity / number)
+            if group.now != now:
+                group.run(now)
+            least = self.region_caps[group.region]
+            rate = (self.capacity if self.capacity < least else least) / len(group.queue)
+            group.rate = rate if rate < group.cap else group.cap
             group.look_ahead()
             return
-        users = [(self._in_region(group), len(group.heap)) for group in groups]
+        users = [(self._in_region(group), len(group.queue)) for group in groups]
         most = level(self.capacity, users)
         for group, (rate, _) in zip(groups, users, strict=True):
             group.run(now)
@@ -163,8 +170,8 @@ class Fair:
         if self.wanted_in[group.region] <= cap:
             return group.cap
         if len(self.busy_in[group.region]) == 1:
-            return min(group.cap, cap / len(group.heap))
-        here = [(other.cap, len(other.heap)) for other in self.busy_in[group.region]]
+            return min(group.cap, cap / len(group.queue))
+        here = [(other.cap, len(other.queue)) for other in self.busy_in[group.region]]
         return min(group.cap, level(cap, here))
 
 

@@ -28,8 +28,13 @@ class Stamps:
         """A round is over: the reply is there, or will never be (`UNKNOWN`)."""
         number = self.logged[worker]
         self.logged[worker] = number + 1
-        stamps = self.begun[worker], self.ready[worker], self.arrived[worker], self.released[worker], replied
-        self.rows.extend((worker, number, *stamps))
+        begun, ready, arrived, released = (
+            self.begun[worker],
+            self.ready[worker],
+            self.arrived[worker],
+            self.released[worker],
+        )
+        self.rows.extend((worker, number, begun, ready, arrived, released, replied))
 
     def rounds(self) -> np.ndarray:
         """All rounds that are over, [m, len(ROUND)], in microseconds."""
