@@ -2,6 +2,9 @@
 
 The delays are made here: each batch takes a worker `milliseconds`, and `slow_milliseconds` with probability
 `slow_share`. All else is real: threads, barrier, dropped gradients. `async_sgd`, which waits for nobody, is beside it.
+
+Machines are fitted to the first run of each seed, as `simulate --like` does it, and all runs with that seed are
+predicted from them: delays are drawn by seed and worker, so the first run has those of all.
 """
 
 from __future__ import annotations
@@ -19,17 +22,22 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from ..algorithms import AsyncSGD, Scheme, SyncSGD
+from ..algorithms import SCHEMES, AsyncSGD, Scheme, SyncSGD
 from ..common.cli import flags
 from ..common.cli.commands import import_tensorflow
 from ..common.cluster.cluster import Cluster
+from ..common.engine.traffic import Traffic
 from ..common.errors import UserError, at_least, fraction, not_negative
+from ..common.launch.client import keep_warm
 from ..common.launch.run import run
 from ..common.problems.data import load
 from ..common.problems.dataset import Dataset
 from ..common.problems.models import ModelRecipe
 from ..common.run.job import describe, make_job
 from ..common.run.options import RunOptions
+from ..common.simulation.fit import fit
+from ..common.virtual_time.order import order
+from ..common.virtual_time.platform import Machines
 from .kept import write
 from .plots import bare, colour
 from .tables import update_page
@@ -39,6 +47,7 @@ ASYNCHRONOUS = "async_sgd"
 DATASET = "synthetic:examples=4096,features=20,classes=8,noise=1.5"
 MODEL, BATCH = "mlp:hidden=32", 16
 SYNC_RATE, ASYNC_RATE = 0.4, 0.1  # the best by factors of two, with four workers and 8000 gradients
+PREDICTIONS = 5  # by seeds of their own, for each run: their mean is what is predicted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +92,21 @@ def main(arguments: list[str]) -> int:
     kinds: dict[str, Scheme] = {str(b): SyncSGD(learning_rate=SYNC_RATE, backup_workers=b) for b in options.backups}
     kinds[ASYNCHRONOUS] = AsyncSGD(learning_rate=ASYNC_RATE)
     data = load(DATASET)
+    parameters = recipe_for(data, 0).flat().size
     runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
-    for seed in range(options.repetitions):
-        for kind, scheme in kinds.items():
-            result = measure(scheme, data, options, seed)
-            runs[kind].append(result)
-            console.print(f"{kind:>9}: {result['milliseconds']:.1f} ms/update, test loss {result['loss']:.4f}")
+    with keep_warm():
+        for seed in range(options.repetitions):
+            machines: Machines | None = None
+            for kind, scheme in kinds.items():
+                with tempfile.TemporaryDirectory() as folder:
+                    result = measure(scheme, data, options, seed, Path(folder))
+                    machines = machines or fit(Path(folder), SCHEMES).machines()
+                result["predicted"] = predict(scheme, machines, options, parameters)
+                runs[kind].append(result)
+                console.print(
+                    f"{kind:>9}: {result['milliseconds']:.1f} ms/update, predicted "
+                    f"{result['predicted']['milliseconds']:.1f}; test loss {result['loss']:.4f}"
+                )
     asked = {k: v for k, v in asdict(options).items() if k != "backups"}
     about = {"cores": len(os.sched_getaffinity(0)), "tensorflow": version("tensorflow"), "batch_size": BATCH}
     content = about | {"options": asked, "runs": runs}
@@ -98,35 +116,57 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def measure(scheme: Scheme, data: Dataset, options: Options, seed: int) -> dict[str, Any]:
+def measure(scheme: Scheme, data: Dataset, options: Options, seed: int, folder: Path) -> dict[str, Any]:
     """One run: milliseconds for each update, share of dropped gradients, test loss at the end and on the way."""
-    recipe = ModelRecipe.named(MODEL, data.train[0].shape[1:], data.classes, seed)
-    with tempfile.TemporaryDirectory() as folder:
-        job = make_job(
-            scheme,
-            recipe,
-            late_batches(data.train, options, seed),
-            data.test,
-            Cluster.local(options.workers, backend="threads"),
-            RunOptions(steps=options.updates, batch_size=BATCH, seed=seed, run_dir=Path(folder)),
-        )
-        job.evaluate_later = True  # evaluation would take time from the workers
-        record, error = run(job, describe(job, DATASET, MODEL), verbose=False, model=recipe.build())
-        result = record.finish(error, picture=False)
-        if error is not None:
-            raise error
-        history = record.history()
-    used = options.workers - scheme.backup_workers if isinstance(scheme, SyncSGD) else 1  # gradients of an update
+    job = make_job(
+        scheme,
+        recipe_for(data, seed),
+        late_batches(data.train, options, seed),
+        data.test,
+        Cluster.local(options.workers, backend="threads"),
+        RunOptions(steps=options.updates, batch_size=BATCH, seed=seed, run_dir=folder),
+    )
+    job.evaluate_later = True  # evaluation would take time from the workers
+    record, error = run(job, describe(job, DATASET, MODEL), verbose=False)
+    result = record.finish(error, picture=False)
+    if error is not None:
+        raise error
+    history = record.history()
     start = history["seconds"][0]
     return {
         "milliseconds": 1000 * result["seconds_training"] / result["updates"],
-        "dropped": result["dropped"] / (result["dropped"] + used * result["updates"]),
+        "dropped": dropped(scheme, options, result["dropped"], result["updates"]),
         "loss": result["test_loss"],
         "curve": {
             "seconds": [round(s - start, 3) for s in history["seconds"]],
             "loss": [round(loss, 5) for loss in history["test_loss"]],
         },
     }
+
+
+def predict(scheme: Scheme, machines: Machines, options: Options, parameters: int) -> dict[str, float]:
+    """What such a run would be like on these machines: milliseconds for each update, share of dropped gradients."""
+    traffic = Traffic(scheme, scheme.codec, options.workers, [parameters])
+    sizes: dict[str, Any] = {"message_bytes": traffic.message, "reply_bytes": traffic.reply}
+    rounds, found = scheme.rounds(options.updates), []
+    for seed in range(PREDICTIONS):
+        there = order(scheme, machines, workers=options.workers, rounds=rounds, seed=seed, **sizes)
+        updates = int(there.trace["version"][-1]) + 1
+        late = int((there.trace["accepted"] == 0).sum())
+        found.append((1000 * there.seconds / updates, dropped(scheme, options, late, updates)))
+    milliseconds, share = np.mean(found, axis=0).tolist()
+    return {"milliseconds": milliseconds, "dropped": share}
+
+
+def dropped(scheme: Scheme, options: Options, late: int, updates: int) -> float:
+    """The share of gradients that came too late, of all that came."""
+    used = options.workers - scheme.backup_workers if isinstance(scheme, SyncSGD) else 1  # gradients of an update
+    return late / (late + used * updates)
+
+
+def recipe_for(data: Dataset, seed: int) -> ModelRecipe:
+    """The model."""
+    return ModelRecipe.named(MODEL, data.train[0].shape[1:], data.classes, seed)
 
 
 def late_batches(train: Any, options: Options, seed: int) -> Callable[[Any], Any]:
@@ -181,6 +221,9 @@ def plot(content: dict[str, Any], path: Path) -> None:
     backups = [int(b) for b in runs]
     means = [mean(r["milliseconds"] for r in mine) for mine in runs.values()]
     times.plot(backups, means, "o-")
+    said = [mean(r["predicted"]["milliseconds"] for r in mine) for mine in runs.values()]
+    times.plot(backups, said, "x", color="black", label="predicted from the first one")
+    times.legend(fontsize=8)
     for b, value, mine in zip(backups, means, runs.values(), strict=True):
         text = f"{mean(r['dropped'] for r in mine):.0%}"
         times.annotate(text, (b, value), (0, 8), textcoords="offset points", ha="center", fontsize=8)

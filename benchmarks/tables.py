@@ -114,19 +114,32 @@ def stragglers(results: Path) -> str:
     columns = (
         "backup workers",
         "ms for an update",
+        "predicted",
         "dropped gradients",
+        "predicted",
         "test loss at the end",
         f"seconds to {level:.3f}",
     )
     rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for kind, mine in kinds.items():
         times, dropped, losses = ([one[key] for one in mine] for key in ("milliseconds", "dropped", "loss"))
+        said, late = _predicted(mine)
         rows.append(
-            f"| {kind if kind.isdigit() else f'`{kind}`'} | {mean(times):.1f} ± {pstdev(times):.1f} "
-            f"| {mean(dropped):.0%} | {mean(losses):.3f} ± {pstdev(losses):.3f} "
+            f"| {kind if kind.isdigit() else f'`{kind}`'} | {mean(times):.1f} ± {pstdev(times):.1f} | {said} "
+            f"| {mean(dropped):.0%} | {late} | {mean(losses):.3f} ± {pstdev(losses):.3f} "
             f"| {mean(seconds_to(level, one['curve']) for one in mine):.1f} |"
         )
     return "\n".join(rows)
+
+
+def _predicted(runs: Sequence[dict[str, Any]]) -> tuple[str, str]:
+    """Milliseconds for an update, and dropped gradients, as they were predicted; dashes if they were not."""
+    said = [one["predicted"] for one in runs if "predicted" in one]
+    if len(said) < len(runs):
+        return "-", "-"
+    milliseconds, late = (mean(one[key] for one in said) for key in ("milliseconds", "dropped"))
+    wrong = milliseconds / mean(one["milliseconds"] for one in runs) - 1
+    return f"{milliseconds:.1f} ({wrong:+.0%}){missed(abs(wrong) > RATE_AIM)}", f"{late:.0%}"
 
 
 def seconds_to(level: float, curve: dict[str, list[float]]) -> float:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from distsgd.algorithms import AEASGD, AGN, EFSGD, SCHEMES, AllReduce, AsyncSGD, Downpour, LocalSGD, SyncSGD
+from distsgd.benchmarks import stragglers
 from distsgd.common.cli.like import with_machines
 from distsgd.common.cli.main import dispatch
 from distsgd.common.cli.options import parse_flags
@@ -20,7 +21,7 @@ from distsgd.common.simulation.likeness import block_of
 from distsgd.common.virtual_time.forecast import forecast
 from distsgd.common.virtual_time.models import Recorded
 from distsgd.common.virtual_time.order import order
-from distsgd.common.virtual_time.platform import Platform
+from distsgd.common.virtual_time.platform import Machines, Platform
 
 PARAMETERS = 5000
 
@@ -122,6 +123,20 @@ def test_cores_that_all_share_are_known_from_what_was_used_of_them(tmp_path):
     assert forecast(AsyncSGD(), found.machines(), **many).updates == pytest.approx(there, rel=0.02)
     unaware = recorded(tmp_path, AsyncSGD(), workers=4, **machines)
     assert forecast(AsyncSGD(), unaware.machines(), **many).updates > 1.5 * there
+
+
+def test_a_barrier_with_stragglers_predicts_what_backup_workers_save(tmp_path):
+    """As the benchmark of stragglers has it: from eight workers that all wait for the last one, on two cores."""
+    late = {"step_ms": 30 * 1.18, "compute": "phases:slow=10,probability=0.02", "cores": 2, "core_ms": 3.4}
+    found = recorded(tmp_path, SyncSGD(), workers=8, steps=400, cpu=lambda rows: used(rows, 3.4), **late)
+    options = stragglers.Options()
+    for scheme in (SyncSGD(backup_workers=1), SyncSGD(backup_workers=4), AsyncSGD()):
+        there, said = (
+            stragglers.predict(scheme, machines, options, PARAMETERS)
+            for machines in (Machines.of(Platform(**late)), found.machines())
+        )
+        assert said["milliseconds"] == pytest.approx(there["milliseconds"], rel=0.1)
+        assert said["dropped"] == pytest.approx(there["dropped"], abs=0.03)
 
 
 def test_the_period_that_was_measured_is_drawn_again_as_it_was(tmp_path):
