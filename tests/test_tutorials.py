@@ -135,6 +135,12 @@ def test_without_a_screen_jupyter_prints_its_address():
     assert "--no-browser" not in lab(has_screen=True)
 
 
+@pytest.mark.parametrize(("user", "told"), [(0, True), (1000, False)])
+def test_root_who_is_alone_in_a_container_can_start_jupyter(monkeypatch, user, told):
+    monkeypatch.setattr(tutorials.os, "geteuid", lambda: user)
+    assert ("--allow-root" in lab(has_screen=False)) == told
+
+
 def test_what_is_missing_is_installed_with_the_pinned_versions(monkeypatch):
     called = []
     monkeypatch.setattr(tutorials.importlib.util, "find_spec", lambda name: None)
