@@ -3,6 +3,7 @@
 import json
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -187,6 +188,37 @@ def test_how_often_to_look_follows_the_pace_of_the_run(monkeypatch, table):
     assert keeper.ahead(110.0, 96) == pytest.approx(1.0)
     assert keeper.ahead(110.1, 99) == pytest.approx(0.1 / 3)
     assert keeper.ahead(111.1, 99) == pytest.approx(1.0 / PACE_SHARE)
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+
+def test_of_a_model_that_takes_long_to_pull_few_centers_are_pulled(monkeypatch, table):
+    """To pull, and to evaluate, takes a tenth of the time of the run at most: with 84 MB, not ten times a second."""
+    clock = Clock()
+    monkeypatch.setattr(observer, "time", clock)
+    watching, pulls = Watching(monkeypatch, table), []
+
+    def pull():
+        pulls.append(clock.now)
+        clock.now += 0.25
+        return table.observer.snapshot()
+
+    monkeypatch.setattr(watching.observer, "calls", SimpleNamespace(snapshot=pull))
+    monkeypatch.setattr(watching.observer, "evaluate", lambda snapshot=None: {})
+    while clock.now < 160:
+        watching.observer.observe_if_due()
+        clock.now += 0.05
+    assert len(pulls) <= 60 / 10 / 0.25
+    assert np.diff(pulls)[2:].min() >= 2.5  # the cost is known from the second one on
+    assert len(pulls) > 10
 
 
 class Ready:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import time
 from collections.abc import Callable
@@ -111,6 +112,8 @@ class WorkerLoop:
                 self.report(event="first_update", worker=self.index)
             elif self.progress.rounds == first + 2 and time.monotonic() - began < LONG_ROUND_SECONDS:
                 count = self.plan.rounds_per_call
+            elif self.progress.rounds == first + 2 + count:  # all kinds of calls have been made once
+                give_back_memory()
             if self.state is not None and self.state.failure is not None:
                 raise self.state.failure
 
@@ -158,3 +161,9 @@ class WorkerLoop:
     def saving_seconds(self) -> float:
         """How long the last checkpoint may take; 0 if there is none."""
         return self.state.saving_seconds if self.state is not None else 0.0
+
+
+def give_back_memory() -> None:
+    """Give what the runtime has needed to prepare its calls back to the system, where the C library knows how."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
