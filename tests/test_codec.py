@@ -117,10 +117,11 @@ def sent(slopes, rounds, step=0.5):
     return total
 
 
-def test_what_a_codec_of_ones_own_rounds_off_goes_with_a_later_message(warm, tmp_path):
+@pytest.mark.parametrize("backend", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
+def test_what_a_codec_of_ones_own_rounds_off_goes_with_a_later_message(backend, warm, tmp_path):
     workers, model = 3, linear()
     data = np.ones((24, 1), np.float32), np.tile(SLOPES, (24, 1))
-    cluster = Cluster.local(workers=workers, ps=2)
+    cluster = Cluster.local(workers=workers, ps=2, backend=backend)
     options = {"steps": ROUNDS, "batch_size": 8, "run_dir": tmp_path, "verbose": False}
     result = train(model, data, RoundedSGD(learning_rate=0.5), cluster=cluster, **options)
     expected = -0.5 * workers * sent(SLOPES, ROUNDS)

@@ -281,8 +281,8 @@ def check_points(rows, every, end, asynchronous_batch):
     ("scheme", "options", "every", "end", "batch"),
     [
         (AsyncSGD(), {"steps": 100}, 10, 200, 8),
-        (SyncSGD(), {"steps": 100, "evaluate_every": 3}, 3, 100, 16),
-        (AllReduce(), {"steps": 100}, 5, 100, 16),
+        pytest.param(SyncSGD(), {"steps": 100, "evaluate_every": 3}, 3, 100, 16, marks=pytest.mark.slow),
+        pytest.param(AllReduce(), {"steps": 100}, 5, 100, 16, marks=pytest.mark.slow),
     ],
     ids=["async", "barrier", "without a ps"],
 )

@@ -108,7 +108,7 @@ TOGETHER = {"workers": 3, "steps": 24}
         slow(SyncSGD(), AllReduce(), TOGETHER),
         slow(SyncSGD(), SyncSGD(backup_workers=0), TOGETHER),
         slow(SyncSGD(), SAGN(communication_period=1, server_learning_rate=0.2), TOGETHER),
-        (SyncSGD(), LocalSGD(communication_period=1), TOGETHER),
+        slow(SyncSGD(), LocalSGD(communication_period=1), TOGETHER),
         slow(SyncSGD(), LocalSGD(synchronous_steps=1000), TOGETHER),
         slow(
             SyncSGD(),
@@ -203,8 +203,8 @@ def test_a_warm_start_lets_worker_0_train_alone_first(warm, tmp_path):
     assert run.trace["staleness"][:10].tolist() == [0] * 10
 
 
-def test_a_warm_start_longer_than_the_run_is_one_worker_after_the_other(warm, tmp_path):
-    run = record(Downpour(warm_start=10**6), tmp_path / "run", workers=2, steps=20)
+def test_a_warm_start_longer_than_the_run_is_one_worker_after_the_other(tmp_path):
+    run = threads(Downpour(warm_start=10**6), tmp_path, workers=2, steps=20)
     assert run.order[:4] == [0] * 4
     assert run.trace["staleness"][4] == 0
     assert run.error() < 1e-5
@@ -316,6 +316,7 @@ def test_staleness_is_what_the_schedule_makes_it(tmp_path):
     assert run.trace["version"].tolist() == list(range(7))
 
 
+@pytest.mark.thorough
 def test_workers_in_turn_are_each_w_minus_one_updates_late(tmp_path):
     run = threads(AsyncSGD(), tmp_path, workers=4, schedule=[0, 1, 2, 3] * 5)
     assert set(run.trace["staleness"][4:].tolist()) == {3}
@@ -435,7 +436,9 @@ def test_a_synchronous_elastic_exchange_conserves_params_plus_center(tmp_path):
     assert run.error() < 1e-5
 
 
-@pytest.mark.parametrize("scheme", [AEASGD(beta=0.0), EASGD(beta=0.0), AEAMSGD(beta=0.0)], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "scheme", [AEASGD(beta=0.0), slow(EASGD(beta=0.0)), slow(AEAMSGD(beta=0.0))], ids=lambda s: s.name
+)
 def test_without_elasticity_the_center_never_moves(scheme, tmp_path):
     run = threads(scheme, tmp_path, workers=2, steps=25)
     np.testing.assert_array_equal(run.center, run.start.astype(np.float32))
@@ -486,7 +489,7 @@ def test_workers_in_turn_are_stable_exactly_below_the_known_step(workers, factor
 
 
 @pytest.mark.parametrize(("factor", "stable"), [(0.93, True), (1.07, False)])
-@pytest.mark.parametrize("workers", [slow(1), 3])
+@pytest.mark.parametrize("workers", [1, slow(3)])
 def test_elastic_workers_in_turn_are_stable_exactly_below_the_papers_bound(workers, factor, stable, tmp_path):
     """On ½x² with period one: α ≤ (4 − 2η)/(4 − η), whatever the odd number of workers."""
     eta = 1.2

@@ -171,7 +171,7 @@ def test_a_fork_server_that_is_stopped_in_a_run_is_named(tmp_path):
 
 @pytest.mark.slow
 def test_a_launcher_that_was_suspended_for_longer_than_any_wait_goes_on_with_its_run(tmp_path):
-    seconds = patience(6)
+    seconds = patience(4)
     process, _ = command_line_run(tmp_path, subprocess.PIPE, "sync_sgd", "--wait-seconds", f"{seconds:.0f}")
     process.send_signal(signal.SIGSTOP)
     time.sleep(3.3 * seconds)
