@@ -294,13 +294,14 @@ def test_in_a_slurm_step_it_says_too_how_to_get_other_ports(monkeypatch):
         assert "\n" not in str(refused.value)
 
 
-def test_the_command_line_needs_no_more_than_flags_or_tf_config(tmp_path):
-    """The ps by flags, the chief and the worker by TF_CONFIG: they cannot tell the difference."""
+@pytest.mark.parametrize("others", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_command_line_needs_no_more_than_flags_or_tf_config(others, tmp_path):
+    """The ps by flags, the chief and the other workers by TF_CONFIG: they cannot tell the difference."""
     with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
-        ps, chief, worker = (f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes)
+        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2 + others)]
+        ps, chief, *workers = (f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes)
     environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-    cluster = {"chief": [chief], "ps": [ps], "worker": [worker]}
+    cluster = {"chief": [chief], "ps": [ps], "worker": workers}
 
     def start(*flags, task=None):
         extra = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": task, "index": 0}})} if task else {}
@@ -308,18 +309,18 @@ def test_the_command_line_needs_no_more_than_flags_or_tf_config(tmp_path):
         options = {"cwd": tmp_path, "env": environment | extra, "text": True}
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
-    flags = [f"--ps_hosts={ps}", f"--worker-hosts={chief},{worker}", "--job_name=ps", "--task-index=0"]
+    flags = [f"--ps_hosts={ps}", f"--worker-hosts={','.join([chief, *workers])}", "--job_name=ps", "--task-index=0"]
     programs = [
-        start(task="worker"),
+        *(start(task="worker") for _ in workers),
         start("--json", "--run-dir=chief", task="chief"),
         start(*flags),
     ]
     outputs = [program.communicate(timeout=400) for program in programs]
-    assert [program.returncode for program in programs] == [0, 0, 0], outputs
-    result = json.loads(outputs[1][0].splitlines()[-1])
-    assert (result["outcome"], result["workers"], result["ps"], result["steps"]) == ("completed", 2, 1, 132)
-    assert "ps-0: completed" in outputs[2][0]
-    assert f"port {ps.rpartition(':')[2]}, open to whoever can reach it" in outputs[2][1]
+    assert not any(program.returncode for program in programs), outputs
+    result = json.loads(outputs[-2][0].splitlines()[-1])
+    assert (result["outcome"], result["workers"], result["ps"], result["steps"]) == ("completed", 1 + others, 1, 132)
+    assert "ps-0: completed" in outputs[-1][0]
+    assert f"port {ps.rpartition(':')[2]}, open to whoever can reach it" in outputs[-1][1]
     assert (tmp_path / "chief" / "model.keras").exists()
     assert replay(tmp_path / "chief", SCHEMES).agrees
 
