@@ -30,13 +30,14 @@ def against_places(
     bare(axes)
     at = [float(place) for place in found.places]
     for i, arm in enumerate(found.arms):
-        rows = [found[arm, place] for place in found.places]
+        rows = [row for place in found.places if (row := found.get(arm, place))]
+        own = [float(row.place) for row in rows]
         means = [row.mean if most is None else min(row.mean, most) for row in rows]
         shown = [math.nan if math.isinf(mean) else mean for mean in means]
         spread = [0 if math.isnan(row.spread) or (most and row.mean > most) else row.spread for row in rows]
         style = {"marker": MARKS[i % len(MARKS)], "color": PALETTE[i % len(PALETTE)], "ms": 5, "capsize": 2}
-        axes.errorbar(at, shown, spread, lw=1.5, label=arm, **style)
-        for x, row in zip(at, rows, strict=True):
+        axes.errorbar(own, shown, spread, lw=1.5, label=arm, **style)
+        for x, row in zip(own, rows, strict=True):
             if most is not None and row.mean > most:
                 axes.annotate("↑", (x, most), (0, 3), textcoords="offset points", ha="center", color=style["color"])
     if level:

@@ -28,7 +28,8 @@ from .claims_tasks import task
 
 DECISIVE = (  # sources on which a run depends
     "algorithms", "common/contract", "common/gates", "common/proof/reference", "common/proof/transcriptions.py",
-    "common/virtual_time", "benchmarks/claims_tasks.py", "benchmarks/claims_runs.py",
+    "common/virtual_time", "common/problems/text.py", "common/problems/transformer.py", "benchmarks/claims_tasks.py",
+    "benchmarks/claims_runs.py",
 )  # fmt: skip
 
 POINTS = 50  # at which the center is measured, evenly over a run

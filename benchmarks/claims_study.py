@@ -148,6 +148,7 @@ def study(
     score: Score,
     *,
     tuned_at: str | None = None,
+    tuning_seeds: Sequence[int] = TUNING_SEEDS,
 ) -> list[Row]:
     """Tune and show.
 
@@ -157,15 +158,16 @@ def study(
         places: fields of `Cell` by the name of the place. One named `settings` goes to the hyperparameters.
         score: of an outcome, less is better.
         tuned_at: the place whose settings all others keep; None: each is tuned by itself.
+        tuning_seeds: on which settings are chosen.
     """
     pairs = list(itertools.product(arms, places))
     tuning = [(arm, place) for arm, place in pairs if place == (tuned_at or place) and len(arm.settings()) > 1]
     tried = [(arm, place, settings) for arm, place in tuning for settings in arm.settings()]
-    cells = [_cell(arm, places[place], settings, seed) for arm, place, settings in tried for seed in TUNING_SEEDS]
+    cells = [_cell(arm, places[place], settings, seed) for arm, place, settings in tried for seed in tuning_seeds]
     found = outcomes(cells, f"{about}: tuning")
     ranks: dict[tuple[str, str], list[tuple[Any, dict[str, Any]]]] = {}
     for i, (arm, place, settings) in enumerate(tried):
-        mine = found[i * len(TUNING_SEEDS) : (i + 1) * len(TUNING_SEEDS)]
+        mine = found[i * len(tuning_seeds) : (i + 1) * len(tuning_seeds)]
         ranks.setdefault((arm.name, place), []).append((_rank(mine, score), settings))
     chosen = {
         (arm.name, place): min(ranks[arm.name, tuned_at or place], key=lambda pair: pair[0])[1]

@@ -1,10 +1,13 @@
-"""The problems on which the papers' claims are measured: data without an end, and their gradients in NumPy.
+"""The problems on which the papers' claims are measured: data without an end, and their gradients.
+
+All is NumPy but for the text, whose gradients are Keras'.
 
 clusters    the main benchmark's: 16 noisy Gaussian clusters in 8 classes, a tanh network 20-32-8
 stretched   the same, its features scaled from 1 down to 1/100: badly conditioned
 digits      1437 images of 8x8, a tanh network 64-32-10: few examples, seen again and again
 rare        sparse logistic regression, two examples seldom have a coordinate in common
 certain     the same, they nearly always have
+text        characters of Python's standard library, a small transformer (20,097 parameters)
 """
 
 from __future__ import annotations
@@ -13,10 +16,15 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
+from ..common.cli.commands import import_tensorflow
+from ..common.engine.flat_model import unpack
 from ..common.problems.data import load
+from ..common.problems.models import ModelRecipe
+from ..common.problems.text import KINDS
 from ..common.proof import reference
 from ..common.proof.replay import batch_gradient
 
@@ -25,6 +33,9 @@ FEATURES, CLASSES, HIDDEN, NOISE = 20, 8, 32, 1.5
 TEST = 2048  # examples that nobody trains on
 
 TEST_SEED = 10**6
+
+CONTEXT, LANGUAGE_TEST = 32, 512  # characters of an example; examples of the test text
+TRANSFORMER = "transformer:layers=1,width=32,heads=2"
 
 SPARSE = "sparse:examples=16384,features=1024,active=4,noise=1"
 
@@ -110,6 +121,50 @@ def _sparse(options: str) -> Callable[[int, int, int, int], Task]:
     return make
 
 
+def _text(workers: int, steps: int, batch: int, seed: int) -> Task:
+    """No example is seen twice; which worker gets which is drawn."""
+    examples = workers * steps * batch
+    data = load(f"text:context={CONTEXT},characters={max(examples, 8 * LANGUAGE_TEST) * CONTEXT + 1}")
+    (x, y), (test, labels) = data.train, (part[:LANGUAGE_TEST] for part in data.test)
+    order = np.random.default_rng([seed, 7]).permutation(len(x))
+    value, slope = _transformer()
+
+    def gradient(params: np.ndarray, k: int, t: int) -> np.ndarray:
+        first = (k * steps + t) * batch
+        rows = order[first : first + batch]
+        return slope(params, x[rows], y[rows])
+
+    return Task(_transformer_recipe(seed).flat().pack(), gradient, lambda params: (value(params, test, labels), np.nan))
+
+
+def _transformer_recipe(seed: int) -> ModelRecipe:
+    return ModelRecipe.named(TRANSFORMER, (CONTEXT,), KINDS, seed)
+
+
+@cache
+def _transformer() -> tuple[Callable[..., float], Callable[..., np.ndarray]]:
+    """Loss and gradient at (params, x, y), of Keras' model on one core: processes have a run each."""
+    import_tensorflow()
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    model = _transformer_recipe(0).flat()
+
+    @tf.function(autograph=False, reduce_retracing=True)
+    def both(params: Any, x: Any, y: Any) -> Any:
+        return model.gradient(params, model.pack_state(), [], [], (x, y))[:2]
+
+    @tf.function(autograph=False)
+    def loss(params: Any, x: Any, y: Any) -> Any:
+        return model.model.loss(y, model.model.stateless_call(unpack(params, model.shapes), [], x, training=False)[0])
+
+    def slope(params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return both(params.astype(np.float32), x, y)[1].numpy().astype(np.float64)
+
+    return lambda params, x, y: float(loss(params.astype(np.float32), x, y)), slope
+
+
 @cache
 def _sparse_data(options: str) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
     return load(SPARSE + options).train
@@ -146,4 +201,5 @@ TASKS: dict[str, Callable[[int, int, int, int], Task]] = {
     "digits": _digits,
     "rare": _sparse(""),
     "certain": _sparse(",collisions=1"),
+    "text": _text,
 }

@@ -10,6 +10,7 @@ import pytest
 from distsgd.benchmarks import claims, claims_catalogue, claims_page, claims_runs, claims_study
 from distsgd.benchmarks.claims_of_asynchrony import judge_adag, judge_agn, judge_downpour, judge_period
 from distsgd.benchmarks.claims_of_delay import judge_hogwild
+from distsgd.benchmarks.claims_of_language import judge_language
 from distsgd.benchmarks.claims_of_machines import judge_all_reduce, judge_asynchronous, judge_backups
 from distsgd.benchmarks.claims_of_rounds import judge_local_sgd, judge_outer, judge_per_update, judge_post_local
 from distsgd.benchmarks.claims_pictures import dots
@@ -35,6 +36,7 @@ OUTER = {
     for inner in ("SGD", "AdamW")
     for name in ("averaging", "outer Nesterov")
 }
+LANGUAGE = {"local_sgd": {1: 3.0, 50: 3.2}, "AdamW inside, averaging": {1: 2.0, 50: 2.3}, "diloco": {50: 2.01}}
 CLOCK = {"even": 5.0, "uneven": 5.0, "lognormal": 5.0, "pareto": 5.0}
 EVERYWHERE = dict.fromkeys(CLOCK, 1.0)
 
@@ -58,6 +60,9 @@ EVERYWHERE = dict.fromkeys(CLOCK, 1.0)
         (judge_local_sgd, {"local_sgd": {1: 200, 16: 90}}, "shown in part"),
         (judge_outer, OUTER, "not at this scale"),
         (judge_outer, OUTER | {"SGD inside: outer Nesterov": {"12 rounds": 0.8}}, "shown in part"),
+        (judge_language, LANGUAGE, "shown"),
+        (judge_language, LANGUAGE | {"diloco": {50: 2.2}}, "shown in part"),
+        (judge_language, LANGUAGE | {"diloco": {50: 3.3}}, "refuted"),
         (judge_post_local, {"sync": {32: 0.03, 256: 0.03}, "local": {32: 0.03, 256: 0.01}}, "not at this scale"),
         (judge_post_local, {"sync": {32: 0.03, 256: 0.05}, "local": {32: 0.03, 256: 0.03}}, "shown"),
         (judge_all_reduce, RING, "shown"),
