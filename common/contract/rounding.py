@@ -113,9 +113,9 @@ class WithMemory(Codec):
 
     def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
         """The vector and what is remembered, rounded off; what that loses is remembered."""
-        wanted = vector + kept.memory.read_value()
-        wire = self.rounding.encode(wanted, None)
-        kept.memory.assign(wanted - self.rounding.decode(wire, int(vector.shape[0])))
+        kept.memory.assign_add(vector)  # in place: a message may be large
+        wire = self.rounding.encode(kept.memory.read_value(), None)
+        kept.memory.assign_sub(self.rounding.decode(wire, int(vector.shape[0])))
         return wire
 
     def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
