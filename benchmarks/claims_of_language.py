@@ -81,6 +81,6 @@ CLAIMS = [
         "period",
         _language,
         judge_language,
-        lambda found: against_places(found, "local steps of a round", f"test loss after {STEPS} steps"),
+        lambda found: against_places(found, "local steps of a round", f"test loss after {STEPS} steps", least=2),
     )
 ]

@@ -12,7 +12,13 @@ MARKS = "osD^vPX*"
 
 
 def against_places(
-    found: Found, xlabel: str, ylabel: str, *, most: float | None = None, level: tuple[float, str] | None = None
+    found: Found,
+    xlabel: str,
+    ylabel: str,
+    *,
+    least: float = 0,
+    most: float | None = None,
+    level: tuple[float, str] | None = None,
 ) -> Any:
     """A line for each arm, a point for each place; the places are numbers.
 
@@ -20,6 +26,7 @@ def against_places(
         found: what was measured.
         xlabel: of the places, which are shown by their logarithms.
         ylabel: of the scores.
+        least: where the axis of the scores begins.
         most: what is above is shown at the upper edge.
         level: a dashed line, and its name.
     """
@@ -45,7 +52,7 @@ def against_places(
         axes.annotate(level[1], (at[0], level[0]), (0, 3), textcoords="offset points", fontsize=8, color="0.4")
     axes.set_xscale("log", base=2)
     axes.set_xticks(at, found.places)
-    axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(0, None if most is None else most * 1.07))
+    axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(least, None if most is None else most * 1.07))
     axes.legend(fontsize=8)
     return figure
 
