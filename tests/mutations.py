@@ -451,7 +451,7 @@ OPTIMIZING = [
     Mutation(
         "take: the accumulator is not emptied",
         CONTRACT,
-        "variable.assign(0 * value)",
+        "variable.assign(tf.zeros_like(value))",
         "variable.assign(value)",
         scripted("downpour"),
         "gradients are folded again and again",
@@ -803,8 +803,8 @@ AT_THE_GATE = [
     Mutation(
         "messages stay in the inbox",
         GATES,
-        "part.inbox.assign(tf.zeros_like(part.inbox))",
-        "part.inbox.assign(part.inbox.read_value())",
+        "first = ~tf.reduce_any(ps.kept.arrived.read_value())",
+        "first = tf.zeros([], tf.bool)",
         ELASTIC,
         "gradients are folded again and again",
     ),

@@ -99,6 +99,8 @@ def top_k(vector: Any, share: float) -> Any:
 
 def take(variable: Any) -> Any:
     """The value of an accumulator, which starts anew from zero."""
+    import tensorflow as tf
+
     value = variable.read_value()
-    variable.assign(0 * value)
+    variable.assign(tf.zeros_like(value))
     return value

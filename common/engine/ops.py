@@ -31,15 +31,18 @@ def queue(name: str, shared_name: str | None = None, shape: Sequence[int] = (), 
     return tf.queue.FIFOQueue(-1, [tf.as_dtype(dtype)], [list(shape)], shared_name=shared_name or name, name=name)
 
 
-def when(condition: Any, action: Callable[[], None]) -> Any:
-    """Build `action` to run only if `condition` holds; the returned tensor is there when it has run.
+def when(condition: Any, action: Callable[[], Any], otherwise: Callable[[], Any] = lambda: None) -> Any:
+    """Build `action` to run only if `condition` holds, and `otherwise` if not; the returned tensor is there after it.
 
     A control edge from a `tf.cond` does not wait for what its branches do to variables; an edge from a tensor
     made of its output does.
     """
 
-    def act() -> Any:
-        action()
-        return tf.constant(True)  # inside a function, a result waits for everything that was built before it
+    def done(build: Callable[[], Any], result: bool) -> Callable[[], Any]:
+        def act() -> Any:
+            build()
+            return tf.constant(result)  # inside a function, a result waits for everything that was built before it
 
-    return tf.identity(tf.cond(condition, act, lambda: tf.constant(False)))
+        return act
+
+    return tf.identity(tf.cond(condition, done(action, True), done(otherwise, False)))

@@ -75,14 +75,16 @@ class Barrier(Gate):
             version = ps.read_version()
             staleness = ps.staleness(version, slot)
             fresh = tf.equal(staleness, 0)
-            with tf.control_dependencies([ps.record(version, slot.index, staleness, accepted=fresh)]):
+            first = ~tf.reduce_any(ps.kept.arrived.read_value())
+            with tf.control_dependencies([ps.record(version, slot.index, staleness, accepted=fresh), first]):
                 arrived = ps.write(ps.kept.arrived, slot, fresh)
 
         def arrive_at(part: Any, u: Any) -> Any:
             u = ps.weigh(part, u, staleness, slot)
             if self.backup_workers:
                 u = tf.where(fresh, u, tf.zeros_like(u))
-            return part.inbox.assign_add(u)
+            # What was there is of the set before. To put it there takes no pass over the vector, to add it takes one.
+            return ps.when(first, lambda: part.inbox.assign(u), lambda: part.inbox.assign_add(u))
 
         with tf.control_dependencies([arrived]):
             inboxes = ps.each_slice(arrive_at, parts)
@@ -114,7 +116,6 @@ class Barrier(Gate):
                 answers[part.index] = part.center  # nobody can change it before everybody has read it: no copy needed
             else:
                 part.reply.assign(reply)
-            part.inbox.assign(tf.zeros_like(part.inbox))
 
         folded = ps.each_slice(lambda part, _: ps.when(complete, lambda: fold(part)))
 

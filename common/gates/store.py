@@ -186,8 +186,10 @@ class Store(Protocol):
 
     # Small pieces.
 
-    def when(self, condition: Tensor, action: Callable[[], None]) -> Tensor:
-        """Do `action` only if the scalar `condition` holds; returns what is there when it has been done, or not."""
+    def when(
+        self, condition: Tensor, action: Callable[[], Any], otherwise: Callable[[], Any] = lambda: None
+    ) -> Tensor:
+        """Do `action` if the scalar `condition` holds, else `otherwise`; returns what is there when that is done."""
         ...
 
     def only(self, slot: WorkerSlot) -> Tensor:
