@@ -10,7 +10,8 @@ gathers the coordinates of its batch and scatters its gradient into them, as abo
 atomically; TensorFlow's scatter does not: where all examples collide, up to five additions in a thousand were lost
 (tests/test_sparse.py counts them). Any other problem has dense gradients: collisions are everywhere, the paper's
 guarantee does not apply, and the kernel holds the lock of the variable while it writes, so nothing is lost. Nothing
-ever spans read, update and version: recorded versions are approximate.
+ever spans read, update and version: recorded versions are approximate. As threads, workers take their gradients at the
+shared vector itself; as processes, at what they have been sent of it.
 Limits: one worker is serial SGD; without collisions, so is any interleaving. `async_sgd` is this with a lock.
 """
 
@@ -26,6 +27,7 @@ class Hogwild(Scheme):
     paper = "Niu et al. 2011"
     gate = Unlocked()
     sparse = True
+    in_place = True
 
     learning_rate: Rate = 0.1
     """Step size η."""

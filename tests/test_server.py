@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from distsgd.algorithms import ADAG, AGN, SAGN, AsyncSGD, Downpour, SyncSGD, SyncSGDLR
+from distsgd.algorithms import ADAG, AGN, SAGN, AsyncSGD, Downpour, Hogwild, SyncSGD, SyncSGDLR
 from distsgd.common.engine.ops import queue
 from distsgd.common.engine.trace import RECORD
 from distsgd.common.engine.transaction import DIRTY
@@ -416,3 +416,15 @@ def test_nobody_is_released_from_the_barrier_before_all_slices_and_the_version_a
     assert len(enqueued) == 2
     for op in enqueued:
         assert {"AssignAddVariableOp", "AssignVariableOp"} <= {one.type for one in before(op)}  # version, arrived
+
+
+@pytest.mark.parametrize(("scheme", "same"), [(Hogwild(), True), (AsyncSGD(), False)], ids=lambda value: str(value)[:9])
+def test_in_one_memory_a_worker_of_hogwild_takes_its_gradient_at_the_center_as_it_is(scheme, same):
+    centers = []
+    for late in (False, True):
+        with Table(scheme) as table:
+            players = [table.player(k) for k in ([0] if late else [0, 1])]
+            players[0].round()
+            (players[1:] or [table.player(1)])[-1].round()
+            centers.append(table.run("center"))
+    assert np.array_equal(*centers) == same

@@ -47,6 +47,7 @@ class Scheme:
     scalars: ClassVar[tuple[str, ...]] = ()  # names of numbers that go beside the vector of a message, see `message`
     exchange_first: ClassVar[bool] = False  # elastic schemes exchange before the first step of a period
     keeps_anchors: ClassVar[bool] = False  # one more center for each worker on the ps
+    in_place: ClassVar[bool] = False  # a worker only pushes gradients: with the center in its memory it needs no copy
     sparse: ClassVar[bool] = False  # on a sparse problem, pushes gradients on the coordinates of the batch alone
     default_devices_per_worker: ClassVar[int] = 1  # that share its batches, unless the user says how many
 

@@ -11,7 +11,6 @@ from typing import Any
 import tensorflow as tf
 
 from ..contract.codec import Codec
-from ..contract.cut import even_sizes
 from ..contract.message import unpacked
 from ..contract.scheme import Scheme
 from ..contract.views import Server, check_names
@@ -79,12 +78,12 @@ def _decoded(codec: Codec, wire: Sequence[Any], size: int, scalars: Sequence[Any
 
 
 class Center:
-    """The flat center [P], cut into equal contiguous slices, one for each ps task; its version is on the first.
+    """The flat center [P], cut into contiguous slices; its version is with the first.
 
     Args:
         scheme: the algorithm.
-        size: P.
-        devices: one device for each ps task.
+        sizes: of the slices.
+        devices: of each of them.
         num_workers: W.
         ema_decay: of the average of the center; no average without it.
         codec: how messages travel; the scheme's if not given.
@@ -102,7 +101,7 @@ class Center:
     def __init__(
         self,
         scheme: Scheme,
-        size: int,
+        sizes: Sequence[int],
         devices: Sequence[str],
         num_workers: int,
         ema_decay: float | None,
@@ -111,8 +110,8 @@ class Center:
     ):
         self.scheme, self.devices, self.num_workers, self.ema_decay = scheme, devices, num_workers, ema_decay
         self.codec, self.round_steps = codec or scheme.codec, round_steps or scheme.period
-        self.sizes = even_sizes(size, len(devices))
-        self.initial = tf.compat.v1.placeholder(tf.float32, [size], name="initial_center")
+        self.sizes = list(sizes)
+        self.initial = tf.compat.v1.placeholder(tf.float32, [sum(sizes)], name="initial_center")
         with tf.device(devices[0]):
             self.version = tf.Variable(tf.constant(0, tf.int64), name="version")
             self.pulled = tf.Variable(tf.zeros([num_workers], tf.int64), name="pulled")
@@ -165,7 +164,9 @@ class Center:
         return Encoder(self.codec, self.sizes, name)
 
     def receive(self, slot: Any, message: Any) -> list[Any]:
-        """A message of the worker in that slot, cut into slices that have arrived on their ps tasks."""
+        """A message of the worker in that slot, in slices that are on their ps tasks; a list is cut already."""
+        if isinstance(message, list):
+            return self.each_slice(lambda _, u: tf.identity(u), message)
         encoder = slot.encoder or self.encoder("codec")  # of whoever is no worker: it keeps nothing
         scalars = []
         if self.scheme.scalars:

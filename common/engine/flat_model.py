@@ -124,10 +124,19 @@ class FlatModel:
         Returns:
             loss (scalar), gradient [P], new state [S], new seeds.
         """
+        import tensorflow as tf
+
+        loss, parts, new_state, new_seeds = self.gradients(unpack(params, self.shapes), state, seeds, frozen, batch)
+        return loss, tf.concat(parts, 0), new_state, new_seeds
+
+    def gradients(
+        self, parts: Sequence[Any], state: Any, seeds: Sequence[Any], frozen: Sequence[Any], batch: Sequence[Any]
+    ) -> tuple[Any, ...]:
+        """The same with the parameters, and their gradients, as one flat vector for each variable."""
         import keras
         import tensorflow as tf
 
-        parts = unpack(params, self.shapes)
+        parts = [tf.reshape(part, shape) for part, shape in zip(parts, self.shapes, strict=True)]
         statistics = unpack(state, [tuple(v.shape) for v in self.statistics])
         with tf.GradientTape() as tape:
             tape.watch(parts)
@@ -141,11 +150,10 @@ class FlatModel:
             with self._arrays(), keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
                 loss = tf.cast(loss_of(self.model, batch, training=True), tf.float32)
         gradients = tape.gradient(loss, parts, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        gradient = tf.concat([tf.reshape(g, [-1]) for g in gradients], 0)
         after = [tf.reshape(tf.cast(scope.get_current_value(v), tf.float32), [-1]) for v in self.statistics]
         new_state = tf.concat(after, 0) if after else state
         new_seeds = [tf.convert_to_tensor(scope.get_current_value(v)) for v in self.seeds]
-        return loss, gradient, new_state, new_seeds
+        return loss, [tf.reshape(g, [-1]) for g in gradients], new_state, new_seeds
 
 
 def loss_of(model: Any, batch: Sequence[Any], training: bool) -> Any:

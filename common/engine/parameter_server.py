@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..contract.codec import Codec
-from ..contract.cut import Cut
+from ..contract.cut import Cut, even_sizes
 from ..contract.scheme import Scheme
 from ..contract.views import check_names
 from ..gates.store import Event, WorkerSlot
@@ -43,6 +43,7 @@ class ParameterServer:
         codec: how messages travel; the scheme's if not given.
         round_steps: local steps of a round, for learning rates that change; the scheme's period if not given.
         multiples: versions of the center that are set aside; none if not given.
+        sizes: of the slices of the center, all on the first device; one slice for each device if not given.
 
     Attributes:
         transactions: the lock, and who is admitted.
@@ -68,6 +69,7 @@ class ParameterServer:
         codec: Codec | None = None,
         round_steps: float | None = None,
         multiples: Multiples | None = None,
+        sizes: Sequence[int] | None = None,
     ):
         self.scheme, self.num_workers, self.in_process = scheme, num_workers, in_process
         self.last_version = last_version
@@ -75,7 +77,9 @@ class ParameterServer:
         self.devices = list(devices)
         # Fed by the chief once; everything that starts from the model starts from these.
         self.initial_state = tf.compat.v1.placeholder(tf.float32, [state_size], name="initial_state")
-        self.center = center = Center(scheme, size, self.devices, num_workers, ema_decay, codec, round_steps)
+        of_slices = self.devices if sizes is None else self.devices[:1] * len(sizes)
+        sizes = even_sizes(size, len(self.devices)) if sizes is None else sizes
+        self.center = center = Center(scheme, sizes, of_slices, num_workers, ema_decay, codec, round_steps)
         self.initial_center = center.initial
         self.transactions = transactions = Transactions(self.devices[0], num_workers, center.version)
         self.journal = journal = Journal(transactions)

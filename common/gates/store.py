@@ -186,9 +186,7 @@ class Store(Protocol):
 
     # Small pieces.
 
-    def when(
-        self, condition: Tensor, action: Callable[[], Any], otherwise: Callable[[], Any] = lambda: None
-    ) -> Tensor:
+    def when(self, condition: Tensor, action: Callable[[], Any], otherwise: Callable[[], Any] = lambda: None) -> Tensor:
         """Do `action` if the scalar `condition` holds, else `otherwise`; returns what is there when that is done."""
         ...
 

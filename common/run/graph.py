@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -57,14 +58,17 @@ class TaskGraph:
                 codec=job.codec,
                 round_steps=job.plan.round_steps,
                 multiples=self.multiples,
+                sizes=[math.prod(shape) for shape in self.model.shapes] if job.in_place else None,
             )
             self.ops = GlobalOps(self.ps, self.coordination.sees_waiting)
-            gradient = tf.function(self.model.gradient, reduce_retracing=True, autograph=False)
+            gradient = self.model.gradients if job.in_place else self.model.gradient
+            gradient = tf.function(gradient, reduce_retracing=True, autograph=False)
             self.worker_ops = {k: self._worker_ops(job, k, gradient) for k in workers}
 
     def _worker_ops(self, job: Job, k: int, gradient: Any) -> WorkerOps:
         import tensorflow as tf
 
+        from ..engine.in_place_worker import InPlaceWorker
         from ..engine.replica import Replica
         from ..engine.sparse_worker import SparseWorker
         from ..engine.worker import Worker
@@ -81,7 +85,8 @@ class TaskGraph:
             name, numbers = f"worker_{k}", (slot.index, job.cluster.workers)
             loss = job.options.l2, job.options.clip_norm
             replica = Replica(self.model, gradient, name, numbers, devices, source, structure, *loss)
-            worker, fed = Worker(job.scheme, replica, self.ps, slot, name), (fed[0], list(replica.fed))
+            worker = (InPlaceWorker if job.in_place else Worker)(job.scheme, replica, self.ps, slot, name)
+            fed = fed[0], list(replica.fed)
         return WorkerOps(
             worker, self.ps, fed, job.batch_size, {1, job.plan.rounds_per_call}, job.coordination.sees_waiting
         )

@@ -101,6 +101,13 @@ class Job:
         return self.recipe.sparse and self.scheme.sparse and not is_dense(how.l2, how.clip_norm, how.ema_decay, devices)
 
     @property
+    def in_place(self) -> bool:
+        """True if workers take gradients at the center itself, which is in their memory, and have no parameters."""
+        how, codecs = self.options, (type(self.codec), type(self.scheme.reply_codec))
+        whole = self.sparse or is_dense(how.l2, how.clip_norm, None, self.devices_per_worker)
+        return self.scheme.in_place and self.cluster.placement.in_process and not whole and codecs == (Codec, Codec)
+
+    @property
     def codec(self) -> Codec:
         """How messages travel."""
         return BatchCoordinates(self.batch_size * self.train[0][0].shape[1]) if self.sparse else self.scheme.codec

@@ -1,0 +1,61 @@
+"""A worker that has the center in its memory: it takes gradients there, and has no parameters of its own."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import tensorflow as tf
+
+from ..contract.rounds import Event
+from ..contract.scheme import Scheme
+from .membership import Slot
+from .parameter_server import ParameterServer
+from .replica import Replica
+from .stamps import Stamps, moment, stack
+
+
+class InPlaceWorker:
+    """A worker without local variables: each of its steps reads the center as it is, and pushes the gradient.
+
+    The center is cut into the variables of the model, so neither they nor their gradients are ever made one vector.
+    What is read is the center's own memory, not a copy. A variable that somebody else still reads when an update comes
+    is copied then, by TensorFlow: each is of one moment, as long as somebody has it; one and the next need not be.
+    """
+
+    def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: Slot, name: str):
+        self.scheme, self.replica, self.ps, self.slot, self.device = scheme, replica, ps, slot, replica.devices[0]
+        del name  # of variables that it does not have
+        self.initialize = replica.initialize
+        self.view: Any = SimpleNamespace(index=slot.index, num_workers=ps.num_workers)
+
+    def start(self, recorded: Any) -> dict[str, Any]:
+        """Take a slot; there is nothing to pull."""
+        with tf.device(self.device):
+            _, state, joined = self.ps.join(self.slot, recorded)
+            self.replica.state.assign(state)
+        return joined
+
+    def rounds(self, rows: Any, event: Event) -> Any:
+        """Several rounds, one after the other in one call; returns what `Worker.rounds` does, one step in each."""
+        del event
+        with tf.device(self.device):
+            losses, taken, now = [], [], moment()
+            for r in range(rows.shape[0]):
+                taken.append(Stamps(now))
+                losses.append(self.round(rows[r, 0], taken[-1]))
+                now = taken[-1].replied
+            return tf.stack([tf.stack([loss, 1.0]) for loss in losses]), stack(taken)
+
+    def round(self, rows: Any, stamps: Stamps) -> Any:
+        """One step on one batch, [batch size]; returns its loss. The reply of the exchange is the center: not read."""
+        gate, state = self.scheme.gate, self.replica.state
+        with tf.control_dependencies([stamps.begun]):
+            parts = self.ps.center.read()
+        loss, self.view.gradient = self.replica.gradient(parts, rows)
+        message = stamps.send(self.scheme.message(self.view))
+        with stamps.reply():
+            gate.exchange(self.ps, self.slot, message)
+        if self.replica.model.state_size:
+            state.assign(gate.share_state(self.ps, self.slot, state.read_value()))
+        return loss
