@@ -266,14 +266,17 @@ def history(scheme, run_dir, **options):
     return [row for row in rows if row["kind"] == "center"]
 
 
-def check_points(rows, every, end, asynchronous_batch):
-    """Each multiple is there, with what the run added up to; others are there because somebody looked just then."""
+def check_points(rows, every, end, batch):
+    """Each multiple is there, with what the run added up to; others are there because somebody looked just then.
+
+    `batch` is that of an update.
+    """
     assert set(range(0, end + 1, every)) <= {row["version"] for row in rows}
     in_order = sorted(rows, key=lambda row: (row["version"], row["seconds"]))
     assert [row["seconds"] for row in in_order] == [row["seconds"] for row in rows]
-    for row in rows:
-        if row["version"] % every == 0:
-            assert row["examples"] == row["version"] * asynchronous_batch
+    beyond = [row["examples"] - row["version"] * batch for row in rows if row["version"] % every == 0]
+    assert min(beyond) == 0  # who looks from outside may see messages that came a moment later
+    assert beyond.count(0) > len(beyond) / 2
     assert rows[-1]["test_accuracy"] > rows[0]["test_accuracy"] + 0.3
 
 
