@@ -14,6 +14,7 @@ from distsgd.common.engine.trace import RECORD
 from distsgd.common.engine.transaction import DIRTY
 from distsgd.common.problems.data import load
 from distsgd.common.proof import reference
+from distsgd.common.run import graph as task_graph
 from distsgd.common.run.options import Recovery
 from doubles import HalfWay, PerWorker, Threshold, Waiting, Weighed
 from runs import DIGITS, Table, in_thread, wait_until
@@ -419,7 +420,8 @@ def test_nobody_is_released_from_the_barrier_before_all_slices_and_the_version_a
 
 
 @pytest.mark.parametrize(("scheme", "same"), [(Hogwild(), True), (AsyncSGD(), False)], ids=lambda value: str(value)[:9])
-def test_in_one_memory_a_worker_of_hogwild_takes_its_gradient_at_the_center_as_it_is(scheme, same):
+def test_in_one_memory_a_worker_of_hogwild_takes_its_gradient_at_the_center_as_it_is(monkeypatch, scheme, same):
+    monkeypatch.setattr(task_graph, "IN_PLACE_FLOATS", 0)
     centers = []
     for late in (False, True):
         with Table(scheme) as table:
@@ -428,3 +430,16 @@ def test_in_one_memory_a_worker_of_hogwild_takes_its_gradient_at_the_center_as_i
             (players[1:] or [table.player(1)])[-1].round()
             centers.append(table.run("center"))
     assert np.array_equal(*centers) == same
+
+
+def test_one_worker_of_hogwild_does_the_same_at_the_center_itself_and_at_a_copy_of_it(monkeypatch):
+    centers = []
+    for least in (0, task_graph.IN_PLACE_FLOATS):
+        monkeypatch.setattr(task_graph, "IN_PLACE_FLOATS", least)
+        with Table(Hogwild()) as table:
+            assert table.graph.in_place == (least == 0)
+            player = table.player(0)
+            for _ in range(3):
+                player.round()
+            centers.append(table.run("center"))
+    np.testing.assert_allclose(*centers, rtol=1e-6)

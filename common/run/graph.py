@@ -17,6 +17,8 @@ from .operations import GlobalOps, WorkerOps
 
 Ops = TypeVar("Ops", GlobalOps, WorkerOps)
 
+IN_PLACE_FLOATS = 1 << 20  # a copy of a smaller vector costs less than operations on each variable of the model
+
 
 class TaskGraph:
     """The graph of one task: the global variables, and the workers that live in it.
@@ -29,7 +31,10 @@ class TaskGraph:
         multiples: versions of the center that are set aside, if any are; not known where the graph was loaded.
         initial: center [P] and non-trainable state [S] that the run begins with.
         frozen: arrays of the model that nobody changes; not known where there is no worker.
+        in_place: True if its workers take gradients at the center itself.
     """
+
+    in_place = False
 
     def __init__(self, job: Job, workers: Sequence[int] = (), model: FlatModel | None = None):
         import tensorflow as tf
@@ -41,6 +46,7 @@ class TaskGraph:
         self.model = model or job.recipe.flat()
         self.initial = self.model.pack(), self.model.pack_state()
         self.frozen = self.model.frozen_values() if workers else []
+        self.in_place = job.in_place and self.model.size >= IN_PLACE_FLOATS
         multiples = job.plan.multiples(self.model.size + self.model.state_size)
         self.multiples = None if multiples is None else Multiples(*multiples)
         self.graph = tf.Graph()
@@ -58,10 +64,10 @@ class TaskGraph:
                 codec=job.codec,
                 round_steps=job.plan.round_steps,
                 multiples=self.multiples,
-                sizes=[math.prod(shape) for shape in self.model.shapes] if job.in_place else None,
+                sizes=[math.prod(shape) for shape in self.model.shapes] if self.in_place else None,
             )
             self.ops = GlobalOps(self.ps, self.coordination.sees_waiting)
-            gradient = self.model.gradients if job.in_place else self.model.gradient
+            gradient = self.model.gradients if self.in_place else self.model.gradient
             gradient = tf.function(gradient, reduce_retracing=True, autograph=False)
             self.worker_ops = {k: self._worker_ops(job, k, gradient) for k in workers}
 
@@ -85,7 +91,7 @@ class TaskGraph:
             name, numbers = f"worker_{k}", (slot.index, job.cluster.workers)
             loss = job.options.l2, job.options.clip_norm
             replica = Replica(self.model, gradient, name, numbers, devices, source, structure, *loss)
-            worker = (InPlaceWorker if job.in_place else Worker)(job.scheme, replica, self.ps, slot, name)
+            worker = (InPlaceWorker if self.in_place else Worker)(job.scheme, replica, self.ps, slot, name)
             fed = fed[0], list(replica.fed)
         return WorkerOps(
             worker, self.ps, fed, job.batch_size, {1, job.plan.rounds_per_call}, job.coordination.sees_waiting

@@ -102,7 +102,7 @@ class Job:
 
     @property
     def in_place(self) -> bool:
-        """True if workers take gradients at the center itself, which is in their memory, and have no parameters."""
+        """True if workers may take gradients at the center itself, which is in their memory, and have no parameters."""
         how, codecs = self.options, (type(self.codec), type(self.scheme.reply_codec))
         whole = self.sparse or is_dense(how.l2, how.clip_norm, None, self.devices_per_worker)
         return self.scheme.in_place and self.cluster.placement.in_process and not whole and codecs == (Codec, Codec)
