@@ -10,8 +10,8 @@ gathers the coordinates of its batch and scatters its gradient into them, as abo
 atomically; TensorFlow's scatter does not: where all examples collide, up to five additions in a thousand were lost
 (tests/test_sparse.py counts them). Any other problem has dense gradients: collisions are everywhere, the paper's
 guarantee does not apply, and the kernel holds the lock of the variable while it writes, so nothing is lost. Nothing
-ever spans read, update and version: recorded versions are approximate. As threads, workers take their gradients at the
-shared vector itself; as processes, at what they have been sent of it.
+ever spans read, update and version: recorded versions are approximate. As threads, workers take their gradients of a
+large model at the shared vector itself; else at a copy of it.
 Limits: one worker is serial SGD; without collisions, so is any interleaving. `async_sgd` is this with a lock.
 """
 
