@@ -156,7 +156,9 @@ def close(run_dir):
 def test_a_run_does_what_the_equations_with_its_codec_say(codec, scheme, options, tmp_path):
     record(scheme, tmp_path / "run", workers=2, ps=2, steps=4, hidden=(8,), codec=codec, **options)
     with_codec, without = close(tmp_path / "run")
-    assert with_codec < 1e-5 < without
+    assert without > 1e-5
+    # Mostly 1e-7. An element between two steps may go to one in float32 and to the other in float64.
+    assert with_codec < without / 2
 
 
 @pytest.mark.slow
