@@ -182,6 +182,7 @@ class Table:
         data: Any = None,
         model: Any = None,
         start: Any = None,
+        test: Any = None,
         **options: Any,
     ):
         import tensorflow as tf
@@ -191,7 +192,7 @@ class Table:
         recipe = ModelRecipe.named(named, data.shape, data.classes, 0)
         cluster = Cluster.local(workers, ps=ps, devices_per_worker=devices_per_worker, backend="threads")
         options = {"epochs": 1, "steps": 10, "batch_size": 8, "seed": 0, "run_dir": Path("nowhere"), **options}
-        self.job = make_job(scheme, recipe, data.train, None, cluster, RunOptions(**options))
+        self.job = make_job(scheme, recipe, data.train, test, cluster, RunOptions(**options))
         flat = None
         if model is not None:
             flat = try_out(ModelRecipe.of(model), model, [array[:2] for array in data.train]).flat(model)

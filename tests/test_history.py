@@ -78,8 +78,10 @@ class Empty:
 @pytest.fixture(scope="module")
 def table():
     with Table(AsyncSGD(), workers=1, steps=10_000) as table:
+        assert (
+            table.graph.multiples is None
+        )  # without test data the ps sets none aside: they are looked at from outside
         table.job.test = DIGITS.test
-        table.graph.multiples = None  # as of a large model: the ps sets none aside, they are looked at from outside
         table.first = table.player(0)
         yield table
 
@@ -305,7 +307,7 @@ class Passing:
 
     def __init__(self, table, tmp_path):
         self.table, self.first, self.centers = table, table.player(0), {}
-        table.job.test, self.rows = DIGITS.test, []
+        self.rows = []
         self.reader = RecordReader(table.observer, EventLog(tmp_path, 1), lambda **row: None, lambda events: None)
         self.observer = Observer(table.job, table.observer, self.reader, lambda **row: self.rows.append(row))
         self.observer.begin()
@@ -330,7 +332,9 @@ class Passing:
 
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SSP(), SyncSGD(), Hogwild()], ids=lambda scheme: scheme.name)
 def test_what_is_set_aside_is_the_center_at_exact_multiples(tmp_path, scheme):
-    with Table(scheme, workers=1, ps=2 if scheme.name == "ssp" else 1, steps=30, evaluate_every=4) as table:
+    with Table(
+        scheme, workers=1, ps=2 if scheme.name == "ssp" else 1, steps=30, evaluate_every=4, test=DIGITS.test
+    ) as table:
         passing = Passing(table, tmp_path)
         passing.train(10)
         assert passing.set_aside() == [0, 4, 8]
@@ -344,7 +348,7 @@ def test_what_is_set_aside_is_the_center_at_exact_multiples(tmp_path, scheme):
 
 
 def test_a_restoration_undoes_what_was_set_aside_after_its_checkpoint(tmp_path):
-    with Table(AsyncSGD(), workers=1, steps=30, evaluate_every=4) as table:
+    with Table(AsyncSGD(), workers=1, steps=30, evaluate_every=4, test=DIGITS.test) as table:
         passing = Passing(table, tmp_path)
         passing.train(10)
         before = table.state_calls.values()

@@ -47,7 +47,8 @@ class TaskGraph:
         self.initial = self.model.pack(), self.model.pack_state()
         self.frozen = self.model.frozen_values() if workers else []
         self.in_place = job.in_place and self.model.size >= IN_PLACE_FLOATS
-        multiples = job.plan.multiples(self.model.size + self.model.state_size)
+        # Without test data nobody looks at what is set aside.
+        multiples = None if job.test is None else job.plan.multiples(self.model.size + self.model.state_size)
         self.multiples = None if multiples is None else Multiples(*multiples)
         self.graph = tf.Graph()
         with self.graph.as_default():

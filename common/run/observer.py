@@ -56,12 +56,10 @@ class Observer:
         self.figures = Figures(job.plan, job.traffic(model.size, model.state_size))
         self.seen = Tally(job.cluster.workers)
         self.metrics: dict[str, Any] = {}
-        most, multiples = PASSED_BY_DEFAULT if self.every is None else PASSED_AT_MOST, calls.graph.multiples
-        self.milestones = None
-        if job.test is None:
+        multiples, most = calls.graph.multiples, PASSED_BY_DEFAULT if self.every is None else PASSED_AT_MOST
+        self.milestones = None if multiples is None else MilestoneReader(calls, reader, self.figures, multiples.every)
+        if job.test is None or self.milestones:  # the ps does it better
             most = 0
-        elif multiples is not None:  # the ps does it, and better
-            most, self.milestones = 0, MilestoneReader(calls, reader, self.figures, multiples.every)
         self.path = CenterPath(self.every or 1, most, model.size + model.state_size)
         self.evaluated: list[tuple[int, float]] = []  # versions and when that was, as long as centers are kept
         self.keeper = PathKeeper(calls, self.path, self._kept_moment)
