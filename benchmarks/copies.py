@@ -9,7 +9,6 @@ the arithmetic, which is cheap for a small model, in as many operations as one r
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,18 +33,18 @@ def with_values(settings: Sequence[Scheme], size: int) -> Scheme:
     first = settings[0]
     if len(settings) == 1:
         return first
-    scheme = copy.copy(first)
+    changed: dict[str, Any] = {}
     for name, value in vars(first).items():
         values = [vars(other)[name] for other in settings]
         if all(other == value for other in values):
             continue
         if isinstance(value, tuple) and len(value) == 1:
-            object.__setattr__(scheme, name, OneForAll(_vector([only for (only,) in values], size)))
+            changed[name] = OneForAll(_vector([only for (only,) in values], size))
         elif all(isinstance(other, float) for other in values):
-            object.__setattr__(scheme, name, _vector(values, size))
+            changed[name] = _vector(values, size)
         else:
             raise UserError(f"copies differ in numbers alone. Received: {name}={values}")
-    return scheme
+    return first.but(**changed)
 
 
 def _vector(values: Sequence[float], size: int) -> Callable[[Any], Any]:

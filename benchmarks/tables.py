@@ -183,8 +183,8 @@ def validation(results: Path) -> str:
 RATE_AIM, STALENESS_AIM = 0.1, 0.5  # of a prediction: part of updates per second, and staleness
 
 
-def _measured(results: Path, name: str = "throughput.json") -> dict[str, Any]:
-    path = results / name
+def _measured(results: Path) -> dict[str, Any]:
+    path = results / "throughput.json"
     return json.loads(path.read_text()) if path.exists() else {"models": {}}
 
 

@@ -23,7 +23,6 @@ scale for each block).
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -151,11 +150,9 @@ def rounded(scheme: Scheme, codec: Rounding) -> Scheme:
     if (kind.codec, kind.reply_codec) != (Scheme.codec, Scheme.reply_codec):
         raise UserError(f"{name} has a codec of its own: leave codec out. Received: codec={codec}")
     messages, replies = CODECS[codec]
-    now = copy.copy(scheme)
-    object.__setattr__(now, "codec", messages)
     if only_takes_gradients(kind):
-        object.__setattr__(now, "reply_codec", replies)
-    return now
+        return scheme.but(codec=messages, reply_codec=replies)
+    return scheme.but(codec=messages)
 
 
 def only_takes_gradients(kind: type[Scheme]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -52,7 +51,4 @@ def shaped(scheme: Scheme, shape: Shape, steps: int) -> Scheme:
     rates = [f.name for f in fields(scheme) if f.name.endswith("learning_rate") and getattr(scheme, f.name) is not None]
     if not rates:
         raise UserError(f"{scheme.name} has no learning_rate that a schedule could change: use --lr-schedule constant")
-    now = copy.copy(scheme)  # with its codec, which is no field
-    for name in rates:
-        object.__setattr__(now, name, Schedule(shape, getattr(scheme, name), steps))
-    return now
+    return scheme.but(**{name: Schedule(shape, getattr(scheme, name), steps) for name in rates})

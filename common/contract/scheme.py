@@ -20,7 +20,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from ..errors import UserError
 from ..gates.asynchronous import Async
@@ -97,9 +97,13 @@ class Scheme:
         server that of the average worker.
         """
         schedules = {f.name: value for f in fields(self) if callable(value := getattr(self, f.name))}
-        now = copy.copy(self) if schedules else self
-        for name, schedule in schedules.items():
-            object.__setattr__(now, name, schedule(step))
+        return self.but(**{name: schedule(step) for name, schedule in schedules.items()}) if schedules else self
+
+    def but(self, **attributes: Any) -> Self:
+        """A copy with other attributes, be they hyperparameters or not; hyperparameters are not checked again."""
+        now = copy.copy(self)
+        for name, value in attributes.items():
+            object.__setattr__(now, name, value)
         return now
 
     @property

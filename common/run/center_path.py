@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-KEPT_BYTES = 1 << 29  # of all centers that are kept: of a large model they are few, of one beyond 134M floats none
+from ..contract.codec import FLOAT_BYTES
 
-FLOAT_BYTES = 4
+KEPT_BYTES = 1 << 29  # of all centers that are kept: of a large model they are few, of one beyond 134M floats none
 
 BEFORE = -1  # lies below the multiple 0, whatever `every` is
 

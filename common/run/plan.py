@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..contract.codec import FLOAT_BYTES
 from ..contract.rounds import Event, Rounds
 from ..contract.scheme import Scheme
 from ..errors import UserError
@@ -21,8 +22,6 @@ ROUNDS_PER_CALL = 8  # a call costs some RPCs of its own; unrolling rounds in it
 LONG_RUN_ROUNDS = 500  # shorter runs do not earn back the time that the larger graph takes
 
 ALONE_STEPS = 64  # steps of a call without a ps
-
-FLOAT_BYTES = 4
 
 POINTS = 20  # of a curve, at least
 
