@@ -172,7 +172,8 @@ def _all_reduce() -> list[Row]:
     rows = []
     for workers in RING:
         ways = {
-            "ring": ("all_reduce", link, 1),
+            "ring": ("all_reduce", link | {"collective": "ring"}, 1),
+            "slices": ("all_reduce", link, 1),
             "tree": ("all_reduce", link | {"collective": "tree"}, 1),
             "one ps": ("sync_sgd", link, 1),
             "as many ps as workers": ("sync_sgd", link, workers),

@@ -50,7 +50,7 @@ PERIODS = identity("push_and_pull_may_have_periods_of_their_own")
 ADAMW = identity("adamw_is_that_of_keras_with_the_epsilon_of_the_paper")
 STALENESS = identity("staleness_is_what_the_schedule_makes_it")
 DROPPED = identity("the_late_gradient_is_dropped_and_its_worker_goes_on")
-MEANS = ("tests/test_means.py::test_means_are_those_of_the_equations[vectors on threads]",)
+REDUCED = ("tests/test_all_reduce.py::test_every_worker_has_the_same_mean_of_every_vector_in_every_call[3]",)
 SPARSE_RUN = ("tests/test_sparse.py::test_the_locked_twin_replays[threads-1]",)
 PLAN = ("tests/test_rounds.py::test_the_plan_of_a_resumed_run_is_the_same_from_wherever_it_begins",)
 L2 = option("l2_is_added_before_the_gradient_is_clipped_to_the_norm")
@@ -599,12 +599,28 @@ WORKERS = [
         "half of each batch is not used",
     ),
     Mutation(
-        "worker 0 tells the others a sum",
+        "whoever adds up a slice tells the others a sum",
         GATES,
-        "for k in others)]) / ps.num_workers",
-        "for k in others)])",
-        MEANS,
-        "a mean within a round is W times as large",
+        "tf.add_n(parts) / number",
+        "tf.add_n(parts)",
+        REDUCED,
+        "without a ps, means are W times as large",
+    ),
+    Mutation(
+        "whoever adds up a slice forgets its own",
+        GATES,
+        "[vector[slices[me]] if k == me else mail.receive(k) for k in range(number)]",
+        "[mail.receive(k) for k in range(number) if k != me]",
+        REDUCED,
+        "a part of each gradient is lost",
+    ),
+    Mutation(
+        "the slices of a mean change their places",
+        GATES,
+        "for k in slices]",
+        "for k in reversed(slices)]",
+        REDUCED,
+        "parameters get the gradients of others",
     ),
     Mutation(
         "statistics of a worker do not move on",

@@ -235,7 +235,7 @@ def test_messages_of_a_barrier_take_as_long_as_the_narrowest_place(workers, ps):
     assert found.seconds == pytest.approx(5 * (0.010 + 2 * max(alone, workers / ps * alone)), rel=1e-6)
 
 
-@pytest.mark.parametrize(("collective", "turns"), [("ring", 7), ("tree", 3)])
+@pytest.mark.parametrize(("collective", "turns"), [("slices", 1), ("ring", 7), ("tree", 3)])
 def test_reductions_cost_latency_for_each_turn_and_two_vectors(collective, turns):
     machines = {"uplink": "1Gbit", "downlink": "1Gbit", "latency": "2ms", "collective": collective}
     found = happens(AllReduce(), 8, 5, **machines)

@@ -247,7 +247,7 @@ WRONG = [
     ({"regions": "20ms"}, "a region is a latency and a bandwidth"),
     ({"regions": "20ms/-1bit"}, "bandwidth of a region takes"),
     ({"sharing": "greedy"}, "sharing must be one of fair, fifo"),
-    ({"collective": "star"}, "collective must be one of ring, tree"),
+    ({"collective": "star"}, "collective must be one of slices, ring, tree"),
     ({"failures": "crashes:every=0s"}, "crashes need times above zero"),
     ({"failures": "sometimes"}, "unknown model of failures"),
     ({"network": "interent"}, "unknown network 'interent'. Did you mean internet?"),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -25,7 +24,7 @@ class Slot:
         tokens: the queue of its tokens there.
         incarnation: of whoever holds it, [2]; see `Transactions`.
         encoder: of the messages of whoever holds it.
-        collectives: numbers of the reductions among workers, the same ones in every worker's graph.
+        mail: to and from the other workers.
     """
 
     index: Any
@@ -33,7 +32,7 @@ class Slot:
     tokens: Any
     incarnation: Any
     encoder: Encoder | None = None
-    collectives: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    mail: Any = None
 
     def sleep(self, after: Sequence[Any] = ()) -> Any:
         """Wait for a token; returns it."""
@@ -97,11 +96,11 @@ class Membership:
         """What a checkpoint keeps, by name."""
         return {"ready": self.ready, "active": self.active, "finished": self.finished, "states": self.states}
 
-    def slot(self, worker: int, index: Any) -> Slot:
-        """The slot of a worker; `index` is its number as the graph shall see it."""
+    def slot(self, worker: int, index: Any, mail: Any = None) -> Slot:
+        """The slot of a worker; `index` is its number as the graph shall see it, `mail` is to and from others."""
         with tf.device(self.device):
             tokens = queue("own_tokens", shared_name=f"token_{worker}")
-        return Slot(index, self.device, tokens, self.transactions.incarnation)
+        return Slot(index, self.device, tokens, self.transactions.incarnation, mail=mail)
 
     def write(self, variable: Any, slot: WorkerSlot, value: Any) -> Any:
         """`value` into the row of this worker of a variable [W, ...] on the first ps task."""

@@ -141,9 +141,9 @@ class ParameterServer:
 
     # What tasks do besides rounds.
 
-    def slot(self, worker: int, index: Any) -> Slot:
-        """The slot of a worker; `index` is its number as the graph shall see it."""
-        return self.membership.slot(worker, index)
+    def slot(self, worker: int, index: Any, mail: Any = None) -> Slot:
+        """The slot of a worker; `index` is its number as the graph shall see it, `mail` is to and from others."""
+        return self.membership.slot(worker, index, mail)
 
     def pull(self, slot: WorkerSlot) -> Any:
         """The center as it is now."""

@@ -126,8 +126,7 @@ class Worker:
             total = self._local_steps(rows, stamps.begun)
             self._meet_server(scheme, event, stamps, total)
         if self.replica.model.state_size:
-            with tf.control_dependencies([self.params.read_value()]):  # collectives one after the other
-                state.assign(scheme.gate.share_state(ps, self.slot, state.read_value()))
+            state.assign(scheme.gate.share_state(ps, self.slot, state.read_value()))
         return tf.stack([total / (steps if scheme.gate.exchanges else done), done])
 
     def _meet_server(self, scheme: Scheme, event: Event, stamps: Stamps, total: Any = None) -> None:

@@ -6,7 +6,7 @@ one, in virtual time, can serve the same gates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
@@ -25,6 +25,18 @@ class Held(Protocol):
     released: Tensor
 
 
+class Mail(Protocol):
+    """Vectors that workers send to each other. Between two of them, the order alone says which is which."""
+
+    def send(self, to: int, vector: Tensor) -> None:
+        """The next vector that worker `to` has from this one."""
+        ...
+
+    def receive(self, of: int) -> Tensor:
+        """The next vector that worker `of` has sent to this one; of unknown shape."""
+        ...
+
+
 class WorkerSlot(Protocol):
     """The slot of one worker on the ps: whoever joins as this worker holds it."""
 
@@ -39,8 +51,8 @@ class WorkerSlot(Protocol):
         ...
 
     @property
-    def collectives(self) -> Iterator[int]:
-        """Numbers of the reductions among workers, the same ones in every worker's graph."""
+    def mail(self) -> Mail:
+        """Between whoever holds the slot and the other workers; for gates without a parameter server."""
         ...
 
     def sleep(self, after: Sequence[Tensor] = ()) -> Tensor:

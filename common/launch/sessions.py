@@ -25,14 +25,13 @@ def build_seconds(wait_seconds: float) -> float:
     return max(BUILD_SECONDS, wait_seconds)
 
 
-def session_config(cluster: Cluster, devices: int, inter_op: int, *, in_ring: bool) -> Any:
+def session_config(cluster: Cluster, devices: int, inter_op: int) -> Any:
     """Thread pools of one task, so that the tasks of one machine share its cores.
 
     Args:
         cluster: where the run is.
         devices: of a worker.
         inter_op: operations that may be under way at once.
-        in_ring: True if the workers meet without a ps.
     """
     import tensorflow as tf
 
@@ -43,8 +42,6 @@ def session_config(cluster: Cluster, devices: int, inter_op: int, *, in_ring: bo
         inter_op_parallelism_threads=inter_op,
         allow_soft_placement=True,
     )
-    if in_ring:
-        config.experimental.collective_group_leader = "/job:worker/replica:0/task:0"
     config.experimental.disable_thread_spinning = True  # an idle task leaves the core to those that work
     return config
 

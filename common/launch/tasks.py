@@ -79,7 +79,7 @@ def run_ps(job: Job, addresses: Addresses, index: int, report: Report) -> None:
 
 
 def _config(job: Job, inter_op: int) -> Any:
-    return session_config(job.cluster, job.devices_per_worker, inter_op, in_ring=not job.uses_ps)
+    return session_config(job.cluster, job.devices_per_worker, inter_op)
 
 
 def _ended(session: Any, end: Any) -> bool:
@@ -100,8 +100,9 @@ def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> No
     with joined(job, ("worker", index), report) as report:
         graph = _worker_graph(job, index)
         config = _config(job, 2)
-        config.device_filters.extend([_first_job(job), f"/job:worker/task:{index}"])
-        hosts = addresses.ps if job.uses_ps else addresses.worker[:1]
+        # Without a ps, workers send to each other.
+        config.device_filters.extend(["/job:ps", f"/job:worker/task:{index}"] if job.uses_ps else ["/job:worker"])
+        hosts = addresses.ps if job.uses_ps else addresses.worker
         connect = connector(server.target, graph.graph, config, hosts, build_seconds(wait_seconds))
         loop = WorkerLoop(job, connect(wait_seconds), graph, index, report, connect)
         loop.prepare()
@@ -111,11 +112,6 @@ def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> No
         if not job.uses_ps and index == CHIEF:  # this task is the ps of its bookkeeping
             while not loop.calls.await_ps_end(LOOK_SECONDS):
                 pass  # should the evaluator be gone, the launcher or the membership says so
-
-
-def _first_job(job: Job) -> str:
-    """The tasks that have what all share."""
-    return "/job:ps" if job.uses_ps else "/job:worker/task:0"
 
 
 def _worker_graph(job: Job, index: int) -> TaskGraph:
@@ -142,8 +138,8 @@ def run_evaluator(job: Job, addresses: Addresses, index: int, report: Report) ->
             graph = whole.without_workers()
         else:
             graph = TaskGraph(job, model=model)
-        hosts = addresses.ps if job.uses_ps else addresses.worker[:1]
-        config = tf.compat.v1.ConfigProto(device_filters=[_first_job(job)])
+        hosts, filters = (addresses.ps, "/job:ps") if job.uses_ps else (addresses.worker[:1], "/job:worker/task:0")
+        config = tf.compat.v1.ConfigProto(device_filters=[filters])
         connect = connector(f"grpc://{hosts[0]}", graph.graph, config, hosts, build_seconds(wait_seconds))
         Evaluator(job, connect(wait_seconds), graph, report, connect).follow()
 

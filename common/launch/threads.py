@@ -24,7 +24,7 @@ def run_threads(job: Job, report: Report, model: FlatModel | None = None) -> Eva
 
     workers = range(job.cluster.workers)
     graph = TaskGraph(job, workers, model)
-    config = session_config(job.cluster, job.devices_per_worker, max(2, len(workers)), in_ring=not job.uses_ps)
+    config = session_config(job.cluster, job.devices_per_worker, max(2, len(workers)))
     config.graph_options.place_pruned_graph = True  # each call prepares only what it runs: a third of the start-up
     session = tf.compat.v1.Session(graph=graph.graph, config=config)
     loops = [WorkerLoop(job, session, graph, k, report) for k in workers]

@@ -76,6 +76,7 @@ class TaskGraph:
         import tensorflow as tf
 
         from ..engine.in_place_worker import InPlaceWorker
+        from ..engine.mail import Mail
         from ..engine.replica import Replica
         from ..engine.sparse_worker import SparseWorker
         from ..engine.worker import Worker
@@ -84,7 +85,8 @@ class TaskGraph:
         devices = compute_devices(place.worker_device(k), number, first=k * number if place.in_process else 0)
         with tf.device(devices[0]):
             source, structure = _source(job, k)
-        slot = self.ps.slot(k, k if job.shared_graph is None else self.ops.index)
+        tasks = [f"{place.worker_device(other)}/device:CPU:0" for other in range(job.cluster.workers)]
+        slot = self.ps.slot(k, k if job.shared_graph is None else self.ops.index, Mail(k, tasks))
         fed = list(source.fed), []  # arrays of the shard, and of the model that nobody changes
         if job.sparse:
             worker = SparseWorker(job.scheme, self.ps, slot, devices[0], source)

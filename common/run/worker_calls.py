@@ -138,7 +138,6 @@ class WorkerCalls(Calls):
         # Others decide how long a barrier takes; a call that waits for nobody may be slow, but not for ever.
         seconds = (1 if self.coordination.waits else SLOW) * (self.wait_seconds + 2 * self.longest)
         options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * seconds) if limited else 0)
-        options.experimental.collective_graph_key = 0 if self.coordination.uses_ps else 1
         began = time.monotonic()
         try:
             return self._callable(event, len(batches))(batches, options)

@@ -122,7 +122,7 @@ class Recording:
         """How many there are in a round."""
         if not self.scheme.gate.exchanges or (self.workers == 1 and self.in_ring):
             return 0
-        return 2 * (self.workers - 1) if self.in_ring else 2
+        return 2
 
     @property
     def compute(self) -> np.ndarray:

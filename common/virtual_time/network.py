@@ -3,8 +3,8 @@
 message     latency + bytes, over the worker's uplink, its region's link and the card of the ps, which all share
 reply       the same back, over the other half of each; replies of a barrier begin together, and compete
 several ps  a message is cut in equal parts, one for each ps task: together they are one card, n times as fast
-reduction   of n bytes among W workers, latency a and bandwidth b of the slowest link among them:
-            ring 2 (W - 1) a + 2 (W - 1)/W n/b;  tree 2 ⌈log2 W⌉ a + 2 (W - 1)/W n/b
+reduction   of n bytes among W workers, latency a and bandwidth b of the slowest link among them: t a + 2 (W - 1)/W n/b
+            in t = 2 steps where each adds up a slice for all, as here; ring t = 2 (W - 1);  tree t = 2 ⌈log2 W⌉
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ class Network:
             return 0
         shared = [self.machines.regions[region][1] for region in self.region]
         rate, latency = min(*self.uplinks, *self.downlinks, *shared), max(self.latency)
-        turns = math.ceil(math.log2(self.workers)) if self.machines.tree else self.workers - 1
-        return math.ceil(2 * turns * latency + 2 * (self.workers - 1) / self.workers * size / rate)
+        turns = {"slices": 1, "ring": self.workers - 1, "tree": math.ceil(math.log2(self.workers))}
+        half = turns[self.machines.collective] * latency + (self.workers - 1) / self.workers * size / rate
+        return math.ceil(2 * half)
 
 
 class Lateness:

@@ -77,8 +77,8 @@ class Platform:
     """Time under the lock of the ps for each message, as in 50us."""
     ps_rate: str | None = None
     """Bytes of messages that each ps task works through under the lock, per second, as in 5GB."""
-    collective: Literal["ring", "tree"] | None = None
-    """How workers without a ps reduce: in a ring, or by halving and doubling."""
+    collective: Literal["slices", "ring", "tree"] | None = None
+    """How workers without a ps reduce: each adds up a slice for all, in a ring, or by halving and doubling."""
     failures: str | None = None
     """none, or crashes:every=1h,down=1min: how long a worker works, and is away, in the mean (exponential)."""
 
@@ -113,7 +113,7 @@ class Machines:
         regions: latency and bandwidth of each.
         fifo: messages share a link one after the other.
         service: under the lock, for each message; `ps_rate` for its bytes.
-        tree: how workers without a ps reduce; else a ring.
+        collective: how workers without a ps reduce.
         failures: how long a worker works, and is away, in the mean; None if nothing fails.
     """
 
@@ -132,7 +132,7 @@ class Machines:
     fifo: bool
     service: int
     ps_rate: float
-    tree: bool
+    collective: str
     failures: tuple[int, int] | None
 
     @classmethod
@@ -142,7 +142,7 @@ class Machines:
         positive(step_ms=said["step_ms"])
         not_negative(**{name: said[name] for name in ("core_ms", "link_sigma", "latency_sigma")})
         one_of(("fair", "fifo"), sharing=said["sharing"])
-        one_of(("ring", "tree"), collective=said["collective"])
+        one_of(("slices", "ring", "tree"), collective=said["collective"])
         if said["cores"] is not None:
             at_least(1, cores=said["cores"])
         rate = {name: bytes_per_nanosecond(name, said[name]) for name in ("uplink", "downlink", "ps_link", "ps_rate")}
@@ -158,7 +158,7 @@ class Machines:
             regions=_regions(said["regions"]),
             fifo=said["sharing"] == "fifo",
             service=nanoseconds("service", said["service"]),
-            tree=said["collective"] == "tree",
+            collective=said["collective"],
             failures=_failures(said["failures"]),
             **rate,
         )

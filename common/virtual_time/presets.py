@@ -31,7 +31,7 @@ IDEAL: dict[str, Any] = {
     "sharing": "fair",
     "service": "0us",
     "ps_rate": "unlimited",
-    "collective": "ring",
+    "collective": "slices",
     "failures": "none",
 }
 

@@ -1,0 +1,71 @@
+"""The reduction of workers without a ps: each adds up a slice for all."""
+
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from distsgd.common.engine.mail import Mail
+from distsgd.common.gates import AllReduce
+from distsgd.common.gates.all_reduce import slices_of
+from distsgd.common.run.operations import traced
+from runs import in_thread
+
+SIZES = 1, 2, 15, 100, 333  # of vectors that are reduced one after the other; with 3 workers some have no slice
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5])
+def test_every_worker_has_the_same_mean_of_every_vector_in_every_call(workers):
+    """Two calls of two functions each, in which nothing but the order of what is sent says which vector it is."""
+    vectors = np.random.default_rng(0).normal(size=(2, workers, sum(SIZES))).astype(np.float32)
+    with tf.Graph().as_default() as graph:
+        given = tf.compat.v1.placeholder(tf.float32, [sum(SIZES)])
+        functions = [[traced(mean, sign * given) for sign in (1.0, -1.0)] for mean in means_of(workers)]
+    with tf.compat.v1.Session(graph=graph) as session:
+
+        def rounds(k):
+            return [session.run(function, {given: own[k]}) for own in vectors for function in functions[k]]
+
+        going = [in_thread(partial(rounds, k)) for k in range(workers)]
+        found = np.array([future.result(timeout=100) for future in going])
+    expected = np.array([sign * own.mean(0) for own in vectors for sign in (1, -1)])
+    np.testing.assert_allclose(found, np.tile(expected, (workers, 1, 1)), rtol=1e-5, atol=1e-6)
+    assert (found == found[0]).all()
+
+
+def means_of(workers):
+    """For each worker, a function that reduces a vector part by part."""
+    store = SimpleNamespace(num_workers=workers, min_workers=workers, in_process=False)
+    slots = [SimpleNamespace(index=k, mail=Mail(k, ["/device:CPU:0"] * workers)) for k in range(workers)]
+
+    def mean(slot, vector):
+        return tf.concat([AllReduce().mean(store, slot, part) for part in tf.split(vector, SIZES)], 0)
+
+    return [partial(mean, slot) for slot in slots]
+
+
+def test_the_mean_of_a_number_and_of_a_vector_of_unknown_length():
+    store = SimpleNamespace(num_workers=2, min_workers=2, in_process=False)
+
+    def both(k):
+        slot = SimpleNamespace(index=k, mail=Mail(k, ["/device:CPU:0"] * 2))
+        unknown = tf.boolean_mask(k + tf.constant([4.0, -9.0, 6.0]), [True, False, True])
+        return [AllReduce().mean(store, slot, value) for value in (tf.constant(3.0 + k), unknown)]
+
+    with tf.Graph().as_default() as graph:
+        found = [traced(partial(both, k)) for k in range(2)]
+    with tf.compat.v1.Session(graph=graph) as session:
+        for number, vector in session.run(found):
+            assert (number, vector.tolist()) == (3.5, [4.5, 6.5])
+
+
+@pytest.mark.parametrize(("size", "workers"), [(1, 4), (16, 2), (17, 2), (100, 3), (9610, 4), (21_000_000, 7)])
+def test_slices_are_aligned_and_together_they_are_the_vector(size, workers):
+    slices = slices_of(size, workers)
+    ends = [part.stop for part in slices.values()]
+    assert [part.start for part in slices.values()] == [0, *ends[:-1]]
+    assert (ends[-1], list(slices)) == (size, list(range(len(slices))))
+    assert all(part.start % 16 == 0 < part.stop - part.start for part in slices.values())
+    assert max(part.stop - part.start for part in slices.values()) < size / workers + 16
