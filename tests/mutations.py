@@ -29,6 +29,10 @@ def identity(name: str) -> tuple[str]:
     return (f"tests/test_identities.py::test_{name}",)
 
 
+def transported(name: str) -> tuple[str]:
+    return (f"tests/test_transport.py::test_{name}",)
+
+
 def option(name: str) -> tuple[str]:
     return (f"tests/test_options.py::test_{name}",)
 
@@ -986,13 +990,41 @@ ON_THE_PS = [
         "updates are torn and lost",
     ),
     Mutation(
+        "what somebody reads is written again",
+        ENGINE,
+        """        except BlockingIOError:  # somebody reads it
+            return False
+""",
+        """        except BlockingIOError:  # somebody reads it
+            pass
+""",
+        transported("a_segment_is_written_again_only_when_nobody_reads_it_any_more"),
+        "a variable that is a message changes when the next one comes",
+    ),
+    Mutation(
+        "what is on its way is written again",
+        ENGINE,
+        "if self.memory[0] == ON_ITS_WAY:",
+        "if self.memory[0] != self.memory[0]:",
+        transported("a_segment_on_its_way_is_not_written_again"),
+        "whoever has the ticket finds another message",
+    ),
+    Mutation(
+        "any segment of that number will do",
+        ENGINE,
+        "if segment.name != name:",
+        "if segment.name == 0:",
+        transported("a_descriptor_that_is_another_segments_by_now_is_not_read"),
+        "a message is read from what is not one",
+    ),
+    Mutation(
         "whoever joins has an old version",
         ENGINE,
         """            self.note_pull(slot)
             parts = self.center.read()
-        return self.center.concat(parts), state, joined""",
+        return self.center.bring(parts), state, joined""",
         """            parts = self.center.read()
-        return self.center.concat(parts), state, joined""",
+        return self.center.bring(parts), state, joined""",
         JOINED,
         "its first message counts as stale",
     ),

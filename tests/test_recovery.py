@@ -20,6 +20,7 @@ from distsgd.algorithms import AEAMSGD, AGN, AsyncSGD, Downpour, DownpourEasy, D
 from distsgd.common.errors import Diverged, TaskLost, UserError, WaitTimeout
 from distsgd.common.record import checkpoint
 from distsgd.common.record.faults import Faults
+from distsgd.common.record.run_directory import read_config
 from distsgd.common.run.options import Recovery
 from doubles import PausingAEASGD, PausingAsyncSGD, PausingSyncSGD, Stumbles
 from runs import patience, record, wait_until
@@ -225,6 +226,16 @@ def test_a_run_with_several_rounds_in_a_call_survives_the_loss_of_one_of_two_ps(
     recovery = run.survived()
     assert recovery["restarts"] == {"ps-1": 1}
     assert len(recovery["restored"]) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=["async_sgd", "sync_sgd"])
+def test_a_run_in_shared_memory_survives_the_loss_of_its_ps_and_of_a_worker(scheme, going):
+    run = going(scheme, steps=60, updates=10, workers=2, hidden=(1024, 256), recovery=OFTEN)
+    run.send("worker-1", signal.SIGKILL)
+    run.send("ps-0", signal.SIGKILL)
+    assert run.survived()["restarts"] == {"worker-1": 1, "ps-0": 1}
+    assert read_config(run.run_dir)["transport"] == "memory"
 
 
 @pytest.mark.slow

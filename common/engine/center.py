@@ -17,6 +17,7 @@ from ..contract.views import Server, check_names
 from ..gates.store import WorkerSlot
 from .encoder import Encoder
 from .milestones import Milestones
+from .transport import Transport
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,6 @@ class Slice(SimpleNamespace):
         return seen
 
 
-def _decoded(codec: Codec, wire: Sequence[Any], size: int, scalars: Sequence[Any] = ()) -> Any:
-    """What has travelled to the present device as a vector, with the scalars at its end; there when all of it is."""
-    vector = codec.decode([tf.identity(tensor) for tensor in wire], size)
-    return tf.concat([vector, *scalars], 0) if scalars else vector
-
-
 class Center:
     """The flat center [P], cut into contiguous slices; its version is with the first.
 
@@ -88,6 +83,7 @@ class Center:
         ema_decay: of the average of the center; no average without it.
         codec: how messages travel; the scheme's if not given.
         round_steps: local steps of a round, for learning rates that change; the scheme's period if not given.
+        transport: between the tasks; sockets if not given.
 
     Attributes:
         initial: where the first value of the center is fed, [P].
@@ -107,7 +103,9 @@ class Center:
         ema_decay: float | None,
         codec: Codec | None = None,
         round_steps: float | None = None,
+        transport: Transport | None = None,
     ):
+        self.transport = transport or Transport()
         self.scheme, self.devices, self.num_workers, self.ema_decay = scheme, devices, num_workers, ema_decay
         self.codec, self.round_steps = codec or scheme.codec, round_steps or scheme.period
         self.sizes = list(sizes)
@@ -172,8 +170,8 @@ class Center:
         if self.scheme.scalars:
             message, beside = tf.split(message, [sum(self.sizes), len(self.scheme.scalars)])
             scalars = [beside]  # they go to all
-        wires = encoder.encode(message)
-        return self.each_slice(lambda part, wire: _decoded(self.codec, wire, self.sizes[part.index], scalars), wires)
+        wires = [[*map(self.transport.depart, wire)] for wire in encoder.encode(message)]
+        return self.each_slice(lambda part, wire: self._decoded(self.codec, wire, part, scalars), wires)
 
     def each_slice(self, build: Callable[[Slice, Any], Any], values: Sequence[Any] | None = None) -> list[Any]:
         """`build(slice, value)` on the device of each slice."""
@@ -183,6 +181,11 @@ class Center:
                 results.append(build(part, value))
         return results
 
+    def bring(self, parts: Sequence[Any]) -> Any:
+        """The slices of a vector, as they are, as one vector where the caller is."""
+        parcels = self.each_slice(lambda _, part: self.transport.depart(part), parts)
+        return self.concat([*map(self.transport.arrive, parcels)])
+
     def concat(self, replies: Sequence[Any]) -> Any:
         """The slices of a reply as one vector, where the caller is."""
         return tf.concat(replies, 0) if len(replies) > 1 else replies[0]
@@ -190,8 +193,13 @@ class Center:
     def reply(self, replies: Sequence[Any]) -> Any:
         """The slices of a reply, which travel as the scheme's codec has it, as one vector where the caller is."""
         codec = self.scheme.reply_codec
-        wires = self.each_slice(lambda _, reply: codec.encode(reply, None), replies)
-        return self.concat([_decoded(codec, wire, size) for wire, size in zip(wires, self.sizes, strict=True)])
+        wires = self.each_slice(lambda _, reply: [*map(self.transport.depart, codec.encode(reply, None))], replies)
+        return self.concat([self._decoded(codec, *pair) for pair in zip(wires, self.slices, strict=True)])
+
+    def _decoded(self, codec: Codec, wire: Sequence[Any], part: Slice, scalars: Sequence[Any] = ()) -> Any:
+        """What has come to the present device as a vector, with the scalars at its end; there when all of it is."""
+        vector = codec.decode([*map(self.transport.arrive, wire)], self.sizes[part.index])
+        return tf.concat([vector, *scalars], 0) if scalars else vector
 
     def read(self) -> list[Any]:
         """The slices of the center as they are now."""

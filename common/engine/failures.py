@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ..errors import WaitTimeout
+from .segments import GONE
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -52,7 +53,7 @@ def is_absence(error: BaseException) -> bool:
         tf.errors.NotFoundError,
         tf.errors.DeadlineExceededError,
     )
-    return isinstance(error, (*kinds, WaitTimeout)) or "reset by peer" in str(error).lower()
+    return isinstance(error, (*kinds, WaitTimeout)) or "reset by peer" in str(error).lower() or GONE in str(error)
 
 
 def is_late(error: BaseException) -> bool:

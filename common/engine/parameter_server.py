@@ -25,6 +25,7 @@ from .milestones import Milestones, Multiples
 from .ops import is_finite, when
 from .persistence import Persistence
 from .transaction import Transactions
+from .transport import Transport
 
 
 class ParameterServer:
@@ -44,6 +45,7 @@ class ParameterServer:
         round_steps: local steps of a round, for learning rates that change; the scheme's period if not given.
         multiples: versions of the center that are set aside; none if not given.
         sizes: of the slices of the center, all on the first device; one slice for each device if not given.
+        transport: between the tasks; sockets if not given.
 
     Attributes:
         transactions: the lock, and who is admitted.
@@ -70,6 +72,7 @@ class ParameterServer:
         round_steps: float | None = None,
         multiples: Multiples | None = None,
         sizes: Sequence[int] | None = None,
+        transport: Transport | None = None,
     ):
         self.scheme, self.num_workers, self.in_process = scheme, num_workers, in_process
         self.last_version = last_version
@@ -79,7 +82,7 @@ class ParameterServer:
         self.initial_state = tf.compat.v1.placeholder(tf.float32, [state_size], name="initial_state")
         of_slices = self.devices if sizes is None else self.devices[:1] * len(sizes)
         sizes = even_sizes(size, len(self.devices)) if sizes is None else sizes
-        self.center = center = Center(scheme, sizes, of_slices, num_workers, ema_decay, codec, round_steps)
+        self.center = center = Center(scheme, sizes, of_slices, num_workers, ema_decay, codec, round_steps, transport)
         self.initial_center = center.initial
         self.transactions = transactions = Transactions(self.devices[0], num_workers, center.version)
         self.journal = journal = Journal(transactions)
@@ -90,10 +93,9 @@ class ParameterServer:
         # What gates ask for, see `Store`.
         self.lock, self.exclusive = transactions.lock, transactions.exclusive
         self.slices, self.each_slice = center.slices, center.each_slice
-        self.receive, self.reply = center.receive, center.reply
+        self.receive, self.reply, self.merge, self.weigh = center.receive, center.reply, center.merge, center.weigh
         self.read_version, self.count_updates = center.read_version, center.count_updates
         self.staleness, self.note_pull = center.staleness, center.note_pull
-        self.merge, self.weigh = center.merge, center.weigh
         self.record, self.folded = journal.record, journal.folded
         self.active, self.finished, self.states = members.active, members.finished, members.states
         self.wake, self.write, self.close_slots = members.wake, members.write, members.close_slots
@@ -153,7 +155,7 @@ class ParameterServer:
             with tf.control_dependencies([noted]):  # what is read is read after the moment that is on record
                 self.note_pull(slot)
                 parts = self.center.read()
-        return self.center.concat(parts)
+        return self.center.bring(parts)
 
     def gather(self, slot: WorkerSlot, indices: Any, locked: bool) -> Any:
         """Some coordinates of the center as they are now; under the lock, all at one moment."""
@@ -188,7 +190,7 @@ class ParameterServer:
                 joined |= {"restored": self.journal.restored[0], "stopping": self.is_ending()}
             self.note_pull(slot)
             parts = self.center.read()
-        return self.center.concat(parts), state, joined
+        return self.center.bring(parts), state, joined
 
     def refuse(self, slot: WorkerSlot) -> Any:
         """A message that was not finite is dropped for good: its round counts as done."""

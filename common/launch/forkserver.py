@@ -185,6 +185,7 @@ def run_task(
             outbox.flush()
 
     try:
+        from ..engine import transport  # noqa: F401  before anything of the user, so that all name its functions alike
         from .tasks import TASKS
 
         train, test, blob = parts

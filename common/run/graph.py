@@ -41,6 +41,7 @@ class TaskGraph:
 
         from ..engine.milestones import Multiples
         from ..engine.parameter_server import ParameterServer
+        from ..engine.transport import Transport
 
         self.coordination, self.scalars = job.coordination, job.scheme.scalars
         self.model = model or job.recipe.flat()
@@ -66,6 +67,7 @@ class TaskGraph:
                 round_steps=job.plan.round_steps,
                 multiples=self.multiples,
                 sizes=[math.prod(shape) for shape in self.model.shapes] if self.in_place else None,
+                transport=Transport(job.shares_memory),
             )
             self.ops = GlobalOps(self.ps, self.coordination.sees_waiting)
             gradient = self.model.gradients if self.in_place else self.model.gradient

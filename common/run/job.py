@@ -13,6 +13,7 @@ from ..contract.codec import BatchCoordinates, Codec
 from ..contract.cut import even_sizes
 from ..contract.rounding import rounded
 from ..contract.scheme import Scheme
+from ..engine import segments
 from ..engine.traffic import Traffic
 from ..errors import UserError, at_most
 from ..problems import inputs, skew
@@ -111,6 +112,12 @@ class Job:
     def codec(self) -> Codec:
         """How messages travel."""
         return BatchCoordinates(self.batch_size * self.train[0][0].shape[1]) if self.sparse else self.scheme.codec
+
+    @property
+    def shares_memory(self) -> bool:
+        """True if large vectors go from task to task in memory: all are processes of this machine."""
+        here = self.cluster.task is None and not self.cluster.placement.in_process
+        return here and self.options.transport == "memory" and segments.available()
 
     def traffic(self, size: int, state_size: int) -> Traffic:
         """Bytes that events move, for a model with P and S floats."""
@@ -240,6 +247,7 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         "l2": options.l2,
         "ema_decay": options.ema_decay,
         "codec": options.codec,
+        **({"transport": "memory" if job.shares_memory else "sockets"} if not cluster.placement.in_process else {}),
         "steps_per_worker": job.steps,
         **uneven_steps,
         "earlier_step_targets": list(job.earlier_step_targets),

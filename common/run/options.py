@@ -22,6 +22,8 @@ MAX_STEPS = 10**12  # of a worker: more than any run does, and whatever counts t
 
 OnNan = Literal["stop", "drop"]
 
+Transport = Literal["memory", "sockets"]
+
 NO_FLAG = {"flag": False}  # metadata of a field that the command line does not offer
 
 
@@ -102,6 +104,9 @@ class RunOptions:
     codec: Rounding = "float32"
     """How messages travel: bf16 in half of the bytes, int8 in a quarter, rounded off; what that loses goes with the
     next message. With bf16, so do replies, where workers do nothing but push gradients taken at them."""
+    transport: Transport = "memory"
+    """How vectors of a megabyte and more go between processes of one machine: in memory that they share, or through
+    sockets, as all do between machines."""
     stop_at_version: int | None = None
     """End the run after this number of updates of the center; a few more may slip through."""
     stop_at_accuracy: float | None = None
@@ -134,6 +139,7 @@ class RunOptions:
         if self.ema_decay is not None:
             fraction(ema_decay=self.ema_decay)
         one_of(("float32", *CODECS), codec=self.codec)
+        one_of(("memory", "sockets"), transport=self.transport)
         if self.stop_at_version is not None:
             at_least(1, stop_at_version=self.stop_at_version)
         if self.stop_at_accuracy is not None:
@@ -160,6 +166,7 @@ class Keywords(TypedDict, total=False):
     l2: float
     ema_decay: float | None
     codec: Rounding
+    transport: Transport
     stop_at_version: int | None
     stop_at_accuracy: float | None
     evaluate_every: int | None

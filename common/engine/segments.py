@@ -1,0 +1,145 @@
+"""Shared memory between the processes of one machine: who has a vector writes it once, who needs it reads it there.
+
+A segment is memory without a name on disk (`memfd_create`), so the kernel frees it when the last process that has it
+ends, however that ends. Its maker sends a ticket: which process, which descriptor, which segment. Whoever has the
+ticket opens the segment through the maker's descriptor, and keeps it open.
+
+    maker     a segment that is free; mark it as on its way; write; ticket ---- a few bytes, through a socket --->
+    reader    lock the segment (shared); take the mark away; an array that *is* the segment; unlock when it is dropped
+
+A segment is free if it is neither on its way nor locked. The lock is the kernel's (`flock`), so a reader that dies lets
+go of it. What is read is never copied, and never changes as long as somebody has the array: a variable may be it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import secrets
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+GONE = "[segment gone]"
+
+HEADER = mmap.PAGESIZE  # the mark and the name come first; what follows is aligned as TensorFlow wants it
+
+ON_ITS_WAY, TAKEN = 1, 0
+
+
+class Segment:
+    """Memory that is here, and perhaps elsewhere: the bytes of one vector.
+
+    Args:
+        descriptor: of the memory, which closes with this object.
+
+    Attributes:
+        name: a number that no other segment has.
+        size: bytes of the vector.
+    """
+
+    def __init__(self, descriptor: int):
+        self.descriptor = descriptor
+        self.memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+        self.name, self.size = int.from_bytes(self.memory[8:16], "little"), len(self.memory) - HEADER
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+    @classmethod
+    def new(cls, size: int) -> Segment:
+        """One that nobody has yet, for so many bytes."""
+        descriptor = os.memfd_create("distsgd", os.MFD_CLOEXEC)
+        os.ftruncate(descriptor, HEADER + size)
+        os.pwrite(descriptor, secrets.randbits(62).to_bytes(8, "little"), 8)
+        return cls(descriptor)
+
+    def claim(self) -> bool:
+        """It is the caller's to write, and on its way from now on; False if somebody has it."""
+        if self.memory[0] == ON_ITS_WAY:
+            return False
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # somebody reads it
+            return False
+        self.memory[0] = ON_ITS_WAY
+        fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+        return True
+
+    def read(self) -> np.ndarray:
+        """The bytes where they lie, [size]; the segment is locked until nobody has this array any more."""
+        fcntl.flock(self.descriptor, fcntl.LOCK_SH)
+        array = self.bytes()
+        weakref.finalize(array, self._let_go).atexit = False
+        self.memory[0] = TAKEN
+        return array
+
+    def bytes(self) -> np.ndarray:
+        """The bytes, [size], whoever may have them."""
+        return np.frombuffer(self.memory, np.uint8, self.size, HEADER)
+
+    def _let_go(self) -> None:
+        fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+
+
+class Segments:
+    """Those that this process has made, and those of others that it has read."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # TensorFlow's threads come here
+        self._own: dict[int, list[Segment]] = {}  # by size
+        self._seen: dict[tuple[int, ...], Segment] = {}  # by ticket
+
+    def put(self, data: np.ndarray) -> np.ndarray:
+        """Lay down some bytes; returns the ticket, int64 [3], which is good for one reader."""
+        with self._lock:
+            own = self._own.setdefault(data.nbytes, [])
+            segment = next((one for one in own if one.claim()), None)
+            if segment is None:
+                segment = Segment.new(data.nbytes)
+                segment.claim()
+                own.append(segment)
+        np.copyto(segment.bytes(), data.reshape(-1))
+        return np.array([os.getpid(), segment.descriptor, segment.name], np.int64)
+
+    def take(self, ticket: np.ndarray) -> np.ndarray:
+        """The bytes that were laid down, uint8 [n], not copied.
+
+        Raises:
+            RuntimeError: whoever laid them down is gone.
+        """
+        key = tuple(int(number) for number in ticket)
+        with self._lock:
+            if key not in self._seen:
+                segment = _opened(*key)
+                for other in [other for other in self._seen if not Path(f"/proc/{other[0]}").exists()]:
+                    del self._seen[other]
+                self._seen[key] = segment
+            return self._seen[key].read()
+
+    def count(self) -> int:
+        """How many this process has made."""
+        return sum(map(len, self._own.values()))
+
+
+def _opened(process: int, descriptor: int, name: int) -> Segment:
+    try:
+        segment = Segment(os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC))
+    except (OSError, ValueError) as error:  # the number may be of something else by now
+        raise RuntimeError(f"{GONE} process {process} does not have its segment any more: {error}") from None
+    if segment.name != name:
+        raise RuntimeError(f"{GONE} process {process} has ended, and its number is another's")
+    return segment
+
+
+def available() -> bool:
+    """True where processes can share memory this way: on Linux."""
+    try:
+        segments: Any = Segments()
+        return segments.take(segments.put(np.zeros(1, np.uint8))).tolist() == [0]
+    except (AttributeError, OSError, RuntimeError):
+        return False

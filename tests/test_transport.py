@@ -1,0 +1,173 @@
+"""Vectors that go from process to process of one machine in memory that both have."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import subprocess
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from distsgd.algorithms import EASGD, AsyncSGD, SyncSGD
+from distsgd.common.engine import segments, transport
+from distsgd.common.engine.failures import is_absence
+from distsgd.common.engine.segments import Segments
+from distsgd.common.record.run_directory import read_config
+from runs import record
+
+pytestmark = pytest.mark.skipif(not segments.available(), reason="no memory without a name here")
+
+WORDS = np.frombuffer(b"in one place", np.uint8)
+
+BIG = (1024, 256)  # 330 thousand parameters: more than a megabyte
+
+# Another process that reads what is laid down, and says so.
+READER = """
+import sys
+import numpy as np
+from distsgd.common.engine.segments import Segments
+words = Segments().take(np.array(sys.argv[1:], np.int64))
+print(words.tobytes().decode(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def reader():
+    """Starts a process that takes what a ticket is for, and keeps it until it is told to end."""
+    started = []
+
+    def start(ticket):
+        command = [sys.executable, "-c", READER, *map(str, ticket)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        return process, process.stdout.readline().strip()
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_another_process_reads_what_was_laid_down(reader):
+    here = Segments()
+    assert reader(here.put(WORDS))[1] == "in one place"
+
+
+def test_a_segment_is_written_again_only_when_nobody_reads_it_any_more():
+    here, there = Segments(), Segments()
+    first = there.take(here.put(WORDS))
+    second = there.take(here.put(WORDS[::-1].copy()))
+    assert first.tobytes() == b"in one place"
+    assert second.tobytes() == b"ecalp eno ni"
+    assert here.count() == 2
+    del first
+    gc.collect()
+    third = there.take(here.put(WORDS))
+    assert here.count() == 2
+    assert second.tobytes() == b"ecalp eno ni"
+    assert third.tobytes() == b"in one place"
+
+
+def test_a_segment_on_its_way_is_not_written_again():
+    here = Segments()
+    ticket = here.put(WORDS)
+    assert here.put(WORDS[::-1].copy()).tolist() != ticket.tolist()
+    assert Segments().take(ticket).tobytes() == b"in one place"
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_what_a_reader_has_is_free_when_it_dies_however_that_is(reader, end):
+    here = Segments()
+    process, _ = reader(here.put(WORDS))
+    here.put(WORDS)
+    assert here.count() == 2
+    process.send_signal(end)
+    process.wait()
+    here.put(WORDS)
+    assert here.count() == 2
+
+
+def test_a_reader_keeps_what_it_has_when_its_maker_forgets_it():
+    here, there = Segments(), Segments()
+    words = there.take(here.put(WORDS))
+    del here, there
+    gc.collect()
+    assert words.tobytes() == b"in one place"
+
+
+def test_a_ticket_of_who_is_gone_is_an_absence():
+    process = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    with pytest.raises(RuntimeError, match="does not have its segment any more") as raised:
+        Segments().take(np.array([int(process.stdout), 3, 1]))
+    assert is_absence(raised.value)
+
+
+def test_a_descriptor_that_is_another_segments_by_now_is_not_read():
+    here = Segments()
+    process, descriptor, name = here.put(WORDS)
+    with pytest.raises(RuntimeError, match="number is another's"):
+        Segments().take(np.array([process, descriptor, name + 1]))
+
+
+def test_a_variable_that_is_a_message_keeps_it_when_the_next_ones_come():
+    """A rule may put a message into a variable as it is. Nothing is copied then, and nothing may change."""
+    size = transport.SHARED_BYTES // 4
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        way, message = transport.Transport(shared=True), tf.compat.v1.placeholder(tf.float32, [size])
+        came = way.arrive(way.depart(message))
+        kept = tf.Variable(tf.zeros([size]))
+        keep, add = kept.assign(came), kept.assign_add(came)
+        session.run(kept.initializer)
+        for k in range(1, 4):
+            session.run(keep, {message: np.full(size, k)})
+            assert [session.run(came, {message: np.full(size, 10 * k + i)})[0] for i in range(3)] == [
+                10 * k + i for i in range(3)
+            ]
+            assert (session.run(kept) == k).all()
+            session.run(add, {message: np.full(size, 1)})
+            assert (session.run(kept) == k + 1).all()
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.int8])
+def test_tensors_of_every_codec_arrive_as_they_were(dtype):
+    size = transport.SHARED_BYTES
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        way = transport.Transport(shared=True)
+        sent = tf.cast(tf.range(size) % 251 - 125, dtype)
+        parcel = way.depart(sent)
+        assert isinstance(parcel, transport.Parcel)
+        came, sent = session.run([way.arrive(parcel), sent])
+    assert np.array_equal(came, sent)
+
+
+def test_what_is_small_or_of_unknown_size_goes_through_sockets():
+    with tf.Graph().as_default():
+        for shape in ([transport.SHARED_BYTES // 4 - 1], [None]):
+            tensor = tf.compat.v1.placeholder(tf.float32, shape)
+            assert transport.Transport(shared=True).depart(tensor) is tensor
+        large = tf.zeros([transport.SHARED_BYTES])
+        assert transport.Transport().depart(large) is large
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("scheme", "ps"),
+    [(AsyncSGD(), 1), (SyncSGD(backup_workers=1), 1), (EASGD(communication_period=2), 2)],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_a_run_in_shared_memory_replays(scheme, ps, warm, tmp_path):
+    run = record(scheme, tmp_path / "run", workers=3, ps=ps, steps=6 * scheme.period, hidden=(1024, 512))
+    assert read_config(tmp_path / "run")["transport"] == "memory"
+    assert run.error() < 1e-5
+
+
+def test_one_worker_comes_to_the_same_bits_through_sockets_and_through_memory(warm, tmp_path):
+    ways = ["memory", "sockets"]
+    runs = [record(AsyncSGD(), tmp_path / way, workers=1, steps=4, hidden=BIG, transport=way) for way in ways]
+    assert [read_config(tmp_path / way)["transport"] for way in ways] == ways
+    assert all(np.array_equal(a.center, b.center) for a, b in pairwise(runs))
