@@ -613,8 +613,8 @@ WORKERS = [
     Mutation(
         "whoever adds up a slice forgets its own",
         GATES,
-        "[vector[slices[me]] if k == me else mail.receive(k) for k in range(number)]",
-        "[mail.receive(k) for k in range(number) if k != me]",
+        "[vector[slices[me]] if k == me else mail.receive(k, sizes[me]) for k in range(number)]",
+        "[mail.receive(k, sizes[me]) for k in range(number) if k != me]",
         REDUCED,
         "a part of each gradient is lost",
     ),

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from distsgd.common.engine import transport
 from distsgd.common.engine.mail import Mail
+from distsgd.common.engine.transport import Transport
 from distsgd.common.gates import AllReduce
 from distsgd.common.gates.all_reduce import slices_of
 from distsgd.common.run.operations import traced
@@ -16,13 +18,16 @@ from runs import in_thread
 SIZES = 1, 2, 15, 100, 333  # of vectors that are reduced one after the other; with 3 workers some have no slice
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 5])
-def test_every_worker_has_the_same_mean_of_every_vector_in_every_call(workers):
+@pytest.mark.parametrize(("workers", "shared"), [(1, False), (2, True), (3, False), (3, True), (5, False)])
+def test_every_worker_has_the_same_mean_of_every_vector_in_every_call(workers, shared, monkeypatch):
     """Two calls of two functions each, in which nothing but the order of what is sent says which vector it is."""
+    monkeypatch.setattr(transport, "SHARED_BYTES", 40)  # so that some slices go through memory
     vectors = np.random.default_rng(0).normal(size=(2, workers, sum(SIZES))).astype(np.float32)
     with tf.Graph().as_default() as graph:
         given = tf.compat.v1.placeholder(tf.float32, [sum(SIZES)])
-        functions = [[traced(mean, sign * given) for sign in (1.0, -1.0)] for mean in means_of(workers)]
+        functions = [
+            [traced(mean, sign * given) for sign in (1.0, -1.0)] for mean in means_of(workers, Transport(shared))
+        ]
     with tf.compat.v1.Session(graph=graph) as session:
 
         def rounds(k):
@@ -35,10 +40,10 @@ def test_every_worker_has_the_same_mean_of_every_vector_in_every_call(workers):
     assert (found == found[0]).all()
 
 
-def means_of(workers):
+def means_of(workers, way):
     """For each worker, a function that reduces a vector part by part."""
     store = SimpleNamespace(num_workers=workers, min_workers=workers, in_process=False)
-    slots = [SimpleNamespace(index=k, mail=Mail(k, ["/device:CPU:0"] * workers)) for k in range(workers)]
+    slots = [SimpleNamespace(index=k, mail=Mail(k, ["/device:CPU:0"] * workers, way)) for k in range(workers)]
 
     def mean(slot, vector):
         return tf.concat([AllReduce().mean(store, slot, part) for part in tf.split(vector, SIZES)], 0)
@@ -50,7 +55,7 @@ def test_the_mean_of_a_number_and_of_a_vector_of_unknown_length():
     store = SimpleNamespace(num_workers=2, min_workers=2, in_process=False)
 
     def both(k):
-        slot = SimpleNamespace(index=k, mail=Mail(k, ["/device:CPU:0"] * 2))
+        slot = SimpleNamespace(index=k, mail=Mail(k, ["/device:CPU:0"] * 2, Transport()))
         unknown = tf.boolean_mask(k + tf.constant([4.0, -9.0, 6.0]), [True, False, True])
         return [AllReduce().mean(store, slot, value) for value in (tf.constant(3.0 + k), unknown)]
 

@@ -53,11 +53,13 @@ class Transport:
     def __init__(self, shared: bool = False):
         self.shared = shared
 
+    def shares(self, dtype: Any, shape: Any) -> bool:
+        """True if tensors of that kind go through memory."""
+        return self.shared and shape.is_fully_defined() and dtype.size * shape.num_elements() >= SHARED_BYTES
+
     def depart(self, tensor: Any) -> Any:
         """Built where the tensor is: what `arrive` shall be given, once, on the device of whoever needs it."""
-        if not (self.shared and tensor.shape.is_fully_defined()):
-            return tensor
-        if tensor.dtype.size * tensor.shape.num_elements() < SHARED_BYTES:
+        if not self.shares(tensor.dtype, tensor.shape):
             return tensor
         data = tf.bitcast(tensor, tf.uint8)
         return Parcel(tf.raw_ops.PyFunc(input=[data], token=PUT, Tout=[tf.int64])[0], tensor.dtype, tensor.shape)

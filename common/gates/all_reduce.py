@@ -84,17 +84,18 @@ class AllReduce(Barrier):
         if number == 1:
             return vector
         slices = slices_of(vector.shape[0], number)
+        sizes = {k: part.stop and part.stop - part.start for k, part in slices.items()}
         for k, part in slices.items():
             if k != me:
                 mail.send(k, vector[part])
         means = {}
         if me in slices:
-            parts = [vector[slices[me]] if k == me else mail.receive(k) for k in range(number)]
+            parts = [vector[slices[me]] if k == me else mail.receive(k, sizes[me]) for k in range(number)]
             means[me] = tf.add_n(parts) / number
             for k in range(number):
                 if k != me:
                     mail.send(k, means[me])
-        found = [means[k] if k in means else mail.receive(k) for k in slices]
+        found = [means[k] if k in means else mail.receive(k, sizes[k]) for k in slices]
         return tf.ensure_shape(tf.concat(found, 0), vector.shape)
 
     def traffic(self, workers: int) -> tuple[float, float]:

@@ -32,8 +32,8 @@ class Mail(Protocol):
         """The next vector that worker `to` has from this one."""
         ...
 
-    def receive(self, of: int) -> Tensor:
-        """The next vector that worker `of` has sent to this one; of unknown shape."""
+    def receive(self, of: int, size: int | None) -> Tensor:
+        """The next vector [size] that worker `of` has sent to this one."""
         ...
 
 

@@ -88,7 +88,9 @@ class TaskGraph:
         with tf.device(devices[0]):
             source, structure = _source(job, k)
         tasks = [f"{place.worker_device(other)}/device:CPU:0" for other in range(job.cluster.workers)]
-        slot = self.ps.slot(k, k if job.shared_graph is None else self.ops.index, Mail(k, tasks))
+        slot = self.ps.slot(
+            k, k if job.shared_graph is None else self.ops.index, Mail(k, tasks, self.ps.center.transport)
+        )
         fed = list(source.fed), []  # arrays of the shard, and of the model that nobody changes
         if job.sparse:
             worker = SparseWorker(job.scheme, self.ps, slot, devices[0], source)
