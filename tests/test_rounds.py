@@ -1,20 +1,26 @@
 """Which rounds a worker does, on which batches: the same from wherever one begins, and at the same cost."""
 
+import inspect
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
 
-from distsgd.algorithms import AsyncSGD, Downpour, LocalSGD, Serial
+from distsgd.algorithms import AsyncSGD, Downpour, LocalSGD, Serial, SyncSGD
 from distsgd.common import Cluster
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.problems.dataset import batches
 from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.record import checkpoint
 from distsgd.common.record.run_directory import RunRecord
+from distsgd.common.run.calls import Calls
+from distsgd.common.run.graph import TaskGraph
 from distsgd.common.run.job import describe, make_job
+from distsgd.common.run.operations import OF_KEEPERS
 from distsgd.common.run.options import RunOptions
+from distsgd.common.run.worker_calls import WorkerCalls
 from runs import DIGITS
 
 
@@ -78,8 +84,8 @@ def test_batches_are_the_same_bits_from_wherever_they_begin(shard, size):
         np.testing.assert_array_equal(found, expected[done : done + 5])
 
 
-def job(tmp_path, scheme, steps, earlier=(), workers=2):
-    recipe, cluster = ModelRecipe.named("softmax", (64,), 10, 0), Cluster.local(workers, backend="threads")
+def job(tmp_path, scheme, steps, earlier=(), workers=2, backend="threads"):
+    recipe, cluster = ModelRecipe.named("softmax", (64,), 10, 0), Cluster.local(workers, backend=backend)
     options = {"epochs": 1, "steps": steps, "batch_size": 100, "seed": 3, "run_dir": tmp_path}
     made = make_job(scheme, recipe, DIGITS.train, None, cluster, RunOptions(**options))
     made.earlier_step_targets = earlier or made.earlier_step_targets
@@ -136,3 +142,16 @@ def test_rounds_follow_each_other():
     assert list(both) == [(2, "exchange"), (2, "exchange"), (1, "exchange"), (3, "exchange")]
     assert list(both.first(3)) == list(both)[:3]
     assert list(Rounds()) == []
+
+
+def test_the_graph_of_a_worker_that_is_not_the_chief_has_all_that_it_asks_for_and_nothing_of_keepers(tmp_path):
+    made = job(tmp_path, SyncSGD(), 20, backend="processes")
+    TaskGraph(made, [0]).export(tmp_path / "graph")
+    chief, other = (TaskGraph.load(made, k, tmp_path / "graph") for k in (0, 1))
+    asked = set(re.findall(r"self\.ops\.(\w+)", inspect.getsource(Calls) + inspect.getsource(WorkerCalls)))
+    assert asked <= vars(other.ops).keys() == vars(chief.ops).keys() - OF_KEEPERS
+    assert vars(chief.ops).keys() >= OF_KEEPERS
+    functions = [{f.signature.name for f in g.graph.as_graph_def().library.function} for g in (chief, other)]
+    assert any("_values_" in name for name in functions[0])
+    assert functions[1] < functions[0]
+    assert not any(name in text for text in functions[1] for name in ("_values_", "_snapshot_", "_drain_"))

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 from ..cluster.placement import compute_devices
 from ..engine.flat_model import FlatModel
 from ..files import replacing
+from .graph_parts import needed_for
 from .job import CHIEF, Job
-from .operations import GlobalOps, WorkerOps
+from .operations import OF_KEEPERS, GlobalOps, WorkerOps
 
 Ops = TypeVar("Ops", GlobalOps, WorkerOps)
 
@@ -107,9 +108,14 @@ class TaskGraph:
     # A graph that one task has built serves all workers: building takes longer than everything else at the start.
 
     def export(self, path: Path) -> None:
-        """Write the graph of worker 0 for `TaskGraph.load`; raises `CannotWrite`."""
-        names = [_names(ops) for ops in (self.ops, self.worker_ops[CHIEF])]
-        content = (self.graph.as_graph_def().SerializeToString(), names, self.initial, self.frozen)
+        """Write the graph of worker 0, and the part that the others need, for `load`; raises `CannotWrite`."""
+        import tensorflow as tf
+
+        all_ops, own = _names(self.ops), _names(self.worker_ops[CHIEF])
+        ops = {name: op for name, op in all_ops.items() if name not in OF_KEEPERS}
+        part = needed_for(tf.nest.flatten([ops, own]), self.graph.as_graph_def())
+        graphs = (self.graph.as_graph_def().SerializeToString(), all_ops), (part.SerializeToString(), ops)
+        content = (graphs, own, self.initial, self.frozen)
         with replacing(path) as file:
             pickle.dump(content, file)
 
@@ -121,7 +127,7 @@ class TaskGraph:
         part = copy(self)
         part.frozen, part.worker_ops, part.graph = [], {}, tf.Graph()
         with part.graph.as_default():
-            tf.import_graph_def(_needed_for(tf.nest.flatten(names), self.graph.as_graph_def()), name="")
+            tf.import_graph_def(needed_for(tf.nest.flatten(names), self.graph.as_graph_def()), name="")
         part.ops = _found(GlobalOps, names, part.graph)
         return part
 
@@ -130,7 +136,8 @@ class TaskGraph:
         """The graph of a worker, from what `export` has written for worker 0."""
         import tensorflow as tf
 
-        serialized, names, initial, frozen = pickle.loads(path.read_bytes())
+        graphs, names, initial, frozen = pickle.loads(path.read_bytes())
+        serialized, global_names = graphs[worker != CHIEF]
         definition = tf.compat.v1.GraphDef.FromString(serialized)
         chief, own = (job.cluster.placement.worker_device(k) for k in (CHIEF, worker))
         for function in [definition, *definition.library.function]:
@@ -143,8 +150,8 @@ class TaskGraph:
         self.initial, self.frozen, self.graph = initial, frozen, tf.Graph()
         with self.graph.as_default():
             tf.import_graph_def(definition, name="")
-        self.ops = _found(GlobalOps, names[0], self.graph)
-        self.worker_ops = {worker: _found(WorkerOps, names[1], self.graph)}
+        self.ops = _found(GlobalOps, global_names, self.graph)
+        self.worker_ops = {worker: _found(WorkerOps, names, self.graph)}
         return self
 
 
@@ -153,21 +160,6 @@ def _names(ops: GlobalOps | WorkerOps) -> dict[str, Any]:
     import tensorflow as tf
 
     return tf.nest.map_structure(lambda op: op.name, vars(ops))
-
-
-def _needed_for(names: Sequence[str], definition: Any) -> Any:
-    """The definition without the nodes that nothing with one of these names depends on."""
-    nodes = {node.name: node for node in definition.node}
-    needed: set[str] = set()
-    left = list(names)
-    while left:
-        name = left.pop().removeprefix("^").split(":")[0]
-        if name not in needed:
-            needed.add(name)
-            left += nodes[name].input
-    del definition.node[:]
-    definition.node.extend(node for name, node in nodes.items() if name in needed)
-    return definition
 
 
 def _found(kind: type[Ops], names: Mapping[str, Any], graph: Any) -> Ops:

@@ -10,6 +10,30 @@ from typing import Any, NamedTuple
 
 from ..contract.rounds import Event
 
+# What only the evaluator and the chief do. The graph of the other workers has none of it: it would take them longer to
+# load, and each kind of call longer to prepare.
+OF_KEEPERS = frozenset(
+    [
+        "evict",
+        "stop",
+        "wake",
+        "snapshot",
+        "drain",
+        "milestones",
+        "acknowledge",
+        "new_values",
+        "alive",
+        "clean",
+        "initialize",
+        "values",
+        "shut",
+        "restore",
+        "call_back",
+        "open",
+        "forget_milestones",
+    ]
+)
+
 
 class Operation(NamedTuple):
     """What a session runs: `fetches`, given values for the placeholders in `inputs`; both may be nested."""
