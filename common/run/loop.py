@@ -26,7 +26,7 @@ from .saving import Saver, identity
 from .state_manager import StateManager
 from .worker_calls import WorkerCalls
 
-LONG_ROUND_SECONDS = 0.1  # longer rounds gain nothing from unrolling
+LONG_ROUND_SECONDS = 0.05  # longer rounds gain nothing from unrolling; and no call shall take a second of them
 
 
 class WorkerLoop:
