@@ -11,11 +11,11 @@ from distsgd.common.engine import transport
 from distsgd.common.engine.mail import Mail
 from distsgd.common.engine.transport import Transport
 from distsgd.common.gates import AllReduce
-from distsgd.common.gates.all_reduce import slices_of
+from distsgd.common.gates.all_reduce import LEAST, slices_of
 from distsgd.common.run.operations import traced
 from runs import in_thread
 
-SIZES = 1, 2, 15, 100, 333  # of vectors that are reduced one after the other; with 3 workers some have no slice
+SIZES = 1, 333, 40_000, 100_000  # of vectors that are reduced one after the other: a slice for one worker, two, more
 
 
 @pytest.mark.parametrize(("workers", "shared"), [(1, False), (2, True), (3, False), (3, True), (5, False)])
@@ -66,11 +66,11 @@ def test_the_mean_of_a_number_and_of_a_vector_of_unknown_length():
             assert (number, vector.tolist()) == (3.5, [4.5, 6.5])
 
 
-@pytest.mark.parametrize(("size", "workers"), [(1, 4), (16, 2), (17, 2), (100, 3), (9610, 4), (21_000_000, 7)])
+@pytest.mark.parametrize(("size", "workers"), [(1, 4), (LEAST, 2), (LEAST + 1, 2), (4 * LEAST, 3), (21_000_000, 7)])
 def test_slices_are_aligned_and_together_they_are_the_vector(size, workers):
     slices = slices_of(size, workers)
     ends = [part.stop for part in slices.values()]
     assert [part.start for part in slices.values()] == [0, *ends[:-1]]
     assert (ends[-1], list(slices)) == (size, list(range(len(slices))))
     assert all(part.start % 16 == 0 < part.stop - part.start for part in slices.values())
-    assert max(part.stop - part.start for part in slices.values()) < size / workers + 16
+    assert max(part.stop - part.start for part in slices.values()) < max(size / workers, LEAST) + 16

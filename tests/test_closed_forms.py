@@ -238,8 +238,14 @@ def test_messages_of_a_barrier_take_as_long_as_the_narrowest_place(workers, ps):
 @pytest.mark.parametrize(("collective", "turns"), [("slices", 1), ("ring", 7), ("tree", 3)])
 def test_reductions_cost_latency_for_each_turn_and_two_vectors(collective, turns):
     machines = {"uplink": "1Gbit", "downlink": "1Gbit", "latency": "2ms", "collective": collective}
-    found = happens(AllReduce(), 8, 5, **machines)
-    cost = 2 * turns * 0.002 + 2 * 7 / 8 * MEGABYTE * 8 / 1e9
+    found = happens(AllReduce(), 8, 5, message=4 * MEGABYTE, **machines)
+    cost = 2 * turns * 0.002 + 2 * 7 / 8 * 4 * MEGABYTE * 8 / 1e9
+    assert found.seconds == pytest.approx(5 * (0.010 + cost), rel=1e-6)
+
+
+def test_a_small_vector_is_added_up_by_one_worker_whose_link_has_them_all():
+    found = happens(AllReduce(), 8, 5, message=MEGABYTE / 10, uplink="1Gbit", downlink="1Gbit", latency="2ms")
+    cost = 2 * 0.002 + 2 * 7 * MEGABYTE / 10 * 8 / 1e9
     assert found.seconds == pytest.approx(5 * (0.010 + cost), rel=1e-6)
 
 

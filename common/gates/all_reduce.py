@@ -12,6 +12,8 @@ from .store import Store, Tensor, WorkerSlot
 
 ALIGNED = 16  # floats: slices that begin at a multiple of 64 bytes are cut without a copy
 
+LEAST = 1 << 15  # floats of a slice: a smaller one costs as much CPU time to send, and there would be more of them
+
 
 @dataclass(frozen=True)
 class AllReduce(Barrier):
@@ -104,9 +106,9 @@ class AllReduce(Barrier):
 
 
 def slices_of(size: int | None, workers: int) -> dict[int, slice]:
-    """Who adds up what of a vector [size]: slices, none of them empty, by worker. Of unknown size it is one's task."""
+    """Who adds up what of a vector [size]: slices, none of them empty, by worker; one of unknown size is worker 0's."""
     if size is None:
         return {0: slice(None)}
-    each = -(-size // workers)
+    each = max(-(-size // workers), LEAST)
     each += -each % ALIGNED
     return {k: slice(k * each, min((k + 1) * each, size)) for k in range(workers) if k * each < size}

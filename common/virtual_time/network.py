@@ -4,7 +4,8 @@ message     latency + bytes, over the worker's uplink, its region's link and the
 reply       the same back, over the other half of each; replies of a barrier begin together, and compete
 several ps  a message is cut in equal parts, one for each ps task: together they are one card, n times as fast
 reduction   of n bytes among W workers, latency a and bandwidth b of the slowest link among them: t a + 2 (W - 1)/W n/b
-            in t = 2 steps where each adds up a slice for all, as here; ring t = 2 (W - 1);  tree t = 2 ⌈log2 W⌉
+            in t = 2 steps where each adds up a slice for all, as here; ring t = 2 (W - 1);  tree t = 2 ⌈log2 W⌉;
+            of small vectors few workers have slices, as `gates.all_reduce` has it, of s bytes: 2 a + 2 (W - 1) s/b
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from functools import partial
 
 import numpy as np
 
+from ..contract.codec import FLOAT_BYTES
+from ..gates.all_reduce import LEAST
 from .chance import uniforms
 from .platform import Machines
 from .sharing import Fair, OneByOne, Shared
@@ -63,9 +66,12 @@ class Network:
             return 0
         shared = [self.machines.regions[region][1] for region in self.region]
         rate, latency = min(*self.uplinks, *self.downlinks, *shared), max(self.latency)
-        turns = {"slices": 1, "ring": self.workers - 1, "tree": math.ceil(math.log2(self.workers))}
-        half = turns[self.machines.collective] * latency + (self.workers - 1) / self.workers * size / rate
-        return math.ceil(2 * half)
+        turns, part = self.workers - 1, size / self.workers
+        if self.machines.collective == "tree":
+            turns = math.ceil(math.log2(self.workers))
+        elif self.machines.collective == "slices":
+            turns, part = 1, max(part, min(size, LEAST * FLOAT_BYTES))
+        return math.ceil(2 * (turns * latency + (self.workers - 1) * part / rate))
 
 
 class Lateness:
