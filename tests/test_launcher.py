@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from conftest import children
 from distsgd.algorithms import AllReduce, AsyncSGD, SyncSGD
 from distsgd.common import Cluster, keep_warm, train
 from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
+from distsgd.common.launch.launcher import write
 from distsgd.common.launch.run import run
 from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.record.callbacks import Callback
@@ -302,3 +304,10 @@ def test_a_task_that_dies_when_the_result_is_there_harms_nothing(warm, tmp_path)
     """Found by the soak."""
     run = record(AsyncSGD(), tmp_path / "run", workers=2, callbacks=[KillsAtTheResult()])
     assert run.result["outcome"] == "completed"
+
+
+@pytest.mark.parametrize(("scheme", "module"), [(SyncSGD(), "distsgd.algorithms.sync_sgd"), (RaisesInWorker(), None)])
+def test_before_it_forks_the_fork_server_imports_algorithms_of_this_package_and_no_others(tmp_path, scheme, module):
+    recipe, options = ModelRecipe.named("softmax", (64,), 10, 0), RunOptions(steps=1, run_dir=tmp_path)
+    job = make_job(scheme, recipe, DIGITS.train, None, Cluster.local(2), options)
+    assert pickle.loads(write(job, tmp_path).read_bytes())[2] == module

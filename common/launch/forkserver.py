@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import faulthandler
 import gc
+import importlib
 import os
 import pickle
 import select
@@ -84,11 +85,13 @@ class Server:
             self.kill(request.get("task"))
 
     def start(self, request: dict[str, Any]) -> None:
-        """Fork the tasks of a run; the data in the job file is read once and shared by all of them."""
+        """Fork the tasks of a run; data and algorithm in the job file are read once and shared by all of them."""
         self.number = request["run"]
         with open(request["job"], "rb") as file:
-            train, test, blob = pickle.load(file)
+            train, test, algorithm, blob = pickle.load(file)
         os.unlink(request["job"])  # large, and not needed any more
+        if algorithm is not None:
+            importlib.import_module(algorithm)
         names = [tuple(task) for task in request["tasks"]]
         addresses = Addresses(**request["addresses"]) if request["addresses"] else self.reserve(names)
         self.run = (train, test, blob), addresses, Path(request["logs"])

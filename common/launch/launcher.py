@@ -46,7 +46,10 @@ def task_names(job: Job) -> list[tuple[str, int]]:
 
 
 def write(job: Job, folder: Path) -> Path:
-    """The job as a file: arrays first, which every child shares; the rest by value, rebuilt in each child."""
+    """The job as a file: what every child shares, then the rest by value, rebuilt in each child.
+
+    They share the arrays, and the module of the algorithm if it is one of this package: others may start threads.
+    """
     import cloudpickle
 
     arrays = [data if is_arrays(data) else None for data in (job.train, job.test)]
@@ -56,7 +59,9 @@ def write(job: Job, folder: Path) -> Path:
         test=job.test if arrays[1] is None else None,
         run_dir=job.run_dir.resolve(),  # a warm fork server may have been started in another folder
     )
+    module = type(job.scheme).__module__
+    module = module if module.split(".")[0] == __name__.split(".")[0] else None
     path = folder / "job.pkl"
     with path.open("wb") as file:
-        pickle.dump((*arrays, cloudpickle.dumps(rest)), file, protocol=5)
+        pickle.dump((*arrays, module, cloudpickle.dumps(rest)), file, protocol=5)
     return path
