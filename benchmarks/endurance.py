@@ -29,7 +29,7 @@ from ..common.record.callbacks import Callback
 from ..common.run.job import describe, make_job
 from ..common.run.options import RunOptions
 from ..common.spec import nearest
-from .startup import private_bytes
+from .crowd import private_bytes
 
 STEPS = 10**9  # of each worker: time ends the run
 LINES = 5  # at least, however short the run is

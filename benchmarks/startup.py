@@ -1,4 +1,4 @@
-"""How long a run takes to start, what a worker costs in memory, and how long 8 and 64 workers take."""
+"""How long a run takes to start, what a worker costs in memory, and what crowds of workers take."""
 
 from __future__ import annotations
 
@@ -13,20 +13,10 @@ from typing import Any
 
 from rich.console import Console
 
-from ..algorithms import Downpour
-from ..common.cluster.cluster import Cluster
 from ..common.errors import DistsgdError
 from ..common.launch.client import keep_warm
 from ..common.launch.launcher import launch
-from ..common.problems.data import digits
-from ..common.problems.models import ModelRecipe
-from ..common.run.job import Job, make_job
-from ..common.run.options import RunOptions
-
-FEW, MANY = 8, 64  # workers
-MANY_ROUNDS = 50
-MANY_BATCH = 16
-WAIT_SECONDS = 180.0  # 64 processes share few cores
+from .crowd import CROWDS, ROUNDS, digits_job, measure_crowd, private_bytes
 
 
 def measure_startup(console: Console) -> dict[str, Any]:
@@ -41,12 +31,15 @@ def measure_startup(console: Console) -> dict[str, Any]:
     )
     found["worker_private_mb"] = memory = private_megabytes()
     console.print("private memory of a worker process: " + (f"{memory:.0f} MB" if memory else "not readable"))
-    found |= {"few_workers_seconds": seconds_of(FEW), "many_workers_seconds": seconds_of(MANY)}
-    console.print(
-        f"{FEW} workers, {MANY_ROUNDS} rounds each of downpour on digits: {found['few_workers_seconds']:.1f} s beyond "
-        f"the import; {MANY} workers: {found['many_workers_seconds']:.1f} s",
-        soft_wrap=True,
-    )
+    found["crowds"] = []
+    for workers in CROWDS:
+        crowd = measure_crowd(workers)
+        found["crowds"].append(crowd)
+        console.print(
+            f"{workers} workers, {ROUNDS} rounds each of downpour: {crowd['seconds']:.1f} s beyond the import, "
+            f"{crowd['cpu_seconds']:.1f} s of CPU time",
+            soft_wrap=True,
+        )
     return found
 
 
@@ -77,19 +70,6 @@ def first_update() -> dict[str, float]:
     }
 
 
-def digits_job(folder: Path, workers: int, steps: int, batch_size: int) -> Job:
-    """DOWNPOUR on the digits data, without evaluation."""
-    data = digits()
-    return make_job(
-        Downpour(),
-        ModelRecipe.named("mlp", data.train[0].shape[1:], 10, seed=0),
-        data.train,
-        None,
-        Cluster.local(workers, wait_seconds=WAIT_SECONDS),
-        RunOptions(steps=steps, batch_size=batch_size, run_dir=folder),
-    )
-
-
 def private_megabytes() -> float | None:
     """Memory that a worker process does not share, while it trains; None where the kernel does not tell."""
     pids: dict[str, int] = {}
@@ -107,15 +87,6 @@ def private_megabytes() -> float | None:
     return round(median(seen), 1) if seen else None
 
 
-def private_bytes(pid: int) -> int | None:
-    """Private pages of a process, clean and dirty."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:  # it has ended, or is not ours to read
-        return None
-    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_") and "Huge" not in line)
-
-
 def after_import() -> float:
     """Seconds from the end of TensorFlow's import to the first update, in a cold run."""
     when: dict[str, float] = {}
@@ -126,12 +97,3 @@ def after_import() -> float:
     with tempfile.TemporaryDirectory(prefix="distsgd-benchmark-") as folder:
         launch(digits_job(Path(folder), 2, steps=100, batch_size=32), on_event)
     return round(when["first_update"] - when["network"], 3)  # its network is told of when the fork server is ready
-
-
-def seconds_of(workers: int) -> float:
-    """Wall seconds of a whole run, beyond the import."""
-    with tempfile.TemporaryDirectory(prefix="distsgd-benchmark-") as folder, keep_warm():
-        began = time.monotonic()
-        job = digits_job(Path(folder), workers, MANY_ROUNDS * Downpour().period, MANY_BATCH)
-        launch(job, lambda event: None)
-        return round(time.monotonic() - began, 3)

@@ -235,11 +235,21 @@ def startup(results: Path) -> str:
         ),
         ("from the end of TensorFlow's import to it", f"{found['import_to_first_update_seconds']:.1f} s", "1.5 s"),
         ("private memory of a worker", f"{found['worker_private_mb'] or math.nan:.0f} MB", "80 MB"),
-        ("8 workers start, do 50 rounds each, and end", f"{found['few_workers_seconds']:.1f} s", ""),
-        ("64 workers do", f"{found['many_workers_seconds']:.1f} s", f"{3 * found['few_workers_seconds']:.1f} s"),
     ):
         rows.append(f"| {what} | {value} | {goal} |")
     return "\n".join(rows)
+
+
+def crowds(results: Path) -> str:
+    """What many workers take, and hold."""
+    found = (_measured(results).get("startup") or {}).get("crowds", [])
+    rows = ["| workers | seconds | CPU s | threads | descriptors | MB |", "|---|---|---|---|---|---|"]
+    for one in found:
+        times = one["seconds"] / found[0]["seconds"]
+        held = [", ".join(f"{n:g}" for n in one[kind] or []) for kind in ("threads", "descriptors", "megabytes")]
+        seconds = f"{one['seconds']:.1f} ({times:.1f} times{missed(times > 3)})"
+        rows.append(f"| {one['workers']} | {seconds} | {one['cpu_seconds']:.1f} | {' | '.join(held)} |")
+    return "\n".join(rows) if found else ""
 
 
 def large(results: Path) -> str:
@@ -285,5 +295,6 @@ TABLES = {
     "throughput": throughput,
     "goals": goals,
     "startup": startup,
+    "crowds": crowds,
     "large": large,
 }

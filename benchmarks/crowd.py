@@ -1,0 +1,104 @@
+"""What many workers take to start, work for a moment and end, and what their processes hold meanwhile."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ..algorithms import Downpour
+from ..common.cluster.cluster import Cluster
+from ..common.launch.client import keep_warm
+from ..common.launch.launcher import launch
+from ..common.problems.data import digits
+from ..common.problems.models import ModelRecipe
+from ..common.run.job import Job, make_job
+from ..common.run.options import RunOptions
+
+CROWDS = (8, 16, 32, 64)  # workers
+
+ROUNDS = 50
+BATCH = 16
+WAIT_SECONDS = 180.0  # many processes share few cores
+
+
+def digits_job(folder: Path, workers: int, steps: int, batch_size: int) -> Job:
+    """DOWNPOUR on the digits data, without evaluation."""
+    data = digits()
+    return make_job(
+        Downpour(),
+        ModelRecipe.named("mlp", data.train[0].shape[1:], 10, seed=0),
+        data.train,
+        None,
+        Cluster.local(workers, wait_seconds=WAIT_SECONDS),
+        RunOptions(steps=steps, batch_size=batch_size, run_dir=folder),
+    )
+
+
+def measure_crowd(workers: int) -> dict[str, Any]:
+    """A whole run of that many workers, beyond the import.
+
+    Returns:
+        its `seconds`, and `cpu_seconds` of all tasks; and when each worker has done its first round: `threads` and
+        `descriptors` of the median worker and of the ps, private `megabytes` of the median worker, of the ps, and of
+        all tasks together (None where the kernel does not tell).
+    """
+    pids: dict[str, int] = {}
+    begun, found, server = 0, {}, 0
+
+    def on_event(event: dict[str, Any]) -> None:
+        nonlocal begun, found, server
+        if event["event"] == "started":
+            pids.update(event["pids"])
+            server = parent_of(pids["ps-0"])
+        begun += event["event"] == "first_update"
+        if begun == workers and not found:
+            found = held(pids)
+
+    with tempfile.TemporaryDirectory(prefix="distsgd-benchmark-") as folder, keep_warm():
+        began = time.monotonic()
+        launch(digits_job(Path(folder), workers, ROUNDS * Downpour().period, BATCH), on_event)
+        seconds = time.monotonic() - began
+        cpu = ended_seconds(server)
+    return {"workers": workers, "seconds": round(seconds, 2), "cpu_seconds": round(cpu, 2)} | found
+
+
+def held(pids: dict[str, int]) -> dict[str, Any]:
+    """What the tasks of a run hold: of the median worker, and of the ps."""
+    workers = [pid for name, pid in pids.items() if name.startswith("worker")]
+    found: dict[str, Any] = {}
+    for kind, folder in (("threads", "task"), ("descriptors", "fd")):
+        count = {pid: len(os.listdir(f"/proc/{pid}/{folder}")) for pid in [*workers, pids["ps-0"]]}
+        found[kind] = [median(count[pid] for pid in workers), count[pids["ps-0"]]]
+    memory = {pid: (private_bytes(pid) or 0) / 1e6 for pid in pids.values()}
+    own = median(memory[pid] for pid in workers)
+    found["megabytes"] = [round(own), round(memory[pids["ps-0"]]), round(sum(memory.values()))] if own else None
+    return found
+
+
+def private_bytes(pid: int) -> int | None:
+    """Private pages of a process, clean and dirty."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:  # it has ended, or is not ours to read
+        return None
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_") and "Huge" not in line)
+
+
+def _stat(pid: int) -> list[str]:
+    """What the kernel says of a process, from its state on; see proc(5)."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def parent_of(pid: int) -> int:
+    """The process that has started this one."""
+    return int(_stat(pid)[1])
+
+
+def ended_seconds(pid: int) -> float:
+    """CPU time of all children of a process that have ended, user and system, in seconds."""
+    user, system = _stat(pid)[13:15]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
