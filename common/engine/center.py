@@ -223,7 +223,7 @@ class Center:
     def staleness(self, version: Any, slot: WorkerSlot) -> Any:
         """Updates since this worker pulled last, at `version`; without a lock it is an estimate, never below 0."""
         with tf.device(self.devices[0]):
-            return tf.maximum(version - self.pulled.read_value()[slot.index], 0)
+            return tf.maximum(version - Row(self.pulled, slot.index).read_value(), 0)
 
     def note_pull(self, slot: WorkerSlot) -> None:
         """This worker has the present center."""
