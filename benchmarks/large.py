@@ -45,6 +45,8 @@ SCHEMES: dict[str, tuple[Scheme, int, int]] = {  # vectors that the scheme needs
     "sync_sgd": (SyncSGD(learning_rate=LEARNING_RATE), 2, 2),  # and the sum of the set that is complete next
     "downpour": (Downpour(communication_period=10, learning_rate=LEARNING_RATE), 3, 2),  # sum of gradients; of squares
 }
+SHARED = "shared"  # by the ps and the workers
+
 ROOM = 2  # vectors beyond them that a process may have
 
 
@@ -112,18 +114,26 @@ class Watch(Callback):
     def _look_now_and_then(self) -> None:
         while not self._over.wait(LOOK_SECONDS):
             for name, pid in dict(self.pids).items():
-                self.most[name] = max(self.most.get(name, 0), peak_bytes(pid) or 0)
+                own, shared = peak_bytes(pid)
+                self.most[name] = max(self.most.get(name, 0), own)
+                self.most[SHARED] = max(self.most.get(SHARED, 0), shared)
 
 
-def peak_bytes(pid: int) -> int | None:
-    """The most memory that a process has had so far, less what it shares with others now; None if it has gone."""
+def peak_bytes(pid: int) -> tuple[int, int]:
+    """The most memory that a process has had so far, less what it shares with others now; 0 if it has gone.
+
+    And what lies in segments that were made to be shared, also by those that have gone meanwhile.
+    """
     try:
         status = _numbers(Path(f"/proc/{pid}/status").read_text())
         now = _numbers(Path(f"/proc/{pid}/smaps_rollup").read_text())
     except OSError:
-        return None
-    shared = now["Shared_Clean"] + now["Shared_Dirty"]
-    return 1024 * (status["VmHWM"] - shared) if "VmHWM" in status else None  # it may be about to go
+        return 0, 0
+    if "VmHWM" not in status:  # it is about to go
+        return 0, 0
+    segments = status["RssShmem"]
+    alone = max(0, 2 * now["Pss_Shmem"] - segments)  # of them, what nobody else has any more
+    return 1024 * (status["VmHWM"] - now["Shared_Clean"] - now["Shared_Dirty"] - alone), 1024 * segments
 
 
 def _numbers(text: str) -> dict[str, int]:

@@ -258,12 +258,13 @@ def large(results: Path) -> str:
     passages = json.loads(path.read_text())["passages"] if path.exists() else []
     columns = (
         "model, algorithm", "ps", "to the first update, s", "a step, s", "to the end, s",
-        "resumed, to its first update, s", "worker, MB (vectors)", "a ps", "evaluator", "launcher", "fork server",
+        "resumed, to its first update, s", "worker, MB (vectors)", "a ps", "shared by them", "evaluator", "launcher",
+        "fork server",
     )  # fmt: skip
     rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for one in passages:
         times = [f"{one['seconds'][name]:.2g}" for name in ("start", "step", "end", "resume")]
-        memory = [_memory(one, kind) for kind in ("worker", "ps", "evaluator", "launcher", "fork server")]
+        memory = [_memory(one, kind) for kind in ("worker", "ps", "shared", "evaluator", "launcher", "fork server")]
         rows.append(f"| {one['model']}, `{one['scheme']}` | {one['ps']} | {' | '.join([*times, *memory])} |")
     return "\n".join(rows) if passages else ""
 

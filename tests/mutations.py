@@ -955,11 +955,9 @@ ON_THE_PS = [
         "a snapshot without the lock",
         ENGINE,
         """        with self.transactions.clean():
-            version = self.read_version()
-            vectors""",
+            version, vectors = self.read_version(), self.look.take()""",
         """        with nullcontext():
-            version = self.read_version()
-            vectors""",
+            version, vectors = self.read_version(), self.look.take()""",
         atomic("asynchronous"),
         "a center that never was is measured",
     ),

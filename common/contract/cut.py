@@ -1,4 +1,4 @@
-"""A vector [P] and its slices, one for each ps task: where they are cut, and which coordinates lie on which."""
+"""A vector [P] and its slices on the ps tasks: where they are cut, and which coordinates lie on which."""
 
 from __future__ import annotations
 
@@ -11,6 +11,23 @@ from ..gates.store import Tensor
 def even_sizes(size: int, parts: int) -> list[int]:
     """Sizes of `parts` contiguous slices of a vector of `size`, different by one at most."""
     return [size // parts + (i < size % parts) for i in range(parts)]
+
+
+PIECE_FLOATS = 1 << 22  # of a large vector that are sent at once: 16 MB
+
+ALIGNED_FLOATS = 16  # a slice that begins at a multiple of 64 bytes shares the memory of the whole
+
+
+def pieces(size: int, parts: int) -> list[list[int]]:
+    """For each of `parts` ps tasks, the sizes of its slices: one, or where the vector is large, as many as it takes."""
+    if size <= parts * PIECE_FLOATS:
+        return [[own] for own in even_sizes(size, parts)]
+    most = -(-size // (parts * ALIGNED_FLOATS)) * ALIGNED_FLOATS
+    starts = [min(i * most, size) for i in range(parts + 1)]
+    return [
+        [min(PIECE_FLOATS, end - at) for at in range(start, end, PIECE_FLOATS)]
+        for start, end in itertools.pairwise(starts)
+    ]
 
 
 class Cut:

@@ -17,6 +17,7 @@ from ..contract.views import Server, check_names
 from ..gates.store import WorkerSlot
 from .encoder import Encoder
 from .milestones import Milestones
+from .ops import cut_into
 from .transport import Transport
 
 
@@ -77,13 +78,14 @@ class Center:
 
     Args:
         scheme: the algorithm.
-        sizes: of the slices.
-        devices: of each of them.
+        sizes: of the slices on each device.
+        devices: one for each ps task.
         num_workers: W.
         ema_decay: of the average of the center; no average without it.
         codec: how messages travel; the scheme's if not given.
         round_steps: local steps of a round, for learning rates that change; the scheme's period if not given.
         transport: between the tasks; sockets if not given.
+        chief: device of who feeds the first value; the first one if not given.
 
     Attributes:
         initial: where the first value of the center is fed, [P].
@@ -97,30 +99,33 @@ class Center:
     def __init__(
         self,
         scheme: Scheme,
-        sizes: Sequence[int],
+        sizes: Sequence[Sequence[int]],
         devices: Sequence[str],
         num_workers: int,
         ema_decay: float | None,
         codec: Codec | None = None,
         round_steps: float | None = None,
         transport: Transport | None = None,
+        chief: str | None = None,
     ):
-        self.transport = transport or Transport()
-        self.scheme, self.devices, self.num_workers, self.ema_decay = scheme, devices, num_workers, ema_decay
-        self.codec, self.round_steps = codec or scheme.codec, round_steps or scheme.period
-        self.sizes = list(sizes)
-        self.initial = tf.compat.v1.placeholder(tf.float32, [sum(sizes)], name="initial_center")
+        self.scheme, self.codec, self.transport = scheme, codec or scheme.codec, transport or Transport()
+        self.num_workers, self.ema_decay, self.round_steps = num_workers, ema_decay, round_steps or scheme.period
+        self.sizes = [size for own in sizes for size in own]
+        self.devices = [device for device, own in zip(devices, sizes, strict=True) for _ in own]  # of each slice
+        with tf.device(chief or devices[0]):
+            self.initial = tf.compat.v1.placeholder(tf.float32, [sum(self.sizes)], name="initial_center")
+            parts = cut_into(self.initial, self.sizes)
         with tf.device(devices[0]):
             self.version = tf.Variable(tf.constant(0, tf.int64), name="version")
             self.pulled = tf.Variable(tf.zeros([num_workers], tf.int64), name="pulled")
-        self.slices = [self._slice(i, part) for i, part in enumerate(tf.split(self.initial, self.sizes))]
+        self.slices = [self._slice(i, part) for i, part in enumerate(parts)]
 
     def _slice(self, index: int, initial: Any) -> Slice:
         device = self.devices[index]
         with tf.device(device):
             initial = tf.identity(initial)
             empty = tf.zeros([self.sizes[index] + len(self.scheme.scalars)])
-        rows, own = self.scheme.worker_rows(initial), self.scheme.global_variables(initial)
+            rows, own = self.scheme.worker_rows(initial), self.scheme.global_variables(initial)
         taken = {*Server.__annotations__, *Slice.__annotations__, "version", "pulled"}
         check_names(self.scheme.name, "global", {*rows, *own}, taken)
         part = Slice(index=index, device=device, initial=initial, num_workers=self.num_workers, rows=frozenset(rows))
@@ -168,7 +173,7 @@ class Center:
         encoder = slot.encoder or self.encoder("codec")  # of whoever is no worker: it keeps nothing
         scalars = []
         if self.scheme.scalars:
-            message, beside = tf.split(message, [sum(self.sizes), len(self.scheme.scalars)])
+            message, beside = cut_into(message, [sum(self.sizes), len(self.scheme.scalars)])
             scalars = [beside]  # they go to all
         wires = [[*map(self.transport.depart, wire)] for wire in encoder.encode(message)]
         return self.each_slice(lambda part, wire: self._decoded(self.codec, wire, part, scalars), wires)

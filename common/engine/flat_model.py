@@ -68,8 +68,11 @@ class FlatModel:
 
     @staticmethod
     def _pack(variables: Sequence[Any]) -> np.ndarray:
-        parts = [np.asarray(v.value).ravel().astype(np.float32) for v in variables]
-        return np.concatenate([np.zeros(0, np.float32), *parts])
+        sizes = [int(np.prod(v.shape)) for v in variables]
+        vector = np.empty(sum(sizes), np.float32)
+        for variable, end in zip(variables, np.cumsum(sizes), strict=True):  # never all of them twice
+            vector[end - int(np.prod(variable.shape)) : end] = np.asarray(variable.value).ravel()
+        return vector
 
     def pack(self) -> np.ndarray:
         """The model's trainable weights, [P]."""

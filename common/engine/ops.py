@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,13 @@ def is_finite(message: Any) -> Any:
     """True if no element is NaN or infinite (nor their sum): twice as fast as looking at each."""
     values = message.values if isinstance(message, tf.IndexedSlices) else message
     return tf.math.is_finite(tf.reduce_sum(values))
+
+
+def cut_into(vector: Any, sizes: Sequence[int]) -> list[Any]:
+    """The slices of a vector, which share its memory where they are aligned; `tf.split` copies."""
+    if len(sizes) == 1:
+        return [vector]
+    return [vector[end - size : end] for size, end in zip(sizes, itertools.accumulate(sizes), strict=True)]
 
 
 def queue(name: str, shared_name: str | None = None, shape: Sequence[int] = (), dtype: Any = "bool") -> Any:

@@ -14,12 +14,13 @@ from typing import Any
 import tensorflow as tf
 
 from ..contract.codec import Codec
-from ..contract.cut import Cut, even_sizes
+from ..contract.cut import Cut
 from ..contract.scheme import Scheme
 from ..contract.views import check_names
 from ..gates.store import Event, WorkerSlot
 from .center import Center, Slice
 from .journal import Journal
+from .look import Look
 from .membership import Membership, Slot
 from .milestones import Milestones, Multiples
 from .ops import is_finite, when
@@ -33,7 +34,7 @@ class ParameterServer:
 
     Args:
         scheme: the algorithm.
-        size: P, the number of trainable parameters.
+        sizes: of the slices of the center on each ps task.
         state_size: S, the length of the model's non-trainable float state (batch normalisation), as one vector.
         num_workers: W.
         devices: one device for each ps task.
@@ -44,8 +45,9 @@ class ParameterServer:
         codec: how messages travel; the scheme's if not given.
         round_steps: local steps of a round, for learning rates that change; the scheme's period if not given.
         multiples: versions of the center that are set aside; none if not given.
-        sizes: of the slices of the center, all on the first device; one slice for each device if not given.
         transport: between the tasks; sockets if not given.
+        in_pieces: True if there are several slices on a task because vectors are so large: clients fetch one by one.
+        chief: device of who feeds and saves vectors, lest they are copied on their way; the first one if not given.
 
     Attributes:
         transactions: the lock, and who is admitted.
@@ -54,13 +56,14 @@ class ParameterServer:
         membership: of the workers.
         persistence: what is saved, and how it is restored.
         kept: the gate's variables, by name.
+        look: what a client sees of the center.
     """
 
     def __init__(
         self,
         scheme: Scheme,
         *,
-        size: int,
+        sizes: Sequence[Sequence[int]],
         state_size: int,
         num_workers: int,
         devices: Sequence[str],
@@ -71,19 +74,19 @@ class ParameterServer:
         codec: Codec | None = None,
         round_steps: float | None = None,
         multiples: Multiples | None = None,
-        sizes: Sequence[int] | None = None,
         transport: Transport | None = None,
+        in_pieces: bool = False,
+        chief: str | None = None,
     ):
-        self.scheme, self.num_workers, self.in_process = scheme, num_workers, in_process
-        self.last_version = last_version
+        self.scheme, self.num_workers = scheme, num_workers
+        self.in_process, self.last_version = in_process, last_version
         self.min_workers = num_workers if min_workers is None else min_workers
-        self.devices = list(devices)
-        # Fed by the chief once; everything that starts from the model starts from these.
-        self.initial_state = tf.compat.v1.placeholder(tf.float32, [state_size], name="initial_state")
-        of_slices = self.devices if sizes is None else self.devices[:1] * len(sizes)
-        sizes = even_sizes(size, len(self.devices)) if sizes is None else sizes
-        self.center = center = Center(scheme, sizes, of_slices, num_workers, ema_decay, codec, round_steps, transport)
-        self.initial_center = center.initial
+        self.devices, self.chief = list(devices), chief or devices[0]
+        with tf.device(self.chief):  # fed once; everything that starts from the model starts from these
+            self.initial_state = tf.compat.v1.placeholder(tf.float32, [state_size], name="initial_state")
+        self.center = center = Center(
+            scheme, sizes, devices, num_workers, ema_decay, codec, round_steps, transport, self.chief
+        )
         self.transactions = transactions = Transactions(self.devices[0], num_workers, center.version)
         self.journal = journal = Journal(transactions)
         self.membership = members = Membership(transactions, self.devices, self.initial_state, scheme.gate.waits)
@@ -106,13 +109,14 @@ class ParameterServer:
             kept = scheme.gate.variables(self)
             self.kept = SimpleNamespace(**{name: tf.Variable(value, name=name) for name, value in kept.items()})
         center.keep(lambda part: scheme.gate.slice_variables(self, part))
+        self.look = Look(center.slices, in_pieces)
         self.initialize = tf.group(*(v.initializer for v in tf.compat.v1.global_variables()))
         single = journal.saved | members.saved
         check_names(scheme.name, "gate's", vars(self.kept), single)
         single |= vars(self.kept)
         check_names(scheme.name, "global", center.saved, single)
         saved = center.saved | {name: [variable] for name, variable in single.items()}
-        self.persistence = Persistence(saved, self.devices, transactions, journal, members)
+        self.persistence = Persistence(saved, self.devices, transactions, journal, members, self.chief)
 
     def event(self, slot: WorkerSlot, parts: Sequence[Any] = ()) -> Any:
         """The lock, for what a worker sends, perhaps with a message in `parts`: refused if it is not to be folded."""
@@ -219,12 +223,9 @@ class ParameterServer:
             return self.read_version()
 
     def snapshot(self) -> dict[str, Any]:
-        """At one moment: version (`at`), center, its `average` if there is one, state (the mean over the workers)."""
+        """At one moment: version (`at`), state (the mean over the workers), and what the `look` sees of the center."""
         with self.transactions.clean():
-            version = self.read_version()
-            vectors = {"center": self.center.read()}
-            if self.center.ema_decay is not None:
-                vectors["average"] = self.each_slice(lambda part, _: part.average.read_value())
+            version, vectors = self.read_version(), self.look.take()
             with tf.device(self.devices[0]):
                 state = tf.reduce_mean(self.states, 0)
         return {"at": version, "state": state} | {name: self.center.concat(parts) for name, parts in vectors.items()}

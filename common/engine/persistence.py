@@ -21,6 +21,7 @@ class Persistence:
         transactions: on the ps.
         journal: whose record goes on from the restored state.
         membership: of the workers.
+        chief: device of who saves and restores.
     """
 
     def __init__(
@@ -30,9 +31,10 @@ class Persistence:
         transactions: Transactions,
         journal: Journal,
         membership: Membership,
+        chief: str,
     ):
         self.saved, self.devices, self.transactions = saved, devices, transactions
-        self.journal, self.membership = journal, membership
+        self.journal, self.membership, self.chief = journal, membership, chief
 
     def values(self) -> dict[str, Any]:
         """Everything that a checkpoint keeps, at one moment; the slices of a vector as name/0, name/1, ..."""
@@ -42,14 +44,15 @@ class Persistence:
                 for i, variable in enumerate(parts):
                     with tf.device(variable.device):  # or the lock would be held for a round trip to the chief
                         values[f"{name}/{i}"] = variable.read_value()
-        return values
+        with tf.device(self.chief):
+            return {name: tf.identity(value) for name, value in values.items()}
 
     def new_values(self) -> dict[str, list[Any]]:
         """Where saved values are fed: for each name, one placeholder or one for each slice."""
         return {name: [self._fed(variable) for variable in parts] for name, parts in self.saved.items()}
 
     def _fed(self, variable: Any) -> Any:
-        with tf.device(variable.device):
+        with tf.device(self.chief):
             return tf.compat.v1.placeholder(variable.dtype, variable.shape)
 
     def shut(self) -> Any:
@@ -77,8 +80,8 @@ class Persistence:
     def alive(self) -> Any:
         """For each ps task, True if its variables have values."""
         flags = []
-        for i, device in enumerate(self.devices):
-            mine = [parts[i] for parts in self.saved.values() if i < len(parts)]
+        for device in self.devices:
+            mine = [part for parts in self.saved.values() for part in parts if part.device == device]
             with tf.device(device):
                 known = [tf.raw_ops.VarIsInitializedOp(resource=v.handle) for v in mine]
                 flags.append(tf.reduce_all(tf.stack(known)))

@@ -270,7 +270,7 @@ def whole(slices: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Vectors from the slices of the ps tasks, `name/0`, `name/1`, ...; what is no vector is the same on all."""
     names = dict.fromkeys(name.rsplit("/", 1)[0] for name in slices)
     parts = {name: [slices[f"{name}/{i}"] for i in range(len(slices)) if f"{name}/{i}" in slices] for name in names}
-    return {name: np.concatenate(p, -1) if np.ndim(p[0]) else p[0] for name, p in parts.items()}
+    return {name: np.concatenate(p, -1) if np.ndim(p[0]) and len(p) > 1 else p[0] for name, p in parts.items()}
 
 
 def sliced(array: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:

@@ -8,6 +8,7 @@ non-trainable state.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -186,6 +187,8 @@ class Drained(NamedTuple):
 class ObserverCalls(Calls):
     """What the evaluator asks, which is a client of the first ps."""
 
+    _looking = threading.Lock()
+
     def present(self) -> int:
         """How many workers are counted on, or have finished."""
         return int(self._run(self.ops.present))
@@ -204,7 +207,20 @@ class ObserverCalls(Calls):
 
         With it comes how many messages of each worker were `refused`, [W].
         """
-        return self._run(self.ops.snapshot)
+        with self._looking:
+            found = self._run(self.ops.snapshot)
+            return found | self._in_pieces() if self.ops.pieces else found
+
+    def _in_pieces(self) -> dict[str, np.ndarray]:
+        """The vectors of a large center, which never is there twice."""
+        vectors, end = {}, 0
+        for operation in self.ops.pieces:
+            piece = self._run(operation)
+            begin, end = end, end + len(piece["center"])
+            for name, values in piece.items():
+                vectors.setdefault(name, np.empty(self.graph.model.size, np.float32))[begin:end] = values
+        self._run(self.ops.forget_look)
+        return vectors
 
     def milestones(self) -> dict[str, np.ndarray]:
         """The centers that were set aside; see `engine.milestones.Milestones.read`."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
 
 from ..cluster.placement import compute_devices
 from ..engine.flat_model import FlatModel
@@ -30,7 +33,8 @@ class TaskGraph:
         ops: what is run on the global variables; see `calls`.
         worker_ops: what is run for worker k.
         multiples: versions of the center that are set aside, if any are; not known where the graph was loaded.
-        initial: center [P] and non-trainable state [S] that the run begins with.
+        initial: center [P] and non-trainable state [S] that the run begins with; where the graph was loaded or has been
+            exported, they are in a file, and take no memory but for what is read of them, as long as it is.
         frozen: arrays of the model that nobody changes; not known where there is no worker.
         in_place: True if its workers take gradients at the center itself.
     """
@@ -46,29 +50,31 @@ class TaskGraph:
 
         self.coordination, self.scalars = job.coordination, job.scheme.scalars
         self.model = model or job.recipe.flat()
-        self.initial = self.model.pack(), self.model.pack_state()
+        self._initial: Any = self.model.pack(), self.model.pack_state()
         self.frozen = self.model.frozen_values() if workers else []
         self.in_place = job.in_place and self.model.size >= IN_PLACE_FLOATS
         # Without test data nobody looks at what is set aside.
         multiples = None if job.test is None else job.plan.multiples(self.model.size + self.model.state_size)
         self.multiples = None if multiples is None else Multiples(*multiples)
+        place, slices = job.cluster.placement, job.slices(self.model.size)
         self.graph = tf.Graph()
         with self.graph.as_default():
             self.ps = ParameterServer(
                 job.scheme,
-                size=self.model.size,
+                sizes=[list(map(math.prod, self.model.shapes))] if self.in_place else slices,
                 state_size=self.model.state_size,
                 num_workers=job.cluster.workers,
-                devices=job.cluster.placement.ps_devices(job.cluster.ps if job.uses_ps else 0),
+                devices=place.ps_devices(job.cluster.ps if job.uses_ps else 0),
+                chief=f"{place.worker_device(workers[0])}/device:CPU:0" if workers else None,
                 last_version=None if job.options.schedule else max(map(len, job.plan.all_rounds)),
                 ema_decay=job.options.ema_decay,
-                in_process=job.cluster.placement.in_process,
+                in_process=place.in_process,
                 min_workers=job.recovery.min_workers,
                 codec=job.codec,
                 round_steps=job.plan.round_steps,
                 multiples=self.multiples,
-                sizes=[math.prod(shape) for shape in self.model.shapes] if self.in_place else None,
                 transport=Transport(job.shares_memory),
+                in_pieces=not self.in_place and any(len(own) > 1 for own in slices),
             )
             self.ops = GlobalOps(self.ps, self.coordination.sees_waiting)
             gradient = self.model.gradients if self.in_place else self.model.gradient
@@ -108,16 +114,34 @@ class TaskGraph:
     # A graph that one task has built serves all workers: building takes longer than everything else at the start.
 
     def export(self, path: Path) -> None:
-        """Write the graph of worker 0, and the part that the others need, for `load`; raises `CannotWrite`."""
+        """Write the graph of worker 0, the part that the others need, and beside what the run begins with, for `load`.
+
+        Raises:
+            CannotWrite: nothing is there.
+        """
         import tensorflow as tf
 
         all_ops, own = _names(self.ops), _names(self.worker_ops[CHIEF])
         ops = {name: op for name, op in all_ops.items() if name not in OF_KEEPERS}
         part = needed_for(tf.nest.flatten([ops, own]), self.graph.as_graph_def())
         graphs = (self.graph.as_graph_def().SerializeToString(), all_ops), (part.SerializeToString(), ops)
-        content = (graphs, own, self.initial, self.frozen)
+        for place, vector in zip(_beside(path), self.initial, strict=True):
+            with replacing(place) as file:
+                np.save(file, vector)
         with replacing(path) as file:
-            pickle.dump(content, file)
+            pickle.dump((graphs, own, self.frozen), file)
+        self._initial = path
+
+    @property
+    def initial(self) -> tuple[np.ndarray, np.ndarray]:  # noqa: D102
+        if not isinstance(self._initial, Path):
+            return self._initial
+        center, state = (np.load(place, mmap_mode="r") for place in _beside(self._initial))
+        return center, state
+
+    @initial.setter
+    def initial(self, vectors: tuple[np.ndarray, np.ndarray]) -> None:
+        self._initial = vectors
 
     def without_workers(self) -> TaskGraph:
         """The part of this graph that is about the global variables, in a graph of its own."""
@@ -127,7 +151,9 @@ class TaskGraph:
         part = copy(self)
         part.frozen, part.worker_ops, part.graph = [], {}, tf.Graph()
         with part.graph.as_default():
-            tf.import_graph_def(needed_for(tf.nest.flatten(names), self.graph.as_graph_def()), name="")
+            definition = needed_for(tf.nest.flatten(names), self.graph.as_graph_def())
+            _move(definition, self.ps.chief, self.ps.devices[0])
+            tf.import_graph_def(definition, name="")
         part.ops = _found(GlobalOps, names, part.graph)
         return part
 
@@ -136,23 +162,38 @@ class TaskGraph:
         """The graph of a worker, from what `export` has written for worker 0."""
         import tensorflow as tf
 
-        graphs, names, initial, frozen = pickle.loads(path.read_bytes())
+        with path.open("rb") as file:
+            graphs, names, frozen = pickle.load(file)
         serialized, global_names = graphs[worker != CHIEF]
         definition = tf.compat.v1.GraphDef.FromString(serialized)
-        chief, own = (job.cluster.placement.worker_device(k) for k in (CHIEF, worker))
-        for function in [definition, *definition.library.function]:
-            for node in function.node if function is definition else function.node_def:
-                node.device = node.device.replace(chief, own)
-                if node.name == "own_tokens":
-                    node.attr["shared_name"].s = f"token_{worker}".encode()
+        _move(definition, *(job.cluster.placement.worker_device(k) for k in (CHIEF, worker)))
+        for node in _nodes(definition):
+            if node.name == "own_tokens":
+                node.attr["shared_name"].s = f"token_{worker}".encode()
         self = cls.__new__(cls)
         self.coordination, self.scalars = job.coordination, job.scheme.scalars
-        self.initial, self.frozen, self.graph = initial, frozen, tf.Graph()
+        self._initial, self.frozen, self.graph = path, frozen, tf.Graph()
         with self.graph.as_default():
             tf.import_graph_def(definition, name="")
         self.ops = _found(GlobalOps, global_names, self.graph)
         self.worker_ops = {worker: _found(WorkerOps, names, self.graph)}
         return self
+
+
+def _beside(path: Path) -> list[Path]:
+    """Where center and state are that go with an exported graph."""
+    return [path.with_name(f"{name}.npy") for name in ("center", "state")]
+
+
+def _nodes(definition: Any) -> Iterator[Any]:
+    """Those of a graph, and of its functions."""
+    return itertools.chain(definition.node, *(function.node_def for function in definition.library.function))
+
+
+def _move(definition: Any, before: str, after: str) -> None:
+    """What was on one device, or on the devices of one task, is on another."""
+    for node in _nodes(definition):
+        node.device = node.device.replace(before, after)
 
 
 def _names(ops: GlobalOps | WorkerOps) -> dict[str, Any]:

@@ -25,6 +25,8 @@ LONGEST_PAUSE_SECONDS = 30.0  # between two evaluations of a long run that could
 
 PASSED_BY_DEFAULT, PASSED_AT_MOST = 60, 1000  # centers on the way that are kept, if nothing is said and if it is
 
+UNASKED_FLOATS = 1 << 25  # of all centers that are kept, if nothing is said: 128 MB
+
 ENOUGH = 40  # evaluations during a run make a curve: nothing is kept any more, unless that was asked for
 
 LATER_SECONDS, LATER_SHARE = 5.0, 0.1  # for what was not asked for, after a run: CPU time, or this part of its time
@@ -60,7 +62,9 @@ class Observer:
         self.milestones = None if multiples is None else MilestoneReader(calls, reader, self.figures, multiples.every)
         if job.test is None or self.milestones:  # the ps does it better
             most = 0
-        self.path = CenterPath(self.every or 1, most, model.size + model.state_size)
+        size = model.size + model.state_size
+        most = most if self.every else min(most, UNASKED_FLOATS // size)
+        self.path = CenterPath(self.every or 1, most, size)
         self.evaluated: list[tuple[int, float]] = []  # versions and when that was, as long as centers are kept
         self.keeper = PathKeeper(calls, self.path, self._kept_moment)
         self.due, self.evaluating = 0.0, Cost()  # the first look is at where it starts

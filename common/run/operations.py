@@ -15,6 +15,8 @@ from ..contract.rounds import Event
 OF_KEEPERS = frozenset(
     [
         "evict",
+        "pieces",
+        "forget_look",
         "stop",
         "wake",
         "snapshot",
@@ -126,6 +128,8 @@ class GlobalOps:
         self.stop = Operation(traced(ps.membership.stop))
         self.wake = Operation(traced(ps.wake_all))
         self.snapshot = Operation({**traced(ps.snapshot), "refused": ps.journal.refused.read_value()})
+        self.pieces = [Operation(piece) for piece in ps.look.pieces()]
+        self.forget_look = Operation(ps.look.forget())
         self.drain = Operation(traced(ps.journal.drain))
         milestones = ps.center.milestones
         self.milestones = Operation(milestones.read() if milestones else ())
@@ -137,7 +141,7 @@ class GlobalOps:
         self.new_values = persistence.new_values()
         self.alive = Operation(persistence.alive())
         self.clean = Operation(traced(ps.check_clean))
-        self.initialize = Operation(ps.initialize, (ps.initial_center, ps.initial_state, restoration))
+        self.initialize = Operation(ps.initialize, (ps.center.initial, ps.initial_state, restoration))
         self.values = Operation(traced(persistence.values))
         self.shut = Operation(traced(persistence.shut))
         self.restore = Operation(persistence.restore(self.new_values), (self.new_values, restoration))

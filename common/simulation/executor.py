@@ -38,7 +38,7 @@ class Executor:
         self.graph = tf.Graph()
         with self.graph.as_default():
             self.center = Center(
-                job.scheme, [model.size], [DEVICE], workers, options.ema_decay, round_steps=job.plan.round_steps
+                job.scheme, [[model.size]], [DEVICE], workers, options.ema_decay, round_steps=job.plan.round_steps
             )
             self.part = self.center.slices[0]
             state = tf.compat.v1.placeholder(tf.float32, [model.state_size], name="initial_state")
