@@ -257,8 +257,8 @@ def large(results: Path) -> str:
     path = results / "large.json"
     passages = json.loads(path.read_text())["passages"] if path.exists() else []
     columns = (
-        "model, algorithm", "ps", "to the first update, s", "a step, s", "to the end, s", "resumed, to its first update, s",
-        "worker, MB (vectors)", "a ps", "shared", "evaluator", "launcher", "fork server",
+        "model, algorithm", "ps", "to the first update, s", "a step, s", "to the end, s",
+        "resumed, to its first, s", "worker, MB (vectors)", "a ps", "shared", "evaluator", "launcher", "fork server",
     )  # fmt: skip
     rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for one in passages:
