@@ -16,6 +16,7 @@ from distsgd.algorithms import EASGD, AsyncSGD, SyncSGD
 from distsgd.common.engine import segments, transport
 from distsgd.common.engine.failures import is_absence
 from distsgd.common.engine.segments import Segments
+from distsgd.common.engine.stamps import Stamps, moment
 from distsgd.common.record.run_directory import read_config
 from runs import record
 
@@ -143,6 +144,18 @@ def test_tensors_of_every_codec_arrive_as_they_were(dtype):
         assert isinstance(parcel, transport.Parcel)
         came, sent = session.run([way.arrive(parcel), sent])
     assert np.array_equal(came, sent)
+
+
+def test_a_vector_that_is_put_together_to_be_sent_is_put_together_in_the_segment():
+    size = transport.SHARED_BYTES // 8
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+        parts = [tf.fill([size], 1.0), tf.fill([1], 2.0), tf.range(float(size))]
+        way, stamps = transport.Transport(shared=True), Stamps(moment())
+        sent = stamps.send(tf.concat(parts, 0))
+        came = session.run(way.arrive(way.depart(sent)))
+        laid_down = next(op for op in graph.get_operations() if op.type == "PyFunc")
+    assert np.array_equal(came, np.concatenate([np.ones(size), [2], np.arange(size)]))
+    assert len(laid_down.inputs) == len(parts)
 
 
 def test_what_is_small_or_of_unknown_size_goes_through_sockets():

@@ -125,17 +125,14 @@ class FlatModel:
             batch: (x, y) or (x, y, sample_weight).
 
         Returns:
-            loss (scalar), gradient [P], new state [S], new seeds.
+            loss (scalar), gradient (a flat vector for each variable), new state [S], new seeds.
         """
-        import tensorflow as tf
-
-        loss, parts, new_state, new_seeds = self.gradients(unpack(params, self.shapes), state, seeds, frozen, batch)
-        return loss, tf.concat(parts, 0), new_state, new_seeds
+        return self.gradients(unpack(params, self.shapes), state, seeds, frozen, batch)
 
     def gradients(
         self, parts: Sequence[Any], state: Any, seeds: Sequence[Any], frozen: Sequence[Any], batch: Sequence[Any]
     ) -> tuple[Any, ...]:
-        """The same with the parameters, and their gradients, as one flat vector for each variable."""
+        """The same with the parameters, too, as one flat vector for each variable."""
         import keras
         import tensorflow as tf
 

@@ -59,7 +59,7 @@ class Replica:
         """Loss and gradient on one batch, the mean over the devices; the model's own state moves on.
 
         Args:
-            params: where, [P].
+            params: where, [P]; if they are a list, of a flat vector for each variable, so is the gradient.
             rows: the batch, [batch size].
         """
         state = self.state.read_value()
@@ -70,7 +70,8 @@ class Replica:
                 own = [s + tf.cast(i * self.num_workers, s.dtype) for s in seeds] if i else seeds
                 results.append(self._gradient_function(params, state, own, frozen, batch))
         losses, gradients, states, _ = zip(*results, strict=True)
-        loss, gradient, state = (_mean(values) for values in (losses, gradients, states))
+        gradients = [tf.concat(parts, 0) for parts in gradients] if tf.is_tensor(params) else gradients
+        loss, gradient, state = map(_mean, (losses, gradients, states))
         if self.l2:
             loss += self.l2 / 2 * tf.reduce_sum(tf.square(params))
             gradient += self.l2 * params
@@ -95,5 +96,5 @@ class Replica:
         return [tf.nest.pack_sequence_as(self.structure, part) for part in zip(*parts, strict=True)]
 
 
-def _mean(values: Sequence[Any]) -> Any:
+def _mean(values: Any) -> Any:
     return tf.add_n(values) / len(values) if len(values) > 1 else values[0]

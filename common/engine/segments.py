@@ -94,16 +94,17 @@ class Segments:
         self._own: dict[int, list[Segment]] = {}  # by size
         self._seen: dict[tuple[int, ...], Segment] = {}  # by ticket
 
-    def put(self, data: np.ndarray) -> np.ndarray:
-        """Lay down some bytes; returns the ticket, int64 [3], which is good for one reader."""
+    def put(self, *data: np.ndarray) -> np.ndarray:
+        """Lay down some bytes, one after the other; returns the ticket, int64 [3], which is good for one reader."""
+        size = sum(part.nbytes for part in data)
         with self._lock:
-            own = self._own.setdefault(data.nbytes, [])
+            own = self._own.setdefault(size, [])
             segment = next((one for one in own if one.claim()), None)
             if segment is None:
-                segment = Segment.new(data.nbytes)
+                segment = Segment.new(size)
                 segment.claim()
                 own.append(segment)
-        np.copyto(segment.bytes(), data.reshape(-1))
+        np.concatenate([part.reshape(-1) for part in data], out=segment.bytes())
         return np.array([os.getpid(), segment.descriptor, segment.name], np.int64)
 
     def take(self, ticket: np.ndarray) -> np.ndarray:

@@ -38,7 +38,12 @@ class Stamps:
         self.begun = self.ready = self.replied = begun
 
     def send(self, message: Any) -> Any:
-        """The message (or what else is there when the worker has computed enough), once its moment has been taken."""
+        """The message (or what else is there when the worker has computed enough), once its moment has been taken.
+
+        One that is put together of several parts is put together after that moment, perhaps where it lies in memory.
+        """
+        if parts := parts_of(message):
+            return tf.concat(self.send(parts), 0)
         # A control edge from a function's result does not wait for it, one from a tensor made of it does.
         there = tf.nest.map_structure(tf.identity, message, expand_composites=True)
         self.ready = moment([there, self.begun])
@@ -53,6 +58,12 @@ class Stamps:
         yield
         # A group has one edge for each device, not for each operation.
         self.replied = moment([tf.group(*graph.get_operations()[first:]), self.ready])
+
+
+def parts_of(vector: Any) -> list[Any]:
+    """The vectors that one, [n], is put together of, one after the other; none if it is not."""
+    joined = isinstance(vector, tf.Tensor) and vector.shape.rank == 1 and vector.op.type == "ConcatV2"
+    return list(vector.op.inputs)[:-1] if joined else []
 
 
 def stack(taken: Sequence[Stamps]) -> Any:

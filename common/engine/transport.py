@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from .segments import Segments
+from .stamps import parts_of
 
 SHARED_BYTES = 1 << 20  # a smaller tensor is through a socket before two functions of Python have been called
 
@@ -23,8 +24,8 @@ def _token(function: Any, argument: Any, result: Any) -> str:
         return tf.numpy_function(function, [argument], result).op.get_attr("token").decode()
 
 
-def _put(data: Any) -> Any:
-    return SEGMENTS.put(data)
+def _put(*data: Any) -> Any:
+    return SEGMENTS.put(*data)
 
 
 def _take(ticket: Any) -> Any:
@@ -61,8 +62,8 @@ class Transport:
         """Built where the tensor is: what `arrive` shall be given, once, on the device of whoever needs it."""
         if not self.shares(tensor.dtype, tensor.shape):
             return tensor
-        data = tf.bitcast(tensor, tf.uint8)
-        return Parcel(tf.raw_ops.PyFunc(input=[data], token=PUT, Tout=[tf.int64])[0], tensor.dtype, tensor.shape)
+        data = [tf.bitcast(part, tf.uint8) for part in parts_of(tensor) or [tensor]]
+        return Parcel(tf.raw_ops.PyFunc(input=data, token=PUT, Tout=[tf.int64])[0], tensor.dtype, tensor.shape)
 
     def arrive(self, parcel: Any) -> Any:
         """The tensor on the present device, there when all of it is. What came through memory is not copied."""
