@@ -13,23 +13,6 @@ def even_sizes(size: int, parts: int) -> list[int]:
     return [size // parts + (i < size % parts) for i in range(parts)]
 
 
-PIECE_FLOATS = 1 << 22  # of a large vector that are sent at once: 16 MB
-
-ALIGNED_FLOATS = 16  # a slice that begins at a multiple of 64 bytes shares the memory of the whole
-
-
-def pieces(size: int, parts: int) -> list[list[int]]:
-    """For each of `parts` ps tasks, the sizes of its slices: one, or where the vector is large, as many as it takes."""
-    if size <= parts * PIECE_FLOATS:
-        return [[own] for own in even_sizes(size, parts)]
-    most = -(-size // (parts * ALIGNED_FLOATS)) * ALIGNED_FLOATS
-    starts = [min(i * most, size) for i in range(parts + 1)]
-    return [
-        [min(PIECE_FLOATS, end - at) for at in range(start, end, PIECE_FLOATS)]
-        for start, end in itertools.pairwise(starts)
-    ]
-
-
 class Cut:
     """Cuts coordinates of the whole vector into the parts that lie on each slice.
 

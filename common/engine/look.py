@@ -11,19 +11,21 @@ from typing import Any
 
 import tensorflow as tf
 
+PIECE_FLOATS = 1 << 22  # 16 MB: what a client fetches at once
+
 
 class Look:
     """The slices at one moment.
 
     Args:
         slices: of the center.
-        in_pieces: True if they are kept, and share the memory of the center until its next update.
+        sizes: of them. If one is large, all are kept, and share the memory of the center until its next update.
     """
 
-    def __init__(self, slices: Sequence[Any], in_pieces: bool):
-        self.slices = slices
+    def __init__(self, slices: Sequence[Any], sizes: Sequence[int]):
+        self.slices, self.sizes = slices, sizes
         self.names = ["center"] if slices[0].average is None else ["center", "average"]
-        self.kept = [self._nothing(part) for part in slices] if in_pieces else []
+        self.kept = [self._nothing(part) for part in slices] if max(sizes) > PIECE_FLOATS else []
 
     def _nothing(self, part: Any) -> dict[str, Any]:
         with tf.device(part.device):
@@ -44,7 +46,11 @@ class Look:
 
     def pieces(self) -> list[dict[str, Any]]:
         """What is kept, to be fetched one after the other."""
-        return [{name: variable.read_value() for name, variable in kept.items()} for kept in self.kept]
+        return [
+            {name: variable.read_value()[first : first + PIECE_FLOATS] for name, variable in kept.items()}
+            for kept, size in zip(self.kept, self.sizes, strict=False)
+            for first in range(0, size, PIECE_FLOATS)
+        ]
 
     def forget(self) -> Any:
         """It has been fetched."""

@@ -46,7 +46,6 @@ class ParameterServer:
         round_steps: local steps of a round, for learning rates that change; the scheme's period if not given.
         multiples: versions of the center that are set aside; none if not given.
         transport: between the tasks; sockets if not given.
-        in_pieces: True if there are several slices on a task because vectors are so large: clients fetch one by one.
         chief: device of who feeds and saves vectors, lest they are copied on their way; the first one if not given.
 
     Attributes:
@@ -75,7 +74,6 @@ class ParameterServer:
         round_steps: float | None = None,
         multiples: Multiples | None = None,
         transport: Transport | None = None,
-        in_pieces: bool = False,
         chief: str | None = None,
     ):
         self.scheme, self.num_workers = scheme, num_workers
@@ -109,7 +107,7 @@ class ParameterServer:
             kept = scheme.gate.variables(self)
             self.kept = SimpleNamespace(**{name: tf.Variable(value, name=name) for name, value in kept.items()})
         center.keep(lambda part: scheme.gate.slice_variables(self, part))
-        self.look = Look(center.slices, in_pieces)
+        self.look = Look(center.slices, center.sizes)
         self.initialize = tf.group(*(v.initializer for v in tf.compat.v1.global_variables()))
         single = journal.saved | members.saved
         check_names(scheme.name, "gate's", vars(self.kept), single)

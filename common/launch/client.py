@@ -55,10 +55,6 @@ class ForkServer:
             "OMP_NUM_THREADS": "1",
             "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1"),
             "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2"),  # a quarter less memory for each worker
-            # What vectors have taken goes back to the system; the allocator of oneDNN keeps it. That they come and go
-            # costs a page fault for each 2 MB instead of each 4 kB.
-            "TF_ONEDNN_USE_SYSTEM_ALLOCATOR": os.environ.get("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1"),
-            "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
             "TF_GRPC_REUSE_PORT": "true",  # the fork server holds the ports until the run ends
             "KERAS_BACKEND": "tensorflow",
         }

@@ -61,7 +61,7 @@ class TaskGraph:
         with self.graph.as_default():
             self.ps = ParameterServer(
                 job.scheme,
-                sizes=[list(map(math.prod, self.model.shapes))] if self.in_place else slices,
+                sizes=[list(map(math.prod, self.model.shapes))] if self.in_place else [[size] for size in slices],
                 state_size=self.model.state_size,
                 num_workers=job.cluster.workers,
                 devices=place.ps_devices(job.cluster.ps if job.uses_ps else 0),
@@ -74,7 +74,6 @@ class TaskGraph:
                 round_steps=job.plan.round_steps,
                 multiples=self.multiples,
                 transport=Transport(job.shares_memory),
-                in_pieces=not self.in_place and any(len(own) > 1 for own in slices),
             )
             self.ops = GlobalOps(self.ps, self.coordination.sees_waiting)
             gradient = self.model.gradients if self.in_place else self.model.gradient

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from ..cluster.cluster import Cluster
 from ..cluster.restarts import RestartRule
 from ..contract.codec import BatchCoordinates, Codec
-from ..contract.cut import even_sizes, pieces
+from ..contract.cut import even_sizes
 from ..contract.rounding import rounded
 from ..contract.scheme import Scheme
 from ..engine import segments
@@ -120,17 +119,13 @@ class Job:
         here = self.cluster.task is None and not self.cluster.placement.in_process
         return here and self.options.transport == "memory" and segments.available()
 
-    def slices(self, size: int) -> list[list[int]]:
-        """For each ps task the sizes of its slices of a vector of `size`; one for each, if the codec is not plain."""
-        plain = (type(self.codec), type(self.scheme.reply_codec)) == (Codec, Codec)
-        number = self.cluster.ps if self.uses_ps else 1
-        cut = plain and self.uses_ps and not self.cluster.placement.in_process
-        return pieces(size, number) if cut else [[own] for own in even_sizes(size, number)]
+    def slices(self, size: int) -> list[int]:
+        """Sizes of the slices of a vector of `size` on the ps tasks."""
+        return even_sizes(size, self.cluster.ps if self.uses_ps else 1)
 
     def traffic(self, size: int, state_size: int) -> Traffic:
         """Bytes that events move, for a model with P and S floats."""
-        sizes = itertools.chain(*self.slices(size))
-        return Traffic(self.scheme, self.codec, self.cluster.workers, [*sizes], state_size)
+        return Traffic(self.scheme, self.codec, self.cluster.workers, self.slices(size), state_size)
 
     @property
     def restarts(self) -> RestartRule:

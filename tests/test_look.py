@@ -1,0 +1,44 @@
+"""A large center is fetched piece by piece: nothing else is different."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distsgd.algorithms import AsyncSGD
+from distsgd.common.engine import look
+from runs import Table
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    """Vectors of more than 192 floats are large."""
+    monkeypatch.setattr(look, "PIECE_FLOATS", 192)
+
+
+@pytest.mark.parametrize("ps", [1, 2])
+@pytest.mark.parametrize("decay", [None, 0.9])
+def test_what_is_seen_in_pieces_is_the_center(ps, decay, small_pieces):
+    with Table(AsyncSGD(), workers=1, ps=ps, ema_decay=decay) as table:
+        table.player(0).round()
+        with table.graph.graph.as_default():
+            center = np.concatenate(table.session.run(table.graph.ps.center.read()))
+        seen = table.observer.snapshot()
+        assert len(table.graph.ops.pieces) > ps
+    np.testing.assert_array_equal(seen["center"], center)
+    assert ("average" in seen) == (decay is not None)
+    assert all(len(seen[name]) == len(center) for name in {"center", "average"} & set(seen))
+
+
+def test_a_look_shows_the_center_of_its_moment_and_is_gone_when_it_was_fetched(small_pieces):
+    with Table(AsyncSGD(), workers=1) as table:
+        player, own = table.player(0), table.graph.ps.look
+        with table.graph.graph.as_default():
+            now, forget, kept = table.graph.ps.center.read(), own.forget(), own.pieces()
+        before = np.concatenate(table.session.run(now))
+        table.run("at")
+        player.round()
+        assert not np.array_equal(np.concatenate(table.session.run(now)), before)
+        np.testing.assert_array_equal(np.concatenate([piece["center"] for piece in table.session.run(kept)]), before)
+        table.session.run(forget)
+        assert all(not len(piece["center"]) for piece in table.session.run(kept))
