@@ -17,7 +17,7 @@ from ..common.contract import Rate, Ring, Scheme, sgd
 
 @dataclass(frozen=True, kw_only=True)
 class AllReduce(Scheme):
-    """Synchronous without a ps: all workers average their gradients in a ring."""
+    """Synchronous without a ps: all workers average their gradients among themselves."""
 
     paper = "Patarasuk & Yuan 2009"
     gate = Ring()

@@ -106,17 +106,18 @@ class Copies:
         return []
 
     def gradient(self, params: Any, state: Any, seeds: Any, frozen: Any, batch: Any) -> tuple[Any, ...]:
-        """Mean of the losses, and the gradient of each copy, [K P]; that of a copy that has diverged is 0."""
+        """Mean of the losses, and in one vector the gradient of each copy, [K P]; where one has diverged it is 0."""
         import tensorflow as tf
 
         def one(own: Any) -> Any:
-            return self.model.gradient(own, state, seeds, frozen, batch)[:2]
+            loss, parts, *_ = self.model.gradient(own, state, seeds, frozen, batch)
+            return loss, tf.concat(parts, 0)
 
         if self.number == 1:
             return self.model.gradient(params, state, seeds, frozen, batch)
         losses, gradients = tf.vectorized_map(one, tf.reshape(params, [self.number, -1]), warn=False)
         flat = tf.reshape(gradients, [-1])
-        return tf.reduce_mean(losses), tf.where(tf.math.is_finite(flat), flat, 0.0), state, []
+        return tf.reduce_mean(losses), [tf.where(tf.math.is_finite(flat), flat, 0.0)], state, []
 
     def measure(self, params: np.ndarray, data: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         """Loss and accuracy of each copy on (x, y), [K] each."""

@@ -70,7 +70,7 @@ class Replica:
                 own = [s + tf.cast(i * self.num_workers, s.dtype) for s in seeds] if i else seeds
                 results.append(self._gradient_function(params, state, own, frozen, batch))
         losses, gradients, states, _ = zip(*results, strict=True)
-        gradients = [tf.concat(parts, 0) for parts in gradients] if tf.is_tensor(params) else gradients
+        gradients = [_as_is(params, parts) for parts in gradients]
         loss, gradient, state = map(_mean, (losses, gradients, states))
         if self.l2:
             loss += self.l2 / 2 * tf.reduce_sum(tf.square(params))
@@ -94,6 +94,11 @@ class Replica:
         leaves = self.source.batch(rows)
         parts = [tf.split(leaf, count) if count > 1 else [leaf] for leaf in leaves]
         return [tf.nest.pack_sequence_as(self.structure, part) for part in zip(*parts, strict=True)]
+
+
+def _as_is(params: Any, gradient: list[Any]) -> Any:
+    """One vector, unless parameters are a list."""
+    return gradient if isinstance(params, list) else tf.concat(gradient, 0)
 
 
 def _mean(values: Any) -> Any:
