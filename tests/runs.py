@@ -107,8 +107,10 @@ def check_rounds(run_dir: Path, trace: dict[str, np.ndarray], result: dict[str, 
         mine = rows[rows[:, 0] == k]
         assert (np.diff(mine[:, 1]) == 1).all()
         stamped = mine[(mine[:, [2, 3, 6]] != -1).all(1)]
-        in_order = np.where(stamped[:, [4, 5]] == -1, stamped[:, [3]], stamped[:, [4, 5]])
-        moments = np.concatenate([stamped[:, [2, 3]], in_order, stamped[:, [6]]], 1)
+        ready, arrived, released = stamped[:, 3], stamped[:, 4], stamped[:, 5]
+        arrived = np.where(arrived == -1, ready, arrived)
+        released = np.where(released == -1, arrived, released)  # the end of the run let it go, and no message
+        moments = np.stack([stamped[:, 2], ready, arrived, released, stamped[:, 6]], 1)
         assert (np.diff(moments.ravel()) >= 0).all(), (k, moments[np.diff(moments, axis=1).min(1) < 0])
 
 
