@@ -188,7 +188,6 @@ def run_task(
             outbox.flush()
 
     try:
-        from ..engine import transport  # noqa: F401  before anything of the user, so that all name its functions alike
         from .tasks import TASKS
 
         train, test, blob = parts
@@ -199,6 +198,9 @@ def run_task(
         if job.cluster.task is not None:  # nobody holds its port: taken is taken
             os.environ["TF_GRPC_REUSE_PORT"] = "false"
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # the membership waits for it: others are told
+        # First, so that all tasks name its functions alike; after the mask, which the threads that it starts shall have.
+        from ..engine import transport  # noqa: F401
+
         TASKS[job_name](job, addresses, index, report)
         return 0
     except BaseException as raised:
