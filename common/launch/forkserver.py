@@ -198,7 +198,7 @@ def run_task(
         if job.cluster.task is not None:  # nobody holds its port: taken is taken
             os.environ["TF_GRPC_REUSE_PORT"] = "false"
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # the membership waits for it: others are told
-        # First, so that all tasks name its functions alike; after the mask, which the threads that it starts shall have.
+        # First, so that all tasks name its functions alike; after the mask, which its threads are to have, too.
         from ..engine import transport  # noqa: F401
 
         TASKS[job_name](job, addresses, index, report)
