@@ -29,7 +29,7 @@ from ..common.record.callbacks import Callback
 from ..common.run.job import describe, make_job
 from ..common.run.options import RunOptions
 from ..common.spec import nearest
-from .crowd import private_bytes
+from .crowd import parent_of, private_bytes
 
 STEPS = 10**9  # of each worker: time ends the run
 LINES = 5  # at least, however short the run is
@@ -206,12 +206,7 @@ def _size(folder: Path) -> int:
 
 def processes(started: dict[str, Any]) -> dict[str, int]:
     """All processes of a run, given the event that says which were started."""
-    return {"launcher": os.getpid(), "fork server": _parent(next(iter(started["pids"].values())))} | started["pids"]
-
-
-def _parent(pid: int) -> int:
-    """The process that has started that one."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    return {"launcher": os.getpid(), "fork server": parent_of(next(iter(started["pids"].values())))} | started["pids"]
 
 
 def _say(text: str) -> None:

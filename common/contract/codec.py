@@ -7,13 +7,12 @@ may keep the rest for the next message, in variables of its own (`tests/rounded.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..gates.store import Tensor
-from .cut import Cut
+from .cut import Cut, cut_into
 
 FLOAT_BYTES = INDEX_BYTES = 4
 
@@ -38,10 +37,7 @@ class Codec:
 
     def cut(self, message: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
         """A message [P] as slices of these sizes."""
-        if len(sizes) == 1:
-            return [message]
-        # A slice, where it is aligned, shares the memory of the whole, which `tf.split` copies.
-        return [message[end - size : end] for size, end in zip(sizes, itertools.accumulate(sizes), strict=True)]
+        return cut_into(message, sizes)
 
     def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
         """What travels instead of a vector [n], the slice of one ps task; built where the vector is.

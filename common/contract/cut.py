@@ -13,6 +13,13 @@ def even_sizes(size: int, parts: int) -> list[int]:
     return [size // parts + (i < size % parts) for i in range(parts)]
 
 
+def cut_into(vector: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """The slices of a vector, which share its memory where they are aligned; `tf.split` copies."""
+    if len(sizes) == 1:
+        return [vector]
+    return [vector[end - size : end] for size, end in zip(sizes, itertools.accumulate(sizes), strict=True)]
+
+
 class Cut:
     """Cuts coordinates of the whole vector into the parts that lie on each slice.
 

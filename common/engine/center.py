@@ -11,13 +11,13 @@ from typing import Any
 import tensorflow as tf
 
 from ..contract.codec import Codec
+from ..contract.cut import cut_into
 from ..contract.message import unpacked
 from ..contract.scheme import Scheme
 from ..contract.views import Server, check_names
 from ..gates.store import WorkerSlot
 from .encoder import Encoder
 from .milestones import Milestones
-from .ops import cut_into
 from .transport import Transport
 
 

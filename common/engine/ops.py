@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,11 +26,10 @@ def is_finite(message: Any) -> Any:
     return tf.math.is_finite(tf.reduce_sum(values))
 
 
-def cut_into(vector: Any, sizes: Sequence[int]) -> list[Any]:
-    """The slices of a vector, which share its memory where they are aligned; `tf.split` copies."""
-    if len(sizes) == 1:
-        return [vector]
-    return [vector[end - size : end] for size, end in zip(sizes, itertools.accumulate(sizes), strict=True)]
+def parts_of(vector: Any) -> list[Any]:
+    """The vectors that one, [n], is put together of, one after the other; none if it is not."""
+    joined = isinstance(vector, tf.Tensor) and vector.shape.rank == 1 and vector.op.type == "ConcatV2"
+    return list(vector.op.inputs)[:-1] if joined else []
 
 
 def queue(name: str, shared_name: str | None = None, shape: Sequence[int] = (), dtype: Any = "bool") -> Any:

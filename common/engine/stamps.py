@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from .ops import parts_of
+
 
 def moment(after: Sequence[Any] = ()) -> Any:
     """The time when everything in `after` is there: seconds since 1970, float64."""
@@ -58,12 +60,6 @@ class Stamps:
         yield
         # A group has one edge for each device, not for each operation.
         self.replied = moment([tf.group(*graph.get_operations()[first:]), self.ready])
-
-
-def parts_of(vector: Any) -> list[Any]:
-    """The vectors that one, [n], is put together of, one after the other; none if it is not."""
-    joined = isinstance(vector, tf.Tensor) and vector.shape.rank == 1 and vector.op.type == "ConcatV2"
-    return list(vector.op.inputs)[:-1] if joined else []
 
 
 def stack(taken: Sequence[Stamps]) -> Any:

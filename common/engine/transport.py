@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from .ops import parts_of
 from .segments import Segments
-from .stamps import parts_of
 
 SHARED_BYTES = 1 << 20  # a smaller tensor is through a socket before two functions of Python have been called
 

@@ -122,13 +122,14 @@ class TaskGraph:
 
         all_ops, own = _names(self.ops), _names(self.worker_ops[CHIEF])
         ops = {name: op for name, op in all_ops.items() if name not in OF_KEEPERS}
-        part = needed_for(tf.nest.flatten([ops, own]), self.graph.as_graph_def())
-        graphs = (self.graph.as_graph_def().SerializeToString(), all_ops), (part.SerializeToString(), ops)
+        definition = self.graph.as_graph_def()
+        whole = definition.SerializeToString()
+        part = needed_for(tf.nest.flatten([ops, own]), definition).SerializeToString()
         for place, vector in zip(_beside(path), self.initial, strict=True):
             with replacing(place) as file:
                 np.save(file, vector)
         with replacing(path) as file:
-            pickle.dump((graphs, own, self.frozen), file)
+            pickle.dump((((whole, all_ops), (part, ops)), own, self.frozen), file)
         self._initial = path
 
     @property
