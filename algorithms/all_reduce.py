@@ -12,7 +12,7 @@ meet at the ps. A lost worker stops everybody.
 
 from dataclasses import dataclass
 
-from ..common.contract import Rate, Ring, Scheme, sgd
+from ..common.contract import Collective, Rate, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class AllReduce(Scheme):
     """Synchronous without a ps: all workers average their gradients among themselves."""
 
     paper = "Patarasuk & Yuan 2009"
-    gate = Ring()
+    gate = Collective()
 
     learning_rate: Rate = 0.2
     """Step size η of the mean gradient."""

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from distsgd.common.contract import Period, Rate, Ring, Scheme, sgd
+from distsgd.common.contract import Collective, Period, Rate, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
-class InRing(Scheme):
+class WithoutPS(Scheme):
     """All workers make the same step by the mean message."""
 
-    name = "in_ring"
-    gate = Ring()
+    name = "without_ps"
+    gate = Collective()
 
     learning_rate: Rate = 0.1
     """Step size η."""
@@ -26,7 +26,7 @@ class InRing(Scheme):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Normalised(InRing):
+class Normalised(WithoutPS):
     """Sums of gradients, in units of their mean norm.
 
     worker k    s_k = Σ g_k(x),  n = mean |s_k|;  u_k = s_k / n,  x ← x − η mean u_k
@@ -42,7 +42,7 @@ class Normalised(InRing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowerSGD(InRing):
+class PowerSGD(WithoutPS):
     """Gradients of rank 1, with memory (Vogels et al. 2019, arXiv:1905.13727, Algorithms 1 and 2).
 
     worker k    M_k = g_k(x) + e_k, as a square;  p = mean M_k q,  p ← p / |p|;  q ← mean M_kᵀ p

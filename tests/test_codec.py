@@ -148,14 +148,14 @@ def test_a_codec_of_replies_with_a_memory_and_a_codec_without_a_ps_are_refused()
         reply_codec = Rounded()
 
     @dataclass(frozen=True, kw_only=True)
-    class InRing(AllReduce):
-        name = "in_ring"
+    class WithoutPS(AllReduce):
+        name = "without_ps"
         codec = Signs()
 
     with pytest.raises(UserError, match=r"a codec of replies keeps no variables.*Rounded"):
         Replies().check(2)
     with pytest.raises(UserError, match=r"without a ps vectors travel as they are.*Signs"):
-        InRing().check(2)
+        WithoutPS().check(2)
 
 
 def test_the_file_asks_for_public_things_alone():

@@ -84,7 +84,7 @@ def test_who_exchanges_first_computes_from_the_reply_to_the_next_message(tmp_pat
     assert found.latency == pytest.approx(0.002, rel=0.01)
 
 
-def test_a_ring_has_as_many_latencies_as_turns(tmp_path):
+def test_without_a_ps_a_round_has_two_latencies(tmp_path):
     found = recorded(tmp_path, AllReduce(), workers=5, step_ms=7, latency="2ms")
     assert found.latency == pytest.approx(0.002, rel=0.01)
     assert found.step == pytest.approx(0.007, rel=0.001)

@@ -59,7 +59,7 @@ class AtServer(PowerSGD):
 
 
 def test_a_gate_with_a_parameter_server_refuses_in_one_line():
-    with pytest.raises(UserError, match=r"\(scalars\), or use gate = Ring\(\)\. Received: gate = Barrier\(\)$"):
+    with pytest.raises(UserError, match=r"\(scalars\), or use gate = Collective\(\)\. Received: gate = Barrier\(\)$"):
         Table(AtServer())
     nobody: Any = SimpleNamespace()
     for gate in (Async(), Bounded(1)):

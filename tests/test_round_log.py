@@ -5,10 +5,10 @@ import pytest
 
 from distsgd.common.engine.trace import EVENTS, RECORD, ROUND
 from distsgd.common.errors import CannotWrite, UserError
-from distsgd.common.gates.all_reduce import AllReduce
 from distsgd.common.gates.asynchronous import Async
 from distsgd.common.gates.barrier import Barrier
 from distsgd.common.gates.bounded import Bounded
+from distsgd.common.gates.collective import Collective
 from distsgd.common.record.joining import Join
 from distsgd.common.record.releases import Releases, releases_of
 from distsgd.common.record.round_log import RoundLog, Shares
@@ -191,19 +191,19 @@ def test_the_nth_event_of_a_worker_is_its_nth_round(tmp_path):
     assert waiting == 0.0
 
 
-def test_in_a_ring_a_message_waits_for_the_last_one_that_is_ready(tmp_path):
+def test_without_a_ps_a_message_waits_for_the_last_one_that_is_ready(tmp_path):
     for k, late in ((0, 1), (1, 4)):
         stamped(
             StampWriter(stamp_file(tmp_path, k), exchange_first=False), 0, *((n, n + late, n + 9) for n in (10, 20))
         )
     some = events(*((version, k, 1, 0, "exchange") for version in (0, 1) for k in (0, 1)))
-    rule = releases_of(AllReduce(), [0, 0], [2, 2])
-    rows, waiting = joined(tmp_path, some, rule, ring=True)
+    rule = releases_of(Collective(), [0, 0], [2, 2])
+    rows, waiting = joined(tmp_path, some, rule, collective=True)
     assert rows[:, 4].tolist() == [11 * SECOND, 14 * SECOND, 21 * SECOND, 24 * SECOND]
     assert rows[:, 5].tolist() == [14 * SECOND, 14 * SECOND, 24 * SECOND, 24 * SECOND]
     assert waiting == 1.5  # in the second round: 3 s and none
-    rule = releases_of(AllReduce(), [0, 0], [2, 2])
-    rows, waiting = joined(tmp_path, some, rule, ring=True, one_clock=False)
+    rule = releases_of(Collective(), [0, 0], [2, 2])
+    rows, waiting = joined(tmp_path, some, rule, collective=True, one_clock=False)
     assert waiting is None
     assert (rows[:, [4, 5]] == -1).all()
 

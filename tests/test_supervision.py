@@ -15,7 +15,7 @@ NAMES = [("ps", 0), ("worker", 0), ("worker", 1), ("evaluator", 0)]
 TASKS = ["ps-0", "worker-0", "worker-1", "evaluator-0"]
 RESULT = {"event": "result", "task": "evaluator-0"}
 ALL_NEEDED = RestartRule(uses_ps=True, wait_seconds=10.0)
-RING = RestartRule(uses_ps=False, wait_seconds=10.0)
+COLLECTIVE = RestartRule(uses_ps=False, wait_seconds=10.0)
 FAR = SimpleNamespace(tasks=list)
 
 
@@ -191,10 +191,10 @@ def test_a_silent_worker_is_killed_to_be_started_again_once():
     assert Watched(silent(1), *ALL_END).asked == []
 
 
-def test_in_a_ring_whoever_says_nothing_is_named_beside_those_who_complain():
+def test_without_a_ps_whoever_says_nothing_is_named_beside_those_who_complain():
     workers = [("worker", k) for k in range(3)]
     complaints = [error(f"worker-{k}", "WaitTimeout") for k in (2, 0)]
-    run = Watched(*complaints, names=workers, rule=RING)
+    run = Watched(*complaints, names=workers, rule=COLLECTIVE)
     assert type(run.error) is WaitTimeout
     assert str(run.error) == "worker-2: it says why. No word from worker-1"
 

@@ -12,7 +12,7 @@ from uneven import Clipped, FedNova
 
 from distsgd.algorithms import AsyncSGD
 from distsgd.common import Cluster, Platform, UserError
-from distsgd.common.contract import Async, Barrier, Ring, Rounds, Scheme
+from distsgd.common.contract import Async, Barrier, Collective, Rounds, Scheme
 from distsgd.common.contract.message import packed, unpacked
 from distsgd.common.engine.trace import EVENTS
 from distsgd.common.engine.traffic import Traffic
@@ -158,11 +158,11 @@ def test_the_config_of_a_run_has_the_steps_of_each_worker_if_they_are_not_those_
 
 
 @dataclass(frozen=True, kw_only=True)
-class InRing(Clipped):
+class WithoutPS(Clipped):
     """Without a ps all must meet in each round."""
 
-    name = "in_ring"
-    gate = Ring()
+    name = "without_ps"
+    gate = Collective()
     scalars = ()
 
 
@@ -187,19 +187,19 @@ class Sparse(AsyncSGD):
 
 def test_rounds_and_scalars_that_cannot_be_are_refused_in_one_line():
     with pytest.raises(UserError, match=r"all must have as many\. Received: 11 to 43 rounds"):
-        job_of(InRing())
+        job_of(WithoutPS())
     with pytest.raises(UserError, match=r"no round may be longer than the period.*a round of 3 steps, period=1"):
         job_of(TooLong())
     with pytest.raises(UserError, match="messages of a scheme with sparse = True are vectors alone"):
         job_of(Sparse())
 
     @dataclass(frozen=True, kw_only=True)
-    class Ringed(InRing):
-        name = "ringed"
+    class WithScalars(WithoutPS):
+        name = "with_scalars"
         scalars = ("norm",)
 
     with pytest.raises(UserError, match="messages without a ps are vectors alone"):
-        job_of(Ringed())
+        job_of(WithScalars())
 
 
 # Scalars, one message at a time.

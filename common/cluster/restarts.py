@@ -39,7 +39,7 @@ class RestartRule:
     min_workers: int | None = None
 
     @property
-    def is_ring(self) -> bool:
+    def is_collective(self) -> bool:
         """True if the workers reduce among themselves: nothing that all can reach knows who has arrived."""
         return not (self.uses_ps or self.alone)
 
@@ -65,7 +65,7 @@ class RestartRule:
 
     def can_restart(self, restarts: int) -> bool:
         """True if one more task may be started again after that number of restarts."""
-        return not self.is_ring and restarts < self.max_restarts
+        return not self.is_collective and restarts < self.max_restarts
 
     def can_do_without(self, task: tuple[str, int], workers_left: int) -> bool:
         """True if the run goes on without a task that does not come back, with that number of workers."""

@@ -6,11 +6,11 @@ that fall, and the update rules that schemes are made of. It imports `gates`, an
 """
 
 from ..errors import UserError
-from ..gates.all_reduce import AllReduce as Ring
 from ..gates.alone import Alone
 from ..gates.asynchronous import Async, Unlocked
 from ..gates.barrier import Barrier
 from ..gates.bounded import Bounded
+from ..gates.collective import Collective
 from ..gates.gate import Gate
 from .codec import Codec, Coordinates, Signs
 from .hyperparameters import Count, Fraction, NotNegative, Period, Positive, Rate, unstable_above
@@ -27,6 +27,7 @@ __all__ = [
     "Barrier",
     "Bounded",
     "Codec",
+    "Collective",
     "Coordinates",
     "Count",
     "Event",
@@ -37,7 +38,6 @@ __all__ = [
     "Period",
     "Positive",
     "Rate",
-    "Ring",
     "Rounds",
     "Scheme",
     "Server",

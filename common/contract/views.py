@@ -37,8 +37,8 @@ class Worker(Protocol):
         """The mean over all workers of a float tensor, which has one shape on all: the same result on each.
 
         For `message`, and each worker must ask for the same means in the same order, in each of its rounds. Only gates
-        without a parameter server have it, such as `Ring`. The wait for the others counts as computing. What it sends,
-        4 bytes for each element 2 (W - 1)/W times, is not in `bytes_pushed` and `bytes_pulled`.
+        without a parameter server have it, such as `Collective`. The wait for the others counts as computing. What it
+        sends, 4 bytes for each element 2 (W - 1)/W times, is not in `bytes_pushed` and `bytes_pulled`.
 
         Raises:
             UserError: the gate cannot, the run is simulated, or it is asked for elsewhere.

@@ -120,7 +120,7 @@ class Worker:
             if scheme.period > 1:
                 total += self._local_steps(rows[1:], stamps.replied)
         elif not scheme.gate.uses_ps:
-            total, fine = self._round_in_ring(scheme, rows, stamps)
+            total, fine = self._collective_round(scheme, rows, stamps)
             done *= tf.cast(fine, tf.float32)
         else:
             total = self._local_steps(rows, stamps.begun)
@@ -174,7 +174,7 @@ class Worker:
         self._scheme_now().local_step(self.view, gradient)
         self.ps.center.come_to(self.ps.read_version() + uncounted, self.clock.read_value(), self.replica.state)
 
-    def _round_in_ring(self, scheme: Scheme, rows: Any, stamps: Stamps) -> tuple[Any, Any]:
+    def _collective_round(self, scheme: Scheme, rows: Any, stamps: Stamps) -> tuple[Any, Any]:
         """All have the same mean message: if it is not finite, all go on without it, and the round does not count."""
         state, clock = self.replica.state.read_value(), self.clock.read_value()
         total = self._local_steps(rows, stamps.begun)

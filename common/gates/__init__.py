@@ -4,12 +4,12 @@ A gate builds the exchange of a message for a reply, out of what it may ask of t
 imports nothing but the ground: `errors`, `files`, `reports`, `spec`, `waiting`.
 """
 
-from .all_reduce import AllReduce
 from .alone import Alone
 from .asynchronous import Async, Unlocked
 from .barrier import Barrier
 from .bounded import Bounded
+from .collective import Collective
 from .gate import Gate
 from .store import Event, Store, WorkerSlot
 
-__all__ = ["AllReduce", "Alone", "Async", "Barrier", "Bounded", "Event", "Gate", "Store", "Unlocked", "WorkerSlot"]
+__all__ = ["Alone", "Async", "Barrier", "Bounded", "Collective", "Event", "Gate", "Store", "Unlocked", "WorkerSlot"]

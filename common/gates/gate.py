@@ -110,7 +110,7 @@ class Gate:
         """
         raise UserError(
             "worker.mean needs a gate without a parameter server: send numbers beside the vector (scalars), or use "
-            f"gate = Ring(). Received: gate = {type(self).__name__}()"
+            f"gate = Collective(). Received: gate = {type(self).__name__}()"
         )
 
     def share_state(self, ps: Store, slot: WorkerSlot, state: Tensor) -> Tensor:

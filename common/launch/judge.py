@@ -184,8 +184,8 @@ class Judge:
         self._fail_with(event, final=False)
 
     def _fail(self, event: Event) -> None:
-        """In a ring, all wait for whoever is stopped, and one says so first: let the others say the same."""
-        self._fail_with(event, final=not (self.rule.is_ring and event.get("kind") == WaitTimeout.__name__))
+        """Without a ps, all wait for whoever is stopped, and one says so first: let the others say the same."""
+        self._fail_with(event, final=not (self.rule.is_collective and event.get("kind") == WaitTimeout.__name__))
 
     def _fail_with(self, event: Event, final: bool) -> None:
         task, kind = str(event.get("task")), KINDS.get(event.get("kind", ""))

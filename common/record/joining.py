@@ -24,8 +24,8 @@ class Join:
         releases: of its gate.
         stamps: of each worker.
         before: rounds of each worker before the first event on record, [W].
-        ring: workers reduce their messages among themselves, and only worker 0 has events. Then a message has arrived
-            when it is ready, and waits for the last one that is: known if all have one clock.
+        collective: workers reduce their messages among themselves, and only worker 0 has events. Then a message has
+            arrived when it is ready, and waits for the last one that is: known if all have one clock.
         one_clock: all workers have the same.
 
     Attributes:
@@ -38,10 +38,10 @@ class Join:
         releases: Releases,
         stamps: Sequence[StampReader],
         before: Sequence[int],
-        ring: bool = False,
+        collective: bool = False,
         one_clock: bool = True,
     ):
-        self.releases, self.stamps, self.ring, self.one_clock = releases, stamps, ring, one_clock
+        self.releases, self.stamps, self.collective, self.one_clock = releases, stamps, collective, one_clock
         self.first, self.next = [int(n) for n in before], [int(n) for n in before]
         self.waited, self.seconds, self.spent = 0, 0.0, Spent()
 
@@ -78,13 +78,13 @@ class Join:
             told = np.where(rows[:, REPLIED] == UNKNOWN, rows[:, RELEASED], rows[:, REPLIED])
             called_back = rows[:, RELEASED] > np.maximum(rows[:, ARRIVED], told)
             rows[called_back, REPLIED] = UNKNOWN
-        if self.ring:
+        if self.collective:
             rows[:, ARRIVED], rows[:, RELEASED] = self._met(events[:, VERSION], rows[:, READY])
         self._add_up(rows)
         return rows
 
     def _met(self, versions: np.ndarray, ready: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """In a ring, when each message was there, and the last one of its version."""
+        """Without a ps, when each message was there, and the last one of its version."""
         if not self.one_clock or not len(ready):
             return np.full_like(ready, UNKNOWN), np.full_like(ready, UNKNOWN)
         starts = np.flatnonzero(np.diff(versions, prepend=versions[0] - 1))

@@ -35,7 +35,7 @@ class Coordination:
         return not self.gate.exchanges
 
     @property
-    def is_ring(self) -> bool:
+    def is_collective(self) -> bool:
         """True if the workers reduce among themselves."""
         return not (self.uses_ps or self.alone)
 

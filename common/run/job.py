@@ -87,7 +87,7 @@ class Job:
     @property
     def shared_graph(self) -> Path | None:
         """Where the workers' graph is, unless each has its own: because of a data function, or to meet without a ps."""
-        own = callable(self.train) or self.coordination.is_ring
+        own = callable(self.train) or self.coordination.is_collective
         return None if own else self.graph_file
 
     @property

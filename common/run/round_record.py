@@ -78,8 +78,8 @@ class RoundRecord:
         # On several machines a worker has a folder of its own; from here it can be seen if they share a file system.
         places = [(folder, folder / f"worker-{k}") for k in workers]
         readers = [StampReader(*(stamp_file(place, k) for place in places[k])) for k in workers]
-        ring = self.coordination.is_ring and not self.coordination.in_process
-        return Join(releases, readers, before.tolist(), ring, one_clock=self.one_clock)
+        collective = self.coordination.is_collective and not self.coordination.in_process
+        return Join(releases, readers, before.tolist(), collective, one_clock=self.one_clock)
 
 
 def _read(file: BinaryIO) -> Iterator[np.ndarray]:

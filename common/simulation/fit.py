@@ -113,14 +113,14 @@ class Recording:
         return cls(scheme, workers, ps, steps, (traffic.message, traffic.reply), spent, cores, core or 0.0)
 
     @property
-    def in_ring(self) -> bool:
+    def is_collective(self) -> bool:
         """Workers reduce their messages among themselves."""
         return self.scheme.gate.exchanges and not self.scheme.gate.uses_ps
 
     @property
     def latencies(self) -> int:
         """How many there are in a round."""
-        if not self.scheme.gate.exchanges or (self.workers == 1 and self.in_ring):
+        if not self.scheme.gate.exchanges or (self.workers == 1 and self.is_collective):
             return 0
         return 2
 
@@ -139,7 +139,7 @@ class Recording:
         spent = self.spent
         if not self.latencies:
             return np.zeros(len(spent.up))
-        return spent.down if self.in_ring else spent.up + spent.down + spent.between
+        return spent.down if self.is_collective else spent.up + spent.down + spent.between
 
     def fitted(self) -> Likeness:
         """Machines on which there are such rounds."""
@@ -171,7 +171,7 @@ class Recording:
         if not self.latencies:
             return 0.0, math.inf, service
         spent = self.spent
-        if not self.in_ring and spent.one_clock:
+        if not self.is_collective and spent.one_clock:
             ways, seconds = self._ways()
             known = 0.0 if service is None and np.linalg.matrix_rank(ways) < 3 else service
             columns = ways if known is None else ways[:, :2]
@@ -210,7 +210,7 @@ class Recording:
 
     def _sigma(self, latency: float, again: Recording) -> float:
         """How latencies vary, so that round trips vary as they do; `again` is the run with constant ones."""
-        if self.in_ring or not self.latencies or latency <= 0:
+        if self.is_collective or not self.latencies or latency <= 0:
             return 0.0
         measured, there = (
             float(np.minimum(some, np.percentile(some, OUTLIERS)).var()) for some in (self.exchange, again.exchange)

@@ -5,7 +5,7 @@ reply       the same back, over the other half of each; replies of a barrier beg
 several ps  a message is cut in equal parts, one for each ps task: together they are one card, n times as fast
 reduction   of n bytes among W workers, latency a and bandwidth b of the slowest link among them: t a + 2 (W - 1)/W n/b
             in t = 2 steps where each adds up a slice for all, as here; ring t = 2 (W - 1);  tree t = 2 ⌈log2 W⌉;
-            of small vectors few workers have slices, as `gates.all_reduce` has it, of s bytes: 2 a + 2 (W - 1) s/b
+            of small vectors few workers have slices, as `gates.collective` has it, of s bytes: 2 a + 2 (W - 1) s/b
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from ..contract.codec import FLOAT_BYTES
-from ..gates.all_reduce import LEAST
+from ..gates.collective import LEAST
 from .chance import uniforms
 from .platform import Machines
 from .sharing import Fair, OneByOne, Shared

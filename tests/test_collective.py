@@ -10,8 +10,8 @@ import tensorflow as tf
 from distsgd.common.engine import transport
 from distsgd.common.engine.mail import Mail
 from distsgd.common.engine.transport import Transport
-from distsgd.common.gates import AllReduce
-from distsgd.common.gates.all_reduce import LEAST, slices_of
+from distsgd.common.gates import Collective
+from distsgd.common.gates.collective import LEAST, slices_of
 from distsgd.common.run.operations import traced
 from runs import in_thread
 
@@ -46,7 +46,7 @@ def means_of(workers, way):
     slots = [SimpleNamespace(index=k, mail=Mail(k, ["/device:CPU:0"] * workers, way)) for k in range(workers)]
 
     def mean(slot, vector):
-        return tf.concat([AllReduce().mean(store, slot, part) for part in tf.split(vector, SIZES)], 0)
+        return tf.concat([Collective().mean(store, slot, part) for part in tf.split(vector, SIZES)], 0)
 
     return [partial(mean, slot) for slot in slots]
 
@@ -57,7 +57,7 @@ def test_the_mean_of_a_number_and_of_a_vector_of_unknown_length():
     def both(k):
         slot = SimpleNamespace(index=k, mail=Mail(k, ["/device:CPU:0"] * 2, Transport()))
         unknown = tf.boolean_mask(k + tf.constant([4.0, -9.0, 6.0]), [True, False, True])
-        return [AllReduce().mean(store, slot, value) for value in (tf.constant(3.0 + k), unknown)]
+        return [Collective().mean(store, slot, value) for value in (tf.constant(3.0 + k), unknown)]
 
     with tf.Graph().as_default() as graph:
         found = [traced(partial(both, k)) for k in range(2)]

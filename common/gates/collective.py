@@ -16,7 +16,7 @@ LEAST = 1 << 15  # floats of a slice: a smaller one costs as much CPU time to se
 
 
 @dataclass(frozen=True)
-class AllReduce(Barrier):
+class Collective(Barrier):
     """No ps: every worker gets the mean of all messages, each slice of it from the worker that adds it up.
 
     Worker k adds up the k-th slices of all, in the order of the workers, and sends their mean to all: as many bytes as
