@@ -198,10 +198,11 @@ class Table:
         flat = None
         if model is not None:
             flat = try_out(ModelRecipe.of(model), model, [array[:2] for array in data.train]).flat(model)
+        if start is not None:
+            flat = recipe.flat()
+            flat.load(start, flat.pack_state())
         self.graph = TaskGraph(self.job, range(workers), flat)
         self.session = tf.compat.v1.Session(graph=self.graph.graph)
-        if start is not None:
-            self.graph.initial = start, self.graph.initial[1]
         self.state_calls = StateCalls(self.session, self.graph, cluster.wait_seconds)
         self.state_calls.initialize(restoration=1)
         self.observer = ObserverCalls(self.session, self.graph, cluster.wait_seconds)

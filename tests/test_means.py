@@ -1,6 +1,8 @@
 """Means that workers take within a round."""
 
 import re
+import threading
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +16,8 @@ from means import Normalised, PowerSGD
 
 from distsgd.common import Recovery, UserError
 from distsgd.common.contract import Alone, Async, Barrier, Bounded
+from distsgd.common.errors import WaitTimeout
+from distsgd.common.run.worker_calls import WorkerCalls
 from runs import Table, record
 
 HIDDEN = (8,)
@@ -97,8 +101,32 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path):
         Table(Elsewhere())
     with pytest.raises(UserError, match="a local variable cannot be called 'mean'"):
         Table(Shadowing())
-    with pytest.raises(UserError, match=r"needs all workers: leave min_workers out\. Received: min_workers=1$"):
+    with pytest.raises(UserError, match=r"needs all its workers: leave min_workers out\. Received: min_workers=1$"):
         Table(PowerSGD(), recovery=Recovery(min_workers=1))
+
+
+def test_whoever_has_waited_in_vain_for_a_mean_ends_the_run(tmp_path, monkeypatch):
+    """It once did the round again, and what it had sent the first time was taken for its part of the next one."""
+    calls, gave_up, plain = Counter(), threading.Event(), WorkerCalls.rounds
+
+    def rounds(worker, *arguments, **options):
+        calls[worker.index] += 1
+        late = calls[worker.index] == 4
+        if late and worker.index == 0:
+            assert gave_up.wait(60)
+        if not late or worker.index == 0:
+            return plain(worker, *arguments, **options)
+        worker.longest = 0.0
+        with monkeypatch.context() as here:
+            here.setattr(worker, "wait_seconds", 1)
+            try:
+                return plain(worker, *arguments, **options)
+            finally:
+                gave_up.set()
+
+    monkeypatch.setattr(WorkerCalls, "rounds", rounds)
+    with pytest.raises(WaitTimeout, match=r"^worker 1 waited 1 s at the barrier for worker 0$"):
+        record(PowerSGD(), tmp_path, workers=2, backend="threads", steps=20, batch_size=8, hidden=HIDDEN)
 
 
 def test_a_worker_alone_has_its_own():

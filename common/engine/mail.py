@@ -17,8 +17,9 @@ class Mail:
     that runs operations on one queue one after the other, as they are written. Vectors that go through shared memory
     have queues of their own, for what says where they lie.
 
-    Queues live as long as their server, and what a round that failed has left there would be taken by the next one. But
-    without a ps no worker goes on after a call that failed, and none is started again (see `RestartRule`).
+    Queues live as long as their server or session, and what a round that failed has left there would be taken by the
+    next one. But without a ps no worker goes on after a call that failed (see `WorkerRecovery`), and none is started
+    again (see `RestartRule`).
 
     Args:
         me: index of the worker.

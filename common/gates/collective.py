@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import UserError
 from .barrier import Barrier
 from .store import Store, Tensor, WorkerSlot
 
@@ -56,10 +55,6 @@ class Collective(Barrier):
         """The same reduction."""
         import tensorflow as tf
 
-        if ps.in_process and ps.min_workers < ps.num_workers:  # who was given up, and comes again, has old vectors
-            raise UserError(
-                f"worker.mean needs all workers: leave min_workers out. Received: min_workers={ps.min_workers}"
-            )
         mean = self._mean(ps, slot, tf.reshape(vector, [-1]))
         return tf.ensure_shape(tf.reshape(mean, tf.shape(vector)), vector.shape)
 
@@ -85,19 +80,19 @@ class Collective(Barrier):
         number, me, mail = ps.num_workers, slot.index, slot.mail
         if number == 1:
             return vector
-        slices = slices_of(vector.shape[0], number)
-        sizes = {k: part.stop and part.stop - part.start for k, part in slices.items()}
+        slices = {k: vector[part] for k, part in slices_of(vector.shape[0], number).items()}
         for k, part in slices.items():
             if k != me:
-                mail.send(k, vector[part])
+                mail.send(k, part)
         means = {}
         if me in slices:
-            parts = [vector[slices[me]] if k == me else mail.receive(k, sizes[me]) for k in range(number)]
+            own = slices[me]
+            parts = [own if k == me else mail.receive(k, own.shape[0]) for k in range(number)]
             means[me] = tf.add_n(parts) / number
             for k in range(number):
                 if k != me:
                     mail.send(k, means[me])
-        found = [means[k] if k in means else mail.receive(k, sizes[k]) for k in slices]
+        found = [means[k] if k in means else mail.receive(k, part.shape[0]) for k, part in slices.items()]
         return tf.ensure_shape(tf.concat(found, 0), vector.shape)
 
     def traffic(self, workers: int) -> tuple[float, float]:

@@ -139,10 +139,6 @@ class TaskGraph:
         center, state = (np.load(place, mmap_mode="r") for place in _beside(self._initial))
         return center, state
 
-    @initial.setter
-    def initial(self, vectors: tuple[np.ndarray, np.ndarray]) -> None:
-        self._initial = vectors
-
     def without_workers(self) -> TaskGraph:
         """The part of this graph that is about the global variables, in a graph of its own."""
         import tensorflow as tf

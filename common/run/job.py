@@ -198,6 +198,8 @@ def _check_tasks(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptio
         raise UserError(f"{scheme.name} {need}. Received: {here.addresses.as_dict()}")
     if wanted is not None and wanted > cluster.workers:
         raise UserError(f"min_workers must be at most the workers, {cluster.workers}. Received: min_workers={wanted}")
+    if wanted is not None and wanted < cluster.workers and not uses_ps:
+        raise UserError(f"{scheme.name} needs all its workers: leave min_workers out. Received: min_workers={wanted}")
     if not uses_ps and (options.stop_at_version is not None or options.stop_at_accuracy is not None):
         raise UserError("a run without a parameter server cannot be stopped early: it does all its steps")
     if options.schedule and not cluster.placement.in_process:

@@ -67,7 +67,7 @@ class WorkerRecovery:
 
         | what happened                       | what the worker does                                         |
         |-------------------------------------|--------------------------------------------------------------|
-        | others did not come to the gate     | evicts or reports them, and joins again                      |
+        | others did not come to the gate     | evicts or reports them, and joins again, if there is a ps    |
         | refused: the run ends now           | leaves, with the rounds that are on record                   |
         | refused: its message was not finite | has its round counted without it, or ends the run            |
         | an operation of its own failed      | ends the run: to try again is no help                        |
@@ -79,7 +79,8 @@ class WorkerRecovery:
         """
         if isinstance(error, GivenUp):
             raise WaitTimeout(str(error)) from None
-        if isinstance(error, WaitTimeout) and self.coordination.sees_waiting and self.barrier.handle_timeout():
+        at_a_ps = self.coordination.uses_ps and self.coordination.sees_waiting
+        if isinstance(error, WaitTimeout) and at_a_ps and self.barrier.handle_timeout():
             return self.join()
         if is_refusal(error) and (self._has_ended() or self._was_not_finite()):
             return None

@@ -197,8 +197,10 @@ class WorkerCalls(Calls):
         return self._run(self.ops.awaited)
 
     def missing(self) -> str:
-        """The names of those that the others wait for."""
-        return absent(~self.awaited())
+        """The names of those that this worker and the others wait for."""
+        awaited = self.awaited()
+        awaited[self.index] = False
+        return absent(~awaited)
 
     def await_token(self) -> None:
         """Wait until the last message of this slot waits for nobody any more."""
