@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import signal
 import subprocess
@@ -21,6 +22,8 @@ from distsgd.common.record.run_directory import read_config
 from runs import record
 
 pytestmark = pytest.mark.skipif(not segments.available(), reason="no memory without a name here")
+
+PR_SET_DUMPABLE = 4
 
 WORDS = np.frombuffer(b"in one place", np.uint8)
 
@@ -57,6 +60,24 @@ def reader():
 def test_another_process_reads_what_was_laid_down(reader):
     here = Segments()
     assert reader(here.put(WORDS))[1] == "in one place"
+
+
+def test_a_process_that_lets_no_other_in_shares_no_memory(monkeypatch):
+    """Its own it could open: a run began, and ended at its first large vector."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_DUMPABLE, 0)
+    try:
+        assert not segments.available()
+    finally:
+        libc.prctl(PR_SET_DUMPABLE, 1)
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    here, there = Segments(), Segments()
+    monkeypatch.setattr(segments.os, "open", refuse)
+    with pytest.raises(RuntimeError, match=r"lets no other into its memory .*: use --transport sockets$"):
+        there.take(here.put(WORDS))
 
 
 def test_a_segment_is_written_again_only_when_nobody_reads_it_any_more():

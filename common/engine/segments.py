@@ -13,6 +13,7 @@ go of it. What is read is never copied, and never changes as long as somebody ha
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import mmap
 import os
@@ -29,6 +30,8 @@ GONE = "[segment gone]"
 HEADER = mmap.PAGESIZE  # the mark and the name come first; what follows is aligned as TensorFlow wants it
 
 ON_ITS_WAY, TAKEN = 1, 0
+
+PR_GET_DUMPABLE = 3
 
 
 class Segment:
@@ -130,6 +133,10 @@ class Segments:
 def _opened(process: int, descriptor: int, name: int) -> Segment:
     try:
         segment = Segment(os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC))
+    except PermissionError as error:
+        raise RuntimeError(
+            f"process {process} lets no other into its memory ({error}): use --transport sockets"
+        ) from None
     except (OSError, ValueError) as error:  # the number may be of something else by now
         raise RuntimeError(f"{GONE} process {process} does not have its segment any more: {error}") from None
     if segment.name != name:
@@ -138,9 +145,13 @@ def _opened(process: int, descriptor: int, name: int) -> Segment:
 
 
 def available() -> bool:
-    """True where processes can share memory this way: on Linux."""
+    """True where processes can share memory this way: on Linux, unless it closes this one to others of the same user.
+
+    It does so for a Python with capabilities of its own, or one that its user may start and not read.
+    """
     try:
         segments: Any = Segments()
-        return segments.take(segments.put(np.zeros(1, np.uint8))).tolist() == [0]
+        is_open = ctypes.CDLL(None).prctl(PR_GET_DUMPABLE) == 1
+        return is_open and segments.take(segments.put(np.zeros(1, np.uint8))).tolist() == [0]
     except (AttributeError, OSError, RuntimeError):
         return False
