@@ -340,10 +340,16 @@ module.run_task = lambda *_: os.write(1, b"an orphan ran") and 0
 if os.fork() == 0:
     server.become("worker", 0, parent=1 << 22)  # somebody else has taken it over: the fork server is gone
 os.wait()
+module.run_task = lambda *_: len(os.listdir("/proc/self/fd"))
+here = len(os.listdir("/proc/self/fd"))
+server.reserve([("worker", k) for k in range(8)])
+server.fork([("worker", 0)])
+there = os.waitstatus_to_exitcode(os.wait()[1])
+assert here == there, f"{there} descriptors in the child of a server with {here} and 8 ports"
 """
 
 
-def test_a_child_is_in_its_group_at_once_and_an_orphan_does_not_begin():
+def test_a_child_is_in_its_group_at_once_and_has_no_port_of_others_and_an_orphan_does_not_begin():
     command = [sys.executable, "-P", "-c", FORKS]
     one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(command, env=one_thread, capture_output=True, text=True, timeout=300, check=False)

@@ -137,6 +137,8 @@ class Server:
         try:
             os.setpgid(0, 0)
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            for holder in self.reserved:  # the fork server's: 64 workers would have 65 of them each
+                holder.close()
             if os.getppid() == parent:  # else it had died before that, and nobody would end this process
                 code = run_task(self.channel, self.number, job_name, index, *self.run)
         finally:
@@ -217,6 +219,7 @@ def set_up_process(log: Path) -> None:
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(file, 1)
     os.dup2(file, 2)
+    os.close(file)
     faulthandler.enable()
 
 
