@@ -38,7 +38,8 @@ PEER_SECONDS = 180  # a peer that takes longer than this beyond its measurement 
 MANY = 32  # workers
 STEADY = 0.25, 0.95  # part of a run that counts
 
-# From 500 rounds on, several go into one call, as in any run that is not very short; a large round is long anyway.
+# Of each worker. From 500 on, several go into one call, as in any run that is not very short; a large round is long
+# anyway, and so are several medium steps.
 LEAST_ROUNDS = {"small": 600, "medium": 600, "large": 12}
 
 
@@ -129,7 +130,7 @@ class Ours:
         features, *hidden, classes = LAYERS[model]
         recipe = ModelRecipe.named(f"mlp:hidden={'-'.join(map(str, hidden))}", (features,), classes, seed=0)
         rounds = -(-round(expected * seconds / self.workers) // self.scheme.period)
-        if self.scheme.period == 1 or model == "large":
+        if self.scheme.period == 1 or model != "medium":
             rounds = max(rounds, LEAST_ROUNDS[model])
         record = CpuRecord(self.workers)
         folder = Path(tempfile.mkdtemp(prefix="distsgd-benchmark-"))
