@@ -1010,10 +1010,18 @@ ON_THE_PS = [
     Mutation(
         "what is on its way is written again",
         ENGINE,
-        "if self.memory[0] == ON_ITS_WAY:",
-        "if self.memory[0] != self.memory[0]:",
+        "if self.memory.find(ON_ITS_WAY, MARKS, HEADER) >= 0:",
+        "if False:",
         transported("a_segment_on_its_way_is_not_written_again"),
         "whoever has the ticket finds another message",
+    ),
+    Mutation(
+        "all readers of a segment have one mark",
+        ENGINE,
+        "self.memory[MARKS:HEADER].index(NOBODY)",
+        "0",
+        transported("what_many_read_is_laid_down_once_and_written_again_when_the_last_of_them_has_let_go"),
+        "the first reader takes the mark away, and those who are late find the next reply",
     ),
     Mutation(
         "any segment of that number will do",

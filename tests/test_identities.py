@@ -35,7 +35,7 @@ from distsgd.algorithms import (
     SyncSGDLR,
 )
 from distsgd.common import Cluster, train
-from distsgd.common.contract.optimizers import adamw
+from distsgd.common.contract.optimizers import adamw, sgd
 from distsgd.common.errors import WaitTimeout
 from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.proof import reference
@@ -477,6 +477,24 @@ def test_adamw_is_that_of_keras_with_the_epsilon_of_the_paper():
         theirs.apply([tf.constant(gradient)], [expected])
         adamw(x, first, second, steps, tf.constant(gradient), 0.05, 0.3, epsilon=1e-2)
         np.testing.assert_allclose(x, expected, rtol=1e-5)
+
+
+def test_a_step_with_a_mean_divides_its_rate_and_not_the_vector():
+    import tensorflow as tf
+
+    x = tf.Variable([1.0, 2.0, 3.0])
+
+    @tf.function(autograph=False)
+    def step(total, number):
+        sgd(x, total / number, 0.5)
+
+    step(tf.constant([3.0, 6.0, -3.0]), tf.constant(3.0))
+    np.testing.assert_allclose(x.numpy(), [0.5, 1.0, 3.5], rtol=1e-6)
+    step(tf.constant([3.0, 6.0, -3.0]), tf.constant([3.0, 6.0, 3.0]))  # no number: a divisor for each element
+    np.testing.assert_allclose(x.numpy(), [0.0, 0.5, 4.0], rtol=1e-6)
+    operations = step.get_concrete_function(tf.TensorSpec([3]), tf.TensorSpec([])).graph.get_operations()
+    (kernel,) = (op for op in operations if op.type == "ResourceApplyGradientDescent")
+    assert kernel.inputs[2].op.type == "Placeholder"
 
 
 @pytest.mark.parametrize(("factor", "stable"), [(0.93, True), (1.07, False)])

@@ -102,6 +102,34 @@ def test_a_segment_on_its_way_is_not_written_again():
     assert Segments().take(ticket).tobytes() == b"in one place"
 
 
+def test_what_many_read_is_laid_down_once_and_written_again_when_the_last_of_them_has_let_go():
+    here, there = Segments(), Segments()
+    kept = here.take(here.put(WORDS))
+    tickets = [here.put(kept) for _ in range(3)]
+    assert len({tuple(ticket) for ticket in tickets}) == 3  # each reader has a mark of its own
+    first, second = (there.take(ticket) for ticket in tickets[:2])
+    assert here.count() == 1
+    del kept, first
+    gc.collect()
+    for holder in ("one who reads", "one on the way"):
+        here.take(here.put(WORDS[::-1].copy()))
+        assert here.count() == 2, holder
+        assert second is None or second.tobytes() == b"in one place"
+        second = None
+        gc.collect()
+    assert Segments().take(tickets[2]).tobytes() == b"in one place"
+    others = [here.put(WORDS) for _ in range(2)]
+    assert here.count() == 2
+    assert len({ticket[2] for ticket in others}) == 2
+
+
+def test_a_part_of_what_lies_in_a_segment_is_not_taken_for_the_whole():
+    here = Segments()
+    kept = here.take(here.put(WORDS))
+    assert Segments().take(here.put(kept[:6])).tobytes() == b"in one"
+    assert Segments().take(here.put(kept, kept)).tobytes() == 2 * b"in one place"
+
+
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_what_a_reader_has_is_free_when_it_dies_however_that_is(reader, end):
     here = Segments()
@@ -125,15 +153,15 @@ def test_a_reader_keeps_what_it_has_when_its_maker_forgets_it():
 def test_a_ticket_of_who_is_gone_is_an_absence():
     process = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     with pytest.raises(RuntimeError, match="does not have its segment any more") as raised:
-        Segments().take(np.array([int(process.stdout), 3, 1]))
+        Segments().take(np.array([int(process.stdout), 3, 1, 8]))
     assert is_absence(raised.value)
 
 
 def test_a_descriptor_that_is_another_segments_by_now_is_not_read():
     here = Segments()
-    process, descriptor, name = here.put(WORDS)
+    process, descriptor, name, mark = here.put(WORDS)
     with pytest.raises(RuntimeError, match="number is another's"):
-        Segments().take(np.array([process, descriptor, name + 1]))
+        Segments().take(np.array([process, descriptor, name + 1, mark]))
 
 
 def test_a_variable_that_is_a_message_keeps_it_when_the_next_ones_come():
@@ -179,6 +207,24 @@ def test_a_vector_that_is_put_together_to_be_sent_is_put_together_in_the_segment
     assert len(laid_down.inputs) == len(parts)
 
 
+def test_a_reply_to_many_is_copied_once_and_stays_when_the_center_goes_on():
+    size = transport.SHARED_BYTES // 4
+    before = transport.SEGMENTS.count()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        way, center = transport.Transport(shared=True), tf.Variable(tf.ones([size]))
+        kept = tf.Variable(tf.zeros([size]))
+        keep, step = kept.assign(way.share(center.read_value())), center.assign_add(tf.ones([size]))
+        replies = [way.depart(kept.read_value()) for _ in range(3)]
+        session.run([center.initializer, kept.initializer])
+        session.run(keep.op)
+        session.run(step.op)
+        tickets = session.run([reply.ticket for reply in replies])
+    assert len({tuple(ticket[:3]) for ticket in tickets}) == 1
+    assert transport.SEGMENTS.count() <= before + 1
+    there = Segments()
+    assert all((there.take(ticket).view(np.float32) == 1).all() for ticket in tickets)
+
+
 def test_what_is_small_or_of_unknown_size_goes_through_sockets():
     with tf.Graph().as_default():
         for shape in ([transport.SHARED_BYTES // 4 - 1], [None]):
@@ -200,8 +246,13 @@ def test_a_run_in_shared_memory_replays(scheme, ps, warm, tmp_path):
     assert run.error() < 1e-5
 
 
-def test_one_worker_comes_to_the_same_bits_through_sockets_and_through_memory(warm, tmp_path):
+@pytest.mark.parametrize(
+    ("scheme", "workers"),
+    [(AsyncSGD(), 1), pytest.param(SyncSGD(), 2, marks=pytest.mark.slow)],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_the_same_bits_come_through_sockets_and_through_memory(scheme, workers, warm, tmp_path):
     ways = ["memory", "sockets"]
-    runs = [record(AsyncSGD(), tmp_path / way, workers=1, steps=4, hidden=BIG, transport=way) for way in ways]
+    runs = [record(scheme, tmp_path / way, workers=workers, steps=4, hidden=BIG, transport=way) for way in ways]
     assert [read_config(tmp_path / way)["transport"] for way in ways] == ways
     assert all(np.array_equal(a.center, b.center) for a, b in pairwise(runs))

@@ -30,7 +30,17 @@ def sgd(variable: Any, gradient: Any, learning_rate: Any) -> None:
     if not _has_kernel(variable, rate):
         variable.assign_sub(rate * gradient)
         return
+    gradient, rate = _undivided(gradient, rate)
     tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient, use_locking=True)
+
+
+def _undivided(gradient: Any, rate: Any) -> tuple[Any, Any]:
+    """The gradient s / n is s, with the rate eta / n: in a graph that spares two passes over the vector."""
+    operation = getattr(gradient, "op", None)  # eager tensors and variables have none that counts
+    if operation is None or operation.type != "RealDiv" or operation.inputs[1].shape.rank != 0:
+        return gradient, rate
+    total, number = operation.inputs
+    return total, rate / number
 
 
 def adagrad(variable: Any, squares: Any, gradient: Any, learning_rate: Any) -> None:

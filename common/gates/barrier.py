@@ -83,8 +83,9 @@ class Barrier(Gate):
             u = ps.weigh(part, u, staleness, slot)
             if self.backup_workers:
                 u = tf.where(fresh, u, tf.zeros_like(u))
-            # What was there is of the set before. To put it there takes no pass over the vector, to add it takes one.
-            return ps.when(first, lambda: part.inbox.assign(u), lambda: part.inbox.assign_add(u))
+            # What was there is of the set before. To put a message or a sum there takes no pass over the vector; to add
+            # in place would copy the first message, which is where its worker has written it.
+            return ps.when(first, lambda: part.inbox.assign(u), lambda: part.inbox.assign(part.inbox + u))
 
         with tf.control_dependencies([arrived]):
             inboxes = ps.each_slice(arrive_at, parts)
@@ -111,7 +112,7 @@ class Barrier(Gate):
         answers = [part.reply for part in ps.slices]
 
         def fold(part: Any) -> None:
-            reply = ps.merge(part, part.inbox / messages, tf.constant(0.0), version)
+            reply = ps.share(ps.merge(part, part.inbox / messages, tf.constant(0.0), version))
             if reply is part.center and not self.backup_workers:
                 answers[part.index] = part.center  # nobody can change it before everybody has read it: no copy needed
             else:

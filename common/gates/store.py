@@ -130,6 +130,10 @@ class Store(Protocol):
         """`build(slice, value)` on the device of each slice."""
         ...
 
+    def share(self, reply: Tensor) -> Tensor:
+        """A slice of a reply as it is to be kept for several workers: the same object, or where all of them read it."""
+        ...
+
     def reply(self, replies: Sequence[Tensor]) -> Tensor:
         """The slices of a reply, which travel as the scheme's codec has it, as one vector [P] where the caller is."""
         ...
