@@ -195,10 +195,6 @@ class Center:
         """The slices of a reply as one vector, where the caller is."""
         return tf.concat(replies, 0) if len(replies) > 1 else replies[0]
 
-    def share(self, reply: Any) -> Any:
-        """A slice of a reply that many will ask for, so that it is laid down once; what a codec makes of it is not."""
-        return self.transport.share(reply) if type(self.scheme.reply_codec) is Codec else reply
-
     def reply(self, replies: Sequence[Any]) -> Any:
         """The slices of a reply, which travel as the scheme's codec has it, as one vector where the caller is."""
         codec = self.scheme.reply_codec

@@ -94,8 +94,9 @@ class ParameterServer:
         # What gates ask for, see `Store`.
         self.lock, self.exclusive = transactions.lock, transactions.exclusive
         self.slices, self.each_slice = center.slices, center.each_slice
-        self.receive, self.share, self.reply = center.receive, center.share, center.reply
-        self.merge, self.weigh = center.merge, center.weigh
+        self.receive, self.reply, self.merge, self.weigh = center.receive, center.reply, center.merge, center.weigh
+        plain = type(scheme.reply_codec) is Codec  # else what lies there for all is not what travels
+        self.share = center.transport.share if plain else lambda reply: reply
         self.read_version, self.count_updates = center.read_version, center.count_updates
         self.staleness, self.note_pull = center.staleness, center.note_pull
         self.record, self.folded = journal.record, journal.folded
