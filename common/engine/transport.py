@@ -65,9 +65,9 @@ class Transport:
         data = [tf.bitcast(part, tf.uint8) for part in parts_of(tensor) or [tensor]]
         return Parcel(tf.raw_ops.PyFunc(input=data, token=PUT, Tout=[tf.int64])[0], tensor.dtype, tensor.shape)
 
-    def share(self, tensor: Any) -> Any:
-        """Built where the tensor is: the same, laid down once for all to whom it departs as long as it is kept."""
-        return self.arrive(self.depart(tensor)) if self.shares(tensor.dtype, tensor.shape) else tensor
+    def share(self, reply: Any) -> Any:
+        """Built where a reply is: the same, laid down once for all to whom it departs as long as it is kept."""
+        return self.arrive(self.depart(reply)) if self.shares(reply.dtype, reply.shape) else reply
 
     def arrive(self, parcel: Any) -> Any:
         """The tensor on the present device, there when all of it is. What came through memory is not copied."""
