@@ -18,6 +18,7 @@ from ..contract.views import Server, check_names
 from ..gates.store import WorkerSlot
 from .encoder import Encoder
 from .milestones import Milestones
+from .ops import joined
 from .transport import Transport
 
 
@@ -189,17 +190,13 @@ class Center:
     def bring(self, parts: Sequence[Any]) -> Any:
         """The slices of a vector, as they are, as one vector where the caller is."""
         parcels = self.each_slice(lambda _, part: self.transport.depart(part), parts)
-        return self.concat([*map(self.transport.arrive, parcels)])
-
-    def concat(self, replies: Sequence[Any]) -> Any:
-        """The slices of a reply as one vector, where the caller is."""
-        return tf.concat(replies, 0) if len(replies) > 1 else replies[0]
+        return joined([*map(self.transport.arrive, parcels)])
 
     def reply(self, replies: Sequence[Any]) -> Any:
         """The slices of a reply, which travel as the scheme's codec has it, as one vector where the caller is."""
         codec = self.scheme.reply_codec
         wires = self.each_slice(lambda _, reply: [*map(self.transport.depart, codec.encode(reply, None))], replies)
-        return self.concat([self._decoded(codec, *pair) for pair in zip(wires, self.slices, strict=True)])
+        return joined([self._decoded(codec, *pair) for pair in zip(wires, self.slices, strict=True)])
 
     def _decoded(self, codec: Codec, wire: Sequence[Any], part: Slice, scalars: Sequence[Any] = ()) -> Any:
         """What has come to the present device as a vector, with the scalars at its end; there when all of it is."""

@@ -118,7 +118,7 @@ class FlatModel:
         """Loss and gradient on one batch, in the current graph.
 
         Args:
-            params: flat vector [P].
+            params: flat vector [P], or a list of one for each variable.
             state: running statistics [S].
             seeds: values of the random seeds.
             frozen: values of the frozen variables.
@@ -127,16 +127,13 @@ class FlatModel:
         Returns:
             loss (scalar), gradient (a flat vector for each variable), new state [S], new seeds.
         """
-        return self.gradients(unpack(params, self.shapes), state, seeds, frozen, batch)
-
-    def gradients(
-        self, parts: Sequence[Any], state: Any, seeds: Sequence[Any], frozen: Sequence[Any], batch: Sequence[Any]
-    ) -> tuple[Any, ...]:
-        """The same with the parameters, too, as one flat vector for each variable."""
         import keras
         import tensorflow as tf
 
-        parts = [tf.reshape(part, shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        if isinstance(params, list):
+            parts = [tf.reshape(part, shape) for part, shape in zip(params, self.shapes, strict=True)]
+        else:
+            parts = unpack(params, self.shapes)
         statistics = unpack(state, [tuple(v.shape) for v in self.statistics])
         with tf.GradientTape() as tape:
             tape.watch(parts)

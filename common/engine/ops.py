@@ -32,6 +32,11 @@ def parts_of(vector: Any) -> list[Any]:
     return list(vector.op.inputs)[:-1] if joined else []
 
 
+def joined(parts: Sequence[Any]) -> Any:
+    """One vector of several, or the only one."""
+    return tf.concat(parts, 0) if len(parts) > 1 else parts[0]
+
+
 def queue(name: str, shared_name: str | None = None, shape: Sequence[int] = (), dtype: Any = "bool") -> Any:
     """An unbounded queue on the present device, shared by name among the tasks."""
     return tf.queue.FIFOQueue(-1, [tf.as_dtype(dtype)], [list(shape)], shared_name=shared_name or name, name=name)

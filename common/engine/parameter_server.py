@@ -23,7 +23,7 @@ from .journal import Journal
 from .look import Look
 from .membership import Membership, Slot
 from .milestones import Milestones, Multiples
-from .ops import is_finite, when
+from .ops import is_finite, joined, when
 from .persistence import Persistence
 from .transaction import Transactions
 from .transport import Transport
@@ -228,4 +228,4 @@ class ParameterServer:
             version, vectors = self.read_version(), self.look.take()
             with tf.device(self.devices[0]):
                 state = tf.reduce_mean(self.states, 0)
-        return {"at": version, "state": state} | {name: self.center.concat(parts) for name, parts in vectors.items()}
+        return {"at": version, "state": state} | {name: joined(parts) for name, parts in vectors.items()}

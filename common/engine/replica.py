@@ -55,6 +55,11 @@ class Replica:
             local = [self.state, *self.seeds, *self.frozen]
             self.initialize = tf.group(*(v.initializer for v in local), source.initialize)
 
+    @property
+    def needs_vector(self) -> bool:
+        """True if parameters cannot be a list in `gradient`."""
+        return bool(self.l2) or self.clip_norm is not None or len(self.devices) > 1
+
     def gradient(self, params: Any, rows: Any) -> tuple[Any, Any]:
         """Loss and gradient on one batch, the mean over the devices; the model's own state moves on.
 

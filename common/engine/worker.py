@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import tensorflow as tf
@@ -13,20 +12,13 @@ from ..contract import views
 from ..contract.message import packed
 from ..contract.rounds import Event
 from ..contract.scheme import Scheme
-from ..errors import UserError
 from .membership import Slot
-from .ops import is_finite, when
+from .ops import is_finite, joined, when
 from .parameter_server import ParameterServer
+from .pieces import Pieces
 from .replica import Replica
 from .stamps import Stamps, moment, stack
-
-
-class View(SimpleNamespace):
-    """A worker as its scheme sees it: `contract.views.Worker`."""
-
-    def __getattr__(self, name: str) -> Any:
-        known = ", ".join(name for name in vars(self) if not name.startswith("_"))
-        raise AttributeError(f"a worker of this scheme has no {name} here. It has: {known}", name=name, obj=self)
+from .view import View, asks_for_sum, no_mean, show, show_each
 
 
 class Worker:
@@ -45,42 +37,33 @@ class Worker:
 
     def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: Slot, name: str):
         self.scheme, self.replica, self.ps = scheme, replica, ps
-        self.device, size = replica.devices[0], replica.model.size
+        self.device, self.pieces = replica.devices[0], Pieces.of(scheme, replica)
         # Without a ps, what the chief has is the center.
         self.is_center = not self.scheme.gate.uses_ps and (name == "worker_0")
         with tf.device(self.device):
-            if self.is_center:
-                self.params = ps.slices[0].center
-            else:
-                self.params = tf.Variable(tf.zeros([size]), name=f"{name}_params")
-            slots = self.scheme.local_variables(tf.zeros([size]))
-            views.check_names(scheme.name, "local", slots, views.WORKER_NAMES)
-            self.slots = {slot: tf.Variable(value, name=f"{name}_{slot}") for slot, value in slots.items()}
+            names = [f"{name}_{i}" if i else name for i in range(len(self.pieces.sizes))]
+            center = ps.slices[0].center if self.is_center else None
+            local = [_variables(scheme, *piece, center) for piece in zip(names, self.pieces.sizes, strict=True)]
             self.clock = tf.Variable(tf.constant(0, tf.int64), name=f"{name}_clock")  # local steps done, for schedules
             self.encoder = ps.center.encoder(f"{name}_codec")
-            local = [*self.slots.values(), *self.encoder.variables, self.clock]
-            if not self.is_center:
-                local.append(self.params)
-            self.initialize = tf.group(*(v.initializer for v in local), replica.initialize)
+            own = [v for piece in local for v in piece.values() if v is not center]
+            own += [*self.encoder.variables, self.clock]
+            self.initialize = tf.group(*(v.initializer for v in own), replica.initialize)
         self.slot = replace(slot, encoder=self.encoder)
-        self.view: Any = View(
-            params=self.params,
-            index=slot.index,
-            num_workers=ps.num_workers,
-            shapes=replica.model.shapes,
-            mean=no_mean("worker.mean is for Scheme.message alone: take it there, and keep it in a local variable"),
-            **self.slots,
-        )
-        self.sums_gradients = scheme.period > 1 and not scheme.exchange_first and asks_for_sum(scheme, self.view)
+        known = {"index": slot.index, "num_workers": ps.num_workers, "shapes": replica.model.shapes}
+        mean = no_mean("worker.mean is for Scheme.message alone: take it there, and keep it in a local variable")
+        self.views: list[Any] = [View(mean=mean, **known, **variables) for variables in local]
+        self.sums_gradients = scheme.period > 1 and not scheme.exchange_first and asks_for_sum(scheme, self.views[0])
 
     def start(self, recorded: Any) -> dict[str, Any]:
         """Take a slot: the local variables become twins of the global ones."""
         with tf.device(self.device):
             center, state, joined = self.ps.join(self.slot, recorded)
-            if not self.is_center:
-                self.params.assign(center)
-            for name, value in self.scheme.local_variables(center).items():
-                self.slots[name].assign(value)
+            for view, part in zip(self.views, self.pieces.cut(center), strict=True):
+                if not self.is_center:
+                    view.params.assign(part)
+                for name, value in self.scheme.local_variables(part).items():
+                    getattr(view, name).assign(value)
             self.encoder.begin_again()
             self.replica.state.assign(state)
         return joined
@@ -110,13 +93,14 @@ class Worker:
         is steps of two rounds.
         """
         scheme, ps, state = self._scheme_now(), self.ps, self.replica.state
-        self.view.steps = steps = done = tf.cast(tf.shape(rows)[0], tf.float32)
+        steps = done = tf.cast(tf.shape(rows)[0], tf.float32)
+        show(self.views, steps=steps)
         if not scheme.gate.exchanges:
             total, done = self._steps_alone(rows, stamps)
         elif scheme.exchange_first:
-            total, gradient = self._gradient(rows[0], stamps.begun)  # at the parameters before the exchange
+            total, gradients = self._gradient(rows[0], stamps.begun)  # at the parameters before the exchange
             self._meet_server(scheme, event, stamps)
-            self._step(gradient)
+            self._step(gradients)
             if scheme.period > 1:
                 total += self._local_steps(rows[1:], stamps.replied)
         elif not scheme.gate.uses_ps:
@@ -134,7 +118,7 @@ class Worker:
             with tf.control_dependencies([stamps.send(total)]):
                 center = self.ps.pull(self.slot)
             with stamps.reply():
-                scheme.adopt(self.view, center)
+                self._adopt(scheme, center)
             return
         message = stamps.send(message_of(scheme, self, stamps.begun, total))
         if event == "push":
@@ -143,7 +127,11 @@ class Worker:
             return
         reply = scheme.gate.exchange(self.ps, self.slot, message)
         with stamps.reply():
-            scheme.adopt(self.view, reply)
+            self._adopt(scheme, reply)
+
+    def _adopt(self, scheme: Scheme, reply: Any) -> None:
+        for view, part in zip(self.views, self.pieces.cut(reply), strict=True):
+            scheme.adopt(view, part)
 
     # Without a ps nobody else refuses what is not finite.
 
@@ -152,7 +140,7 @@ class Worker:
 
         def step(t: Any, total: Any, done: Any) -> tuple[Any, Any, Any]:
             state = self.replica.state.read_value()
-            loss, gradient = self._gradient(rows[t])
+            loss, (gradient,) = self._gradient(rows[t])
             fine = is_finite(gradient) & tf.math.is_finite(loss)
             stepped = when(fine, lambda: self._step_of_center(gradient, done + 1))
             self.replica.keep_state(fine, state)
@@ -171,7 +159,7 @@ class Worker:
         return total, tf.cast(done, tf.float32)
 
     def _step_of_center(self, gradient: Any, uncounted: Any) -> None:
-        self._scheme_now().local_step(self.view, gradient)
+        self._scheme_now().local_step(self.views[0], gradient)
         self.ps.center.come_to(self.ps.read_version() + uncounted, self.clock.read_value(), self.replica.state)
 
     def _collective_round(self, scheme: Scheme, rows: Any, stamps: Stamps) -> tuple[Any, Any]:
@@ -183,7 +171,7 @@ class Worker:
         fine = tf.reduce_all(tf.math.is_finite(reply))  # each element, lest two workers come to different sums
 
         def adopt() -> None:
-            scheme.adopt(self.view, reply)
+            self._adopt(scheme, reply)
             if self.is_center:
                 self.ps.center.come_to(self.ps.read_version(), clock, self.replica.state)
 
@@ -195,26 +183,31 @@ class Worker:
     def _local_steps(self, rows: Any, after: Any) -> Any:
         """One local step for each of `rows`, `after` that moment; returns the sum of the losses."""
         if self.scheme.period == 1:
-            loss, gradient = self._gradient(rows[0], after)
-            self._step(gradient)
-            self.view.gradient = self.view.gradient_sum = gradient
+            loss, gradients = self._gradient(rows[0], after)
+            self._step(gradients)
+            show_each(self.views, gradient=gradients, gradient_sum=gradients)
             return loss
 
-        def step(t: Any, total: Any, gradients: Any) -> tuple[Any, Any, Any]:
-            loss, gradient = self._gradient(rows[t])
-            self._step(gradient)
-            return t + 1, total + loss, gradients + gradient if self.sums_gradients else gradients
+        def step(t: Any, total: Any, sums: Any) -> tuple[Any, Any, Any]:
+            loss, gradients = self._gradient(rows[t])
+            self._step(gradients)
+            return t + 1, total + loss, [a + g for a, g in zip(sums, gradients, strict=True)] if sums else []
 
         with tf.control_dependencies([after]):
-            nothing = tf.zeros([self.replica.model.size if self.sums_gradients else 0])
+            nothing = [tf.zeros([size]) for size in self.pieces.sizes] if self.sums_gradients else []
             start = tf.constant(0), tf.constant(0.0), nothing
-        _, total, gradients = tf.while_loop(lambda t, *_: t < tf.shape(rows)[0], step, start, parallel_iterations=1)
+        _, total, sums = tf.while_loop(lambda t, *_: t < tf.shape(rows)[0], step, start, parallel_iterations=1)
         if self.sums_gradients:
-            self.view.gradient_sum = gradients
+            show_each(self.views, gradient_sum=sums)
         return total
 
-    def _step(self, gradient: Any) -> None:
-        self._scheme_now().local_step(self.view, gradient)
+    def _step(self, gradients: Sequence[Any]) -> None:
+        scheme = self._scheme_now()
+        if len(gradients) > 1:  # a variable that the rest of the backward pass still reads would be copied first
+            gradients = [tf.identity(gradient) for gradient in gradients]  # the results of a function, see `Stamps`
+        with tf.control_dependencies(gradients if len(gradients) > 1 else []):
+            for view, gradient in zip(self.views, gradients, strict=True):
+                scheme.local_step(view, gradient)
         if self.scheme.scheduled or self.is_center:
             self.clock.assign_add(1)
 
@@ -222,21 +215,20 @@ class Worker:
         """The scheme with its learning rates of this moment."""
         return self.scheme.at(tf.cast(self.clock.read_value(), tf.float32)) if self.scheme.scheduled else self.scheme
 
-    def _gradient(self, rows: Any, *after: Any) -> tuple[Any, Any]:
-        """Loss and gradient on one batch, `after` a moment; the batch itself may be fetched before."""
+    def _gradient(self, rows: Any, *after: Any) -> tuple[Any, list[Any]]:
+        """Loss and gradient (its pieces) on one batch, `after` a moment; the batch itself may be fetched before."""
         with tf.control_dependencies(after):
-            params = tf.identity(self.scheme.gradient_point(self.view))
-        return self.replica.gradient(params, rows)
+            point = [tf.identity(self.scheme.gradient_point(view)) for view in self.views]
+        loss, gradient = self.replica.gradient(self.pieces.of_variables(point), rows)
+        return loss, self.pieces.from_variables(gradient)
 
 
-def no_mean(why: str) -> Callable[[Any], Any]:
-    """`worker.mean` where there is none."""
-
-    def mean(vector: Any) -> Any:
-        del vector
-        raise UserError(why)
-
-    return mean
+def _variables(scheme: Scheme, name: str, size: int, center: Any = None) -> dict[str, Any]:
+    """The parameters of a piece and its local variables, by name; a worker that has the center steps on that."""
+    slots = scheme.local_variables(tf.zeros([size]))
+    views.check_names(scheme.name, "local", slots, views.WORKER_NAMES)
+    params = tf.Variable(tf.zeros([size]), name=f"{name}_params") if center is None else center
+    return {"params": params} | {slot: tf.Variable(value, name=f"{name}_{slot}") for slot, value in slots.items()}
 
 
 def message_of(scheme: Scheme, worker: Worker, begun: Any, total: Any = None) -> Any:
@@ -248,7 +240,7 @@ def message_of(scheme: Scheme, worker: Worker, begun: Any, total: Any = None) ->
         begun: the moment when it began. Means come one after the other, after those of the round before.
         total: the sum of the losses of the round, if they are known.
     """
-    view, last = worker.view, begun
+    last = begun
 
     def mean(vector: Any) -> Any:
         nonlocal last
@@ -257,26 +249,12 @@ def message_of(scheme: Scheme, worker: Worker, begun: Any, total: Any = None) ->
         return last
 
     if total is not None:
-        view.loss = total / view.steps
-    elsewhere, view.mean = view.mean, mean
-    message = packed(scheme.name, scheme.scalars, scheme.message(view))
-    view.mean = elsewhere
+        show(worker.views, loss=total / worker.views[0].steps)
+    elsewhere = worker.views[0].mean
+    show(worker.views, mean=mean)
+    message = joined([packed(scheme.name, scheme.scalars, scheme.message(view)) for view in worker.views])
+    show(worker.views, mean=elsewhere)
     if last is begun:
         return message
     with tf.control_dependencies([last]):  # also those that are no part of it come before the exchange
         return tf.identity(message)
-
-
-def asks_for_sum(scheme: Scheme, view: Any) -> bool:
-    """True if the scheme's message is made of the sum of gradients; others need not add them up."""
-    asked = []
-
-    class Probe(View):
-        @property
-        def gradient_sum(self) -> Any:
-            asked.append(True)
-            return tf.zeros_like(self.params)
-
-    probe: Any = Probe(**vars(view) | {"steps": tf.constant(1.0), "loss": tf.constant(1.0), "mean": tf.identity})
-    tf.function(lambda: scheme.at(tf.constant(0.0)).message(probe), autograph=False).get_concrete_function()
-    return bool(asked)

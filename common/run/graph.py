@@ -76,8 +76,7 @@ class TaskGraph:
                 transport=Transport(job.shares_memory),
             )
             self.ops = GlobalOps(self.ps, self.coordination.sees_waiting)
-            gradient = self.model.gradients if self.in_place else self.model.gradient
-            gradient = tf.function(gradient, reduce_retracing=True, autograph=False)
+            gradient = tf.function(self.model.gradient, reduce_retracing=True, autograph=False)
             self.worker_ops = {k: self._worker_ops(job, k, gradient) for k in workers}
 
     def _worker_ops(self, job: Job, k: int, gradient: Any) -> WorkerOps:

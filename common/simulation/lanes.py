@@ -16,7 +16,7 @@ from ..contract.message import packed
 from ..contract.scheme import Scheme
 from ..engine.batches import Stream
 from ..engine.replica import Replica
-from ..engine.worker import View, asks_for_sum, no_mean
+from ..engine.view import View, asks_for_sum, no_mean
 from .cells import Cell, register
 from .tables import Tables, Values
 
