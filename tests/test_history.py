@@ -347,6 +347,26 @@ def test_what_is_set_aside_is_the_center_at_exact_multiples(tmp_path, scheme):
         assert passing.set_aside() == [0, 4, 8, 12, 16, 20, 24, 28]
 
 
+def test_without_test_data_the_center_is_fetched_once_at_the_end(monkeypatch, tmp_path):
+    with Table(AsyncSGD(), workers=1, steps=30) as table:
+        fetched = []
+        snapshot = table.observer.snapshot
+        monkeypatch.setattr(table.observer, "snapshot", lambda: fetched.append(None) or snapshot())
+        rows = []
+        reader = RecordReader(table.observer, EventLog(tmp_path, 1), lambda **row: None, lambda events: None)
+        observer = Observer(table.job, table.observer, reader, lambda **row: rows.append(row))
+        observer.begin()
+        worker = table.player(0)
+        worker.round()
+        assert observer.observe_if_due()
+        assert not fetched
+        worker.round()
+        end = observer.observe(last=True)
+        assert len(fetched) == 1
+        np.testing.assert_array_equal(end["center"], table.run("center"))
+        assert [(row["version"], row["examples"]) for row in rows] == [(1, 8), (2, 16)]
+
+
 def test_a_restoration_undoes_what_was_set_aside_after_its_checkpoint(tmp_path):
     with Table(AsyncSGD(), workers=1, steps=30, evaluate_every=4, test=DIGITS.test) as table:
         passing = Passing(table, tmp_path)
