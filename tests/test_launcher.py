@@ -11,7 +11,6 @@ import threading
 import time
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -19,7 +18,6 @@ from conftest import children
 from distsgd.algorithms import AllReduce, AsyncSGD, SyncSGD
 from distsgd.common import Cluster, keep_warm, train
 from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
-from distsgd.common.launch import sessions, tasks
 from distsgd.common.launch.launcher import write
 from distsgd.common.launch.run import run
 from distsgd.common.problems.models import ModelRecipe
@@ -313,10 +311,3 @@ def test_before_it_forks_the_fork_server_imports_algorithms_of_this_package_and_
     recipe, options = ModelRecipe.named("softmax", (64,), 10, 0), RunOptions(steps=1, run_dir=tmp_path)
     job = make_job(scheme, recipe, DIGITS.train, None, Cluster.local(2), options)
     assert pickle.loads(write(job, tmp_path).read_bytes())[2] == module
-
-
-@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (8, 2), (64, 4)])
-def test_a_task_starts_no_more_operations_at_once_than_it_has_cores(cores, threads, monkeypatch):
-    monkeypatch.setattr(sessions.os, "sched_getaffinity", lambda _: set(range(cores)))
-    job = SimpleNamespace(cluster=Cluster.local(4), devices_per_worker=1)
-    assert tasks._config(job, 4).inter_op_parallelism_threads == threads

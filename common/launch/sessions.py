@@ -25,11 +25,6 @@ def build_seconds(wait_seconds: float) -> float:
     return max(BUILD_SECONDS, wait_seconds)
 
 
-def cores_each(cluster: Cluster) -> int:
-    """Cores of this machine for each worker on it, at least one."""
-    return max(1, len(os.sched_getaffinity(0)) // cluster.workers_here)
-
-
 def session_config(cluster: Cluster, devices: int, inter_op: int) -> Any:
     """Thread pools of one task, so that the tasks of one machine share its cores.
 
@@ -40,9 +35,10 @@ def session_config(cluster: Cluster, devices: int, inter_op: int) -> Any:
     """
     import tensorflow as tf
 
+    cores = len(os.sched_getaffinity(0))
     config = tf.compat.v1.ConfigProto(
         device_count={"CPU": devices},
-        intra_op_parallelism_threads=cores_each(cluster),
+        intra_op_parallelism_threads=max(1, cores // cluster.workers_here),
         inter_op_parallelism_threads=inter_op,
         allow_soft_placement=True,
     )

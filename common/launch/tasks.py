@@ -22,7 +22,7 @@ from ..run.job import CHIEF, Job
 from ..run.loop import WorkerLoop
 from ..simulation.run import simulate
 from ..waiting import reachable, wait_until
-from .sessions import build_seconds, connector, cores_each, open_session, session_config, start_server
+from .sessions import build_seconds, connector, open_session, session_config, start_server
 from .threads import run_threads
 
 ANSWER_SECONDS = 0.05  # a ps stays for that long after its end, for the evaluator to have its answer
@@ -78,9 +78,8 @@ def run_ps(job: Job, addresses: Addresses, index: int, report: Report) -> None:
         time.sleep(ANSWER_SECONDS)
 
 
-def _config(job: Job, most: int) -> Any:
-    """Of a task that has a use for so many operations at once; a second thread on one core only costs switches."""
-    return session_config(job.cluster, job.devices_per_worker, min(most, cores_each(job.cluster)))
+def _config(job: Job, inter_op: int) -> Any:
+    return session_config(job.cluster, job.devices_per_worker, inter_op)
 
 
 def _ended(session: Any, end: Any) -> bool:
