@@ -78,9 +78,11 @@ class Observer:
         return self._moment(snapshot, time.monotonic(), self.reader.drain())
 
     def _moment(self, snapshot: Snapshot, when: float, seen: Tally) -> Moment:
-        """The center, with what the run added up to then."""
+        """The center, if it was looked at, with what the run added up to then."""
         figures = {"version": int(snapshot["at"]), **self.figures.of(seen)}
-        evaluated = {"center": snapshot.get("average", snapshot.get("center")), "state": snapshot.get("state")}
+        if "center" not in snapshot:
+            return Moment(when, figures, {})
+        evaluated = {"center": snapshot.get("average", snapshot["center"]), "state": snapshot["state"]}
         return Moment(when, figures, evaluated)
 
     def observe_if_due(self) -> bool:
