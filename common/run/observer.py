@@ -44,7 +44,7 @@ class Observer:
         report: where events go.
 
     Attributes:
-        evaluate: on the test data.
+        evaluate: on the test data; `measures` if there are any.
         milestones: centers that the ps sets aside, as long as they are wanted; where it does not, there is `path`.
         metrics: of the newest evaluation: version, examples, bytes, staleness, and Keras' of the test data.
         seen: what the record held at the newest look.
@@ -54,7 +54,7 @@ class Observer:
         self.calls, self.reader, self.report = calls, reader, report
         self.initial, model = calls.graph.initial, calls.graph.model
         self.every, self.later, self.seconds = job.options.evaluate_every, job.evaluate_later, job.evaluate_seconds
-        self.evaluate = Evaluation(model, job.test)
+        self.evaluate, self.measures = Evaluation(model, job.test), job.test is not None
         self.figures = Figures(job.plan, job.traffic(model.size, model.state_size))
         self.seen = Tally(job.cluster.workers)
         self.metrics: dict[str, Any] = {}
@@ -105,8 +105,7 @@ class Observer:
 
         Without test data nobody needs the center on the way, only how far it is.
         """
-        needed = last or self.evaluate.batches is not None
-        snapshot = self.calls.snapshot() if needed else {"at": self.calls.version()}
+        snapshot = self.calls.snapshot() if last or self.measures else {"at": self.calls.version()}
         when, self.seen = time.monotonic(), self.reader.drain()
         moment = self._moment(snapshot, when, self.seen)
         if last:
