@@ -9,22 +9,52 @@ import tempfile
 import threading
 import time
 import weakref
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from distsgd.common.cluster import heartbeat
+from distsgd.common.cluster import departure, heartbeat
 from distsgd.common.cluster.cluster import Cluster
+from distsgd.common.cluster.departure import Departure
 from distsgd.common.cluster.liveness import LOOK_SECONDS, QUIET_SECONDS, LifeSigns
+from distsgd.common.cluster.member import Member
 from distsgd.common.cluster.restarts import RestartRule
+from distsgd.common.cluster.task_spec import Addresses, TaskSpec
 from distsgd.common.errors import TaskLost, WaitTimeout
 from distsgd.common.launch import client, listener, restarts, sessions, supervision, tasks, verdict
 from distsgd.common.launch.channel import FORK_SERVER, PACKET_BYTES, Channel
 from distsgd.common.launch.client import ForkServer
 from distsgd.common.launch.listener import Audience, Listener
 from distsgd.common.launch.restarts import pause
+from distsgd.common.waiting import reachable
 from runs import wait_until
+
+
+@contextmanager
+def listening(count):
+    """Sockets that listen on this machine."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+
+
+def test_a_task_that_loses_its_connections_before_its_address_is_named_all_the_same(monkeypatch):
+    with listening(3) as (ps, *workers):
+
+        def look(host):
+            there = reachable(host)
+            if host == hosts[0]:
+                ps.close()  # a process that was killed lets go of one after the other
+            return there
+
+        monkeypatch.setattr(departure, "reachable", look)
+        hosts = [f"127.0.0.1:{one.getsockname()[1]}" for one in (ps, *workers)]
+        spec = TaskSpec("worker", 1, Addresses(hosts[:1], hosts[1:]))
+        rule = RestartRule(uses_ps=True, wait_seconds=60)
+        member = Member(spec=spec, task=("worker", 1), identity={}, program="", restarts=rule)
+        assert Departure(member, SimpleNamespace()).absent_peers() == f"ps 0 at {hosts[0]}"
+
 
 # Messages.
 

@@ -22,6 +22,8 @@ LINGER_SECONDS = 5.0  # for the others to learn how the run ended, before the fi
 
 CAUSE_SECONDS = 3.0  # for the cause to become known, after a peer was lost
 
+CLOSING_SECONDS = 2.0  # for a process that was killed to let go of its address, too; before others go
+
 
 class Departure:
     """The ways out of a run; of the threads of a task that want to end it, the first one does.
@@ -94,7 +96,16 @@ class Departure:
         os._exit(128 + signal.SIGTERM)
 
     def absent_peers(self) -> str:
-        """Those who do not listen any more at their addresses, by name."""
+        """Those who do not listen any more at their addresses, by name; empty if all go on doing so.
+
+        A process that was killed may have lost its connections, one of which was to this task, but not yet its address.
+        """
+        deadline = time.monotonic() + CLOSING_SECONDS
+        while not (absent := self._unreachable()) and time.monotonic() < deadline:
+            time.sleep(RETRY_SECONDS)
+        return absent
+
+    def _unreachable(self) -> str:
         addresses = [self.member.spec.addresses.of(*task) for task in self.member.tasks]
         with ThreadPoolExecutor(len(addresses)) as pool:  # who is cut off does not answer at all, which takes its time
             there = list(pool.map(lambda address: not address or reachable(address), addresses))

@@ -100,11 +100,12 @@ class Membership:
 
     def lose_a_peer(self, error: Exception) -> DistsgdError | None:
         """A call failed because another task is gone: returns how to end, None if it is to be started again."""
-        gone = self.departure.absent_peers()  # before others go, too
-        self.departure.await_cause()
         if self.member.restarts.recovers:  # its program starts it again
+            self.departure.await_cause()
             self.departure.pause()
             return None
+        gone = self.departure.absent_peers()  # before others go, too
+        self.departure.await_cause()
         lost = TaskLost(f"{self.member.named(self.member.task)} lost {gone or f'a peer: {first_line(error)}'}")
         self.departure.fail(lost)
         return lost
