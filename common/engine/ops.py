@@ -28,8 +28,8 @@ def is_finite(message: Any) -> Any:
 
 def parts_of(vector: Any) -> list[Any]:
     """The vectors that one, [n], is put together of, one after the other; none if it is not."""
-    joined = isinstance(vector, tf.Tensor) and vector.shape.rank == 1 and vector.op.type == "ConcatV2"
-    return list(vector.op.inputs)[:-1] if joined else []
+    is_joined = isinstance(vector, tf.Tensor) and vector.shape.rank == 1 and vector.op.type == "ConcatV2"
+    return list(vector.op.inputs)[:-1] if is_joined else []
 
 
 def joined(parts: Sequence[Any]) -> Any:

@@ -58,7 +58,7 @@ class Worker:
     def start(self, recorded: Any) -> dict[str, Any]:
         """Take a slot: the local variables become twins of the global ones."""
         with tf.device(self.device):
-            center, state, joined = self.ps.join(self.slot, recorded)
+            center, state, admitted = self.ps.join(self.slot, recorded)
             for view, part in zip(self.views, self.pieces.cut(center), strict=True):
                 if not self.is_center:
                     view.params.assign(part)
@@ -66,7 +66,7 @@ class Worker:
                     getattr(view, name).assign(value)
             self.encoder.begin_again()
             self.replica.state.assign(state)
-        return joined
+        return admitted
 
     def rounds(self, rows: Any, event: Event) -> Any:
         """Several rounds, one after the other in one call.
