@@ -696,6 +696,14 @@ WORKERS = [
         option("a_schedule_of_keras_is_a_function_of_the_local_step[Serial-1]"),
         "the rate never falls",
     ),
+    Mutation(
+        "a round is short only if nobody else was at work",
+        f"{RUN}/loop.py",
+        "min(passed, busy) < LONG_ROUND_SECONDS",
+        "passed < LONG_ROUND_SECONDS",
+        ("tests/test_rounds.py::test_rounds_are_put_into_one_call_as_soon_as_one_has_been_short",),
+        "many workers on few cores make a call for each round",
+    ),
 ]
 
 AT_THE_GATE = [

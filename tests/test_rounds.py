@@ -4,6 +4,7 @@ import inspect
 import itertools
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from distsgd.common.record.run_directory import RunRecord
 from distsgd.common.run.calls import Calls
 from distsgd.common.run.graph import TaskGraph
 from distsgd.common.run.job import describe, make_job
+from distsgd.common.run.loop import WorkerLoop
 from distsgd.common.run.operations import OF_KEEPERS
 from distsgd.common.run.options import RunOptions
 from distsgd.common.run.worker_calls import WorkerCalls
@@ -155,3 +157,42 @@ def test_the_graph_of_a_worker_that_is_not_the_chief_has_all_that_it_asks_for_an
     assert any("_values_" in name for name in functions[0])
     assert functions[1] < functions[0]
     assert not any(name in text for text in functions[1] for name in ("_values_", "_snapshot_", "_drain_"))
+
+
+def calls_of(passed, busy, tmp_path, monkeypatch):
+    """How many rounds a worker has in each of its calls, the first of which take these seconds, and then none."""
+    options = RunOptions(steps=640, batch_size=8, run_dir=tmp_path)
+    cluster, recipe = Cluster.local(1, backend="threads"), ModelRecipe.named("softmax", (64,), 10, 0)
+    worker, sizes, now = object.__new__(WorkerLoop), [], SimpleNamespace(passed=0.0, busy=0.0)
+
+    def call(event, *batches):
+        now.passed += passed[len(sizes)] if len(sizes) < len(passed) else 0
+        now.busy += busy[len(sizes)] if len(sizes) < len(busy) else 0
+        sizes.append(len(batches))
+        worker.progress.rounds += len(batches)
+
+    clock = SimpleNamespace(monotonic=lambda: now.passed, process_time=lambda: now.busy)
+    monkeypatch.setattr("distsgd.common.run.loop.time", clock)
+    worker.plan = make_job(AsyncSGD(), recipe, DIGITS.train, None, cluster, options).plan
+    worker.progress, worker.index, worker.state = SimpleNamespace(rounds=0), 0, None
+    worker.report, worker._call = lambda **_: None, call
+    worker._rounds(lambda: None)
+    assert sum(sizes) == 640
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("passed", "busy", "single"),
+    [
+        ([9, 0.01, 0.1], [9, 0.01, 0.1], 2),  # the first prepares all, the second tells
+        ([9, 0.2], [9, 0.01], 2),  # away for most of the round: many workers share few cores
+        ([9, 1, 1, 1, 0.2], [9, 0.01, 0.01, 0.01, 0.01], 5),  # others were starting
+        ([9, 0.06, 0.06, 0.04], [9, 0.12, 0.12, 0.12], 4),  # others compute in the same process
+        ([9] + 700 * [0.2], [9] + 700 * [0.2], 640),  # long rounds gain nothing
+        ([9] + 700 * [0.3], [9] + 700 * [0.01], 640),  # a call would last too long
+    ],
+)
+def test_rounds_are_put_into_one_call_as_soon_as_one_has_been_short(passed, busy, single, tmp_path, monkeypatch):
+    sizes = calls_of(passed, busy, tmp_path, monkeypatch)
+    assert sizes[:single] == single * [1]
+    assert set(sizes[single : single + (640 - single) // 16]) <= {16}

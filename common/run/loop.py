@@ -26,7 +26,9 @@ from .saving import Saver, identity
 from .state_manager import StateManager
 from .worker_calls import WorkerCalls
 
-LONG_ROUND_SECONDS = 0.05  # longer rounds gain nothing from unrolling; and no call shall take a second of them
+LONG_ROUND_SECONDS = 0.05  # of CPU time: longer rounds gain nothing from being many in a call
+
+LATE_ROUND_SECONDS = 0.25  # from end to end, however little the worker does in it: a call shall not take long, either
 
 
 class WorkerLoop:
@@ -96,12 +98,12 @@ class WorkerLoop:
     def _rounds(self, turn: Callable[[], None]) -> None:
         """The rounds that are left."""
         rounds, first = self.plan.batches(self.index, self.progress.rounds), self.progress.rounds
-        count = 1  # the first two calls are single: one warms up, one tells how long a round takes
+        count, tidy = 1, False  # single calls until one of them has been short; the first does not count: it warms up
         while chunk := list(itertools.islice(rounds, count)):
             turn()
             if self.progress.rounds == 0 and self.index != CHIEF and self.plan.scheme.warmup_updates:
                 self._await_warmup()
-            began = time.monotonic()
+            began, used = time.monotonic(), time.process_time()
             batches, (event, *_) = zip(*chunk, strict=True)
             if len(chunk) == count and len(set(map(len, batches))) == 1:
                 self._call(event, *batches)
@@ -110,10 +112,12 @@ class WorkerLoop:
                     self._call(event, rows)
             if self.progress.rounds == 1:
                 self.report(event="first_update", worker=self.index)
-            elif self.progress.rounds == first + 2 and time.monotonic() - began < LONG_ROUND_SECONDS:
-                count = self.plan.rounds_per_call
-            elif self.progress.rounds == first + 2 + count:  # all kinds of calls have been made once
-                give_back_memory()
+            elif self.progress.rounds > first + 1:
+                if count < self.plan.rounds_per_call and is_short(began, used):
+                    count, tidy = self.plan.rounds_per_call, False
+                elif not tidy:  # this kind of call has been made once
+                    give_back_memory()
+                    tidy = True
             if self.state is not None and self.state.failure is not None:
                 raise self.state.failure
 
@@ -161,6 +165,15 @@ class WorkerLoop:
     def saving_seconds(self) -> float:
         """How long the last checkpoint may take; 0 if there is none."""
         return self.state.saving_seconds if self.state is not None else 0.0
+
+
+def is_short(began: float, used: float) -> bool:
+    """True if a call that began then, when the process had used so much CPU time, was short enough for several in one.
+
+    Where many workers share few cores, each is away for most of a round, and it is there that fewer calls help most.
+    """
+    passed, busy = time.monotonic() - began, time.process_time() - used
+    return passed < LATE_ROUND_SECONDS and min(passed, busy) < LONG_ROUND_SECONDS
 
 
 def give_back_memory() -> None:
