@@ -30,7 +30,7 @@ from ..common.problems.data import synthetic
 from ..common.problems.models import ModelRecipe
 from ..common.record.cpu import CpuRecord
 from ..common.run.job import make_job
-from ..common.run.options import RunOptions
+from ..common.run.options import RunOptions, Transport
 from .peers import BATCH, EXAMPLES, LAYERS, LEARNING_RATE, WORKERS
 from .torch_environment import torch_python
 
@@ -117,13 +117,15 @@ class Ours:
     backend: BackendName = "processes"
     workers: int = WORKERS
     codec: Rounding = "float32"
+    transport: Transport = "memory"
 
     @property
     def title(self) -> str:
         """How it stands in the table."""
         several = f", {self.workers} workers" if self.workers != WORKERS else ""
         rounded = f", {self.codec}" if self.codec != "float32" else ""
-        return f"{self.scheme.name}, {self.backend}, period {self.scheme.period}{several}{rounded}"
+        through = ", sockets" if self.transport == "sockets" else ""
+        return f"{self.scheme.name}, {self.backend}, period {self.scheme.period}{several}{rounded}{through}"
 
     def __call__(self, model: str, seconds: float, expected: float) -> Measured:
         """Run it."""
@@ -141,7 +143,13 @@ class Ours:
                 synthetic(examples=EXAMPLES, features=features).train,
                 None,
                 Cluster.local(self.workers, backend=self.backend),
-                RunOptions(steps=rounds * self.scheme.period, batch_size=BATCH, run_dir=folder, codec=self.codec),
+                RunOptions(
+                    steps=rounds * self.scheme.period,
+                    batch_size=BATCH,
+                    run_dir=folder,
+                    codec=self.codec,
+                    transport=self.transport,
+                ),
             )
             launch(job, record.on_event)
             with np.load(folder / "trace.npz") as trace:
@@ -171,7 +179,7 @@ SYNC, DOWNPOUR = (
     SyncSGD(learning_rate=LEARNING_RATE),
     Downpour(communication_period=10, learning_rate=LEARNING_RATE, server_learning_rate=0.001),
 )
-HOGWILD = Hogwild(learning_rate=LEARNING_RATE)
+HOGWILD, ALL_REDUCE = Hogwild(learning_rate=LEARNING_RATE), AllReduce(learning_rate=LEARNING_RATE)
 
 
 def ours(*setup: object, models: Sequence[str] = tuple(LAYERS), **guess: float) -> Contender:
@@ -195,5 +203,7 @@ CONTENDERS = {
     f"downpour x{MANY}": ours(DOWNPOUR, "processes", MANY, models=["small"], small=5000.0),
     "sync_sgd bf16": ours(SYNC, "processes", WORKERS, "bf16", models=["large"]),
     "sync_sgd x4": ours(SYNC, "processes", 4, models=["large"]),
-    "all_reduce x4": ours(AllReduce(learning_rate=LEARNING_RATE), "processes", 4, models=["large"]),
+    "all_reduce x4": ours(ALL_REDUCE, "processes", 4, models=["large"]),
+    "sync_sgd x4 sockets": ours(SYNC, "processes", 4, "float32", "sockets", models=["large"]),
+    "all_reduce x4 sockets": ours(ALL_REDUCE, "processes", 4, "float32", "sockets", models=["large"]),
 }
