@@ -163,15 +163,15 @@ def calls_of(passed, busy, tmp_path, monkeypatch):
     """How many rounds a worker has in each of its calls, the first of which take these seconds, and then none."""
     options = RunOptions(steps=640, batch_size=8, run_dir=tmp_path)
     cluster, recipe = Cluster.local(1, backend="threads"), ModelRecipe.named("softmax", (64,), 10, 0)
-    worker, sizes, now = object.__new__(WorkerLoop), [], SimpleNamespace(passed=0.0, busy=0.0)
+    worker, sizes, now = object.__new__(WorkerLoop), [], np.zeros(2)
+    durations = zip(passed, busy, strict=True)
 
     def call(event, *batches):
-        now.passed += passed[len(sizes)] if len(sizes) < len(passed) else 0
-        now.busy += busy[len(sizes)] if len(sizes) < len(busy) else 0
+        now[:] += next(durations, (0, 0))
         sizes.append(len(batches))
         worker.progress.rounds += len(batches)
 
-    clock = SimpleNamespace(monotonic=lambda: now.passed, process_time=lambda: now.busy)
+    clock = SimpleNamespace(monotonic=lambda: now[0], process_time=lambda: now[1])
     monkeypatch.setattr("distsgd.common.run.loop.time", clock)
     worker.plan = make_job(AsyncSGD(), recipe, DIGITS.train, None, cluster, options).plan
     worker.progress, worker.index, worker.state = SimpleNamespace(rounds=0), 0, None

@@ -98,6 +98,7 @@ class WorkerLoop:
     def _rounds(self, turn: Callable[[], None]) -> None:
         """The rounds that are left."""
         rounds, first = self.plan.batches(self.index, self.progress.rounds), self.progress.rounds
+        most = self.plan.rounds_per_call
         count, tidy = 1, False  # single calls until one of them has been short; the first does not count: it warms up
         while chunk := list(itertools.islice(rounds, count)):
             turn()
@@ -113,8 +114,8 @@ class WorkerLoop:
             if self.progress.rounds == 1:
                 self.report(event="first_update", worker=self.index)
             elif self.progress.rounds > first + 1:
-                if count < self.plan.rounds_per_call and is_short(began, used):
-                    count, tidy = self.plan.rounds_per_call, False
+                if count < most and is_short(began, used):
+                    count, tidy = most, False
                 elif not tidy:  # this kind of call has been made once
                     give_back_memory()
                     tidy = True
