@@ -758,10 +758,10 @@ AT_THE_GATE = [
     Mutation(
         "pulled version noted after the lock is released",
         GATES,
-        """            replies = ps.fold(slot, parts)
+        """ps.fold(slot, parts))
             ps.note_pull(slot)
         return""",
-        """            replies = ps.fold(slot, parts)
+        """ps.fold(slot, parts))
         ps.note_pull(slot)
         return""",
         atomic("asynchronous"),
@@ -770,10 +770,10 @@ AT_THE_GATE = [
     Mutation(
         "pulled version not noted",
         GATES,
-        """            replies = ps.fold(slot, parts)
+        """ps.fold(slot, parts))
             ps.note_pull(slot)
         return""",
-        """            replies = ps.fold(slot, parts)
+        """ps.fold(slot, parts))
         return""",
         STALENESS,
         "staleness grows for ever",

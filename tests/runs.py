@@ -209,6 +209,7 @@ class Table:
         ops = self.graph.ops
         self.fetches = {name: op.fetches for name, op in vars(ops).items() if isinstance(op, Operation)}
         self.fetches |= ops.snapshot.fetches
+        self.fetches |= self.fetches.pop("vectors")
         self.fetches |= {f"drain_{name}": tensor for name, tensor in ops.drain.fetches.items()}
         self.fetches |= {f"saved/{name}": tensor for name, tensor in ops.values.fetches.items()}
 
@@ -219,7 +220,8 @@ class Table:
         self.session.close()
 
     def run(self, name: str) -> Any:
-        return self.session.run(self.fetches[name])
+        found = self.session.run(self.fetches[name])
+        return np.concatenate(found) if isinstance(found, list) else found  # the slices of a vector
 
     def state(self) -> dict[str, Any]:
         """Everything that a checkpoint would keep, and the length of the record."""

@@ -3,21 +3,59 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ..gates.store import Tensor
 
+LARGE_FLOATS = 1 << 16  # to copy a smaller vector costs less than to think about it
+
+ALIGNED = 16  # floats: a slice that begins and ends at a multiple of 64 bytes shares the memory of its vector
+
 
 def even_sizes(size: int, parts: int) -> list[int]:
-    """Sizes of `parts` contiguous slices of a vector of `size`, different by one at most."""
-    return [size // parts + (i < size % parts) for i in range(parts)]
+    """Sizes of `parts` contiguous slices of a vector of `size`, different by one at most; large ones are aligned."""
+    unit = ALIGNED if size >= LARGE_FLOATS else 1
+    units, rest = divmod(size, unit)
+    sizes = [unit * (units // parts + (i < units % parts)) for i in range(parts)]
+    return [*sizes[:-1], sizes[-1] + rest]
 
 
 def cut_into(vector: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    """The slices of a vector, which share its memory where they are aligned; `tf.split` copies."""
+    """The slices of a vector, which share its memory where they are aligned; `tf.split` copies.
+
+    One that is put together of parts need not be: each slice is put together of what it needs of them.
+    """
     if len(sizes) == 1:
         return [vector]
-    return [vector[end - size : end] for size, end in zip(sizes, itertools.accumulate(sizes), strict=True)]
+    parts, ends = parts_of(vector), list(itertools.accumulate(sizes))
+    if not parts or None in [part.shape[0] for part in parts]:
+        return [vector[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+    return [joined([*_between(parts, end - size, end)]) for size, end in zip(sizes, ends, strict=True)]
+
+
+def _between(parts: Sequence[Tensor], begin: int, end: int) -> Iterator[Tensor]:
+    """What lies there of a vector that the parts are, one after the other."""
+    first = 0
+    for part in parts:
+        last = first + part.shape[0]
+        if first < end and begin < last:
+            yield part[max(begin - first, 0) : min(end, last) - first]
+        first = last
+
+
+def parts_of(vector: Tensor) -> list[Tensor]:
+    """The vectors that one, [n], is put together of, one after the other; none if it is not."""
+    import tensorflow as tf
+
+    is_joined = tf.is_symbolic_tensor(vector) and vector.shape.rank == 1 and vector.op.type == "ConcatV2"
+    return list(vector.op.inputs)[:-1] if is_joined else []
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """One vector of several, or the only one."""
+    import tensorflow as tf
+
+    return tf.concat(parts, 0) if len(parts) > 1 else parts[0]
 
 
 class Cut:

@@ -11,15 +11,15 @@ from typing import Any
 import tensorflow as tf
 
 from ..contract.codec import Codec
-from ..contract.cut import cut_into
+from ..contract.cut import cut_into, joined
 from ..contract.message import unpacked
 from ..contract.scheme import Scheme
 from ..contract.views import Server, check_names
 from ..gates.store import WorkerSlot
 from .encoder import Encoder
 from .milestones import Milestones
-from .ops import joined
-from .transport import Transport
+from .ops import zeros
+from .transport import Client, Transport
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,10 @@ class Center:
         ema_decay: of the average of the center; no average without it.
         codec: how messages travel; the scheme's if not given.
         round_steps: local steps of a round, for learning rates that change; the scheme's period if not given.
-        transport: between the tasks; sockets if not given.
-        chief: device of who feeds the first value; the first one if not given.
+        client: who feeds the first value; it is on the first device, and there are sockets, if not given.
 
     Attributes:
-        initial: where the first value of the center is fed, [P].
+        initial: where the first value of each slice is fed.
         version: number of updates that it has had.
         pulled: the version that each worker has pulled last, [W].
         milestones: where centers are set aside, if any are.
@@ -106,26 +105,24 @@ class Center:
         ema_decay: float | None,
         codec: Codec | None = None,
         round_steps: float | None = None,
-        transport: Transport | None = None,
-        chief: str | None = None,
+        client: Client | None = None,
     ):
-        self.scheme, self.codec, self.transport = scheme, codec or scheme.codec, transport or Transport()
+        client = client or Client(Transport(), devices[0])
+        self.scheme, self.codec, self.transport = scheme, codec or scheme.codec, client.transport
         self.num_workers, self.ema_decay, self.round_steps = num_workers, ema_decay, round_steps or scheme.period
         self.sizes = [size for own in sizes for size in own]
         self.devices = [device for device, own in zip(devices, sizes, strict=True) for _ in own]  # of each slice
-        with tf.device(chief or devices[0]):
-            self.initial = tf.compat.v1.placeholder(tf.float32, [sum(self.sizes)], name="initial_center")
-            parts = cut_into(self.initial, self.sizes)
+        self.initial = [client.feed(tf.float32, [size]) for size in self.sizes]
         with tf.device(devices[0]):
             self.version = tf.Variable(tf.constant(0, tf.int64), name="version")
             self.pulled = tf.Variable(tf.zeros([num_workers], tf.int64), name="pulled")
-        self.slices = [self._slice(i, part) for i, part in enumerate(parts)]
+        self.slices = [self._slice(i, part) for i, part in enumerate(self.initial)]
 
     def _slice(self, index: int, initial: Any) -> Slice:
         device = self.devices[index]
         with tf.device(device):
-            initial = tf.identity(initial)
-            empty = tf.zeros([self.sizes[index] + len(self.scheme.scalars)])
+            initial = self.transport.arrive(initial)
+            empty = zeros(self.sizes[index] + len(self.scheme.scalars))
             rows, own = self.scheme.worker_rows(initial), self.scheme.global_variables(initial)
         taken = {*Server.__annotations__, *Slice.__annotations__, "version", "pulled"}
         check_names(self.scheme.name, "global", {*rows, *own}, taken)

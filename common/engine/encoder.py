@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..contract.codec import Codec
+from .ops import zeros
 
 
 class Encoder:
@@ -31,18 +32,14 @@ class Encoder:
         ]
 
     def _first(self) -> list[Any]:
-        return [self.codec.local_variables(tf.zeros([size])) for size in self.sizes]
-
-    @property
-    def variables(self) -> list[Any]:
-        """All that it keeps."""
-        return [variable for kept in self.kept for variable in vars(kept).values()]
+        return [self.codec.local_variables(zeros(size)) for size in self.sizes]
 
     def begin_again(self) -> None:
         """Everything kept has its first value: a worker joins."""
-        for kept, first in zip(self.kept, self._first(), strict=True):
-            for name, value in first.items():
-                getattr(kept, name).assign(value)
+        if self.codec.remembers:
+            for kept, first in zip(self.kept, self._first(), strict=True):
+                for name, value in first.items():
+                    getattr(kept, name).assign(value)
 
     def encode(self, message: Any) -> list[Any]:
         """What travels to each ps task instead of a message."""

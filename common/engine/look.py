@@ -1,7 +1,7 @@
 """A look at the center from outside: as it is at one moment, for a client that fetches it.
 
-What a client fetches is copied several times on its way, on the ps and there. A large center is kept as it is at that
-moment, and fetched piece by piece.
+What a client fetches through a socket is copied several times on its way, on the ps and there. So a large center is
+kept as it is at that moment, and fetched piece by piece, unless it lies in memory that both share.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+
+from .transport import Transport
 
 PIECE_FLOATS = 1 << 22  # 16 MB: what a client fetches at once
 
@@ -20,12 +22,17 @@ class Look:
     Args:
         slices: of the center.
         sizes: of them. If one is large, all are kept, and share the memory of the center until its next update.
+        transport: to the client. If that is memory, nothing is kept.
     """
 
-    def __init__(self, slices: Sequence[Any], sizes: Sequence[int]):
-        self.slices, self.sizes = slices, sizes
+    def __init__(self, slices: Sequence[Any], sizes: Sequence[int], transport: Transport):
+        self.slices, self.sizes, self.transport = slices, sizes, transport
         self.names = ["center"] if slices[0].average is None else ["center", "average"]
-        self.kept = [self._nothing(part) for part in slices] if max(sizes) > PIECE_FLOATS else []
+        self.kept = [self._nothing(part) for part in slices] if self._in_pieces else []
+
+    @property
+    def _in_pieces(self) -> bool:
+        return max(self.sizes) > PIECE_FLOATS and not self.transport.shared
 
     def _nothing(self, part: Any) -> dict[str, Any]:
         with tf.device(part.device):
@@ -39,9 +46,10 @@ class Look:
         for part in self.slices:
             with tf.device(part.device):
                 for name in self.names:
-                    found[name].append(getattr(part, name).read_value())
+                    now = getattr(part, name).read_value()
+                    found[name].append(self.transport.depart(now))
                     if self.kept:
-                        self.kept[part.index][name].assign(found[name][-1])
+                        self.kept[part.index][name].assign(now)
         return {} if self.kept else found
 
     def pieces(self) -> list[dict[str, Any]]:

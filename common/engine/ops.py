@@ -20,21 +20,15 @@ def end_queue(index: int) -> Any:
     return queue(f"end_{index}")
 
 
+def zeros(size: int) -> Any:
+    """A vector of zeros, [size], made each time: of `tf.zeros` TensorFlow makes a constant, and keeps that for ever."""
+    return tf.raw_ops.Empty(shape=[size], dtype=tf.float32, init=True)
+
+
 def is_finite(message: Any) -> Any:
     """True if no element is NaN or infinite (nor their sum): twice as fast as looking at each."""
     values = message.values if isinstance(message, tf.IndexedSlices) else message
     return tf.math.is_finite(tf.reduce_sum(values))
-
-
-def parts_of(vector: Any) -> list[Any]:
-    """The vectors that one, [n], is put together of, one after the other; none if it is not."""
-    is_joined = isinstance(vector, tf.Tensor) and vector.shape.rank == 1 and vector.op.type == "ConcatV2"
-    return list(vector.op.inputs)[:-1] if is_joined else []
-
-
-def joined(parts: Sequence[Any]) -> Any:
-    """One vector of several, or the only one."""
-    return tf.concat(parts, 0) if len(parts) > 1 else parts[0]
 
 
 def queue(name: str, shared_name: str | None = None, shape: Sequence[int] = (), dtype: Any = "bool") -> Any:

@@ -23,10 +23,10 @@ from .journal import Journal
 from .look import Look
 from .membership import Membership, Slot
 from .milestones import Milestones, Multiples
-from .ops import is_finite, joined, when
+from .ops import is_finite, when
 from .persistence import Persistence
 from .transaction import Transactions
-from .transport import Transport
+from .transport import Client, Transport
 
 
 class ParameterServer:
@@ -45,8 +45,7 @@ class ParameterServer:
         codec: how messages travel; the scheme's if not given.
         round_steps: local steps of a round, for learning rates that change; the scheme's period if not given.
         multiples: versions of the center that are set aside; none if not given.
-        transport: between the tasks; sockets if not given.
-        chief: device of who feeds and saves vectors, lest they are copied on their way; the first one if not given.
+        client: who feeds and saves vectors; it is on the first device, and there are sockets, if not given.
 
     Attributes:
         transactions: the lock, and who is admitted.
@@ -73,18 +72,15 @@ class ParameterServer:
         codec: Codec | None = None,
         round_steps: float | None = None,
         multiples: Multiples | None = None,
-        transport: Transport | None = None,
-        chief: str | None = None,
+        client: Client | None = None,
     ):
         self.scheme, self.num_workers = scheme, num_workers
         self.in_process, self.last_version = in_process, last_version
         self.min_workers = num_workers if min_workers is None else min_workers
-        self.devices, self.chief = list(devices), chief or devices[0]
-        with tf.device(self.chief):  # fed once; everything that starts from the model starts from these
+        self.devices, self.client = list(devices), client or Client(Transport(), devices[0])
+        with tf.device(self.client.device):  # fed once; everything that starts from the model starts from these
             self.initial_state = tf.compat.v1.placeholder(tf.float32, [state_size], name="initial_state")
-        self.center = center = Center(
-            scheme, sizes, devices, num_workers, ema_decay, codec, round_steps, transport, self.chief
-        )
+        self.center = center = Center(scheme, sizes, devices, num_workers, ema_decay, codec, round_steps, self.client)
         self.transactions = transactions = Transactions(self.devices[0], num_workers, center.version)
         self.journal = journal = Journal(transactions)
         self.membership = members = Membership(transactions, self.devices, self.initial_state, scheme.gate.waits)
@@ -109,14 +105,14 @@ class ParameterServer:
             kept = scheme.gate.variables(self)
             self.kept = SimpleNamespace(**{name: tf.Variable(value, name=name) for name, value in kept.items()})
         center.keep(lambda part: scheme.gate.slice_variables(self, part))
-        self.look = Look(center.slices, center.sizes)
+        self.look = Look(center.slices, center.sizes, center.transport)
         self.initialize = tf.group(*(v.initializer for v in tf.compat.v1.global_variables()))
         single = journal.saved | members.saved
         check_names(scheme.name, "gate's", vars(self.kept), single)
         single |= vars(self.kept)
         check_names(scheme.name, "global", center.saved, single)
         saved = center.saved | {name: [variable] for name, variable in single.items()}
-        self.persistence = Persistence(saved, self.devices, transactions, journal, members, self.chief)
+        self.persistence = Persistence(saved, self.devices, transactions, journal, members, self.client)
 
     def event(self, slot: WorkerSlot, parts: Sequence[Any] = ()) -> Any:
         """The lock, for what a worker sends, perhaps with a message in `parts`: refused if it is not to be folded."""
@@ -228,4 +224,4 @@ class ParameterServer:
             version, vectors = self.read_version(), self.look.take()
             with tf.device(self.devices[0]):
                 state = tf.reduce_mean(self.states, 0)
-        return {"at": version, "state": state} | {name: joined(parts) for name, parts in vectors.items()}
+        return {"at": version, "state": state, "vectors": vectors}

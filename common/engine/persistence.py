@@ -10,6 +10,7 @@ import tensorflow as tf
 from .journal import Journal
 from .membership import Membership
 from .transaction import CLEAN, DIRTY, Transactions
+from .transport import Client
 
 
 class Persistence:
@@ -21,7 +22,7 @@ class Persistence:
         transactions: on the ps.
         journal: whose record goes on from the restored state.
         membership: of the workers.
-        chief: device of who saves and restores.
+        client: who saves and restores.
     """
 
     def __init__(
@@ -31,10 +32,10 @@ class Persistence:
         transactions: Transactions,
         journal: Journal,
         membership: Membership,
-        chief: str,
+        client: Client,
     ):
         self.saved, self.devices, self.transactions = saved, devices, transactions
-        self.journal, self.membership, self.chief = journal, membership, chief
+        self.journal, self.membership, self.client = journal, membership, client
 
     def values(self) -> dict[str, Any]:
         """Everything that a checkpoint keeps, at one moment; the slices of a vector as name/0, name/1, ..."""
@@ -43,17 +44,15 @@ class Persistence:
             for name, parts in self.saved.items():
                 for i, variable in enumerate(parts):
                     with tf.device(variable.device):  # or the lock would be held for a round trip to the chief
-                        values[f"{name}/{i}"] = variable.read_value()
-        with tf.device(self.chief):
-            return {name: tf.identity(value) for name, value in values.items()}
+                        values[f"{name}/{i}"] = self.client.transport.depart(variable.read_value())
+        return {name: self.client.fetch(value) for name, value in values.items()}
 
     def new_values(self) -> dict[str, list[Any]]:
-        """Where saved values are fed: for each name, one placeholder or one for each slice."""
-        return {name: [self._fed(variable) for variable in parts] for name, parts in self.saved.items()}
-
-    def _fed(self, variable: Any) -> Any:
-        with tf.device(self.chief):
-            return tf.compat.v1.placeholder(variable.dtype, variable.shape)
+        """Where saved values are fed: for each name, one place or one for each slice."""
+        return {
+            name: [self.client.feed(variable.dtype, variable.shape) for variable in parts]
+            for name, parts in self.saved.items()
+        }
 
     def shut(self) -> Any:
         """First in a restoration: nobody is admitted from now on, and nothing is under way any more."""
@@ -67,7 +66,7 @@ class Persistence:
         for name, parts in self.saved.items():
             for variable, new in zip(parts, new_values[name], strict=True):
                 with tf.device(variable.device):
-                    assigns.append(variable.assign(new, read_value=False))
+                    assigns.append(variable.assign(self.client.transport.arrive(new), read_value=False))
         with self.transactions.lock(assigns) as held, tf.device(self.devices[0]):  # the evaluator may be at the record
             self.membership.stopping.assign(False)
             self.journal.begin_again()

@@ -7,9 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..contract.cut import cut_into
+from ..contract.cut import cut_into, joined
 from ..contract.scheme import Scheme
-from .ops import joined
 from .replica import Replica
 from .view import is_elementwise
 

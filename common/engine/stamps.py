@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .ops import parts_of
+from ..contract.cut import parts_of
 
 
 def moment(after: Sequence[Any] = ()) -> Any:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from .ops import parts_of
+from ..contract.cut import parts_of
 from .segments import Segments
 
 SHARED_BYTES = 1 << 20  # a smaller tensor is through a socket before two functions of Python have been called
@@ -36,12 +39,36 @@ PUT = _token(_put, b"", tf.int64)
 TAKE = _token(_take, b"", tf.uint8)
 
 
-class Parcel(NamedTuple):
-    """A tensor that lies in shared memory."""
+@dataclass(frozen=True)
+class Parcel:
+    """A tensor that lies in shared memory. Where TensorFlow goes through a structure, it finds the ticket."""
 
-    ticket: Any  # int64, [4]
+    ticket: Any  # int64, [4]; a tensor, or its value
     dtype: Any
     shape: Any
+
+    def __tf_flatten__(self) -> tuple[Any, Any]:
+        return (self.dtype, self.shape), (self.ticket,)
+
+    @classmethod
+    def __tf_unflatten__(cls, metadata: Any, components: Any) -> Parcel:
+        return cls(*components, *metadata)
+
+
+def fed(place: Any, array: np.ndarray) -> np.ndarray:
+    """What a session is to be fed at a `Client.feed`, once, for this array to arrive there."""
+    if not isinstance(place, Parcel):
+        return array
+    return SEGMENTS.put(np.ascontiguousarray(array, place.dtype.as_numpy_dtype).reshape(-1).view(np.uint8))
+
+
+def fetched(found: Any) -> np.ndarray:
+    """What a session has found where the graph has a tensor, or a parcel: open that once, and write nothing there."""
+    if not isinstance(found, Parcel):
+        return found
+    array = SEGMENTS.take(found.ticket).view(found.dtype.as_numpy_dtype).reshape(found.shape)
+    array.flags.writeable = False
+    return array
 
 
 class Transport:
@@ -76,3 +103,30 @@ class Transport:
         data = tf.raw_ops.PyFunc(input=[tf.identity(parcel.ticket)], token=TAKE, Tout=[tf.uint8])[0]
         element = [parcel.dtype.size] if parcel.dtype.size > 1 else []
         return tf.bitcast(tf.reshape(data, [*parcel.shape, *element]), parcel.dtype)
+
+
+class Client:
+    """Who feeds some tensors, and fetches some: a session would copy them on their way, but what lies in memory.
+
+    Args:
+        transport: to the tasks, and from them.
+        device: of this client, or of a task near it.
+    """
+
+    def __init__(self, transport: Transport, device: str):
+        self.transport, self.device = transport, device
+
+    def feed(self, dtype: Any, shape: Sequence[int]) -> Any:
+        """Where a tensor is fed, see `fed`; the same for `Transport.arrive`."""
+        dtype, shape = tf.as_dtype(dtype), tf.TensorShape(shape)
+        with tf.device(self.device):
+            if self.transport.shares(dtype, shape):
+                return Parcel(tf.compat.v1.placeholder(tf.int64, [4]), dtype, shape)
+            return tf.compat.v1.placeholder(dtype, shape)
+
+    def fetch(self, departed: Any) -> Any:
+        """What a session is to fetch of what has departed to this client, see `fetched`."""
+        if isinstance(departed, Parcel):
+            return departed
+        with tf.device(self.device):
+            return tf.identity(departed)

@@ -9,11 +9,12 @@ from typing import Any
 import tensorflow as tf
 
 from ..contract import views
+from ..contract.cut import joined
 from ..contract.message import packed
 from ..contract.rounds import Event
 from ..contract.scheme import Scheme
 from .membership import Slot
-from .ops import is_finite, joined, when
+from .ops import is_finite, when, zeros
 from .parameter_server import ParameterServer
 from .pieces import Pieces
 from .replica import Replica
@@ -46,9 +47,7 @@ class Worker:
             local = [_variables(scheme, *piece, center) for piece in zip(names, self.pieces.sizes, strict=True)]
             self.clock = tf.Variable(tf.constant(0, tf.int64), name=f"{name}_clock")  # local steps done, for schedules
             self.encoder = ps.center.encoder(f"{name}_codec")
-            own = [v for piece in local for v in piece.values() if v is not center]
-            own += [*self.encoder.variables, self.clock]
-            self.initialize = tf.group(*(v.initializer for v in own), replica.initialize)
+            self.initialize = tf.group(self.clock.initializer, replica.initialize)  # `start` gives the rest its values
         self.slot = replace(slot, encoder=self.encoder)
         known = {"index": slot.index, "num_workers": ps.num_workers, "shapes": replica.model.shapes}
         mean = no_mean("worker.mean is for Scheme.message alone: take it there, and keep it in a local variable")
@@ -194,7 +193,7 @@ class Worker:
             return t + 1, total + loss, [a + g for a, g in zip(sums, gradients, strict=True)] if sums else []
 
         with tf.control_dependencies([after]):
-            nothing = [tf.zeros([size]) for size in self.pieces.sizes] if self.sums_gradients else []
+            nothing = [zeros(size) for size in self.pieces.sizes] if self.sums_gradients else []
             start = tf.constant(0), tf.constant(0.0), nothing
         _, total, sums = tf.while_loop(lambda t, *_: t < tf.shape(rows)[0], step, start, parallel_iterations=1)
         if self.sums_gradients:

@@ -19,7 +19,8 @@ class Async(Gate):
         """Lock; staleness; update; version + 1; read the reply; unlock."""
         parts = ps.receive(slot, message)
         with ps.event(slot, parts):
-            replies = ps.fold(slot, parts)
+            # Laid down before the next update, which would have to copy a center that is still on its way.
+            replies = ps.each_slice(lambda _, reply: ps.share(reply), ps.fold(slot, parts))
             ps.note_pull(slot)
         return ps.reply(replies)
 

@@ -72,7 +72,9 @@ def open_session(target: str, graph: Any, config: Any, call_seconds: float) -> A
 
     # A process that is stopped still accepts connections: making a session there has no end of its own.
     config.operation_timeout_in_ms = round(1000 * call_seconds)
-    config.graph_options.rewrite_options.optimizers[:] = OPTIMIZERS
+    rewrites = config.graph_options.rewrite_options
+    rewrites.optimizers[:] = OPTIMIZERS
+    rewrites.experimental_disable_compressed_tensor_optimization = True  # lest zeros are kept for ever, as constants
     return Session(target, graph=graph, config=config)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,7 +67,8 @@ class Calls:
         inputs = zip(tf.nest.flatten(operation.inputs), tf.nest.flatten(values), strict=True)
         seconds = self.wait_seconds if seconds is None else seconds
         options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * seconds))
-        return self.session.run(operation.fetches, self.identity | dict(inputs), options=options)
+        found = self.session.run(tf.nest.flatten(operation.fetches), self.identity | dict(inputs), options=options)
+        return tf.nest.pack_sequence_as(operation.fetches, found)
 
     def _wait(self, operation: Operation, missing: Callable[[], str]) -> None:
         """Run an operation that waits for others."""
@@ -122,7 +123,8 @@ class StateCalls(Calls):
 
     def initialize(self, restoration: int) -> None:
         """Make the global variables from the initial model; this beginning has the number `restoration`."""
-        self._run(self.ops.initialize, *self.graph.initial, np.array([restoration, 0]))
+        center, state = self.graph.initial
+        self._run(self.ops.initialize, _fed(self.ops.initialize.inputs[0], center), state, np.array([restoration, 0]))
 
     def announce(self) -> None:
         """Tell the workers that the state is there."""
@@ -130,7 +132,8 @@ class StateCalls(Calls):
 
     def values(self) -> dict[str, np.ndarray]:
         """All that a checkpoint keeps, at one moment, by name; vectors are whole."""
-        values = self._run(self.ops.values, seconds=STATE_WAITS * self.wait_seconds)
+        found = self._run(self.ops.values, seconds=STATE_WAITS * self.wait_seconds)
+        values = {name: _fetched([part]) for name, part in found.items()}
         return whole(cut_off(values, self._messages, self._scalars))
 
     @property
@@ -161,11 +164,7 @@ class StateCalls(Calls):
         """
         parts = {}
         for name, places in self.ops.new_values.items():
-            sizes = [int(place.shape[-1]) if place.shape.rank else 0 for place in places]
-            ends = arrays.get(name + SCALARS, [])
-            parts[name] = sliced(arrays[name], [size - len(ends) for size in sizes])
-            if len(ends):
-                parts[name] = [np.concatenate([part, ends]) for part in parts[name]]
+            parts[name] = _fed(places, arrays[name], arrays.get(name + SCALARS, ()))
         self._run(self.ops.shut)
         for forget, alive in zip(self.ops.forget_milestones, self.alive(), strict=False):
             if not alive:
@@ -209,7 +208,8 @@ class ObserverCalls(Calls):
         """
         with self._looking:
             found = self._run(self.ops.snapshot)
-            return found | self._in_pieces() if self.ops.pieces else found
+            vectors = {name: _fetched(parts) for name, parts in found.pop("vectors").items()}
+            return found | (self._in_pieces() if self.ops.pieces else vectors)
 
     def _in_pieces(self) -> dict[str, np.ndarray]:
         """The vectors of a large center, which never is there twice."""
@@ -251,3 +251,22 @@ class ObserverCalls(Calls):
 
         with contextlib.suppress(tf.errors.OpError):
             self._run(self.ops.end_ps, seconds=END_SECONDS)
+
+
+def _fed(places: Sequence[Any], vector: np.ndarray, ends: Any = ()) -> list[np.ndarray]:
+    """What is to be fed at the places of slices, for this vector to be there, with the same scalars at each end."""
+    from ..engine.transport import fed
+
+    parts = sliced(vector, [int(place.shape[-1]) - len(ends) if place.shape.rank else 0 for place in places])
+    return [
+        fed(place, np.concatenate([part, ends]) if len(ends) else part)
+        for place, part in zip(places, parts, strict=True)
+    ]
+
+
+def _fetched(parts: Sequence[Any]) -> np.ndarray:
+    """One array of the slices that were found."""
+    from ..engine.transport import fetched
+
+    arrays = [fetched(part) for part in parts]
+    return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]

@@ -46,7 +46,7 @@ class TaskGraph:
 
         from ..engine.milestones import Multiples
         from ..engine.parameter_server import ParameterServer
-        from ..engine.transport import Transport
+        from ..engine.transport import Client, Transport
 
         self.coordination, self.scalars = job.coordination, job.scheme.scalars
         self.model = model or job.recipe.flat()
@@ -57,6 +57,8 @@ class TaskGraph:
         multiples = None if job.test is None else job.plan.multiples(self.model.size + self.model.state_size)
         self.multiples = None if multiples is None else Multiples(*multiples)
         place, slices = job.cluster.placement, job.slices(self.model.size)
+        servers = place.ps_devices(job.cluster.ps if job.uses_ps else 0)
+        near = f"{place.worker_device(workers[0])}/device:CPU:0" if workers else servers[0]
         self.graph = tf.Graph()
         with self.graph.as_default():
             self.ps = ParameterServer(
@@ -64,8 +66,7 @@ class TaskGraph:
                 sizes=[list(map(math.prod, self.model.shapes))] if self.in_place else [[size] for size in slices],
                 state_size=self.model.state_size,
                 num_workers=job.cluster.workers,
-                devices=place.ps_devices(job.cluster.ps if job.uses_ps else 0),
-                chief=f"{place.worker_device(workers[0])}/device:CPU:0" if workers else None,
+                devices=servers,
                 last_version=None if job.options.schedule else max(map(len, job.plan.all_rounds)),
                 ema_decay=job.options.ema_decay,
                 in_process=place.in_process,
@@ -73,7 +74,7 @@ class TaskGraph:
                 codec=job.codec,
                 round_steps=job.plan.round_steps,
                 multiples=self.multiples,
-                transport=Transport(job.shares_memory),
+                client=Client(Transport(job.shares_memory), near),
             )
             self.ops = GlobalOps(self.ps, self.coordination.sees_waiting)
             gradient = tf.function(self.model.gradient, reduce_retracing=True, autograph=False)
@@ -147,7 +148,7 @@ class TaskGraph:
         part.frozen, part.worker_ops, part.graph = [], {}, tf.Graph()
         with part.graph.as_default():
             definition = needed_for(tf.nest.flatten(names), self.graph.as_graph_def())
-            _move(definition, self.ps.chief, self.ps.devices[0])
+            _move(definition, self.ps.client.device, self.ps.devices[0])
             tf.import_graph_def(definition, name="")
         part.ops = _found(GlobalOps, names, part.graph)
         return part
