@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import threading
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from distsgd.common.errors import Diverged, TaskLost, UserError, WaitTimeout
 from distsgd.common.record import checkpoint
 from distsgd.common.record.faults import Faults
 from distsgd.common.record.run_directory import read_config
+from distsgd.common.record.slices import sliced, whole, write_array
 from distsgd.common.run.options import Recovery
 from doubles import PausingAEASGD, PausingAsyncSGD, PausingSyncSGD, Stumbles
 from runs import patience, record, wait_until
@@ -116,9 +118,13 @@ def test_slices_of_any_number_of_ps_make_the_same_vectors(parts):
     center, rows = np.arange(7.0), np.arange(14.0).reshape(2, 7)
     sizes = [7 // parts + (i < 7 % parts) for i in range(parts)]
     cut = {"center": center, "rows": rows, "count": np.float32(3)}
-    slices = {f"{n}/{i}": part for n, v in cut.items() for i, part in enumerate(checkpoint.sliced(v, sizes))}
-    for name, vector in checkpoint.whole(slices).items():
+    slices = {f"{n}/{i}": part for n, v in cut.items() for i, part in enumerate(sliced(v, sizes))}
+    for name, vector in whole(slices).items():
         np.testing.assert_array_equal(vector, cut[name])
+        together, apart = BytesIO(), BytesIO()
+        np.save(together, cut[name])
+        write_array(apart, vector)
+        assert apart.getvalue() == together.getvalue()
 
 
 # Resuming.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import signal
 import subprocess
 import sys
@@ -14,10 +15,12 @@ import pytest
 import tensorflow as tf
 
 from distsgd.algorithms import EASGD, AsyncSGD, SyncSGD
-from distsgd.common.engine import segments, transport
+from distsgd.common.contract.cut import cut_into
+from distsgd.common.engine import ops, segments, transport
 from distsgd.common.engine.failures import is_absence
 from distsgd.common.engine.segments import Segments
 from distsgd.common.engine.stamps import Stamps, moment
+from distsgd.common.launch import sessions
 from distsgd.common.record.run_directory import read_config
 from runs import record
 
@@ -204,7 +207,7 @@ def test_a_vector_that_is_put_together_to_be_sent_is_put_together_in_the_segment
         came = session.run(way.arrive(way.depart(sent)))
         laid_down = next(op for op in graph.get_operations() if op.type == "PyFunc")
     assert np.array_equal(came, np.concatenate([np.ones(size), [2], np.arange(size)]))
-    assert len(laid_down.inputs) == len(parts)
+    assert len(laid_down.inputs) == 1 + len(parts)  # and where they are in their vectors
 
 
 def test_a_reply_to_many_is_copied_once_and_stays_when_the_center_goes_on():
@@ -223,6 +226,62 @@ def test_a_reply_to_many_is_copied_once_and_stays_when_the_center_goes_on():
     assert transport.SEGMENTS.count() <= before + 1
     there = Segments()
     assert all((there.take(ticket).view(np.float32) == 1).all() for ticket in tickets)
+
+
+def test_slices_of_what_is_put_together_are_laid_down_without_being_cut_or_put_together():
+    size = transport.SHARED_BYTES // 2
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+        parts = [tf.range(float(size)), tf.fill([3], 7.0), tf.range(float(size))]
+        whole, way, sizes = tf.concat(parts, 0), transport.Transport(shared=True), [size - 5, size + 8]
+        slices = cut_into(whole, sizes)
+        came = [way.arrive(way.depart(part)) for part in slices]
+        vector, *arrived = session.run([whole, *came])
+        laid_down = [op for op in graph.get_operations() if op.type == "PyFunc" and op.inputs[0].op.type == "Const"]
+    assert np.array_equal(np.concatenate(arrived), vector)
+    assert [len(part) for part in arrived] == sizes
+    sources = [source.op.inputs[0] for op in laid_down for source in op.inputs[1:]]
+    assert [[part is source for part in parts].index(True) for source in sources] == [0, 0, 1, 2]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_a_client_feeds_and_fetches_is_what_is_there(shared):
+    size = transport.SHARED_BYTES // 4
+    vector = np.arange(2 * size, dtype=np.float32).reshape(2, size)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        way = transport.Transport(shared)
+        client, kept = transport.Client(way, "/cpu:0"), tf.Variable(tf.zeros([2, size]))
+        place = client.feed(tf.float32, [2, size])
+        keep, seen = kept.assign(way.arrive(place)), client.fetch(way.depart(kept + 1))
+        session.run(keep.op, dict(zip(tf.nest.flatten(place), [transport.fed(place, vector)], strict=True)))
+        (found,) = session.run(tf.nest.flatten(seen))
+        array = transport.fetched(tf.nest.pack_sequence_as(seen, [found]))
+        assert isinstance(place, transport.Parcel) == isinstance(seen, transport.Parcel) == shared
+    assert np.array_equal(array, vector + 1)
+    if shared:
+        segment = next(one for own in transport.SEGMENTS._own.values() for one in own if one.name == found[2])
+        assert not segment.is_free()
+        with pytest.raises(ValueError, match="read-only"):
+            array[0, 0] = 1
+        del array
+        assert segment.is_free()
+
+
+def test_a_large_vector_of_zeros_is_no_constant_of_a_session():
+    """TensorFlow would make it when it prepares the graph, and keep it as long as the session is there."""
+    size = 1 << 22
+    with tf.Graph().as_default() as graph:
+        variable, other = tf.Variable(ops.zeros(size)), tf.Variable(ops.zeros(size))
+        blank = other.assign(tf.zeros_like(variable.read_value()))
+        told = tf.compat.v1.RunMetadata()
+        options = tf.compat.v1.RunOptions(output_partition_graphs=True)
+        session = sessions.open_session("", graph, tf.compat.v1.ConfigProto(), 60)
+        made = [variable.initializer, other.initializer]
+        session.run(made)
+        assert not session.run([*made, blank], options=options, run_metadata=told)[-1].any()
+        session.close()
+    prepared = [node for part in told.partition_graphs for node in part.node if node.op == "Const"]
+    sizes = [math.prod(dim.size for dim in node.attr["value"].tensor.tensor_shape.dim) for node in prepared]
+    assert max(sizes, default=0) < size
 
 
 def test_what_is_small_or_of_unknown_size_goes_through_sockets():

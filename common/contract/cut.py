@@ -7,17 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from ..gates.store import Tensor
 
-LARGE_FLOATS = 1 << 16  # to copy a smaller vector costs less than to think about it
-
-ALIGNED = 16  # floats: a slice that begins and ends at a multiple of 64 bytes shares the memory of its vector
-
 
 def even_sizes(size: int, parts: int) -> list[int]:
-    """Sizes of `parts` contiguous slices of a vector of `size`, different by one at most; large ones are aligned."""
-    unit = ALIGNED if size >= LARGE_FLOATS else 1
-    units, rest = divmod(size, unit)
-    sizes = [unit * (units // parts + (i < units % parts)) for i in range(parts)]
-    return [*sizes[:-1], sizes[-1] + rest]
+    """Sizes of `parts` contiguous slices of a vector of `size`, different by one at most."""
+    return [size // parts + (i < size % parts) for i in range(parts)]
 
 
 def cut_into(vector: Tensor, sizes: Sequence[int]) -> list[Tensor]:
@@ -49,6 +42,18 @@ def parts_of(vector: Tensor) -> list[Tensor]:
 
     is_joined = tf.is_symbolic_tensor(vector) and vector.shape.rank == 1 and vector.op.type == "ConcatV2"
     return list(vector.op.inputs)[:-1] if is_joined else []
+
+
+def place_of(vector: Tensor) -> tuple[Tensor, int, int]:
+    """The vector of which this one, [n], is a slice, and from where to where: itself, if it is none."""
+    import tensorflow as tf
+
+    size = vector.shape[0]
+    if vector.op.type == "StridedSlice" and vector.shape.rank == vector.op.inputs[0].shape.rank == 1:
+        begin, end = (tf.get_static_value(bound) for bound in vector.op.inputs[1:3])
+        if begin is not None and end is not None and begin[0] >= 0 and end[0] - begin[0] == size:
+            return vector.op.inputs[0], int(begin[0]), int(end[0])
+    return vector, 0, size
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:

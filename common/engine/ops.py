@@ -21,7 +21,7 @@ def end_queue(index: int) -> Any:
 
 
 def zeros(size: int) -> Any:
-    """A vector of zeros, [size], made each time: of `tf.zeros` TensorFlow makes a constant, and keeps that for ever."""
+    """A vector of zeros, [size]. Of `tf.zeros` TensorFlow would first make a constant, to see if it is a small one."""
     return tf.raw_ops.Empty(shape=[size], dtype=tf.float32, init=True)
 
 

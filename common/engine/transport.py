@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ..contract.cut import parts_of
+from ..contract.cut import parts_of, place_of
 from .segments import Segments
 
 SHARED_BYTES = 1 << 20  # a smaller tensor is through a socket before two functions of Python have been called
@@ -27,8 +27,8 @@ def _token(function: Any, argument: Any, result: Any) -> str:
         return tf.numpy_function(function, [argument], result).op.get_attr("token").decode()
 
 
-def _put(*data: Any) -> Any:
-    return SEGMENTS.put(*data)
+def _put(bounds: Any, *data: Any) -> Any:
+    return SEGMENTS.put(*(part[begin:end] for part, (begin, end) in zip(data, bounds, strict=True)))
 
 
 def _take(ticket: Any) -> Any:
@@ -89,7 +89,9 @@ class Transport:
         """Built where the tensor is: what `arrive` shall be given, once, on the device of whoever needs it."""
         if not self.shares(tensor.dtype, tensor.shape):
             return tensor
-        data = [tf.bitcast(part, tf.uint8) for part in parts_of(tensor) or [tensor]]
+        # TensorFlow copies a slice that is not aligned, and what is put together: in the segment it is done anyway.
+        places = [place_of(part) for part in parts_of(tensor) or [tensor]]
+        data = [tf.constant([place[1:] for place in places]), *(tf.bitcast(place[0], tf.uint8) for place in places)]
         return Parcel(tf.raw_ops.PyFunc(input=data, token=PUT, Tout=[tf.int64])[0], tensor.dtype, tensor.shape)
 
     def share(self, reply: Any) -> Any:

@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..files import PART, flush, writing
+from .slices import write_array
 from .stamp_file import FOLDER
 
 FORMAT = 2
@@ -43,7 +44,7 @@ class Damaged(UserError):
 class Checkpoint:
     """The global state of a run at one version of the center."""
 
-    arrays: Mapping[str, np.ndarray]
+    arrays: Mapping[str, Any]  # or `Slices`
     about: Mapping[str, Any]
 
     @property
@@ -78,7 +79,7 @@ def write(run_dir: Path, checkpoint: Checkpoint) -> Path:
                 with zipfile.ZipFile(file, "w") as archive:
                     for name, array in checkpoint.arrays.items():
                         with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                            np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+                            write_array(member, array)
                 flush(file)
                 checksum = _checksum(about, file)
             with (part / ABOUT).open("w") as file:
@@ -151,7 +152,7 @@ def newest(
 def damage(path: Path) -> Damaged | None:
     """What is wrong with a checkpoint, if anything is."""
     try:
-        read(path)
+        read(path, ["version", "folded", "joins"])  # the checksum is of all of it
     except Damaged as problem:
         return problem
     return None
@@ -236,8 +237,8 @@ def take_over_record(source: Path, run_dir: Path) -> None:
             shutil.copytree(source / FOLDER, run_dir / FOLDER)
 
 
-def read(path: Path) -> Checkpoint:
-    """A checkpoint from its folder. Nothing in it is executed.
+def read(path: Path, names: Collection[str] = ()) -> Checkpoint:
+    """A checkpoint from its folder, perhaps with arrays of these `names` alone. Nothing in it is executed.
 
     Raises:
         Damaged: it is not as it was written.
@@ -253,7 +254,7 @@ def read(path: Path) -> Checkpoint:
                 raise UserError(f"the checkpoint {path} has format {about['format']}, and this program reads {FORMAT}")
             file.seek(0)
             with np.load(file, allow_pickle=False) as saved:
-                checkpoint = Checkpoint(dict(saved), about)
+                checkpoint = Checkpoint({name: saved[name] for name in names or saved}, about)
         if checkpoint.version != int(path.name) or checkpoint.events < 0:
             raise Damaged(f"the checkpoint {path} cannot be read: it is of version {checkpoint.version}")
         return checkpoint
@@ -264,17 +265,3 @@ def read(path: Path) -> Checkpoint:
     except Exception as error:  # damaged files raise errors of nearly every kind
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is damaged"
         raise Damaged(f"the checkpoint {path} cannot be read: {reason} ({type(error).__name__})") from None
-
-
-def whole(slices: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Vectors from the slices of the ps tasks, `name/0`, `name/1`, ...; what is no vector is the same on all."""
-    names = dict.fromkeys(name.rsplit("/", 1)[0] for name in slices)
-    parts = {name: [slices[f"{name}/{i}"] for i in range(len(slices)) if f"{name}/{i}" in slices] for name in names}
-    return {name: np.concatenate(p, -1) if np.ndim(p[0]) and len(p) > 1 else p[0] for name, p in parts.items()}
-
-
-def sliced(array: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
-    """A vector as slices of those sizes, along its last axis."""
-    if np.ndim(array) == 0:
-        return [array] * len(sizes)
-    return np.split(array, np.cumsum(sizes)[:-1], -1)

@@ -17,7 +17,7 @@ import numpy as np
 from ..contract.message import SCALARS, cut_off
 from ..engine.failures import is_refusal
 from ..errors import WaitTimeout
-from ..record.checkpoint import sliced, whole
+from ..record.slices import sliced, whole
 from .graph import TaskGraph
 from .job import CHIEF
 from .operations import Operation
