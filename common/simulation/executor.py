@@ -40,18 +40,18 @@ class Executor:
             self.center = Center(
                 job.scheme, [[model.size]], [DEVICE], workers, options.ema_decay, round_steps=job.plan.round_steps
             )
-            self.part = self.center.slices[0]
+            (self.part,), (center,) = self.center.slices, self.center.initial
             state = tf.compat.v1.placeholder(tf.float32, [model.state_size], name="initial_state")
             gradient = tf.function(model.gradient, reduce_retracing=True, autograph=False)
             own, loss = [""] * job.devices_per_worker, (options.l2, options.clip_norm)
             replica = Replica(model, gradient, "lane", (0, workers), own, Given(), job.train, *loss)
             self.data = Shard(leaves(job.train), "simulation")
-            self.lanes = Lanes(job.scheme, replica, workers, (self.center.initial, state))
+            self.lanes = Lanes(job.scheme, replica, workers, (center, state))
             self.merging = Merging(job.scheme, self.center, self.lanes, kinds, places)
             initialize = tf.compat.v1.global_variables_initializer()
             self._inputs(job.batch_size)
         self.session = tf.compat.v1.Session(graph=self.graph)
-        fed = [self.center.initial, state, *replica.fed, *self.data.fed]
+        fed = [center, state, *replica.fed, *self.data.fed]
         values = [model.pack(), model.pack_state(), *model.frozen_values(), *leaves(job.train)]
         self.session.run(initialize, dict(zip(fed, values, strict=True)))
 
