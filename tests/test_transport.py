@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from distsgd.algorithms import EASGD, AsyncSGD, SyncSGD
+from distsgd.algorithms import EASGD, AsyncSGD, LocalSGD, SyncSGD
 from distsgd.common.contract.cut import cut_into
 from distsgd.common.engine import ops, segments, transport
 from distsgd.common.engine.failures import is_absence
+from distsgd.common.engine.pieces import Pieces
 from distsgd.common.engine.segments import Segments
 from distsgd.common.engine.stamps import Stamps, moment
 from distsgd.common.launch import sessions
@@ -210,6 +211,29 @@ def test_a_vector_that_is_put_together_to_be_sent_is_put_together_in_the_segment
     assert len(laid_down.inputs) == 1 + len(parts)  # and where they are in their vectors
 
 
+@pytest.mark.parametrize("sizes", [[1 << 18, 1 << 18], [1 << 17, 1 << 18, 1 << 17]], ids=["apart", "across"])
+def test_whoever_steps_on_pieces_of_a_reply_writes_nothing_where_others_read_it(sizes, monkeypatch):
+    """Of two ps tasks. TensorFlow takes the last view of a segment for memory of its own."""
+    monkeypatch.setattr(transport, "SEGMENTS", Segments())
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        way, replies = transport.Transport(shared=True), [tf.fill([1 << 18], 1.0), tf.fill([1 << 18], 2.0)]
+        params = [tf.Variable(tf.zeros([size])) for size in sizes]
+
+        def adopt(*replies):
+            reply = tf.concat([way.arrive(way.depart(reply)) for reply in replies], 0)
+            for variable, part in zip(params, Pieces(sizes, apart=True).cut(reply), strict=True):
+                variable.assign(part)
+            return tf.constant(True)
+
+        adopted = tf.function(adopt, autograph=False)(*replies)
+        session.run([variable.initializer for variable in params])
+        session.run(adopted)
+        stepped = np.concatenate(session.run([variable.assign_sub(tf.ones_like(variable)) for variable in params]))
+    assert (stepped == np.repeat([0.0, 1.0], 1 << 18)).all()
+    (laid_down,) = transport.SEGMENTS._own.values()
+    assert sorted(np.unique(one.bytes().view(np.float32)).tolist() for one in laid_down) == [[1.0], [2.0]]
+
+
 def test_a_reply_to_many_is_copied_once_and_stays_when_the_center_goes_on():
     size = transport.SHARED_BYTES // 4
     before = transport.SEGMENTS.count()
@@ -296,7 +320,12 @@ def test_what_is_small_or_of_unknown_size_goes_through_sockets():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "ps"),
-    [(AsyncSGD(), 1), (SyncSGD(backup_workers=1), 1), (EASGD(communication_period=2), 2)],
+    [
+        (AsyncSGD(), 1),
+        (SyncSGD(backup_workers=1), 1),
+        (EASGD(communication_period=2), 2),
+        (LocalSGD(communication_period=2), 1),  # all adopt pieces of one reply
+    ],
     ids=lambda value: getattr(value, "name", None),
 )
 def test_a_run_in_shared_memory_replays(scheme, ps, warm, tmp_path):

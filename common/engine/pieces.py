@@ -7,7 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..contract.cut import cut_into, joined
+import tensorflow as tf
+
+from ..contract.cut import cut_into, joined, parts_of
 from ..contract.scheme import Scheme
 from .replica import Replica
 from .view import is_elementwise
@@ -46,8 +48,15 @@ class Pieces:
         return several if len(several.sizes) > 1 and alone and is_elementwise(scheme) else cls(sizes, apart=False)
 
     def cut(self, vector: Any) -> list[Any]:
-        """The pieces of a vector, views of it."""
-        return cut_into(vector, self.sizes)
+        """The pieces of a vector that has come from elsewhere, apart from it.
+
+        It may be memory that others read, too. TensorFlow writes into a variable in place if nobody else has its
+        tensor; it does not see that a view, the last one that is left, is of memory that is not its own.
+        """
+        if len(self.sizes) == 1:
+            return [vector]
+        parts = cut_into(vector, self.sizes)
+        return [part if parts_of(part) else tf.raw_ops.DeepCopy(x=part) for part in parts]
 
     def of_variables(self, pieces: Sequence[Any]) -> Any:
         """What `Replica.gradient` takes: the vector, if it is in one piece, or a flat vector for each variable."""
