@@ -1032,6 +1032,14 @@ ON_THE_PS = [
         "the first reader takes the mark away, and those who are late find the next reply",
     ),
     Mutation(
+        "pieces of a reply are views of it",
+        ENGINE,
+        "part if parts_of(part) else tf.raw_ops.DeepCopy(x=part) for part in parts",
+        "part for part in parts",
+        transported("whoever_steps_on_pieces_of_a_reply_writes_nothing_where_others_read_it"),
+        "a worker changes what another has been given",
+    ),
+    Mutation(
         "any segment of that number will do",
         ENGINE,
         "if segment.name != name:",
