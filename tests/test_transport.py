@@ -157,8 +157,10 @@ def test_a_reader_keeps_what_it_has_when_its_maker_forgets_it():
 def test_a_ticket_of_who_is_gone_is_an_absence():
     process = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     with pytest.raises(RuntimeError, match="does not have its segment any more") as raised:
-        Segments().take(np.array([int(process.stdout), 3, 1, 8]))
+        Segments().take(ticket := np.array([int(process.stdout), 3, 1, 8]))
     assert is_absence(raised.value)
+    with pytest.raises(tf.errors.UnavailableError, match="segment gone"):  # tasks catch those of TensorFlow
+        transport.fetched(transport.Parcel(ticket, tf.float32, [1]))
 
 
 def test_a_descriptor_that_is_another_segments_by_now_is_not_read():

@@ -63,10 +63,18 @@ def fed(place: Any, array: np.ndarray) -> np.ndarray:
 
 
 def fetched(found: Any) -> np.ndarray:
-    """What a session has found where the graph has a tensor, or a parcel: open that once, and write nothing there."""
+    """What a session has found where the graph has a tensor, or a parcel: open that once, and write nothing there.
+
+    Raises:
+        tf.errors.UnavailableError: whoever has laid it down is gone, as it would be in a session.
+    """
     if not isinstance(found, Parcel):
         return found
-    array = SEGMENTS.take(found.ticket).view(found.dtype.as_numpy_dtype).reshape(found.shape)
+    try:
+        content = SEGMENTS.take(found.ticket)
+    except RuntimeError as error:
+        raise tf.errors.UnavailableError(None, None, str(error)) from None
+    array = content.view(found.dtype.as_numpy_dtype).reshape(found.shape)
     array.flags.writeable = False
     return array
 

@@ -162,13 +162,12 @@ class StateCalls(Calls):
             restoration: the number of this one.
             events: how many were on record then.
         """
-        parts = {}
-        for name, places in self.ops.new_values.items():
-            parts[name] = _fed(places, arrays[name], arrays.get(name + SCALARS, ()))
         self._run(self.ops.shut)
         for forget, alive in zip(self.ops.forget_milestones, self.alive(), strict=False):
             if not alive:
                 self._run(forget)
+        places = self.ops.new_values
+        parts = {name: _fed(places[name], arrays[name], arrays.get(name + SCALARS, ())) for name in places}
         self._run(self.ops.restore, parts, np.array([restoration, events]))
         self._run(self.ops.call_back)
         self._run(self.ops.open)
