@@ -121,6 +121,8 @@ def test_slices_of_any_number_of_ps_make_the_same_vectors(parts):
     slices = {f"{n}/{i}": part for n, v in cut.items() for i, part in enumerate(sliced(v, sizes))}
     for name, vector in whole(slices).items():
         np.testing.assert_array_equal(vector, cut[name])
+        for part, again in zip(sliced(cut[name], [3, 4]), sliced(vector, [3, 4]), strict=True):
+            np.testing.assert_array_equal(part, again)
         together, apart = BytesIO(), BytesIO()
         np.save(together, cut[name])
         write_array(apart, vector)

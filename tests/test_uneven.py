@@ -247,7 +247,7 @@ def test_a_set_that_is_not_complete_goes_on_with_another_number_of_slices():
     with told(ps=2) as table:
         table.player(0).starts()
         kept = table.state_calls.values()
-    assert kept["inbox"].tolist() == [1.0] * 5
+    assert np.asarray(kept["inbox"]).tolist() == [1.0] * 5
     assert kept["inbox.scalars"].tolist() == [1.0, 7.0]
     with told(ps=3) as table:
         assert table.state_calls.variables == set(kept)

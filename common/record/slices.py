@@ -35,9 +35,10 @@ def _together(parts: Sequence[np.ndarray]) -> Any:
     return Slices(parts) if dimensions == 1 else np.concatenate(parts, -1) if dimensions else parts[0]
 
 
-def sliced(array: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
-    """A vector as slices of those sizes, along its last axis."""
-    if np.ndim(array) == 0:
+def sliced(array: Any, sizes: Sequence[int]) -> list[np.ndarray]:
+    """A vector, or what `whole` has made of it, as slices of those sizes, along its last axis."""
+    array = np.asarray(array)
+    if array.ndim == 0:
         return [array] * len(sizes)
     return np.split(array, np.cumsum(sizes)[:-1], -1)
 

@@ -130,8 +130,8 @@ class StateCalls(Calls):
         """Tell the workers that the state is there."""
         self._run(self.ops.announce_state)
 
-    def values(self) -> dict[str, np.ndarray]:
-        """All that a checkpoint keeps, at one moment, by name; vectors are whole."""
+    def values(self) -> dict[str, Any]:
+        """All that a checkpoint keeps, at one moment, by name: arrays, or `Slices` of them."""
         found = self._run(self.ops.values, seconds=STATE_WAITS * self.wait_seconds)
         values = {name: _fetched([part]) for name, part in found.items()}
         return whole(cut_off(values, self._messages, self._scalars))
@@ -152,7 +152,7 @@ class StateCalls(Calls):
         long = [places["center"][0].shape[0] + number]
         return [name for name, parts in places.items() if number and parts[0].shape == long]
 
-    def restore(self, arrays: Mapping[str, np.ndarray], restoration: int, events: int) -> None:
+    def restore(self, arrays: Mapping[str, Any], restoration: int, events: int) -> None:
         """Put other values in the place of all of it, in steps.
 
         Nobody is admitted from the first step on. Whoever waits for others is woken, and joins after the last one.
@@ -252,7 +252,7 @@ class ObserverCalls(Calls):
             self._run(self.ops.end_ps, seconds=END_SECONDS)
 
 
-def _fed(places: Sequence[Any], vector: np.ndarray, ends: Any = ()) -> list[np.ndarray]:
+def _fed(places: Sequence[Any], vector: Any, ends: Any = ()) -> list[np.ndarray]:
     """What is to be fed at the places of slices, for this vector to be there, with the same scalars at each end."""
     from ..engine.transport import fed
 
