@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from distsgd.algorithms import AEASGD, AsyncSGD, Downpour, Hogwild, SyncSGD
+from distsgd.algorithms import AEASGD, AsyncSGD, Downpour, Hogwild, LocalSGD, SyncSGD
 from distsgd.common.gates import Async, Bounded, Unlocked
 
 
@@ -256,3 +256,14 @@ class SlowDisk(AsyncSGD):
             return write(*arguments)
 
         checkpoint.write = slowly
+
+
+@dataclass(frozen=True, kw_only=True)
+class HalvedLocalSGD(LocalSGD):
+    """Correct, but its workers go half of the way to a reply, and take that in two halves."""
+
+    def adopt(self, worker: Any, reply: Any) -> None:
+        import tensorflow as tf
+
+        half = reply.shape[0] // 32 * 16
+        worker.params.assign(0.5 * worker.params + tf.concat([0.5 * reply[:half], 0.5 * reply[half:]], 0))

@@ -23,6 +23,7 @@ from distsgd.common.engine.segments import Segments
 from distsgd.common.engine.stamps import Stamps, moment
 from distsgd.common.launch import sessions
 from distsgd.common.record.run_directory import read_config
+from doubles import HalvedLocalSGD
 from runs import record
 
 pytestmark = pytest.mark.skipif(not segments.available(), reason="no memory without a name here")
@@ -338,11 +339,18 @@ def test_a_run_in_shared_memory_replays(scheme, ps, warm, tmp_path):
 
 @pytest.mark.parametrize(
     ("scheme", "workers"),
-    [(AsyncSGD(), 1), pytest.param(SyncSGD(), 2, marks=pytest.mark.slow)],
+    [
+        (AsyncSGD(), 1),
+        pytest.param(SyncSGD(), 2, marks=pytest.mark.slow),
+        pytest.param(HalvedLocalSGD(communication_period=2), 2, marks=pytest.mark.slow),  # all read one reply
+    ],
     ids=lambda value: getattr(value, "name", None),
 )
 def test_the_same_bits_come_through_sockets_and_through_memory(scheme, workers, warm, tmp_path):
     ways = ["memory", "sockets"]
-    runs = [record(scheme, tmp_path / way, workers=workers, steps=4, hidden=BIG, transport=way) for way in ways]
+    runs = [
+        record(scheme, tmp_path / way, workers=workers, steps=4 * scheme.period, hidden=BIG, transport=way)
+        for way in ways
+    ]
     assert [read_config(tmp_path / way)["transport"] for way in ways] == ways
     assert all(np.array_equal(a.center, b.center) for a, b in pairwise(runs))

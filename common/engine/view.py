@@ -72,25 +72,45 @@ def is_elementwise(scheme: Scheme) -> bool:
     Then it may be done on any part of the vectors alone, with the same bits. Who sends scalars has one vector for them,
     and who asks for shapes of the model or for means of all workers thinks of the whole one, too.
     """
-    if scheme.scalars:
-        return False
+
+    def between_gradients(now: Scheme, view: Any, vector: Any) -> list[Any]:
+        first = now.local_variables(view.params.read_value())
+        now.gradient_point(view)
+        now.local_step(view, vector)
+        message = tf.convert_to_tensor(now.message(view))
+        now.adopt(view, vector)
+        return [message, *first.values()]
+
+    return not scheme.scalars and _by_coordinates(scheme, between_gradients)
+
+
+def adopts_elementwise(scheme: Scheme) -> bool:
+    """The same of what a worker does with a reply: it takes no view of it.
+
+    TensorFlow knows that a whole vector lies in memory that is not its own. Into a view of it, it writes the result of
+    an operation, or the next value of a variable, if nobody else has that buffer; and other workers read the same.
+    """
+
+    def adopt(now: Scheme, view: Any, vector: Any) -> list[Any]:
+        now.adopt(view, vector)
+        return []
+
+    return _by_coordinates(scheme, adopt)
+
+
+def _by_coordinates(scheme: Scheme, act: Callable[[Scheme, Any, Any], list[Any]]) -> bool:
+    """True if a worker acts by operations on each coordinate alone, and all that it returns is [n], as its vectors."""
     with tf.Graph().as_default() as graph:
         # What a scheme has for each coordinate has the model's size: it does not fit, and that is an error.
         now, one, vector = scheme.at(tf.constant(0.0)), tf.constant(1.0), tf.zeros([3])
         known = {"index": tf.constant(0), "num_workers": 2, "steps": one, "loss": one, "gradient_sum": vector}
         view: Any = View(params=tf.Variable(vector), **known)
-        begun = len(graph.get_operations())
         try:
             slots = now.local_variables(view.params.read_value())
-            first = graph.get_operations()[begun:]
             vars(view).update({name: tf.Variable(value) for name, value in slots.items()})
             begun = len(graph.get_operations())
-            now.gradient_point(view)
-            now.local_step(view, vector)
-            message = tf.convert_to_tensor(now.message(view))
-            now.adopt(view, vector)
+            returned = act(now, view, vector)
         except Exception:  # if it is a fault, it is raised again where the whole vectors are
             return False
-        made = [*first, *graph.get_operations()[begun:]]
-    shapes = {message.shape, *(value.shape for value in slots.values())}
-    return shapes == {vector.shape} and {op.type for op in made} <= ELEMENTWISE
+        made = graph.get_operations()[begun:]
+    return {value.shape for value in returned} <= {vector.shape} and {op.type for op in made} <= ELEMENTWISE
