@@ -28,11 +28,8 @@ class Look:
     def __init__(self, slices: Sequence[Any], sizes: Sequence[int], transport: Transport):
         self.slices, self.sizes, self.transport = slices, sizes, transport
         self.names = ["center"] if slices[0].average is None else ["center", "average"]
-        self.kept = [self._nothing(part) for part in slices] if self._in_pieces else []
-
-    @property
-    def _in_pieces(self) -> bool:
-        return max(self.sizes) > PIECE_FLOATS and not self.transport.shared
+        in_pieces = max(sizes) > PIECE_FLOATS and not transport.shared
+        self.kept = [self._nothing(part) for part in slices] if in_pieces else []
 
     def _nothing(self, part: Any) -> dict[str, Any]:
         with tf.device(part.device):

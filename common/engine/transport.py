@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from ..contract.cut import parts_of, place_of
-from .segments import Segments
+from .segments import GONE, Segments
 
 SHARED_BYTES = 1 << 20  # a smaller tensor is through a socket before two functions of Python have been called
 
@@ -66,13 +66,15 @@ def fetched(found: Any) -> np.ndarray:
     """What a session has found where the graph has a tensor, or a parcel: open that once, and write nothing there.
 
     Raises:
-        tf.errors.UnavailableError: whoever has laid it down is gone, as it would be in a session.
+        tf.errors.UnavailableError: whoever has laid it down is gone.
     """
     if not isinstance(found, Parcel):
         return found
     try:
         content = SEGMENTS.take(found.ticket)
     except RuntimeError as error:
+        if GONE not in str(error):
+            raise
         raise tf.errors.UnavailableError(None, None, str(error)) from None
     array = content.view(found.dtype.as_numpy_dtype).reshape(found.shape)
     array.flags.writeable = False
@@ -116,7 +118,7 @@ class Transport:
 
 
 class Client:
-    """Who feeds some tensors, and fetches some: a session would copy them on their way, but what lies in memory.
+    """Who feeds some tensors, and fetches some. A session copies them on their way, unless they lie in memory.
 
     Args:
         transport: to the tasks, and from them.
