@@ -55,6 +55,7 @@ ADAMW = identity("adamw_is_that_of_keras_with_the_epsilon_of_the_paper")
 STALENESS = identity("staleness_is_what_the_schedule_makes_it")
 DROPPED = identity("the_late_gradient_is_dropped_and_its_worker_goes_on")
 REDUCED = ("tests/test_collective.py::test_every_worker_has_the_same_mean_of_every_vector_in_every_call[3-False]",)
+SPOILED = ("tests/test_collective.py::test_every_worker_sees_one_element_of_one_message_that_is_not_finite",)
 SPARSE_RUN = ("tests/test_sparse.py::test_the_locked_twin_replays[threads-1]",)
 PLAN = ("tests/test_rounds.py::test_the_plan_of_a_resumed_run_is_the_same_from_wherever_it_begins",)
 L2 = option("l2_is_added_before_the_gradient_is_clipped_to_the_norm")
@@ -605,10 +606,18 @@ WORKERS = [
     Mutation(
         "whoever adds up a slice tells the others a sum",
         GATES,
-        "tf.add_n(parts) / number",
-        "tf.add_n(parts)",
+        "tf.where(fine, float(number), math.nan)",
+        "tf.where(fine, 1.0, math.nan)",
         REDUCED,
         "without a ps, means are W times as large",
+    ),
+    Mutation(
+        "whoever adds up a slice passes on what is not finite, wherever it stands",
+        GATES,
+        "tf.math.is_finite(tf.reduce_sum(total)) if spoils else True",
+        "True",
+        SPOILED,
+        "without a ps, workers look at one element of each slice and adopt the rest",
     ),
     Mutation(
         "whoever adds up a slice forgets its own",

@@ -51,6 +51,47 @@ def means_of(workers, way):
     return [partial(mean, slot) for slot in slots]
 
 
+@pytest.mark.parametrize("where", [0, 1, 50_000, 99_999])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_every_worker_sees_one_element_of_one_message_that_is_not_finite(where, value):
+    """It looks at one element of each slice, whichever worker has added that up."""
+    workers, size = 3, 100_000
+    store = Books(num_workers=workers, min_workers=workers, in_process=False)
+
+    def received(k, given):
+        slot = SimpleNamespace(index=k, mail=Mail(k, ["/device:CPU:0"] * workers, Transport()))
+        reply = Collective().exchange(store, slot, given)
+        return Collective().is_finite(store, reply), reply
+
+    with tf.Graph().as_default() as graph:
+        given = tf.compat.v1.placeholder(tf.float32, [size])
+        functions = [traced(partial(received, k), given) for k in range(workers)]
+    vectors = np.ones((2, workers, size), np.float32)
+    vectors[1, 1, where] = value
+    with tf.compat.v1.Session(graph=graph) as session:
+
+        def rounds(k):
+            return [session.run(functions[k], {given: own[k]}) for own in vectors]
+
+        for going in [in_thread(partial(rounds, k)) for k in range(workers)]:
+            (fine, reply), (spoiled, _) = going.result(timeout=100)
+            assert (fine, spoiled) == (True, False)
+            assert (reply == 1).all()
+
+
+class Books(SimpleNamespace):
+    """A store in which nothing is written down."""
+
+    def read_version(self):
+        return 0
+
+    def record(self, *_, **__):
+        pass
+
+    def count_updates(self, _):
+        pass
+
+
 def test_the_mean_of_a_number_and_of_a_vector_of_unknown_length():
     store = SimpleNamespace(num_workers=2, min_workers=2, in_process=False)
 

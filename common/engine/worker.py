@@ -167,7 +167,7 @@ class Worker:
         total = self._local_steps(rows, stamps.begun)
         message = stamps.send(message_of(scheme, self, stamps.begun, total))
         reply = scheme.gate.exchange(self.ps, self.slot, message)
-        fine = tf.reduce_all(tf.math.is_finite(reply))  # each element, lest two workers come to different sums
+        fine = scheme.gate.is_finite(self.ps, reply)
 
         def adopt() -> None:
             self._adopt(scheme, reply)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -43,13 +44,22 @@ class Collective(Barrier):
 
         if ps.in_process:
             return super().exchange(ps, slot, message)
-        mean = self._mean(ps, slot, message)
+        mean = self._mean(ps, slot, message, spoils=True)
         if slot.index == 0:
             with tf.control_dependencies([mean]):
                 for k in range(ps.num_workers):
                     ps.record(ps.read_version(), k, 0, accepted=True, locked=False)
                 ps.count_updates(1)
         return mean
+
+    def is_finite(self, ps: Store, reply: Tensor) -> Tensor:
+        """Whoever has added up a slice has looked at all of it, and spoiled it if need be: one element tells."""
+        import tensorflow as tf
+
+        if ps.in_process or ps.num_workers == 1:
+            return super().is_finite(ps, reply)
+        slices = slices_of(reply.shape[0], ps.num_workers).values()
+        return tf.reduce_all(tf.math.is_finite([reply[part.start or 0] for part in slices]))
 
     def mean(self, ps: Store, slot: WorkerSlot, vector: Tensor) -> Tensor:
         """The same reduction."""
@@ -73,8 +83,11 @@ class Collective(Barrier):
             ps.states.assign(tf.tile(mean[None], [ps.num_workers, 1]))
         return mean
 
-    def _mean(self, ps: Store, slot: WorkerSlot, vector: Tensor) -> Tensor:
-        """Of the vectors of all, [n] each. Where n is small, some add up nothing, and nobody sends to them."""
+    def _mean(self, ps: Store, slot: WorkerSlot, vector: Tensor, spoils: bool = False) -> Tensor:
+        """Of the vectors of all, [n] each. Where n is small, some add up nothing, and nobody sends to them.
+
+        If it `spoils`, a slice of the mean with an element that is not finite has none that is.
+        """
         import tensorflow as tf
 
         number, me, mail = ps.num_workers, slot.index, slot.mail
@@ -88,7 +101,9 @@ class Collective(Barrier):
         if me in slices:
             own = slices[me]
             parts = [own if k == me else mail.receive(k, own.shape[0]) for k in range(number)]
-            means[me] = tf.add_n(parts) / number
+            total = tf.add_n(parts)
+            fine = tf.math.is_finite(tf.reduce_sum(total)) if spoils else True
+            means[me] = total / tf.where(fine, float(number), math.nan)
             for k in range(number):
                 if k != me:
                     mail.send(k, means[me])

@@ -92,6 +92,13 @@ class Gate:
         """Push `message` [P] of the worker in that slot and return the reply [P]."""
         raise NotImplementedError(f"{type(self).__name__} exchanges nothing")
 
+    def is_finite(self, ps: Store, reply: Tensor) -> Tensor:
+        """Without a ps: True if the workers may adopt this reply, the same for all. Default: looks at each element."""
+        import tensorflow as tf
+
+        del ps
+        return tf.reduce_all(tf.math.is_finite(reply))  # of two sums one may overflow, and not the other
+
     def push(self, ps: Store, slot: WorkerSlot, message: Tensor) -> None:
         """Push without waiting for a reply; only schemes with such rounds need it."""
         raise NotImplementedError(f"{type(self).__name__} cannot push without a reply")
