@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..algorithms import AllReduce, AsyncSGD, Downpour, Hogwild, Scheme, SyncSGD
+from ..algorithms import AllReduce, AsyncSGD, Downpour, Hogwild, Scheme, Serial, SyncSGD
 from ..common.cluster.cluster import Cluster
 from ..common.cluster.placement import BackendName
 from ..common.contract.rounding import Rounding
@@ -31,7 +31,8 @@ from ..common.problems.models import ModelRecipe
 from ..common.record.cpu import CpuRecord
 from ..common.run.job import make_job
 from ..common.run.options import RunOptions, Transport
-from .peers import BATCH, EXAMPLES, LAYERS, LEARNING_RATE, WORKERS
+from ..common.run.plan import ALONE_STEPS
+from .peers import BATCH, EXAMPLES, LAYERS, LEARNING_RATE, MLPS, WORKERS
 from .torch_environment import torch_python
 
 PEER_SECONDS = 180  # a peer that takes longer than this beyond its measurement hangs
@@ -40,7 +41,9 @@ STEADY = 0.25, 0.95  # part of a run that counts
 
 # Of each worker. From 500 on, several go into one call, as in any run that is not very short; a large round is long
 # anyway, and so are several medium steps.
-LEAST_ROUNDS = {"small": 600, "medium": 600, "large": 12}
+LEAST_ROUNDS = {"small": 600, "medium": 600, "large": 12, "cnn": 600}
+
+LEAST_CALLS = 8  # of a worker that is alone, each of which is one event of its trace
 
 
 @dataclass(frozen=True)
@@ -57,13 +60,13 @@ class Contender:
 
     title: str
     measure: Callable[[str, float, float], Measured]
-    models: Sequence[str] = tuple(LAYERS)
+    models: Sequence[str] = tuple(MLPS)
     guess: Mapping[str, float] = field(default_factory=dict)  # steps/s at first, by model; sets the first one's length
     group: str = ""  # of peers that are measured only if that is asked for
 
     def expected(self, model: str) -> float:
         """Steps per second to expect on two cores at first."""
-        return self.guess.get(model, {"small": 1000.0, "medium": 100.0, "large": 5.0}[model])
+        return self.guess.get(model, {"small": 1000.0, "medium": 100.0, "large": 5.0, "cnn": 50.0}[model])
 
 
 def peer(role: str, model: str, seconds: float, expected: float) -> Measured:
@@ -122,7 +125,7 @@ class Ours:
     @property
     def title(self) -> str:
         """How it stands in the table."""
-        several = f", {self.workers} workers" if self.workers != WORKERS else ""
+        several = "" if self.workers == WORKERS else f", {self.workers} worker{'s' * (self.workers > 1)}"
         rounded = f", {self.codec}" if self.codec != "float32" else ""
         through = ", sockets" if self.transport == "sockets" else ""
         return f"{self.scheme.name}, {self.backend}, period {self.scheme.period}{several}{rounded}{through}"
@@ -130,9 +133,12 @@ class Ours:
     def __call__(self, model: str, seconds: float, expected: float) -> Measured:
         """Run it."""
         features, *hidden, classes = LAYERS[model]
-        recipe = ModelRecipe.named(f"mlp:hidden={'-'.join(map(str, hidden))}", (features,), classes, seed=0)
+        named = f"mlp:hidden={'-'.join(map(str, hidden))}" if model in MLPS else model
+        recipe = ModelRecipe.named(named, (features,), classes, seed=0)
         rounds = -(-round(expected * seconds / self.workers) // self.scheme.period)
-        if self.scheme.period == 1 or model != "medium":
+        if not self.scheme.gate.exchanges:
+            rounds = max(rounds, LEAST_CALLS * ALONE_STEPS)
+        elif self.scheme.period == 1 or model != "medium":
             rounds = max(rounds, LEAST_ROUNDS[model])
         record = CpuRecord(self.workers)
         folder = Path(tempfile.mkdtemp(prefix="distsgd-benchmark-"))
@@ -156,22 +162,22 @@ class Ours:
                 moments, worker = trace["microseconds"], trace["worker"]
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        period, used = self.scheme.period, record.summary()
-        return Measured(steady_rate(moments, worker, period), cpu_of_a_step(used, moments, period) if used else {})
+        each, used = job.plan.rounds(0).longest, record.summary()
+        return Measured(steady_rate(moments, worker, each), cpu_of_a_step(used, moments, each) if used else {})
 
 
-def steady_rate(microseconds: np.ndarray, worker: np.ndarray, period: int) -> float:
-    """Local steps per second of all workers: the slope of the events of a trace while all of them were at work."""
+def steady_rate(microseconds: np.ndarray, worker: np.ndarray, each: int) -> float:
+    """Local steps per second of all workers, `each` to an event: the slope of a trace while all were at work."""
     start = microseconds.min()
     end = min(microseconds[worker == k].max() for k in np.unique(worker))
     low, high = (start + part * (end - start) for part in STEADY)
     seconds = 1e-6 * np.sort(microseconds[(microseconds >= low) & (microseconds < high)] - start)
-    return float(period * np.polyfit(seconds, np.arange(len(seconds)), 1)[0])
+    return float(each * np.polyfit(seconds, np.arange(len(seconds)), 1)[0])
 
 
-def cpu_of_a_step(used: Mapping, microseconds: np.ndarray, period: int) -> dict[str, float]:
+def cpu_of_a_step(used: Mapping, microseconds: np.ndarray, each: int) -> dict[str, float]:
     """CPU milliseconds of each task for one local step of any worker, while all of them were at work."""
-    steps = period * np.count_nonzero((microseconds >= used["begun"]) & (microseconds <= used["ended"]))
+    steps = each * np.count_nonzero((microseconds >= used["begun"]) & (microseconds <= used["ended"]))
     return {task: 1e3 * seconds / steps for task, seconds in used["seconds"].items()} if steps else {}
 
 
@@ -182,22 +188,25 @@ SYNC, DOWNPOUR = (
 HOGWILD, ALL_REDUCE = Hogwild(learning_rate=LEARNING_RATE), AllReduce(learning_rate=LEARNING_RATE)
 
 
-def ours(*setup: object, models: Sequence[str] = tuple(LAYERS), **guess: float) -> Contender:
+def ours(*setup: object, models: Sequence[str] = tuple(MLPS), **guess: float) -> Contender:
     """A contender of our own."""
     run = Ours(*setup)  # type: ignore[arg-type]
     return Contender(run.title, run, models, guess)
 
 
+ON_GPUS = ("single", "serial", "async_sgd", "downpour")  # those that are measured there
+
 CONTENDERS = {
-    "single": Contender("one process, loop in the graph", partial(peer, "single")),
+    "single": Contender("one process, loop in the graph", partial(peer, "single"), tuple(LAYERS)),
     "apart": Contender("two such processes, a core each", partial(peer, "apart")),
     "pss": Contender("ParameterServerStrategy", partial(peer, "pss")),
     "ddp": Contender("PyTorch DDP, gloo", partial(torch_peer, "ddp"), group="torch"),
     "torch:hogwild": Contender("PyTorch Hogwild", partial(torch_peer, "hogwild"), group="torch"),
     "hogwild": ours(HOGWILD),
-    "async_sgd": ours(AsyncSGD(learning_rate=LEARNING_RATE)),
+    "serial": ours(Serial(learning_rate=LEARNING_RATE), "processes", 1, models=["large", "cnn"], large=15.0, cnn=250.0),
+    "async_sgd": ours(AsyncSGD(learning_rate=LEARNING_RATE), models=tuple(LAYERS)),
     "sync_sgd": ours(SYNC),
-    "downpour": ours(DOWNPOUR, small=5000.0, medium=150.0),
+    "downpour": ours(DOWNPOUR, models=tuple(LAYERS), small=5000.0, medium=150.0),
     "threads:hogwild": ours(HOGWILD, "threads", small=6000.0),
     "threads:downpour": ours(DOWNPOUR, "threads", small=9000.0, medium=150.0),
     f"downpour x{MANY}": ours(DOWNPOUR, "processes", MANY, models=["small"], small=5000.0),

@@ -5,10 +5,10 @@
     python -m distsgd.benchmarks.peers pss MODEL SECONDS      ParameterServerStrategy, 1 ps + 2 workers
 
 All print one line of JSON: {"rate": steps per second, "cpu": {task: CPU milliseconds per step}}; `torch_peers.py` has
-others. Variables are per layer and the step
-is written with plain operations, without Keras, which only adds to the time of either. To be fair to the
-strategy, its servers get the thread pools that ours get (12 to 24 % faster on the medium model in three trials),
-and its batches are gathered on the workers, as ours are (no clear difference from a `tf.data` pipeline there).
+others. Variables are per layer and the step is written with plain operations; of Keras, which only adds to the time of
+either, is the function that the cnn is. To be fair to the strategy, its servers get the thread pools that ours get (12
+to 24 % faster on the medium model in three trials), and its batches are gathered on the workers, as ours are (no clear
+difference from a `tf.data` pipeline there).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import Any
 
 from ..common.cluster.liveness import cpu_seconds
 from ..common.launch.isolation import enter_private_network
+from ..common.problems.models import ModelRecipe
 
 WORKERS = 2
 CORES = len(os.sched_getaffinity(0))
@@ -37,8 +38,9 @@ LEARNING_RATE = 0.01  # nothing is learnt here; it only must not diverge
 WARM_SECONDS = 1.0
 PR_SET_PDEATHSIG = 1
 
-# Units of each layer, inputs first.
-LAYERS = {"small": (64, 128, 10), "medium": (784, 1024, 1024, 10), "large": (1000, 4096, 4096, 10)}
+# Units of each layer, inputs first; of the cnn, pixels and classes.
+MLPS = {"small": (64, 128, 10), "medium": (784, 1024, 1024, 10), "large": (1000, 4096, 4096, 10)}
+LAYERS = {**MLPS, "cnn": (784, 10)}
 
 
 def examples(model: str) -> tuple[Any, ...]:
@@ -60,19 +62,35 @@ def variables(units: tuple[int, ...]) -> list[Any]:
     return made
 
 
-def step(params: list[Any], x: Any, y: Any) -> None:
-    """One step of SGD on one batch."""
+def logits(values: list[Any], x: Any) -> Any:
+    """Of an mlp with these weights and biases."""
+    import tensorflow as tf
+
+    for layer in range(0, len(values), 2):
+        x = tf.matmul(x if layer == 0 else tf.tanh(x), values[layer]) + values[layer + 1]
+    return x
+
+
+def step(params: list[Any], x: Any, y: Any, forward: Callable[[list[Any], Any], Any] = logits) -> None:
+    """One step of SGD on one batch, of the model that `forward(values of its variables, x)` is."""
     import tensorflow as tf
 
     values = [p.read_value() for p in params]  # one read each: on a ps, every further one is one more transfer
     with tf.GradientTape() as tape:
         tape.watch(values)
-        for layer in range(0, len(values), 2):
-            x = tf.matmul(x if layer == 0 else tf.tanh(x), values[layer]) + values[layer + 1]
-        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, x))
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, forward(values, x)))
     gradients: list[Any] = tape.gradient(loss, values)  # type: ignore[assignment]
     for variable, gradient in zip(params, gradients, strict=True):
         variable.assign_sub(LEARNING_RATE * gradient)
+
+
+def trained(model: str) -> tuple[list[Any], Callable[[list[Any], Any], Any]]:
+    """The variables of a model, and its function of their values and x. The cnn is the one that is ours."""
+    if model in MLPS:
+        return variables(MLPS[model]), logits
+    pixels, classes = LAYERS[model]
+    built = ModelRecipe.named(model, (pixels,), classes, seed=0).build()
+    return [v.value for v in built.trainable_variables], lambda values, x: built.stateless_call(values, [], x)[0]
 
 
 def timed(run: Callable[[int], None], seconds: float, pids: Mapping[str, int]) -> dict[str, Any]:
@@ -103,13 +121,13 @@ def single(model: str, seconds: float) -> dict[str, Any]:
     import tensorflow as tf
 
     x, y = (tf.constant(a) for a in examples(model))
-    params = variables(LAYERS[model])
+    params, forward = trained(model)
 
     @tf.function
     def run(steps: Any) -> None:
         for _ in tf.range(steps):
             rows = tf.random.uniform([BATCH], maxval=EXAMPLES, dtype=tf.int32)
-            step(params, tf.gather(x, rows), tf.gather(y, rows))
+            step(params, tf.gather(x, rows), tf.gather(y, rows), forward)
 
     return timed(lambda steps: run(tf.constant(steps)), seconds, {"process": os.getpid()})
 
@@ -141,7 +159,7 @@ def pss(model: str, seconds: float) -> dict[str, Any]:
         strategy = tf.distribute.ParameterServerStrategy(resolver)
         coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         with strategy.scope():
-            params = variables(LAYERS[model])
+            params = variables(MLPS[model])
         x, y = examples(model)
 
         @tf.function

@@ -9,21 +9,24 @@ processes together for one step are steady even where others use the machine, an
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
 
 from ..common.cli import flags
+from ..common.cli.doctor import gpus_seen
 from ..common.errors import DistsgdError, UserError, at_least, positive
 from ..common.launch.client import keep_warm
+from ..common.launch.gpus import NONE, VISIBLE
 from ..common.spec import nearest
-from .contenders import CONTENDERS, Contender, Measured
+from .contenders import CONTENDERS, ON_GPUS, Contender, Measured
 from .kept import write
 from .peers import BATCH, CORES, LAYERS, WORKERS
 from .startup import measure_startup
@@ -49,8 +52,11 @@ class Options:
     """Of one measurement, about."""
     only: tuple[str, ...] = ()
     """Names of contenders; all if not given."""
-    models: tuple[str, ...] = ("small", "medium")
-    """small (64-128-10), medium (784-1024-1024-10) and large (1000-4096-4096-10)."""
+    models: tuple[str, ...] = ()
+    """small (64-128-10), medium (784-1024-1024-10), large (1000-4096-4096-10), and cnn (28 x 28 pixels); if not given:
+    small and medium, on GPUs large and cnn."""
+    device: Literal["cpu", "gpu"] = "cpu"
+    """Where all of them compute: gpu compares our workers, worker k on GPU k mod n, with plain TensorFlow on a GPU."""
     peers: tuple[str, ...] = ()
     """torch: PyTorch's DDP and Hogwild as well, in an environment of their own, .venv-torch, made on first use."""
     startup: bool = True
@@ -67,15 +73,23 @@ class Options:
             for name in names:
                 if name not in known:
                     raise UserError(f"unknown {what} {name!r}. {nearest(name, [*known])}")
+        if not self.models:
+            object.__setattr__(self, "models", ("large", "cnn") if self.device == "gpu" else ("small", "medium"))
+        if self.device == "gpu" and (self.page or self.peers or not set(self.only) <= set(ON_GPUS)):
+            raise UserError(
+                f"--device gpu has neither a page nor peers, and measures {', '.join(ON_GPUS)}. "
+                f"Received: page={self.page}, peers={self.peers}, only={self.only}"
+            )
         if self.page and self.only:
             raise UserError(f"the page has all contenders: leave one of the two out. Received: page, only={self.only}")
 
     def contenders(self, model: str) -> dict[str, Contender]:
         """Who is measured with that model."""
+        only = self.only or (ON_GPUS if self.device == "gpu" else ())
         return {
             name: contender
             for name, contender in CONTENDERS.items()
-            if (name in self.only if self.only else contender.group in ("", *self.peers)) and model in contender.models
+            if (name in only if only else contender.group in ("", *self.peers)) and model in contender.models
         }
 
 
@@ -100,6 +114,7 @@ GOALS = [
     Goal("async_sgd", "pss", {"small": 4, "medium": 1.5, "large": 1.3}),
     Goal("downpour", "two cores", {"small": 0.6, "medium": 0.9, "large": 0.85}),
     Goal("threads:hogwild", "torch:hogwild", {"small": 1.2, "medium": 1.1, "large": 1.1}),
+    Goal("serial", "single", {"large": 0.9, "cnn": 0.9}),
     Goal("all_reduce x4", "sync_sgd x4", {"large": 1.2}),
     Goal("all_reduce x4 sockets", "sync_sgd x4 sockets", {"large": 1.2}),
     Goal("downpour x32", "downpour", {"small": 0.8}),
@@ -114,8 +129,9 @@ def main(arguments: list[str]) -> int:
     if any(contender.group for model in options.models for contender in options.contenders(model).values()):
         torch_python()  # or say at once that it cannot be had
     console = Console(highlight=False)
+    gpus = use(options.device)
     console.print(
-        f"{CORES} cores, TensorFlow {version('tensorflow')}, batch {BATCH}, "
+        f"{gpus}{CORES} cores, TensorFlow {version('tensorflow')}, batch {BATCH}, "
         f"{WORKERS} workers + 1 ps, median of {options.repetitions}"
     )
     measured = measure(options, console)
@@ -128,6 +144,23 @@ def main(arguments: list[str]) -> int:
         save(options, measured, measure_startup(console))
     console.print(f"written to {place(options)}", soft_wrap=True)
     return 0 if all(len(m) == options.repetitions for one in measured.values() for m in one.values()) else 1
+
+
+def use(device: Literal["cpu", "gpu"]) -> str:
+    """See to it that everybody computes there; returns the GPUs, for a heading.
+
+    Raises:
+        UserError: TensorFlow sees none.
+    """
+    if device == "cpu":
+        os.environ[VISIBLE] = NONE
+        return ""
+    seen = gpus_seen()
+    if "GPU" not in seen:
+        raise UserError(
+            f"--device gpu: TensorFlow sees no GPU here ({seen}). It needs a driver and tensorflow[and-cuda]."
+        )
+    return f"{seen}, "
 
 
 def measure(options: Options, console: Console) -> dict[str, Measurements]:

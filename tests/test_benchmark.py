@@ -21,6 +21,7 @@ from distsgd.benchmarks import (
     endurance,
     grids,
     kept,
+    peers,
     soak,
     stragglers,
     tables,
@@ -31,6 +32,7 @@ from distsgd.benchmarks.contenders import Contender, Measured
 from distsgd.benchmarks.plots import PICTURES
 from distsgd.common.cluster.fingerprint import source_digest
 from distsgd.common.errors import Interrupted, TaskFailed, UserError
+from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.proof.replay import TOLERANCE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -256,6 +258,41 @@ def test_peers_and_other_sizes_are_measured_only_if_that_is_asked_for():
     assert "all_reduce x4" not in beside.contenders("medium")
     with pytest.raises(UserError, match="unknown peer 'torhc'"):
         throughput.Options(peers=("torhc",))
+
+
+def test_on_gpus_our_workers_stand_beside_plain_tensorflow(monkeypatch):
+    options = throughput.Options(device="gpu")
+    assert options.models == ("large", "cnn")
+    assert [*options.contenders("cnn")] == [*options.contenders("large")] == [*contenders.ON_GPUS]
+    assert throughput.Options(device="gpu", only=("serial",)).contenders("cnn").keys() == {"serial"}
+    for what in ({"page": True}, {"peers": ("torch",)}, {"only": ("sync_sgd",)}):
+        with pytest.raises(UserError, match="--device gpu has neither a page nor peers"):
+            throughput.Options(device="gpu", **what)
+    monkeypatch.setattr(throughput, "gpus_seen", lambda: "none")
+    with pytest.raises(UserError, match=r"^--device gpu: TensorFlow sees no GPU here \(none\)"):
+        throughput.use("gpu")
+    monkeypatch.setattr(throughput, "gpus_seen", lambda: "/physical_device:GPU:0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert throughput.use("gpu") == "/physical_device:GPU:0, "
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+    throughput.use("cpu")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "-1"
+
+
+def test_a_step_of_the_plain_cnn_is_one_of_serial_sgd():
+    """The peer's step on Keras variables, and ours on the flat vector, from the same weights on the same batch."""
+    import tensorflow as tf
+
+    params, forward = peers.trained("cnn")
+    model = ModelRecipe.named("cnn", (784,), 10, seed=0).flat()
+    before = model.pack()
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(8, 784)).astype(np.float32), rng.integers(10, size=8).astype(np.int32)
+    peers.step(params, tf.constant(x), tf.constant(y), forward)
+    gradient = model.gradient(tf.constant(before), tf.zeros([0]), (), (), (tf.constant(x), tf.constant(y)))[1]
+    found, gradient = (np.concatenate([np.reshape(part, -1) for part in parts]) for parts in (params, gradient))
+    assert np.abs(found - before).max() > 1e-4
+    np.testing.assert_allclose(found, before - peers.LEARNING_RATE * gradient, atol=1e-6)
 
 
 def test_steps_per_second_are_the_slope_of_the_events_while_all_are_at_work():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distsgd.algorithms import AsyncSGD
+from distsgd.algorithms import AllReduce, AsyncSGD, Serial
 from distsgd.common import Cluster
 from distsgd.common.cluster.placement import compute_devices
 from distsgd.common.launch.gpus import gpus, seen_by
@@ -35,6 +35,26 @@ def test_the_gpus_of_a_machine_are_those_that_the_run_may_use(tmp_path):
     assert gpus({}, tmp_path) == ["0", "1", "2"]
     assert gpus({"CUDA_VISIBLE_DEVICES": "1, GPU-5c3f"}, tmp_path) == ["1", "GPU-5c3f"]
     assert gpus({"CUDA_VISIBLE_DEVICES": "-1"}, tmp_path) == gpus({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == []
+
+
+@pytest.mark.parametrize("scheme", [Serial(), AllReduce()])
+@pytest.mark.parametrize(("backend", "center"), [("processes", "/job:worker/task:0"), ("threads", "/device:GPU:0")])
+def test_without_a_ps_the_center_is_where_worker_0_computes_and_the_books_are_on_its_cpu(
+    monkeypatch, tmp_path, scheme, backend, center
+):
+    import tensorflow as tf
+
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: ["a GPU"] if kind == "GPU" else [])
+    recipe = ModelRecipe.named("mlp:hidden=4", (64,), 10, 0)
+    how = RunOptions(steps=4, batch_size=8, run_dir=tmp_path)
+    cluster = Cluster.local(1 if scheme.name == "serial" else 2, backend=backend)
+    job = make_job(scheme, recipe, DIGITS.train, None, cluster, how)
+    graph = TaskGraph(job, [0] if backend == "processes" else range(cluster.workers)).graph
+    place = {op.name: op.device for op in graph.get_operations() if op.type in ("VarHandleOp", "MutexV2")}
+    assert place.pop("center_0") == place["worker_0_clock"] == center
+    books = ["version", "pulled", "lock", "refused", "folded", "active", "finished", "unacknowledged"]
+    assert {place[name] for name in books} == {job.cluster.placement.ps_devices(0)[0]}
+    assert place["version"].endswith("/device:CPU:0")
 
 
 @pytest.mark.parametrize(("number", "devices"), [(0, ["", ""]), (1, [0, 0]), (2, [0, 1])])

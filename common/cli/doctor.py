@@ -52,12 +52,17 @@ def look() -> dict[str, Any]:
         "system": platform.platform(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory": _memory(),
-        "gpu": _ask(GPUS, empty="none"),
+        "gpu": gpus_seen(),
         "private network": _ask(PRIVATE_NETWORK, empty="possible"),
         "current folder": _folder(Path.cwd()),
         "temporary folder": _folder(Path(tempfile.gettempdir())),
         "role": ", ".join(f"{name}={os.environ[name]}" for name in ROLE if name in os.environ) or "none is set",
     }
+
+
+def gpus_seen() -> str:
+    """The names of those that TensorFlow sees, or why there are none."""
+    return _ask(GPUS, empty="none")
 
 
 def _version(package: str) -> str:

@@ -31,7 +31,7 @@ class Placement(Protocol):
         ...
 
     def ps_devices(self, ps: int) -> Sequence[str]:
-        """The device of each slice of the center, for that number of ps tasks; without a ps worker 0 has it whole."""
+        """The device of each ps task; without one, where worker 0 keeps the books beside the center that it has."""
         ...
 
     def worker_device(self, index: int) -> str:
@@ -51,8 +51,8 @@ class Apart:
         return [*(("ps", i) for i in range(ps)), *(("worker", k) for k in range(workers)), ("evaluator", 0)]
 
     def ps_devices(self, ps: int) -> list[str]:
-        """Each slice is on the CPU of its task."""
-        return [f"/job:ps/task:{i}/device:CPU:0" for i in range(ps)] or ["/job:worker/task:0"]
+        """The CPU of each."""
+        return [f"/job:ps/task:{i}/device:CPU:0" for i in range(ps)] or ["/job:worker/task:0/device:CPU:0"]
 
     def worker_device(self, index: int) -> str:
         """Its own task."""

@@ -86,6 +86,7 @@ class Center:
         codec: how messages travel; the scheme's if not given.
         round_steps: local steps of a round, for learning rates that change; the scheme's period if not given.
         client: who feeds the first value; it is on the first device, and there are sockets, if not given.
+        holder: the device of the worker that has the whole center, if one does; versions are on the first of `devices`.
 
     Attributes:
         initial: where the first value of each slice is fed.
@@ -106,14 +107,17 @@ class Center:
         codec: Codec | None = None,
         round_steps: float | None = None,
         client: Client | None = None,
+        holder: str | None = None,
     ):
         client = client or Client(Transport(), devices[0])
         self.scheme, self.codec, self.transport = scheme, codec or scheme.codec, client.transport
         self.num_workers, self.ema_decay, self.round_steps = num_workers, ema_decay, round_steps or scheme.period
         self.sizes = [size for own in sizes for size in own]
-        self.devices = [device for device, own in zip(devices, sizes, strict=True) for _ in own]  # of each slice
+        places = devices if holder is None else [holder]
+        self.device = devices[0]  # of the versions
+        self.devices = [device for device, own in zip(places, sizes, strict=True) for _ in own]  # of each slice
         self.initial = [client.feed(tf.float32, [size]) for size in self.sizes]
-        with tf.device(devices[0]):
+        with tf.device(self.device):
             self.version = tf.Variable(tf.constant(0, tf.int64), name="version")
             self.pulled = tf.Variable(tf.zeros([num_workers], tf.int64), name="pulled")
         self.slices = [self._slice(i, part) for i, part in enumerate(self.initial)]
@@ -208,12 +212,12 @@ class Center:
 
     def read_version(self) -> Any:
         """Number of updates that the center has had."""
-        with tf.device(self.devices[0]):
+        with tf.device(self.device):
             return self.version.read_value()
 
     def count_updates(self, number: Any) -> Any:
         """The version after `number` more updates."""
-        with tf.device(self.devices[0]):
+        with tf.device(self.device):
             version = tf.convert_to_tensor(self.version.assign_add(tf.cast(number, tf.int64)))
         if self.milestones is not None and self.scheme.gate.uses_ps:
             self.milestones.pass_by(version)
@@ -221,12 +225,12 @@ class Center:
 
     def staleness(self, version: Any, slot: WorkerSlot) -> Any:
         """Updates since this worker pulled last, at `version`; without a lock it is an estimate, never below 0."""
-        with tf.device(self.devices[0]):
+        with tf.device(self.device):
             return tf.maximum(version - Row(self.pulled, slot.index).read_value(), 0)
 
     def note_pull(self, slot: WorkerSlot) -> None:
         """This worker has the present center."""
-        with tf.device(self.devices[0]):
+        with tf.device(self.device):
             version = self.version.read_value()
             tf.raw_ops.ResourceScatterUpdate(resource=self.pulled.handle, indices=slot.index, updates=version)
         for part in self.slices:

@@ -47,6 +47,7 @@ class ParameterServer:
         round_steps: local steps of a round, for learning rates that change; the scheme's period if not given.
         multiples: versions of the center that are set aside; none if not given.
         client: who feeds and saves vectors; it is on the first device, and there are sockets, if not given.
+        holder: the device of the worker that has the whole center, if one does.
 
     Attributes:
         transactions: the lock, and who is admitted.
@@ -74,6 +75,7 @@ class ParameterServer:
         round_steps: float | None = None,
         multiples: Multiples | None = None,
         client: Client | None = None,
+        holder: str | None = None,
     ):
         self.scheme, self.num_workers = scheme, num_workers
         self.in_process, self.last_version = in_process, last_version
@@ -81,7 +83,9 @@ class ParameterServer:
         self.devices, self.client = list(devices), client or Client(Transport(), devices[0])
         with tf.device(self.client.device):  # fed once; everything that starts from the model starts from these
             self.initial_state = tf.compat.v1.placeholder(tf.float32, [state_size], name="initial_state")
-        self.center = center = Center(scheme, sizes, devices, num_workers, ema_decay, codec, round_steps, self.client)
+        self.center = center = Center(
+            scheme, sizes, devices, num_workers, ema_decay, codec, round_steps, self.client, holder
+        )
         self.transactions = transactions = Transactions(self.devices[0], num_workers, center.version)
         self.journal = journal = Journal(transactions)
         self.membership = members = Membership(transactions, self.devices, self.initial_state, scheme.gate.waits)

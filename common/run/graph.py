@@ -59,6 +59,7 @@ class TaskGraph:
         place, slices = job.cluster.placement, job.slices(self.model.size)
         servers = place.ps_devices(job.cluster.ps if job.uses_ps else 0)
         near = f"{place.worker_device(workers[0])}/device:CPU:0" if workers else servers[0]
+        holder = None if job.uses_ps else _devices(job, CHIEF)[0]
         self.graph = tf.Graph()
         with self.graph.as_default():
             self.ps = ParameterServer(
@@ -75,6 +76,7 @@ class TaskGraph:
                 round_steps=job.plan.round_steps,
                 multiples=self.multiples,
                 client=Client(Transport(job.shares_memory), near),
+                holder=holder,
             )
             self.ops = GlobalOps(self.ps, self.coordination.sees_waiting)
             gradient = tf.function(self.model.gradient, reduce_retracing=True, autograph=False)
@@ -89,8 +91,7 @@ class TaskGraph:
         from ..engine.sparse_worker import SparseWorker
         from ..engine.worker import Worker
 
-        place, number = job.cluster.placement, job.devices_per_worker
-        devices = compute_devices(place.worker_device(k), number, first=k * number if place.in_process else 0)
+        place, devices = job.cluster.placement, _devices(job, k)
         with tf.device(devices[0]):
             source, structure = _source(job, k)
         tasks = [f"{place.worker_device(other)}/device:CPU:0" for other in range(job.cluster.workers)]
@@ -174,6 +175,12 @@ class TaskGraph:
         self.ops = _found(GlobalOps, global_names, self.graph)
         self.worker_ops = {worker: _found(WorkerOps, names, self.graph)}
         return self
+
+
+def _devices(job: Job, worker: int) -> list[str]:
+    """Where a worker computes."""
+    place, number = job.cluster.placement, job.devices_per_worker
+    return compute_devices(place.worker_device(worker), number, first=worker * number if place.in_process else 0)
 
 
 def _beside(path: Path) -> list[Path]:
