@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -72,7 +73,8 @@ class Contender:
 def peer(role: str, model: str, seconds: float, expected: float) -> Measured:
     """Measure one of `peers.py`."""
     del expected
-    return told_by([sys.executable, "-m", "distsgd.benchmarks.peers", role, model, str(seconds)], role, seconds)
+    command = [sys.executable, "-m", "distsgd.benchmarks.peers", role, model, str(seconds)]
+    return Measured(**told_by(command, role, seconds))
 
 
 def torch_peer(kind: str, model: str, seconds: float, expected: float) -> Measured:
@@ -81,11 +83,12 @@ def torch_peer(kind: str, model: str, seconds: float, expected: float) -> Measur
     task = {"units": LAYERS[model], "workers": WORKERS, "batch": BATCH, "examples": EXAMPLES}
     task |= {"learning_rate": LEARNING_RATE, "steps": steps}
     script = str(Path(__file__).with_name("torch_peers.py"))
-    return told_by([str(torch_python()), script, kind, json.dumps(task)], f"PyTorch's {kind}", seconds)
+    command = [str(torch_python()), script, kind, json.dumps(task)]
+    return Measured(**told_by(command, f"PyTorch's {kind}", seconds))
 
 
-def told_by(command: Sequence[str], name: str, seconds: float) -> Measured:
-    """What a peer prints at its end; whatever it has started ends with it."""
+def told_by(command: Sequence[str], name: str, seconds: float) -> dict[str, Any]:
+    """What a peer prints at its end, as JSON; whatever it has started ends with it."""
     environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
     environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "OPENBLAS_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with tempfile.TemporaryFile() as log:
@@ -109,7 +112,7 @@ def told_by(command: Sequence[str], name: str, seconds: float) -> Measured:
             log.seek(0)
             tail = log.read().decode(errors="replace").splitlines()[-8:]
             raise DistsgdError("\n".join([f"{name} failed:", *tail]))
-    return Measured(**json.loads(output.splitlines()[-1]))
+    return json.loads(output.splitlines()[-1])
 
 
 @dataclass(frozen=True)

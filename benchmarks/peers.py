@@ -194,11 +194,11 @@ def servers() -> Iterator[tuple[dict[str, list[str]], dict[str, int]]]:
             process.wait()
 
 
-def free_addresses() -> dict[str, list[str]]:
-    """A free port of this machine for each server."""
+def free_addresses(workers: int = WORKERS) -> dict[str, list[str]]:
+    """A free port of this machine for each server, of one ps and that many workers."""
     with contextlib.ExitStack() as held:
         ports = []
-        for _ in range(1 + WORKERS):
+        for _ in range(1 + workers):
             holder = held.enter_context(socket.socket())
             holder.bind(("127.0.0.1", 0))
             ports.append(f"127.0.0.1:{holder.getsockname()[1]}")

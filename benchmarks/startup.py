@@ -16,6 +16,7 @@ from rich.console import Console
 from ..common.errors import DistsgdError
 from ..common.launch.client import keep_warm
 from ..common.launch.launcher import launch
+from .contenders import told_by
 from .crowd import CROWDS, ROUNDS, digits_job, measure_crowd, private_bytes
 
 
@@ -34,13 +35,19 @@ def measure_startup(console: Console) -> dict[str, Any]:
     found["crowds"] = []
     for workers in CROWDS:
         crowd = measure_crowd(workers)
-        found["crowds"].append(crowd)
+        found["crowds"].append(crowd | {"bare": bare(workers)})
         console.print(
             f"{workers} workers, {ROUNDS} rounds each of downpour: {crowd['seconds']:.1f} s beyond the import, "
-            f"{crowd['cpu_seconds']:.1f} s of CPU time",
+            f"{crowd['cpu_seconds']:.1f} s of CPU time; with nothing but TensorFlow "
+            f"{found['crowds'][-1]['bare']['seconds']:.1f} s",
             soft_wrap=True,
         )
     return found
+
+
+def bare(workers: int) -> dict[str, float]:
+    """Seconds, and CPU seconds, of as many processes that have a server of TensorFlow and do nothing with it."""
+    return told_by([sys.executable, "-m", "distsgd.benchmarks.bare", str(workers)], "bare TensorFlow", 0)
 
 
 def first_update() -> dict[str, float]:

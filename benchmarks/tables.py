@@ -227,12 +227,9 @@ def startup(results: Path) -> str:
     if not found:
         return ""
     rows = ["| | measured | goal |", "|---|---|---|"]
+    first = f"{found['command_to_first_update_seconds']:.1f} s"
     for what, value, goal in (
-        (
-            "cold `downpour`: from the command to its first update",
-            f"{found['command_to_first_update_seconds']:.1f} s",
-            "",
-        ),
+        ("cold `downpour`: from the command to its first update", first, ""),
         ("from the end of TensorFlow's import to it", f"{found['import_to_first_update_seconds']:.1f} s", "1.5 s"),
         ("private memory of a worker", f"{found['worker_private_mb'] or math.nan:.0f} MB", "80 MB"),
     ):
@@ -243,12 +240,15 @@ def startup(results: Path) -> str:
 def crowds(results: Path) -> str:
     """What many workers take, and hold."""
     found = (_measured(results).get("startup") or {}).get("crowds", [])
-    rows = ["| workers | seconds | CPU s | threads | descriptors | MB |", "|---|---|---|---|---|---|"]
+    columns = "workers", "seconds", "CPU s", "bare TensorFlow: seconds", "CPU s", "threads", "descriptors", "MB"
+    rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for one in found:
         times = one["seconds"] / found[0]["seconds"]
+        bare_times = one["bare"]["seconds"] / found[0]["bare"]["seconds"]
         held = [", ".join(f"{n:g}" for n in one[kind] or []) for kind in ("threads", "descriptors", "megabytes")]
         seconds = f"{one['seconds']:.1f} ({times:.1f} times{missed(times > 3)})"
-        rows.append(f"| {one['workers']} | {seconds} | {one['cpu_seconds']:.1f} | {' | '.join(held)} |")
+        bare = f"{one['bare']['seconds']:.1f} ({bare_times:.1f} times) | {one['bare']['cpu_seconds']:.1f}"
+        rows.append(f"| {one['workers']} | {seconds} | {one['cpu_seconds']:.1f} | {bare} | {' | '.join(held)} |")
     return "\n".join(rows) if found else ""
 
 

@@ -23,6 +23,7 @@ from distsgd.benchmarks import (
     kept,
     peers,
     soak,
+    startup,
     stragglers,
     tables,
     throughput,
@@ -293,6 +294,13 @@ def test_a_step_of_the_plain_cnn_is_one_of_serial_sgd():
     found, gradient = (np.concatenate([np.reshape(part, -1) for part in parts]) for parts in (params, gradient))
     assert np.abs(found - before).max() > 1e-4
     np.testing.assert_allclose(found, before - peers.LEARNING_RATE * gradient, atol=1e-6)
+
+
+def test_bare_processes_of_tensorflow_end_and_say_what_they_took():
+    found = startup.bare(2)
+    assert found.keys() == {"seconds", "cpu_seconds"}
+    assert found["cpu_seconds"] > 0
+    assert found["seconds"] > 0
 
 
 def test_steps_per_second_are_the_slope_of_the_events_while_all_are_at_work():
