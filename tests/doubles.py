@@ -259,6 +259,19 @@ class SlowDisk(AsyncSGD):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RemembersHalf(LocalSGD):
+    """Correct, and each worker keeps half of the parameters that it began a step with, and plays with them."""
+
+    def local_variables(self, params: Any) -> Any:
+        return {"half": params[: params.shape[0] // 32 * 16]}
+
+    def local_step(self, worker: Any, gradient: Any) -> None:
+        worker.half.assign(worker.params[: worker.half.shape[0]])
+        super().local_step(worker, gradient)
+        worker.half.assign_add(worker.half + 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class HalvedLocalSGD(LocalSGD):
     """Correct, but its workers go half of the way to a reply, and take that in two halves."""
 

@@ -12,7 +12,7 @@ from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.record.callbacks import Callback
 from runs import DIGITS, record, wait_until
 
-FOREVER = 20_000
+FOREVER = 10**7
 
 
 class Watcher(Callback):

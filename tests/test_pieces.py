@@ -12,10 +12,10 @@ from distsgd.common.engine import pieces
 from distsgd.common.engine.parameter_server import ParameterServer
 from distsgd.common.engine.pieces import Pieces
 from distsgd.common.engine.transport import Client, Transport
-from distsgd.common.engine.view import adopts_elementwise, is_elementwise
+from distsgd.common.engine.view import has_no_views, is_elementwise
 from distsgd.common.gates import Barrier
 from distsgd.common.problems.models import ModelRecipe
-from doubles import HalvedLocalSGD
+from doubles import HalvedLocalSGD, RemembersHalf
 from runs import Table
 
 
@@ -78,9 +78,9 @@ def test_a_scheme_that_thinks_of_more_than_a_coordinate_is_not_elementwise(kind)
 
 
 def test_the_catalogue_takes_no_views_of_a_reply_that_others_read_too_and_who_does_has_one_alone():
-    assert all(adopts_elementwise(kind()) for kind in SCHEMES.values() if isinstance(kind().gate, Barrier))
-    assert not adopts_elementwise(HalvedLocalSGD())
-    for scheme, shares in ((LocalSGD(), True), (HalvedLocalSGD(), False)):
+    assert all(has_no_views(kind()) for kind in SCHEMES.values() if isinstance(kind().gate, Barrier))
+    for scheme, shares in ((LocalSGD(), True), (HalvedLocalSGD(), False), (RemembersHalf(), False)):
+        assert has_no_views(scheme) == shares
         with tf.Graph().as_default():
             client, size = Client(Transport(shared=True), "/cpu:0"), 1 << 18
             sizes = {"sizes": [[size]], "state_size": 0, "num_workers": 2, "devices": ["/cpu:0"], "last_version": 1}

@@ -23,7 +23,7 @@ from distsgd.common.engine.segments import Segments
 from distsgd.common.engine.stamps import Stamps, moment
 from distsgd.common.launch import sessions
 from distsgd.common.record.run_directory import read_config
-from doubles import HalvedLocalSGD
+from doubles import HalvedLocalSGD, RemembersHalf
 from runs import record
 
 pytestmark = pytest.mark.skipif(not segments.available(), reason="no memory without a name here")
@@ -343,6 +343,7 @@ def test_a_run_in_shared_memory_replays(scheme, ps, warm, tmp_path):
         (AsyncSGD(), 1),
         pytest.param(SyncSGD(), 2, marks=pytest.mark.slow),
         pytest.param(HalvedLocalSGD(communication_period=2), 2, marks=pytest.mark.slow),  # all read one reply
+        pytest.param(RemembersHalf(communication_period=2), 2, marks=pytest.mark.slow),
     ],
     ids=lambda value: getattr(value, "name", None),
 )

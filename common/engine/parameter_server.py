@@ -27,7 +27,7 @@ from .ops import is_finite, when
 from .persistence import Persistence
 from .transaction import Transactions
 from .transport import Client, Transport
-from .view import adopts_elementwise
+from .view import has_no_views
 
 
 class ParameterServer:
@@ -97,7 +97,7 @@ class ParameterServer:
         self.slices, self.each_slice = center.slices, center.each_slice
         self.receive, self.reply, self.merge, self.weigh = center.receive, center.reply, center.merge, center.weigh
         plain = type(scheme.reply_codec) is Codec  # else what lies there for all is not what travels
-        self.share = center.transport.share if plain and adopts_elementwise(scheme) else lambda reply: reply
+        self.share = center.transport.share if plain and has_no_views(scheme) else lambda reply: reply
         self.read_version, self.count_updates = center.read_version, center.count_updates
         self.staleness, self.note_pull = center.staleness, center.note_pull
         self.record, self.folded = journal.record, journal.folded

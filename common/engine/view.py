@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -18,6 +18,17 @@ ELEMENTWISE = {
     *("ResourceApplyAdam", "AddV2", "AddN", "Sub", "Mul", "RealDiv", "Neg", "Pow", "Square", "Sqrt", "Rsqrt", "Abs"),
     *("Sign", "Maximum", "Minimum", "Exp", "Log", "Tanh", "SelectV2", "Less", "Greater", "LessEqual", "GreaterEqual"),
 }
+
+# What they make may lie in the buffer of what they are given, as a part of it.
+VIEWS = {"StridedSlice", "Slice", "Split", "SplitV", "Unpack"}
+
+# They do what cannot be seen.
+HIDING = {
+    *("If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"),
+    *("PartitionedCall", "StatefulPartitionedCall"),
+}
+
+SIZE = 3  # of the vectors that a scheme is shown
 
 
 class View(SimpleNamespace):
@@ -73,19 +84,15 @@ def is_elementwise(scheme: Scheme) -> bool:
     and who asks for shapes of the model or for means of all workers thinks of the whole one, too.
     """
 
-    def between_gradients(now: Scheme, view: Any, vector: Any) -> list[Any]:
-        first = now.local_variables(view.params.read_value())
-        now.gradient_point(view)
-        now.local_step(view, vector)
-        message = tf.convert_to_tensor(now.message(view))
-        now.adopt(view, vector)
-        return [message, *first.values()]
+    def act(now: Scheme, view: Any, vector: Any) -> list[Any]:
+        return [*now.local_variables(view.params.read_value()).values(), *_between_gradients(now, view, vector)]
 
-    return not scheme.scalars and _by_coordinates(scheme, between_gradients)
+    trace = None if scheme.scalars else _trace(scheme, act)
+    return trace is not None and _by_coordinates(trace)
 
 
-def adopts_elementwise(scheme: Scheme) -> bool:
-    """The same of what a worker does with a reply: it takes no view of it.
+def has_no_views(scheme: Scheme) -> bool:
+    """True if no worker keeps a view of a reply or of its parameters, which are a reply, as far as one can tell.
 
     TensorFlow knows that a whole vector lies in memory that is not its own. Into a view of it, it writes the result of
     an operation, or the next value of a variable, if nobody else has that buffer; and other workers read the same.
@@ -95,15 +102,42 @@ def adopts_elementwise(scheme: Scheme) -> bool:
         now.adopt(view, vector)
         return []
 
-    return _by_coordinates(scheme, adopt)
+    adopting = _trace(scheme, adopt)
+    if adopting is None or not _by_coordinates(adopting):
+        return False
+    if not adopting.keeps:
+        return True
+    whole = _trace(scheme, _between_gradients, vectors=["gradient"], shapes=[(SIZE,)])
+    return whole is not None and not whole.views
 
 
-def _by_coordinates(scheme: Scheme, act: Callable[[Scheme, Any, Any], list[Any]]) -> bool:
-    """True if a worker acts by operations on each coordinate alone, and all that it returns is [n], as its vectors."""
+def _between_gradients(now: Scheme, view: Any, vector: Any) -> list[Any]:
+    """All that a worker does in a round but for its gradients; returns its message."""
+    now.gradient_point(view)
+    now.local_step(view, vector)
+    message = now.message(view)
+    now.adopt(view, vector)
+    return [message]
+
+
+class Trace(NamedTuple):
+    """What a worker's acts are made of."""
+
+    kinds: set[str]  # of operations
+    views: bool  # there may be some of numbers among what they make
+    returned: list[Any]
+    keeps: bool  # it has variables of its own
+
+
+def _trace(
+    scheme: Scheme, act: Callable[[Scheme, Any, Any], list[Any]], vectors: Sequence[str] = (), **known: Any
+) -> Trace | None:
+    """Let a worker act on vectors [SIZE]; None if it cannot. It sees those `vectors` and what is `known`, too."""
     with tf.Graph().as_default() as graph:
         # What a scheme has for each coordinate has the model's size: it does not fit, and that is an error.
-        now, one, vector = scheme.at(tf.constant(0.0)), tf.constant(1.0), tf.zeros([3])
-        known = {"index": tf.constant(0), "num_workers": 2, "steps": one, "loss": one, "gradient_sum": vector}
+        now, one, vector = scheme.at(tf.constant(0.0)), tf.constant(1.0), tf.zeros([SIZE])
+        known |= {"index": tf.constant(0), "num_workers": 2, "steps": one, "loss": one}
+        known |= dict.fromkeys(["gradient_sum", *vectors], vector)
         view: Any = View(params=tf.Variable(vector), **known)
         try:
             slots = now.local_variables(view.params.read_value())
@@ -111,6 +145,14 @@ def _by_coordinates(scheme: Scheme, act: Callable[[Scheme, Any, Any], list[Any]]
             begun = len(graph.get_operations())
             returned = act(now, view, vector)
         except Exception:  # if it is a fault, it is raised again where the whole vectors are
-            return False
+            return None
         made = graph.get_operations()[begun:]
-    return {value.shape for value in returned} <= {vector.shape} and {op.type for op in made} <= ELEMENTWISE
+        kinds = {op.type for op in made}
+        cut = any(op.type in VIEWS and op.outputs[0].dtype.is_floating for op in made)
+        return Trace(kinds, cut or bool(kinds & HIDING), returned, bool(slots))
+
+
+def _by_coordinates(trace: Trace) -> bool:
+    """True if a worker acts by operations on each coordinate alone, and all that it returns is [n], as its vectors."""
+    shapes = {getattr(value, "shape", None) for value in trace.returned}
+    return shapes <= {tf.TensorShape([SIZE])} and trace.kinds <= ELEMENTWISE
