@@ -52,18 +52,26 @@ def test_a_round_is_compute_waiting_and_communication():
     assert log([0, 1, 0, -1, -1, -1, -1]).shares() is None
 
 
-def test_the_sentence_says_what_a_round_is_spent_on_and_what_would_help():
-    def says(rounds, waiting, communication, *knobs):
-        return Shares(rounds, 1.0, 0.1, waiting, communication).in_words(knobs)
+def test_the_advice_names_the_share_and_what_would_reduce_it():
+    def says(rounds, waiting, communication, **hyperparameters):
+        return Shares(rounds, 1.0, 0.1, waiting, communication).in_words(hyperparameters)
 
     assert (
-        says(1000, 0.0, 0.93, "communication_period") == "93% of a round is communication: a longer period would help"
+        says(1000, 0.0, 0.6, communication_period=5)
+        == "60% of a round is communication: communication_period=25 would make that about 23%"
     )
+    assert says(1000, 0.0, 0.99, communication_period=5).endswith("communication_period=100 would make that about 83%")
     assert "larger batches" in says(1000, 0.0, 0.93)
-    assert "61% of a round is waiting for the slowest worker: backup workers" in says(1000, 0.61, 0.2, "backup_workers")
-    assert says(1000, 0.3, 0.3, "communication_period") is None
-    assert says(10, 0.0, 0.93, "communication_period") is None
-    assert says(1000, None, 0.93, "communication_period") is None
+    assert "larger batches" in says(1000, 0.0, 0.93, communication_period=None)
+    assert "61% of a round is waiting for the slowest worker: backup workers" in says(1000, 0.61, 0.2, backup_workers=0)
+    assert says(1000, 0.3, 0.3, communication_period=5) is None
+    assert says(10, 0.0, 0.93, communication_period=5) is None
+    assert says(1000, None, 0.93, communication_period=5) is None
+
+
+def test_a_run_of_a_few_seconds_gets_no_advice():
+    assert Shares(1000, 0.0099, 0.1, 0.0, 0.9).in_words({"communication_period": 5}) is None
+    assert Shares(1000, 0.0101, 0.1, 0.0, 0.9).in_words({"communication_period": 5})
 
 
 def events(*rows):

@@ -13,6 +13,7 @@ from typing import Any
 from ...algorithms import SCHEMES
 from ..errors import UserError, positive
 from ..problems.data import quiet
+from ..record.latest import named
 from ..run.follow import follow
 from ..spec import nearest
 from . import flags
@@ -61,7 +62,9 @@ def evaluate(arguments: list[str]) -> int:
     """Follow a run by its checkpoints."""
     about = "Measure the checkpoints of a run as they appear."
     parser = Parser("run.sh evaluate", about, usage="run.sh evaluate run_dir [options]")
-    parser.add_argument("run_dir", type=flags.plain(Path), help="of the chief; it may be under way, or ended")
+    parser.add_argument(
+        "run_dir", type=flags.plain(Path), help="of the chief, or latest; it may be under way, or ended"
+    )
     parser.add_argument(
         "--wait-seconds",
         type=flags.plain(float),
@@ -72,6 +75,7 @@ def evaluate(arguments: list[str]) -> int:
     options = parser.values(arguments)
     positive(wait_seconds=options.wait_seconds)
 
+    run_dir = named(options.run_dir)
     import_tensorflow()
 
     def show(line: dict[str, Any]) -> None:
@@ -80,11 +84,11 @@ def evaluate(arguments: list[str]) -> int:
     def warn(message: str) -> None:
         print(f"warning: {message}", file=sys.stderr, flush=True)  # noqa: T201
 
-    if options.run_dir.is_file():
-        raise UserError(f"{options.run_dir} is a file: give the run directory")
-    if not options.run_dir.is_dir():
-        print(f"{options.run_dir} is not there yet; waits up to {options.wait_seconds:g} s for it", file=sys.stderr)  # noqa: T201
-    follow(options.run_dir, options.wait_seconds, show, warn)
+    if run_dir.is_file():
+        raise UserError(f"{run_dir} is a file: give the run directory")
+    if not run_dir.is_dir():
+        print(f"{run_dir} is not there yet; waits up to {options.wait_seconds:g} s for it", file=sys.stderr)  # noqa: T201
+    follow(run_dir, options.wait_seconds, show, warn)
     return 0
 
 

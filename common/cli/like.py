@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...algorithms import SCHEMES
 from ..errors import UserError
+from ..record.latest import named
 from ..simulation.fit import fit
 from ..virtual_time.platform import Platform
 from .options import Options
@@ -33,6 +34,7 @@ def like(run_dir: Path | None, platform: Platform) -> Platform:
         return platform
     if platform.network != "ideal":
         raise UserError(f"--like and --network exclude each other. Received: {run_dir} and {platform.network}")
+    run_dir = named(run_dir)
     found = fit(run_dir, SCHEMES)
     path = found.write(run_dir)
     print("\n  ".join([f"like {run_dir}:", *found.in_words(), f"(--network {path})"]), file=sys.stderr)  # noqa: T201

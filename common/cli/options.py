@@ -76,8 +76,8 @@ class Options:
     machines: Machines = Machines()
     platform: Platform = USUAL_MACHINES
     like: Path | None = None
-    """Machines like those of a recorded run, given its folder: computing, messages and the lock are fitted to its
-    rounds; what is given besides overrides that."""
+    """Machines like those of a recorded run, given its folder or `latest`: computing, messages and the lock are fitted
+    to its rounds; what is given besides overrides that."""
     json: bool = False
     """Print the result as one line of JSON, the last of standard output."""
 

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from ...algorithms import SCHEMES
 from ..proof.replay import replay
+from ..record.latest import named
 from .commands import use_tensorflow_here
 from .flags import Parser, plain
 
@@ -17,8 +18,8 @@ def main(arguments: list[str]) -> int:
     """Show how far the run is from the equations; 0 if they agree, 1 if not."""
     about = "Execute the record of a run in NumPy, by the paper's equations, and compare the centers."
     parser = Parser("run.sh replay", about, usage="run.sh replay run_dir")
-    parser.add_argument("run_dir", type=plain(Path), help="of a run that has ended; it is only read")
-    run_dir = parser.values(arguments).run_dir
+    parser.add_argument("run_dir", type=plain(Path), help="of a run that has ended, or latest; it is only read")
+    run_dir = named(parser.values(arguments).run_dir)
 
     use_tensorflow_here()
     began = time.monotonic()

@@ -7,6 +7,7 @@ from pathlib import Path
 from ...algorithms import SCHEMES
 from ..errors import UserError, not_negative
 from ..files import replacing
+from ..record.latest import named
 from ..timeline.lanes import read_lanes
 from ..timeline.page import page
 from ..timeline.picture import FORMATS, draw
@@ -17,7 +18,9 @@ def main(arguments: list[str]) -> int:
     """Write the page, and the picture if it is wanted; prints where they are."""
     about = "The timeline of a run, or of two above each other: one HTML file, which needs nothing else."
     parser = Parser("run.sh timeline", about, usage="run.sh timeline run_dir [run_dir] [options]")
-    parser.add_argument("run_dir", nargs="+", type=plain(Path), help="of a run that has ended; it is only read")
+    parser.add_argument(
+        "run_dir", nargs="+", type=plain(Path), help="of a run that has ended, or latest; it is only read"
+    )
     parser.add_argument(
         "--output", type=plain(Path), metavar="FILE", help="the page (default: timeline.html in the first folder)"
     )
@@ -35,9 +38,10 @@ def main(arguments: list[str]) -> int:
     if options.picture and options.picture.suffix not in FORMATS:
         raise UserError(f"--picture takes a name that ends in {' or '.join(FORMATS)}. Received: {options.picture}")
 
+    folders = [named(folder) for folder in options.run_dir]
     first = {name for name, scheme in SCHEMES.items() if scheme.exchange_first}
-    runs = [read_lanes(folder, options.begin, options.end, exchange_first=first) for folder in options.run_dir]
-    output = options.output or options.run_dir[0] / "timeline.html"
+    runs = [read_lanes(folder, options.begin, options.end, exchange_first=first) for folder in folders]
+    output = options.output or folders[0] / "timeline.html"
     with replacing(output) as file:
         file.write(page(runs).encode())
     print(output)  # noqa: T201

@@ -8,9 +8,11 @@ one row cannot be compared there.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,13 +26,16 @@ WORKER, NUMBER, BEGUN, READY, ARRIVED, RELEASED, REPLIED = range(len(ROUND))
 
 ENOUGH_ROUNDS = 100  # of all workers: fewer are mostly start-up
 
+ENOUGH_SECONDS = 10.0  # of all workers together: there is nothing to gain in a shorter run
+
 MUCH = 0.5  # a part of a round that is worth a sentence
 
+LITTLE = 0.25  # the part that advice aims at
+
+LONGEST = 20  # times the period of the run: beyond that the loss per step suffers first
+
 ADVICE = {
-    "communication": {
-        "communication_period": "a longer period would help",
-        None: "larger batches, or an algorithm with a longer period, would help",
-    },
+    "communication": {None: "larger batches, or an algorithm with a longer period, would help"},
     "waiting": {
         "slack": "a larger slack or an asynchronous algorithm would help",
         "backup_workers": "backup workers or an asynchronous algorithm would help",
@@ -77,18 +82,28 @@ class Shares:
         """As it stands in result.json."""
         return {name: None if value is None else round(value, 6) for name, value in vars(self).items()}
 
-    def in_words(self, hyperparameters: Collection[str] = ()) -> str | None:
-        """One sentence on what would make rounds shorter, given the names of what the algorithm can be told.
+    def in_words(self, hyperparameters: Mapping[str, Any]) -> str | None:
+        """Return one sentence on what would make rounds shorter, given the hyperparameters of the run.
 
-        None if there is nothing to say, or too few rounds to say it.
+        None if there is nothing to say, if there are too few rounds to say it, or if the run is so short that it does
+        not matter.
         """
-        if self.rounds < ENOUGH_ROUNDS or self.waiting is None:
+        if self.rounds < ENOUGH_ROUNDS or self.rounds * self.seconds < ENOUGH_SECONDS or self.waiting is None:
             return None
         for what, name in (("waiting", "waiting for the slowest worker"), ("communication", "communication")):
             if (part := getattr(self, what)) >= MUCH:
                 advice = next(text for knob, text in ADVICE[what].items() if knob is None or knob in hyperparameters)
+                if what == "communication" and hyperparameters.get("communication_period"):
+                    advice = self._longer(hyperparameters["communication_period"])
                 return f"{part:.0%} of a round is {name}: {advice}"
         return None
+
+    def _longer(self, period: int) -> str:
+        """Return the advice to take more local steps in a round, which leaves its communication as it is."""
+        rest = 1 - self.communication
+        times = min(LONGEST, math.ceil(self.communication * (1 - LITTLE) / (LITTLE * rest)) if rest else LONGEST)
+        left = self.communication / (self.communication + rest * times)
+        return f"communication_period={times * period} would make that about {left:.0%}"
 
 
 @dataclass(frozen=True)

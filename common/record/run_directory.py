@@ -35,6 +35,7 @@ from ..files import Lock, dumps, finite, read_json, replacing, write_json
 from . import checkpoint
 from .cpu import CpuRecord
 from .faults import Faults
+from .latest import ROOT, make_latest
 from .metrics import Metrics, Row
 from .plot import accuracy_of, plot
 from .round_log import Shares
@@ -56,7 +57,7 @@ RESUMED = (
 )  # fmt: skip
 
 
-def new_run_dir(algorithm: str, root: Path = Path("runs")) -> Path:
+def new_run_dir(algorithm: str, root: Path = ROOT) -> Path:
     """A fresh folder for a run."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return root / algorithm / f"{stamp}-{uuid.uuid4().hex[:6]}"
@@ -108,6 +109,7 @@ class RunRecord:
                     f"the run directory already holds a run without checkpoints: choose another. Received: {run_dir}"
                 )
             write_json(run_dir / "config.json", config)
+            make_latest(run_dir)
             self.metrics = Metrics(run_dir / "metrics.jsonl", goes_on)
             self.began -= max((row["seconds"] for row in self.rows), default=0)  # of what it goes on from
         except OSError as error:

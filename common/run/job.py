@@ -19,6 +19,7 @@ from ..errors import UserError, at_most
 from ..problems import inputs, skew
 from ..problems.models import ModelRecipe
 from ..record import checkpoint
+from ..record.latest import named
 from ..record.run_directory import new_run_dir, read_config
 from .coordination import Coordination
 from .options import MAX_STEPS, Recovery, RunOptions
@@ -212,6 +213,7 @@ def _check_tasks(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptio
 
 def checkpoints_of(run_dir: Path, cluster: Cluster) -> Path:
     """Where a run directory has the checkpoints: beside the results, or with a chief that does not evaluate."""
+    run_dir = named(run_dir)
     return run_dir if cluster.task is None or not cluster.task.separate_evaluator else run_dir / "worker-0"
 
 

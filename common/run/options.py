@@ -45,7 +45,7 @@ class Recovery:
     keep_checkpoints: int = 3
     """How many of the last checkpoints are kept. A run in the same run directory goes on from the newest."""
     resume: Path | None = None
-    """Go on from the newest checkpoint of another run directory."""
+    """Go on from the newest checkpoint of another run directory; `latest` is the newest run in runs/."""
     max_restarts: int = 0
     """Start killed tasks again, this often at most in all."""
     min_workers: int | None = None
@@ -54,6 +54,8 @@ class Recovery:
     """A message that is not finite never reaches the center. Then stop, or go on without it."""
 
     def __post_init__(self):
+        if self.resume is not None:
+            object.__setattr__(self, "resume", Path(self.resume))  # Python users give a text
         at_least(1, keep_checkpoints=self.keep_checkpoints)
         at_least(0, max_restarts=self.max_restarts)
         one_of(("stop", "drop"), on_nan=self.on_nan)
@@ -94,7 +96,7 @@ class RunOptions:
     """Give workers unequal labels, as in dirichlet:alpha=0.1: each draws its own proportions, and a small alpha makes
     it a worker of few labels."""
     run_dir: Path | None = None
-    """Folder of the record of the run; a fresh one in runs/ if not given."""
+    """Folder of the record of the run; a fresh one in runs/ if not given, to which runs/latest then points."""
     clip_norm: float | None = None
     """Gradients longer than this, as one vector, are shortened to it."""
     l2: float = 0.0
