@@ -1,19 +1,26 @@
 """The list of mutations follows the code; `bash run.sh mutants` runs it."""
 
-import pytest
+from collections import Counter
 
 from mutants import ROOT, mutated
 from mutations import MUTATIONS
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
-def test_a_mutation_fits_the_code_once_and_its_tests_are_there(mutation):
-    path, text = mutated(mutation)
-    compile(text, path, "exec")
-    for test in mutation.tests:
-        file, _, name = test.partition("::")
-        assert f"def {name.partition('[')[0]}(" in (ROOT / file).read_text(), test
+def test_each_mutation_applies_to_one_place_and_names_tests_that_exist():
+    wrong, texts = [], {}
+    for mutation in MUTATIONS:
+        try:
+            path, text = mutated(mutation)
+            compile(text, path, "exec")
+        except (ValueError, SyntaxError) as error:
+            wrong.append(f"{mutation.name}: {error}")
+        for test in mutation.tests:
+            file, _, name = test.partition("::")
+            text = texts.setdefault(file, (ROOT / file).read_text())
+            if f"def {name.partition('[')[0]}(" not in text:
+                wrong.append(f"{mutation.name}: no test {test}")
+    assert not wrong, "\n".join(wrong)
 
 
-def test_mutations_have_names_of_their_own():
-    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS)
+def test_mutations_have_different_names():
+    assert [name for name, times in Counter(mutation.name for mutation in MUTATIONS).items() if times > 1] == []
