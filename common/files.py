@@ -40,8 +40,49 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or (first_line(error) or type(error).__name__)
-        raise CannotWrite(f"cannot write {path}: {reason}") from None
+        raise CannotWrite(f"cannot write {path}: {reason_of(error)}") from None
+
+
+def reason_of(error: OSError) -> str:
+    """Return why a file could not be opened or written, without its path."""
+    if error.errno == errno.ELOOP:
+        return "it is a symbolic link, and a run writes through none"
+    return error.strerror or first_line(error) or type(error).__name__
+
+
+# A run directory may come from elsewhere, and hold links to files of this user: each file in it is opened by one of the
+# next functions, or replaced as a whole.
+
+
+def open_in_place(path: Path, mode: str, **options: Any) -> Any:
+    """Open a file to write where it is, as `open` does; raises `OSError` if a symbolic link is in its place."""
+    return open(path, mode, opener=no_link, **options)
+
+
+def no_link(path: str | Path, flags: int) -> int:
+    """Return a descriptor of the file itself, for `open`; raises `OSError` if a symbolic link is in its place."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+
+def own_folder(path: Path) -> Path:
+    """Return a folder of a run directory, made if need be; raises `OSError` if a symbolic link is in its place."""
+    refuse_link(path)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def refuse_link(path: Path) -> None:
+    """Raise `OSError` if `path` is a symbolic link."""
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+
+
+def delete(path: Path) -> None:
+    """Delete a file, a link or a folder with all that is in it, if it is there; raises `OSError`."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -52,7 +93,7 @@ def standard_error_to(path: Path) -> Iterator[None]:
         CannotWrite: the file.
     """
     with writing(path):
-        there = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        there = no_link(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     sys.stderr.flush()
     before = os.dup(STDERR)
     try:
@@ -75,19 +116,28 @@ def in_one_line(error: Exception) -> Exception:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write into that takes the place of `path` at the end, whole and on the disk, or not at all.
 
+    It is a new one: what was in its place, such as a link to a file that is none of the run's, is deleted first.
+
     Raises:
         CannotWrite: what was there before is there still.
     """
     part = path.with_name(f".{path.name}{PART}")
     with writing(path):
         try:
-            with part.open("wb") as file:
+            part.unlink(missing_ok=True)
+            with open_in_place(part, "xb") as file:
                 yield file
                 flush(file)
             part.replace(path)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a file, whole or not at all; raises `CannotWrite`."""
+    with replacing(target) as file, source.open("rb") as found:
+        shutil.copyfileobj(found, file)
 
 
 def flush(file: Any) -> None:
@@ -134,6 +184,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def cannot_write_into(run_dir: Path, error: OSError) -> UserError:
+    """Return what to raise where a run directory cannot be written."""
+    place = f" ({Path(error.filename).name})" if error.errno == errno.ELOOP else ""
+    return UserError(f"cannot write the run directory {run_dir}{place}: {reason_of(error)}")
+
+
 class Lock:
     """The right to write into a run directory. It ends with `release`, or with this process, however that ends.
 
@@ -146,9 +202,9 @@ class Lock:
     def __init__(self, run_dir: Path):
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
-            self.handle: int | None = os.open(run_dir / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+            self.handle: int | None = no_link(run_dir / LOCK, os.O_RDWR | os.O_CREAT)
         except OSError as error:
-            raise UserError(f"cannot write the run directory {run_dir}: {error.strerror}") from None
+            raise cannot_write_into(run_dir, error) from None
         try:
             fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1033,6 +1033,23 @@ ON_THE_PS = [
         "whoever has the ticket finds another message",
     ),
     Mutation(
+        "files are written through links",
+        "common/files.py",
+        "flags | os.O_NOFOLLOW | os.O_CLOEXEC",
+        "flags | os.O_CLOEXEC",
+        ("tests/test_security.py::test_a_log_that_is_a_link_is_not_written[events.bin]",),
+        "a run directory from elsewhere destroys files of its user",
+    ),
+    Mutation(
+        "what was in the place of a new file stays there",
+        "common/files.py",
+        """            part.unlink(missing_ok=True)
+            with open_in_place(part, "xb") as file:""",
+        """            with open(part, "wb") as file:""",
+        ("tests/test_security.py::test_a_page_is_not_written_through_a_link",),
+        "a link in its place leads to a file of the user",
+    ),
+    Mutation(
         "all readers of a segment have one mark",
         ENGINE,
         "self.memory[MARKS:HEADER].index(NOBODY)",

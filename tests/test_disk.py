@@ -43,10 +43,14 @@ def content(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def full(path):
-    """Whatever is written to this file finds the disk full."""
-    path.unlink(missing_ok=True)
-    path.symlink_to("/dev/full")
+def no_room(*names):
+    """In place of `flush`: the disk is full for the files of these names, or for all."""
+
+    def flush(file):
+        if not names or Path(file.name).name in [f".{name}.part" for name in names]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    return flush
 
 
 def strictly(text):
@@ -174,10 +178,10 @@ def test_numbers_that_are_not_finite_are_null_in_every_file(tmp_path):
 # A full disk.
 
 
-def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path):
+def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "a.json"
     files.write_json(path, {"a": 1})
-    full(tmp_path / ".a.json.part")
+    monkeypatch.setattr(files, "flush", no_room("a.json"))
     with pytest.raises(CannotWrite, match=r"cannot write .*/a.json: No space left on device"):
         files.write_json(path, {"a": 2})
     assert files.read_json(path) == {"a": 1}
@@ -187,8 +191,9 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path):
 def test_metrics_that_find_the_disk_full_end_no_run_and_it_is_said_once(tmp_path):
     log = RunRecord(tmp_path, CONFIG)
     log.metrics.close()
-    full(tmp_path / "metrics.jsonl")
     log.metrics = Metrics(tmp_path / "metrics.jsonl")
+    log.metrics.close()
+    log.metrics.file = Path("/dev/full").open("a", buffering=1)  # noqa: SIM115
     for version in range(3):
         log.on_event({"event": "center", "version": version, "examples": 1})
     result = log.finish(None, picture=False)
@@ -207,21 +212,10 @@ def test_a_result_that_cannot_be_written_is_an_error_in_one_line_and_the_old_one
     assert log.finish(CannotWrite("first"), picture=False)["message"] == "first"
 
 
-class FullAtTheEnd(Callback):
-    """Makes the disk full for some of the results, when the run is under way."""
-
-    def __init__(self, run_dir, *names):
-        self.paths = [run_dir / f".{name}.part" for name in names]
-
-    def on_test_end(self, logs):
-        while self.paths:
-            full(self.paths.pop())
-
-
-def test_results_for_which_there_is_no_room_are_named_and_the_others_are_there(tmp_path):
-    hurt = FullAtTheEnd(tmp_path, "center.npz", "trace.npz")
+def test_results_for_which_there_is_no_room_are_named_and_the_others_are_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "flush", no_room("center.npz", "trace.npz"))
     with pytest.raises(CannotWrite, match=r"^cannot write .*center.npz: No space .*; cannot write .*trace.npz: No sp"):
-        record(AsyncSGD(), tmp_path, steps=20, callbacks=[hurt], **THREADS)
+        record(AsyncSGD(), tmp_path, steps=20, **THREADS)
     result = strictly((tmp_path / "result.json").read_text())
     assert (result["outcome"], result["exit_code"], result["updates"]) == ("failed", 1, 20)
     assert (tmp_path / "model.keras").exists()
@@ -230,10 +224,7 @@ def test_results_for_which_there_is_no_room_are_named_and_the_others_are_there(t
 
 
 def test_a_checkpoint_for_which_there_is_no_room_is_a_warning_and_leaves_nothing(tmp_path, monkeypatch):
-    def no_room(_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(checkpoint, "flush", no_room)
+    monkeypatch.setattr(checkpoint, "flush", no_room())
     run = record(AsyncSGD(), tmp_path, steps=20, recovery=Recovery(checkpoint_steps=5), **THREADS)
     assert run.result["recovery"]["checkpoints"] == 0
     (warning,) = run.result["recovery"]["warnings"]

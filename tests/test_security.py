@@ -1,7 +1,9 @@
 """Files from elsewhere are loaded without running code from them; a peer's words are data."""
 
+import contextlib
 import json
 import pickle
+import shutil
 import warnings
 from pathlib import Path
 
@@ -9,9 +11,14 @@ import keras
 import numpy as np
 import pytest
 
+from distsgd.algorithms import AsyncSGD
 from distsgd.common.cluster.fingerprint import differences, flat
+from distsgd.common.errors import CannotWrite, DistsgdError, UserError
 from distsgd.common.problems.models import ModelRecipe
+from distsgd.common.record import checkpoint
 from distsgd.common.record.run_directory import load_center
+from distsgd.common.run.options import Recovery
+from runs import record
 
 
 class Trap:
@@ -72,3 +79,89 @@ def test_objects_are_compared_without_their_addresses():
     assert differences({"a": {"b": 1}}, {"a": {"b": 2}, "c": "x"}, "ps 0") == (
         "a.b is 1 here and 2 at ps 0; c is not given here and x at ps 0"
     )
+
+
+# Symbolic links in a run directory from elsewhere: no file of this user is written or deleted through one.
+
+
+SMALL = {"hidden": (8,), "batch_size": 8, "workers": 1, "recovery": Recovery(checkpoint_steps=10)}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run directory with checkpoints."""
+    folder = tmp_path_factory.mktemp("links") / "run"
+    record(AsyncSGD(), folder, steps=20, backend="threads", tensorboard=True, **SMALL)
+    return folder
+
+
+@pytest.fixture
+def planted(finished, tmp_path):
+    """A copy of it, and a function that puts links to files (or folders) of the user where the names say."""
+    run_dir, before = tmp_path / "run", {}
+    shutil.copytree(finished, run_dir)
+
+    def plant(*names):
+        for name in names:
+            link, target = run_dir / name, tmp_path / f"precious-{len(before)}"
+            if link.is_dir():
+                link.rename(target)
+            elif link.exists():
+                shutil.move(link, target)
+            elif name.startswith("checkpoints/"):
+                target.mkdir()
+                (target / "arrays.npz").write_text("precious")
+            else:
+                target.write_text("precious")
+            link.symlink_to(target)
+            before.update({path: path.read_bytes() for path in [target, *target.rglob("*")] if path.is_file()})
+        return run_dir
+
+    yield plant
+    assert before, "nothing was planted"
+    assert {path: path.read_bytes() if path.exists() else None for path in before} == before
+
+
+def test_a_page_is_not_written_through_a_link(planted, run_main):
+    run_dir = planted(".timeline.html.part")
+    assert run_main("timeline", str(run_dir))[0] == 0
+    assert (run_dir / "timeline.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_run_goes_on_and_replaces_its_files_without_following_links(planted):
+    names = [f".{path.name}.part" for path in planted("config.json").iterdir()]
+    parts = [f"checkpoints/.{version:012d}.part" for version in (20, 30, 40)]
+    results = "result.json", "trace.npz", "rounds.npz", "center.npz", "model.keras", "stop"
+    run_dir = planted(*names, ".model.part.keras", *results, *parts)
+    run = record(AsyncSGD(), run_dir, steps=40, backend="threads", **SMALL)
+    assert (run.result["outcome"], run.result["updates"]) == ("completed", 40)
+    assert checkpoint.newest(run_dir).version == 40
+    assert [str(path) for path in run_dir.rglob("*") if path.is_symlink()] == []
+
+
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "checkpoints"])
+def test_a_run_that_would_write_through_a_link_is_refused(name, planted):
+    run_dir = planted(name)
+    with pytest.raises(UserError, match=f"{name}.*it is a symbolic link, and a run writes through none") as refused:
+        record(AsyncSGD(), run_dir, steps=40, backend="threads", **SMALL)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["events.bin", "rounds/worker-0.bin", "rounds", "tb"])
+def test_a_log_that_is_a_link_is_not_written(name, planted):
+    """The record of a run ends it; the rest is a warning."""
+    run_dir = planted(name)
+    with contextlib.suppress(CannotWrite):
+        record(AsyncSGD(), run_dir, steps=40, backend="threads", tensorboard=True, **SMALL)
+    said = json.loads((run_dir / "result.json").read_text())
+    assert "it is a symbolic link" in json.dumps([said["message"], said["recovery"]["warnings"]])
+
+
+@pytest.mark.parametrize("name", ["logs", "logs/worker-0.log"])
+def test_the_output_of_tasks_goes_through_no_link(name, planted, warm, tmp_path):
+    (tmp_path / "run" / "logs").mkdir(exist_ok=True)
+    (tmp_path / "run" / "logs" / "worker-0.log").write_text("precious")
+    run_dir = planted(name)
+    with pytest.raises(DistsgdError):
+        record(AsyncSGD(), run_dir, steps=40, **SMALL)
+    assert json.loads((run_dir / "result.json").read_text())["outcome"] != "completed"

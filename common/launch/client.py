@@ -18,7 +18,7 @@ from typing import Any
 from ..cluster.cluster import Isolation
 from ..cluster.liveness import LOOK_SECONDS, LifeSigns
 from ..errors import TaskLost, UserError, WaitTimeout
-from ..files import Scratch
+from ..files import Scratch, open_in_place, writing
 from .channel import FORK_SERVER, Channel
 
 START_SECONDS = 60.0  # without a sign of life from a fork server that starts
@@ -58,7 +58,9 @@ class ForkServer:
             "TF_GRPC_REUSE_PORT": "true",  # the fork server holds the ports until the run ends
             "KERAS_BACKEND": "tensorflow",
         }
-        with theirs, self.log.open("wb") as log:
+        with writing(self.log):
+            log = open_in_place(self.log, "wb")
+        with theirs, log:
             self.process = subprocess.Popen(
                 # -P: the modules that this process can import, and none that just lie in the current folder.
                 [*python, "-P", "-m", "distsgd.common.launch.forkserver", str(theirs.fileno()), isolation],

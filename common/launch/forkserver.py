@@ -28,6 +28,7 @@ from typing import Any
 
 from ..cluster.task_spec import Addresses
 from ..errors import DistsgdError
+from ..files import no_link
 from ..reports import Report
 from .channel import FORK_SERVER, Channel
 from .gpus import gpus, seen_by
@@ -216,7 +217,7 @@ def set_up_process(log: Path) -> None:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    file = no_link(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)

@@ -7,6 +7,7 @@ import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from ..files import own_folder, writing
 from ..problems.dataset import is_arrays
 from ..run.job import Job
 from .client import fork_server
@@ -20,7 +21,8 @@ def launch(job: Job, on_event: OnEvent) -> None:
         DistsgdError: the first thing that went wrong, with the task's name and the last lines of its log.
     """
     logs = job.run_dir / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
+    with writing(logs):
+        own_folder(logs)
     with fork_server(job.cluster.isolation, logs) as server:
         on_event({"event": "network", "state": server.network})
         with tempfile.TemporaryDirectory(dir=server.folder.name) as scratch:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..files import PART, flush, writing
+from ..files import PART, cannot_write_into, copy, delete, flush, open_in_place, own_folder, refuse_link, writing
 from .slices import write_array
 from .stamp_file import FOLDER
 
@@ -70,19 +70,20 @@ def write(run_dir: Path, checkpoint: Checkpoint) -> Path:
         CannotWrite: nothing is left of it.
     """
     part = folder(run_dir) / f".{checkpoint.version:012d}{PART}"
-    discard(part)  # what an earlier attempt has left
     with writing(part):
         try:
-            part.mkdir(parents=True)
+            own_folder(part.parent)
+            delete(part)  # what an earlier attempt has left
+            part.mkdir()
             about = {"format": FORMAT, **checkpoint.about}
-            with (part / ARRAYS).open("wb+") as file:
+            with open_in_place(part / ARRAYS, "xb+") as file:
                 with zipfile.ZipFile(file, "w") as archive:
                     for name, array in checkpoint.arrays.items():
                         with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                             write_array(member, array)
                 flush(file)
                 checksum = _checksum(about, file)
-            with (part / ABOUT).open("w") as file:
+            with open_in_place(part / ABOUT, "x") as file:
                 json.dump({**about, "sha256": checksum}, file, indent=2)
                 flush(file)
         except BaseException:
@@ -161,8 +162,8 @@ def damage(path: Path) -> Damaged | None:
 def set_aside(path: Path, problem: Damaged) -> str:
     """Take a damaged checkpoint out of the way, and keep it for whoever wants to look at it; returns what to tell."""
     aside = path.with_name(path.name + DAMAGED)
-    discard(aside)
     try:
+        delete(aside)
         path.rename(aside)
     except OSError as error:
         return f"{problem}; it was passed over, and cannot be renamed: {error.strerror}"
@@ -183,8 +184,13 @@ def tidy(run_dir: Path) -> list[str]:
     Raises:
         UserError: all are damaged, or one is of another format.
     """
+    try:
+        refuse_link(folder(run_dir))
+    except OSError as error:
+        raise cannot_write_into(run_dir, error) from None
     for part in [*folder(run_dir).glob(f".*{PART}"), *run_dir.glob(f".*{PART}*")]:
-        shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
+        with writing(part):
+            delete(part)
     problems = {path: problem for path in found(run_dir) if (problem := damage(path))}
     if len(problems) == len(found(run_dir)) and (problems or any(folder(run_dir).glob(f"*{DAMAGED}"))):
         raise _all_damaged(run_dir, *problems.values())
@@ -219,7 +225,9 @@ def take_over(source: Path, run_dir: Path) -> list[str]:
     name = f"{last.version:012d}"
     part = folder(run_dir) / f".{name}{PART}"
     with writing(part):
-        shutil.copytree(folder(source) / name, part, dirs_exist_ok=True)
+        own_folder(part.parent)
+        delete(part)
+        shutil.copytree(folder(source) / name, part)
         part.rename(folder(run_dir) / name)
     take_over_record(source, run_dir)
     return [f"{problem}; it was passed over" for problem in problems]
@@ -230,8 +238,7 @@ def take_over_record(source: Path, run_dir: Path) -> None:
     run_dir.mkdir(parents=True, exist_ok=True)
     for name in ("config.json", "counts.json", "events.bin", "metrics.jsonl"):
         if (source / name).exists() and not (run_dir / name).exists():
-            with writing(run_dir / name):
-                shutil.copy(source / name, run_dir / name)
+            copy(source / name, run_dir / name)
     if (source / FOLDER).exists() and not (run_dir / FOLDER).exists():
         with writing(run_dir / FOLDER):
             shutil.copytree(source / FOLDER, run_dir / FOLDER)

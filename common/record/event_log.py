@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ..engine.trace import EVENTS, RECORD
-from ..files import flush, replacing, write_json, writing
+from ..files import flush, open_in_place, replacing, write_json, writing
 from .columns import save_columns
 
 VERSION, WORKER, STALENESS, ACCEPTED, MICROSECONDS, KIND = range(len(RECORD))
@@ -168,8 +167,8 @@ class EventLog:
             base = Tally.read(self.counts, self.workers) if length else Tally(self.workers)
             base.events = length
             base.write(self.counts)
-        with writing(self.path):  # before it belongs to the new restoration
-            os.truncate(self.path, (1 + self.length - self.first) * ROW_BYTES)
+        with writing(self.path), open_in_place(self.path, "r+b") as file:  # before it belongs to the new restoration
+            file.truncate((1 + self.length - self.first) * ROW_BYTES)
         self.restoration = restoration
         self._write(-1, self._head())
         self._count()
@@ -214,7 +213,7 @@ class EventLog:
             return np.frombuffer(file.read((end - start) * ROW_BYTES), np.int64).reshape(-1, len(RECORD))
 
     def _write(self, row: int, events: np.ndarray) -> None:
-        with writing(self.path), self.path.open("r+b") as file:
+        with writing(self.path), open_in_place(self.path, "r+b") as file:
             file.seek((1 + row) * ROW_BYTES)
             file.write(np.ascontiguousarray(events, np.int64).tobytes())
             flush(file)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CannotWrite
-from ..files import dumps, replacing, writing
+from ..files import dumps, open_in_place, replacing, writing
 
 LIMIT = 2000  # rows of a series, at most
 
@@ -62,7 +62,7 @@ class Metrics:
         self.ordered = True  # in the file; a row that comes late is not where it belongs
         for row in _read(path) if goes_on else ():
             self._add(row)
-        self.file = path.open("a", buffering=1)  # a line at a time, to be followed
+        self.file = open_in_place(path, "a", buffering=1)  # a line at a time, to be followed
         if goes_on:
             self._rewrite()
 
@@ -115,7 +115,7 @@ class Metrics:
             with replacing(self.path) as file:
                 file.writelines((dumps(row) + "\n").encode() for row in rows)
             self.file.close()
-            self.file = self.path.open("a", buffering=1)
+            self.file = open_in_place(self.path, "a", buffering=1)
 
 
 def _in_order(rows: Iterable[Numbered]) -> list[Row]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..files import standard_error_to, writing
+from ..files import own_folder, standard_error_to, writing
 
 REFRESH_SECONDS = 0.5  # between two versions of the line
 
@@ -101,6 +101,6 @@ def native_output(file: Path) -> Iterator[None]:
         CannotWrite: the file.
     """
     with writing(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
+        own_folder(file.parent)
     with standard_error_to(file):
         yield

@@ -31,7 +31,7 @@ import numpy as np
 from ..cluster.task_spec import TaskSpec
 from ..engine.flat_model import FlatModel
 from ..errors import CannotWrite, DistsgdError, Interrupted, UserError
-from ..files import Lock, dumps, finite, read_json, replacing, write_json
+from ..files import Lock, cannot_write_into, dumps, finite, read_json, replacing, write_json
 from . import checkpoint
 from .cpu import CpuRecord
 from .faults import Faults
@@ -113,7 +113,7 @@ class RunRecord:
             self.metrics = Metrics(run_dir / "metrics.jsonl", goes_on)
             self.began -= max((row["seconds"] for row in self.rows), default=0)  # of what it goes on from
         except OSError as error:
-            raise UserError(f"cannot write the run directory {run_dir}: {error.strerror}") from None
+            raise cannot_write_into(run_dir, error) from None
 
     @property
     def rows(self) -> list[Row]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..engine.trace import UNKNOWN
 from ..errors import CannotWrite
-from ..files import writing
+from ..files import no_link, open_in_place, own_folder, writing
 
 FOLDER = "rounds"
 
@@ -72,15 +72,15 @@ class StampWriter:
         """The next round is number `rounds`: what is there of later ones is void; raises `CannotWrite`."""
         self.replied = None
         if self.path is not None and self.path.exists():
-            with self._writing(self.path):
-                os.truncate(self.path, min(rounds * ROW_BYTES, self.path.stat().st_size))
+            with self._writing(self.path), open_in_place(self.path, "r+b") as file:
+                file.truncate(min(rounds * ROW_BYTES, self.path.stat().st_size))
 
     def _write(self, first: int, rows: np.ndarray) -> None:
         assert self.path is not None  # noqa: S101
         with self._writing(self.path):
             if self.file is None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self.file = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o644)
+                own_folder(self.path.parent)
+                self.file = no_link(self.path, os.O_WRONLY | os.O_CREAT)
             os.pwrite(self.file, np.ascontiguousarray(rows).tobytes(), first * ROW_BYTES)
 
     @contextlib.contextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ..files import own_folder, writing
+
 
 class Summaries:
     """Scalars of the center as TensorBoard files, written by TensorFlow itself: nothing else need be installed."""
@@ -12,6 +14,8 @@ class Summaries:
     def __init__(self, folder: Path):
         import tensorflow as tf
 
+        with writing(folder):
+            own_folder(folder)
         with tf.Graph().as_default():  # the writer refuses to live outside a graph
             self.writer = tf.compat.v1.summary.FileWriter(str(folder))
 

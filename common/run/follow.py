@@ -14,7 +14,7 @@ from typing import Any
 
 from ..engine.flat_model import FlatModel
 from ..errors import UserError, WaitTimeout, positive
-from ..files import dumps
+from ..files import dumps, open_in_place, writing
 from ..problems import data
 from ..problems.dataset import Dataset
 from ..problems.models import ModelRecipe
@@ -67,7 +67,7 @@ def follow(
             continue
         center = {"center": arrays.get("average", arrays["center"]), "state": arrays["states"].mean(0)}
         line = {"version": int(arrays["version"]), **evaluate(center)}
-        with (run_dir / EVALUATIONS).open("a") as file:
+        with writing(run_dir / EVALUATIONS), open_in_place(run_dir / EVALUATIONS, "a") as file:
             file.write(dumps(line) + "\n")
         report(line)
 

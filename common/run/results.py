@@ -37,6 +37,7 @@ def write_model(run_dir: Path, model: FlatModel, arrays: Mapping[str, Any]) -> N
     part = run_dir / f".model{PART}.keras"  # Keras goes by how the name ends
     with writing(run_dir / "model.keras"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of lambdas, which a loader must allow
+        part.unlink(missing_ok=True)
         try:
             model.model.save(part)
             part.replace(run_dir / "model.keras")
