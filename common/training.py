@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from .cluster.cluster import Cluster
+from .cluster.fingerprint import given_name, model_digest
 from .contract.scheme import Scheme
 from .errors import UserError
 from .launch.run import run
@@ -112,7 +113,8 @@ def train(
     if cluster.task is None or cluster.task.job != "ps":  # a ps needs no data
         batches = first_batches(job.train, job.test, job.batch_size // job.devices_per_worker, cluster.workers)
         job.recipe = try_out(job.recipe, model, *batches)
-    record, error = run(job, describe(job, dataset="own data", model=model.name), verbose, model, callbacks)
+    config = {**describe(job, dataset="own data", model=given_name(model)), "architecture": model_digest(model)}
+    record, error = run(job, config, verbose, model, callbacks)
     metrics = record.finish(error)
     if error is not None:
         raise error

@@ -77,19 +77,37 @@ def class_digest(kind: type) -> str:
 
 def model_digest(model: Any) -> str:
     """The shape of a Keras model in words, and a short digest of what it is made of, its names apart."""
-    layers = [(type(layer).__name__, _nameless(layer.get_config())) for layer in model._flatten_layers()]
+    layers = list(model._flatten_layers())
+    numbers = {layer.name: f"layer {i}" for i, layer in enumerate(layers)}  # configurations name other layers
+    made = [(type(layer).__name__, _nameless(layer.get_config(), numbers)) for layer in layers]
     variables = [(tuple(v.shape), str(v.dtype)) for v in model.variables]
-    digest = hashlib.sha256(json.dumps([layers, variables], default=_kind, sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps([made, variables], default=_kind, sort_keys=True).encode())
     return f"{len(variables)} variables, {model.count_params()} parameters, {digest.hexdigest()[:12]}"
 
 
-def _nameless(config: Any) -> Any:
-    """A configuration without the names that Keras has given by counting."""
+def given_name(model: Any) -> str:
+    """The name of a Keras model; without its number, if Keras has named and numbered it: the same cell run again does.
+
+    Example: `sequential` for `sequential_7`.
+    """
+    automatic = keras_name(type(model).__name__)
+    return automatic if re.fullmatch(rf"{automatic}(_\d+)?", model.name) else model.name
+
+
+def keras_name(kind: str) -> str:
+    """The name that Keras gives to the first layer or model of a class, `text_model` for `TextModel`."""
+    words = re.sub(r"([a-z])([A-Z])", r"\1_\2", re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", re.sub(r"\W+", "", kind)))
+    return words.lower()
+
+
+def _nameless(config: Any, numbers: Mapping[str, str]) -> Any:
+    """A configuration without the names of layers, which Keras gives by counting; a reference to one is its number."""
     if isinstance(config, dict):
-        return {key: _nameless(value) for key, value in config.items() if key not in ("name", "registered_name")}
+        kept = {key: value for key, value in config.items() if key not in ("name", "registered_name")}
+        return {key: _nameless(value, numbers) for key, value in kept.items()}
     if isinstance(config, list | tuple):
-        return [_nameless(value) for value in config]
-    return config
+        return [_nameless(value, numbers) for value in config]
+    return numbers.get(config, config) if isinstance(config, str) else config
 
 
 def _kind(value: Any) -> str:

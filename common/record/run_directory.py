@@ -52,8 +52,8 @@ USUAL = {"record": "full", "earlier_step_targets": [], "skew": None, "codec": "f
 
 # What must be the same when a run goes on from its checkpoints.
 RESUMED = (
-    "algorithm", "hyperparameters", "workers", "dataset", "model", "batch_size", "ema_decay", "seed", "skew", "codec",
-    "record",
+    "algorithm", "hyperparameters", "workers", "dataset", "model", "architecture", "batch_size", "ema_decay", "seed",
+    "skew", "codec", "record",
 )  # fmt: skip
 
 
@@ -130,7 +130,8 @@ class RunRecord:
         before = read_config(self.run_dir)
         wanted = USUAL | json.loads(dumps(self.config))
         for name in RESUMED:
-            if before.get(name) != wanted.get(name):
+            known = name != "architecture" or name in before  # older folders say nothing
+            if known and before.get(name) != wanted.get(name):
                 raise UserError(
                     f"{self.run_dir} holds checkpoints of a run with {name}={before.get(name)!r}: go on with the same, "
                     f"or choose another run directory. Received: {name}={wanted.get(name)!r}"
