@@ -1,6 +1,11 @@
 """The examples in the docstrings of what the package offers do what they say."""
 
+import ast
 import doctest
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +41,20 @@ def test_the_examples_run(warm, tmp_path, monkeypatch, capsys):
         runner.run(test, clear_globs=False)
         known = test.globs
     assert runner.summarize(verbose=False).failed == 0, capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_python_example_of_the_readme_runs_as_it_is_pasted(tmp_path):
+    readme = (Path(__file__).resolve().parent.parent / "README.md").read_text()
+    script = tmp_path / "pasted.py"
+    script.write_text(re.findall(r"^```python\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)[0])
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=500, check=True
+    )
+    loss, accuracy = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert loss < 0.6
+    assert accuracy > 0.8
+    assert (tmp_path / "runs" / "downpour" / "latest" / "result.json").exists()
 
 
 def test_everything_that_is_offered_has_an_example():

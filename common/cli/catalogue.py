@@ -11,9 +11,9 @@ from .flags import Parser
 
 WHO_WAITS = {
     "one process": "one process",
-    "asynchronous": "nobody waits (asynchronous)",
-    "bounded": "who is too far ahead waits (bounded)",
-    "synchronous": "all wait for all (synchronous)",
+    "asynchronous": "asynchronous: no worker waits",
+    "bounded": "bounded: a worker waits if it is too far ahead",
+    "synchronous": "synchronous: all workers wait for each other",
 }  # by the label of the gate
 
 
