@@ -7,13 +7,15 @@
         otherwise           θ ← θ − ε (c β m + g/W)
                             reply θ,  a_k ← θ
 
-where the anchor a_k is the center that worker k pulled last. With a momentum of their own for each late message, W
-messages would be followed W times as far: here they share it.
+where the anchor a_k is the center that worker k pulled last. A Nesterov momentum for each of W late messages would
+overshoot W times: here it is applied once for every W messages.
 
 Reference: Liu, Chhaparia, Douillard, Kale, Rusu, Shen, Szlam, Ranzato, *Asynchronous Local-SGD Training for Language
-Modeling*, 2024, arXiv:2401.09135, delayed Nesterov; the term with c as in published code of its kind (HALoS).
-Departures: all periods have the same length (the paper's DyLU gives slow workers fewer steps), and there is no grace
-period. A message counts 1/W.
+Modeling*, 2024, arXiv:2401.09135, delayed Nesterov: the share c of the momentum, in [0, 1/N], and g/N are the paper's.
+Departures: the paper's buffer size N is fixed to W. A worker keeps its AdamW moments from one period to the next (the
+authors' published toy code makes a new AdamW for each). All periods have the same length (the paper's DyLU gives slow
+workers fewer steps), there is no grace period, and each worker has its own shard (in the paper they are sampled by how
+much of each was done).
 Limits: one worker is `diloco` with one worker. β = 0 follows 1/W of each message. c = 1/W gives each message the same
 share of the momentum.
 """

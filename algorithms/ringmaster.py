@@ -6,9 +6,11 @@
 where the staleness τ is the number of updates since worker k's last pull: an ignored gradient is none.
 
 Reference: Maranjyan, Tyurin, Richtárik, *Ringmaster ASGD: The First Asynchronous SGD with Optimal Time Complexity*,
-ICML 2025, arXiv:2501.16168.
-Departures: a gradient that has become too late is computed to its end, and ignored then; the paper's second form stops
-it. (`tf.contrib`'s DropStaleGradientOptimizer is the form here.)
+ICML 2025, arXiv:2501.16168, Algorithm 4. (`tf.contrib`'s DropStaleGradientOptimizer is the same rule.)
+Departures: none from Algorithm 4. Algorithm 5, which stops a computation as soon as it is too late, is not here.
+Choice of R and η: they belong together. To bring the mean of ‖∇f‖² below ε, with a smoothness L and gradients of
+variance σ², the paper has R = max{1, ⌈σ²/ε⌉} and η = min{1/(2RL), ε/(4Lσ²)}: R depends on the noise and not on the
+machines, and a smaller R allows a larger η. The default 16 is no such choice: tune R and η on one grid.
 Limits: R above all staleness is `async_sgd`. R = 1 uses those gradients alone that were computed at the present center:
 among W equal workers in turn, those of one worker.
 """

@@ -6,7 +6,9 @@
 
 Reference: Wang, Tantia, Ballas, Rabbat, *SlowMo: Improving Communication-Efficient Distributed SGD with Slow Momentum*,
 ICLR 2020, arXiv:1910.00643.
-Departures: plain SGD inside; the paper takes any optimizer, and mostly momentum.
+Departures: plain SGD inside; the paper takes any optimizer, and mostly momentum. Under a schedule of η each local step
+has the rate of that step, and the server the rate at the beginning of the round, for its division and its step; in the
+paper η is constant within a round.
 Limits: β = 0 and α = 1 is `local_sgd`. With a constant η it is `bmuf` in its classical form, with block momentum β and
 rate α. The division by η makes a difference if η is a schedule: when η has fallen, what was gathered at a high rate is
 not followed at that rate any more.

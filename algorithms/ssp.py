@@ -7,8 +7,10 @@ where the clock c_k is the number of rounds that worker k has done, and s the sl
 
 Reference: Ho, Cipar, Cui, Lee, Kim, Gibbons, Gibson, Ganger, Xing, *More Effective Distributed ML via a Stale
 Synchronous Parallel Parameter Server*, NIPS 2013.
-Departures: reads are eager: the newest center, as is usual, with at least the updates that the paper guarantees. The
-rate is constant unless it is given a schedule (the paper: falling as 1/√t).
+Departures: each gradient counts 1/W, so that rates compare with those of `sync_sgd`; the paper adds updates whole, and
+has the number of workers in its rate: η = F / (L √(2 (s + 1) W t)), which also falls as 1/√t (here it is constant
+unless it is given a schedule). Reads are eager: the newest center, as is usual, with at least the updates that the
+paper guarantees.
 Limits: one worker is serial SGD. Without a bound (s as long as the run) it is `async_sgd` with the rate η/W. With s = 0
 nobody begins a round before all have done the last one, as in `sync_sgd`, but all messages count one by one.
 """
