@@ -21,13 +21,15 @@ from ..common.contract import Positive
 from ..common.engine.trace import EVENTS
 from ..common.engine.traffic import Traffic
 from ..common.proof import reference
-from ..common.proof.transcriptions import TRANSCRIPTIONS, Recorded
+from ..common.proof.recorded import Recorded
+from ..common.proof.transcriptions import TRANSCRIPTIONS
 from ..common.virtual_time.order import Order, order
 from ..common.virtual_time.platform import Platform
 from .claims_tasks import task
 
 DECISIVE = (  # sources on which a run depends
-    "algorithms", "common/contract", "common/gates", "common/proof/reference", "common/proof/transcriptions.py",
+    "algorithms", "common/contract", "common/gates", "common/proof/reference", "common/proof/recorded.py",
+    "common/proof/transcriptions.py",
     "common/virtual_time", "common/problems/text.py", "common/problems/transformer.py", "benchmarks/claims_tasks.py",
     "benchmarks/claims_runs.py",
 )  # fmt: skip

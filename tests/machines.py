@@ -29,7 +29,7 @@ from distsgd.common.engine.flat_model import FlatModel
 from distsgd.common.launch import client, launcher
 from distsgd.common.launch.run import run
 from distsgd.common.problems.models import ModelRecipe
-from distsgd.common.proof.transcriptions import Recorded
+from distsgd.common.proof.recorded import Recorded
 from distsgd.common.run.job import describe, make_job
 from distsgd.common.run.options import Recovery, RunOptions
 from runs import DIGITS, network_gradient, patience

@@ -261,9 +261,9 @@ RULES = [
     Mutation(
         "dc_asgd: no correction",
         "algorithms/dc_asgd.py",
-        "message + self.compensation * message * message * moved",
+        "message + strength * square * moved",
         "message + 0 * moved",
-        scripted("dc_asgd"),
+        scripted("dc_asgd-constant"),
         "it is async_sgd then",
     ),
     Mutation(
@@ -271,8 +271,24 @@ RULES = [
         "algorithms/dc_asgd.py",
         "server.center - server.anchor",
         "server.anchor - server.center",
-        scripted("dc_asgd"),
+        scripted("dc_asgd-constant"),
         "late gradients are made worse",
+    ),
+    Mutation(
+        "dc_asgd: the adaptive form without the newest gradient",
+        "algorithms/dc_asgd.py",
+        "tf.sqrt(mean_square + 1e-7)",
+        "tf.sqrt(mean_square - (1 - self.decay) * square + 1e-7)",
+        scripted("dc_asgd-adaptive"),
+        "the paper takes the mean square first",
+    ),
+    Mutation(
+        "dc_asgd: the adaptive form forgets",
+        "algorithms/dc_asgd.py",
+        "self.decay * server.mean_square + ",
+        "",
+        scripted("dc_asgd-adaptive"),
+        "the decay would have no effect but on the scale",
     ),
     Mutation(
         "async_diloco: the momentum at each message",

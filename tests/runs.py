@@ -21,8 +21,8 @@ from distsgd.common.problems.data import load
 from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.problems.trial import try_out
 from distsgd.common.proof import reference
+from distsgd.common.proof.recorded import Recorded
 from distsgd.common.proof.replay import batch_gradient
-from distsgd.common.proof.transcriptions import Recorded
 from distsgd.common.record.callbacks import Callback
 from distsgd.common.record.round_log import RoundLog
 from distsgd.common.run.calls import ObserverCalls, StateCalls

@@ -28,7 +28,7 @@ from distsgd.common.launch.run import run as run_job
 from distsgd.common.problems.dataset import shard_rows
 from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.problems.trial import try_out
-from distsgd.common.proof.transcriptions import Recorded
+from distsgd.common.proof.recorded import Recorded
 from distsgd.common.run.job import describe, make_job
 from distsgd.common.run.options import Recovery, RunOptions
 from distsgd.common.simulation.arithmetic import Arithmetic

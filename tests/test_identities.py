@@ -124,6 +124,7 @@ TOGETHER = {"workers": 3, "steps": 24}
             TOGETHER,
         ),
         (AsyncSGD(), DCASGD(compensation=0.0), INTERLEAVED),
+        slow(AsyncSGD(), DCASGD(form="adaptive", compensation=0.0), INTERLEAVED),
         (AsyncSGD(), Ringmaster(delay_threshold=24), INTERLEAVED),
         slow(SyncSGD(), EFSGD(share=1.0), TOGETHER),
         slow(SyncSGD(), EFSGD(share=1.0), {"workers": 1}),
@@ -266,11 +267,12 @@ def runs(tmp_path_factory):
         slow(AGN()),
         ADAG(distance_scale=1e-4),
         DCASGD(compensation=100.0),
+        DCASGD(compensation=5.0, form="adaptive", decay=0.9),
         DynSGD(),
         AsyncDiLoCo(communication_period=3, momentum_share=0.2),
         slow(AEAMSGD()),
     ],
-    ids=lambda s: s.name,
+    ids=lambda s: "-".join(filter(None, (s.name, getattr(s, "form", "")))),
 )
 def test_a_scripted_interleaving_replays(scheme, tmp_path):
     schedule = [0, 0, 1, 0, 2, 2, 1, 1, 0, 2, 1, 0]

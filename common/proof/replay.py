@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,8 @@ from ..run.follow import problem_of
 from ..run.job import is_dense
 from ..spec import parse
 from . import reference
-from .transcriptions import TRANSCRIPTIONS, Recorded
+from .recorded import Recorded
+from .transcriptions import TRANSCRIPTIONS
 
 TOLERANCE = 1e-5  # of the center, relative; float32 makes about 3e-7
 
@@ -95,7 +97,8 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Recorded:
     dataset, recipe = problem_of(run_dir, config)
     gradient = _gradient(config, dataset)
     with quiet():
-        start = recipe.flat().pack().astype(np.float64)
+        model = recipe.flat()
+        start, layers = model.pack().astype(np.float64), [math.prod(shape) for shape in model.shapes]
     if len(start) != len(center):
         raise UserError(f"center.npz holds {len(center)} parameters, the model {config['model']} has {len(start)}")
     dense = is_dense(*(config[name] for name in ("l2", "clip_norm", "ema_decay", "devices_per_worker")))
@@ -110,6 +113,7 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Recorded:
         result=result,
         earlier_step_targets=config["earlier_step_targets"],
         sparse=recipe.sparse and scheme.sparse and not dense,
+        layers=layers,
     )
     _check(run)
     if config["codec"] != "float32":

@@ -6,85 +6,17 @@ an update), that is not taken from the run: a wrong one has to show.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ..contract.scheme import Scheme
 from ..engine.trace import EVENTS
 from ..errors import UserError
 from . import reference
+from .recorded import Recorded
 
 Centers = list[np.ndarray]  # after each event, or after each update of all workers; [P] each
-
-
-@dataclass
-class Recorded:
-    """A finished run: where it started, what happened in which order, where it ended.
-
-    Attributes:
-        steps: local steps of each worker.
-        start: the initial center, [P], float64.
-        trace: the columns of trace.npz, a row for each event.
-        center: at the end of the run, [P].
-        gradient: of worker k's t-th batch at x, as a function of (x, k, t).
-        result: the content of result.json.
-        earlier_step_targets: steps of the runs that this one goes on from.
-        sparse: True if workers read and wrote the coordinates of their batch alone.
-    """
-
-    scheme: Scheme
-    workers: int
-    steps: int
-    start: np.ndarray
-    trace: dict[str, np.ndarray]
-    center: np.ndarray
-    gradient: reference.Gradient
-    result: Mapping[str, Any]
-    earlier_step_targets: Sequence[int] = ()
-    sparse: bool = False
-
-    @property
-    def order(self) -> list[int]:
-        """The worker of each event."""
-        return self.trace["worker"].tolist()
-
-    @property
-    def contacts(self) -> list[int]:
-        """The worker k of each event, and ~k where worker k was lost and starts anew."""
-        return np.where(self.joins, ~self.trace["worker"], self.trace["worker"]).tolist()
-
-    @property
-    def reads(self) -> list[tuple[int, int]]:
-        """Of each message: its worker, and how many updates were in the center that the worker had read."""
-        read = self.trace["version"] - self.trace["staleness"]
-        return [(k, int(r)) for k, r, join in zip(self.order, read, self.joins, strict=True) if not join]
-
-    @property
-    def joins(self) -> np.ndarray:
-        """True for each event that is no message: a worker that was lost starts anew from the center."""
-        return self.trace["event"] == EVENTS.index("join")
-
-    @property
-    def evicted(self) -> bool:
-        """True if the run went on without a worker."""
-        recovery = self.result["recovery"]
-        return bool(recovery.get("evicted", recovery.get("expelled")))  # as it was called before
-
-    def replay(self) -> np.ndarray:
-        """The last center by the paper's equations in the recorded order, [P], float64.
-
-        Raises:
-            UserError: its transcription does not know what happened in this run.
-            ValueError: the record is not that of a run of this scheme.
-        """
-        return TRANSCRIPTIONS[self.scheme.name](self, self.scheme)[-1]
-
-    def error(self) -> float:
-        """Relative distance between the replay and the run."""
-        return float(np.linalg.norm(self.replay() - self.center) / np.linalg.norm(self.center))
 
 
 def _in_order(transcription: Callable[..., Centers], run: Recorded, memory: bool = False, **options: Any) -> Centers:
@@ -235,7 +167,9 @@ TRANSCRIPTIONS: dict[str, Callable[[Recorded, Any], Centers]] = {
     "aeamsgd": lambda run, s: _in_order(
         reference.aeamsgd, run, alpha=s.beta / run.workers, delta=s.momentum, **_local(run)
     ),
-    "dc_asgd": lambda run, s: _in_order(reference.dc_asgd, run, compensation=s.compensation),
+    "dc_asgd": lambda run, s: _in_order(
+        reference.dc_asgd, run, compensation=s.compensation, m=s.decay if s.form == "adaptive" else None
+    ),
     "async_diloco": lambda run, s: _in_order(
         reference.async_diloco,
         run,

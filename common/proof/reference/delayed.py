@@ -10,17 +10,32 @@ from .alone import Gradient, adamw_window
 
 
 def dc_asgd(
-    start: np.ndarray, gradient: Gradient, order: Sequence[int], workers: int, *, eta: float, compensation: float
+    start: np.ndarray,
+    gradient: Gradient,
+    order: Sequence[int],
+    workers: int,
+    *,
+    eta: float,
+    compensation: float,
+    m: float | None = None,
 ) -> list[np.ndarray]:
-    """Push: θ ← θ − η (g + λ g ⊙ g ⊙ (θ − w_k)); pull by worker k: w_k ← θ. `order` as in `async_sgd`."""
+    """Push: θ ← θ − η (g + λ g ⊙ g ⊙ (θ − w_k)); pull by worker k: w_k ← θ. `order` as in `async_sgd`.
+
+    With `m` (DC-ASGD-a): MeanSquare ← m MeanSquare + (1 − m) g ⊙ g first, and λ = λ₀/√(MeanSquare + 10⁻⁷).
+    """
     theta, backup, t, path = start.copy(), [start.copy() for _ in range(workers)], [0] * workers, []
+    mean_square = 0 * start
     for k in order:
         if k < 0:
             backup[~k] = theta.copy()
             continue
         g = gradient(backup[k], k, t[k])  # the backup is what the worker has
         t[k] += 1
-        theta = theta - eta * (g + compensation * g * g * (theta - backup[k]))
+        lam = compensation
+        if m is not None:
+            mean_square = m * mean_square + (1 - m) * g**2
+            lam = compensation / np.sqrt(mean_square + 1e-7)
+        theta = theta - eta * (g + lam * g**2 * (theta - backup[k]))
         backup[k] = theta.copy()
         path.append(theta.copy())
     return path
