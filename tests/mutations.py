@@ -1211,6 +1211,22 @@ SIMULATED = [
 
 VIRTUAL_TIME = [
     Mutation(
+        "a region whose link belongs to each of its workers in a reduction",
+        TIME,
+        "regions = (np.maximum(leaves, enters) / self.links).max()",
+        "regions = (np.maximum(leaves, enters) / self.links / self.inside).max()",
+        ("tests/test_reduction.py::test_workers_of_a_region_share_its_link_in_a_reduction_too",),
+        "all_reduce between regions is as many times too fast as a region has workers",
+    ),
+    Mutation(
+        "one latency for all messages of a reduction that come from a region",
+        TIME,
+        "np.exp(self.sigma * ndtri(u ** (1 / many))",
+        "np.exp(self.sigma * ndtri(u)",
+        ("tests/test_reduction.py::test_every_message_of_a_reduction_in_slices_draws_its_latency",),
+        "no message of many is the last",
+    ),
+    Mutation(
         "virtual time: the level of a shared link counts everybody, also who cannot use its share",
         TIME,
         "left, number = left - cap * count, number - count",

@@ -14,7 +14,7 @@ import numpy as np
 
 GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
-PURPOSES = ("step", "speed", "link", "message", "reply", "crash", "repair")
+PURPOSES = ("step", "speed", "link", "message", "reply", "crash", "repair", "reduction")
 
 
 def uniforms(seed: int, purpose: str, workers: Sequence[int] | np.ndarray, indices: Any) -> np.ndarray:

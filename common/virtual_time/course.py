@@ -201,7 +201,7 @@ class Course:
         self.together.append(worker)
         if len(self.together) == self.workers:
             self.together = []
-            at = now + self.network.reduction(self.message_bytes)
+            at = now + self.network.reduction(self.message_bytes, self.books.version)
             for free in self.books.reduce(at):
                 self.stamps.released[free] = now
                 self._end_round(free, at)

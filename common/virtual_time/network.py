@@ -1,11 +1,9 @@
-"""The network of a simulated run: how long messages and replies are on their way, and what a reduction costs.
+"""The network of a simulated run: how long messages and replies are on their way.
 
 message     latency + bytes, over the worker's uplink, its region's link and the card of the ps, which all share
 reply       the same back, over the other half of each; replies of a barrier begin together, and compete
 several ps  a message is cut in equal parts, one for each ps task: together they are one card, n times as fast
-reduction   of n bytes among W workers, latency a and bandwidth b of the slowest link among them: t a + 2 (W - 1)/W n/b
-            in t = 2 steps where each adds up a slice for all, as here; ring t = 2 (W - 1);  tree t = 2 ⌈log2 W⌉;
-            of small vectors few workers have slices, as `gates.collective` has it, of s bytes: 2 a + 2 (W - 1) s/b
+reduction   see `reduction`: it uses the links of the workers and of their regions, and no card of a ps
 """
 
 from __future__ import annotations
@@ -16,10 +14,9 @@ from functools import partial
 
 import numpy as np
 
-from ..contract.codec import FLOAT_BYTES
-from ..gates.collective import LEAST
 from .chance import uniforms
 from .platform import Machines
+from .reduction import Reduction
 from .sharing import Fair, OneByOne, Shared
 
 BLOCK = 1 << 16  # latencies of all workers that are drawn at once
@@ -38,11 +35,12 @@ class Network:
         up, down: what is shared by messages, and by replies; None where the bytes take no time.
         latency: of each worker, one way, in the mean, [W].
         message_late, reply_late: nanoseconds of latency, given a worker and its round.
+        reduction: nanoseconds of a reduction, given the bytes of the vector and how many reductions there were before.
     """
 
     def __init__(self, machines: Machines, workers: int, ps: int, seed: int):
         self.machines, self.workers = machines, workers
-        self.region = [k % len(machines.regions) for k in range(workers)]
+        self.region = machines.region_of(workers)
         factors = machines.link_factors(workers, seed).tolist() if machines.link_sigma else [1.0] * workers
         self.uplinks = [machines.uplink * factor for factor in factors]
         self.downlinks = [machines.downlink * factor for factor in factors]
@@ -51,6 +49,7 @@ class Network:
         self.latency = [machines.latency + machines.regions[region][0] for region in self.region]
         late = partial(Lateness, self.latency, machines.latency_sigma, seed)
         self.message_late, self.reply_late = late("message").of, late("reply").of
+        self.reduction = Reduction(machines, self.region, self.uplinks, self.downlinks, seed).nanoseconds
 
     def _shared(self, links: Sequence[float], card: float) -> Shared | None:
         caps = [bandwidth for _, bandwidth in self.machines.regions]
@@ -59,19 +58,6 @@ class Network:
         if self.machines.fifo:
             return OneByOne([min(links[k], caps[self.region[k]], card) for k in range(self.workers)])
         return Fair(card, links, self.region, caps)
-
-    def reduction(self, size: float) -> int:
-        """Nanoseconds of a reduction of vectors of that many bytes."""
-        if self.workers == 1:
-            return 0
-        shared = [self.machines.regions[region][1] for region in self.region]
-        rate, latency = min(*self.uplinks, *self.downlinks, *shared), max(self.latency)
-        turns, part = self.workers - 1, size / self.workers
-        if self.machines.collective == "tree":
-            turns = math.ceil(math.log2(self.workers))
-        elif self.machines.collective == "slices":
-            turns, part = 1, max(part, min(size, LEAST * FLOAT_BYTES))
-        return math.ceil(2 * (turns * latency + (self.workers - 1) * part / rate))
 
 
 class Lateness:

@@ -10,7 +10,9 @@ same machines, a ps whose speed depends on who asks, memory. A worker is one mac
 from __future__ import annotations
 
 import math
+import re
 import typing
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,6 +28,8 @@ from .units import bytes_per_nanosecond, nanoseconds
 MILLISECOND = 10**6  # nanoseconds
 
 CLASSES = 16  # of links, where workers' links differ
+
+MOST_REPEATED = 10_000  # workers that one `*N` stands for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +55,8 @@ class Platform:
     """How steps vary: constant, exponential, shifted:fixed=0.5, lognormal:sigma=0.6, pareto:shape=2.5,
     phases:slow=10,probability=0.02,length=1 or recorded:path=steps.npy,block=32."""
     step_factors: str | None = None
-    """How workers differ: factors on a step, in turn, as in 0.58,0.75,1.51,3.33, or lognormal:sigma=0.6."""
+    """Factors on the step time of the workers, in turn, as in 0.58,0.75,1.51, or 3,1*7 for one slow worker among
+    eight; or lognormal:sigma=0.6."""
     cores: int | None = None
     """Cores that all workers share for the arithmetic of their steps, if they are on one machine."""
     core_ms: float | None = None
@@ -67,8 +72,8 @@ class Platform:
     latency_sigma: float | None = None
     """How it varies: lognormal with that mean and this sigma."""
     regions: str | None = None
-    """Where workers are, in turn: latency to add, and the bandwidth that all of a region share, as in
-    0ms/unlimited,30ms/1Gbit."""
+    """Regions of the workers, in turn: the latency to add, and the bandwidth each way that all workers of the region
+    share, as in 0ms/unlimited,30ms/1Gbit; REGION*3 stands for three workers in one region."""
     ps_link: str | None = None
     """Bandwidth of the network card of each ps task, each way."""
     sharing: Literal["fair", "fifo"] | None = None
@@ -110,7 +115,7 @@ class Machines:
         uplink, downlink, ps_link: bandwidths.
         link_sigma: of workers' links.
         latency: mean, one way; `latency_sigma` is how it varies.
-        regions: latency and bandwidth of each.
+        regions: latency and bandwidth of each; `places` are the regions of workers, in turn.
         fifo: messages share a link one after the other.
         service: under the lock, for each message; `ps_rate` for its bytes.
         collective: how workers without a ps reduce.
@@ -129,6 +134,7 @@ class Machines:
     latency: int
     latency_sigma: float
     regions: list[tuple[int, float]]
+    places: list[int]
     fifo: bool
     service: int
     ps_rate: float
@@ -145,6 +151,7 @@ class Machines:
         one_of(("slices", "ring", "tree"), collective=said["collective"])
         if said["cores"] is not None:
             at_least(1, cores=said["cores"])
+        regions, places = _regions(said["regions"])
         rate = {name: bytes_per_nanosecond(name, said[name]) for name in ("uplink", "downlink", "ps_link", "ps_rate")}
         return cls(
             step=said["step_ms"] * MILLISECOND,
@@ -155,13 +162,18 @@ class Machines:
             link_sigma=said["link_sigma"],
             latency=nanoseconds("latency", said["latency"]),
             latency_sigma=said["latency_sigma"],
-            regions=_regions(said["regions"]),
+            regions=regions,
+            places=places,
             fifo=said["sharing"] == "fifo",
             service=nanoseconds("service", said["service"]),
             collective=said["collective"],
             failures=_failures(said["failures"]),
             **rate,
         )
+
+    def region_of(self, workers: int) -> list[int]:
+        """The region of each worker, [W]."""
+        return [self.places[k % len(self.places)] for k in range(workers)]
 
     def step_factors(self, workers: int, seed: int) -> np.ndarray:
         """How much longer or shorter a step of each worker is, [W]."""
@@ -198,26 +210,37 @@ def _spread(text: str) -> list[float] | float:
     if text[:1].isalpha() and not text.startswith(("nan", "inf")):
         _, options = parse("model of step_factors", text, {"lognormal": lognormal})
         return lognormal(**options)
+    parts = [part for part, number in _repeated("step_factors", text.split(",")) for _ in range(number)]
     try:
-        found = [float(part) for part in text.split(",")]
+        found = [float(part) for part in parts]
     except ValueError:
         found = [math.nan]
     if not all(factor > 0 and math.isfinite(factor) for factor in found):
-        raise UserError(f"step_factors must be positive numbers, as in 0.58,0.75,1.51. Received: {text!r}")
+        raise UserError(f"step_factors must be positive numbers, as in 0.58,0.75,1.51 or 3,1*7. Received: {text!r}")
     return found
 
 
-def _regions(text: str) -> list[tuple[int, float]]:
-    """Latency and bandwidth of each region."""
-    found = []
-    for region in [] if text == "none" else text.split(","):
+def _regions(text: str) -> tuple[list[tuple[int, float]], list[int]]:
+    """Latency and bandwidth of each region, and the regions of workers in turn."""
+    found, places = [], []
+    for region, number in _repeated("regions", [] if text == "none" else text.split(",")):
         latency, slash, bandwidth = region.partition("/")
         if not slash:
             raise UserError(f"a region is a latency and a bandwidth, as in 30ms/1Gbit. Received: {region!r}")
+        places += [len(found)] * number
         found.append(
             (nanoseconds("latency of a region", latency), bytes_per_nanosecond("bandwidth of a region", bandwidth))
         )
-    return found or [(0, math.inf)]
+    return (found, places) if found else ([(0, math.inf)], [0])
+
+
+def _repeated(name: str, parts: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Each part without its `*N`, and N; 1 if it has none."""
+    for part in parts:
+        what, star, number = part.partition("*")
+        if star and not (re.fullmatch("[0-9]{1,5}", number) and 1 <= int(number) <= MOST_REPEATED):
+            raise UserError(f"{name} takes whole numbers from 1 to {MOST_REPEATED} after a *. Received: {part!r}")
+        yield what, int(number or 1)
 
 
 def _failures(text: str) -> tuple[int, int] | None:

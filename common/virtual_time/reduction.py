@@ -1,0 +1,150 @@
+"""How long a reduction takes: workers without a ps add up their messages among themselves.
+
+slices  each adds up a slice for all and sends the sum back: two turns, in each of which everybody sends to everybody;
+        of small vectors few workers have slices, as `gates.collective` has it
+ring    2 (W - 1) turns: each sends 1/W of the vector to the next worker
+tree    2 ⌈log2 W⌉ turns: the distance of the partners is halved each time, then doubled again (Bruck et al. 1997)
+
+The bytes of a turn of slices take as long as the fullest link needs: a worker's own, or the one of a region, over which
+goes all that leaves the region, and back all that enters it. In a ring or a tree a worker sends as soon as it has what
+it is to send; its rate is that of its own link, or its part of the region's if it crosses that. Every message has a
+latency of its own: that of the regions that it leaves and enters is added, and all of it varies with `latency_sigma`.
+A turn of slices has W² messages: the longest of those between two regions is drawn at once, from its distribution.
+
+With equal workers, latency a and bandwidth b this is 2 (a t + (W - 1)/W n/b), t being half of the turns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from ..contract.codec import FLOAT_BYTES
+from ..gates.collective import LEAST
+from .chance import uniforms
+from .platform import Machines
+
+
+class Reduction:
+    """The reductions of W workers.
+
+    Args:
+        machines: with the links and their regions.
+        region: of each worker, [W].
+        uplinks, downlinks: of each worker, bytes per nanosecond, [W].
+        seed: of the latencies.
+    """
+
+    def __init__(
+        self,
+        machines: Machines,
+        region: Sequence[int],
+        uplinks: Sequence[float],
+        downlinks: Sequence[float],
+        seed: int,
+    ):
+        self.workers, self.sigma, self.seed = len(region), machines.latency_sigma, seed
+        self.kind, self.base = machines.collective, machines.latency
+        self.region = np.array(region)
+        self.up, self.down = np.array(uplinks), np.array(downlinks)
+        added, links = zip(*machines.regions, strict=True)
+        self.added, self.links = np.array(added), np.array(links)
+        self.inside = np.bincount(self.region, minlength=len(links))  # workers of each region
+        self.known: dict[float, int] = {}  # by size, where nothing is drawn
+
+    def nanoseconds(self, size: float, number: int) -> int:
+        """The time of a reduction.
+
+        Args:
+            size: bytes of the vector.
+            number: how many there were before.
+        """
+        if self.workers == 1:
+            return 0
+        if not self.sigma:
+            number = 0
+            if size in self.known:
+                return self.known[size]
+        took = self._in_slices(size, number) if self.kind == "slices" else self._in_turns(size, number)
+        self.known[size] = math.ceil(took)
+        return self.known[size]
+
+    def _latencies(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """The means of messages between workers of these regions."""
+        return self.base + np.where(one == other, 0, self.added[one] + self.added[other])
+
+    def _factors(self, u: np.ndarray, many: np.ndarray | float = 1.0) -> np.ndarray:
+        """The longest of so many latencies with the mean 1, from uniform numbers."""
+        from scipy.special import ndtri
+
+        return np.exp(self.sigma * ndtri(u ** (1 / many)) - self.sigma**2 / 2)
+
+    # Slices.
+
+    def _in_slices(self, size: float, number: int) -> float:
+        each = max(size / self.workers, min(size, LEAST * FLOAT_BYTES))
+        holders = min(self.workers, math.ceil(size / each)) if size else 1
+        held = np.zeros(self.workers)
+        held[:holders] = np.minimum(each, size - each * np.arange(holders))
+        return self._bytes(size, held) + self._last(holders, number)
+
+    def _bytes(self, size: float, held: np.ndarray) -> float:
+        """The time of the fullest link in both turns; each worker has so many bytes to add up, [W]."""
+        sends, gets = size - held, (self.workers - 1) * held  # in the first turn; in the second it is the other way
+        here = np.bincount(self.region, held, len(self.links))
+        leaves, enters = self.inside * (size - here), here * (self.workers - self.inside)
+        regions = (np.maximum(leaves, enters) / self.links).max()
+        there = max((sends / self.up).max(), (gets / self.down).max(), regions)
+        return there + max((gets / self.up).max(), (sends / self.down).max(), regions)
+
+    def _last(self, holders: int, number: int) -> float:
+        """The latency of the last message: over all slices, the longest on the way there and the longest back."""
+        mine = self.region[:holders, None]  # [holders, 1]
+        others = np.arange(len(self.links))[None]
+        many = self.inside[None] - (mine == others)  # messages between a slice's worker and a region
+        means = self._latencies(mine, others)  # [holders, regions]
+        if not self.sigma:
+            return 2 * np.where(many > 0, means, 0).max()
+        both = 2 * len(self.links)
+        u = uniforms(self.seed, "reduction", range(holders), number * both + np.arange(both))
+        u = u.reshape(holders, 2, -1)
+        longest = means[:, None] * self._factors(u, np.maximum(many, 1)[:, None])
+        return np.where(many[:, None] > 0, longest, 0).max(2).sum(1).max()
+
+    # Ring and tree.
+
+    def _turns(self, size: float) -> Iterable[tuple[int, float]]:
+        """The distance of the partners in each turn, and the bytes of its messages."""
+        part = size / self.workers
+        if self.kind == "ring":
+            return [(1, part)] * (2 * (self.workers - 1))
+        distances = [2**k for k in range(math.ceil(math.log2(self.workers)))]
+        doubling = [(far, part * min(far, self.workers - far)) for far in distances]
+        return [*reversed(doubling), *doubling]
+
+    def _in_turns(self, size: float, number: int) -> float:
+        turns = list(self._turns(size))
+        ways = {far: self._way(far) for far in {far for far, _ in turns}}
+        ready = np.zeros(self.workers)  # when each worker has what it sends next
+        for turn, (far, part) in enumerate(turns):
+            slowness, latencies = ways[far]
+            sent = ready + part * slowness
+            if self.sigma:
+                index = number * len(turns) + turn
+                latencies = latencies * self._factors(
+                    uniforms(self.seed, "reduction", range(self.workers), [index])[:, 0]
+                )
+            ready = np.maximum(sent, np.roll(sent + latencies, far))
+        return ready.max()
+
+    def _way(self, far: int) -> tuple[np.ndarray, np.ndarray]:
+        """Nanoseconds per byte, and mean latency, of each worker's message to the one that is so far, [W]."""
+        to = np.roll(self.region, -far)
+        slowness = np.maximum(1 / self.up, 1 / np.roll(self.down, -far))
+        crosses = self.region != to
+        for side in (self.region, to):
+            crowd = np.bincount(side[crosses], minlength=len(self.links)) / self.links
+            slowness = np.where(crosses, np.maximum(slowness, crowd[side]), slowness)
+        return slowness, self._latencies(self.region, to)
