@@ -5,10 +5,23 @@ import math
 import numpy as np
 import pytest
 
-from distsgd.algorithms import AEASGD, AGN, EASGD, SCHEMES, SSP, AllReduce, AsyncSGD, DownpourEasy, Ringmaster, SyncSGD
+from distsgd.algorithms import (
+    AEASGD,
+    AGN,
+    EASGD,
+    SCHEMES,
+    SSP,
+    AllReduce,
+    AsyncSGD,
+    DownpourEasy,
+    DynSGD,
+    Ringmaster,
+    SyncSGD,
+    SyncSGDLR,
+)
 from distsgd.common.cli import advise
 from distsgd.common.cli.advise import BACKED, Question, predict, recommendation
-from distsgd.common.cli.limits import STEPS, largest_rate
+from distsgd.common.cli.limits import STEPS, largest_rate, rate_of
 from distsgd.common.cli.main import dispatch
 from distsgd.common.errors import UserError
 from distsgd.common.virtual_time.forecast import forecast
@@ -102,14 +115,41 @@ def test_springs_hold_up_to_the_limit_and_no_further(workers):
     assert alpha == pytest.approx((4 - 2 * elastic) / (4 - elastic))
 
 
-def test_the_limit_of_sums_falls_with_the_period_and_without_a_formula_there_is_none():
-    one, ten = (DownpourEasy(communication_period=period) for period in (1, 10))
-    assert largest_rate(ten, 4, 3, 1) == pytest.approx(largest_rate(one, 4, 3, 1) / 10)
-    assert largest_rate(one, 4, 3, 1) == largest_rate(AsyncSGD(), 4, 3, 1)
-    assert largest_rate(SSP(), 4, 3, 1) == pytest.approx(4 * largest_rate(AsyncSGD(), 4, 3, 1))
-    assert largest_rate(SyncSGD(), 1000, 0, 1) == pytest.approx(2)
+@pytest.mark.parametrize(
+    ("scheme", "step"),
+    [
+        (DownpourEasy(communication_period=1), 1),
+        (DownpourEasy(communication_period=10), 10),
+        (DynSGD(communication_period=10), 10 / 4),
+        (SSP(), 1 / 4),
+        (SyncSGDLR(learning_rates=(0.1,) * 4, reduction="sum"), 4),
+        (SyncSGDLR(learning_rates=(0.1,) * 4, reduction="mean"), 1),
+        *((SCHEMES[name](), 1) for name in ("serial", "all_reduce", "local_sgd", "hogwild", "dc_asgd", "agn", "adag")),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_a_limit_falls_with_the_size_of_the_step_that_a_message_makes(scheme, step):
+    """Of four workers whose messages are three updates old."""
+    assert largest_rate(scheme, 4, 3, 1) == pytest.approx(largest_rate(AsyncSGD(), 4, 3, 1) / step)
+    assert largest_rate(scheme, 4, 0, 2) == pytest.approx(2 / 2 / (step if scheme.name != "dynsgd" else 10))
+
+
+def test_a_scheme_without_a_formula_has_no_limit():
     assert largest_rate(SCHEMES["downpour"](), 4, 3, 1) is None
     assert set(STEPS) <= set(SCHEMES)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "rate"),
+    [
+        (AsyncSGD(learning_rate=0.3), 0.3),
+        (SyncSGDLR(learning_rates=(0.1, 0.4, 0.2)), 0.4),
+        (AGN(learning_rate=0.1, server_learning_rate=0.7), 0.7),
+        (AGN(learning_rate=0.2), 0.2),
+    ],
+)
+def test_the_rate_that_a_limit_is_about(scheme, rate):
+    assert rate_of(scheme) == rate
 
 
 # The sentence and the table.

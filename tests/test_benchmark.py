@@ -107,11 +107,51 @@ def outcome(part, name, *seconds, workers=4, period=10):
     return {**about, "tried": [], "runs": [measured(one) for one in seconds]}
 
 
-def test_every_panel_of_a_picture_has_its_curve_and_the_baseline():
-    """Once the panels were made by an iterator that was used up before they were drawn on."""
-    figure = PICTURES["loss-examples"]([outcome("main", name, 1.0) for name in ("sync_sgd", "downpour", "agn")])
-    titled = [(axes.get_title(loc="left"), len(axes.lines)) for axes in figure.axes]
-    assert titled == [("sync_sgd", 1), ("downpour", 2), ("agn", 2)]
+@pytest.mark.parametrize("x", ["examples", "seconds", "bytes"])
+def test_a_curve_is_the_mean_of_its_seeds_up_to_the_end_of_the_shortest(x):
+    """The panels were once made by an iterator that was used up before they were drawn on."""
+    seeds = outcome("main", "agn", 1.0, 1.0, 1.0)
+    ends = {"examples": 4000, "seconds": 5, "bytes": 8_000_000}
+    starts = {"examples": 0, "seconds": 0, "bytes": 1_000_000}
+    for end, last, run in zip((1, 2, 3), (0.8, 1.2, None), seeds["runs"], strict=True):
+        run["course"] |= {axis: [0, starts[axis], ends[axis] * end] for axis in ends} | {"loss": [2.0, 2.0, last]}
+    figure = PICTURES[f"loss-{x}"]([seeds, outcome("main", "sync_sgd", 1.0), outcome("workers", "adag", 1.0)])
+    scale = {"examples": 1e-3, "seconds": 1, "bytes": 1e-6}[x]
+    agn, sync = figure.axes
+    assert [(axes.get_title(loc="left"), len(axes.lines)) for axes in (agn, sync)] == [("agn", 2), ("sync_sgd", 1)]
+    grey, mean = (line.get_xydata() for line in agn.lines)
+    np.testing.assert_allclose(mean[[0, -1], 0], [starts[x] * scale, ends[x] * scale])
+    at_end = np.interp(ends[x], [starts[x], 2 * ends[x]], [2.0, 1.2])
+    np.testing.assert_allclose(mean[[0, -1], 1], [2.0, (0.8 + at_end) / 2])
+    np.testing.assert_array_equal(grey, sync.lines[0].get_xydata())
+    band = agn.collections[0].get_paths()[0].vertices
+    np.testing.assert_allclose(np.ptp(band[np.isclose(band[:, 0], ends[x] * scale), 1]), at_end - 0.8)
+
+
+def test_panels_show_what_their_labels_say_and_the_fastest_is_on_top():
+    """A dot for each seed in seconds, thousands of examples, and megabytes; of a sweep, the mean of the seeds."""
+    fast, slow, never = outcome("main", "agn", 1.0, 2.0), outcome("main", "adag", 3.0), outcome("main", "ssp", None)
+    silent = outcome("main", "serial", 2.5)
+    silent["runs"][0]["reached"]["bytes"] = 0
+    figure = PICTURES["to-target"]([never, slow, silent, fast])
+    seconds, examples, megabytes = figure.axes
+    assert [label.get_text() for label in seconds.get_yticklabels()] == ["agn", "serial", "adag", "ssp"]
+    assert seconds.yaxis_inverted()
+    each = 32 * 1e-3
+    for axes, values in ((seconds, [[1, 2], [2.5], [3]]), (examples, [[each] * 2, [each], [each]])):
+        assert [line.get_xdata().tolist() for line in axes.lines] == [*values, []]
+        assert [text.get_text() for text in axes.texts] == ["not reached"]
+    assert [line.get_xdata().tolist() for line in megabytes.lines] == [[4 * 1e-6] * 2, [], [4 * 1e-6], []]
+    assert [text.get_text() for text in megabytes.texts] == ["nothing is sent", "not reached"]
+    for picture, labels in (
+        ("workers", ("virtual seconds", "thousands of examples, of all workers")),
+        ("period", ("virtual seconds", "messages of a worker")),
+    ):
+        sizes = ({picture: size} for size in (8, 2))
+        figure = PICTURES[picture]([outcome(picture, "agn", 1.0, 4.0, **size) for size in sizes])
+        assert tuple(axes.get_ylabel() for axes in figure.axes) == labels
+        for axes, value in zip(figure.axes, (2.0, 0.032 if picture == "workers" else 2), strict=True):
+            np.testing.assert_allclose(axes.lines[0].get_xydata(), [(2, value), (8, value)])
 
 
 def test_who_does_not_come_to_the_target_is_shown_so(tmp_path):

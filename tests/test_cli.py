@@ -1,13 +1,15 @@
 """The command line, as its users type it."""
 
+import dataclasses
 import json
 import re
 import subprocess
 import sys
+from typing import Literal
 
 import pytest
 
-from distsgd.algorithms import SCHEMES
+from distsgd.algorithms import SCHEMES, AsyncSGD
 from distsgd.common.cli import main as cli
 from distsgd.common.cli.options import parse_flags
 
@@ -97,6 +99,33 @@ def test_flags_are_written_with_either_dash_and_values_have_their_types():
     assert scheme.learning_rates == (0.1, 2.0)
     assert (options.machines.worker_hosts, str(options.run.run_dir), options.run.steps) == ("a:1,b_c:2", "x/y", None)
     assert (options.run.l2, options.json, options.ps, options.run.tensorboard) == (1e-3, True, 2, False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Flagged(AsyncSGD):
+    """An algorithm of a user, with a flag of each kind."""
+
+    nesterov: bool = True
+    centered: bool = False
+    decay: float | None = 0.5
+    layers: tuple[int, ...] = (3,)
+    form: Literal["first", "second"] = "first"
+
+
+@pytest.mark.parametrize(
+    ("flags", "changed"),
+    [
+        ([], {}),
+        (["--no-nesterov"], {"nesterov": False}),
+        (["--no_nesterov", "--centered"], {"nesterov": False, "centered": True}),
+        (
+            ["--decay", "none", "--layers", "1", "2", "--form=second"],
+            {"decay": None, "layers": (1, 2), "form": "second"},
+        ),
+    ],
+)
+def test_a_flag_of_each_kind_reaches_its_field_and_nothing_else(flags, changed):
+    assert parse_flags(Flagged, flags)[0] == dataclasses.replace(Flagged(), **changed)
 
 
 def test_help_shows_the_algorithms_own_flags_and_the_common_ones_with_defaults():

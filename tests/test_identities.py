@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from distsgd.algorithms import (
     ADAG,
@@ -35,7 +36,7 @@ from distsgd.algorithms import (
     SyncSGDLR,
 )
 from distsgd.common import Cluster, train
-from distsgd.common.contract.optimizers import adamw, sgd
+from distsgd.common.contract.optimizers import adamw, sgd, top_k
 from distsgd.common.errors import WaitTimeout
 from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.proof import reference
@@ -342,8 +343,6 @@ def test_synchronous_workers_and_devices_are_serial_sgd_with_a_larger_batch(ps, 
 
     def batches(size):
         def make(context):
-            import tensorflow as tf
-
             data = tf.data.Dataset.from_tensor_slices((x, y)).batch(size)
             return data.shard(context.num_input_pipelines, context.input_pipeline_id)
 
@@ -466,7 +465,6 @@ def size_after(scheme, tmp_path, workers, rounds=60):
 def test_adamw_is_that_of_keras_with_the_epsilon_of_the_paper():
     """Keras adds ε to the square root of v itself, the paper to that of v/(1 − β₂ᵗ): here ε is large, so it shows."""
     import keras
-    import tensorflow as tf
 
     theirs = keras.optimizers.AdamW(0.05, weight_decay=0.3, beta_1=0.9, beta_2=0.999, epsilon=1e-2)
     rng = np.random.default_rng(0)
@@ -481,9 +479,14 @@ def test_adamw_is_that_of_keras_with_the_epsilon_of_the_paper():
         np.testing.assert_allclose(x, expected, rtol=1e-5)
 
 
-def test_a_step_with_a_mean_divides_its_rate_and_not_the_vector():
-    import tensorflow as tf
+@pytest.mark.parametrize(("share", "kept"), [(1e-9, 1), (0.19, 1), (0.2, 2), (0.59, 5), (1.0, 10)])
+def test_of_a_vector_that_share_of_its_largest_elements_is_kept_one_at_least(share, kept):
+    vector = np.array([1, -10, 3, -2, 5, 9, -8, 4, 7, -6], "f")
+    largest = np.where(np.abs(vector) > 10 - kept, vector, 0)
+    np.testing.assert_array_equal(top_k(tf.constant(vector), share), largest)
 
+
+def test_a_step_with_a_mean_divides_its_rate_and_not_the_vector():
     x = tf.Variable([1.0, 2.0, 3.0])
 
     @tf.function(autograph=False)

@@ -170,6 +170,14 @@ def test_a_libsvm_file_is_read_as_it_is_written(tmp_path):
     assert set(made.train[0][0][0]) == {0, 2}  # padding repeats a coordinate of the row
 
 
+def test_without_a_test_file_every_fifth_row_of_a_libsvm_file_is_a_test_example(tmp_path):
+    (tmp_path / "a.svm").write_text("".join(f"{'+-'[row % 2]}1 1:{row}\n" for row in range(1, 12)))
+    made = load(f"libsvm:path={tmp_path / 'a.svm'}")
+    assert made.test[0][1].ravel().tolist() == [5, 10]
+    assert made.train[0][1].ravel().tolist() == [1, 2, 3, 4, 6, 7, 8, 9, 11]
+    assert (made.test[1].tolist(), made.train[1].tolist()) == ([0, 1], [0, 1, 0, 1, 1, 0, 1, 0, 0])
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [(None, "cannot read"), ("hello world\n", "cannot read"), ("1 1:1\n2 1:1\n3 1:1\n", "needs two labels")],

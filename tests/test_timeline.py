@@ -127,6 +127,20 @@ def test_where_workers_exchange_first_what_they_compute_after_the_reply_is_in_th
     assert read_lanes(folder, exchange_first={"aeasgd"}).columns["begun"].tolist() == [0, 7_000, 0, 8_000]
 
 
+@pytest.mark.parametrize(
+    ("rounds", "begun"),
+    [
+        ([(0, 0, 0, 10, 20, 20, 30), (0, 2, 60, 70, 80, 80, 90)], [0, 60]),  # round 1 is not on record
+        ([(0, 0, 0, 10, 20, 20, -1), (0, 1, 60, 70, 80, 80, 90)], [0, 60]),  # its reply was lost
+        ([(0, 0, 0, 10, 20, 20, 30), (1, 1, 60, 70, 80, 80, 90)], [0, 60]),  # of another worker
+        ([(1, 1, 60, 70, 80, 80, 90), (0, 1, 50, 60, 70, 70, 80), (1, 0, 5, 10, 20, 20, 30)], [50, 5, 30]),
+    ],
+)
+def test_a_round_that_exchanges_first_begins_with_the_reply_of_the_round_before_and_of_no_other(rounds, begun):
+    rows = lanes._since_reply(np.array(rounds, np.int64))
+    assert rows[:, ROUND.index("begun")].tolist() == begun
+
+
 def test_of_a_long_run_a_part_is_shown_that_can_be_chosen(tmp_path, monkeypatch):
     folder = many(tmp_path / "run", 4, 50, waits=False)
     whole = read_lanes(folder)
