@@ -110,10 +110,10 @@ def outcome(part, name, *seconds, workers=4, period=10):
 @pytest.mark.parametrize("x", ["examples", "seconds", "bytes"])
 def test_a_curve_is_the_mean_of_its_seeds_up_to_the_end_of_the_shortest(x):
     """The panels were once made by an iterator that was used up before they were drawn on."""
-    seeds = outcome("main", "agn", 1.0, 1.0, 1.0)
+    seeds = outcome("main", "agn", 1.0, 1.0, 1.0, 1.0)
     ends = {"examples": 4000, "seconds": 5, "bytes": 8_000_000}
     starts = {"examples": 0, "seconds": 0, "bytes": 1_000_000}
-    for end, last, run in zip((1, 2, 3), (0.8, 1.2, None), seeds["runs"], strict=True):
+    for end, last, run in zip((1, 2, 3, 4), (0.8, 1.2, 2.0, None), seeds["runs"], strict=True):
         run["course"] |= {axis: [0, starts[axis], ends[axis] * end] for axis in ends} | {"loss": [2.0, 2.0, last]}
     figure = PICTURES[f"loss-{x}"]([seeds, outcome("main", "sync_sgd", 1.0), outcome("workers", "adag", 1.0)])
     scale = {"examples": 1e-3, "seconds": 1, "bytes": 1e-6}[x]
@@ -121,11 +121,11 @@ def test_a_curve_is_the_mean_of_its_seeds_up_to_the_end_of_the_shortest(x):
     assert [(axes.get_title(loc="left"), len(axes.lines)) for axes in (agn, sync)] == [("agn", 2), ("sync_sgd", 1)]
     grey, mean = (line.get_xydata() for line in agn.lines)
     np.testing.assert_allclose(mean[[0, -1], 0], [starts[x] * scale, ends[x] * scale])
-    at_end = np.interp(ends[x], [starts[x], 2 * ends[x]], [2.0, 1.2])
-    np.testing.assert_allclose(mean[[0, -1], 1], [2.0, (0.8 + at_end) / 2])
+    at_end = 0.8, np.interp(ends[x], [starts[x], 2 * ends[x]], [2.0, 1.2]), 2.0
+    np.testing.assert_allclose(mean[[0, -1], 1], [2.0, np.mean(at_end)])
     np.testing.assert_array_equal(grey, sync.lines[0].get_xydata())
     band = agn.collections[0].get_paths()[0].vertices
-    np.testing.assert_allclose(np.ptp(band[np.isclose(band[:, 0], ends[x] * scale), 1]), at_end - 0.8)
+    np.testing.assert_allclose(np.ptp(band[np.isclose(band[:, 0], ends[x] * scale), 1]), 2 * np.std(at_end))
 
 
 def test_panels_show_what_their_labels_say_and_the_fastest_is_on_top():
