@@ -14,6 +14,7 @@ from rounded import Rounded, RoundedSGD
 from distsgd.algorithms import EFSGD, AllReduce, SignSGDMV, SyncSGD
 from distsgd.common import Cluster, UserError, train
 from distsgd.common.contract import Codec, Coordinates, Signs
+from distsgd.common.contract.checks import check_scheme
 from distsgd.common.problems.dataset import Dataset
 from runs import DIGITS, Table
 
@@ -153,9 +154,9 @@ def test_a_codec_of_replies_with_a_memory_and_a_codec_without_a_ps_are_refused()
         codec = Signs()
 
     with pytest.raises(UserError, match=r"a codec of replies keeps no variables.*Rounded"):
-        Replies().check(2)
+        check_scheme(Replies(), 2)
     with pytest.raises(UserError, match=r"without a ps vectors travel as they are.*Signs"):
-        WithoutPS().check(2)
+        check_scheme(WithoutPS(), 2)
 
 
 def test_the_file_asks_for_public_things_alone():

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...algorithms import SCHEMES, SyncSGD
+from ..contract.checks import check_scheme
 from ..contract.rounding import Rounding, rounded
 from ..contract.scheme import Scheme
 from ..errors import UserError, at_least, at_most, positive
@@ -124,7 +125,7 @@ def predict(question: Question, platform: Platform) -> dict[str, Row]:
     def row(scheme: Scheme) -> Row | None:
         workers = question.workers if scheme.gate.exchanges else 1
         try:
-            scheme.check(workers)
+            check_scheme(scheme, workers)
         except UserError:
             return None
         with suppress(UserError):

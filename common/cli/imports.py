@@ -5,16 +5,23 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import cloudpickle
 
 from ..contract.scheme import Scheme
 from ..errors import UserError
+from ..problems.data import quiet
+
+LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 
 def split_imports(arguments: list[str]) -> tuple[list[Path], list[str]]:
@@ -63,10 +70,47 @@ def _execute(path: Path) -> ModuleType:
         sys.path.append(str(path.parent))  # it may import its neighbours, in every process
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        with _quiet_tensorflow():
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise UserError(f"--import: {_where(path, error)}{type(error).__name__}: {error}") from None
     return module
+
+
+@contextmanager
+def _quiet_tensorflow() -> Iterator[None]:
+    """Inside, TensorFlow prints nothing if it is imported; all else that is printed is seen."""
+    finder = _QuietTensorFlow()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _QuietTensorFlow:
+    """Finds TensorFlow as it is found otherwise, and keeps its libraries quiet while they are loaded."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target) if name == "tensorflow" else None
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            execute = loader.exec_module
+
+            def execute_quietly(module: ModuleType) -> None:
+                told = os.environ.get(LOG_LEVEL)
+                os.environ[LOG_LEVEL] = (
+                    told or "3"
+                )  # TensorFlow looks once; the logs of tasks have a level of their own
+                try:
+                    with quiet():
+                        execute(module)
+                finally:
+                    if told is None:
+                        del os.environ[LOG_LEVEL]
+
+            loader.exec_module = execute_quietly
+        return spec
 
 
 def _where(path: Path, error: BaseException) -> str:

@@ -22,7 +22,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
-from ..errors import UserError
 from ..gates.asynchronous import Async
 from ..gates.gate import Gate
 from .codec import Codec
@@ -112,21 +111,10 @@ class Scheme:
         return any(callable(getattr(self, f.name)) for f in fields(self))
 
     def check(self, workers: int) -> None:
-        """Raise `UserError` if this cannot work with that number of workers."""
-        self.gate.check(workers)
-        if self.reply_codec.remembers:
-            raise UserError(
-                f"{self.name}: a codec of replies keeps no variables, for a reply has many readers. Received: "
-                f"reply_codec={type(self.reply_codec).__name__}"
-            )
-        if self.scalars and (not self.gate.uses_ps or self.sparse):
-            why = "without a ps" if not self.gate.uses_ps else "of a scheme with sparse = True"
-            raise UserError(f"{self.name}: messages {why} are vectors alone. Received: scalars={self.scalars}")
-        if not self.gate.uses_ps and (type(self.codec), type(self.reply_codec)) != (Codec, Codec):
-            raise UserError(
-                f"{self.name}: without a ps vectors travel as they are: leave the codec out. Received: "
-                f"codec={type(self.codec).__name__}, reply_codec={type(self.reply_codec).__name__}"
-            )
+        """Raise `UserError` if the hyperparameters do not fit that number of workers. Default: they do.
+
+        Called beside the engine's own checks of gate, codecs and scalars (`contract.checks`), never instead of them.
+        """
 
     def warnings(self, workers: int) -> Iterable[str]:
         """What is known beforehand to go wrong with that number of workers, a line each; the run warns, and begins.

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..cluster.cluster import Cluster
 from ..cluster.restarts import RestartRule
+from ..contract.checks import check_scheme
 from ..contract.codec import BatchCoordinates, Codec
 from ..contract.cut import even_sizes
 from ..contract.rounding import rounded
@@ -159,7 +160,7 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
     Raises:
         UserError: in one line, what is wrong.
     """
-    scheme.check(cluster.workers)
+    check_scheme(scheme, cluster.workers)
     scheme = rounded(scheme, options.codec)
     _check_tasks(scheme, train, cluster, options)
     train = inputs.sharding(train) if callable(train) else inputs.arrays_of(train, "data")
