@@ -1,7 +1,5 @@
 """What a scheme of one's own may ask for, and what it is told when it asks for more."""
 
-from dataclasses import dataclass
-
 import keras
 import numpy as np
 import pytest

@@ -58,7 +58,8 @@ def test_import_goes_with_help_list_and_explain(section, tmp_path):
     shown = " ".join(shown.replace("│", " ").split())  # without the box
     assert "Step size η of a gradient that is not late. (default: 0.2)" in shown
     assert re.search("my_scheme +asynchronous", distsgd("list", "--import=my_scheme.py", cwd=tmp_path).stdout)
-    (tmp_path / "my_scheme.py").write_text(f"import tensorflow\n{section[0]}")  # which is quiet here
+    with_tensorflow = section[0].replace("\nfrom ", "\nimport tensorflow\nfrom ", 1)  # which is quiet here
+    (tmp_path / "my_scheme.py").write_text(with_tensorflow)
     explained = distsgd("--import", "my_scheme.py", "explain", "my_scheme", cwd=tmp_path)
     assert "    server      θ ← θ − η g / (1 + τ),  reply θ" in explained.stdout
     assert ("\x1b" in explained.stdout, explained.stderr) == (False, "")
