@@ -1049,6 +1049,14 @@ ON_THE_PS = [
         "whoever has the ticket finds another message",
     ),
     Mutation(
+        "without a lock a message that is not finite is folded",
+        GATES,
+        "with tf.control_dependencies([ps.check(parts)]):",
+        "with tf.control_dependencies(tf.nest.flatten(parts, expand_composites=True)):",
+        ("tests/test_ends.py::test_a_message_that_is_not_finite_is_dropped_without_a_lock_too",),
+        "NaN reaches the center of hogwild",
+    ),
+    Mutation(
         "files are written through links",
         "common/files.py",
         "flags | os.O_NOFOLLOW | os.O_CLOEXEC",

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from distsgd.algorithms import AllReduce, AsyncSGD, LocalSGD, Serial, SyncSGD
+from distsgd.algorithms import AllReduce, AsyncSGD, Hogwild, LocalSGD, Serial, SyncSGD
 from distsgd.common import Cluster, train
 from distsgd.common.engine.batches import Stream
 from distsgd.common.engine.failures import is_absence, own_failure
@@ -140,6 +140,41 @@ def test_a_step_that_is_not_finite_is_left_out_by_all_alike(scheme, workers, bac
     np.testing.assert_allclose(np.load(tmp_path / "run" / "center.npz")["center"], expected, rtol=1e-4, atol=1e-5)
     if workers == 1:
         assert result.metrics["updates"] == 40 - bad
+
+
+@pytest.mark.parametrize(
+    ("workers", "in_place", "backend"),
+    [
+        (1, False, "threads"),
+        (1, True, "threads"),
+        (2, False, "threads"),
+        pytest.param(2, False, "processes", marks=pytest.mark.slow),
+    ],
+)
+def test_a_message_that_is_not_finite_is_dropped_without_a_lock_too(
+    workers, in_place, backend, warm, monkeypatch, tmp_path
+):
+    """It once reached the center: without a lock nothing looked at it."""
+    monkeypatch.setattr("distsgd.common.run.graph.IN_PLACE_FLOATS", 0 if in_place else 1 << 40)
+    result = train(
+        softmax(),
+        spoiled,
+        Hogwild(),
+        cluster=Cluster.local(workers, backend=backend),
+        steps=40,
+        batch_size=8,
+        run_dir=tmp_path / "run",
+        recovery=Recovery(on_nan="drop"),
+        verbose=False,
+    ).metrics
+    center = np.load(tmp_path / "run" / "center.npz")["center"]
+    assert sum(result["recovery"]["refused"].values()) == result["dropped"] == (5 if workers == 1 else 10)
+    assert (result["steps"], result["updates"]) == (40 * workers, 40 * workers - result["dropped"])
+    assert np.isfinite(center).all()
+    if workers == 1:
+        expected, bad = without_the_spoiled(1, Hogwild().learning_rate)
+        assert bad == 5
+        np.testing.assert_allclose(center, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_run_alone_that_is_to_stop_ends_as_diverged_with_a_finite_center(tmp_path):

@@ -1,7 +1,7 @@
 """Hogwild's setting: sparse logistic regression, gathered and scattered, with and without the lock."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from distsgd.common.problems.models import ModelRecipe, name_for
 from distsgd.common.problems.sparse import sparsity
 from distsgd.common.proof import reference
 from distsgd.common.run.job import describe, make_job
-from distsgd.common.run.options import RunOptions
+from distsgd.common.run.options import Recovery, RunOptions
 from doubles import CountingAsyncSGD, CountingHogwild
 
 DATA = load("sparse:examples=480,features=200,active=5,collisions=0.3")
@@ -50,6 +50,22 @@ def trained(scheme, tmp_path, data: Dataset = DATA, *, workers=3, ps=1, backend=
         raise error
     with np.load(folder / "trace.npz") as trace, np.load(folder / "center.npz") as center:
         return Trained(job, dict(trace), center["center"], result, model)
+
+
+@pytest.mark.parametrize(("scheme", "ps"), [(Hogwild(), 1), (Hogwild(), 2), (AsyncSGD(), 1)])
+def test_gradients_that_are_not_finite_reach_no_coordinate(scheme, ps, tmp_path):
+    """Each is dropped, with its round; without a lock it once spoiled the center."""
+    (indices, values), y = DATA.train
+    values = values.copy()
+    values[::60] = np.nan
+    data = replace(DATA, train=((indices, values), y))
+    run = trained(scheme, tmp_path, data, workers=2, ps=ps, steps=60, recovery=Recovery(on_nan="drop"))
+    spoiled = sum(np.isnan(values[rows]).any() for k in range(2) for rows in run.rows(k))
+    assert 10 < spoiled < 60
+    assert run.result["dropped"] == sum(run.result["recovery"]["refused"].values()) == spoiled
+    assert run.result["updates"] == 120 - spoiled
+    assert np.isfinite(run.center).all()
+    assert (run.center != 0).any()
 
 
 def replayed(run: Trained) -> np.ndarray:

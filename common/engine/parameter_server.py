@@ -99,12 +99,12 @@ class ParameterServer:
         plain = type(scheme.reply_codec) is Codec  # else what lies there for all is not what travels
         self.share = center.transport.share if plain and has_no_views(scheme) else lambda reply: reply
         self.read_version, self.count_updates = center.read_version, center.count_updates
-        self.staleness, self.note_pull = center.staleness, center.note_pull
+        self.staleness, self.note_pull, self.when = center.staleness, center.note_pull, when
         self.record, self.folded = journal.record, journal.folded
         self.active, self.finished, self.states = members.active, members.finished, members.states
         self.wake, self.write, self.close_slots = members.wake, members.write, members.close_slots
         self.store_state, self.only, self.count = members.store_state, members.only, members.count
-        self.when = when
+        self.check = lambda parts: transactions.check(center.each_slice(lambda _, u: is_finite(u), parts))
 
         with tf.device(self.devices[0]):
             kept = scheme.gate.variables(self)

@@ -92,6 +92,12 @@ class Transactions:
             fine = tf.stack([right, *conditions()])
             return tf.raw_ops.Assert(condition=tf.reduce_all(fine), data=[REFUSED, here, fine, self.version])
 
+    def check(self, conditions: Sequence[Any]) -> Any:
+        """Refuse what fails one of the conditions. The version is read, so whatever has changed it before is done."""
+        with tf.device(self.device):
+            fine = tf.stack(conditions)
+            return tf.raw_ops.Assert(condition=tf.reduce_all(fine), data=[REFUSED, fine, self.version])
+
     def exclusive(self) -> AbstractContextManager[Held]:
         """The lock, for an event that is no worker's message; cut in the middle, it leaves a dirty state behind."""
 

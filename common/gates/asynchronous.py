@@ -57,9 +57,9 @@ class Unlocked(Gate):
 
     @contextmanager
     def _received(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Iterator[list[Any]]:
-        """What is built inside happens once the message is there: the staleness too is taken then, not earlier."""
+        """What is built inside happens once the whole message is there, and finite; the staleness is taken then."""
         import tensorflow as tf
 
         parts = ps.receive(slot, message)
-        with tf.control_dependencies(tf.nest.flatten(parts, expand_composites=True)):
+        with tf.control_dependencies([ps.check(parts)]):
             yield parts

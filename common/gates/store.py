@@ -118,6 +118,10 @@ class Store(Protocol):
         """
         ...
 
+    def check(self, parts: Sequence[Tensor]) -> Tensor:
+        """Refuse a message that is not finite, where no `event` does; returns what is there when it may be folded."""
+        ...
+
     def exclusive(self) -> AbstractContextManager[Held]:
         """All that is built inside is one atomic event that is no worker's message."""
         ...
