@@ -1227,6 +1227,14 @@ VIRTUAL_TIME = [
         "all_reduce between regions is as many times too fast as a region has workers",
     ),
     Mutation(
+        "a gate that is simulated as the one that it is derived from",
+        GATES,
+        "            if any(callable(value)",
+        "            if False and any(callable(value)",
+        ("tests/test_own_gate.py::test_what_a_gate_has_of_its_own_is_refused_unless_it_says_that_it_is_simulated",),
+        "gossip comes out as the mean of all",
+    ),
+    Mutation(
         "one latency for all messages of a reduction that come from a region",
         TIME,
         "np.exp(self.sigma * ndtri(u ** (1 / many))",

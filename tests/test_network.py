@@ -284,6 +284,15 @@ def test_files_that_cannot_be_are_refused_in_one_line(text, says, tmp_path):
     assert "\n" not in str(refused.value)
 
 
+def test_failures_without_a_ps_are_refused_before_anything_is_started(run_main):
+    for name in ("all_reduce", "serial"):
+        code, out, errors = run_main("simulate", name, "--workers", "1", "--failures", "crashes", "--steps", "5")
+        assert (code, out) == (2, "")
+        line = f"error: {name} has no parameter server, to which a worker could come back: leave failures out"
+        assert errors.splitlines()[-1] == line
+        assert "starting TensorFlow" not in errors
+
+
 @pytest.mark.parametrize("scheme", [AllReduce(), Serial()])
 def test_without_a_ps_nobody_can_come_back(scheme):
     with pytest.raises(UserError, match="leave failures out"):

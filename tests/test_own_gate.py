@@ -17,6 +17,8 @@ from distsgd.algorithms import SCHEMES
 from distsgd.common.cli.imports import import_schemes
 from distsgd.common.engine.trace import EVENTS
 from distsgd.common.errors import UserError
+from distsgd.common.gates import Alone, Async, Barrier, Bounded, Collective, Gate, Unlocked
+from distsgd.common.virtual_time.waiting import waiting_at
 from runs import wait_until
 
 FILE = Path(__file__).with_name("leashed.py")
@@ -69,6 +71,72 @@ def test_the_file_asks_for_public_things_alone():
     text = FILE.read_text()
     assert set(re.findall(r"from (distsgd[\w.]*)", text)) == {"distsgd.common.contract", "distsgd.common.gates"}
     assert not re.search(r"\bps\._|\bslot\._|self\._", text)
+
+
+RING = """
+from dataclasses import dataclass
+
+from distsgd.common.contract import Rate, Scheme, sgd
+from distsgd.common.gates import Collective
+
+@dataclass(frozen=True)
+class Ring(Collective):
+    def exchange(self, ps, slot, message):
+        sides = {(slot.index - 1) % ps.num_workers, (slot.index + 1) % ps.num_workers}
+        for k in sides:
+            slot.mail.send(k, message)
+        return sum((slot.mail.receive(k, message.shape[0]) for k in sides), start=message) / 3
+
+@dataclass(frozen=True, kw_only=True)
+class Gossip(Scheme):
+    name = "gossip"
+    gate = Ring()
+
+    learning_rate: Rate = 0.1
+
+    def message(self, worker):
+        return worker.gradient
+"""
+
+
+@pytest.mark.parametrize("command", [["simulate", "gossip"], ["rumour", "--backend", "simulation"]])
+def test_a_gate_with_an_exchange_of_its_own_is_not_simulated_as_the_one_that_it_is_derived_from(
+    command, tmp_path, run_main
+):
+    (tmp_path / "ring.py").write_text(RING.replace("gossip", command[command[0] == "simulate"]))
+    code, out, errors = run_main("--import", str(tmp_path / "ring.py"), *command, "--workers", "5", "--steps", "5")
+    assert (code, out) == (2, "")
+    (line,) = [line for line in errors.splitlines() if "error:" in line]
+    assert line.startswith("error: the simulation does not know what an exchange of this gate does")
+    assert line.endswith("Received: Ring")
+    assert "starting TensorFlow" not in errors
+
+
+def varied(parent, **own):
+    return type("Own", (parent,), own)()
+
+
+@pytest.mark.parametrize(
+    ("gate", "known"),
+    [
+        *((kind(), True) for kind in (Alone, Async, Barrier, Bounded, Collective, Unlocked)),
+        (varied(Barrier, check=lambda self, workers: None, label="mine"), True),
+        (varied(Barrier, exchange=lambda self, ps, slot, message: message), False),
+        (varied(Barrier, exchange=lambda self, ps, slot, message: message, simulated=True), True),
+        (varied(Barrier, exchange=lambda self, ps, slot, message: message, set_size=lambda self, active: active), True),
+        (varied(type(varied(Async, simulated=True)), push=lambda self, ps, slot, message: None), False),
+        (varied(Collective, _mean=lambda self, *_: None), False),
+        (varied(Bounded, release=property(lambda self: None)), False),
+        (varied(Gate), False),
+    ],
+)
+def test_what_a_gate_has_of_its_own_is_refused_unless_it_says_that_it_is_simulated(gate, known):
+    assert gate.can_be_simulated() is known
+    if known:
+        assert waiting_at(gate, 1)
+    else:
+        with pytest.raises(UserError, match="say `simulated = True`"):
+            waiting_at(gate, 1)
 
 
 def test_the_gate_says_what_it_cannot_do(tmp_path):

@@ -15,6 +15,7 @@ class Alone(Gate):
 
     exchanges = False
     uses_ps = False
+    simulated = True
     label = "one process"
 
     def check(self, workers: int) -> None:

@@ -15,6 +15,8 @@ from .store import Store, Tensor, WorkerSlot
 class Async(Gate):
     """Nobody waits: each message is folded when it arrives, under the lock."""
 
+    simulated = True
+
     def exchange(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Tensor:
         """Lock; staleness; update; version + 1; read the reply; unlock."""
         parts = ps.receive(slot, message)
@@ -38,6 +40,8 @@ class Async(Gate):
 @dataclass(frozen=True)
 class Unlocked(Gate):
     """Hogwild: no lock at all. Reads may mix versions, and the recorded versions are approximate."""
+
+    simulated = True
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Tensor:
         """Update in place and read, with nothing to keep others out."""

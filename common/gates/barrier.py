@@ -25,6 +25,7 @@ class Barrier(Gate):
 
     backup_workers: int = 0
     waits = True
+    simulated = True
     label = "synchronous"
 
     def updates_per_round(self, workers: int) -> float:

@@ -20,6 +20,7 @@ class Bounded(Gate):
 
     slack: int = 1
     waits = True
+    simulated = True
     label = "bounded"
 
     @property

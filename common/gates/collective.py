@@ -29,6 +29,7 @@ class Collective(Barrier):
     """
 
     uses_ps = False
+    simulated = True
 
     def variables(self, ps: Store) -> Mapping[str, Tensor]:
         """What a barrier needs, for threads."""

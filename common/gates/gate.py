@@ -8,6 +8,8 @@ A gate of your own, in a file of your own (`--import my_gate.py`): derive from `
 
 There are two engines: one of TensorFlow graphs, and one in virtual time, which has no graphs. What both must know of
 who waits for whom is said once, in plain Python: `set_size` or `lead`. The graphs of the gates here are made from them.
+The engine in virtual time refuses a gate that has methods of its own besides and does not say that these change nothing
+of that: `simulated`.
 """
 
 from __future__ import annotations
@@ -20,6 +22,10 @@ from .store import Event, Store, Tensor, WorkerSlot
 
 __all__ = ["Event", "Gate", "Store", "WorkerSlot"]
 
+SAYS_WHO_WAITS = {"set_size", "lead"}
+
+BESIDES = {"updates_per_round", "check", "traffic", "label"}  # no part of an exchange
+
 
 class Gate:
     """Who waits for whom. The defaults: an exchange of one message with the parameter server, nobody waits.
@@ -30,12 +36,16 @@ class Gate:
         exchanges: False if there is one worker, which exchanges nothing.
         uses_ps: False if there is no parameter server: worker 0 holds the center and the record.
         label: what the catalogue prints.
+        simulated: True if a message does what the simulation does with it: it is folded when it arrives, and the reply
+            is the newest center as soon as `lead` lets the worker go on; or, with `set_size`, the mean of a set of
+            messages is folded, and the new center is the reply to all of them. To say `set_size` or `lead` says so too.
     """
 
     waits: ClassVar[bool] = False
     exchanges: ClassVar[bool] = True
     uses_ps: ClassVar[bool] = True
     label: ClassVar[str] = "asynchronous"
+    simulated: ClassVar[bool] = False
 
     def updates_per_round(self, workers: int) -> float:
         """How many updates of the center one round of all workers makes; learning-rate schedules divide by it."""
@@ -65,6 +75,18 @@ class Gate:
     def lead(self) -> int | None:
         """Rounds that a worker may be ahead of the slowest when it begins one. Default: None, any number."""
         return None
+
+    def can_be_simulated(self) -> bool:
+        """Return False if a class has methods of its own, and neither it nor one derived from it is `simulated`."""
+        for kind in type(self).__mro__:
+            own = vars(kind)
+            if "simulated" in own:
+                return own["simulated"]
+            if SAYS_WHO_WAITS & own.keys():
+                return True
+            if any(callable(value) or isinstance(value, property) for name, value in own.items() if _counts(name)):
+                return False
+        return False
 
     # What it keeps on the ps.
 
@@ -190,3 +212,8 @@ class Gate:
         with tf.control_dependencies(ps.close_slots(gone)):
             self.release(ps)
         return tf.identity(gone)
+
+
+def _counts(name: str) -> bool:
+    """True for a method that may change what an exchange does."""
+    return name not in BESIDES and not (name.startswith("__") and name.endswith("__"))

@@ -207,7 +207,7 @@ def _check_tasks(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptio
     if options.schedule and not cluster.placement.in_process:
         raise UserError("a schedule needs the threads back end: Cluster.local(..., backend='threads')")
     if cluster.simulated is not None:
-        refuse_in_simulation(train, cluster, options)
+        refuse_in_simulation(scheme, train, cluster, options)
     if any(worker not in range(cluster.workers) for worker in options.schedule):
         raise UserError(f"schedule names workers below {cluster.workers}. Received: {list(options.schedule)}")
 

@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from ..cluster.cluster import Cluster
+from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..record import checkpoint
+from ..virtual_time.order import check
+from ..virtual_time.platform import Machines, Platform
 from .options import Recovery, RunOptions
 
 
-def refuse_in_simulation(train: Any, cluster: Cluster, options: RunOptions) -> None:
+def refuse_in_simulation(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -> None:
     """Raise `UserError` for the first thing that a simulation cannot do."""
+    check(scheme, Machines.of(cluster.simulated or Platform()), cluster.workers)
     for reason in _reasons(train, cluster, options):
         raise UserError(f"in a simulation {reason}")
 

@@ -12,6 +12,14 @@ from ..contract.scheme import Scheme
 from ..errors import UserError
 from .course import Course
 from .platform import Machines, Platform
+from .waiting import waiting_at
+
+
+def check(scheme: Scheme, machines: Machines, workers: int) -> None:
+    """Raise `UserError` if virtual time does not know the scheme's gate, or workers without a ps are to fail."""
+    waiting_at(scheme.gate, workers)
+    if machines.failures and not (scheme.gate.exchanges and scheme.gate.uses_ps):
+        raise UserError(f"{scheme.name} has no parameter server, to which a worker could come back: leave failures out")
 
 
 @dataclass(frozen=True)
@@ -62,8 +70,7 @@ def order(
         UserError: the scheme's gate does not say who waits for whom, or workers without a ps are to fail.
     """
     machines = platform if isinstance(platform, Machines) else Machines.of(platform)
-    if machines.failures and not (scheme.gate.exchanges and scheme.gate.uses_ps):
-        raise UserError(f"{scheme.name} has no parameter server, to which a worker could come back: leave failures out")
+    check(scheme, machines, workers)
     course = Course(scheme, machines, workers, rounds, seed, ps, (message_bytes, reply_bytes), stop_at_version)
     course.run(progress)
     return Order(course.books.trace(), course.stamps.rounds(), course.seconds)

@@ -118,15 +118,20 @@ def waiting_at(gate: Gate, workers: int) -> Waiting:
     """Who waits for whom at this gate.
 
     Raises:
-        UserError: the gate says that workers wait, and not for whom.
+        UserError: the gate says that workers wait, and not for whom; or it has an exchange of its own.
     """
-    if gate.set_size(workers) is not None:
-        return SetOfMessages(gate, workers)
-    if gate.lead is not None:
-        return Lead(gate, workers)
-    if gate.waits:
+    if gate.waits and gate.set_size(workers) is None and gate.lead is None:
         raise UserError(
             f"the simulation does not know who waits for whom: give the gate `set_size` or `lead`. "
             f"Received: {type(gate).__name__}"
         )
+    if not gate.can_be_simulated():
+        raise UserError(
+            f"the simulation does not know what an exchange of this gate does: it has methods of its own, and does not "
+            f"say `simulated = True` (see docs/contributing.md). Received: {type(gate).__name__}"
+        )
+    if gate.set_size(workers) is not None:
+        return SetOfMessages(gate, workers)
+    if gate.lead is not None:
+        return Lead(gate, workers)
     return Waiting(gate, workers)
