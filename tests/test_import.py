@@ -56,12 +56,12 @@ def test_import_goes_with_help_list_and_explain(section, tmp_path):
     (tmp_path / "my_scheme.py").write_text(section[0])
     shown = distsgd("--import", "my_scheme.py", "my_scheme", "--help", cwd=tmp_path).stdout
     shown = " ".join(shown.replace("│", " ").split())  # without the box
-    assert "Step size η of a gradient that is not late. (default: 0.2)" in shown
+    assert "Step size η of a gradient that is not stale. (default: 0.2)" in shown
     assert re.search("my_scheme +asynchronous", distsgd("list", "--import=my_scheme.py", cwd=tmp_path).stdout)
     with_tensorflow = section[0].replace("\nfrom ", "\nimport tensorflow\nfrom ", 1)  # which is quiet here
     (tmp_path / "my_scheme.py").write_text(with_tensorflow)
     explained = distsgd("--import", "my_scheme.py", "explain", "my_scheme", cwd=tmp_path)
-    assert "    server      θ ← θ − η g / (1 + τ),  reply θ" in explained.stdout
+    assert "Damped: asynchronous SGD with a smaller step for a stale gradient" in explained.stdout
     assert ("\x1b" in explained.stdout, explained.stderr) == (False, "")
 
 
