@@ -120,3 +120,10 @@ def one_of(known: Sequence[str], **values: str) -> None:
 def first_line(message: object) -> str:
     """The first line of an error, or of its message, which may be long."""
     return (str(message).splitlines() or [""])[0]
+
+
+def message_of(error: BaseException | None) -> str | None:
+    """Return what result.json says of the end of a run; None if it went well."""
+    if isinstance(error, SystemExit):
+        return f"this program was ended by sys.exit({error.code!r})"
+    return None if error is None else str(error)

@@ -105,7 +105,7 @@ def standard_error_to(path: Path) -> Iterator[None]:
         os.close(there)
 
 
-def in_one_line(error: Exception) -> Exception:
+def in_one_line(error: BaseException) -> BaseException:
     """What a full disk has led to as `CannotWrite`; any other error as it is."""
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         return CannotWrite(f"cannot write {error.filename or 'a file'}: {error.strerror}")

@@ -27,8 +27,9 @@ from distsgd.common.record.callbacks import Callback
 from distsgd.common.record.metrics import Metrics
 from distsgd.common.record.run_directory import RunRecord
 from distsgd.common.run.options import Recovery
+from distsgd.common.run.saving import Saver
 from doubles import SlowDisk
-from runs import record
+from runs import DIGITS, record
 
 THREADS = {"hidden": (8,), "batch_size": 8, "workers": 1, "backend": "threads"}
 CONFIG = {
@@ -233,6 +234,39 @@ def test_a_checkpoint_for_which_there_is_no_room_is_a_warning_and_leaves_nothing
     assert list(checkpoint.folder(tmp_path).iterdir()) == []
 
 
+def test_a_checkpoint_that_is_there_in_the_end_is_not_said_to_be_missing(tmp_path, monkeypatch):
+    """The disk was full when its version was saved first, and had room when it was saved as the last."""
+    failures = [no_room()]
+    monkeypatch.setattr(checkpoint, "flush", lambda file: failures.pop()(file) if failures else None)
+    log = RunRecord(tmp_path, CONFIG)
+    saver = Saver(
+        {}, tmp_path, Recovery(checkpoint_steps=1000), 60.0, lambda **event: log.on_event({"task": "worker-0", **event})
+    )
+    arrays = {"version": np.int64(7), "folded": np.zeros(1, np.int64), "joins": np.int64(0)}
+    saver.write(checkpoint.Checkpoint(arrays, {}))
+    assert [warning[:28] for warning in log.faults.warnings] == ["no checkpoint of version 7: "]
+    saver.write(checkpoint.Checkpoint(arrays, {}))
+    assert log.finish(None, picture=False)["recovery"]["warnings"] == []
+    assert checkpoint.newest(tmp_path).version == 7
+
+
+class Killed(Callback):
+    """Leaves in the folder what a chief leaves that is killed while it saves."""
+
+    def __init__(self, run_dir):
+        self.part = checkpoint.folder(run_dir) / ".000000000099.part"
+
+    def on_test_end(self, logs):
+        self.part.mkdir(parents=True, exist_ok=True)
+        (self.part / "arrays.npz").touch()
+
+
+def test_a_run_that_completes_leaves_no_part_of_a_checkpoint(tmp_path):
+    killed = Killed(tmp_path)
+    record(AsyncSGD(), tmp_path, steps=20, callbacks=[killed], **THREADS)
+    assert list(killed.part.parent.iterdir()) == []
+
+
 # A slow disk.
 
 
@@ -334,3 +368,13 @@ def test_a_run_that_fills_its_disk_ends_in_one_line_and_goes_on_when_there_is_ro
     assert (before["outcome"], before["exit_code"], after["outcome"]) == ("failed", 1, "completed")
     assert after["recovery"]["resumed_from"] > 0
     assert after["steps"] == after["updates"] == 3000
+
+
+@pytest.mark.slow
+def test_a_run_leaves_nothing_in_the_temporary_folder(tmp_path, monkeypatch):
+    """TensorFlow writes code that it generates there, and deletes it at an end that tasks do not have."""
+    (place := tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    record(AsyncSGD(), tmp_path / "run", steps=10, workers=1, hidden=(8,), batch_size=8, test=DIGITS.test)
+    assert list(place.iterdir()) == []

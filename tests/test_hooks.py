@@ -1,12 +1,14 @@
 """Hooks: callbacks, early ends, summaries."""
 
 import json
+import sys
 import threading
 
 import pytest
 
 from distsgd.algorithms import AsyncSGD, SyncSGD
 from distsgd.common import Cluster, train
+from distsgd.common.files import Lock
 from distsgd.common.launch import listener
 from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.record.callbacks import Callback
@@ -96,6 +98,48 @@ def test_an_error_of_a_callback_ends_the_run_as_failed(method, tmp_path):
         )  # fmt: skip
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["outcome"], result["exit_code"]) == ("failed", 1)
+
+
+class Leaves(Callback):
+    def __init__(self, method: str, code: int):
+        self.code = code
+        setattr(self, method, self.leave)
+
+    def leave(self, *_):
+        sys.exit(self.code)
+
+
+@pytest.mark.parametrize(
+    ("method", "backend"),
+    [
+        ("on_test_end", "threads"),
+        ("on_train_begin", "threads"),
+        pytest.param("on_train_batch_end", "processes", marks=pytest.mark.slow),
+    ],
+)
+def test_a_callback_that_ends_the_program_leaves_a_result_and_a_free_folder(method, backend, warm, tmp_path):
+    """The next run in the same notebook was refused: another one was under way."""
+    options = {"backend": backend, "steps": 100, "workers": 1, "hidden": (16,)}
+    with pytest.raises(SystemExit, match="3"):
+        record(AsyncSGD(), tmp_path, callbacks=[Leaves(method, 3)], **options)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["outcome"], result["exit_code"]) == ("failed", 1)
+    assert result["message"] == "this program was ended by sys.exit(3)"
+    Lock(tmp_path).release()
+
+
+def test_an_error_before_the_start_leaves_a_result(tmp_path):
+    with pytest.raises(LookupError, match="a bug in a callback"):
+        record(
+            AsyncSGD(),
+            tmp_path,
+            backend="threads",
+            steps=1,
+            workers=1,
+            hidden=(8,),
+            callbacks=[Fails("on_train_begin")],
+        )
+    assert json.loads((tmp_path / "result.json").read_text())["message"] == "a bug in a callback"
 
 
 @pytest.mark.slow

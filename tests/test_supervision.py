@@ -199,6 +199,16 @@ def test_without_a_ps_whoever_says_nothing_is_named_beside_those_who_complain():
     assert str(run.error) == "worker-2: it says why. No word from worker-1"
 
 
+def test_without_a_ps_a_worker_that_was_found_silent_is_named_alone(monkeypatch):
+    """The message once named the worker that waited for it, too."""
+    workers, found = [("worker", k) for k in range(2)], [{"worker-1": 10.0}]
+    monkeypatch.setattr(supervision.LifeSigns, "silent", lambda signs: found.pop() if found else {})
+    run = Watched(None, killed("worker-1"), names=workers, rule=COLLECTIVE)
+    assert type(run.error) is WaitTimeout
+    assert str(run.error).startswith("no word from worker-1 for 10 s: is it stopped? Log: ")
+    assert "worker-0" not in str(run.error)
+
+
 def test_other_machines_are_told_of_a_task_that_was_killed_unless_they_wait_for_it_to_come_back():
     def spec(events, rule):
         run = Watched(*events, names=[("worker", 1), ("evaluator", 0)], rule=rule, spec=FAR)

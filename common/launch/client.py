@@ -57,6 +57,7 @@ class ForkServer:
             "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2"),  # a quarter less memory for each worker
             "TF_GRPC_REUSE_PORT": "true",  # the fork server holds the ports until the run ends
             "KERAS_BACKEND": "tensorflow",
+            "TMPDIR": self.folder.name,  # tasks leave with `os._exit`: TensorFlow would not delete its files there
         }
         with writing(self.log):
             log = open_in_place(self.log, "wb")

@@ -46,15 +46,14 @@ def run(
         said += checkpoint.tidy(job.run_dir)
         said += job.scheme.warnings(job.cluster.workers)
         record = RunRecord(job.run_dir, config, job.cluster.task, lock)
-        hooks = CallbackList(callbacks, config, job.run_dir)
     except BaseException:
         lock.release()
         raise
     display = SimulationDisplay(config) if job.cluster.simulated else Display(config)
-    audience = _audience(record, hooks, display, verbose)
-    record.tell = audience.tell
     error: BaseException | None = None
     try:
+        audience = _audience(record, CallbackList(callbacks, config, job.run_dir), display, verbose)
+        record.tell = audience.tell
         quiet = native_output(job.run_dir / "logs" / "notebook.log") if in_notebook() else contextlib.nullcontext()
         with quiet, display if verbose else contextlib.nullcontext(), audience:
             for message in said:
@@ -70,8 +69,10 @@ def run(
         error = signal
     except KeyboardInterrupt:
         error = Interrupted(2)
-    except Exception as problem:
+    except BaseException as problem:  # `SystemExit` too: the record is to be finished, and the folder free
         error = in_one_line(problem)
+    if job.cluster.is_chief:
+        checkpoint.sweep(job.run_dir)
     return record, error
 
 

@@ -114,7 +114,8 @@ class Supervision:
             before = f"{failure}. " if isinstance(failure, WaitTimeout) else ""
             return WaitTimeout(f"{before}No word from {names}: is it stopped?")
         silent = sorted(task for task in judge.alive - judge.reported_failure if task.startswith("worker-"))
-        if not (judge.rule.is_collective and isinstance(failure, WaitTimeout) and silent):
+        found = bool(judge.silenced) or not silent  # else the others just wait for the one that was
+        if found or not (judge.rule.is_collective and isinstance(failure, WaitTimeout)):
             return failure
         return WaitTimeout(f"{failure}. No word from {', '.join(silent)}")
 

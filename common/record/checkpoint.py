@@ -175,6 +175,12 @@ def is_set_aside(path: Path) -> bool:
     return path.with_name(path.name + DAMAGED).exists()
 
 
+def sweep(run_dir: Path) -> None:
+    """Delete what tasks that were killed have left of checkpoints, as far as that is possible."""
+    for part in folder(run_dir).glob(f".*{PART}"):
+        discard(part)
+
+
 def tidy(run_dir: Path) -> list[str]:
     """Look through the checkpoints of a run that goes on: damaged ones are set aside, leftovers deleted.
 

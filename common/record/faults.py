@@ -21,6 +21,7 @@ class Faults:
         self.refused: Counter[str] = Counter()
         self.evicted: list[int] = []
         self.warnings: list[str] = []
+        self.unsaved: dict[int, str] = {}  # warnings that there is no checkpoint of a version
 
     def on_event(self, event: dict[str, Any]) -> None:
         """Take note of one event; those of different tasks come in any order."""
@@ -48,8 +49,12 @@ class Faults:
             self.evicted.append(event["worker"])
         elif kind == "checkpoint":
             self.checkpoints += 1
+            if (unsaved := self.unsaved.pop(event["version"], None)) in self.warnings:  # it was possible later
+                self.warnings.remove(unsaved)
         elif kind in ("warning", "not_restarted"):
             self.warnings.append(event.get("message") or f"{event['task']} ({event['reason']}) was not started again")
+            if "unsaved" in event:
+                self.unsaved[event["unsaved"]] = event["message"]
 
     @property
     def resumption(self) -> int | None:

@@ -30,7 +30,7 @@ import numpy as np
 
 from ..cluster.task_spec import TaskSpec
 from ..engine.flat_model import FlatModel
-from ..errors import CannotWrite, DistsgdError, Interrupted, UserError
+from ..errors import CannotWrite, DistsgdError, Interrupted, UserError, message_of
 from ..files import Lock, cannot_write_into, dumps, finite, read_json, replacing, write_json
 from . import checkpoint
 from .cpu import CpuRecord
@@ -238,7 +238,7 @@ class RunRecord:
             "algorithm": config["algorithm"],
             "outcome": outcome,
             "exit_code": code,
-            "message": str(error) if error is not None else None,
+            "message": message_of(error),
             "backend": config["backend"],
             **self._simulated(),
             "workers": config["workers"],

@@ -144,7 +144,7 @@ class Saver:
                         return checkpoint.discard(part)
                     checkpoint.publish(part, self.recovery.keep_checkpoints)
         except Exception as error:  # a full disk ends no run
-            return self._complain(f"version {state.version}", error)
+            return self._complain(f"version {state.version}", error, unsaved=state.version)
         self.reported_failure = False
         self.report(event="checkpoint", version=state.version)
 
@@ -171,13 +171,13 @@ class Saver:
             time.sleep(LOOK_SECONDS)
         return True
 
-    def _complain(self, which: str, error: Exception) -> None:
+    def _complain(self, which: str, error: Exception, **version: int) -> None:
         """Say that there is no checkpoint, unless the one before failed, too; a lost peer is a matter of others."""
         lost = is_refusal(error) or (is_absence(error) and not is_late(error))
         if not (self.reported_failure or lost):
             self.reported_failure = True
             why = first_line(error) or type(error).__name__
-            self.report(event="warning", message=f"no checkpoint of {which}: {why}")
+            self.report(event="warning", message=f"no checkpoint of {which}: {why}", **version)
 
 
 def identity(plan: Plan, initial: tuple[np.ndarray, np.ndarray]) -> dict[str, Any]:
