@@ -53,8 +53,8 @@ def threads(scheme, tmp_path, name="run", **options):
 
 
 def slow(*values):
-    """More of the same kind: the fast tests have one of each gate, and of each way to send; the gate has no more."""
-    return pytest.param(*values, marks=pytest.mark.thorough)
+    """More of the same kind: the fast tests have one of each gate, and of each way to send."""
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 ETA = 0.2
@@ -165,7 +165,7 @@ def test_post_local_sgd_is_synchronous_once_also_if_the_run_is_resumed_meanwhile
     assert lengths(9, 15) == [4, 4, 1]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_diloco_with_sgd_inside_is_blockwise_model_update_filtering(tmp_path):
     scheme = DiLoCo(inner_optimizer="sgd", learning_rate=0.1, communication_period=6, momentum=0.8)
     run = threads(scheme, tmp_path, workers=3, steps=30)
@@ -197,9 +197,9 @@ def test_with_beta_one_easgd_centers_on_the_mean_of_its_workers(tmp_path):
     np.testing.assert_allclose(run.center, center, **CLOSE)
 
 
-@pytest.mark.thorough
-def test_a_warm_start_lets_worker_0_train_alone_first(warm, tmp_path):
-    run = record(Downpour(warm_start=10), tmp_path / "run", workers=3, steps=100)
+@pytest.mark.slow
+def test_a_warm_start_lets_worker_0_train_alone_first(tmp_path):
+    run = threads(Downpour(warm_start=10), tmp_path, workers=3, steps=40)
     assert run.order[:10] == [0] * 10
     assert {1, 2} <= set(run.order)
     assert run.trace["staleness"][:10].tolist() == [0] * 10
@@ -319,12 +319,6 @@ def test_staleness_is_what_the_schedule_makes_it(tmp_path):
     assert run.trace["version"].tolist() == list(range(7))
 
 
-@pytest.mark.thorough
-def test_workers_in_turn_are_each_w_minus_one_updates_late(tmp_path):
-    run = threads(AsyncSGD(), tmp_path, workers=4, schedule=[0, 1, 2, 3] * 5)
-    assert set(run.trace["staleness"][4:].tolist()) == {3}
-
-
 @pytest.mark.slow
 def test_staleness_sums_to_the_bookkeeping_of_versions_on_real_processes(warm, tmp_path):
     """Each update is counted once in the window of every other worker: mean staleness tends to W - 1."""
@@ -336,9 +330,8 @@ def test_staleness_sums_to_the_bookkeeping_of_versions_on_real_processes(warm, t
         pulled[worker] = version + 1
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("ps", [1, 2])
-def test_synchronous_workers_and_devices_are_serial_sgd_with_a_larger_batch(ps, tmp_path):
+@pytest.mark.slow
+def test_synchronous_workers_and_devices_are_serial_sgd_with_a_larger_batch(tmp_path):
     x, y = (array[:96] for array in DIGITS.train)
 
     def batches(size):
@@ -362,7 +355,7 @@ def test_synchronous_workers_and_devices_are_serial_sgd_with_a_larger_batch(ps, 
             batches(size),
             scheme,
             cluster=Cluster.local(
-                workers, ps=ps if scheme.gate.uses_ps else 1, backend="threads", devices_per_worker=devices
+                workers, ps=2 if scheme.gate.uses_ps else 1, backend="threads", devices_per_worker=devices
             ),
             steps=12,
             batch_size=size,
@@ -390,17 +383,6 @@ def test_the_late_gradient_is_dropped_and_its_worker_goes_on(tmp_path):
 def test_a_barrier_that_cannot_fill_names_the_missing_workers(tmp_path):
     with pytest.raises(WaitTimeout, match=r"barrier for worker 1, worker 2|turn"):
         threads(SyncSGD(), tmp_path, workers=3, schedule=[0, 0], wait_seconds=1)
-
-
-@pytest.mark.thorough
-def test_two_ps_tasks_give_the_same_center_as_one(tmp_path):
-    schedule = [0, 1, 1, 0, 2, 1, 0, 2, 2]
-    for scheme in (AsyncSGD(), Downpour(), AEASGD()):
-        runs = [
-            threads(scheme, tmp_path, f"{scheme.name}-{ps}", workers=3, ps=ps, schedule=schedule) for ps in (1, 2, 3)
-        ]
-        for other in runs[1:]:
-            np.testing.assert_allclose(runs[0].center, other.center, rtol=1e-6, atol=1e-6)  # vector tails round apart
 
 
 def test_an_elastic_exchange_conserves_params_plus_center(tmp_path):

@@ -338,7 +338,7 @@ def survived(chief, workers=2):
 @pytest.mark.parametrize(
     ("scheme", "victim"),
     [
-        slow(AsyncSGD(), ("worker", 1)),
+        thorough(AsyncSGD(), ("worker", 1)),
         thorough(AsyncSGD(), ("ps", 0)),
         thorough(AsyncSGD(), ("ps", 1)),
         slow(AsyncSGD(), ("worker", 0)),
@@ -369,7 +369,7 @@ def test_a_killed_task_is_started_again_by_its_program_and_takes_its_place(schem
         thorough("crashed", ("worker", 1)),
         slow("crashed", ("ps", 0)),
         thorough("crashed", ("worker", 0)),
-        slow("stopped", ("worker", 1)),
+        thorough("stopped", ("worker", 1)),
         thorough("stopped", ("ps", 0)),
         slow("stopped", ("worker", 0)),
     ],
@@ -396,8 +396,7 @@ def test_a_machine_that_was_lost_is_back_in_the_run_with_the_same_command(how, v
         assert recovery["restarts"] == {"-".join(map(str, victim)): 1}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=lambda scheme: scheme.name)
+@pytest.mark.parametrize("scheme", [slow(AsyncSGD()), thorough(SyncSGD())], ids=lambda scheme: scheme.name)
 def test_a_run_goes_on_without_a_machine_that_is_lost_if_that_is_allowed(scheme, machines, tmp_path):
     cluster = Run(machines, tmp_path)
     tasks = cluster.start_all(scheme, steps=1000, recovery={"min_workers": 1}, wait_seconds=patience(4))

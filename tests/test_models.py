@@ -1,3 +1,4 @@
+import itertools
 import json
 
 import keras
@@ -44,6 +45,42 @@ def test_the_gradient_is_that_of_keras_with_regularization_and_sample_weights():
     assert float(loss) == pytest.approx(float(expected), rel=1e-5)
     found, parts = (np.concatenate([np.ravel(part) for part in vectors]) for vectors in (gradient, parts))
     np.testing.assert_allclose(found, parts, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("softmax", (12,)),
+        ("mlp:hidden=5-4", (12,)),
+        ("cnn", (8, 8, 1)),
+        ("transformer:layers=2,width=8,heads=2", (6,)),
+    ],
+)
+def test_the_loss_rises_along_each_part_of_the_gradient_as_much_as_that_part_is_long(name, shape):
+    """Central differences of the loss in the direction of the gradient of one variable at a time."""
+    flat = ModelRecipe.named(name, shape, 10, 0).flat()
+    rng = np.random.default_rng(2)
+    text = name.startswith("transformer")
+    x = rng.integers(0, 10, (16, *shape)).astype("i") if text else rng.normal(size=(16, *shape)).astype("f")
+    batch = x, rng.integers(0, 10, x.shape if text else 16).astype("i")
+    params, rest = (
+        flat.pack() + 0.01 * rng.normal(size=flat.size).astype("f"),
+        (tf.zeros([0]), [], flat.frozen_values()),
+    )
+    evaluate = tf.function(lambda params: flat.gradient(params, *rest, batch)[:2])
+    gradient = np.concatenate([np.ravel(part) for part in evaluate(tf.constant(params))[1]])
+    begins = np.cumsum([0, *(int(np.prod(shape)) for shape in flat.shapes)])
+    assert begins[-1] == flat.size == len(gradient)
+    for begin, end in itertools.pairwise(begins):
+        part = np.zeros(flat.size, "f")
+        part[begin:end] = gradient[begin:end]
+        length = np.linalg.norm(part)
+        if length < 1e-4:  # of a bias of keys, which changes no attention
+            assert text
+            continue
+        step = 0.004 * part / length
+        above, below = (float(evaluate(tf.constant(params + sign * step))[0]) for sign in (1, -1))
+        assert (above - below) / 0.008 == pytest.approx(length, rel=0.02, abs=2e-4), (begin, end)
 
 
 def test_the_logistic_model_takes_indices_and_values():

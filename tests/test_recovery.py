@@ -261,8 +261,11 @@ def test_a_run_that_keeps_no_trace_survives_the_loss_of_its_ps_and_its_evaluator
     assert not (run.run_dir / "trace.npz").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=["async_sgd", "sync_sgd"])
+@pytest.mark.parametrize(
+    "scheme",
+    [pytest.param(AsyncSGD(), marks=pytest.mark.thorough), pytest.param(SyncSGD(), marks=pytest.mark.slow)],
+    ids=lambda scheme: scheme.name,
+)
 def test_a_stopped_worker_is_started_again_after_a_bounded_time(scheme, going):
     run = going(scheme, steps=600, workers=2, wait_seconds=patience(4), recovery=OFTEN)
     run.send("worker-1", signal.SIGSTOP)
