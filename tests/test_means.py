@@ -42,8 +42,8 @@ SLOW = {"marks": pytest.mark.slow}
     [
         pytest.param("threads", *VECTORS, id="vectors on threads"),
         pytest.param("threads", *NUMBER, id="a number on threads", **SLOW),
-        pytest.param("threads", *IN_CALLS, id="long on threads", **SLOW),
-        pytest.param("processes", *VECTORS, id="vectors on processes", **SLOW),
+        pytest.param("threads", *IN_CALLS, id="long on threads", marks=pytest.mark.thorough),
+        pytest.param("processes", *VECTORS, id="vectors on processes", marks=pytest.mark.thorough),
         pytest.param("processes", *IN_CALLS, id="long on processes", **SLOW),
     ],
 )
