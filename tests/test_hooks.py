@@ -12,6 +12,7 @@ from distsgd.common.files import Lock
 from distsgd.common.launch import listener
 from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.record.callbacks import Callback
+from distsgd.common.run.stopping import StopRule
 from runs import DIGITS, record, wait_until
 
 FOREVER = 10**7
@@ -140,6 +141,23 @@ def test_an_error_before_the_start_leaves_a_result(tmp_path):
             callbacks=[Fails("on_train_begin")],
         )
     assert json.loads((tmp_path / "result.json").read_text())["message"] == "a bug in a callback"
+
+
+@pytest.mark.parametrize(
+    ("rule", "version", "accuracy", "reason"),
+    [
+        ({"version": 10}, 9, 1.0, None),
+        ({"version": 10}, 10, 0.0, "version 10"),
+        ({"accuracy": 0.8}, 99, 0.79, None),
+        ({"accuracy": 0.8}, 99, 0.8, "accuracy 0.8"),
+        ({"accuracy": 0.8}, 99, None, None),
+        ({}, 99, 1.0, None),
+    ],
+)
+def test_a_run_ends_when_the_version_or_the_accuracy_is_reached(rule, version, accuracy, reason, tmp_path):
+    rule = StopRule(**{"version": None, "accuracy": None, "folder": tmp_path} | rule)
+    metrics = {"accuracy": 1.0} | ({} if accuracy is None else {"test_sparse_accuracy": accuracy})
+    assert rule.reason(lambda: version, metrics) == reason
 
 
 @pytest.mark.slow
