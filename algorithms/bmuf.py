@@ -1,17 +1,19 @@
 """BMUF: blockwise model-update filtering. Local SGD, then momentum on what a block of steps has moved the center.
 
     worker, each step       x ← x − η g_k(x)
-    every period            push x,  wait,  x ← B
-    server                  D' = D,  D ← μ D + ζ ((1/W) Σ x_k − B)
-                            nesterov    B ← B + D + μ (D − D')      so that B = θ + μ D,  θ ← θ + D
-                            classical   B ← B + D                   so that B = θ
+    every period            push x − b,  wait,  x, b ← B
+    server                  D ← μ D + ζ (1/W) Σ (x_k − b_k),  θ ← θ + D,  reply B
+                            nesterov    B = θ + μ D
+                            classical   B = θ
+
+where b is what a worker began the block with. The center is θ, the paper's global model: it is evaluated and saved.
 
 Reference: Chen and Huo, *Scalable Training of Deep Learning Machines by Incremental Block Training with Intra-block
 Parallel Optimization and Blockwise Model-Update Filtering*, ICASSP 2016.
-Departures: the center is B, with which workers begin a block; the paper's global model θ is where B comes to rest, and
-is not kept apart.
-Limits: μ = 0 and ζ = 1 is `local_sgd`. With Nesterov momentum it is `diloco` with SGD inside: ζ is its outer rate. In
-the long run a block is multiplied by ζ/(1 − μ), which is W by default, as if the blocks of all workers were summed.
+Departures: none. A worker that begins anew, in a run or a resumed one, begins its first block at θ.
+Limits: μ = 0 and ζ = 1 is `local_sgd`. With Nesterov momentum it is `diloco` with SGD inside, whose center is B, and
+whose outer rate is ζ. In the long run a block is multiplied by ζ/(1 − μ), which is W by default, as if the blocks of
+all workers were summed.
 """
 
 from dataclasses import dataclass
@@ -41,16 +43,21 @@ class BMUF(Scheme):
     def global_variables(self, center):
         return {"block": 0 * center}
 
+    def local_variables(self, params):
+        return {"began": params}
+
     def local_step(self, worker, gradient):
         sgd(worker.params, gradient, self.learning_rate)
 
     def message(self, worker):
-        return worker.params
+        return worker.params - worker.began
 
     def server_update(self, server, message, staleness):
         momentum = 1 - 1 / server.num_workers if self.block_momentum is None else self.block_momentum
-        before = server.block.read_value()
-        server.block.assign(momentum * before + self.block_learning_rate * (message - server.center))
-        ahead = momentum * (server.block - before) if self.form == "nesterov" else 0.0
-        server.center.assign_add(server.block + ahead)
-        return server.center
+        server.block.assign(momentum * server.block + self.block_learning_rate * message)
+        server.center.assign_add(server.block)
+        return server.center + momentum * server.block if self.form == "nesterov" else server.center
+
+    def adopt(self, worker, reply):
+        worker.params.assign(reply)
+        worker.began.assign(reply)

@@ -7,9 +7,10 @@
 Reference: Douillard et al., *DiLoCo: Distributed Low-Communication Training of Language Models*, 2023,
 arXiv:2311.08105.
 Departures: the inner rate is constant unless it is given a schedule; the period is short by default (the paper: 500).
-Limits: outer rate one without momentum is `local_sgd` (with SGD inside). With SGD inside it is block-wise model
-update filtering with Nesterov momentum (Chen and Huo 2016), `bmuf`: ζ = ε and the block momentum μ. One worker is
-Lookahead without momentum, and SNOO with it (arXiv:2510.15830).
+Limits: outer rate one without momentum is `local_sgd` (with SGD inside). With SGD inside it is block-wise model update
+filtering with Nesterov momentum (Chen and Huo 2016), `bmuf`: ζ = ε and the block momentum μ; the center here is where
+its workers begin a block, and not its global model. One worker is Lookahead without momentum, and SNOO with it
+(arXiv:2510.15830).
 """
 
 from dataclasses import dataclass

@@ -26,7 +26,7 @@ GRIDS: dict[str, dict[str, Sequence[Any]]] = {
     "all_reduce": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
     "sync_sgd_lr": {"learning_rates": ((0.4,), (0.8,), (1.6,), (3.2,))},
     "sagn": {"learning_rate": (0.4, 0.8, 1.6), "server_learning_rate": (3.2, 6.4, 12.8)},
-    "signsgd_mv": {"learning_rate": (0.001, 0.002, 0.004, 0.008, 0.016)},
+    "signsgd_mv": {"learning_rate": (0.001, 0.002, 0.004, 0.008, 0.016), "momentum": (0.0,)},
     "ef_sgd": {"learning_rate": (0.4, 0.8, 1.6)},
     "slowmo": {"learning_rate": (0.2, 0.4, 0.8, 1.6), "slow_momentum": (0.3, 0.6)},
     "bmuf": {"learning_rate": (0.4, 0.8, 1.6), "block_learning_rate": (0.5, 1.0)},

@@ -203,7 +203,7 @@ class _Run:
             options = RunOptions(steps=steps, batch_size=task.batch_size * devices, seed=seed, run_dir=Path(folder))
             self.job = make_job(first, recipe, data.train, None, cluster, options)
         model = recipe.flat()
-        self.figures = Figures(self.job.plan, self.job.traffic(model.size, model.state_size))
+        self.figures = Figures(self.job.plan, self.job.traffic(model))
         self.order = self._order(self.job, platform)
         self.events = np.stack([self.order.trace[name] for name in RECORD], 1)
         self.end = self._enough(gradients // devices)

@@ -50,6 +50,7 @@ STATISTICS = server("each_worker_has_its_own_running_statistics_and_the_center_h
 RATES = server("each_worker_has_the_learning_rate_of_its_own")
 ELASTIC = identity("a_synchronous_elastic_exchange_conserves_params_plus_center")
 BLOCKWISE = identity("diloco_with_sgd_inside_is_blockwise_model_update_filtering")
+AHEAD = identity("bmuf_shows_its_global_model_and_begins_blocks_at_the_center_of_diloco")
 PERIODS = identity("push_and_pull_may_have_periods_of_their_own")
 ADAMW = identity("adamw_is_that_of_keras_with_the_epsilon_of_the_paper")
 STALENESS = identity("staleness_is_what_the_schedule_makes_it")
@@ -325,16 +326,16 @@ RULES = [
     Mutation(
         "signsgd_mv: no vote",
         "algorithms/signsgd_mv.py",
-        "sgd(server.center, vote, self.learning_rate)",
-        "sgd(server.center, message, self.learning_rate)",
+        "self._step(server.center, vote)",
+        "self._step(server.center, message)",
         replayed("signsgd_mv"),
         "the mean of the signs is no majority",
     ),
     Mutation(
         "signsgd_mv: the worker does not take the step",
         "algorithms/signsgd_mv.py",
-        "sgd(worker.params, reply, self.learning_rate)",
-        "sgd(worker.params, 0 * reply, self.learning_rate)",
+        "self._step(worker.params, reply)",
+        "self._step(worker.params, 0 * reply)",
         replayed("signsgd_mv"),
         "the reply is the vote, not the center",
     ),
@@ -363,6 +364,38 @@ RULES = [
         "a worker that comes back would send what another had left over",
     ),
     Mutation(
+        "signsgd_mv: the momentum is the newest gradient's",
+        "algorithms/signsgd_mv.py",
+        "self.momentum * worker.velocity + (1 - self.momentum) * worker.gradient",
+        "self.momentum * worker.gradient + (1 - self.momentum) * worker.velocity",
+        identity("momentum_and_decay_of_the_vote_are_the_papers"),
+        "another momentum than was asked for",
+    ),
+    Mutation(
+        "signsgd_mv: the decay is not that of the weights",
+        "algorithms/signsgd_mv.py",
+        "vote + self.weight_decay * params if",
+        "vote - self.weight_decay * params if",
+        identity("momentum_and_decay_of_the_vote_are_the_papers"),
+        "weights grow instead",
+    ),
+    Mutation(
+        "ef_sgd: one scale for the whole vector",
+        CONTRACT,
+        "tf.split(vector, [math.prod(shape) for shape in shapes])",
+        "[vector]",
+        identity("scaled_signs_are_of_each_variable_and_nothing_of_a_step_is_lost"),
+        "the paper compresses layer by layer",
+    ),
+    Mutation(
+        "scaled signs: the size of the variable before",
+        CONTRACT,
+        'which = tf.searchsorted(begins, tf.range(size), side="right")',
+        'which = tf.searchsorted(begins, tf.range(size), side="left")',
+        ("tests/test_codec.py::test_scaled_signs_come_back_with_the_size_of_their_variable",),
+        "the first element of each variable is wrong",
+    ),
+    Mutation(
         "ef_sgd: nothing is remembered",
         "algorithms/ef_sgd.py",
         "worker.memory.assign(step - sent)",
@@ -389,10 +422,18 @@ RULES = [
     Mutation(
         "bmuf: workers begin too far ahead",
         "algorithms/bmuf.py",
-        "momentum * (server.block - before)",
-        "momentum * server.block",
-        replayed("bmuf"),
-        "what was ahead before is counted again",
+        "return server.center + momentum * server.block if",
+        "return server.center + server.block if",
+        AHEAD,
+        "the momentum is not that of the block",
+    ),
+    Mutation(
+        "bmuf: the center is where workers begin",
+        "algorithms/bmuf.py",
+        "server.center.assign_add(server.block)",
+        "server.center.assign_add((1 + momentum) * server.block)",
+        AHEAD,
+        "what is evaluated and saved is not the paper's global model",
     ),
     Mutation(
         "diloco: the velocity is never damped",

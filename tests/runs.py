@@ -87,7 +87,8 @@ def record(
         center = file["center"]
     check_rounds(run_dir, trace, result)
     gradient = network_gradient(job, [64, *hidden, 10])
-    return Recorded(scheme, workers, job.steps, start, trace, center, gradient, result)
+    layers = [variable.size for variable in recipe.build().get_weights()]
+    return Recorded(scheme, workers, job.steps, start, trace, center, gradient, result, layers=layers)
 
 
 def check_rounds(run_dir: Path, trace: dict[str, np.ndarray], result: dict[str, Any]) -> None:

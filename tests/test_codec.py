@@ -13,7 +13,7 @@ from rounded import Rounded, RoundedSGD
 
 from distsgd.algorithms import EFSGD, AllReduce, SignSGDMV, SyncSGD
 from distsgd.common import Cluster, UserError, train
-from distsgd.common.contract import Codec, Coordinates, Signs
+from distsgd.common.contract import Codec, Coordinates, ScaledSigns, Signs
 from distsgd.common.contract.checks import check_scheme
 from distsgd.common.problems.dataset import Dataset
 from runs import DIGITS, Table
@@ -58,7 +58,9 @@ def test_without_a_codec_a_vector_travels_as_it_is():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("codec", [Codec(), Coordinates(1.0), Signs()], ids=lambda codec: type(codec).__name__)
+@pytest.mark.parametrize(
+    "codec", [Codec(), Coordinates(1.0), Signs(), ScaledSigns()], ids=lambda codec: type(codec).__name__
+)
 def test_what_is_not_finite_does_not_come_back_as_finite(codec, bad):
     vector = signs(SIZE)
     vector[11] = bad
@@ -73,6 +75,7 @@ def test_what_is_not_finite_does_not_come_back_as_finite(codec, bad):
         pytest.param(SyncSGD(), 4.0, 4.0, marks=pytest.mark.slow),
         (SignSGDMV(), 0.25, 0.25),
         pytest.param(EFSGD(share=0.1), 0.8, 4.0, marks=pytest.mark.slow),
+        pytest.param(EFSGD(compressor="sign"), 0.25 + 8 * 3 / 650, 4.0, marks=pytest.mark.slow),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
@@ -87,6 +90,15 @@ def test_a_result_counts_the_bytes_that_travel(tmp_path, scheme, message, reply)
     assert result.metrics["bytes_pushed"] == pytest.approx(workers * rounds * message * size, rel=0.01)
     pulled = workers * rounds * reply * size + workers * 4 * size  # the last are the center that each began with
     assert result.metrics["bytes_pulled"] == pytest.approx(pulled, rel=0.01)
+
+
+def test_scaled_signs_come_back_with_the_size_of_their_variable():
+    vector = np.array([0, 0, 0.5, -0.5, 0, 0.5, 3, 0, -3, 0, 1e-3, 0], np.float32)
+    for part, sizes in ((vector, 3), (vector[4:], 3), (vector[7:9], 1), (0 * vector, 0)):
+        back, travelled = there_and_back(ScaledSigns(), part)
+        np.testing.assert_array_equal(back, part)
+        assert travelled == (len(part) + 3) // 4 + 8 * sizes
+    assert ScaledSigns().for_model(3).bytes([10, 10]) == 2 * 3 + 8 * 4
 
 
 def test_signs_are_rounded_up_to_a_byte_on_each_slice():

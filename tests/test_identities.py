@@ -136,11 +136,6 @@ TOGETHER = {"workers": 3, "steps": 24}
             SlowMo(learning_rate=0.1, slow_momentum=0.6, slow_learning_rate=0.7),
             TOGETHER,
         ),
-        slow(
-            BMUF(block_momentum=0.9, block_learning_rate=0.7, communication_period=6),
-            DiLoCo(inner_optimizer="sgd", learning_rate=0.1, communication_period=6),
-            TOGETHER,
-        ),
         (DiLoCo(communication_period=5), AsyncDiLoCo(communication_period=5, learning_rate=0.002), {"workers": 1}),
         slow(
             AsyncDiLoCo(communication_period=4, momentum_share=0.2, momentum=0.0),
@@ -170,7 +165,16 @@ def test_diloco_with_sgd_inside_is_blockwise_model_update_filtering(tmp_path):
     scheme = DiLoCo(inner_optimizer="sgd", learning_rate=0.1, communication_period=6, momentum=0.8)
     run = threads(scheme, tmp_path, workers=3, steps=30)
     path = reference.bmuf(run.start, run.gradient, 3, eta=0.1, zeta=0.7, mu=0.8, period=6, steps=30)
-    np.testing.assert_allclose(run.center, path[-1], **CLOSE)
+    np.testing.assert_allclose(run.center, path[-1] + 0.8 * (path[-1] - path[-2]), **CLOSE)
+
+
+def test_bmuf_shows_its_global_model_and_begins_blocks_at_the_center_of_diloco(tmp_path, runs):
+    bmuf = BMUF(block_momentum=0.9, block_learning_rate=0.7, communication_period=6)
+    diloco = runs(DiLoCo(inner_optimizer="sgd", learning_rate=0.1, communication_period=6), **TOGETHER).center
+    before, last = (threads(bmuf, tmp_path, str(steps), workers=3, steps=steps) for steps in (18, 24))
+    assert last.error() < 1e-5
+    np.testing.assert_allclose(last.center + 0.9 * (last.center - before.center), diloco, **CLOSE)
+    assert np.linalg.norm(last.center - diloco) > 0.01 * np.linalg.norm(diloco)
 
 
 def test_diloco_of_one_worker_is_lookahead(tmp_path):
@@ -311,6 +315,32 @@ def test_a_vote_moves_each_weight_by_the_rate_or_not_at_all(tmp_path):
     run = threads(SignSGDMV(learning_rate=0.01), tmp_path, workers=2, steps=1)
     moves = np.round(np.abs(run.center - run.start) / 0.01, 3)
     assert set(moves) == {0.0, 1.0}  # two voters may disagree
+
+
+def test_momentum_and_decay_of_the_vote_are_the_papers(tmp_path):
+    scheme = SignSGDMV(learning_rate=0.01, momentum=0.8, weight_decay=0.5)
+    run = threads(scheme, tmp_path, workers=3, steps=8, ps=2)
+    assert run.error() < 1e-5
+    plain = reference.signsgd_mv(run.start, run.gradient, 3, eta=0.01, steps=8)[-1]
+    assert np.linalg.norm(plain - run.center) > 0.01 * np.linalg.norm(run.center)
+
+
+def test_without_momentum_and_decay_one_worker_steps_along_the_signs_of_its_gradient(tmp_path):
+    run = threads(SignSGDMV(learning_rate=0.01, momentum=0.0), tmp_path, steps=6)
+    theta = run.start
+    for t in range(6):
+        theta = theta - 0.01 * np.sign(run.gradient(theta, 0, t))
+    np.testing.assert_allclose(run.center, theta, **CLOSE)
+
+
+def test_scaled_signs_are_of_each_variable_and_nothing_of_a_step_is_lost(tmp_path):
+    run = threads(EFSGD(compressor="sign", learning_rate=0.1), tmp_path, workers=3, steps=8, ps=2)
+    assert len(run.layers) == 6
+    assert run.error() < 1e-5
+    one = threads(EFSGD(compressor="sign", learning_rate=0.1), tmp_path, "one", workers=1, steps=1)
+    moved, gradient = one.start - one.center, one.gradient(one.start, 0, 0)
+    for part, step in zip(*(np.split(v, np.cumsum(run.layers)[:-1]) for v in (moved, gradient)), strict=True):
+        np.testing.assert_allclose(part, 0.1 * np.abs(step).mean() * np.sign(step), rtol=1e-3, atol=1e-7)
 
 
 def test_staleness_is_what_the_schedule_makes_it(tmp_path):

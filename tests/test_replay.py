@@ -9,6 +9,7 @@ from distsgd.algorithms import (
     ADAG,
     BMUF,
     DCASGD,
+    EFSGD,
     SCHEMES,
     DiLoCo,
     Downpour,
@@ -17,6 +18,7 @@ from distsgd.algorithms import (
     MultiGPU,
     Ringmaster,
     Serial,
+    SignSGDMV,
     SyncSGD,
     SyncSGDLR,
 )
@@ -39,6 +41,8 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "dc_asgd": DCASGD(compensation=100.0),  # a strength at which it matters
     "ringmaster": Ringmaster(delay_threshold=2),
     "sync_sgd_lr": SyncSGDLR(learning_rates=(0.3, 0.1, 0.05), reduction="mean"),
+    "signsgd_mv without momentum": SignSGDMV(momentum=0.0),
+    "ef_sgd with scaled signs": EFSGD(compressor="sign"),
     "bmuf in its classical form": BMUF(form="classical", block_momentum=0.5),
     "diloco with sgd inside": DiLoCo(inner_optimizer="sgd", learning_rate=0.1),
     "downpour with periods of its own": Downpour(push_period=3, pull_period=4, initial_accumulator=0.5),

@@ -12,9 +12,9 @@ from ..gates.barrier import Barrier
 from ..gates.bounded import Bounded
 from ..gates.collective import Collective
 from ..gates.gate import Gate
-from .codec import Codec, Coordinates, Signs
+from .codec import Codec, Coordinates, ScaledSigns, Signs
 from .hyperparameters import Count, Fraction, NotNegative, Period, Positive, Rate, unstable_above
-from .optimizers import adagrad, adamw, sgd, take, top_k
+from .optimizers import adagrad, adamw, scaled_signs, sgd, take, top_k
 from .rounding import BFloat16, Int8, WithMemory
 from .rounds import Event, Rounds
 from .scheme import Scheme
@@ -39,6 +39,7 @@ __all__ = [
     "Positive",
     "Rate",
     "Rounds",
+    "ScaledSigns",
     "Scheme",
     "Server",
     "Signs",
@@ -49,6 +50,7 @@ __all__ = [
     "Worker",
     "adagrad",
     "adamw",
+    "scaled_signs",
     "sgd",
     "take",
     "top_k",

@@ -8,7 +8,7 @@ may keep the rest for the next message, in variables of its own (`tests/rounded.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..gates.store import Tensor
@@ -56,6 +56,10 @@ class Codec:
     def bytes(self, sizes: Sequence[int]) -> float:
         """Of an encoded vector with slices of these sizes."""
         return FLOAT_BYTES * sum(sizes)
+
+    def for_model(self, variables: int) -> Codec:
+        """This codec, for a model of so many variables: `bytes` of one that sends something for each is asked so."""
+        return self
 
     @property
     def reads(self) -> tuple[float, float] | None:
@@ -155,3 +159,41 @@ class Signs(Codec):
     def bytes(self, sizes: Sequence[int]) -> float:
         """A byte for four elements, and one for those that are left over on a slice."""
         return sum(-(-size // 4) for size in sizes)
+
+
+@dataclass(frozen=True)
+class ScaledSigns(Signs):
+    """Vectors whose elements are of one size, or zero, within each variable of the model: `Signs`, and the sizes.
+
+    Args:
+        variables: of the model.
+    """
+
+    variables: int = 1
+
+    def for_model(self, variables: int) -> Codec:
+        """Each has a size of its own."""
+        return replace(self, variables=variables)
+
+    def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
+        """Signs, and where another size begins, [m], and that size, [m]."""
+        import tensorflow as tf
+
+        where = tf.where(tf.not_equal(vector, 0))[:, 0]
+        sizes = tf.abs(tf.gather(vector, where))
+        begins = tf.concat([tf.ones_like(sizes[:1], tf.bool), tf.not_equal(sizes[1:], sizes[:-1])], 0)
+        found = tf.boolean_mask(where, begins), tf.boolean_mask(sizes, begins)
+        return [*super().encode(vector, kept), tf.cast(found[0], tf.int32), found[1]]
+
+    def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
+        """Zero before the first size; a sign that is not finite has none."""
+        import tensorflow as tf
+
+        signs, begins, sizes = wire
+        which = tf.searchsorted(begins, tf.range(size), side="right")
+        scales = tf.gather(tf.concat([[0.0], sizes], 0), which)
+        return tf.math.multiply_no_nan(scales, super().decode([signs], size))
+
+    def bytes(self, sizes: Sequence[int]) -> float:
+        """An index and a float for each variable, once more where a slice ends within one."""
+        return super().bytes(sizes) + (INDEX_BYTES + FLOAT_BYTES) * (self.variables + len(sizes) - 1)

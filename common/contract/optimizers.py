@@ -10,6 +10,8 @@ rate for each weight, [P]: there the same formula is written out.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -105,6 +107,19 @@ def top_k(vector: Any, share: float) -> Any:
 
     _, where = tf.math.top_k(tf.abs(vector), max(1, int(share * vector.shape[0])), sorted=False)
     return tf.scatter_nd(where[:, None], tf.gather(vector, where), tf.shape(vector))
+
+
+def scaled_signs(vector: Any, shapes: Sequence[Sequence[int]]) -> Any:
+    """(‖p‖₁/d) sign(p) for each of the variables p, of d elements, that lie in the vector one after the other.
+
+    Args:
+        vector: [P].
+        shapes: of the variables, `worker.shapes`.
+    """
+    import tensorflow as tf
+
+    parts = tf.split(vector, [math.prod(shape) for shape in shapes])
+    return tf.concat([tf.reduce_mean(tf.abs(part)) * tf.sign(part) for part in parts], 0)
 
 
 def take(variable: Any) -> Any:

@@ -135,6 +135,12 @@ def _ssp(run: Recorded, scheme: Any) -> Centers:
     return centers
 
 
+def _compressor(run: Recorded, scheme: Any) -> Callable[[np.ndarray], np.ndarray]:
+    if scheme.compressor == "topk":
+        return reference.largest(max(1, int(scheme.share * len(run.start))))
+    return reference.scaled_sign(run.layers)
+
+
 def _must(agrees: Any, what: str) -> None:
     """What the rule says must be what is on record.
 
@@ -214,6 +220,7 @@ TRANSCRIPTIONS: dict[str, Callable[[Recorded, Any], Centers]] = {
     "bmuf": lambda run, s: _in_rounds(
         reference.bmuf,
         run,
+        memory=s.form == "nesterov",  # a worker that starts anew begins at θ, and not ahead of it
         eta=s.learning_rate,
         zeta=s.block_learning_rate,
         mu=1 - 1 / run.workers if s.block_momentum is None else s.block_momentum,
@@ -222,13 +229,21 @@ TRANSCRIPTIONS: dict[str, Callable[[Recorded, Any], Centers]] = {
     ),
     "ringmaster": _ringmaster,
     "ssp": _ssp,
-    "signsgd_mv": lambda run, s: _in_rounds(reference.signsgd_mv, run, eta=s.learning_rate, steps=run.steps),
+    "signsgd_mv": lambda run, s: _in_rounds(
+        reference.signsgd_mv,
+        run,
+        memory=s.momentum > 0,
+        eta=s.learning_rate,
+        beta=s.momentum,
+        weight_decay=s.weight_decay,
+        steps=run.steps,
+    ),
     "ef_sgd": lambda run, s: _in_rounds(
         reference.ef_sgd,
         run,
         memory=True,
         eta=s.learning_rate,
-        kept=max(1, int(s.share * len(run.start))),
+        compress=_compressor(run, s),
         steps=run.steps,
     ),
 }

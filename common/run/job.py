@@ -125,9 +125,10 @@ class Job:
         """Sizes of the slices of a vector of `size` on the ps tasks."""
         return even_sizes(size, self.cluster.ps if self.uses_ps else 1)
 
-    def traffic(self, size: int, state_size: int) -> Traffic:
-        """Bytes that events move, for a model with P and S floats."""
-        return Traffic(self.scheme, self.codec, self.cluster.workers, self.slices(size), state_size)
+    def traffic(self, model: Any) -> Traffic:
+        """Bytes that events move, for a model (a `FlatModel`)."""
+        codec = self.codec.for_model(len(model.shapes))
+        return Traffic(self.scheme, codec, self.cluster.workers, self.slices(model.size), model.state_size)
 
     @property
     def restarts(self) -> RestartRule:

@@ -55,7 +55,7 @@ class Observer:
         self.initial, model = calls.graph.initial, calls.graph.model
         self.every, self.later, self.seconds = job.options.evaluate_every, job.evaluate_later, job.evaluate_seconds
         self.evaluate, self.measures = Evaluation(model, job.test), job.test is not None
-        self.figures = Figures(job.plan, job.traffic(model.size, model.state_size))
+        self.figures = Figures(job.plan, job.traffic(model))
         self.seen = Tally(job.cluster.workers)
         self.metrics: dict[str, Any] = {}
         multiples, most = calls.graph.multiples, PASSED_BY_DEFAULT if self.every is None else PASSED_AT_MOST

@@ -66,7 +66,7 @@ class SimulatedRun:
 
     def __init__(self, job: Job, report: Report, model: FlatModel):
         self.job, self.report, self.model = job, report, model
-        self.figures = Figures(job.plan, job.traffic(model.size, model.state_size))
+        self.figures = Figures(job.plan, job.traffic(model))
         self.log = job.files.event_log(job.cluster.workers)
         self.log.truncate(0, 0)  # what a run that got nowhere has left
         self.evaluate = Evaluation(model, job.test)

@@ -10,7 +10,7 @@ network on recorded batches, a quadratic, or a gradient drawn from a list.
 from .alone import Gradient, serial, window
 from .asynchronous import aeamsgd, aeasgd, agn, async_sgd, async_sgd_reading_apart, downpour, dynsgd
 from .batches import batch, rows, skewed_rows
-from .compressed import ef_sgd, signsgd_mv
+from .compressed import ef_sgd, largest, scaled_sign, signsgd_mv
 from .delayed import async_diloco, dc_asgd, ringmaster, ssp
 from .problems import GradientOnRows, mlp_gradient, regularized, sparse_logistic_gradient
 from .rounding import bf16, int8, pushed
@@ -35,6 +35,7 @@ __all__ = [
     "easgd",
     "ef_sgd",
     "int8",
+    "largest",
     "local_sgd",
     "mlp_gradient",
     "pushed",
@@ -42,6 +43,7 @@ __all__ = [
     "ringmaster",
     "rows",
     "sagn",
+    "scaled_sign",
     "serial",
     "signsgd_mv",
     "skewed_rows",

@@ -2,32 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from .alone import Gradient
 
+Compressor = Callable[[np.ndarray], np.ndarray]
 
-def signsgd_mv(start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, steps: int) -> list[np.ndarray]:
-    """θ ← θ − η sign(Σ sign(g_k)), with sign(0) = 0."""
-    theta, path = start.copy(), []
+
+def signsgd_mv(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    steps: int,
+    beta: float = 0.0,
+    weight_decay: float = 0.0,
+) -> list[np.ndarray]:
+    """v_k ← (1 − β) g_k + β v_k;  x ← x − η (sign(Σ sign(v_k)) + λ x), with sign(0) = 0."""
+    theta, v, path = start.copy(), [0 * start for _ in range(workers)], []
     for t in range(steps):
-        votes = sum(np.sign(gradient(theta, k, t)) for k in range(workers))
-        theta = theta - eta * np.sign(votes)
+        v = [(1 - beta) * gradient(theta, k, t) + beta * v[k] for k in range(workers)]
+        theta = theta - eta * (np.sign(sum(np.sign(v_k) for v_k in v)) + weight_decay * theta)
         path.append(theta.copy())
     return path
 
 
+def largest(kept: int) -> Compressor:
+    """So many elements, the largest by size; the others are zero."""
+
+    def compress(p: np.ndarray) -> np.ndarray:
+        q, where = 0 * p, np.argsort(-np.abs(p), kind="stable")[:kept]
+        q[where] = p[where]
+        return q
+
+    return compress
+
+
+def scaled_sign(layers: Sequence[int]) -> Compressor:
+    """(‖p‖₁/d) sign(p) for each layer by itself; `layers` are their sizes d."""
+
+    def compress(p: np.ndarray) -> np.ndarray:
+        parts = np.split(p, np.cumsum(layers)[:-1])
+        return np.concatenate([np.abs(part).sum() / len(part) * np.sign(part) for part in parts])
+
+    return compress
+
+
 def ef_sgd(
-    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, kept: int, steps: int
+    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, compress: Compressor, steps: int
 ) -> list[np.ndarray]:
-    """p = η g_k + e_k; q = its `kept` largest elements by size; e_k ← p − q; θ ← θ − mean q."""
+    """p = η g_k + e_k;  q = C(p);  e_k ← p − q;  θ ← θ − mean q."""
     theta, memory, path = start.copy(), [0 * start for _ in range(workers)], []
     for t in range(steps):
         sent = []
         for k in range(workers):
             p = eta * gradient(theta, k, t) + memory[k]
-            q, largest = 0 * p, np.argsort(-np.abs(p), kind="stable")[:kept]
-            q[largest] = p[largest]
+            q = compress(p)
             memory[k] = p - q
             sent.append(q)
         theta = theta - np.mean(sent, axis=0)

@@ -146,7 +146,7 @@ def bmuf(
     steps: int,
     nesterov: bool = True,
 ) -> list[np.ndarray]:
-    """From B: H local steps; D ← μ D + ζ (mean_k x_k − B); θ ← θ + D; B = θ + μ D, or θ. Returns B, which is sent."""
+    """From B: H local steps; D ← μ D + ζ (mean_k x_k − B); θ ← θ + D; B = θ + μ D, or θ. Returns θ."""
     theta, b, d, path = start.copy(), start.copy(), np.zeros_like(start), []
     for t in range(0, steps, period):
         length = min(period, steps - t)
@@ -154,7 +154,7 @@ def bmuf(
         d = mu * d + zeta * moved
         theta = theta + d
         b = theta + mu * d if nesterov else theta
-        path.append(b.copy())
+        path.append(theta.copy())
     return path
 
 
