@@ -1370,7 +1370,111 @@ FORETOLD = [
     ),
 ]
 
-MUTATIONS = [*RULES, *OPTIMIZING, *BATCHES, *WORKERS, *AT_THE_GATE, *ON_THE_PS, *SIMULATED, *VIRTUAL_TIME, *FORETOLD]
+SHOWN = [
+    Mutation(
+        "curves go on to the end of the longest run",
+        "benchmarks/plots.py",
+        "end = min(course[x][-1]",
+        "end = max(course[x][-1]",
+        ("tests/test_benchmark.py::test_a_curve_is_the_mean_of_its_seeds_up_to_the_end_of_the_shortest",),
+        "a mean of runs that have ended: it looks as if they had learned nothing more",
+    ),
+    Mutation(
+        "a panel shows the quantity of the first",
+        "benchmarks/plots.py",
+        "(row[setting], needed(row, what) * scale)",
+        "(row[setting], needed(row, shown[0]) * scale)",
+        ("tests/test_benchmark.py::test_panels_show_what_their_labels_say_and_the_fastest_is_on_top",),
+        "seconds under the label of examples",
+    ),
+    Mutation(
+        "the slowest algorithm is on top",
+        "benchmarks/plots.py",
+        '(math.isnan(needed(o, "seconds")), needed(o',
+        '(math.isnan(needed(o, "seconds")), -needed(o',
+        ("tests/test_benchmark.py::test_panels_show_what_their_labels_say_and_the_fastest_is_on_top",),
+        "the title says the fastest first",
+    ),
+    Mutation(
+        "a picture of a run without its zero",
+        "common/record/plot.py",
+        '    seconds = [row["seconds"] - zero for row in centers]\n    if "test',
+        '    seconds = [row["seconds"] for row in centers]\n    if "test',
+        ("tests/test_plot.py::test_curves_are_losses_and_accuracies_over_the_seconds_since_the_first_row",),
+        "the center beside its workers",
+    ),
+    Mutation(
+        "a timeline whose rounds begin with any earlier reply",
+        "common/timeline/lanes.py",
+        " & (number[1:] == number[:-1] + 1)",
+        "",
+        (
+            "tests/test_timeline.py::test_a_round_that_exchanges_first_begins_with_the_reply_of_the_round_before_and_of_no_other",
+        ),
+        "a lost round is drawn as computing",
+    ),
+    Mutation(
+        "the limit of the sum of gradients is that of their mean",
+        "common/cli/limits.py",
+        'workers if scheme.reduction == "sum" else 1',
+        "1",
+        ("tests/test_advise.py::test_a_limit_falls_with_the_size_of_the_step_that_a_message_makes",),
+        "rates are called stable that diverge",
+    ),
+    Mutation(
+        "the last row of a series is lost when it is thinned out",
+        "common/record/metrics.py",
+        "self.last = self.last or [self.kept[-1]]",
+        "pass",
+        ("tests/test_metrics.py::test_the_first_and_the_last_row_stay_wherever_a_series_ends_and_all_are_in_order",),
+        "a curve that ends before its run",
+    ),
+    Mutation(
+        "another split of digits",
+        "common/problems/data.py",
+        "np.random.default_rng(0).permutation(len(x))",
+        "np.random.default_rng(1).permutation(len(x))",
+        ("tests/test_data.py::test_a_named_data_set_is_the_same_everywhere_and_each_time",),
+        "figures of a page would be of other test data",
+    ),
+    Mutation(
+        "an epoch has a batch that is not full",
+        "common/problems/inputs.py",
+        "epochs * (shard // batch_size)",
+        "epochs * -(-shard // batch_size)",
+        ("tests/test_data.py::test_an_epoch_has_no_batch_that_is_not_full",),
+        "steps of the next epoch are counted to this one",
+    ),
+    Mutation(
+        "of a small vector nothing is kept",
+        "common/contract/optimizers.py",
+        "max(1, int(share * vector.shape[0]))",
+        "int(share * vector.shape[0])",
+        ("tests/test_identities.py::test_of_a_vector_that_share_of_its_largest_elements_is_kept_one_at_least",),
+        "messages without content, forever",
+    ),
+    Mutation(
+        "a flag that cannot be turned off",
+        "common/cli/flags.py",
+        '"store_false" if default else "store_true"',
+        '"store_true"',
+        ("tests/test_cli.py::test_a_flag_of_each_kind_reaches_its_field_and_nothing_else",),
+        "--no-x does nothing",
+    ),
+]
+
+MUTATIONS = [
+    *RULES,
+    *OPTIMIZING,
+    *BATCHES,
+    *WORKERS,
+    *AT_THE_GATE,
+    *ON_THE_PS,
+    *SIMULATED,
+    *VIRTUAL_TIME,
+    *FORETOLD,
+    *SHOWN,
+]
 
 # Changes that look like faults, and are none.
 EQUIVALENT = {

@@ -294,7 +294,7 @@ def test_in_a_slurm_step_it_says_too_how_to_get_other_ports(monkeypatch):
         assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("others", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("others", [thorough(0), slow(1)])
 def test_the_command_line_needs_no_more_than_flags_or_tf_config(others, tmp_path):
     """The ps by flags, the chief and the other workers by TF_CONFIG: they cannot tell the difference."""
     with contextlib.ExitStack() as stack:

@@ -3,6 +3,8 @@
 import itertools
 import json
 
+import pytest
+
 from distsgd.common.record import metrics as module
 from distsgd.common.record.metrics import LIMIT, Metrics
 
@@ -48,3 +50,21 @@ def test_a_short_series_is_kept_as_it_is_and_goes_on(tmp_path, monkeypatch):
     again.close()
     assert [row["seconds"] for row in again.rows] == [0, 2, 4, 6, 8]
     assert rows_of(tmp_path / "metrics.jsonl") == again.rows
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_the_first_and_the_last_row_stay_wherever_a_series_ends_and_all_are_in_order(late, tmp_path, monkeypatch):
+    """A center may be evaluated after those that are newer."""
+    monkeypatch.setattr(module, "LIMIT", 8)
+    for number in range(1, 35):
+        metrics = Metrics(tmp_path / f"{number}.jsonl")
+        for n in range(number):
+            metrics.add({"kind": "worker", "worker": 1, "seconds": float(n)})
+            metrics.add({"kind": "center", "seconds": n - 2.5 * late * (n % 3)})
+        metrics.close()
+        of_worker = [row["seconds"] for row in metrics.rows if row["kind"] == "worker"]
+        assert (of_worker[0], of_worker[-1]) == (0, number - 1)
+        assert min(number, 5) <= len(of_worker) <= 9
+        every = of_worker[1] - of_worker[0] if number > 1 else 1
+        assert of_worker[:-1] == [n * every for n in range(len(of_worker) - 1)]
+        assert rows_of(metrics.path) == metrics.rows == sorted(metrics.rows, key=lambda row: row["seconds"])
