@@ -1353,6 +1353,22 @@ VIRTUAL_TIME = [
 
 FORETOLD = [
     Mutation(
+        "the card of the ps as it was first guessed from the record",
+        "common/simulation/fit.py",
+        "replace(found, card=card * by) if waits",
+        "found if waits",
+        ("tests/test_like.py::test_a_card_that_all_messages_share_is_not_taken_for_a_latency_of_each",),
+        "a fit to four workers is too slow or too fast for 64",
+    ),
+    Mutation(
+        "how workers of the record differ besides the factors that are given",
+        "common/simulation/likeness.py",
+        "np.repeat(self.steps / self._factors[:, None], self.period, 1)",
+        "np.repeat(self.steps, self.period, 1)",
+        ("tests/test_like.py::test_one_slow_machine_among_many_can_be_said_of_machines_like_those_of_a_run",),
+        "one slow machine of the record is a third of all machines",
+    ),
+    Mutation(
         "the limit of a gradient that is one update later",
         "common/cli/limits.py",
         "(4 * staleness + 2)",

@@ -78,6 +78,66 @@ def test_latencies_that_vary_are_not_taken_for_a_lock(tmp_path):
     assert found.service is None
 
 
+SHARED = {"step_ms": 20, "compute": "lognormal:sigma=0.5", "latency": "2ms", "ps_link": "50Mbit"}  # 20 kB: 3.2 ms
+
+
+@pytest.mark.parametrize(
+    ("scheme", "within"), [(AsyncSGD(), 0.1), (SyncSGD(), 0.1), (LocalSGD(communication_period=10), 0.2)]
+)
+def test_a_card_that_all_messages_share_is_not_taken_for_a_latency_of_each(tmp_path, scheme, within):
+    """Four workers on record; 16 and 64 saturate the card. A private latency is 2 to 8 times too fast."""
+    found = recorded(tmp_path, scheme, steps=600, **SHARED)
+    assert found.card == pytest.approx(50e6 / 8, rel=within)
+    assert found.latency == pytest.approx(0.002, abs=0.0006)
+    assert not found.service
+    assert any("Mbit/s, shared by all messages" in line for line in found.in_words())
+    for other, workers in ((AsyncSGD(), 16), (AsyncSGD(), 64), (SyncSGD(), 16), (SyncSGD(), 64)):
+        many = {"workers": workers, "parameters": PARAMETERS}
+        there, like = (forecast(other, some, **many).updates for some in (Platform(**SHARED), found.machines()))
+        assert like == pytest.approx(there, rel=within), (other.name, workers)
+
+
+@pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD(), LocalSGD(communication_period=10)])
+@pytest.mark.parametrize("links", [{"latency": "5ms"}, {"latency": "2ms", "latency_sigma": 0.5}, {"uplink": "20Mbit"}])
+def test_links_that_nobody_shares_are_not_taken_for_a_card_or_a_lock(tmp_path, scheme, links):
+    found = recorded(tmp_path, scheme, steps=600, step_ms=20, compute="lognormal:sigma=0.5", **links)
+    assert (found.card, found.service) == (np.inf, None)
+    (said,) = [line for line in found.in_words() if line.startswith("card of the ps")]
+    assert "unlimited, so more workers may look too fast (--ps-link)" in said
+
+
+def test_a_lock_that_few_wait_for_is_found_by_their_waits(tmp_path):
+    """Too few for the time between two messages to say; and replies do not wait, as they would at a card."""
+    found = recorded(tmp_path, SyncSGD(), steps=600, step_ms=20, compute="shifted", latency="2ms", service="500us")
+    assert found.service == pytest.approx(0.0005, rel=0.2)
+    assert (found.card, found.latency) == (np.inf, pytest.approx(0.002, rel=0.03))
+
+
+def test_what_the_record_cannot_tell_is_said(tmp_path):
+    few = recorded(tmp_path, AllReduce(), step_ms=20, compute="pareto:shape=2").in_words()
+    assert few[-1].endswith("the run had no ps: its card and its lock are taken as ideal (--ps-link, --service)")
+    assert any("no step is longer than the longest on record" in line for line in few)
+    (tmp_path / "seldom").mkdir()
+    seldom = recorded(tmp_path / "seldom", LocalSGD(communication_period=10), steps=600, step_ms=20).in_words()
+    assert any(
+        "how steps vary within a round of 10 is not on record: take a run of period 1" in line for line in seldom
+    )
+    assert any("too few waited for it to say: none is assumed (--service)" in line for line in seldom)
+
+
+def test_one_slow_machine_among_many_can_be_said_of_machines_like_those_of_a_run(tmp_path, capsys):
+    """Of three workers one is slow: of six, two would be; --step-factors says how workers differ instead."""
+    mean = recorded(
+        tmp_path, AsyncSGD(), workers=3, step_ms=20, step_factors="1,1,2.5", compute="lognormal:sigma=0.3"
+    ).step
+    assert mean == pytest.approx(0.030, rel=0.03)
+    given = ["--backend", "simulation", "--like", str(tmp_path), "--step-ms", "20", "--step-factors", "2.5,1*5"]
+    platforms = [with_machines(parse_flags(SyncSGD, given[:end])[1]).platform for end in (4, len(given))]
+    two, one = (forecast(AsyncSGD(), some, workers=6, parameters=100).updates for some in platforms)
+    assert two == pytest.approx((4 + 2 / 2.5) / 0.020, rel=0.03)
+    assert one == pytest.approx((5 + 1 / 2.5) / 0.020, rel=0.03)
+
+
 def test_who_exchanges_first_computes_from_the_reply_to_the_next_message(tmp_path):
     found = recorded(tmp_path, AEASGD(communication_period=10), steps=600, step_ms=7, latency="2ms")
     assert (found.period, found.step) == (10, pytest.approx(0.007, rel=0.001))
@@ -187,7 +247,9 @@ def test_the_fit_is_a_network_of_the_folder_and_flags_override_it(tmp_path, caps
     told = capsys.readouterr().err.splitlines()
     assert told[0] == f"like {tmp_path}:"
     assert told[-1] == f"  (--network {tmp_path / 'machines.toml'})"
-    assert [line.split("  ")[1] for line in told[2:-1]] == ["a step", "a message", "under the lock"]
+    assert [line.split("  ")[1] for line in told[2:-1]] == [
+        "a step", "a message", "under the lock", "card of the ps", "not known",
+    ]  # fmt: skip
     same = replace(platform, service=None)
     runs = [forecast(scheme, machines, workers=6, parameters=100) for machines in (same, found.machines())]
     assert runs[0].updates == pytest.approx(runs[1].updates, rel=1e-3)

@@ -22,20 +22,44 @@ def with_machines(options: Options) -> Options:
 
 
 def like(run_dir: Path | None, platform: Platform) -> Platform:
+    """Read `fitted`'s platform, whatever the size of the model."""
+    return fitted(run_dir, platform)[0]
+
+
+def fitted(run_dir: Path | None, platform: Platform, parameters: int | None = None) -> tuple[Platform, int | None]:
     """A platform like the machines of a run, but for what `platform` says; the same if there is no run.
 
     What was fitted is told on standard error, and written to the folder of the run.
+
+    Args:
+        run_dir: of a run; None for no run.
+        platform: what is said besides.
+        parameters: of the model whose messages travel; those of the run if not given.
+
+    Returns:
+        the platform, and the parameters.
 
     Raises:
         UserError: the run does not say what its machines are like, or a network is given, too.
         CannotWrite: its folder cannot be written to.
     """
     if run_dir is None:
-        return platform
+        return platform, parameters
     if platform.network != "ideal":
         raise UserError(f"--like and --network exclude each other. Received: {run_dir} and {platform.network}")
     run_dir = named(run_dir)
     found = fit(run_dir, SCHEMES)
+    lines = found.in_words()
+    if parameters is not None and platform.uplink is platform.downlink is None:
+        scaled = found.with_parameters(parameters)
+        if scaled is not found:
+            times = parameters / found.parameters
+            lines.append(
+                f"other size       a message takes {times:.3g} times as long as the run's, as {parameters:,} "
+                f"parameters are to {found.parameters:,}: all of its time counts as bytes "
+                "(--uplink, --downlink, --latency say better)"
+            )
+        found = scaled
     path = found.write(run_dir)
-    print("\n  ".join([f"like {run_dir}:", *found.in_words(), f"(--network {path})"]), file=sys.stderr)  # noqa: T201
-    return replace(platform, network=str(path))
+    print("\n  ".join([f"like {run_dir}:", *lines, f"(--network {path})"]), file=sys.stderr)  # noqa: T201
+    return replace(platform, network=str(path)), parameters or found.parameters

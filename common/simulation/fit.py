@@ -28,9 +28,13 @@ from ..spec import nearest
 from ..virtual_time.durations import Durations
 from ..virtual_time.order import order
 from .likeness import Likeness
-from .recorded import Spent, core_seconds, read_rounds, rounds_of
+from .recorded import OUTLIERS, Spent, core_seconds, read_rounds, rounds_of
 
 CORRECTIONS = 3  # with constant latencies, and as many once it is known how they vary
+
+CROWDED_CORRECTIONS = 8  # besides, where messages wait for the card of the ps, which must be told from their latency
+
+MOST_CORRECTED = 2.0  # by which a correction of the card multiplies or divides at the most
 
 LEAST_SHARE = 0.02  # of a step, that is no matter of cores
 
@@ -38,9 +42,9 @@ LEAST_ROUNDS, MESSAGES = 30, 2000  # of each worker, and of all together, that a
 
 DIFFERENT = 0.1  # sizes that differ by this part tell bandwidth and latency apart
 
-UNDISTURBED = 10  # percentile of messages that waited for nothing
+SURE = 4  # standard errors by which messages must be longer where there are more of them
 
-OUTLIERS = 99  # percentile: what is longer counts as long as that where a spread is fitted
+UNDISTURBED = 10  # percentile of messages that waited for nothing
 
 
 def fit(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Likeness:
@@ -78,7 +82,7 @@ class Recording:
     """A run as it is on record.
 
     Attributes:
-        scheme, workers, ps: of the run; `steps` of each worker.
+        scheme, workers, ps: of the run; `steps` of each worker; `parameters` of its model.
         sizes: bytes of a message, and of a reply.
         spent: what its rounds were spent on.
         cores: of its machine, or None if it is not known how they were used.
@@ -93,6 +97,7 @@ class Recording:
     spent: Spent
     cores: int | None
     core: float
+    parameters: int
 
     @classmethod
     def read(cls, run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Recording:
@@ -110,7 +115,8 @@ class Recording:
         cpu = read_json(run_dir / "result.json").get("cpu") if ended else None
         core = core_seconds(cpu, rows, rounds)
         cores = cpu["cores"] if cpu and core else None
-        return cls(scheme, workers, ps, steps, (traffic.message, traffic.reply), spent, cores, core or 0.0)
+        sizes = traffic.message, traffic.reply
+        return cls(scheme, workers, ps, steps, sizes, spent, cores, core or 0.0, len(arrays["center"]))
 
     @property
     def is_collective(self) -> bool:
@@ -145,23 +151,71 @@ class Recording:
         """Machines on which there are such rounds."""
         spent = self.spent
         steps, period = spent.by_worker(self.compute), max(1, round(float(np.median(spent.steps))))
-        compute, exchange = float(steps.mean()), spent.mean(self.exchange)
-        service = spent.service() if self.scheme.gate.uses_ps and self.workers > 1 else None
-        latency, rate, service = self._links(service)
-        found = Likeness(
-            self.scheme, self.workers, len(spent.rows), steps, period, self.cores, self.core, latency, 0.0, rate,
-            service,
-        )  # fmt: skip
-        shared = self.core
-        for correction in range(2 * CORRECTIONS):
-            found = replace(found, steps=np.maximum(steps - shared, LEAST_SHARE * steps))
+        steps = np.maximum(steps - self.core, LEAST_SHARE * steps)
+        lock, guesses = spent.service() if self.scheme.gate.uses_ps and self.workers > 1 else None, []
+        for service in (None,) if lock is None else (None, lock):
+            latency, rate, held = self._links(service)
+            guess = Likeness(
+                self.scheme, self.workers, len(spent.rows), steps, period, self.cores, self.core, latency, 0.0, rate,
+                held, parameters=self.parameters, size=self.sizes[0],
+            )  # fmt: skip
+            guesses.append(self._corrected(guess, CORRECTIONS))
+        found, again = min(guesses, key=lambda guess: self._unlike(guess[1]))
+        waits = ""
+        if queue := self._queue(again.spent.crowd(again._bytes)[0]):
+            guesses = {"card": replace(found, card=1 / queue / self.ps)}
+            if not found.service:
+                guesses["service"] = replace(found, service=queue * self.sizes[0])
+            tried = {name: self._corrected(guess, CROWDED_CORRECTIONS, name) for name, guess in guesses.items()}
+            waits = min(tried, key=lambda name: self._unlike(tried[name][1]))
+            found, again = tried[waits]
+        found = replace(found, latency_sigma=self._sigma(found.latency, again))
+        return self._corrected(found, CORRECTIONS, waits)[0]
+
+    def _unlike(self, again: Recording) -> float:
+        """By how much messages of a simulated run are longer or shorter: at a lock they wait, and replies do not."""
+        return abs(again.spent.mean(again.spent.up) - self.spent.mean(self.spent.up))
+
+    def _corrected(self, found: Likeness, times: int, waits: str = "") -> tuple[Likeness, Recording]:
+        """Machines with rounds that are as long as those on record; and the last run that was simulated.
+
+        Args:
+            found: a first guess.
+            times: that it is corrected.
+            waits: what messages wait for, to be corrected too: card or service.
+        """
+        measured, again = self.spent.by_worker(self.compute), self
+        compute, exchange = float(measured.mean()), self.spent.mean(self.exchange)
+        for _ in range(times):
             again, shared = self._simulated(found)
-            too_long = again.spent.mean(again.exchange) - exchange + period * (found.step + shared - compute)
+            if waits:
+                by = again.spent.crowd(again._bytes)[0] / self.spent.crowd(self._bytes)[0]
+                by = min(max(by, 1 / MOST_CORRECTED), MOST_CORRECTED)
+                card, service = found.card, found.service or 0.0
+                found = replace(found, card=card * by) if waits == "card" else replace(found, service=service / by)
+            too_long = again.spent.mean(again.exchange) - exchange + found.period * (found.step + shared - compute)
             if self.latencies:
                 found = replace(found, latency=max(0.0, found.latency - too_long / self.latencies))
-            if correction == CORRECTIONS - 1:
-                found = replace(found, latency_sigma=self._sigma(found.latency, again))
-        return found
+            found = replace(found, steps=np.maximum(measured - shared, LEAST_SHARE * measured))
+        return found, again
+
+    @property
+    def _bytes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of each message and reply, [n]."""
+        events = self.spent.events
+        return np.where(events == "pull", 0, self.sizes[0]), np.where(events == "push", 0, self.sizes[1])
+
+    def _queue(self, known: float) -> float | None:
+        """Seconds for each byte and each message that is on its way at the same time, beyond those that are known.
+
+        None if that may be chance, or no more than a small part of an exchange: nobody has waited for the others.
+        """
+        if not self.latencies or self.is_collective or self.workers == 1 or not self.spent.one_clock:
+            return None
+        slope, error = self.spent.crowd(self._bytes)
+        more = slope - known
+        longer = more * max(self.sizes) * self.latencies
+        return more if more > SURE * error and longer > LEAST_SHARE * self.spent.mean(self.exchange) else None
 
     def _links(self, service: float | None) -> tuple[float, float, float | None]:
         """Latency, bandwidth and time under the lock, as far as messages of different sizes tell them apart.

@@ -14,6 +14,8 @@ from ..files import replacing
 from ..virtual_time.models import Recorded
 from ..virtual_time.platform import Machines, Platform
 
+ALIKE = 0.1  # numbers of parameters that differ by no more have messages of the same size
+
 SPREAD = 10, 50, 90  # percentiles that are shown
 
 UNCORRELATED = 0.1  # correlation of rounds that counts as none
@@ -37,7 +39,9 @@ class Likeness:
         cores: that all workers share, or None; a step takes one of them for `core`.
         latency: of a message, one way, in the mean; `latency_sigma` is how it varies.
         rate: bytes per second of a worker's link.
+        card: of the network card of each ps task; infinite if messages did not queue for it.
         service: under the lock of the ps; None if it is not known.
+        parameters: of the model of the run; `size` are the bytes of its messages.
     """
 
     scheme: Scheme
@@ -51,6 +55,9 @@ class Likeness:
     latency_sigma: float = 0.0
     rate: float = math.inf
     service: float | None = None
+    card: float = math.inf
+    parameters: int = 0
+    size: float = 0.0
 
     @property
     def step(self) -> float:
@@ -64,8 +71,28 @@ class Likeness:
 
     @property
     def _times(self) -> np.ndarray:
-        """Of single steps, as far as they are known, [W, n]."""
-        return np.repeat(self.steps, self.period, 1)
+        """Of single steps of a worker that is as fast as all in the mean, as far as they are known, [W, n]."""
+        return np.repeat(self.steps / self._factors[:, None], self.period, 1)
+
+    @property
+    def _factors(self) -> np.ndarray:
+        """The time of each worker's steps as a multiple of the mean of all, [W]."""
+        return self.steps.mean(1) / self.step
+
+    def with_parameters(self, number: int) -> Likeness:
+        """The same machines for a model of that size.
+
+        Where one size of messages has not told the part of their bytes, all of their time counts as bytes.
+        """
+        if not self._hides_bytes or abs(number - self.parameters) <= ALIKE * self.parameters or not self.latency:
+            return self
+        size = self.size if self.scheme.gate.uses_ps else self.size * (self.workers - 1) / self.workers
+        return replace(self, latency=0.0, latency_sigma=0.0, rate=size / self.latency)
+
+    @property
+    def _hides_bytes(self) -> bool:
+        """True if the bytes of a message are part of its latency."""
+        return self.scheme.gate.exchanges and math.isinf(self.rate) and math.isinf(self.card)
 
     def machines(self) -> Machines:
         """In numbers."""
@@ -74,10 +101,15 @@ class Likeness:
 
     def _fields(self) -> dict[str, Any]:
         """Of `Platform`, but for the model of steps."""
-        links = {} if math.isinf(self.rate) else dict.fromkeys(("uplink", "downlink"), f"{self.rate:.0f}B")
+        links: dict[str, str] = (
+            {} if math.isinf(self.rate) else dict.fromkeys(("uplink", "downlink"), f"{self.rate:.0f}B")
+        )
+        if not math.isinf(self.card):
+            links["ps_link"] = f"{self.card:.0f}B"
         shared = {} if self.cores is None else {"cores": self.cores, "core_ms": round(1e3 * self.core, 6)}
         return {
             "step_ms": round(1e3 * self.step, 6),
+            "step_factors": ",".join(f"{factor:.6g}" for factor in self._factors),
             "latency": f"{1e9 * self.latency:.0f}ns",
             "latency_sigma": round(self.latency_sigma, 6),
             "service": f"{1e9 * (self.service or 0.0):.0f}ns",
@@ -114,13 +146,31 @@ class Likeness:
         if self.scheme.gate.exchanges:
             rate = f"and {8e-6 * self.rate:.3g} Mbit/s"
             if math.isinf(self.rate):
-                rate = "bytes included: one size does not tell their part"
+                rate = "bytes included: one size does not tell their part (--latency, --uplink, --downlink)"
             spread = f", sigma {self.latency_sigma:.2g}" if self.latency_sigma else ""
             lines.append(f"a message       {1e3 * self.latency:.3g} ms each way{spread}, {rate}")
         if self.scheme.gate.uses_ps:
-            held = "too few waited for it to say" if self.service is None else f"{1e3 * self.service:.3g} ms a message"
+            held = "too few waited for it to say: none is assumed (--service)"
+            if self.service is not None:
+                held = f"{1e3 * self.service:.3g} ms a message"
             lines.append(f"under the lock  {held}")
-        return lines
+        card = "no message waited for it, if there was one: unlimited, so more workers may look too fast (--ps-link)"
+        if not math.isinf(self.card):
+            card = (
+                f"{8e-6 * self.card:.3g} Mbit/s, shared by all messages: they are longer where there are more of them"
+            )
+        lines.append(f"card of the ps  {card}")
+        return [*lines, *self._unknown()]
+
+    def _unknown(self) -> list[str]:
+        """What the record could not tell, and what to do."""
+        longest = 1e3 * float(self.steps.max())
+        said = [f"no step is longer than the longest on record, {longest:.3g} ms: rarer ones make more workers wait"]
+        if self.period > 1:
+            said.append(f"how steps vary within a round of {self.period} is not on record: take a run of period 1")
+        if not self.scheme.gate.uses_ps:
+            said.append("the run had no ps: its card and its lock are taken as ideal (--ps-link, --service)")
+        return [f"not known        {line}" for line in said]
 
 
 def counted(number: int, what: str) -> str:

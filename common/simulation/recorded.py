@@ -14,6 +14,7 @@ message belongs to as many steps as the round before had; virtual time has it so
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,16 @@ from ..contract.rounds import Rounds
 from ..contract.scheme import Scheme
 from ..engine.trace import UNKNOWN
 from ..errors import UserError
-from ..record.round_log import ARRIVED, BEGUN, NUMBER, READY, REPLIED, WORKER, RoundLog
+from ..record.round_log import ARRIVED, BEGUN, NUMBER, READY, RELEASED, REPLIED, WORKER, RoundLog
 from ..run.plan import ALONE_STEPS
 
 WARM_UP = 2  # rounds of each worker that do not count
 
 LEAST_ROUNDS = 10  # of each worker
+
+OUTLIERS = 99  # percentile: what is longer counts as long as that where a spread or a line is fitted
+
+DUST = 1e-6  # of the bytes that are on their way: a crowd that always is the same
 
 QUEUED = 20  # messages that have waited for the lock, to say how long it is held
 
@@ -135,6 +140,30 @@ class Spent:
         """False if workers and ps have clocks of their own, as far as that can be seen."""
         return bool((self.up >= 0).all() and (self.down >= 0).all())
 
+    def crowd(self, sizes: tuple[np.ndarray, np.ndarray]) -> tuple[float, float]:
+        """By how much messages are longer for each other one that is on its way at the same time.
+
+        Args:
+            sizes: bytes of each message, and of each reply, [n].
+
+        Returns:
+            seconds for each byte and message, by a straight line through all of them; and the standard error of that.
+        """
+        groups = []
+        for size, begun, ended in ((sizes[0], READY, ARRIVED), (sizes[1], RELEASED, REPLIED)):
+            moving = (size > 0) & (self.rows[:, ended] > self.rows[:, begun])
+            if moving.any():
+                begin, end = self.rows[moving][:, [begun, ended]].T / 1e6
+                groups += _crowds(begin, end, size[moving])
+        if not groups:
+            return 0.0, math.inf
+        crowd, took = np.concatenate(groups, 1)
+        spread = float((crowd**2).sum())
+        if spread <= DUST * float((np.concatenate(sizes) ** 2).sum()):
+            return 0.0, math.inf
+        slope = float((took * crowd).sum()) / spread
+        return slope, math.sqrt(float(((took - slope * crowd) ** 2).mean()) / spread)
+
     def service(self) -> float | None:
         """Seconds that a message holds the lock; None if no more than a few have ever waited for it.
 
@@ -155,6 +184,23 @@ class Spent:
                 if high <= ALIKE * low:
                     return float(middle)
         return None
+
+
+def _crowds(begin: np.ndarray, end: np.ndarray, size: np.ndarray) -> list[np.ndarray]:
+    """The bytes of a message times how many are on their way with it, and its seconds; [2, n] for each size.
+
+    Both are deviations from the mean.
+    """
+    moments = np.sort(np.concatenate([begin, end]))
+    there = np.searchsorted(np.sort(begin), moments, "right") - np.searchsorted(np.sort(end), moments, "right")
+    sums = np.concatenate([[0.0], np.cumsum(there[:-1] * np.diff(moments))])
+    crowd = (np.interp(end, moments, sums) - np.interp(begin, moments, sums)) / (end - begin)
+    groups = []
+    for one in np.unique(size):
+        alike = size == one
+        took = np.minimum((end - begin)[alike], np.percentile((end - begin)[alike], OUTLIERS))
+        groups.append(np.stack([one * (crowd[alike] - crowd[alike].mean()), took - took.mean()]))
+    return groups
 
 
 def _follows(one: np.ndarray, other: np.ndarray) -> np.ndarray:
