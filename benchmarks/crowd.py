@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
@@ -86,6 +87,19 @@ def private_bytes(pid: int) -> int | None:
     except OSError:  # it has ended, or is not ours to read
         return None
     return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_") and "Huge" not in line)
+
+
+def descriptors(pid: int) -> tuple[int, dict[int, int]]:
+    """Return how many file descriptors a process has, and the bytes of each segment of shared memory among them."""
+    number, shared = 0, {}
+    with contextlib.suppress(OSError):  # it has ended, or is not ours to read
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            number += 1
+            with contextlib.suppress(OSError):  # closed meanwhile
+                if path.readlink().name.startswith("memfd:distsgd"):
+                    status = path.stat()
+                    shared[status.st_ino] = status.st_size
+    return number, shared
 
 
 def _stat(pid: int) -> list[str]:

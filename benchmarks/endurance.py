@@ -1,7 +1,8 @@
 """Endurance: one run at full speed, and what its processes and its folder need as time goes on.
 
-`bash run.sh endurance --minutes 10` prints the private memory of every process and the size of the run directory each
-minute, at the end a straight line through the second half: what grows shows there.
+`bash run.sh endurance --minutes 10` prints private memory and file descriptors of every process, the memory that they
+share and the size of the run directory each minute, at the end a straight line through the second half: what grows
+shows there. A model with vectors of a megabyte (`--model mlp:hidden=1024-512`) has them in shared memory.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ from ..common.record.callbacks import Callback
 from ..common.run.job import describe, make_job
 from ..common.run.options import RunOptions
 from ..common.spec import nearest
-from .crowd import parent_of, private_bytes
+from .crowd import descriptors, parent_of, private_bytes
 
 STEPS = 10**9  # of each worker: time ends the run
 LINES = 5  # at least, however short the run is
 SAMPLES_PER_LINE = 12
+DESCRIPTORS_LIMIT = 16  # more of them at the end than at half
 GROWTH_LIMIT = 60.0  # MB an hour; less is what allocators do in the first hour
 MODEL = "mlp:hidden=16"
 
@@ -45,6 +47,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--scheme", default="async_sgd", metavar="NAME", help="the algorithm (default: async_sgd)")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="worker tasks (default: 2)")
     parser.add_argument("--ps", type=int, default=1, metavar="N", help="parameter server tasks (default: 1)")
+    parser.add_argument("--model", default=MODEL, metavar="NAME", help=f"the model (default: {MODEL})")
     parser.add_argument("--record", default="full", metavar="HOW", help="full or off (default: full)")
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="kept; a temporary one if not given")
     options = parser.values(arguments)
@@ -69,7 +72,7 @@ def endure(options: argparse.Namespace, run_dir: Path) -> tuple[Watch, dict[str,
         raise UserError(f"{options.scheme} has no parameter server, so it cannot be ended by time. Take async_sgd")
     job = make_job(
         scheme,
-        ModelRecipe.named(MODEL, data.shape, data.classes, seed=0),
+        ModelRecipe.named(options.model, data.shape, data.classes, seed=0),
         data.train,
         data.test,
         Cluster.local(options.workers, ps=options.ps),
@@ -77,7 +80,7 @@ def endure(options: argparse.Namespace, run_dir: Path) -> tuple[Watch, dict[str,
     )
     watch = Watch(run_dir, 60 * options.minutes)
     try:
-        record, error = run(job, describe(job, "digits", MODEL), verbose=False, callbacks=[watch])
+        record, error = run(job, describe(job, "digits", options.model), verbose=False, callbacks=[watch])
         result = record.finish(error)
     finally:
         watch.end()
@@ -88,12 +91,23 @@ def endure(options: argparse.Namespace, run_dir: Path) -> tuple[Watch, dict[str,
 
 @dataclass(frozen=True)
 class Sample:
-    """What was seen at one moment: seconds since the first update, the version, bytes of the folder and of each."""
+    """What was seen at one moment.
+
+    Attributes:
+        seconds: since the first update.
+        version: of the center.
+        folder: bytes of the run directory.
+        memory: private bytes of each process.
+        shared: bytes that they share.
+        descriptors: of each process.
+    """
 
     seconds: float
     version: int
     folder: int
     memory: dict[str, int] = field(default_factory=dict)
+    shared: int = 0
+    descriptors: dict[str, int] = field(default_factory=dict)
 
 
 class Watch(Callback):
@@ -131,7 +145,10 @@ class Watch(Callback):
             seconds = time.monotonic() - began
             memory = {name: private_bytes(pid) for name, pid in dict(self.pids).items()}
             there = {name: number for name, number in memory.items() if number is not None}
-            self.samples.append(Sample(seconds, self.version, _size(self.run_dir), there))
+            held = {name: descriptors(pid) for name, pid in dict(self.pids).items() if name in there}
+            shared = sum({name: size for _, segments in held.values() for name, size in segments.items()}.values())
+            numbers = {name: number for name, (number, _) in held.items()}
+            self.samples.append(Sample(seconds, self.version, _size(self.run_dir), there, shared, numbers))
             if len(self.samples) % SAMPLES_PER_LINE == 0:
                 _say(_line(self.samples[-SAMPLES_PER_LINE], self.samples[-1]))
             if seconds >= self.seconds:
@@ -153,8 +170,10 @@ class Watch(Callback):
         return found
 
     def growing(self) -> list[str]:
-        """Who needs more and more."""
-        return [name for name, slope in self.growth().items() if slope > GROWTH_LIMIT]
+        """Return the processes that need more and more memory, or file descriptors."""
+        first, last = self.second_half[0].descriptors, self.second_half[-1].descriptors
+        more = {name for name, number in last.items() if number > first.get(name, number) + DESCRIPTORS_LIMIT}
+        return [name for name, slope in self.growth().items() if slope > GROWTH_LIMIT or name in more]
 
     def bytes_per_million(self) -> float:
         """Bytes of the run directory for a million updates, in the second half."""
@@ -166,6 +185,8 @@ class Watch(Callback):
         return {
             "mb_per_hour": {name: round(slope, 2) for name, slope in self.growth().items()},
             "folder_bytes_per_million_updates": round(self.bytes_per_million()),
+            "shared_mb": round(self.second_half[-1].shared / 1e6, 1),
+            "descriptors": self.second_half[-1].descriptors,
             "growing": self.growing(),
         }
 
@@ -176,6 +197,9 @@ class Watch(Callback):
         for name, slope in self.growth().items():
             before, after = (s.memory.get(name, 0) / 1e6 for s in (first, last))
             lines.append(f"{name:<14}{before:>12.1f}{after:>12.1f}{slope:>12.2f}{24 * slope:>9.0f} MB")
+        numbers = ", ".join(f"{name} {first.descriptors.get(name, 0)} {n}" for name, n in last.descriptors.items())
+        lines.append(f"file descriptors at half and at the end: {numbers}")
+        lines.append(f"shared memory: {first.shared / 1e6:.1f} MB at half, {last.shared / 1e6:.1f} at the end")
         rate = (last.version - first.version) / max(1e-9, last.seconds - first.seconds)
         folder = self.bytes_per_million()
         lines.append(
@@ -189,10 +213,11 @@ class Watch(Callback):
 
 def _line(before: Sample, now: Sample) -> str:
     rate = (now.version - before.version) / max(1e-9, now.seconds - before.seconds)
-    memory = "  ".join(f"{name} {number / 1e6:.1f}" for name, number in now.memory.items())
-    return (
-        f"{now.seconds / 60:6.1f} min  version {now.version}, {rate:.0f}/s  MB: {memory}  folder {now.folder / 1e6:.1f}"
+    memory = "  ".join(
+        f"{name} {number / 1e6:.1f} ({now.descriptors.get(name, 0)} fd)" for name, number in now.memory.items()
     )
+    shared = f"shared {now.shared / 1e6:.1f}  folder {now.folder / 1e6:.1f}"
+    return f"{now.seconds / 60:6.1f} min  version {now.version}, {rate:.0f}/s  MB: {memory}  {shared}"
 
 
 def _size(folder: Path) -> int:

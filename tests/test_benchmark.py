@@ -463,11 +463,12 @@ def test_endurance_finds_who_grows_by_a_line_through_the_second_half(tmp_path):
     for second in range(0, 600, 10):
         ended = 10**8 + 10**5 * min(second, 200)
         memory = {"ps-0": ended, "worker-0": 10**8 + 1000 * second, "evaluator-0": 10**5 * second}
-        watch.samples.append(endurance.Sample(second, 2000 * second, 96 * 1000 * second, memory))
+        held = {"ps-0": 20 + second // 10, "worker-0": 30}
+        watch.samples.append(endurance.Sample(second, 2000 * second, 96 * 1000 * second, memory, 10**6, held))
     assert watch.growth() == pytest.approx({"ps-0": 0, "worker-0": 3.6, "evaluator-0": 360}, abs=0.1)
-    assert watch.growing() == ["evaluator-0"]
+    assert watch.growing() == ["ps-0", "evaluator-0"]
     assert watch.bytes_per_million() == pytest.approx(48e6)
-    assert watch.verdict()[-1] == "growing: evaluator-0"
+    assert watch.verdict()[-1] == "growing: ps-0, evaluator-0"
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import gc
 import math
+import os
 import signal
 import subprocess
 import sys
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,10 +23,13 @@ from distsgd.common.engine.failures import is_absence
 from distsgd.common.engine.pieces import Pieces
 from distsgd.common.engine.segments import Segments
 from distsgd.common.engine.stamps import Stamps, moment
+from distsgd.common.errors import UserError
 from distsgd.common.launch import sessions
 from distsgd.common.record.run_directory import read_config
+from distsgd.common.run.center_path import CenterPath, Moment
+from distsgd.common.run.path_keeper import PathKeeper
 from doubles import HalvedLocalSGD
-from runs import record
+from runs import DIGITS, record
 
 pytestmark = pytest.mark.skipif(not segments.available(), reason="no memory without a name here")
 
@@ -145,6 +150,131 @@ def test_what_a_reader_has_is_free_when_it_dies_however_that_is(reader, end):
     process.wait()
     here.put(WORDS)
     assert here.count() == 2
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_what_two_read_in_one_process_is_not_written_again_when_the_first_has_let_go(elsewhere):
+    """And nobody else is on the way to it."""
+    here = Segments()
+    there = Segments() if elsewhere else here
+    kept = here.take(here.put(WORDS))
+    first, second = (there.take(here.put(kept)) for _ in range(2))
+    del kept, first
+    gc.collect()
+    others = here.take(here.put(WORDS[::-1].copy()))
+    assert second.tobytes() == b"in one place"
+    assert others.tobytes() == b"ecalp eno ni"
+    assert here.count() == 2
+    del second
+    gc.collect()
+    here.put(WORDS)
+    assert here.count() == 2
+
+
+def descriptors():
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock of segments, which stands still until it is set."""
+    now = SimpleNamespace(seconds=0.0)
+    monkeypatch.setattr(segments, "time", SimpleNamespace(monotonic=lambda: now.seconds))
+    return now
+
+
+def test_segments_that_are_not_used_any_more_are_closed_by_maker_and_reader(clock):
+    before, here, there = descriptors(), Segments(), Segments()
+    kept = [there.take(here.put(WORDS)) for _ in range(8)]
+    assert (here.count(), descriptors() - before) == (8, 32)  # of maker and reader, a map has one, too
+    last = kept[3]
+    kept.clear()
+    clock.seconds += segments.IDLE_SECONDS
+    there.take(here.put(WORDS))
+    assert here.count() == 2  # that, and the one that is still read
+    assert last.tobytes() == b"in one place"
+    assert descriptors() - before == 8
+    del last
+    clock.seconds += segments.IDLE_SECONDS
+    there.take(here.put(WORDS))
+    assert (here.count(), descriptors() - before) == (1, 4)
+
+
+def test_descriptors_do_not_grow_with_vectors_of_many_sizes(clock):
+    before, here, there = descriptors(), Segments(), Segments()
+    for size in range(1, 200):
+        clock.seconds += 1
+        assert there.take(here.put(np.full(size, size, np.uint8)))[-1] == size
+    assert descriptors() - before <= 2 * 4 * segments.IDLE_SECONDS  # it looks for them every ten seconds
+
+
+def test_of_one_maker_no_more_than_some_segments_stay_open(monkeypatch):
+    monkeypatch.setattr(segments, "SEEN", 4)
+    here, there = Segments(), Segments()
+    tickets = [here.put(np.full(3, k, np.uint8)) for k in range(20)]
+    made = descriptors()
+    words = [there.take(ticket) for ticket in tickets]
+    assert [word[0] for word in words] == list(range(20))  # arrays keep their memory
+    words.clear()
+    assert descriptors() - made == 2 * 4
+
+
+def test_segments_of_a_process_that_has_ended_are_closed_with_the_next_that_is_opened():
+    there, here = Segments(), Segments()
+    code = "import sys, numpy as np; from distsgd.common.engine.segments import Segments; made = Segments(); "
+    code += "[print(*made.put(np.full(3, k, np.uint8)), flush=True) for k in range(3)]; sys.stdin.read()"
+    before = descriptors()
+    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as maker:
+        tickets = [np.array(maker.stdout.readline().split(), np.int64) for _ in range(3)]
+        words = [there.take(ticket) for ticket in tickets]
+        with pytest.raises(subprocess.TimeoutExpired):
+            maker.wait(0)
+        maker.kill()
+    assert descriptors() - before == 6
+    assert [word[0] for word in words] == [0, 1, 2]
+    words.clear()
+    there.take(here.put(WORDS))
+    assert descriptors() - before == 4  # of the new one alone, maker and reader
+
+
+def test_too_few_descriptors_are_said_before_tensorflow_aborts(monkeypatch):
+    here = Segments()
+    monkeypatch.setattr(segments.resource, "getrlimit", lambda _: (descriptors() + 10, 10**6))
+    with pytest.raises(
+        RuntimeError, match=r"\d+ file descriptors are in use, and \d+ allowed: raise the limit .*sockets"
+    ):
+        here.put(WORDS)
+
+
+def test_a_run_that_may_need_too_many_descriptors_is_refused_before_its_start(monkeypatch, tmp_path):
+    """A ps was killed by SIGABRT in the middle of the run, and nothing said why."""
+    monkeypatch.setattr(segments, "allowed", lambda: 150)
+    with pytest.raises(
+        UserError, match=r"4 tasks that share memory need up to 160 .* and 150 are allowed.*ulimit -n 160"
+    ):
+        record(AsyncSGD(), tmp_path, workers=2, steps=1, hidden=BIG, test=DIGITS.test)
+
+
+def test_a_run_without_large_vectors_needs_no_more_descriptors(monkeypatch, tmp_path, warm):
+    monkeypatch.setattr(segments, "allowed", lambda: 100)
+    assert record(AsyncSGD(), tmp_path, workers=1, steps=1, hidden=(8,)).result["outcome"] == "completed"
+
+
+def test_a_center_that_the_evaluator_keeps_holds_no_segment():
+    here = Segments()
+    vector = np.arange(4, dtype=np.float32)
+    center = Segments().take(here.put(vector.view(np.uint8))).view(np.float32)
+    snapshots = [{"at": 1, "center": center}]
+    calls = SimpleNamespace(version=lambda: 1, snapshot=snapshots.pop)
+    path = CenterPath(every=1, most=5, size=4)
+    keeper = PathKeeper(calls, path, lambda snapshot: Moment(0.0, {"version": 1}, {"center": snapshot["center"]}))
+    keeper.look()
+    del center
+    gc.collect()
+    here.put(np.zeros(16, np.uint8))
+    assert here.count() == 1
+    assert (path.close()[0].snapshot["center"] == vector).all()
 
 
 def test_a_reader_keeps_what_it_has_when_its_maker_forgets_it():

@@ -13,9 +13,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from ..engine.segments import allowed, needed
 from .flags import Parser
 
 PACKAGES = ("distsgd", "tensorflow", "keras", "numpy")
+
+MANY_TASKS = 1024
 
 SECONDS = 60  # for another process to answer
 
@@ -52,12 +55,22 @@ def look() -> dict[str, Any]:
         "system": platform.platform(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory": _memory(),
+        "descriptors": _descriptors(),
         "gpu": gpus_seen(),
         "private network": _ask(PRIVATE_NETWORK, empty="possible"),
         "current folder": _folder(Path.cwd()),
         "temporary folder": _folder(Path(tempfile.gettempdir())),
         "role": ", ".join(f"{name}={os.environ[name]}" for name in ROLE if name in os.environ) or "none is set",
     }
+
+
+def _descriptors() -> str:
+    """How many a task may have, and for how many tasks with large vectors in shared memory that is enough."""
+    most, tasks = allowed(), 2
+    while tasks < MANY_TASKS and needed(2 * tasks) <= most:
+        tasks *= 2
+    enough = f"enough for {tasks} tasks that share memory" if needed(tasks) <= most else "few: use --transport sockets"
+    return f"{'no limit' if most == sys.maxsize else most}, {enough}"
 
 
 def gpus_seen() -> str:

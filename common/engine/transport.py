@@ -10,9 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from ..contract.cut import parts_of, place_of
-from .segments import GONE, Segments
-
-SHARED_BYTES = 1 << 20  # a smaller tensor is through a socket before two functions of Python have been called
+from .segments import GONE, SHARED_BYTES, Segments
 
 SEGMENTS = Segments()  # of this process
 

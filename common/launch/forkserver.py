@@ -253,6 +253,9 @@ def main() -> None:
             network = "private"
         except OSError as error:
             network = f"refused: {error.strerror or error}"
+    from ..engine.segments import raise_limit
+
+    raise_limit()
     import keras  # noqa: F401
     import tensorflow  # noqa: F401
 

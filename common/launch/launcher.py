@@ -7,6 +7,9 @@ import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from ..contract.codec import FLOAT_BYTES
+from ..engine import segments
+from ..errors import UserError
 from ..files import own_folder, writing
 from ..problems.dataset import is_arrays
 from ..run.job import Job
@@ -23,10 +26,11 @@ def launch(job: Job, on_event: OnEvent) -> None:
     logs = job.run_dir / "logs"
     with writing(logs):
         own_folder(logs)
+    names = task_names(job)
+    check_descriptors(job, len(names))
     with fork_server(job.cluster.isolation, logs) as server:
         on_event({"event": "network", "state": server.network})
         with tempfile.TemporaryDirectory(dir=server.folder.name) as scratch:
-            names = task_names(job)
             if ("evaluator", 0) in names:
                 job = replace(job, graph_file=Path(scratch) / "worker.graph")
             task = job.cluster.task
@@ -38,6 +42,17 @@ def launch(job: Job, on_event: OnEvent) -> None:
                 supervision.run()
             finally:
                 supervision.end()
+
+
+def check_descriptors(job: Job, tasks: int) -> None:
+    """Raise `UserError` if the tasks may run out of file descriptors, of which shared memory takes some."""
+    least, most = segments.needed(tasks), segments.allowed()
+    if most >= least or not job.shares_memory or FLOAT_BYTES * job.recipe.flat().size < segments.SHARED_BYTES:
+        return
+    raise UserError(
+        f"{tasks} tasks that share memory need up to {least} file descriptors each, and {most} are allowed here: raise "
+        f"the limit (ulimit -n {least}), or use --transport sockets"
+    )
 
 
 def task_names(job: Job) -> list[tuple[str, int]]:

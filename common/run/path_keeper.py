@@ -6,7 +6,10 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from .calls import ObserverCalls
 from .center_path import CenterPath, Moment
@@ -31,6 +34,11 @@ class Cost:
         self.times += 1
         if self.times > 1:
             self.seconds = seconds if self.times == 2 else min(self.seconds, seconds)
+
+
+def copied(moment: Moment) -> Moment:
+    """Return a moment that may be kept for long: memory that others share is to be free again soon."""
+    return replace(moment, snapshot={name: np.array(vector) for name, vector in moment.snapshot.items()})
 
 
 class PathKeeper:
@@ -77,7 +85,7 @@ class PathKeeper:
         version = self.calls.version()
         pause = SHORTEST_PAUSE_SECONDS
         if self.path.wants(version):
-            self.path.keep(self.moment(self.calls.snapshot()))
+            self.path.keep(copied(self.moment(self.calls.snapshot())))
             self.keeping.add(time.monotonic() - now)
             pause = max(pause, LOOK_SHARE * self.keeping.seconds)
         return max(pause, self.ahead(now, version))
