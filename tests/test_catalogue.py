@@ -114,11 +114,11 @@ class Version(Steps):
         return {}
 
     def global_variables(self, center):
-        return {"version": 0 * center}
+        return {"center": 0 * center}
 
 
 @pytest.mark.parametrize("scheme", [Steps(), Version()], ids=["local", "global"])
 def test_a_variable_with_a_name_of_the_engine_is_refused(scheme):
     """It took the place of the engine's own, without a word."""
-    with pytest.raises(UserError, match=r"^steps: a (local|global) variable cannot be called '(steps|version)'"):
+    with pytest.raises(UserError, match=r"^steps: a (local|global) variable cannot be called '(steps|center)'"):
         Table(scheme, workers=1).__enter__()

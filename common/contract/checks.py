@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
 from ..errors import UserError
 from .codec import Codec
 from .scheme import Scheme
+from .views import check_names
 
 
 def check_scheme(scheme: Scheme, workers: int) -> None:
@@ -32,4 +40,46 @@ def check_scheme(scheme: Scheme, workers: int) -> None:
             f"{name}: without a ps vectors travel as they are: leave the codec out. Received: "
             f"codec={type(scheme.codec).__name__}, reply_codec={type(scheme.reply_codec).__name__}"
         )
+    check_variables(
+        name,
+        _declared(scheme.local_variables),
+        _declared(scheme.global_variables),
+        _declared(scheme.worker_rows),
+    )
     scheme.check(workers)
+
+
+def check_variables(
+    scheme: str, local: Mapping[str, Any], own: Mapping[str, Any] = {}, rows: Mapping[str, Any] = {}
+) -> None:
+    """Raise `UserError` if a local variable, a global one or a worker row of that scheme has a name that is taken."""
+    check_names(scheme, "local variable", local)
+    check_names(scheme, "global variable", own)
+    check_names(scheme, "worker row", rows, others=own)
+
+
+def _declared(build: Callable[[Any], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The variables that a scheme declares, before the start; none if that takes more than arithmetic on an array.
+
+    TensorFlow is not imported for it, and if the user has imported it, it only builds a graph: an operation would take
+    threads, and a GPU. What is not found here is found by the engine, when it builds its graph.
+    """
+    try:
+        with _without_operations():
+            return dict(build(np.zeros(3, np.float32)))
+    except Exception:  # if it is a fault, it is raised again where the whole vectors are
+        return {}
+
+
+@contextmanager
+def _without_operations() -> Iterator[None]:
+    name, tensorflow = "tensorflow", sys.modules.get("tensorflow")
+    if tensorflow is not None:
+        with tensorflow.Graph().as_default():
+            yield
+        return
+    sys.modules[name] = None  # type: ignore[assignment] # to import it raises ImportError
+    try:
+        yield
+    finally:
+        del sys.modules[name]

@@ -1,7 +1,12 @@
 """What a scheme sees of a worker and of the parameter server.
 
 P is the number of trainable parameters. On the server vectors are the slice of one ps task, so they are shorter there:
-rules must be elementwise. Besides what stands here, each has the variables of the scheme itself, by their names.
+rules must be elementwise. Besides what stands here, each has the variables of the scheme itself, by their names: the
+worker its local variables, the server global variables and worker rows. So names that stand here are taken. A local
+and a global variable may share a name.
+
+What can be read where: what has "for `message`" below is refused elsewhere, in all back ends alike; the rest can be
+read in each function that gets the view.
 """
 
 from __future__ import annotations
@@ -19,9 +24,9 @@ class Worker(Protocol):
     params: Tensor
     """Its parameters, a variable of shape [P]."""
     gradient: Tensor
-    """The gradient of the last step, [P]; only if a round is one step."""
+    """The gradient of the last step, [P]; for `message`, only if a round is one step."""
     gradient_sum: Tensor
-    """The sum of the gradients of this round, [P]; not for schemes that exchange first."""
+    """The sum of the gradients of this round, [P]; for `message`, not of schemes that exchange first."""
     steps: Tensor
     """Local steps of this round, a float scalar, see `Scheme.rounds`; by default the period, or fewer at the end."""
     loss: Tensor
@@ -48,9 +53,6 @@ class Worker(Protocol):
     def __getattr__(self, name: str) -> Tensor: ...
 
 
-WORKER_NAMES = {*Worker.__annotations__, "mean"}
-
-
 class Server(Protocol):
     """The slice of one ps task, and the global variables of the scheme by name."""
 
@@ -68,18 +70,44 @@ class Server(Protocol):
     def __getattr__(self, name: str) -> Tensor: ...
 
 
-def check_names(scheme: str, kind: str, names: Iterable[str], taken: Iterable[str]) -> None:
+# A variable of a scheme cannot have one of these names, nor begin with an underscore. What the engine and gates keep
+# for themselves takes no name.
+WORKER_NAMES = frozenset({*Worker.__annotations__, "mean"})
+SERVER_NAMES = frozenset(Server.__annotations__)
+
+MESSAGE_ONLY = {
+    "gradient": "there, and only if a round is one step",
+    "gradient_sum": "there, and not of schemes that exchange first",
+    "loss": "there, and not of schemes that exchange first",
+}
+
+
+def not_here(name: str) -> UserError:
+    """The error where a scheme reads what a worker has in `Scheme.message` alone, the same in all back ends."""
+    return UserError(
+        f"worker.{name} is for Scheme.message alone ({MESSAGE_ONLY[name]}): take it there, and keep it in a local "
+        "variable"
+    )
+
+
+def check_names(scheme: str, kind: str, names: Iterable[str], others: Iterable[str] = ()) -> None:
     """Refuse a variable that has the name of something else.
 
     Args:
         scheme: its name.
-        kind: of its variables, "local" or "global".
+        kind: of its variables: "local variable", "global variable" or "worker row".
         names: of these variables.
-        taken: names of the engine.
+        others: names of its other variables in the same view.
 
     Raises:
         UserError: there is one.
     """
+    view, taken = ("worker", WORKER_NAMES) if kind == "local variable" else ("server", SERVER_NAMES)
     for name in names:
-        if name in (taken := set(taken)):
-            raise UserError(f"{scheme}: a {kind} variable cannot be called {name!r}, the engine has one: rename it")
+        cannot = f"{scheme}: a {kind} cannot be called {name!r}"
+        if name in taken:
+            raise UserError(f"{cannot}: of a {view} these names are taken: {', '.join(sorted(taken))}. Rename it")
+        if name in others:
+            raise UserError(f"{cannot}: another variable of the scheme is. Rename one of them")
+        if not name.isidentifier() or name.startswith("_"):
+            raise UserError(f"{cannot}: it is read as {view}.{name}. Use letters, and no underscore at the beginning")

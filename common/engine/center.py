@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -10,16 +9,19 @@ from typing import Any
 
 import tensorflow as tf
 
+from ..contract.checks import check_variables
 from ..contract.codec import Codec
 from ..contract.cut import cut_into, joined
 from ..contract.message import unpacked
 from ..contract.scheme import Scheme
-from ..contract.views import Server, check_names
+from ..errors import UserError
 from ..gates.store import WorkerSlot
 from .encoder import Encoder
 from .milestones import Milestones
 from .ops import zeros
 from .transport import Client, Transport
+
+OWN = "scheme."  # begins the names of a scheme's variables in a checkpoint: those of engine and gate are free
 
 
 @dataclass(frozen=True)
@@ -38,37 +40,40 @@ class Row:
         tf.raw_ops.ResourceScatterUpdate(resource=self.rows.handle, indices=self.index, updates=value)
 
 
-class Slice(SimpleNamespace):
-    """A slice of the center on one ps task: what `Scheme.server_update` sees as `server`.
+class ServerView(SimpleNamespace):
+    """A slice as `Scheme.server_update` sees it: `contract.views.Server`, and the scheme's variables by name."""
 
-    Besides what is below, it has the scheme's global variables by name, its worker rows, and the gate's variables.
-    """
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the server has no {name} for this scheme", name=name, obj=self)
+
+
+class Slice(SimpleNamespace):
+    """A slice of the center on one ps task. Besides what is below, it has the gate's variables."""
 
     index: int
     device: str
     center: Any
     initial: Any  # value of the center
     num_workers: int
-    rows: frozenset[str]  # names of the scheme's worker rows, variables [W, n]
+    own: dict[str, Any]  # the scheme's global variables, by name
+    rows: dict[str, Any]  # and its worker rows, variables [W, n]
     average: Any = None  # of the center, for evaluation
     anchors: Any = None  # the center that each worker pulled last, [W, n]
-    anchor: Any = None  # the row of the sender
-    sent: Any = None  # the scalars of the message that is merged
     no_message: Any = None  # a message of zeros as it arrives, [n + m]: this slice, and m scalars
-    sender: Any = None  # index of the worker whose message is merged; None where a set of messages is
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"the server has no {name} for this scheme", name=name, obj=self)
+    def seen_by(self, slot: WorkerSlot | None, sent: Any) -> Any:
+        """What a scheme sees while a message with these scalars is merged; its worker, if it has one, has its rows.
 
-    def seen_by(self, slot: WorkerSlot | None, sent: Any) -> Slice:
-        """The same slice while a message with these scalars is merged; its worker, if it has one, sees its own rows."""
-        seen = copy.copy(self)
-        seen.sent = sent
+        Args:
+            slot: of that worker; None where the message is the mean of a set.
+            sent: the scalars.
+        """
+        seen = ServerView(center=self.center, num_workers=self.num_workers, sent=sent, sender=None, **self.own)
         if slot is None:
+            vars(seen).update(self.rows)
             return seen
         seen.sender = slot.index
-        for name in self.rows:
-            setattr(seen, name, Row(getattr(self, name), slot.index))
+        vars(seen).update({name: Row(rows, slot.index) for name, rows in self.rows.items()})
         if self.anchors is not None:
             seen.anchor = Row(self.anchors, slot.index).read_value()
         return seen
@@ -128,24 +133,28 @@ class Center:
             initial = self.transport.arrive(initial)
             empty = zeros(self.sizes[index] + len(self.scheme.scalars))
             rows, own = self.scheme.worker_rows(initial), self.scheme.global_variables(initial)
-        taken = {*Server.__annotations__, *Slice.__annotations__, "version", "pulled"}
-        check_names(self.scheme.name, "global", {*rows, *own}, taken)
-        part = Slice(index=index, device=device, initial=initial, num_workers=self.num_workers, rows=frozenset(rows))
-        part.no_message = empty
-        self._keep(part, {"center": initial, **own})
-        if self.ema_decay is not None:
-            self._keep(part, {"average": initial})
-        if self.scheme.keeps_anchors:
-            rows = {**rows, "anchors": initial}
+        check_variables(self.scheme.name, {}, own, rows)
+        part = Slice(index=index, device=device, initial=initial, num_workers=self.num_workers, no_message=empty)
+
+        def of_each(value: Any) -> Any:
+            return tf.tile(value[None], [self.num_workers, 1])
+
         with tf.device(device):
-            of_each = {name: tf.tile(value[None], [self.num_workers, 1]) for name, value in rows.items()}
-        self._keep(part, of_each)
+            part.own = {name: tf.Variable(value, name=f"{OWN}{name}_{index}") for name, value in own.items()}
+            part.rows = {name: tf.Variable(of_each(row), name=f"{OWN}{name}_{index}") for name, row in rows.items()}
+            kept = {"center": initial}
+            if self.ema_decay is not None:
+                kept["average"] = initial
+            if self.scheme.keeps_anchors:
+                kept["anchors"] = of_each(initial)
+            self._keep(part, kept)
         return part
 
     def _keep(self, part: Slice, values: Mapping[str, Any]) -> None:
         with tf.device(part.device):
             for name, value in values.items():
-                check_names(self.scheme.name, "global", [name], vars(part))
+                if hasattr(part, name) and getattr(part, name) is not None:
+                    raise UserError(f"{self.scheme.name}: a gate cannot keep {name!r} beside a slice: it is there")
                 setattr(part, name, tf.Variable(value, name=f"{name}_{part.index}"))
 
     def keep(self, build: Callable[[Slice], Mapping[str, Any]]) -> None:
@@ -158,8 +167,12 @@ class Center:
     @property
     def saved(self) -> dict[str, list[Any]]:
         """What a checkpoint keeps, by name: one variable, or the slices of a vector."""
-        names = [name for name, value in vars(self.slices[0]).items() if isinstance(value, tf.Variable)]
-        sliced = {name: [getattr(part, name) for part in self.slices] for name in names}
+        of_slices = [
+            {name: value for name, value in vars(part).items() if isinstance(value, tf.Variable)}
+            | {OWN + name: value for name, value in {**part.own, **part.rows}.items()}
+            for part in self.slices
+        ]
+        sliced = {name: [values[name] for values in of_slices] for name in of_slices[0]}
         return sliced | {"version": [self.version], "pulled": [self.pulled]}
 
     # Vectors and their slices.

@@ -16,7 +16,7 @@ import tensorflow as tf
 from ..contract.codec import Codec
 from ..contract.cut import Cut
 from ..contract.scheme import Scheme
-from ..contract.views import check_names
+from ..errors import UserError
 from ..gates.store import Event, WorkerSlot
 from .center import Center, Slice
 from .journal import Journal
@@ -113,9 +113,9 @@ class ParameterServer:
         self.look = Look(center.slices, center.sizes, center.transport)
         self.initialize = tf.group(*(v.initializer for v in tf.compat.v1.global_variables()))
         single = journal.saved | members.saved
-        check_names(scheme.name, "gate's", vars(self.kept), single)
+        if taken := (center.saved.keys() | single.keys()) & vars(self.kept).keys():
+            raise UserError(f"{scheme.name}: its gate cannot keep {', '.join(sorted(taken))}: the engine has one")
         single |= vars(self.kept)
-        check_names(scheme.name, "global", center.saved, single)
         saved = center.saved | {name: [variable] for name, variable in single.items()}
         self.persistence = Persistence(saved, self.devices, transactions, journal, members, self.client)
 

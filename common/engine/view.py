@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from ..contract.scheme import Scheme
+from ..contract.views import MESSAGE_ONLY, not_here
 from ..errors import UserError
 
 # Each element of what they make depends on that element of what they are given, and on scalars.
@@ -35,6 +36,8 @@ class View(SimpleNamespace):
     """A worker as its scheme sees it: `contract.views.Worker`."""
 
     def __getattr__(self, name: str) -> Any:
+        if name in MESSAGE_ONLY:
+            raise not_here(name)
         known = ", ".join(name for name in vars(self) if not name.startswith("_"))
         raise AttributeError(f"a worker of this scheme has no {name} here. It has: {known}", name=name, obj=self)
 
@@ -43,6 +46,13 @@ def show(views: Iterable[Any], **known: Any) -> None:
     """The same to the scheme in each piece of a worker."""
     for view in views:
         vars(view).update(known)
+
+
+def hide(views: Iterable[Any]) -> None:
+    """From now on the scheme cannot read what is for its message alone."""
+    for view in views:
+        for name in MESSAGE_ONLY:
+            vars(view).pop(name, None)
 
 
 def show_each(views: Iterable[Any], **vectors: Sequence[Any]) -> None:

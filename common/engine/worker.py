@@ -8,18 +8,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..contract import views
 from ..contract.cut import joined
 from ..contract.message import packed
 from ..contract.rounds import Event
 from ..contract.scheme import Scheme
+from ..contract.views import check_names
 from .membership import Slot
 from .ops import is_finite, when, zeros
 from .parameter_server import ParameterServer
 from .pieces import Pieces
 from .replica import Replica
 from .stamps import Stamps, moment, stack
-from .view import View, asks_for_sum, no_mean, show, show_each
+from .view import View, asks_for_sum, hide, no_mean, show, show_each
 
 
 class Worker:
@@ -92,6 +92,7 @@ class Worker:
         is steps of two rounds.
         """
         scheme, ps, state = self._scheme_now(), self.ps, self.replica.state
+        hide(self.views)
         steps = done = tf.cast(tf.shape(rows)[0], tf.float32)
         show(self.views, steps=steps)
         if not scheme.gate.exchanges:
@@ -129,6 +130,7 @@ class Worker:
             self._adopt(scheme, reply)
 
     def _adopt(self, scheme: Scheme, reply: Any) -> None:
+        hide(self.views)
         for view, part in zip(self.views, self.pieces.cut(reply), strict=True):
             scheme.adopt(view, part)
 
@@ -225,7 +227,7 @@ class Worker:
 def _variables(scheme: Scheme, name: str, size: int, center: Any = None) -> dict[str, Any]:
     """The parameters of a piece and its local variables, by name; a worker that has the center steps on that."""
     slots = scheme.local_variables(tf.zeros([size]))
-    views.check_names(scheme.name, "local", slots, views.WORKER_NAMES)
+    check_names(scheme.name, "local variable", slots)
     params = tf.Variable(tf.zeros([size]), name=f"{name}_params") if center is None else center
     return {"params": params} | {slot: tf.Variable(value, name=f"{name}_{slot}") for slot, value in slots.items()}
 
@@ -253,6 +255,7 @@ def message_of(scheme: Scheme, worker: Worker, begun: Any, total: Any = None) ->
     show(worker.views, mean=mean)
     message = joined([packed(scheme.name, scheme.scalars, scheme.message(view)) for view in worker.views])
     show(worker.views, mean=elsewhere)
+    hide(worker.views)
     if last is begun:
         return message
     with tf.control_dependencies([last]):  # also those that are no part of it come before the exchange
