@@ -865,7 +865,7 @@ AT_THE_GATE = [
     Mutation(
         "updates are counted twice",
         ENGINE,
-        "self.count_updates(accepted)",
+        "self.count_updates(completes)",
         "self.count_updates(2)",
         STALENESS,
         "the staleness is doubled",
@@ -1200,7 +1200,7 @@ ON_THE_PS = [
     Mutation(
         "a schedule of synchronous workers is slow",
         ENGINE,
-        "steps / scheme.gate.updates_per_round(self.num_workers)",
+        "steps / scheme.updates_per_round(self.num_workers)",
         "steps / self.num_workers",
         option("a_schedule_of_keras_is_a_function_of_the_local_step[SyncSGD-3]"),
         "the rate falls W times too slowly",
@@ -1208,7 +1208,7 @@ ON_THE_PS = [
     Mutation(
         "a schedule of asynchronous workers is fast",
         ENGINE,
-        "steps / scheme.gate.updates_per_round(self.num_workers)",
+        "steps / scheme.updates_per_round(self.num_workers)",
         "steps",
         option("on_the_server_a_schedule_counts_the_local_steps_of_the_average_worker"),
         "the rate falls W times too fast",
@@ -1256,8 +1256,8 @@ ON_THE_PS = [
     Mutation(
         "all rows are those of worker 0",
         ENGINE,
-        "setattr(seen, name, Row(getattr(self, name), slot.index))",
-        "setattr(seen, name, Row(getattr(self, name), 0))",
+        "name: Row(values, slot.index) for name, values in",
+        "name: Row(values, 0) for name, values in",
         server("a_scheme_may_keep_a_row_of_each_worker_and_knows_whose_message_it_merges"),
         "statistics of several workers are mixed",
     ),

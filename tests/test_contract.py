@@ -1,5 +1,6 @@
 """What a scheme of one's own may ask for, and what it is told when it asks for more."""
 
+import json
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -7,10 +8,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from fedbuff import Fair, FedBuff, fedbuff
 
 from distsgd.algorithms import AsyncDiLoCo, SyncSGD, SyncSGDLR
 from distsgd.common import Cluster, Recovery, UserError, train
 from distsgd.common.contract import Barrier, Int8, WithMemory
+from runs import ONES, quadratic
 
 SLOPES = np.array([1.0, -2.0, 0.5, 4.0, -0.25], np.float32)
 BACKENDS = ["threads", "simulation", pytest.param("processes", marks=pytest.mark.slow)]
@@ -31,6 +34,10 @@ def run(scheme, tmp_path, backend="threads", workers=3, steps=8, ps=2, **options
     more = {"steps": steps, "batch_size": 4, "run_dir": tmp_path / "run", "verbose": False, "record": "full"} | options
     result = train(model, data, scheme, cluster=cluster, **more)
     return model.layers[0].kernel.numpy()[0], result
+
+
+def ended(tmp_path):
+    return json.loads((tmp_path / "run" / "result.json").read_text())
 
 
 class Waiting(SyncSGDLR):
@@ -147,3 +154,43 @@ class Early(SyncSGD):
 def test_what_is_for_the_message_alone_is_refused_elsewhere(scheme, name, backend, tmp_path):
     with pytest.raises(UserError, match=rf"worker\.{name} is for Scheme\.message alone .* keep it in a local variable"):
         run(scheme, tmp_path, backend)
+
+
+# Messages that count and make no update, and a number for each worker.
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("scheme", [FedBuff(), Fair(buffer_size=4)], ids=["fedbuff", "fair"])
+def test_several_messages_make_an_update_where_nobody_waits(scheme, backend, warm, tmp_path):
+    start = [1.0, -2.0, 0.5, 3.0]
+    model, cluster = quadratic(start), Cluster.local(workers=3, ps=2, backend=backend)
+    options = {"steps": 30, "batch_size": 4, "evaluate_every": 2, "record": "full", "run_dir": tmp_path / "run"}
+    train(model, ONES, scheme, cluster=cluster, validation_data=ONES, verbose=False, **options)
+    with np.load(tmp_path / "run" / "trace.npz") as trace:
+        order, found = trace["worker"].tolist(), list(zip(trace["version"], trace["staleness"], strict=True))
+        assert trace["accepted"].all()
+    thetas, seen = fedbuff(np.array(start), order, lambda x: x, scheme)
+    np.testing.assert_allclose(model.layers[0].kernel.numpy()[0], thetas[-1], rtol=1e-5)
+    updates = 3 * 15 // scheme.buffer_size
+    assert (found, len(order)) == (seen, 3 * 15)
+    assert (ended(tmp_path)["updates"], ended(tmp_path)["staleness"]["max"]) == (updates, max(late for _, late in seen))
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    looked_at = {row["version"]: row["test_loss"] for row in rows if row["kind"] == "center"}
+    assert {*range(0, updates + 1, 2), updates} <= looked_at.keys()
+    for version, loss in looked_at.items():
+        assert loss == pytest.approx(thetas[version] @ thetas[version] / 2, rel=1e-4)
+
+
+def test_a_run_ends_with_an_update_not_with_a_message(tmp_path):
+    run(FedBuff(), tmp_path, "simulation", steps=40, stop_at_version=5)
+    assert ended(tmp_path)["updates"] == 5
+
+
+class Waits(FedBuff):
+    name = "waits"
+    gate = Barrier()
+
+
+def test_several_messages_make_an_update_only_where_nobody_waits(tmp_path):
+    with pytest.raises(UserError, match=r"where nobody waits.*messages_per_update=3, gate=Barrier\(\)"):
+        run(Waits(), tmp_path)

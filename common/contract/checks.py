@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import UserError, at_least
+from ..gates.asynchronous import Unlocked
 from .codec import Codec
 from .scheme import Scheme
 from .views import check_names
@@ -40,22 +41,36 @@ def check_scheme(scheme: Scheme, workers: int) -> None:
             f"{name}: without a ps vectors travel as they are: leave the codec out. Received: "
             f"codec={type(scheme.codec).__name__}, reply_codec={type(scheme.reply_codec).__name__}"
         )
+    count = scheme.messages_per_update
+    at_least(1, messages_per_update=count)
+    locked = gate.exchanges and gate.uses_ps and not isinstance(gate, Unlocked)
+    if count > 1 and (gate.waits or not locked or scheme.sparse):
+        raise UserError(
+            f"{name}: several messages make an update only with a parameter server and its lock, where nobody waits, "
+            f"and not with sparse = True. Received: messages_per_update={count}, gate={type(gate).__name__}()"
+        )
     check_variables(
         name,
         _declared(scheme.local_variables),
         _declared(scheme.global_variables),
         _declared(scheme.worker_rows),
+        scheme.worker_numbers(),
     )
     scheme.check(workers)
 
 
 def check_variables(
-    scheme: str, local: Mapping[str, Any], own: Mapping[str, Any] = {}, rows: Mapping[str, Any] = {}
+    scheme: str,
+    local: Mapping[str, Any],
+    own: Mapping[str, Any] = {},
+    rows: Mapping[str, Any] = {},
+    numbers: Mapping[str, Any] = {},
 ) -> None:
-    """Raise `UserError` if a local variable, a global one or a worker row of that scheme has a name that is taken."""
+    """Raise `UserError` if a variable of that scheme has a name that is taken."""
     check_names(scheme, "local variable", local)
     check_names(scheme, "global variable", own)
     check_names(scheme, "worker row", rows, others=own)
+    check_names(scheme, "worker number", numbers, others=[*own, *rows])
 
 
 def _declared(build: Callable[[Any], Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from ..gates.store import Tensor
 
+COPIES = "copies."  # begins the names, in a checkpoint, of what each slice has a copy of
+
 
 def even_sizes(size: int, parts: int) -> list[int]:
     """Sizes of `parts` contiguous slices of a vector of `size`, different by one at most."""

@@ -85,6 +85,20 @@ class Scheme:
         return Rounds.even(steps, self.period)
 
     @property
+    def messages_per_update(self) -> int:
+        """Messages that make an update together though nobody waits for a set: the K of FedBuff. Default: 1.
+
+        `server_update` is called for each of them, and `server.completes` is True for the last one alone. The version,
+        and with it staleness, `evaluate_every` and `stop_at_version`, counts updates, not messages. A message that is
+        dropped does not count. For gates at which nobody waits, with a parameter server and its lock.
+        """
+        return 1
+
+    def updates_per_round(self, workers: int) -> float:
+        """How many updates of the center one round of all workers makes."""
+        return self.gate.updates_per_round(workers) / self.messages_per_update
+
+    @property
     def warmup_updates(self) -> int:
         """Updates that worker 0 makes alone before the others start."""
         return getattr(self, "warm_start", 0)
@@ -136,6 +150,17 @@ class Scheme:
 
         In `server_update` and `weigh`, `server.<name>` is the row of the sender, with `read_value()` and `assign(row)`.
         Behind a barrier `server_update` has no sender: there it is all rows, a variable [W, P].
+        """
+        return {}
+
+    def worker_numbers(self) -> Mapping[str, float]:
+        """Initial values of numbers that the ps keeps for each worker, by name: where a row would be too much.
+
+        In `server_update` and `weigh`, `server.<name>` is the number of the sender, a float with `read_value()` and
+        `assign(number)`. Behind a barrier `server_update` has no sender: there it is all numbers, a variable [W].
+
+        Each ps task has a copy of its own, which the rule writes when it merges that task's slice. So make them of what
+        all slices have in common: staleness, `server.sent`, `server.completes` and other numbers, not of vectors.
         """
         return {}
 

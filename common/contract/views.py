@@ -2,8 +2,8 @@
 
 P is the number of trainable parameters. On the server vectors are the slice of one ps task, so they are shorter there:
 rules must be elementwise. Besides what stands here, each has the variables of the scheme itself, by their names: the
-worker its local variables, the server global variables and worker rows. So names that stand here are taken. A local
-and a global variable may share a name.
+worker its local variables, the server its global variables, worker rows and worker numbers. So names that stand here
+are taken. A local and a global variable may share a name.
 
 What can be read where: what has "for `message`" below is refused elsewhere, in all back ends alike; the rest can be
 read in each function that gets the view.
@@ -64,6 +64,8 @@ class Server(Protocol):
     """The worker whose message it is, a whole number or scalar from 0; None behind a barrier: there it is a mean."""
     sent: Any
     """The scalars of the message as attributes, `server.sent.<name>`; of a mean of messages, their means."""
+    completes: Tensor
+    """True if this message completes an update, a bool scalar: the last of `Scheme.messages_per_update`."""
     anchor: Tensor
     """The center that the sender of this message pulled last; only if the scheme `keeps_anchors`."""
 
@@ -95,7 +97,7 @@ def check_names(scheme: str, kind: str, names: Iterable[str], others: Iterable[s
 
     Args:
         scheme: its name.
-        kind: of its variables: "local variable", "global variable" or "worker row".
+        kind: of its variables: "local variable", "global variable", "worker row" or "worker number".
         names: of these variables.
         others: names of its other variables in the same view.
 

@@ -3,80 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import tensorflow as tf
 
-from ..contract.checks import check_variables
 from ..contract.codec import Codec
 from ..contract.cut import cut_into, joined
 from ..contract.message import unpacked
 from ..contract.scheme import Scheme
-from ..errors import UserError
 from ..gates.store import WorkerSlot
 from .encoder import Encoder
 from .milestones import Milestones
 from .ops import zeros
+from .slices import Row, Slice
 from .transport import Client, Transport
-
-OWN = "scheme."  # begins the names of a scheme's variables in a checkpoint: those of engine and gate are free
-
-
-@dataclass(frozen=True)
-class Row:
-    """One worker's row of a variable [W, n], read and written like a variable [n] of its own."""
-
-    rows: Any
-    index: Any
-
-    def read_value(self) -> Any:
-        """The row, [n]."""
-        return tf.raw_ops.ResourceGather(resource=self.rows.handle, indices=self.index, dtype=self.rows.dtype)
-
-    def assign(self, value: Any) -> None:
-        """Write the row."""
-        tf.raw_ops.ResourceScatterUpdate(resource=self.rows.handle, indices=self.index, updates=value)
-
-
-class ServerView(SimpleNamespace):
-    """A slice as `Scheme.server_update` sees it: `contract.views.Server`, and the scheme's variables by name."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"the server has no {name} for this scheme", name=name, obj=self)
-
-
-class Slice(SimpleNamespace):
-    """A slice of the center on one ps task. Besides what is below, it has the gate's variables."""
-
-    index: int
-    device: str
-    center: Any
-    initial: Any  # value of the center
-    num_workers: int
-    own: dict[str, Any]  # the scheme's global variables, by name
-    rows: dict[str, Any]  # and its worker rows, variables [W, n]
-    average: Any = None  # of the center, for evaluation
-    anchors: Any = None  # the center that each worker pulled last, [W, n]
-    no_message: Any = None  # a message of zeros as it arrives, [n + m]: this slice, and m scalars
-
-    def seen_by(self, slot: WorkerSlot | None, sent: Any) -> Any:
-        """What a scheme sees while a message with these scalars is merged; its worker, if it has one, has its rows.
-
-        Args:
-            slot: of that worker; None where the message is the mean of a set.
-            sent: the scalars.
-        """
-        seen = ServerView(center=self.center, num_workers=self.num_workers, sent=sent, sender=None, **self.own)
-        if slot is None:
-            vars(seen).update(self.rows)
-            return seen
-        seen.sender = slot.index
-        vars(seen).update({name: Row(rows, slot.index) for name, rows in self.rows.items()})
-        if self.anchors is not None:
-            seen.anchor = Row(self.anchors, slot.index).read_value()
-        return seen
 
 
 class Center:
@@ -98,9 +38,11 @@ class Center:
         version: number of updates that it has had.
         pulled: the version that each worker has pulled last, [W].
         milestones: where centers are set aside, if any are.
+        messages: number of those that were accepted, if several make an update together.
     """
 
     milestones: Milestones | None = None
+    messages: Any = None
 
     def __init__(
         self,
@@ -125,6 +67,8 @@ class Center:
         with tf.device(self.device):
             self.version = tf.Variable(tf.constant(0, tf.int64), name="version")
             self.pulled = tf.Variable(tf.zeros([num_workers], tf.int64), name="pulled")
+            if scheme.messages_per_update > 1:
+                self.messages = tf.Variable(tf.constant(0, tf.int64), name="messages")
         self.slices = [self._slice(i, part) for i, part in enumerate(self.initial)]
 
     def _slice(self, index: int, initial: Any) -> Slice:
@@ -132,47 +76,23 @@ class Center:
         with tf.device(device):
             initial = self.transport.arrive(initial)
             empty = zeros(self.sizes[index] + len(self.scheme.scalars))
-            rows, own = self.scheme.worker_rows(initial), self.scheme.global_variables(initial)
-        check_variables(self.scheme.name, {}, own, rows)
-        part = Slice(index=index, device=device, initial=initial, num_workers=self.num_workers, no_message=empty)
-
-        def of_each(value: Any) -> Any:
-            return tf.tile(value[None], [self.num_workers, 1])
-
-        with tf.device(device):
-            part.own = {name: tf.Variable(value, name=f"{OWN}{name}_{index}") for name, value in own.items()}
-            part.rows = {name: tf.Variable(of_each(row), name=f"{OWN}{name}_{index}") for name, row in rows.items()}
-            kept = {"center": initial}
-            if self.ema_decay is not None:
-                kept["average"] = initial
-            if self.scheme.keeps_anchors:
-                kept["anchors"] = of_each(initial)
-            self._keep(part, kept)
+            part = Slice(index=index, device=device, initial=initial, num_workers=self.num_workers, no_message=empty)
+            part.make(self.scheme, self.ema_decay)
         return part
-
-    def _keep(self, part: Slice, values: Mapping[str, Any]) -> None:
-        with tf.device(part.device):
-            for name, value in values.items():
-                if hasattr(part, name) and getattr(part, name) is not None:
-                    raise UserError(f"{self.scheme.name}: a gate cannot keep {name!r} beside a slice: it is there")
-                setattr(part, name, tf.Variable(value, name=f"{name}_{part.index}"))
 
     def keep(self, build: Callable[[Slice], Mapping[str, Any]]) -> None:
         """Variables beside each slice, with the initial values that `build(slice)` names."""
         for part in self.slices:
             with tf.device(part.device):
-                values = build(part)
-            self._keep(part, values)
+                part.keep(self.scheme.name, build(part))
 
     @property
     def saved(self) -> dict[str, list[Any]]:
         """What a checkpoint keeps, by name: one variable, or the slices of a vector."""
-        of_slices = [
-            {name: value for name, value in vars(part).items() if isinstance(value, tf.Variable)}
-            | {OWN + name: value for name, value in {**part.own, **part.rows}.items()}
-            for part in self.slices
-        ]
+        of_slices = [part.saved for part in self.slices]
         sliced = {name: [values[name] for values in of_slices] for name in of_slices[0]}
+        if self.messages is not None:
+            sliced["messages"] = [self.messages]
         return sliced | {"version": [self.version], "pulled": [self.pulled]}
 
     # Vectors and their slices.
@@ -228,12 +148,21 @@ class Center:
         with tf.device(self.device):
             return self.version.read_value()
 
+    def count_message(self, accepted: Any) -> Any:
+        """Count a message that is merged on its own, if it is `accepted`; returns True if it completes an update."""
+        if self.messages is None:
+            return accepted
+        with tf.device(self.device):
+            messages = self.messages.assign_add(tf.cast(accepted, tf.int64))
+            return tf.equal(messages % self.scheme.messages_per_update, 0) & accepted
+
     def count_updates(self, number: Any) -> Any:
         """The version after `number` more updates."""
         with tf.device(self.device):
-            version = tf.convert_to_tensor(self.version.assign_add(tf.cast(number, tf.int64)))
+            number = tf.cast(number, tf.int64)
+            version = tf.convert_to_tensor(self.version.assign_add(number))
         if self.milestones is not None and self.scheme.gate.uses_ps:
-            self.milestones.pass_by(version)
+            self.milestones.pass_by(version, moved=number > 0)
         return version
 
     def staleness(self, version: Any, slot: WorkerSlot) -> Any:
@@ -253,34 +182,38 @@ class Center:
 
     # What an algorithm does with messages.
 
-    def merge(self, part: Slice, message: Any, staleness: Any, version: Any, slot: WorkerSlot | None = None) -> Any:
+    def merge(
+        self,
+        part: Slice,
+        message: Any,
+        staleness: Any,
+        version: Any,
+        slot: WorkerSlot | None = None,
+        completes: Any = True,
+    ) -> Any:
         """The scheme's rule on one slice, then the average; returns the reply. Without a slot it is a set's message."""
         scheme = self.scheme
         if scheme.scheduled:  # in local steps of the average worker, as on the workers
             steps = tf.cast(version, tf.float32) * self.round_steps
-            scheme = scheme.at(steps / scheme.gate.updates_per_round(self.num_workers))
+            scheme = scheme.at(steps / scheme.updates_per_round(self.num_workers))
         message, sent = unpacked(scheme.scalars, message, self.sizes[part.index])
-        reply = scheme.server_update(part.seen_by(slot, sent), message, staleness)
+        seen = part.seen_by(slot, sent=sent, completes=tf.convert_to_tensor(completes))
+        reply = scheme.server_update(seen, message, staleness)
         if scheme.gate.uses_ps:
-            self.move_average(part, version)
+            part.move_average(version, None if self.messages is None else completes)
         return reply
 
     def weigh(self, part: Slice, message: Any, staleness: Any, slot: WorkerSlot) -> Any:
         """A slice of a message, as it counts in a set; its scalars count as they are."""
         size = self.sizes[part.index]
         vector, sent = unpacked(self.scheme.scalars, message, size)
-        weighed = self.scheme.weigh(part.seen_by(slot, sent), vector, tf.cast(staleness, tf.float32))
+        weighed = self.scheme.weigh(
+            part.seen_by(slot, sent=sent, completes=tf.constant(False)), vector, tf.cast(staleness, tf.float32)
+        )
         return tf.concat([weighed, message[size:]], 0) if self.scheme.scalars else weighed
-
-    def move_average(self, part: Slice, version: Any) -> None:
-        """A <- d A + (1 - d) theta, with d = min(decay, (1 + n) / (10 + n)) as TensorFlow's averages have it."""
-        if self.ema_decay is not None:
-            n = tf.cast(version, tf.float32)
-            decay = tf.minimum(self.ema_decay, (1 + n) / (10 + n))
-            part.average.assign_sub((1 - decay) * (part.average - part.center))
 
     def come_to(self, version: Any, clock: Any, state: Any) -> None:
         """Where there is no ps, for the worker that has the center: it has come to `version`, after `clock` updates."""
-        self.move_average(self.slices[0], clock)
+        self.slices[0].move_average(clock)
         if self.milestones is not None:
             self.milestones.pass_by(version, state.read_value())

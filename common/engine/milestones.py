@@ -62,17 +62,18 @@ class Milestones:
                 forgotten.append(tf.group(self.passed[i].assign(self.never).op, *blank))
         return forgotten
 
-    def pass_by(self, version: Any, state: Any = None) -> None:
+    def pass_by(self, version: Any, state: Any = None, moved: Any = True) -> None:
         """The center has come to this version: it is set aside if that is a multiple.
 
         Args:
             version: a scalar on the first ps task.
             state: of the model then, [S]; the mean over the workers if not given.
+            moved: False if the center has been there before.
         """
         every, number = self.multiples
         with tf.device(self.device):
             multiple = version // every
-            due = tf.equal(multiple * every, version) & (multiple < number)
+            due = tf.equal(multiple * every, version) & (multiple < number) & moved
             times = tf.cast(due, tf.int32)  # none, or one
             rows = tf.fill([times], multiple)
             if self.kept_states.shape[1]:

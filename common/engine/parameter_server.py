@@ -6,7 +6,7 @@ parts with one concern each, and has the events that concern several of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +18,14 @@ from ..contract.cut import Cut
 from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..gates.store import Event, WorkerSlot
-from .center import Center, Slice
+from .center import Center
 from .journal import Journal
 from .look import Look
 from .membership import Membership, Slot
 from .milestones import Milestones, Multiples
 from .ops import is_finite, when
 from .persistence import Persistence
+from .slices import Slice
 from .transaction import Transactions
 from .transport import Client, Transport
 from .view import has_no_views
@@ -113,10 +114,8 @@ class ParameterServer:
         self.look = Look(center.slices, center.sizes, center.transport)
         self.initialize = tf.group(*(v.initializer for v in tf.compat.v1.global_variables()))
         single = journal.saved | members.saved
-        if taken := (center.saved.keys() | single.keys()) & vars(self.kept).keys():
-            raise UserError(f"{scheme.name}: its gate cannot keep {', '.join(sorted(taken))}: the engine has one")
-        single |= vars(self.kept)
         saved = center.saved | {name: [variable] for name, variable in single.items()}
+        saved |= _of_gate(scheme, vars(self.kept), saved)
         self.persistence = Persistence(saved, self.devices, transactions, journal, members, self.client)
 
     def event(self, slot: WorkerSlot, parts: Sequence[Any] = ()) -> Any:
@@ -134,7 +133,7 @@ class ParameterServer:
             accepted = self.scheme.accepts(lateness)
 
         def merge(part: Slice, message: Any) -> Any:
-            reply = self.merge(part, message, lateness, version, slot)
+            reply = self.merge(part, message, lateness, version, slot, completes)
             return reply if event == "push" else tf.convert_to_tensor(reply)  # nobody reads that of a push
 
         def merge_if_accepted(part: Slice, message: Any) -> Any:
@@ -142,8 +141,9 @@ class ParameterServer:
             return tf.identity(merged)  # a result waits for the update, a control edge from `tf.cond` would not
 
         with tf.control_dependencies([self.record(version, slot.index, staleness, accepted, event, locked)]):
+            completes = self.center.count_message(accepted)
             replies = self.each_slice(merge if accepted is True else merge_if_accepted, parts)
-            self.count_updates(accepted)
+            self.count_updates(completes)
         return replies
 
     # What tasks do besides rounds.
@@ -230,3 +230,10 @@ class ParameterServer:
             with tf.device(self.devices[0]):
                 state = tf.reduce_mean(self.states, 0)
         return {"at": version, "state": state, "vectors": vectors}
+
+
+def _of_gate(scheme: Scheme, kept: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """What a checkpoint keeps of the gate's variables, by name; `UserError` if the engine has one of that name."""
+    if taken := kept.keys() & saved.keys():
+        raise UserError(f"{scheme.name}: its gate cannot keep {', '.join(sorted(taken))}: the engine has one")
+    return {name: [variable] for name, variable in kept.items()}

@@ -167,9 +167,18 @@ class Store(Protocol):
         ...
 
     def merge(
-        self, part: Any, message: Tensor, staleness: Tensor, version: Tensor, slot: WorkerSlot | None = None
+        self,
+        part: Any,
+        message: Tensor,
+        staleness: Tensor,
+        version: Tensor,
+        slot: WorkerSlot | None = None,
+        completes: Any = True,
     ) -> Tensor:
-        """The scheme's rule on one slice, for a message of the worker in that slot, or of a set; returns the reply."""
+        """The scheme's rule on one slice, for a message of the worker in that slot, or of a set; returns the reply.
+
+        `completes` is False if the update is not made with this message yet.
+        """
         ...
 
     def count_updates(self, number: Any) -> Tensor:

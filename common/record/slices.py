@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ..contract.cut import COPIES
+
 
 class Slices(list[np.ndarray]):
     """A vector in slices, as it lies on several ps tasks. NumPy takes it for the whole vector."""
@@ -27,7 +29,8 @@ def whole(slices: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """
     names = dict.fromkeys(name.rsplit("/", 1)[0] for name in slices)
     parts = {name: [slices[f"{name}/{i}"] for i in range(len(slices)) if f"{name}/{i}" in slices] for name in names}
-    return {name: p[0] if len(p) == 1 else _together(p) for name, p in parts.items()}
+    single = {name: len(p) == 1 or name.startswith(COPIES) for name, p in parts.items()}
+    return {name: p[0] if single[name] else _together(p) for name, p in parts.items()}
 
 
 def _together(parts: Sequence[np.ndarray]) -> Any:

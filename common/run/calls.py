@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..contract.cut import COPIES
 from ..contract.message import SCALARS, cut_off
 from ..engine.failures import is_refusal
 from ..errors import WaitTimeout
@@ -150,7 +151,8 @@ class StateCalls(Calls):
         """Names of what has scalars at the end of each slice: sums of messages at a gate."""
         places, number = self.ops.new_values, self._scalars
         long = [places["center"][0].shape[0] + number]
-        return [name for name, parts in places.items() if number and parts[0].shape == long]
+        vectors = (name for name in places if number and not name.startswith(COPIES))
+        return [name for name in vectors if places[name][0].shape == long]
 
     def restore(self, arrays: Mapping[str, Any], restoration: int, events: int) -> None:
         """Put other values in the place of all of it, in steps.
@@ -167,7 +169,12 @@ class StateCalls(Calls):
             if not alive:
                 self._run(forget)
         places = self.ops.new_values
-        parts = {name: _fed(places[name], arrays[name], arrays.get(name + SCALARS, ())) for name in places}
+        parts = {
+            name: _copied(here, arrays[name])
+            if name.startswith(COPIES)
+            else _fed(here, arrays[name], arrays.get(name + SCALARS, ()))
+            for name, here in places.items()
+        }
         self._run(self.ops.restore, parts, np.array([restoration, events]))
         self._run(self.ops.call_back)
         self._run(self.ops.open)
@@ -250,6 +257,13 @@ class ObserverCalls(Calls):
 
         with contextlib.suppress(tf.errors.OpError):
             self._run(self.ops.end_ps, seconds=END_SECONDS)
+
+
+def _copied(places: Sequence[Any], array: Any) -> list[np.ndarray]:
+    """The same array for the place of each slice."""
+    from ..engine.transport import fed
+
+    return [fed(place, array) for place in places]
 
 
 def _fed(places: Sequence[Any], vector: Any, ends: Any = ()) -> list[np.ndarray]:

@@ -106,7 +106,7 @@ class Plan:
         if not self.scheme.gate.exchanges:
             return self.steps
         messages = sum(rounds.messages for rounds in self.all_rounds)
-        return round(messages * self.scheme.gate.updates_per_round(self.workers) / self.workers)
+        return round(messages * self.scheme.updates_per_round(self.workers) / self.workers)
 
     def multiples(self, floats: int) -> tuple[int, int] | None:
         """Which versions of the center the ps sets aside: updates between two of them, and how many there are.

@@ -210,6 +210,7 @@ def _program(job: Job, trace: Mapping[str, np.ndarray]) -> Program:
         job.cluster.workers,
         reads_apart=job.sparse and not isinstance(job.scheme.gate, Unlocked),
         warm_start=bool(job.scheme.warmup_updates),
+        messages_per_update=job.scheme.messages_per_update,
     )
 
 

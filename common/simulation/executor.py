@@ -10,10 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from ..engine.batches import Shard
-from ..engine.center import Center, Row
+from ..engine.center import Center
 from ..engine.flat_model import FlatModel
 from ..engine.ops import is_finite
 from ..engine.replica import Replica
+from ..engine.slices import Row
 from ..problems.dataset import leaves
 from ..run.job import Job
 from .lanes import Given, Lanes
@@ -164,7 +165,7 @@ class Executor:
             lanes.scheme_at(clock).local_step(view, gradient)
             lanes.keep(0, cells)
             self.part.center.assign(cells["params"].read_value())
-            self.center.move_average(self.part, clock)
+            self.part.move_average(clock)
             self.center.count_updates(1)
             return t + 1, total + loss, fine & is_finite(gradient)
 

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from ..contract.codec import Codec
 from ..contract.scheme import Scheme
-from ..engine.center import Center, Row
+from ..engine.center import Center
+from ..engine.slices import Row
 from .lanes import Lanes
 from .program import Do
 
@@ -105,8 +106,9 @@ class Merging:
         message = self._received(worker, place)
         version = center.read_version()
         staleness = tf.cast(center.staleness(version, sender), tf.float32)
-        reply = tf.convert_to_tensor(center.merge(self.part, message, staleness, version, sender))
-        center.count_updates(1)
+        completes = center.count_message(True)
+        reply = tf.convert_to_tensor(center.merge(self.part, message, staleness, version, sender, completes))
+        center.count_updates(completes)
         return center.reply([reply])
 
     def _fold(self, worker: Any, now: Any, place: Any) -> None:
@@ -159,7 +161,7 @@ class Merging:
         cells = self.lanes.cells(0)
         self.lanes.scheme_at(now[0]).adopt(self.lanes.view(cells, 0, now[1]), self.reply.read_value())
         self.part.center.assign(cells["params"].read_value())
-        self.center.move_average(self.part, now[0])
+        self.part.move_average(now[0])
 
     def adopt(self, workers: Any, when: Any, *, number: int | None) -> Any:
         """These workers, [number], go on with the reply to their set."""

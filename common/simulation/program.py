@@ -79,7 +79,13 @@ class _Writer:
 
 
 def written(
-    trace: Mapping[str, np.ndarray], gate: Gate, workers: int, *, reads_apart: bool, warm_start: bool
+    trace: Mapping[str, np.ndarray],
+    gate: Gate,
+    workers: int,
+    *,
+    reads_apart: bool,
+    warm_start: bool,
+    messages_per_update: int = 1,
 ) -> Program:
     """The program of a trace.
 
@@ -89,6 +95,7 @@ def written(
         workers: W.
         reads_apart: True if workers read the center when their next round begins, and not as a reply.
         warm_start: True if worker 0 trains alone first.
+        messages_per_update: that make an update together where nobody waits, see `Scheme`.
 
     Raises:
         UserError: the gate lets workers wait in a way that it does not declare.
@@ -104,7 +111,7 @@ def written(
                 later[rows.read[i]].append((Do.START, k))
     one_by_one = gate.exchanges and gate.set_size(workers) is None
     steps = (
-        _asynchronous(rows, writer, later, gate.lead is not None or reads_apart)
+        _asynchronous(rows, writer, later, gate.lead is not None or reads_apart, messages_per_update)
         if one_by_one
         else (_in_sets(rows, writer, later, gate.set_size(workers)) if gate.exchanges else _alone(rows, writer))
     )
@@ -149,10 +156,10 @@ def _alone(rows: _Rows, writer: _Writer) -> Iterator[tuple[int, int]]:
 
 
 def _asynchronous(
-    rows: _Rows, writer: _Writer, later: dict[int, list[tuple[Do, int]]], apart: bool
+    rows: _Rows, writer: _Writer, later: dict[int, list[tuple[Do, int]]], apart: bool, together: int
 ) -> Iterator[tuple[int, int]]:
     """One message after the other; yields each row, and the version after it."""
-    version = 0
+    messages = version = 0
     for i, k in enumerate(rows.worker):
         accepted = rows.accepted[i]
         if rows.joins[i]:
@@ -163,7 +170,8 @@ def _asynchronous(
             writer.write(Do.PUSH if accepted else Do.LEAVE, k, i)
         else:
             writer.write(Do.FOLD if accepted else Do.READ, k, i)
-        version += accepted
+        messages += accepted
+        version = messages // together
         if apart and not rows.joins[i] and (read := rows.reads_next(i)) is not None:
             later[max(read, version)].append((Do.READ, k))
         yield i, version

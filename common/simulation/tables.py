@@ -7,8 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from ..contract.scheme import Scheme
-from ..engine.center import Row
 from ..engine.flat_model import FlatModel
+from ..engine.slices import Row
 from .cells import Cell
 
 Values = dict[str, Any]  # of a worker, or of many: params, slots (of the scheme), codec, state, seeds

@@ -30,6 +30,7 @@ class Books:
 
     Attributes:
         version: updates of the center.
+        messages: that were accepted one by one.
         folded: rounds of each worker that are on record, [W].
         over: True after the last update: what comes then is refused, and is not on record.
 
@@ -46,7 +47,7 @@ class Books:
         self.picky = type(scheme).accepts is not Scheme.accepts
         ends = [stop_at_version, last_version if self.in_sets else None]
         self.last = min((end for end in ends if end is not None), default=None)
-        self.version, self.over = 0, False
+        self.version, self.messages, self.over = 0, 0, False
         self.pulled, self.folded = [0] * workers, [0] * workers
         self.rows = array("q")
 
@@ -113,7 +114,8 @@ class Books:
         accepted = not self.picky or bool(self.scheme.accepts(float(staleness)))
         self._record(worker, staleness, accepted, event, now)
         if accepted:
-            self._count(1)
+            self.messages += 1
+            self._count(self.messages % self.scheme.messages_per_update == 0)
 
     def _let_go(self, free: Sequence[int]) -> Sequence[int]:
         """Who goes on; where messages make an update together, that is because it has been made."""

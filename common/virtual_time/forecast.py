@@ -68,7 +68,7 @@ def forecast(
     """
     traffic = Traffic(scheme, scheme.codec, workers, even_sizes(parameters, ps))
     rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, MESSAGES // workers)) // WARM_UP * WARM_UP
-    per_round = scheme.gate.updates_per_round(workers)
+    per_round = scheme.updates_per_round(workers)
     steps = rounds * SLOWEST * scheme.period
     plans = [scheme.rounds(steps, 0, worker) for worker in range(workers)]
     there = order(
