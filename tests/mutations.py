@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ENGINE, GATES, CONTRACT, RUN, PROBLEMS, TIME = (
-    f"common/{name}" for name in ("engine", "gates", "contract", "run", "problems", "virtual_time")
+ENGINE, GATES, CONTRACT, RUN, PROBLEMS, PROOF, TIME = (
+    f"common/{name}" for name in ("engine", "gates", "contract", "run", "problems", "proof", "virtual_time")
 )
 
 
@@ -1284,6 +1284,14 @@ ON_THE_PS = [
         "",
         ("tests/test_replay.py::test_an_evaluator_that_is_lost_in_the_middle_of_its_work_leaves_the_record_whole",),
         "an evaluator that dies leaves a gap",
+    ),
+    Mutation(
+        "the length of a center is taken in its own float32",
+        PROOF,
+        "distance / length",
+        "distance / np.linalg.norm(self.center)",
+        ("tests/test_proof.py::test_an_absurd_center_is_noticed",),
+        "a norm that overflows makes any distance small",
     ),
 ]
 

@@ -108,10 +108,45 @@ def test_an_order_that_was_changed_is_noticed(copy, capsys):
 def test_a_center_that_was_changed_is_noticed(copy, capsys):
     with np.load(copy / "center.npz") as file:
         center = file["center"]
-    change(copy, "center.npz", center=center * (1 + 1e-4))
+    change(copy, "center.npz", center=center * np.float32(1 + 1e-4))
     assert shown(copy, capsys)[0] == 1
-    change(copy, "center.npz", center=center * np.nan)
+    change(copy, "center.npz", center=center * np.float32(np.nan))
     assert shown(copy, capsys)[0] == 1
+
+
+@pytest.mark.parametrize(
+    "center",
+    [lambda c: c * 0 - 2.0**63, lambda c: c * 0 + 3e38, lambda c: c * 0, lambda c: np.append(c[1:], np.inf)],
+    ids=["-2^63", "the largest", "zero", "infinite"],
+)
+def test_an_absurd_center_is_noticed(center, copy):
+    """Its norm was infinite in float32, and any distance relative to that is zero."""
+    with np.load(copy / "center.npz") as file:
+        changed = center(file["center"]).astype(np.float32)
+    change(copy, "center.npz", center=changed)
+    assert not replay(copy, SCHEMES).agrees
+
+
+def test_a_center_of_another_kind_is_refused(copy):
+    with np.load(copy / "center.npz") as file:
+        center = file["center"]
+    for other in (center.astype(np.float64), center[None]):
+        change(copy, "center.npz", center=other)
+        with pytest.raises(UserError, match=r"center must be a vector of float32"):
+            replay(copy, SCHEMES)
+
+
+def test_a_result_with_other_updates_is_noticed(copy):
+    for updates in (0, 59, 61, 2**62):
+        change(copy, "result.json", updates=updates)
+        assert "updates" in (verdict := replay(copy, SCHEMES)).reason
+        assert not verdict.agrees
+
+
+def test_an_empty_record_is_noticed(copy):
+    with np.load(copy / "trace.npz") as file:
+        change(copy, "trace.npz", **{name: column[:0] for name, column in file.items()})
+    assert replay(copy, SCHEMES).reason
 
 
 def test_another_rate_than_the_recorded_one_is_noticed(copy):
@@ -143,6 +178,7 @@ def test_a_record_that_no_run_of_the_scheme_can_make_is_no_traceback(name, copy,
         ("config.json", {"model": "mlp:hidden=9"}, "parameters"),
         ("config.json", {"algorithm": "hogwild"}, "hogwild has no reference in NumPy: it takes no lock"),
         ("config.json", {"algorithm": "my_scheme"}, "my_scheme has no reference in NumPy: it is not transcribed"),
+        ("config.json", {"codec": "int4"}, "codec must be one of float32, bf16, int8. Received: codec=int4"),
         ("config.json", {"hyperparameters": {"learning_rate": "Schedule(...)"}}, "constant rates alone"),
         (
             "config.json",

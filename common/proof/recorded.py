@@ -1,4 +1,4 @@
-"""A finished run, as its transcription executes it."""
+"""A recorded run: what a transcription executes, and how far the result is from it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import numpy as np
 
 from ..contract.scheme import Scheme
 from ..engine.trace import EVENTS
+from ..errors import UserError
+from ..run.plan import ALONE_STEPS
 from . import reference
 
 
@@ -26,6 +28,7 @@ class Recorded:
         result: the content of result.json.
         earlier_step_targets: steps of the runs that this one goes on from.
         sparse: True if workers read and wrote the coordinates of their batch alone.
+        codec: how messages were rounded off.
         layers: sizes of the model's variables, which lie one after the other in a vector [P]; none if they are unknown.
     """
 
@@ -39,6 +42,7 @@ class Recorded:
     result: Mapping[str, Any]
     earlier_step_targets: Sequence[int] = ()
     sparse: bool = False
+    codec: str = "float32"
     layers: Sequence[int] = ()
 
     @property
@@ -77,8 +81,48 @@ class Recorded:
         """
         from .transcriptions import TRANSCRIPTIONS
 
-        return TRANSCRIPTIONS[self.scheme.name](self, self.scheme)[-1]
+        self._check_before()
+        center = TRANSCRIPTIONS[self.scheme.name](self, self.scheme)[-1]
+        self._check_after()
+        return center
+
+    def _check_before(self) -> None:
+        """Raise `ValueError` if the record is not as large as it says: no run of it is executed."""
+        updates, versions = self.result["updates"], self.trace["version"]
+        must(updates > 0 and not self.joins.all(), "a run has messages and updates")
+        must(0 <= versions.min() <= versions.max() <= updates, "how many updates there were")
+        if not self.scheme.gate.exchanges:  # an event stands for several steps
+            must(updates <= self.steps <= ALONE_STEPS * len(self.order), "how many steps there were")
+            if updates < self.steps:
+                raise UserError("some steps were not finite and were left out: the reference knows of none")
+
+    def _check_after(self) -> None:
+        """Raise `ValueError` if the record has other updates than result.json says."""
+        if self.scheme.gate.exchanges and self.scheme.gate.updates_per_round(self.workers) == self.workers:
+            messages = ~self.joins & (self.trace["event"] != EVENTS.index("pull"))
+            must(self.trace["accepted"][messages].sum() == self.result["updates"], "how many updates there were")
 
     def error(self) -> float:
-        """Relative distance between the replay and the run."""
-        return float(np.linalg.norm(self.replay() - self.center) / np.linalg.norm(self.center))
+        """Distance between the replay and the run, relative to the replay.
+
+        Raises:
+            UserError: see `replay`.
+            ValueError: likewise, or one of the two is not finite.
+        """
+        replayed, center = self.replay(), self.center.astype(np.float64)
+        if not np.isfinite(center).all():
+            raise ValueError("the center on record is not finite")
+        if not np.isfinite(replayed).all():
+            raise ValueError("the center of the replay is not finite")
+        distance, length = np.linalg.norm(replayed - center), np.linalg.norm(replayed)
+        return float(distance / length) if distance else 0.0
+
+
+def must(agrees: Any, what: str) -> None:
+    """What the rule says must be what is on record.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not agrees:
+        raise ValueError(f"the rule and the record differ: {what}")

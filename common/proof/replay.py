@@ -5,26 +5,30 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..contract.checks import check_scheme
 from ..contract.cut import even_sizes
 from ..contract.rounding import only_takes_gradients
 from ..contract.scheme import Scheme
-from ..errors import UserError
+from ..errors import UserError, first_line, one_of
 from ..files import read_json, with_tuples
 from ..problems.data import quiet
 from ..problems.dataset import Dataset
+from ..problems.inputs import count_steps
 from ..problems.models import MODELS
 from ..problems.skew import parsed
+from ..record import kinds
 from ..record.arrays import read_arrays, read_trace
 from ..record.run_directory import read_config
 from ..run.follow import problem_of
 from ..run.job import is_dense
-from ..spec import parse
+from ..spec import nearest, parse
 from . import reference
 from .recorded import Recorded
 from .transcriptions import TRANSCRIPTIONS
@@ -34,6 +38,9 @@ TOLERANCE = 1e-5  # of the center, relative; float32 makes about 3e-7
 # Of a run with a codec: rounding is a jump, and float32 and float64 do not always fall on the same side of it. Then a
 # message differs by a step, for which the next one makes up; so the distance grows from 1e-6 to about 1e-4.
 ROUNDED = 5e-4
+
+# How messages are rounded off, and replies.
+ROUNDINGS = {"bf16": (reference.bf16, reference.bf16), "int8": (reference.int8, reference.whole)}
 
 
 @dataclass(frozen=True)
@@ -73,13 +80,17 @@ def replay(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Verdict:
         run = read(run_dir, schemes)
     except KeyError as missing:
         raise UserError(f"the files in {run_dir} are not those of a run: they have no {missing}") from None
+    except MemoryError:
+        raise UserError(
+            f"the data or the model of the run in {run_dir} have no room in this machine's memory"
+        ) from None
     try:
-        rounded = read_config(run_dir)["codec"] != "float32"
-        return Verdict(run, run.error(), limit=ROUNDED if rounded else TOLERANCE)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is refused at the end
+            return Verdict(run, run.error(), limit=TOLERANCE if run.codec == "float32" else ROUNDED)
     except UserError:
         raise
-    except (ValueError, IndexError) as problem:  # an order that no run has
-        return Verdict(run, float("inf"), str(problem))
+    except (ValueError, IndexError, ArithmeticError, MemoryError) as problem:  # an order that no run has
+        return Verdict(run, float("inf"), first_line(problem) or type(problem).__name__)
 
 
 def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Recorded:
@@ -92,15 +103,22 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Recorded:
     if not (run_dir / "result.json").is_file():
         raise UserError(f"the run in {run_dir} has not ended: it has no result.json")
     result = read_json(run_dir / "result.json")
+    kinds.check(run_dir / "result.json", result, kinds.RESULT)
+    if result["updates"] is None:
+        raise UserError(f"the run in {run_dir} came to no result: result.json has no updates")
+    one_of(("float32", *ROUNDINGS), codec=config["codec"])
     scheme = _scheme(config, schemes)
     trace, center = read_trace(run_dir, config), read_arrays(run_dir, "center.npz")["center"]
+    if center.dtype != np.float32 or center.ndim != 1:
+        raise UserError(f"center.npz is damaged: center must be a vector of float32. Received: {center.dtype}")
     dataset, recipe = problem_of(run_dir, config)
-    gradient = _gradient(config, dataset)
+    count_steps(dataset.train, config["workers"], config["batch_size"], 1, config["steps_per_worker"])
+    gradient, size = _gradient(config, dataset)
+    if size != len(center):
+        raise UserError(f"center.npz holds {len(center)} parameters, the model {config['model']} has {size}")
     with quiet():
         model = recipe.flat()
         start, layers = model.pack().astype(np.float64), [math.prod(shape) for shape in model.shapes]
-    if len(start) != len(center):
-        raise UserError(f"center.npz holds {len(center)} parameters, the model {config['model']} has {len(start)}")
     dense = is_dense(*(config[name] for name in ("l2", "clip_norm", "ema_decay", "devices_per_worker")))
     run = Recorded(
         scheme=scheme,
@@ -113,12 +131,15 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Recorded:
         result=result,
         earlier_step_targets=config["earlier_step_targets"],
         sparse=recipe.sparse and scheme.sparse and not dense,
+        codec=config["codec"],
         layers=layers,
     )
     _check(run)
-    if config["codec"] != "float32":
+    if run.codec != "float32":
         _check_codec(run)
-        run.gradient = _rounded(run, config)
+        push, reply = ROUNDINGS[run.codec]
+        sizes = even_sizes(len(start), config["ps"])
+        run.gradient = reference.pushed(gradient, push, sizes, run.workers, reply)
     return run
 
 
@@ -154,27 +175,40 @@ def _scheme(config: Mapping[str, Any], schemes: Mapping[str, type[Scheme]]) -> A
     for key, value in given.items():
         if key.endswith("rate") and isinstance(value, str):
             raise UserError(f"the reference knows constant rates alone. Received: {key}={value}")
-    return schemes[name](**given)
+    known = {own.name for own in fields(schemes[name])}
+    if unknown := sorted(set(given) - known):
+        raise UserError(f"{name} has no hyperparameter {unknown[0]!r}. {nearest(unknown[0], list(known))}")
+    try:
+        scheme = schemes[name](**given)
+        check_scheme(scheme, config["workers"])
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{name} cannot have the hyperparameters on record: {first_line(error)}") from None
+    return scheme
 
 
-def _gradient(config: Mapping[str, Any], dataset: Dataset) -> reference.Gradient:
-    """By hand: of the models that the reference knows."""
+def _gradient(config: Mapping[str, Any], dataset: Dataset) -> tuple[reference.Gradient, int]:
+    """By hand, of the models that the reference knows; and how many parameters such a model has."""
     name, options = parse("model", config["model"], MODELS)
     x, y = dataset.train
+    if name in ("softmax", "mlp", "logistic") and (name == "logistic") != bool(dataset.features):
+        raise UserError(f"the model {name} is not for the data set {config['dataset']}")
     if name == "logistic":
+        size = dataset.features
         indices, values = x
         on_rows = reference.sparse_logistic_gradient(indices, values, y)
     elif name in ("softmax", "mlp"):
         x = x.reshape(len(x), -1)
         hidden = options.get("hidden", (128,)) if name == "mlp" else ()
-        on_rows = reference.mlp_gradient(x, y, [x.shape[1], *hidden, dataset.classes])
+        sizes = [x.shape[1], *hidden, dataset.classes]
+        size = sum(n * m + m for n, m in pairwise(sizes))
+        on_rows = reference.mlp_gradient(x, y, sizes)
     else:
         raise UserError(f"the reference has no gradient of the model {name}. Known: softmax, mlp, logistic")
     if config["l2"] or config["clip_norm"] is not None:
         on_rows = reference.regularized(on_rows, config["l2"], config["clip_norm"])
     known = {name: config[name] for name in ("workers", "seed", "batch_size")}
     skew = None if config["skew"] is None else (y, parsed(config["skew"])[1]["alpha"])
-    return batch_gradient(on_rows, examples=len(y), skew=skew, **known)
+    return batch_gradient(on_rows, examples=len(y), skew=skew, **known), size
 
 
 def _check(run: Recorded) -> None:
@@ -197,11 +231,3 @@ def _check_codec(run: Recorded) -> None:
         raise UserError(f"with a codec, only schemes that push gradients can be replayed. Received: a run of {name}")
     if run.joins.any() or run.earlier_step_targets:
         raise UserError(f"a worker of {name} was started again, and has lost what its codec would send later")
-
-
-def _rounded(run: Recorded, config: Mapping[str, Any]) -> reference.Gradient:
-    """What workers push instead of gradients; replies are rounded by bf16 alone."""
-    sizes = even_sizes(len(run.start), config["ps"])
-    if config["codec"] == "bf16":
-        return reference.pushed(run.gradient, reference.bf16, sizes, run.workers, reference.bf16)
-    return reference.pushed(run.gradient, reference.int8, sizes, run.workers, lambda x: x)

@@ -14,9 +14,15 @@ import numpy as np
 from ..engine.trace import EVENTS
 from ..errors import UserError
 from . import reference
-from .recorded import Recorded
+from .recorded import Recorded, must
 
 Centers = list[np.ndarray]  # after each event, or after each update of all workers; [P] each
+
+
+def _compressor(run: Recorded, scheme: Any) -> Callable[[np.ndarray], np.ndarray]:
+    if scheme.compressor == "topk":
+        return reference.largest(max(1, int(scheme.share * len(run.start))))
+    return reference.scaled_sign(run.layers)
 
 
 def _in_order(transcription: Callable[..., Centers], run: Recorded, memory: bool = False, **options: Any) -> Centers:
@@ -36,10 +42,12 @@ def _in_rounds(transcription: Callable[..., Centers], run: Recorded, memory: boo
     if run.evicted:
         raise UserError(f"the run went on without a worker, which the transcription of {run.scheme.name} cannot")
     _check_messages(run, memory)
-    centers = transcription(run.start, run.gradient, run.workers, **options)
     updates = run.result["updates"]  # fewer if the run was stopped early
     messages = np.bincount(run.trace["worker"][run.trace["accepted"] == 1], minlength=run.workers)
-    _must(0 < updates <= len(centers) and (messages == updates).all(), "how many messages each worker sent")
+    must((messages == updates).all(), "how many messages each worker sent")
+    steps = min(run.steps, updates * run.scheme.period)  # those later are not in the center
+    centers = transcription(run.start, run.gradient, run.workers, steps=steps, **options)
+    must(updates <= len(centers), "how many updates there were")
     return centers[:updates]
 
 
@@ -81,7 +89,7 @@ def _downpour(
     for k in range(1, run.workers):
         if len(mine := np.flatnonzero(trace["worker"] == k)):
             first[k] = int(trace["version"][mine[0]] - trace["staleness"][mine[0]])
-            _must(run.joins[mine[0]] or (first[k] >= warm_start if warm_start else first[k] == 0), "the first pull")
+            must(run.joins[mine[0]] or (first[k] >= warm_start if warm_start else first[k] == 0), "the first pull")
     return reference.downpour(
         run.start,
         run.gradient,
@@ -115,7 +123,8 @@ def _sync_sgd(run: Recorded, backup_workers: int = 0) -> Centers:
         backup=backup_workers,
         sizes=sizes,
     )
-    _must(kept == messages["accepted"].astype(bool).tolist(), "which messages were kept")
+    must(kept == messages["accepted"].astype(bool).tolist(), "which messages were kept")
+    must(len(centers) == run.result["updates"], "how many updates there were")
     return centers
 
 
@@ -123,7 +132,7 @@ def _ringmaster(run: Recorded, scheme: Any) -> Centers:
     centers, used = reference.ringmaster(
         run.start, run.gradient, run.contacts, run.workers, eta=scheme.learning_rate, threshold=scheme.delay_threshold
     )
-    _must(used == run.trace["accepted"][~run.joins].astype(bool).tolist(), "which messages were used")
+    must(used == run.trace["accepted"][~run.joins].astype(bool).tolist(), "which messages were used")
     return centers
 
 
@@ -131,24 +140,8 @@ def _ssp(run: Recorded, scheme: Any) -> Centers:
     centers, lawful = reference.ssp(
         run.start, run.gradient, run.reads, run.workers, eta=scheme.learning_rate, slack=scheme.slack
     )
-    _must(lawful or run.evicted or run.joins.any(), "how far a worker was ahead")
+    must(lawful or run.evicted or run.joins.any(), "how far a worker was ahead")
     return centers
-
-
-def _compressor(run: Recorded, scheme: Any) -> Callable[[np.ndarray], np.ndarray]:
-    if scheme.compressor == "topk":
-        return reference.largest(max(1, int(scheme.share * len(run.start))))
-    return reference.scaled_sign(run.layers)
-
-
-def _must(agrees: Any, what: str) -> None:
-    """What the rule says must be what is on record.
-
-    Raises:
-        ValueError: it is not.
-    """
-    if not agrees:
-        raise ValueError(f"the rule and the record differ: {what}")
 
 
 # By the name of the scheme: a function of the run and its scheme, whose hyperparameters are read here.
@@ -193,16 +186,15 @@ TRANSCRIPTIONS: dict[str, Callable[[Recorded, Any], Centers]] = {
         run,
         etas=s.learning_rates * (run.workers // len(s.learning_rates)),
         mean=s.reduction == "mean",
-        steps=run.steps,
     ),
     "sagn": lambda run, s: _in_rounds(
-        reference.sagn, run, eta=s.learning_rate, gamma=s.server_learning_rate, **_local(run)
+        reference.sagn, run, eta=s.learning_rate, gamma=s.server_learning_rate, period=s.communication_period
     ),
     "easgd": lambda run, s: _in_rounds(
-        reference.easgd, run, memory=True, eta=s.learning_rate, beta=s.beta, **_local(run)
+        reference.easgd, run, memory=True, eta=s.learning_rate, beta=s.beta, period=s.communication_period
     ),
     "local_sgd": lambda run, s: _in_rounds(
-        reference.local_sgd, run, eta=s.learning_rate, synchronous=s.synchronous_steps, **_local(run)
+        reference.local_sgd, run, eta=s.learning_rate, synchronous=s.synchronous_steps, period=s.communication_period
     ),
     "diloco": lambda run, s: _in_rounds(
         reference.diloco,
@@ -212,10 +204,15 @@ TRANSCRIPTIONS: dict[str, Callable[[Recorded, Any], Centers]] = {
         epsilon=s.outer_learning_rate,
         mu=s.momentum,
         weight_decay=s.weight_decay if s.inner_optimizer == "adamw" else None,
-        **_local(run),
+        period=s.communication_period,
     ),
     "slowmo": lambda run, s: _in_rounds(
-        reference.slowmo, run, eta=s.learning_rate, alpha=s.slow_learning_rate, beta=s.slow_momentum, **_local(run)
+        reference.slowmo,
+        run,
+        eta=s.learning_rate,
+        alpha=s.slow_learning_rate,
+        beta=s.slow_momentum,
+        period=s.communication_period,
     ),
     "bmuf": lambda run, s: _in_rounds(
         reference.bmuf,
@@ -225,7 +222,7 @@ TRANSCRIPTIONS: dict[str, Callable[[Recorded, Any], Centers]] = {
         zeta=s.block_learning_rate,
         mu=1 - 1 / run.workers if s.block_momentum is None else s.block_momentum,
         nesterov=s.form == "nesterov",
-        **_local(run),
+        period=s.communication_period,
     ),
     "ringmaster": _ringmaster,
     "ssp": _ssp,
@@ -236,7 +233,6 @@ TRANSCRIPTIONS: dict[str, Callable[[Recorded, Any], Centers]] = {
         eta=s.learning_rate,
         beta=s.momentum,
         weight_decay=s.weight_decay,
-        steps=run.steps,
     ),
     "ef_sgd": lambda run, s: _in_rounds(
         reference.ef_sgd,
@@ -244,6 +240,5 @@ TRANSCRIPTIONS: dict[str, Callable[[Recorded, Any], Centers]] = {
         memory=True,
         eta=s.learning_rate,
         compress=_compressor(run, s),
-        steps=run.steps,
     ),
 }

@@ -1,16 +1,18 @@
-"""The arrays in a run directory, read and checked."""
+"""The arrays in a run directory, read and checked: they may come from elsewhere, or be damaged."""
 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..engine.trace import EVENTS, RECORD
-from ..errors import UserError
+from ..errors import UserError, first_line
+
+FORMATS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def read_arrays(run_dir: Path, name: str) -> dict[str, np.ndarray]:
@@ -19,13 +21,52 @@ def read_arrays(run_dir: Path, name: str) -> dict[str, np.ndarray]:
     Raises:
         UserError: it is not there, or damaged.
     """
+    if not (run_dir / name).is_file():  # a device would be read for ever
+        raise UserError(f"the run in {run_dir} has no {name}: it came to no result")
     try:
-        with np.load(run_dir / name) as file:
-            return dict(file)
-    except FileNotFoundError:
-        raise UserError(f"the run in {run_dir} has no {name}: it came to no result") from None
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise UserError(f"cannot read {run_dir / name}: {error}") from None
+        with zipfile.ZipFile(run_dir / name) as archive:
+            return {entry.filename.removesuffix(".npy"): _array(archive, entry) for entry in archive.infolist()}
+    except Exception as error:  # a file that is not ours may break NumPy and zipfile in many ways
+        raise UserError(f"cannot read {run_dir / name}: {first_line(error) or type(error).__name__}") from None
+
+
+def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
+    """An array as large as its bytes are: no header makes room for more than is there.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if entry.compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{entry.filename} is compressed: it may be of any size")
+    with archive.open(entry) as file:
+        shape, fortran_order, dtype = _header(file)
+        if dtype.kind not in "iuf" or fortran_order:
+            raise ValueError(f"{entry.filename} holds {dtype}, no numbers")
+        content = file.read()
+    if min(shape, default=1) < 0 or _product(shape) * dtype.itemsize != len(content):
+        raise ValueError(f"{entry.filename} is of shape {first_line(shape)[:40]}, which its size is not")
+    return np.frombuffer(content, dtype).reshape(shape).copy()
+
+
+def _header(file: Any) -> tuple[Sequence[int], bool, np.dtype]:
+    version = np.lib.format.read_magic(file)
+    if version not in FORMATS:
+        raise ValueError(f"no array of format {version} is read here")
+    return FORMATS[version](file)
+
+
+def _product(shape: Sequence[int]) -> int:
+    size = 1  # no overflow: it is a Python number
+    for length in shape:
+        size *= int(length)
+    return size
+
+
+def whole_columns(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> bool:
+    """True if these arrays are the columns of one table of whole numbers, [n] each of int64."""
+    shapes = {column.shape for column in columns.values()}
+    kinds = {column.dtype.kind for column in columns.values()}
+    return set(columns) == set(names) and len(shapes) == 1 and len(*shapes) == 1 and kinds == {"i"}
 
 
 def read_trace(run_dir: Path, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -41,7 +82,7 @@ def read_trace(run_dir: Path, config: Mapping[str, Any]) -> dict[str, np.ndarray
     if config["record"] == "off":
         raise UserError(f"the run in {run_dir} was recorded with record=off: there is no trace.npz")
     trace = read_arrays(run_dir, "trace.npz")
-    if set(trace) != set(RECORD) or len({column.shape for column in trace.values()}) != 1:
+    if not whole_columns(trace, RECORD):
         raise UserError(f"trace.npz is damaged: it needs the columns {', '.join(RECORD)}, of one length")
     for name, end in (("worker", config["workers"]), ("event", len(EVENTS)), ("accepted", 2)):
         if not ((trace[name] >= 0) & (trace[name] < end)).all():

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..engine.trace import ROUND, UNKNOWN
 from ..errors import UserError
+from .arrays import read_arrays, whole_columns
 from .columns import save_columns
 
 FILE = "rounds.npz"
@@ -128,16 +129,15 @@ class RoundLog:
             UserError: there is no such file, or it is damaged.
         """
         path = run_dir / FILE
-        try:
-            with np.load(path) as saved:
-                return cls(np.stack([saved[name] for name in ROUND], 1))
-        except FileNotFoundError:
+        if not path.exists():
             raise UserError(
                 f"{run_dir} has no {FILE}: the rounds of a run with --record off, or of an older version, are not on "
                 "record"
-            ) from None
-        except Exception:
-            raise UserError(f"{path} is damaged, or of another version: run it again") from None
+            )
+        columns = read_arrays(run_dir, FILE)
+        if not whole_columns(columns, ROUND):
+            raise UserError(f"{path} is damaged, or of another version: run it again")
+        return cls(np.stack([columns[name] for name in ROUND], 1))
 
     def shares(self, worker: int | None = None) -> Shares | None:
         """What rounds were spent on, of all workers or of one: those that are wholly known, but for the first of each.

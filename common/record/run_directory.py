@@ -32,7 +32,7 @@ from ..cluster.task_spec import TaskSpec
 from ..engine.flat_model import FlatModel
 from ..errors import CannotWrite, DistsgdError, Interrupted, UserError, message_of
 from ..files import Lock, cannot_write_into, dumps, finite, read_json, replacing, write_json
-from . import checkpoint
+from . import checkpoint, kinds
 from .cpu import CpuRecord
 from .faults import Faults
 from .latest import ROOT, make_latest
@@ -67,12 +67,14 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     """The content of config.json, under the names of today.
 
     Raises:
-        UserError: it is not there or damaged.
+        UserError: it is not there, or damaged.
     """
     if not (run_dir / "config.json").is_file():
         raise UserError(f"not a run directory: it has no config.json. Received: {run_dir}")
-    config = read_json(run_dir / "config.json")
-    return USUAL | {FORMER.get(name, name): value for name, value in config.items()}
+    path = run_dir / "config.json"
+    config = USUAL | {FORMER.get(name, name): value for name, value in read_json(path).items()}
+    kinds.check(path, config, kinds.CONFIG)
+    return config
 
 
 def load_center(model: FlatModel, run_dir: Path) -> None:

@@ -13,7 +13,7 @@ from .batches import batch, rows, skewed_rows
 from .compressed import ef_sgd, largest, scaled_sign, signsgd_mv
 from .delayed import async_diloco, dc_asgd, ringmaster, ssp
 from .problems import GradientOnRows, mlp_gradient, regularized, sparse_logistic_gradient
-from .rounding import bf16, int8, pushed
+from .rounding import bf16, int8, pushed, whole
 from .synchronous import bmuf, diloco, easgd, local_sgd, sagn, slowmo, sync_sgd, sync_sgd_lr
 
 __all__ = [
@@ -52,5 +52,6 @@ __all__ = [
     "ssp",
     "sync_sgd",
     "sync_sgd_lr",
+    "whole",
     "window",
 ]

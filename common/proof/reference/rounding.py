@@ -29,6 +29,11 @@ def int8(vector: np.ndarray, block: int = 256) -> np.ndarray:
     return near
 
 
+def whole(vector: np.ndarray) -> np.ndarray:
+    """Nothing is rounded off."""
+    return vector
+
+
 def pushed(gradient: Gradient, rounding: Rounding, sizes: Sequence[int], workers: int, reply: Rounding) -> Gradient:
     """What worker k pushes instead of its gradients, if each reply to it is rounded, too.
 
