@@ -213,6 +213,40 @@ def test_a_crash_loses_the_round_in_flight_and_a_barrier_waits_for_who_is_away()
     assert (with_crashes.trace["staleness"] == 0).all()
 
 
+class Scripted:
+    """In place of `Failures`: worker 0 crashes and is back at these milliseconds."""
+
+    def __init__(self, *times):
+        self.times, self.crash_at = [time * 1_000_000 for time in times], [NEVER] * 2
+
+    def begin(self, worker, now):
+        self.crash_at[worker] = self.times.pop(0) if worker == 0 and self.times else NEVER
+        return self.crash_at[worker]
+
+    def crash(self, worker, now):
+        return self.times.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("times", "rounds_of_0"),
+    [
+        ((20, 30), [10, 110, 210]),  # it joins once more when the set is complete
+        ((20, 30, 40, 150), [10, 160, 210]),  # down again: it does nothing before it is back
+        ((20, 150), [10, 160, 210]),  # the set is complete before it is back
+    ],
+)
+def test_who_crashes_while_its_message_waits_joins_once_more(times, rounds_of_0, monkeypatch):
+    """Worker 0 takes 10 ms for a round, worker 1 takes 100."""
+    monkeypatch.setattr("distsgd.common.virtual_time.course.Failures", lambda *_: Scripted(*times))
+    found = happens(SyncSGD(), workers=2, steps=3, step_factors="1,10")
+    trace = found.trace
+    sent = trace["event"] != EVENTS.index("join")
+    of_0, of_1 = (trace["microseconds"][sent & (trace["worker"] == k)] // 1000 for k in range(2))
+    assert of_0.tolist() == rounds_of_0
+    assert of_1.tolist() == [100, 200, 300]
+    assert found.seconds == 0.3
+
+
 def test_crashes_are_the_same_for_all_algorithms():
     crashed = []
     for scheme in (AsyncSGD(), SSP(slack=50)):

@@ -135,6 +135,18 @@ def test_a_slot_whose_message_waits_at_the_barrier_says_so_until_the_set_is_comp
         assert (joined.rounds, joined.waits) == (1, False)
 
 
+def test_a_worker_that_does_not_wait_itself_evicts_nobody():
+    """Its set was completed in this very moment, or it has not come to the gate: the others need not go."""
+    with Table(SyncSGD(), workers=3, recovery=Recovery(min_workers=1)) as table:
+        players = [table.player(k) for k in range(3)]
+        waiting = players[1].starts()
+        assert players[0].run("evict_absent").tolist() == [False] * 3
+        assert (table.run("version"), table.observer.roll().active.tolist()) == (0, [True] * 3)
+        assert players[1].run("evict_absent").tolist() == [True, False, True]
+        waiting.result(200)
+        assert table.run("version") == 1
+
+
 def test_a_set_is_completed_without_those_who_have_left_or_were_evicted():
     with Table(SyncSGD(), workers=4, recovery=Recovery(min_workers=2)) as table:
         start = table.run("center")

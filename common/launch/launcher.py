@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import tempfile
 from dataclasses import asdict, replace
@@ -47,7 +48,10 @@ def launch(job: Job, on_event: OnEvent) -> None:
 def check_descriptors(job: Job, tasks: int) -> None:
     """Raise `UserError` if the tasks may run out of file descriptors, of which shared memory takes some."""
     least, most = segments.needed(tasks), segments.allowed()
-    if most >= least or not job.shares_memory or FLOAT_BYTES * job.recipe.flat().size < segments.SHARED_BYTES:
+    if most >= least or not job.shares_memory:
+        return
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # the model is built here, where nothing else needs TensorFlow
+    if FLOAT_BYTES * job.recipe.flat().size < segments.SHARED_BYTES:
         return
     raise UserError(
         f"{tasks} tasks that share memory need up to {least} file descriptors each, and {most} are allowed here: raise "
