@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import tempfile
 from dataclasses import asdict, replace
@@ -11,7 +10,7 @@ from pathlib import Path
 from ..contract.codec import FLOAT_BYTES
 from ..engine import segments
 from ..errors import UserError
-from ..files import own_folder, writing
+from ..files import own_folder, standard_error_to, writing
 from ..problems.dataset import is_arrays
 from ..run.job import Job
 from .client import fork_server
@@ -28,7 +27,7 @@ def launch(job: Job, on_event: OnEvent) -> None:
     with writing(logs):
         own_folder(logs)
     names = task_names(job)
-    check_descriptors(job, len(names))
+    check_descriptors(job, len(names), logs)
     with fork_server(job.cluster.isolation, logs) as server:
         on_event({"event": "network", "state": server.network})
         with tempfile.TemporaryDirectory(dir=server.folder.name) as scratch:
@@ -45,13 +44,14 @@ def launch(job: Job, on_event: OnEvent) -> None:
                 supervision.end()
 
 
-def check_descriptors(job: Job, tasks: int) -> None:
+def check_descriptors(job: Job, tasks: int, logs: Path) -> None:
     """Raise `UserError` if the tasks may run out of file descriptors, of which shared memory takes some."""
     least, most = segments.needed(tasks), segments.allowed()
     if most >= least or not job.shares_memory:
         return
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # the model is built here, where nothing else needs TensorFlow
-    if FLOAT_BYTES * job.recipe.flat().size < segments.SHARED_BYTES:
+    with standard_error_to(logs / "launcher.log"):  # nothing else here needs TensorFlow, and what it says of itself
+        size = job.recipe.flat().size
+    if FLOAT_BYTES * size < segments.SHARED_BYTES:
         return
     raise UserError(
         f"{tasks} tasks that share memory need up to {least} file descriptors each, and {most} are allowed here: raise "
