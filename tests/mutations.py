@@ -1559,6 +1559,68 @@ SHOWN = [
     ),
 ]
 
+
+def keras_own(name: str) -> tuple[str]:
+    return (f"tests/test_keras.py::test_{name}",)
+
+
+def steps_of(usage: str) -> tuple[str]:
+    return keras_own(f"a_run_takes_the_steps_that_keras_takes[{usage}]")
+
+
+KERAS = [
+    Mutation(
+        "the trial gives regularizers no values",
+        "common/problems/trial.py",
+        "Watched(_values(model), collect_losses=True)",
+        "Watched(collect_losses=True)",
+        steps_of("kernel_regularizer"),
+        "every model with a weight regularizer is refused",
+    ),
+    Mutation(
+        "what layers add to the loss counts nothing",
+        "common/engine/flat_model.py",
+        "    return model._compute_loss(x, y, y_pred, weight[0] if weight else None, training=training)",
+        "    return model._compile_loss(y, y_pred, weight[0] if weight else None)",
+        steps_of("add_loss") + steps_of("activity_regularizer"),
+        "another loss is minimised",
+    ),
+    Mutation(
+        "masks do not reach the loss",
+        "common/engine/flat_model.py",
+        "    return model._compute_loss(x, y, y_pred,",
+        "    y_pred = [p + 0 for p in y_pred] if isinstance(y_pred, list) else y_pred + 0\n"
+        "    return model._compute_loss(x, y, y_pred,",
+        steps_of("mask_zero") + steps_of("Masking"),
+        "padding counts",
+    ),
+    Mutation(
+        "weights of outputs are lost on the way to a task",
+        "common/problems/models.py",
+        "            for layer, trainable in zip(copy._flatten_layers(), frozen, strict=True):",
+        "            copy._compile_loss._user_loss_weights = None\n"
+        "            for layer, trainable in zip(copy._flatten_layers(), frozen, strict=True):",
+        steps_of("loss_weights"),
+        "another loss is minimised",
+    ),
+    Mutation(
+        "a version is told as often as it is looked at",
+        "common/run/observer.py",
+        'if not last and int(snapshot["at"]) == self.told.get("version"):',
+        "if False:",
+        keras_own("each_version_is_told_once"),
+        "early stopping ends a run before its first update",
+    ),
+    Mutation(
+        "every float16 layer passes",
+        "common/problems/trial.py",
+        "_before(gradients) - forward for",
+        "set() for",
+        keras_own("what_cannot_be_trained_is_refused_in_one_line_before_the_start"),
+        "small gradients are lost",
+    ),
+]
+
 MUTATIONS = [
     *RULES,
     *OPTIMIZING,
@@ -1570,6 +1632,7 @@ MUTATIONS = [
     *VIRTUAL_TIME,
     *FORETOLD,
     *SHOWN,
+    *KERAS,
 ]
 
 # Changes that look like faults, and are none.

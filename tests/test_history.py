@@ -154,6 +154,7 @@ def test_if_nothing_is_said_a_long_run_keeps_nothing_and_a_costly_evaluation_is_
     for _ in range(observer.ENOUGH):
         assert watching.observer.path.room
         watching.observer.observe()
+        watching.table.first.round()
     assert not watching.observer.path.room
 
 

@@ -62,6 +62,7 @@ def test_import_goes_with_help_list_and_explain(section, tmp_path):
     (tmp_path / "my_scheme.py").write_text(with_tensorflow)
     explained = distsgd("--import", "my_scheme.py", "explain", "my_scheme", cwd=tmp_path)
     assert "Damped: asynchronous SGD with a smaller step for a stale gradient" in explained.stdout
+    assert explained.stdout.endswith("To run it: bash run.sh --import my_scheme.py my_scheme\n")
     assert ("\x1b" in explained.stdout, explained.stderr) == (False, "")
 
 

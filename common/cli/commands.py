@@ -6,7 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from ..spec import nearest
 from . import flags
 from .explain import explain
 from .flags import Parser
+from .imports import is_of
 
 MEASUREMENTS = {
     "benchmark": "convergence",
@@ -33,14 +34,14 @@ MEASUREMENTS = {
 }  # command: module
 
 
-def explanation(arguments: list[str]) -> int:
-    """What an algorithm does."""
+def explanation(files: Sequence[Path], arguments: list[str]) -> int:
+    """What an algorithm does; `files` were imported."""
     parser = Parser("run.sh explain", "Equations, origin, departures, limits and hyperparameters of an algorithm.")
     parser.add_argument("algorithm", help=", ".join(SCHEMES))
     name = parser.values(arguments).algorithm
     if name not in SCHEMES:
         raise UserError(f"unknown algorithm {name!r}. {nearest(name, SCHEMES)}")
-    explain(SCHEMES[name])
+    explain(SCHEMES[name], [file for file in files if is_of(SCHEMES[name], file)])
     return 0
 
 

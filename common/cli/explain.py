@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
@@ -14,8 +17,13 @@ from ..spec import meanings
 from .flags import shown
 
 
-def explain(scheme: type[Scheme]) -> None:
-    """Print the docstring of the algorithm's module (or of its class), and the table of its hyperparameters."""
+def explain(scheme: type[Scheme], files: Sequence[Path] = ()) -> None:
+    """Print the docstring of the algorithm's module (or of its class), its hyperparameters, and how to run it.
+
+    Args:
+        scheme: the algorithm.
+        files: that `--import` needs to know it.
+    """
     console = Page(highlight=False)
     text = Text((sys.modules[scheme.__module__].__doc__ or scheme.__doc__ or scheme.idea).strip())
     text.highlight_regex(r"\A[^\n]*", "bold")
@@ -32,7 +40,8 @@ def explain(scheme: type[Scheme]) -> None:
             table.add_row("--" + name.replace("_", "-"), Text(default), Text(meaning))
         console.print()
         console.print(table)
-    console.print(f"\nTo run it: bash run.sh {scheme.name}", soft_wrap=True)
+    imports = "".join(f"--import {shlex.quote(str(file))} " for file in files)
+    console.print(f"\nTo run it: bash run.sh {imports}{scheme.name}", soft_wrap=True)
 
 
 def hyperparameters(scheme: type[Scheme]) -> dict[str, tuple[str, str]]:

@@ -58,6 +58,11 @@ def import_schemes(path: Path, known: Mapping[str, type[Scheme]]) -> dict[str, t
     return schemes
 
 
+def is_of(scheme: type[Scheme], path: Path) -> bool:
+    """True if a file that was imported defines the scheme."""
+    return Path(inspect.getfile(scheme)) == path.resolve()
+
+
 def _execute(path: Path) -> ModuleType:
     """Run the file as a module; what it raises names the line of the file."""
     path = path.resolve()

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from types import FrameType
 from typing import NoReturn
@@ -55,7 +56,7 @@ def dispatch(arguments: list[str]) -> int:
         SCHEMES.update(import_schemes(file, SCHEMES))
     commands: dict[str, Callable[[list[str]], int]] = {
         "list": catalogue,
-        "explain": explanation,
+        "explain": partial(explanation, files),
         "evaluate": evaluate,
         "replay": replay.main,
         "timeline": timeline.main,

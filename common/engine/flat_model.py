@@ -95,10 +95,10 @@ class FlatModel:
                 variable.assign(vector[start : start + size].reshape(variable.shape))
                 start += size
 
-    def measure(self, batches: Any) -> dict[str, float]:
-        """Keras' metrics of what is loaded, on a data set of batches; see `batched`."""
+    def measure(self, batches: Any) -> dict[str, Any]:
+        """Keras' metrics of what is loaded, on batches (see `batched`): numbers, and (nested) lists of numbers."""
         logs = self.model.evaluate(batches, verbose=0, return_dict=True)
-        return {f"test_{name}": float(value) for name, value in logs.items()}
+        return {f"test_{name}": np.asarray(value, np.float64).tolist() for name, value in logs.items()}
 
     @contextmanager
     def _arrays(self) -> Iterator[None]:
@@ -190,12 +190,27 @@ def _check(model: Any) -> None:
         if v.overwrite_with_gradient:
             raise UserError(f"{v.path} (float8) is set by Keras' own optimizers alone, which are not used: use float32")
     for layer in model._flatten_layers():
-        if layer.compute_dtype == "float16" and layer._trainable_variables:
+        _check_lookup(layer)
+        if computes_in_float16(layer) and any(v.trainable for v in layer._trainable_variables):
             raise UserError(
                 f"layer {layer.name} trains in float16, which needs loss scaling, and that is part of Keras' "
                 "optimizers, which are not used: use mixed_bfloat16 or float32"
             )
     _check_optimizer(getattr(model.optimizer, "inner_optimizer", model.optimizer))
+
+
+def computes_in_float16(layer: Any) -> bool:
+    """True if gradients that pass this layer may be too small for their dtype."""
+    return layer.compute_dtype == "float16"
+
+
+def _check_lookup(layer: Any) -> None:
+    """Refuse a layer with a table of words or numbers: it is no variable, and cannot be put into a graph."""
+    if hasattr(layer, "save_assets"):
+        raise UserError(
+            f"layer {layer.name} ({_kind(layer)}) looks its inputs up in a table, which is none of its variables and "
+            "does not reach the tasks: apply the layer to the data before train, and let the model take its numbers"
+        )
 
 
 def _check_optimizer(optimizer: Any) -> None:
@@ -207,6 +222,18 @@ def _check_optimizer(optimizer: Any) -> None:
         value = getattr(optimizer, name, None)
         if value and (name not in defaults or value != defaults[name].default):
             raise UserError(f"the model's optimizer is not used, and its {name}={value} would be lost: {instead}")
+
+
+def unused_optimizer(model: Any) -> str | None:
+    """Name the optimizer that a user has compiled into a model, for it is not used; None for Keras' own default."""
+    import keras
+
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    usual = keras.optimizers.RMSprop()
+    if optimizer is None or optimizer.get_config() == {**usual.get_config(), "name": optimizer.name}:
+        return None
+    rate = optimizer._learning_rate
+    return f"{_kind(optimizer)}({_kind(rate) if callable(rate) else f'{float(rate):g}'})"
 
 
 def _kind(value: Any) -> str:

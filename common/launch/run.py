@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cluster.fingerprint import class_digest, data_digest, identity, model_digest
-from ..engine.flat_model import FlatModel
+from ..engine.flat_model import FlatModel, unused_optimizer
 from ..errors import CannotWrite, Interrupted
 from ..files import Lock, in_one_line
 from ..record import checkpoint
@@ -45,6 +45,8 @@ def run(
         said = _resume(job, job.recovery.resume) if job.recovery.resume is not None else []
         said += checkpoint.tidy(job.run_dir)
         said += job.scheme.warnings(job.cluster.workers)
+        if model is not None and (optimizer := unused_optimizer(model)):
+            said.append(f"the model's optimizer, {optimizer}, is not used: {job.scheme.name} takes the steps")
         record = RunRecord(job.run_dir, config, job.cluster.task, lock)
     except BaseException:
         lock.release()

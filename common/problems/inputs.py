@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import UserError, fraction
 from .dataset import is_arrays, leaves, num_examples, split_off, weighted
 from .models import plain
-from .trial import telling
+from .trial import described, telling
 
 DataFunction = Callable[..., Any]  # of nothing or of a tf.distribute.InputContext, returns a tf.data.Dataset
 
@@ -34,10 +34,11 @@ def prepared(data: Any, validation: Any, split: float, class_weight: Mapping[int
 def arrays_of(data: Any, name: str) -> tuple[Any, ...]:
     """(x, y) or (x, y, sample_weight) as a tuple; `UserError` for anything else."""
     if not (isinstance(data, tuple | list) and len(data) in (2, 3) and is_arrays(tuple(data))):
-        kinds = sorted({kind_of(leaf) for leaf in leaves(data)})
+        kinds = ", ".join(sorted({kind_of(leaf) for leaf in leaves(data)})) or "nothing"
+        nested = isinstance(data, tuple | list | dict)
         raise UserError(
             f"{name} must be (x, y) or (x, y, sample_weight) of NumPy arrays, or a function that returns a "
-            f"tf.data.Dataset. Received: {type(data).__name__} of {', '.join(kinds) or 'nothing'}"
+            f"tf.data.Dataset. Received: {f'{type(data).__name__} of {kinds}' if nested else kinds}"
         )
     wrong = sorted({str(leaf.dtype) for leaf in leaves(data) if leaf.dtype.kind in "OMmV"})
     if wrong:
@@ -122,6 +123,12 @@ def _batch(data: Any, size: int) -> Any:
         raise UserError(
             "the data function must return a tf.data.Dataset of (x, y) or (x, y, sample_weight). Received: "
             f"{'no batch' if batch is None else type(batch).__name__}"
+        )
+    lengths = {leaf.shape[0] if len(leaf.shape) else None for leaf in leaves(batch)}
+    if None in lengths or len(lengths) > 1:
+        raise UserError(
+            "the data function must return a tf.data.Dataset of batches, as after .batch(32). Received elements of "
+            f"{described(batch)}"
         )
     return keras.tree.map_structure(lambda leaf: leaf[:size], batch)
 

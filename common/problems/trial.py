@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.flat_model import loss_of
+from ..engine.flat_model import FlatModel, computes_in_float16, loss_of
 from ..errors import UserError
 from .dataset import leaves
 from .models import ModelRecipe, plain
@@ -46,9 +46,12 @@ def try_out(
     shapes = keras.tree.map_structure(lambda leaf: keras.KerasTensor(leaf.shape, _dtype(leaf)), tuple(batch))
     loss_has_variables = bool(getattr(model._compile_loss, "metrics", ()))
     recipe = replace(recipe, statistics=tuple(statistics), batch=shapes if loss_has_variables else None)
-    _compare(recipe.build(), model, batch)
-    if recipe.custom:
+    copy = recipe.build()
+    _compare(copy, model, batch)
+    if recipe.custom or any(map(computes_in_float16, model._flatten_layers())):
         _trace(recipe, model, batch)
+    if validation is not None:
+        _take_metrics(copy, validation, eagerly=not recipe.custom)
     return recipe
 
 
@@ -57,9 +60,9 @@ def _compare(copy: Any, model: Any, batch: Sequence[Any]) -> None:
     import keras
 
     tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, tuple(batch))
-    with keras.StatelessScope(collect_losses=True):
+    with keras.StatelessScope(_values(copy), collect_losses=True):
         theirs = float(np.asarray(loss_of(copy, tensors, training=False)))
-    with keras.StatelessScope(collect_losses=True):
+    with keras.StatelessScope(_values(model), collect_losses=True):
         own = float(np.asarray(loss_of(model, tensors, training=False)))
     if not np.isclose(theirs, own, rtol=1e-2, atol=1e-4, equal_nan=True):
         raise UserError(
@@ -69,7 +72,11 @@ def _compare(copy: Any, model: Any, batch: Sequence[Any]) -> None:
 
 
 def _trace(recipe: ModelRecipe, model: Any, batch: Sequence[Any]) -> None:
-    """Make the graph that the tasks will make, as far as the user's own code goes."""
+    """Make the graph that the tasks will make.
+
+    Raises:
+        UserError: the user's own code cannot be put into a graph, or gradients pass layers in float16.
+    """
     import keras
     import tensorflow as tf
 
@@ -82,11 +89,60 @@ def _trace(recipe: ModelRecipe, model: Any, batch: Sequence[Any]) -> None:
                 lambda value: tf.compat.v1.placeholder(value.dtype, value.shape), values
             )
             gradient = tf.function(flat.gradient, autograph=False)
-            gradient(tf.zeros([flat.size]), tf.zeros([flat.state_size]), seeds, frozen, inputs)
+            params = tf.zeros([flat.size]), tf.zeros([flat.state_size])
+            traced = gradient.get_concrete_function(*params, seeds, frozen, inputs)
     except Exception as error:
         raise UserError(
             f"the model's own code cannot be put into a TensorFlow graph: {plain(error)}. Use keras.ops, "
             "add_weight, and no Python conditions on tensors"
+        ) from None
+    loss, gradients, *_ = traced.structured_outputs
+    forward = _before([loss])
+    if any(tensor.dtype == tf.float16 for op in _before(gradients) - forward for tensor in op.outputs):
+        layers = ", ".join(layer.name for layer in model._flatten_layers() if computes_in_float16(layer))
+        raise UserError(
+            f"gradients pass layers that compute in float16 ({layers}), which needs loss scaling, and that is part of "
+            "Keras' optimizers, which are not used: use mixed_bfloat16 or float32"
+        )
+
+
+def _before(tensors: Sequence[Any]) -> set[Any]:
+    """The operations of a graph that these tensors are made of."""
+    found: set[Any] = set()
+    left = [tensor.op for tensor in tensors]
+    while left:
+        op = left.pop()
+        if op not in found:
+            found.add(op)
+            left += [tensor.op for tensor in op.inputs]
+    return found
+
+
+def _values(model: Any) -> list[tuple[Any, Any]]:
+    """The variables of a model with their values: in a stateless scope a regularizer sees only what it is given."""
+    return [(v, v.value) for v in model.variables]
+
+
+def _take_metrics(copy: Any, batch: Sequence[Any], eagerly: bool) -> None:
+    """Take each metric of a batch once, so that one that fails does so before the start.
+
+    Args:
+        copy: of the model; it counts the batch, and is not used any more.
+        batch: of the validation data.
+        eagerly: make no graph of the metrics, which takes longer: none of them is the user's own.
+
+    Raises:
+        UserError: a metric does not take this batch, or is not made of numbers.
+    """
+    import keras
+    import tensorflow as tf
+
+    copy.run_eagerly = eagerly
+    try:
+        FlatModel(copy).measure(tf.data.Dataset.from_tensors(keras.tree.lists_to_tuples(tuple(batch))))
+    except Exception as error:
+        raise UserError(
+            f"a metric of the model cannot be taken on validation_data: {plain(error)}. Received: {described(batch)}"
         ) from None
 
 
@@ -107,13 +163,15 @@ def _step(model: Any, batch: Sequence[Any], what: str, training: bool) -> set[in
 
     tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, tuple(batch))
     try:
-        with Watched(collect_losses=True) as scope:
+        with Watched(_values(model), collect_losses=True) as scope:
+            before = dict(scope.state_mapping)
             loss = np.asarray(loss_of(model, tensors, training))
     except UserError:
         raise
     except Exception as error:
-        received = ", ".join(f"{name} {_shapes(part)}" for name, part in zip("xyw", batch, strict=False))
-        raise UserError(f"the model does not take a batch of {what}: {plain(error)}. Received: {received}") from None
+        raise UserError(
+            f"the model does not take a batch of {what}: {plain(error)}. Received: {described(batch)}"
+        ) from None
     if loss.shape != ():
         raise UserError(f"the loss of a batch must be one number. Received: shape {loss.shape}")
     _check_finite(loss, batch, what)
@@ -124,7 +182,12 @@ def _step(model: Any, batch: Sequence[Any], what: str, training: bool) -> set[in
             f"the model uses variables that none of its layers owns ({', '.join(foreign)}): make them with add_weight, "
             "and draw random numbers with a keras.random.SeedGenerator that is an attribute of the layer"
         )
-    return set(scope.state_mapping)
+    return {key for key, value in scope.state_mapping.items() if value is not before.get(key)}
+
+
+def described(batch: Sequence[Any]) -> str:
+    """Dtypes and shapes of (x, y) or (x, y, sample_weight): `x float32 (32, 4), y int32 (32,)`."""
+    return ", ".join(f"{name} {_shapes(part)}" for name, part in zip("xyw", batch, strict=False))
 
 
 def _shapes(part: Any) -> str:

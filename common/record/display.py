@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..cluster.task_spec import TaskSpec
+from .measured import shown
 from .notebook import NotebookLine, in_notebook
 
 LINE_SECONDS = 2.0  # between two plain lines, at first
@@ -186,7 +187,7 @@ class Display:
             found["loss"] = f"{sum(self.losses.values()) / len(self.losses):.4f}"
         for name, value in center.items():
             if name.startswith("test_"):
-                found[name.replace("_", " ")] = f"{value:.4f}"
+                found[name.replace("_", " ")] = shown(value)
         if "staleness_mean" in center:
             found["staleness"] = f"{center['staleness_mean']:.2f} (max {center['staleness_max']})"
         return found

@@ -8,8 +8,9 @@ from typing import Any
 
 
 def accuracy_of(metrics: dict[str, Any]) -> float | None:
-    """The first of Keras' accuracies that was measured on the test data."""
-    return next((v for k, v in metrics.items() if k.startswith("test_") and k.endswith("accuracy")), None)
+    """The first of Keras' accuracies that was measured on the test data; one that is a vector is none."""
+    found = (v for k, v in metrics.items() if k.startswith("test_") and k.endswith("accuracy"))
+    return next((value for value in found if not isinstance(value, list)), None)
 
 
 def figure_class() -> Any:

@@ -36,6 +36,7 @@ from . import checkpoint, kinds
 from .cpu import CpuRecord
 from .faults import Faults
 from .latest import ROOT, make_latest
+from .measured import others, worsened
 from .metrics import Metrics, Row
 from .plot import accuracy_of, plot
 from .round_log import Shares
@@ -98,6 +99,7 @@ class RunRecord:
         self.network: str | None = None
         self.simulated: dict[str, Any] = {}  # of a run in virtual time: how long it took, virtual and real
         self.stopped: str | None = None
+        self.advice: str | None = None  # which matters more than that on the rounds
         self.unwritten: list[str] = []  # why some of the results are not there
         self.faults, self.cpu = Faults(), CpuRecord(config["workers"])
         try:
@@ -168,6 +170,9 @@ class RunRecord:
         elif kind in ("result", "center"):
             self.last |= {k: v for k, v in event.items() if k not in NOT_FIGURES}
             self.unwritten = event.get("unwritten", [])
+            if kind == "result" and (worse := worsened(self.rows, self.last, self.config["hyperparameters"])):
+                self.advice = worse
+                self.tell({"event": "warning", "message": worse})
         elif kind == "first_update" and self.first_update is None:
             self.first_update = now
         elif kind == "stopped":
@@ -232,6 +237,9 @@ class RunRecord:
         if seconds:
             rate = examples / seconds
         shares = _shares(last, self.finished.values())
+        # Of a run in virtual time: its machines, and what it took; the times of all else are virtual.
+        simulated = {name: _rounded(value) for name, value in self.simulated.items()}
+        simulated |= {"platform": config.get("platform")}
         outcome, code = "completed", 0
         if error is not None:
             outcome = error.outcome if isinstance(error, DistsgdError | Interrupted) else "failed"
@@ -242,7 +250,7 @@ class RunRecord:
             "exit_code": code,
             "message": message_of(error),
             "backend": config["backend"],
-            **self._simulated(),
+            **({"simulated": simulated} if "platform" in config else {}),
             "workers": config["workers"],
             "ps": config["ps"],
             "seed": config["seed"],
@@ -255,6 +263,7 @@ class RunRecord:
             "examples_per_second": _rounded(rate, 1),
             "test_accuracy": accuracy_of(last),
             "test_loss": last.get("test_loss"),
+            **others(last),
             "staleness": {
                 "mean": last.get("staleness_mean"),
                 "max": last.get("staleness_max"),
@@ -265,7 +274,7 @@ class RunRecord:
             "dropped": last.get("dropped", 0),
             "share_of_updates": last.get("share_of_updates"),
             "round": shares.as_dict() if shares else None,
-            "advice": shares.in_words(config["hyperparameters"]) if shares else None,
+            "advice": self.advice or (shares.in_words(config["hyperparameters"]) if shares else None),
             "cpu": self.cpu.summary(),
             "stopped_by": self.stopped,
             "recovery": self.faults.summary(),
@@ -273,13 +282,6 @@ class RunRecord:
             "record": config.get("record", "full"),
             "run_dir": str(self.run_dir),
         }
-
-    def _simulated(self) -> dict[str, Any]:
-        """Of a run in virtual time: its machines, and what it took; the times of all else are virtual."""
-        if "platform" not in self.config:
-            return {}
-        seconds = {name: _rounded(value) for name, value in self.simulated.items()}
-        return {"simulated": {**seconds, "platform": self.config["platform"]}}
 
 
 def _shares(last: dict[str, Any], finished: Collection[dict[str, Any]]) -> Shares | None:

@@ -6,6 +6,8 @@ from typing import Any
 
 from rich.table import Table
 
+from .measured import others, shown
+
 UNEVEN = 0.001  # shares of workers that differ by less are the same
 
 
@@ -23,6 +25,7 @@ def summary_rows(result: dict[str, Any]) -> dict[str, str]:
     rows = {
         "test accuracy": _format(result["test_accuracy"], ".4f"),
         "test loss": _format(result["test_loss"], ".4f"),
+        **{name.replace("_", " "): shown(value) for name, value in others(result).items()},
         "examples/s": _format(result["examples_per_second"], ",.0f"),
         "updates": _format(result["updates"], ",d"),
         "staleness": f"mean {_format(stale['mean'], '.2f')}, max {_format(stale['max'], 'd')}",

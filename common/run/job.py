@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -17,6 +18,7 @@ from ..contract.scheme import Scheme
 from ..engine import segments
 from ..engine.traffic import Traffic
 from ..errors import UserError, at_most
+from ..files import read_json
 from ..problems import inputs, skew
 from ..problems.models import ModelRecipe
 from ..record import checkpoint
@@ -178,6 +180,8 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
     before = own_dir if resume is None else checkpoints_of(resume, cluster)
     job.earlier_step_targets = _earlier_step_targets(before, steps)
     job.plan.check()
+    if resume is not None:
+        _check_left(job, before)
     if job.sparse and options.codec != "float32":
         raise UserError(
             "on a sparse problem, the coordinates of a batch travel as they are: leave codec out. Received: "
@@ -229,6 +233,32 @@ def _earlier_step_targets(before: Path, steps: int) -> list[int]:
     config = read_config(before)
     targets = (*config["earlier_step_targets"], config["steps_per_worker"])
     return [target for target in targets if target < steps]
+
+
+def _check_left(job: Job, before: Path) -> None:
+    """Raise `UserError` if the run that this one goes on from has done all that is asked for."""
+    paths = checkpoint.found(before)
+    config = read_config(before) if paths else {}
+    wanted, had = job.steps, config.get("steps_per_worker", 0)
+    if wanted > had or (wanted == had and not _is_complete(before)):
+        return
+    try:
+        done = checkpoint.read(paths[-1], ["version", "folded", "joins"]).arrays["folded"]
+    except checkpoint.Damaged:
+        return  # it is told of when the checkpoint is taken over
+    rounds = job.plan.all_rounds
+    if len(done) == len(rounds) and all(n >= len(own) for n, own in zip(done, rounds, strict=True)):
+        raise UserError(
+            f"the run in {before} has done all that is asked for, and there is nothing left to resume: it was asked "
+            f"for {had} steps of each worker. Ask for more. Received: {wanted} steps of each worker"
+        )
+
+
+def _is_complete(run_dir: Path) -> bool:
+    """True if the run in this folder has ended as it should."""
+    with contextlib.suppress(UserError):  # no result, or a damaged one
+        return read_json(run_dir / "result.json").get("outcome") == "completed"
+    return False
 
 
 def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:

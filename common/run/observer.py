@@ -58,6 +58,7 @@ class Observer:
         self.figures = Figures(job.plan, job.traffic(model))
         self.seen = Tally(job.cluster.workers)
         self.metrics: dict[str, Any] = {}
+        self.told: dict[str, Any] = {}  # the metrics that were reported last of a center during the run
         multiples, most = calls.graph.multiples, PASSED_BY_DEFAULT if self.every is None else PASSED_AT_MOST
         self.milestones = None if multiples is None else MilestoneReader(calls, reader, self.figures, multiples.every)
         if job.test is None or self.milestones:  # the ps does it better
@@ -107,6 +108,8 @@ class Observer:
         """
         snapshot = self.calls.snapshot() if last or self.measures else {"at": self.calls.version()}
         when, self.seen = time.monotonic(), self.reader.drain()
+        if not last and int(snapshot["at"]) == self.told.get("version"):
+            return snapshot  # nothing has happened since: each version is told once
         moment = self._moment(snapshot, when, self.seen)
         if last:
             self._catch_up(moment)
@@ -119,8 +122,13 @@ class Observer:
         return snapshot
 
     def _evaluate(self, moment: Moment, event: str) -> None:
-        """Evaluate and report a center."""
-        self.metrics = moment.figures | self.evaluate(moment.snapshot)
+        """Evaluate a center, and report it, unless the last one that was reported is the same."""
+        measured = self.evaluate(moment.snapshot)
+        self.metrics = moment.figures | measured
+        if moment.version == self.told.get("version") and measured.items() <= self.told.items():
+            return
+        if event == "center":
+            self.told = self.metrics
         self.report(event=event, when=moment.when, **self.metrics)
         if self.summaries:
             self.summaries.write(self.metrics)

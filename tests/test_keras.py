@@ -1,0 +1,326 @@
+"""Models and metrics of Keras in `train`: to the number what Keras computes, or one line before the start."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from distsgd.algorithms import Serial, SyncSGD
+from distsgd.common import Callback, Cluster, Recovery, UserError, train
+from distsgd.common.engine.flat_model import unused_optimizer
+from distsgd.common.problems.dataset import batches, shard_rows
+from distsgd.common.record.summary import summary_rows
+
+STEPS, BATCH, RATE, SEED = 3, 8, 0.1, 3
+LAYERS = keras.layers
+
+
+def compiled(inputs, outputs, **options):
+    model = keras.Model(inputs, outputs)
+    model.compile(**{"loss": "mse", **options})
+    return model
+
+
+def masked_embedding():
+    x = keras.Input((6,), dtype="int32")
+    inner = LAYERS.Embedding(5, 4, mask_zero=True)(x)  # the loss of each position: those of zeros count nothing
+    return compiled(x, LAYERS.Dense(1)(LAYERS.Dense(3)(inner)))
+
+
+def masked_sequence():
+    x = keras.Input((6, 2))
+    return compiled(x, LAYERS.Dense(1)(LAYERS.SimpleRNN(3, return_sequences=True)(LAYERS.Masking()(x))))
+
+
+def weighted_outputs():
+    x = keras.Input((4,))
+    return compiled(
+        x,
+        [LAYERS.Dense(1, name="a")(x), LAYERS.Dense(1, name="b")(x)],
+        loss=["mse", "mse"],
+        loss_weights=[0.25, 4.0],
+    )
+
+
+def with_layer(layer):
+    x = keras.Input((4,))
+    return compiled(x, LAYERS.Dense(1)(layer(x)))
+
+
+@keras.saving.register_keras_serializable("tests")
+class Penalized(LAYERS.Dense):
+    """Adds the mean square of its output to the loss."""
+
+    def call(self, x):
+        y = super().call(x)
+        self.add_loss(2 * keras.ops.mean(keras.ops.square(y)))
+        return y
+
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(64, 4)).astype("f"), RNG.normal(size=(64, 1)).astype("f")
+TOKENS = RNG.integers(0, 5, (64, 6)).astype("i")
+SEQUENCES = RNG.normal(size=(64, 6, 2)).astype("f") * (RNG.random((64, 6, 1)) < 0.6)
+POSITIONS = RNG.normal(size=(64, 6, 1)).astype("f")
+
+MODELS = {
+    "mask_zero": (masked_embedding, (TOKENS, POSITIONS)),
+    "Masking": (masked_sequence, (SEQUENCES, POSITIONS)),
+    "loss_weights": (weighted_outputs, (X, [Y, -Y])),
+    "activity_regularizer": (lambda: with_layer(LAYERS.Dense(3, activity_regularizer="l2")), (X, Y)),
+    "kernel_regularizer": (lambda: with_layer(LAYERS.Dense(3, kernel_regularizer=keras.regularizers.L2(0.3))), (X, Y)),
+    "add_loss": (lambda: with_layer(Penalized(3)), (X, Y)),
+}
+
+
+def by_hand(model, data):
+    """Weights after the steps of worker 0 of one, as `fit` with plain SGD takes them, on the batches of the run."""
+    rows = shard_rows(data, 1, SEED)[0]
+    order = batches(len(rows), BATCH, 0, SEED)
+    model.optimizer = keras.optimizers.SGD(RATE)
+    model.optimizer.build(model.trainable_variables)
+    for _ in range(STEPS):
+        chosen = rows[next(order)]
+        x, y = keras.tree.map_structure(lambda array, chosen=chosen: array[chosen], data)
+        model.train_on_batch(x, y)
+    return model.get_weights()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_run_takes_the_steps_that_keras_takes(name, tmp_path):
+    """Masks, weights of outputs and all that is added to the loss count as in `fit`, and in the evaluation."""
+    layers, data = MODELS[name]
+
+    def make():
+        keras.utils.set_random_seed(0)
+        return layers()
+
+    result = train(
+        model := make(),
+        data,
+        Serial(learning_rate=RATE),
+        cluster=Cluster.local(1, backend="threads"),
+        steps=STEPS,
+        batch_size=BATCH,
+        seed=SEED,
+        validation_data=data,
+        run_dir=tmp_path / "run",
+        verbose=False,
+    )
+    fitted = make()
+    for mine, keras_own in zip(model.get_weights(), by_hand(fitted, data), strict=True):
+        np.testing.assert_allclose(mine, keras_own, rtol=2e-5, atol=2e-6)
+    evaluated = fitted.evaluate(*data, batch_size=64, verbose=0, return_dict=True)
+    assert result.metrics["test_loss"] == pytest.approx(evaluated["loss"], rel=1e-4)
+
+
+def run(model, data, tmp_path, scheme=None, **options):
+    options = {"steps": 2, "validation_data": data, "cluster": Cluster.local(1, backend="threads")} | options
+    options = {"batch_size": BATCH, "run_dir": tmp_path / "run", "verbose": False} | options
+    return train(model, data, scheme or Serial(learning_rate=RATE), **options)
+
+
+def frozen_float16(trainable=False):
+    """A frozen float16 backbone below a head; nothing that trains lies before it, unless the first layer does."""
+    x = keras.Input((4,))
+    first = LAYERS.Dense(4, name="first", trainable=trainable)(x)
+    backbone = LAYERS.Dense(8, dtype="float16", trainable=False, name="backbone")(first)
+    return compiled(x, LAYERS.Dense(1, name="head")(backbone))
+
+
+def test_a_frozen_float16_backbone_is_left_as_it_is_and_the_head_trains(tmp_path):
+    model = frozen_float16()
+    before = model.get_layer("backbone").get_weights()[0], model.get_layer("head").get_weights()[0]
+    run(model, (X, Y), tmp_path)
+    np.testing.assert_array_equal(model.get_layer("backbone").get_weights()[0], before[0])
+    assert not np.allclose(model.get_layer("head").get_weights()[0], before[1])
+
+
+def with_metrics(*metrics, **options):
+    x = keras.Input((4,))
+    options = {"loss": keras.losses.CategoricalCrossentropy(), "metrics": list(metrics)} | options
+    return compiled(x, LAYERS.Dense(3, activation="softmax")(x), **options)
+
+
+CLASSES = np.eye(3, dtype="f")[RNG.integers(0, 3, 64)]
+
+
+def test_all_metrics_are_in_the_result_and_vectors_are_lists(tmp_path, capsys):
+    def model():
+        keras.utils.set_random_seed(0)
+        return with_metrics("accuracy", keras.metrics.F1Score(), keras.metrics.AUC(name="auc"))
+
+    result = run(trained := model(), (X, CLASSES), tmp_path, verbose=True)
+    evaluated = trained.evaluate(X, CLASSES, verbose=0, return_dict=True)
+    stored = json.loads((tmp_path / "run" / "result.json").read_text())
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert evaluated["f1_score"].shape == (3,)
+    assert result.metrics["recovery"]["warnings"] == []
+    for name, value in evaluated.items():
+        for found in (result.metrics, stored, rows[-1], {k: v[-1] for k, v in result.history.items()}):
+            assert found[f"test_{name}"] == pytest.approx(np.asarray(value).tolist(), rel=1e-4)
+    table = summary_rows(result.metrics)
+    assert len(table["test f1 score"].split()) == 3
+    assert float(table["test auc"]) == pytest.approx(evaluated["auc"], abs=1e-4)
+
+
+def test_metrics_of_each_output_are_in_the_result(tmp_path):
+    x = keras.Input((4,))
+    outputs = [LAYERS.Dense(1, name="a")(x), LAYERS.Dense(1, activation="sigmoid", name="b")(x)]
+    metrics = {"a": ["mae"], "b": [keras.metrics.Precision(name="precision")]}
+    model = compiled(x, outputs, loss=["mse", "mse"], metrics=metrics, optimizer=keras.optimizers.Adam(1e-3))
+    data = X, [Y, (Y > 0).astype("f")]
+    result = run(model, data, tmp_path)
+    assert result.metrics["recovery"]["warnings"] == [
+        "the model's optimizer, Adam(0.001), is not used: serial takes the steps"
+    ]
+    evaluated = model.evaluate(*data, verbose=0, return_dict=True)
+    for name in ("a_mae", "b_precision"):
+        assert result.metrics[f"test_{name}"] == pytest.approx(evaluated[name], rel=1e-4)
+
+
+@keras.saving.register_keras_serializable("tests")
+class Tables(keras.metrics.Metric):
+    """A metric whose result holds no numbers."""
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        pass
+
+    def result(self):
+        return keras.ops.convert_to_tensor("none")
+
+
+def adapted(layer, data):
+    layer.adapt(data)
+    return layer
+
+
+def looks_up(layer, dtype):
+    x = keras.Input((1,), dtype=dtype)
+    return compiled(x, LAYERS.Dense(1)(LAYERS.Flatten()(LAYERS.Embedding(9, 2)(layer(x)))))
+
+
+WORDS, NUMBERS = np.array([["a"], ["b"], ["c"], ["a"]] * 16), np.array([[3], [4], [5], [3]] * 16)
+
+
+def elements(x=X, y=Y):
+    return lambda: tf.data.Dataset.from_tensor_slices((x, y))
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        (
+            lambda: looks_up(adapted(LAYERS.TextVectorization(output_sequence_length=1, name="text"), WORDS), "string"),
+            (WORDS, Y),
+            r"layer text \(TextVectorization\) looks .* apply the layer to the data",
+        ),
+        (
+            lambda: looks_up(adapted(LAYERS.StringLookup(name="words"), WORDS), "string"),
+            (WORDS, Y),
+            r"layer words \(StringLookup\) .* apply the layer to the data",
+        ),
+        (
+            lambda: looks_up(LAYERS.IntegerLookup(vocabulary=[3, 4, 5], name="numbers"), "int64"),
+            (NUMBERS, Y),
+            r"layer numbers \(IntegerLookup\) .* apply the layer to the data",
+        ),
+        (
+            lambda: with_layer(LAYERS.Dense(3)),
+            elements(),
+            r"of batches, as after .batch\(32\)\. Received elements of x float32 \(4,\), y float32 \(1,\)",
+        ),
+        (
+            lambda: with_layer(LAYERS.Dense(3)),
+            elements(y=Y[:, 0]),
+            r"of batches, as after .batch\(32\)\. Received elements of x float32 \(4,\), y float32 \(\)",
+        ),
+        (
+            lambda: with_metrics(keras.metrics.F1Score(), loss="sparse_categorical_crossentropy"),
+            (X, CLASSES.argmax(1)),
+            r"a metric of the model cannot be taken on validation_data: .*Received: x float32 \(8, 4\)",
+        ),
+        (lambda: with_metrics(Tables()), (X, CLASSES), "a metric of the model cannot be taken on validation_data"),
+        (lambda: frozen_float16(trainable=True), (X, Y), r"gradients pass .* float16 \(backbone\).*mixed_bfloat16"),
+        (
+            lambda: compiled(x := keras.Input((4,)), LAYERS.Dense(1)(x), optimizer=keras.optimizers.SGD(clipvalue=0.5)),
+            (X, Y),
+            "clipvalue=0.5 would be lost: use clip_norm=",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_in_one_line_before_the_start(model, data, message, tmp_path):
+    validation = (X, Y) if callable(data) else data
+    with pytest.raises(UserError, match=message) as caught:
+        run(model(), data, tmp_path, validation_data=validation)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+class Watching(Callback):
+    """Stops when the test loss has not improved, as a user would write it."""
+
+    best = 9.0
+
+    def __init__(self):
+        self.versions = []
+
+    def on_test_end(self, logs):
+        self.versions.append(logs["version"])
+        self.stop_training = logs["test_loss"] > self.best - 1e-4
+        self.best = min(self.best, logs["test_loss"])
+
+
+def test_each_version_is_told_once(tmp_path):
+    """A callback that stops when nothing has improved does not end the run before its first update."""
+    watching = Watching()
+    result = run(
+        with_layer(LAYERS.Dense(3)),
+        (X, Y),
+        tmp_path,
+        SyncSGD(learning_rate=0.02),
+        cluster=Cluster.local(2, backend="threads"),
+        steps=100,
+        callbacks=[watching],
+    )
+    assert result.metrics["updates"] > 0
+    assert watching.versions == sorted(set(watching.versions))
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    versions = [row["version"] for row in rows if row["kind"] == "center"]
+    assert versions == sorted(set(versions))
+    assert versions[0] == 0
+
+
+def test_a_run_that_makes_the_model_worse_says_so(tmp_path, capsys):
+    result = run(with_layer(LAYERS.Dense(3)), (X, Y), tmp_path, Serial(learning_rate=1.0), steps=4, verbose=True)
+    first, last = (result.history["test_loss"][at] for at in (0, -1))
+    told = f"test loss rose from {first:.4g} to {last:.4g}: training made the model worse. Try a smaller learning rate"
+    assert result.metrics["outcome"] == "completed"
+    assert told in result.metrics["advice"]
+    assert "than 1.0" in result.metrics["advice"]
+    assert told in json.loads((tmp_path / "run" / "result.json").read_text())["advice"]
+    assert summary_rows(result.metrics)["advice"] == result.metrics["advice"]
+    assert told in capsys.readouterr().err
+
+
+def test_a_resumed_run_with_nothing_left_to_do_is_refused(tmp_path):
+    keep = Recovery(checkpoint_steps=1000)
+    run(with_layer(LAYERS.Dense(3)), (X, Y), tmp_path, epochs=4, steps=None, recovery=keep)
+    again = {"recovery": Recovery(resume=tmp_path / "run"), "run_dir": tmp_path / "again"}
+    for epochs in (2, 4):
+        with pytest.raises(UserError, match=f"nothing left to resume.*Received: {8 * epochs} steps") as caught:
+            run(with_layer(LAYERS.Dense(3)), (X, Y), tmp_path, epochs=epochs, steps=None, **again)
+        assert "\n" not in str(caught.value)
+        assert not (tmp_path / "again").exists()
+    result = run(with_layer(LAYERS.Dense(3)), (X, Y), tmp_path, epochs=5, steps=None, **again)
+    assert result.metrics["recovery"]["resumed_from"] == 32
+
+
+def test_an_optimizer_that_is_not_used_is_named():
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 9, 0.9)
+    x = keras.Input((4,))
+    for optimizer, name in [("rmsprop", None), ("sgd", "SGD(0.01)"), (keras.optimizers.SGD(schedule), "SGD(Expon")]:
+        found = unused_optimizer(compiled(x, LAYERS.Dense(1)(x), optimizer=optimizer))
+        assert (found is None) if name is None else found.startswith(name)
