@@ -152,6 +152,16 @@ def spoiled(context):
     return rows.shard(context.num_input_pipelines, context.input_pipeline_id).batch(8, drop_remainder=True)
 
 
+def unhurried(context):
+    """Batches of 8, each 30 ms after the other: a run that lasts until a test ends it leaves the cores to others."""
+    import tensorflow as tf
+    from tensorflow.python.data.experimental.ops.testing import sleep
+
+    rows = tf.data.Dataset.from_tensor_slices(DIGITS.train)
+    rows = rows.shard(context.num_input_pipelines, context.input_pipeline_id).batch(8, drop_remainder=True)
+    return rows.apply(sleep(30_000))
+
+
 def patience(seconds: float) -> float:
     """A limit of waits that a test sees pass; where others keep the machine busy it is up to five times as long.
 

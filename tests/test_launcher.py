@@ -25,7 +25,7 @@ from distsgd.common.record.callbacks import Callback
 from distsgd.common.run.job import describe, make_job
 from distsgd.common.run.options import RunOptions
 from doubles import RaisesInWorker
-from runs import DIGITS, patience, record, wait_until
+from runs import DIGITS, patience, record, unhurried, wait_until
 
 FOREVER = 10**7
 SECONDS_TO_END = 30  # a second or two, unless the machine is busy
@@ -38,7 +38,7 @@ class Background:
         recipe = ModelRecipe.named("mlp:hidden=16", (64,), 10, 0)
         cluster = Cluster.local(workers, ps=ps, wait_seconds=wait_seconds)
         self.job = make_job(
-            scheme, recipe, DIGITS.train, None, cluster,
+            scheme, recipe, unhurried, None, cluster,
             RunOptions(steps=FOREVER, batch_size=8, run_dir=run_dir),
         )  # fmt: skip
         self.run_dir, self.error, self.result = run_dir, None, {}
