@@ -136,9 +136,9 @@ def test_devices_train_a_model_with_batch_normalisation_and_dropout(tmp_path):
 @pytest.mark.parametrize(
     ("scheme", "workers", "backend"),
     [
-        (SyncSGD(), 2, "threads"),
+        (AllReduce(), 3, "threads"),
+        pytest.param(SyncSGD(), 2, "threads", marks=pytest.mark.slow),
         pytest.param(Serial(), 1, "threads", marks=pytest.mark.slow),
-        pytest.param(AllReduce(), 3, "threads", marks=pytest.mark.slow),
         pytest.param(AllReduce(), 3, "processes", marks=pytest.mark.slow),
     ],
 )

@@ -200,16 +200,15 @@ def test_the_nth_event_of_a_worker_is_its_nth_round(tmp_path):
 
 
 def test_without_a_ps_a_message_waits_for_the_last_one_that_is_ready(tmp_path):
-    for k, late in ((0, 1), (1, 4)):
-        stamped(
-            StampWriter(stamp_file(tmp_path, k), exchange_first=False), 0, *((n, n + late, n + 9) for n in (10, 20))
-        )
+    for k, ready in ((0, (11, 21)), (1, (16, 24))):
+        moments = [(end - 9, here, end) for here, end in zip(ready, (19, 29), strict=True)]
+        stamped(StampWriter(stamp_file(tmp_path, k), exchange_first=False), 0, *moments)
     some = events(*((version, k, 1, 0, "exchange") for version in (0, 1) for k in (0, 1)))
     rule = releases_of(Collective(), [0, 0], [2, 2])
     rows, waiting = joined(tmp_path, some, rule, collective=True)
-    assert rows[:, 4].tolist() == [11 * SECOND, 14 * SECOND, 21 * SECOND, 24 * SECOND]
-    assert rows[:, 5].tolist() == [14 * SECOND, 14 * SECOND, 24 * SECOND, 24 * SECOND]
-    assert waiting == 1.5  # in the second round: 3 s and none
+    assert rows[:, 4].tolist() == [11 * SECOND, 16 * SECOND, 21 * SECOND, 24 * SECOND]
+    assert rows[:, 5].tolist() == [16 * SECOND, 16 * SECOND, 24 * SECOND, 24 * SECOND]
+    assert waiting == 1.5  # in the second round, 3 s and none; the first counts nowhere
     rule = releases_of(Collective(), [0, 0], [2, 2])
     rows, waiting = joined(tmp_path, some, rule, collective=True, one_clock=False)
     assert waiting is None
