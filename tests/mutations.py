@@ -1433,6 +1433,30 @@ VIRTUAL_TIME = [
 
 FORETOLD = [
     Mutation(
+        "several workers for a few per cent more than one",
+        "common/cli/advise.py",
+        "if best < WORTH * alone:",
+        "if best < 0.5 * alone:",
+        ("tests/test_advise.py::test_several_workers_that_make_less_than_a_third_more_than_one_are_not_recommended",),
+        "eight machines are recommended that are slower than one",
+    ),
+    Mutation(
+        "what is shared goes before the thing that was named first",
+        "common/virtual_time/clock.py",
+        "if thing.next < now:",
+        "if thing.next <= now:",
+        ("tests/test_order.py::test_at_a_tie_what_is_shared_comes_last_and_the_first_thing_before_the_second",),
+        "the order of events at a tie is another one",
+    ),
+    Mutation(
+        "the bytes of a message whole on each ps",
+        "common/virtual_time/course.py",
+        "round(size / ps / machines.ps_rate)",
+        "round(size / machines.ps_rate)",
+        ("tests/test_network.py::test_several_ps_tasks_divide_the_bytes_of_a_message_and_not_its_time_under_the_lock",),
+        "several ps are no faster than one",
+    ),
+    Mutation(
         "the card of the ps as it was first guessed from the record",
         "common/simulation/fit.py",
         "replace(found, card=card * by) if waits",

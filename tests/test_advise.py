@@ -16,6 +16,7 @@ from distsgd.algorithms import (
     DownpourEasy,
     DynSGD,
     Ringmaster,
+    Serial,
     SyncSGD,
     SyncSGDLR,
 )
@@ -200,7 +201,7 @@ def test_the_command_prints_every_algorithm_and_one_sentence(capsys):
     assert lines[0].split() == ["algorithm", "updates/s", "gradients/s", "computing", "staleness", "bytes/s", "rate"]
     assert {line.split()[0] for line in lines[1 : 2 + len(SCHEMES)]} == set(SCHEMES)
     (asynchronous,) = [line.split() for line in lines if line.startswith("async_sgd")]
-    assert asynchronous == ["async_sgd", "150.0", "150.0", "100%", "5.0", "5", "GB", "<", "0.28"]
+    assert asynchronous == ["async_sgd", "150", "150", "100%", "5", "5", "GB", "<", "0.28"]
     assert " ".join(lines).count("Take sync_sgd: 150 gradients/s") == 1
     assert max(map(len, lines)) <= 80
 
@@ -208,7 +209,7 @@ def test_the_command_prints_every_algorithm_and_one_sentence(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--parameters", "many"], "parameters takes a number with k, M or G, as in 25M"),
+        (["--parameters", "many"], "parameters takes a number with k, M, G, B or T, as in 25M"),
         (["--parameters", "0"], "parameters takes a number"),
         (["--workers", "0"], "workers must be at least 1. Received: workers=0"),
         (["--workers", "5000"], "workers must be at most 1000"),
@@ -223,6 +224,106 @@ def test_a_question_without_sense_is_one_line(arguments, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("text", "size"), [("25M", 25_000_000), ("1.5k", 1500), ("9610", 9610), ("7B", 7 * 10**9)])
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("25M", 25_000_000), ("1.5k", 1500), ("9610", 9610), ("7B", 7 * 10**9), ("1T", 10**12), ("0.5T", 5 * 10**11)],
+)
 def test_a_number_of_parameters_may_have_a_suffix(text, size):
     assert Question(parameters=text).size == size
+
+
+# What is worth it, and what was assumed.
+
+
+def gradients(name, *arguments, capsys):
+    """What the table says of an algorithm, the sentence, and all that was printed."""
+    assert dispatch(["advise", *arguments]) == 0
+    text = capsys.readouterr().out
+    line = next(line.split() for line in text.splitlines() if line.split()[:1] == [name])
+    return line, " ".join(text.split("\n\n")[-1].split()), " ".join(text.split())
+
+
+SLOW_LINKS = ["--workers", "8", "--parameters", "10M", "--step-ms", "100", "--compute", "lognormal:sigma=0.5"]
+SLOW_LINKS += ["--uplink", "75Mbit", "--downlink", "75Mbit", "--ps-link", "1Gbit", "--latency", "40ms"]
+
+
+def test_on_slow_links_a_longer_period_is_found_and_several_are_worth_it(capsys):
+    """With the default period local_sgd makes 8 gradients/s; one worker makes 10."""
+    line, said, _ = gradients("local_sgd", *SLOW_LINKS, capsys=capsys)
+    period = int(line[1].removeprefix("H="))
+    assert period > 10
+    assert float(line[3]) > 1.3 * 10
+    assert said.startswith("Take ")
+    assert "--communication-period" in said
+
+
+def test_several_workers_that_make_less_than_a_third_more_than_one_are_not_recommended(capsys):
+    _, said, _ = gradients("serial", *SLOW_LINKS, "--communication-period", "10", capsys=capsys)
+    assert said.startswith("Take one worker: serial makes 10 gradients/s, and ")
+    fast = ["--uplink", "100Gbit", "--downlink", "100Gbit", "--ps-link", "100Gbit", "--communication-period", "10"]
+    four = ["--workers", "4", "--parameters", "1B", "--step-ms", "100", *fast]
+    _, said, _ = gradients("serial", *four, capsys=capsys)
+    assert said.startswith("Take one worker") or float(said.split(": ")[1].split()[0]) >= 13
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_worker_is_not_a_sample(seed):
+    for compute in ("lognormal:sigma=1", "pareto:shape=1.2", "phases"):
+        run = forecast(Serial(), Platform(step_ms=100.0, compute=compute), workers=8, parameters=10, seed=seed)
+        assert (run.updates, run.gradients, run.staleness, run.compute) == (10, 10, 0, 1)
+
+
+def test_one_worker_is_on_the_fastest_machine_with_a_core_of_its_own(tmp_path):
+    np.save(tmp_path / "steps.npy", [[3.0, 5.0], [1.0, 3.0]])
+    for machines, seconds in (
+        ({"step_factors": "3,1*7"}, 0.100),
+        ({"cores": 2, "core_ms": 25.0}, 0.125),
+        ({"compute": f"recorded:path={tmp_path / 'steps.npy'}"}, 0.100 * 2 / 3),
+    ):
+        run = forecast(Serial(), Platform(step_ms=100.0, **machines), workers=8, parameters=10)
+        assert run.gradients == pytest.approx(1 / seconds), machines
+
+
+def test_hyperparameters_can_be_given(capsys):
+    machines = ["--workers", "4", "--uplink", "100Mbit", "--downlink", "100Mbit", "--settings"]
+    line, _, _ = gradients("diloco", *machines, "diloco:communication_period=100,ssp:slack=3", capsys=capsys)
+    scheme = SCHEMES["diloco"](communication_period=100)
+    platform = Platform(uplink="100Mbit", downlink="100Mbit")
+    expected = forecast(scheme, platform, workers=4, parameters=10**6).gradients
+    assert float(line[2]) == pytest.approx(expected, rel=0.005)
+    rows = predict(Question(workers=4, communication_period=7), platform)
+    assert {row.scheme.communication_period for row in rows.values() if advise.has_period(row.scheme)} == {7}
+    for wrong in ("diloc:x=1", "diloco:x=1"):
+        with pytest.raises(UserError):
+            Question(settings=wrong)
+
+
+def test_updates_that_are_rare_have_three_digits(capsys):
+    machines = ["--workers", "8", "--parameters", "25M", "--step-ms", "100", "--uplink", "20Mbit"]
+    line, _, _ = gradients("sync_sgd", *machines, capsys=capsys)
+    assert 0 < float(line[1]) < 0.05
+    assert len(line[1].lstrip("0.")) == 3
+
+
+def test_what_was_taken_as_ideal_is_said(capsys):
+    _, _, text = gradients("serial", "--uplink", "1Gbit", "--latency", "20ms", capsys=capsys)
+    assert "Taken as ideal, since nothing was said of it: --downlink, --ps-link, --service." in text
+    given = [
+        "--uplink",
+        "1Gbit",
+        "--downlink",
+        "1Gbit",
+        "--latency",
+        "1ms",
+        "--ps-link",
+        "unlimited",
+        "--service",
+        "1us",
+    ]
+    _, _, text = gradients("serial", *given, capsys=capsys)
+    assert "Taken as ideal" not in text
+
+
+def test_algorithms_that_cannot_have_such_machines_are_left_out_and_named(capsys):
+    _, _, text = gradients("sync_sgd", "--workers", "4", "--failures", "crashes:every=10s,down=1s", capsys=capsys)
+    assert "all_reduce" in text.split("Left out")[1]

@@ -261,8 +261,27 @@ def test_advice_for_machines_like_those_of_a_run(tmp_path, capsys):
     assert dispatch(["advise", "--workers", "6", "--like", str(tmp_path)]) == 0
     output = capsys.readouterr()
     (asynchronous,) = [line.split() for line in output.out.splitlines() if line.startswith("async_sgd")]
-    assert asynchronous[1] == "300.0"
+    assert asynchronous[1] == "300"
     assert "a step          20 ms in the median" in output.err
+
+
+def test_a_model_of_another_size_has_longer_messages_than_the_run(tmp_path, capsys):
+    """One size of messages does not tell bytes from latency: all of it counts as bytes, and that is said."""
+    recorded(tmp_path, AsyncSGD(), step_ms=20, compute="lognormal", latency="2ms")
+    shown = {}
+    for parameters in ([], ["--parameters", "5k"], ["--parameters", "500k"]):
+        assert dispatch(["advise", "--workers", "6", "--like", str(tmp_path), *parameters]) == 0
+        output = capsys.readouterr()
+        shown[tuple(parameters)] = output.out
+        assert ("a message takes 100 times as long as the run's" in output.err) == ("500k" in parameters)
+    own, same, other = shown.values()
+    assert own == same  # the size of the run is the default
+    rates = []
+    for text in (own, other):
+        (line,) = [line.split() for line in text.splitlines() if line.startswith("async_sgd")]
+        rates.append(float(line[2]))
+    assert rates[0] == pytest.approx(6 / 0.024, rel=0.05)
+    assert rates[1] == pytest.approx(6 / 0.420, rel=0.05)
 
 
 def swapped(path):

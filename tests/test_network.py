@@ -130,6 +130,33 @@ def test_the_lock_of_the_ps_takes_one_after_the_other():
     assert found.trace["microseconds"].tolist() == [10_000, 12_000, 14_000]
 
 
+def test_several_ps_tasks_divide_the_bytes_of_a_message_and_not_its_time_under_the_lock():
+    """There is one lock: 1 ms of service for each message, and half of its 2 ms of bytes on each of two ps."""
+    found = happens(AsyncSGD(), workers=3, steps=1, service="1ms", ps_rate="500MB", ps=2)
+    assert found.trace["microseconds"].tolist() == [10_000, 12_000, 14_000]
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("1.5e-3Gbit", "1.5Mbit"),
+        ("0.5Gbit", "500Mbit"),
+        (".5Gbit", "500Mbit"),
+        ("1e3Mbit", "1Gbit"),
+        ("2.5e+1Mbit", "25Mbit"),
+    ],
+)
+def test_rates_may_be_fractions(text, same):
+    given, plain = (Machines.of(Platform(uplink=some)).uplink for some in (text, same))
+    assert given == pytest.approx(plain)
+
+
+def test_speeds_that_are_drawn_have_the_mean_1():
+    factors = Machines.of(Platform(step_factors="lognormal:sigma=0.6")).step_factors(100_000, 3)
+    assert factors.mean() == pytest.approx(1, abs=0.01)
+    assert np.log(factors).std() == pytest.approx(0.6, rel=0.01)
+
+
 def test_more_cores_than_workers_are_no_help_and_fewer_are_shared():
     few, many = (happens(AsyncSGD(), workers=4, steps=10, cores=n, core_ms=10.0).seconds for n in (2, 8))
     assert (few, many) == (0.3, 0.2)

@@ -10,8 +10,10 @@ from distsgd.common.contract.rounds import Rounds
 from distsgd.common.engine.trace import EVENTS, RECORD, ROUND
 from distsgd.common.errors import UserError
 from distsgd.common.virtual_time.books import Books
+from distsgd.common.virtual_time.clock import Clock
 from distsgd.common.virtual_time.order import order
 from distsgd.common.virtual_time.platform import Platform
+from distsgd.common.virtual_time.sharing import NEVER
 
 
 def happens(scheme, workers=4, steps=10, seed=0, rounds=None, **options):
@@ -133,6 +135,38 @@ def test_elastic_schemes_exchange_after_the_first_gradient_of_a_period():
     found = happens(EASGD(communication_period=5), workers=2, steps=10)
     assert found.trace["microseconds"].tolist() == [10_000] * 2 + [60_000] * 2
     assert found.seconds == 0.1
+
+
+class Instants:
+    """Something shared of which all get through at one time."""
+
+    def __init__(self, at):
+        self.at, self.queue, self.next = at, [], NEVER
+
+    def send(self, now, worker, size, what):
+        self.queue.append(what)
+        self.next = self.at
+
+    def pop(self):
+        what = self.queue.pop(0)
+        self.next = self.at if self.queue else NEVER
+        return what
+
+
+def test_at_a_tie_what_is_shared_comes_last_and_the_first_thing_before_the_second():
+    happened = []
+    things = Instants(5), Instants(5)
+    shared = [
+        (thing, lambda worker, now, n=n: happened.append((f"thing {n}", worker))) for n, thing in enumerate(things)
+    ]
+    clock = Clock(4, shared)
+    clock.acts = [lambda worker, now, k=k: happened.append((f"kind {k}", worker)) for k in range(2)]
+    clock.share(things[1], 0, 0, 1.0)
+    clock.share(things[0], 0, 1, 1.0)
+    clock.at(5, 1, 2)
+    clock.at(5, 0, 3)
+    clock.run(lambda events: None)
+    assert happened == [("kind 0", 3), ("kind 1", 2), ("thing 0", 1), ("thing 1", 0)]
 
 
 def test_rounds_tell_what_they_were_spent_on():

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from ...algorithms import SCHEMES, SyncSGD
 from ..contract.checks import check_scheme
-from ..contract.rounding import Rounding, rounded
+from ..contract.rounding import rounded
 from ..contract.scheme import Scheme
-from ..errors import UserError, at_least, at_most, positive
+from ..errors import UserError
 from ..record.display import Page
 from ..virtual_time.forecast import Forecast, forecast
-from ..virtual_time.platform import Platform
+from ..virtual_time.order import check
+from ..virtual_time.platform import Machines, Platform
 from . import flags
-from .like import like
+from .like import fitted
 from .limits import largest_rate, rate_of
+from .question import Question, has_period
 
-SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "B": 10**9}
-
-MOST_WORKERS = 1000
+PARAMETERS = 10**6  # where neither the question nor a recorded run says how many
 
 BACKUPS = (16, 8, 4)  # one backup worker for so many: what is best of these is shown
 
@@ -35,44 +34,11 @@ BACKED = "sync_sgd --backup-workers"
 # From the one whose arithmetic is nearest to that of serial SGD: who follows needs a reason.
 NEAREST = ("sync_sgd", "all_reduce", BACKED, "local_sgd", "agn", "diloco")
 
+WORTH = 1.3  # times the gradients of one worker: what several must make at least
+
+LONGEST = 64  # times the default period: what is tried where messages take more than half of the time
+
 ENOUGH, AS_MANY = 0.5, 0.95  # of the gradients of the fastest: what is beyond is not worth leaving SGD further behind
-
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """What is to be trained, and on how many machines."""
-
-    workers: int = 16
-    """Worker tasks."""
-    ps: int = 1
-    """Parameter server tasks."""
-    parameters: str = "1M"
-    """Of the model, as in 25M."""
-    codec: Rounding = "float32"
-    """How messages travel; algorithms that have no such choice send what they always do."""
-    curvature: float = 1.0
-    """The largest of the loss, h: rates are limited by it."""
-    seed: int = 0
-    """Of what is drawn."""
-    like: Path | None = None
-    """Machines like those of a recorded run, given its folder; what is said of machines overrides that."""
-
-    def __post_init__(self):
-        at_least(1, workers=self.workers, ps=self.ps)
-        at_most(MOST_WORKERS, workers=self.workers, ps=self.ps)
-        positive(curvature=self.curvature)
-        _ = self.size
-
-    @property
-    def size(self) -> int:
-        """P."""
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGB]?)", self.parameters.strip())
-        size = round(float(found[1]) * SUFFIXES[found[2]]) if found else 0
-        if not 1 <= size <= 10**12:
-            raise UserError(
-                f"parameters takes a number with k, M or G, as in 25M, at most 1e12. Received: {self.parameters!r}"
-            )
-        return size
 
 
 @dataclass(frozen=True)
@@ -83,11 +49,13 @@ class Row:
         scheme: with its hyperparameters.
         run: what it would be like.
         limit: the rate from which on it diverges; None if the catalogue names none.
+        longer: its period is longer than the default, because messages took too long.
     """
 
     scheme: Scheme
     run: Forecast
     limit: float | None
+    longer: bool = False
 
     @property
     def stable(self) -> bool:
@@ -103,14 +71,21 @@ def main(arguments: list[str]) -> int:
         arguments,
         {"what is to be trained": Question, "machines": Platform},
     )
-    rows = predict(question, like(question.like, platform))
+    machines, size = fitted(question.like, platform, question.size)
+    rows = predict(replace(question, parameters=str(size or PARAMETERS)), machines)
     page = Page(highlight=False)
     page.print(_table(rows))
     page.print(
         "\nPredicted in virtual time; nothing is measured. computing: the part of workers' time; bytes/s: of a worker, "
-        "both ways; staleness: of messages that count; -b: backup workers; rate: the catalogue's limit on ½hx² with "
-        f"h = {question.curvature:g}, at that staleness; !: the default is beyond it; ?: late, and no limit is known."
+        "both ways; staleness: mean of messages that count, without the first third of the updates, in which workers "
+        "that begin together are not stale yet; -b: backup workers; H: a longer period than the default; serial: on "
+        f"the fastest machine; rate: the catalogue's limit on ½hx² with h = {question.curvature:g}, at that staleness; "
+        "!: the default is beyond it; ?: late, and no limit is known."
     )
+    if ideal := _ideal(machines):
+        page.print(f"Taken as ideal, since nothing was said of it: {', '.join(ideal)}.")
+    if missing := [name for name in SCHEMES if name not in rows]:
+        page.print(f"Left out, since it cannot have so many workers, or such machines: {', '.join(missing)}.")
     page.print(Text(f"\n{recommendation(rows)}", style="bold"))
     return 0
 
@@ -121,11 +96,14 @@ def predict(question: Question, platform: Platform) -> dict[str, Row]:
     Algorithms that send as much, as often, and wait in the same way have the same figures.
     """
     known: dict[object, Forecast] = {}
+    machines, size = Machines.of(platform), question.size or PARAMETERS
 
     def row(scheme: Scheme) -> Row | None:
         workers = question.workers if scheme.gate.exchanges else 1
         try:
             check_scheme(scheme, workers)
+            if scheme.gate.exchanges:
+                check(scheme, machines, workers)
         except UserError:
             return None
         with suppress(UserError):
@@ -133,18 +111,46 @@ def predict(question: Question, platform: Platform) -> dict[str, Row]:
         alike = _what_takes_time(scheme)
         if alike not in known:
             known[alike] = forecast(
-                scheme, platform, workers=workers, parameters=question.size, ps=question.ps, seed=question.seed
+                scheme, platform, workers=question.workers, parameters=size, ps=question.ps, seed=question.seed
             )
         return Row(scheme, known[alike], largest_rate(scheme, workers, known[alike].staleness, question.curvature))
 
+    def best(scheme: Any) -> Row | None:
+        """With a longer period than the default, if messages take more than half of the time and that helps."""
+        found = row(scheme)
+        chosen = question.communication_period is not None or scheme != type(scheme)()
+        if found is None or chosen or not has_period(scheme) or not found.stable:
+            return found
+        times = 2
+        while found.run.communication > ENOUGH and times <= LONGEST:
+            longer = row(replace(scheme, communication_period=times * scheme.communication_period))
+            if longer is None or not longer.stable:
+                break
+            found, times = replace(longer, longer=True), 2 * times
+        return found
+
     rows: dict[str, Row | None] = {}
-    for name, kind in SCHEMES.items():
-        rows[name] = row(kind())
+    for name, scheme in question.schemes.items():
+        rows[name] = best(scheme)
         if name == "sync_sgd":
             numbers = {question.workers // many for many in BACKUPS} - {0}
             backed = [found for number in sorted(numbers) if (found := row(SyncSGD(backup_workers=number)))]
             rows[BACKED] = max(backed, key=lambda found: found.run.gradients, default=None)
     return {name: found for name, found in rows.items() if found is not None}
+
+
+def _ideal(platform: Platform) -> list[str]:
+    """What takes no time on these machines though nobody has said so, as flags."""
+    machines = Machines.of(platform)
+    takes = {
+        "uplink": math.isfinite(machines.uplink),
+        "downlink": math.isfinite(machines.downlink),
+        "ps_link": math.isfinite(machines.ps_link),
+        "latency": machines.latency > 0 or any(latency for latency, _ in machines.regions),
+        "service": machines.service > 0 or math.isfinite(machines.ps_rate),
+    }
+    silent = [name for name, costs in takes.items() if not costs and getattr(platform, name) is None]
+    return ["--" + name.replace("_", "-") for name in silent]
 
 
 def _what_takes_time(scheme: Scheme) -> object:
@@ -166,18 +172,20 @@ def recommendation(rows: Mapping[str, Row]) -> str:
         )
     fastest = max(several, key=lambda name: several[name].run.gradients)
     best = several[fastest].run.gradients
-    order = [*(name for name in NEAREST if name in several), fastest]
-    name = next(name for name in order if several[name].run.gradients >= ENOUGH * best)
     alone = rows["serial"].run.gradients if "serial" in rows else 0.0
-    if best < alone:
-        return f"Take one worker: serial makes {alone:,.0f} gradients/s, and {fastest} no more than {best:,.0f}."
+    if best < WORTH * alone:
+        said = f"Take one worker: serial makes {_digits(alone)} gradients/s, and {fastest} no more than {_digits(best)}"
+        return said + ("." if best < alone else f": less than {WORTH:g} times as many.")
+    order = [*(name for name in NEAREST if name in several), fastest]
+    name = next(name for name in order if several[name].run.gradients >= max(ENOUGH * best, WORTH * alone))
     chosen = several[name]
-    much = f"{chosen.run.gradients:,.0f} gradients/s"
+    much = f"{_digits(chosen.run.gradients)} gradients/s"
     if name == fastest or chosen.run.gradients >= AS_MANY * best:
         much += ", as many as any that is stable"
     else:
-        much += f", at least half of those of the fastest that is stable ({fastest}, {best:,.0f})"
-    return f"Take {_shown(name, chosen)}: {much}; {_reason(name, order, rows)}."
+        much += f", at least half of those of the fastest that is stable ({fastest}, {_digits(best)})"
+    period = f" --communication-period {chosen.scheme.period}" if chosen.longer else ""
+    return f"Take {_shown(name, chosen)}{period}: {much}; {_reason(name, order, rows)}."
 
 
 def _shown(name: str, row: Row) -> str:
@@ -203,16 +211,21 @@ def _table(rows: Mapping[str, Row]) -> Table:
     for name, row in rows.items():
         run, mark = row.run, "" if row.stable else "?" if row.limit is None else "! "
         table.add_row(
-            _shown(name, row).replace("--backup-workers", "-b"),
-            f"{run.updates:,.1f}",
-            f"{run.gradients:,.1f}",
+            _shown(name, row).replace("--backup-workers", "-b") + (f" H={row.scheme.period}" if row.longer else ""),
+            _digits(run.updates),
+            _digits(run.gradients),
             f"{run.compute:.0%}",
-            f"{run.staleness:.1f}",
+            _digits(run.staleness),
             _bytes(run.sent + run.received),
             f"{mark}" if row.limit is None else f"{mark}< {row.limit:.2g}",
             style="" if row.stable else "dim",
         )
     return table
+
+
+def _digits(number: float) -> str:
+    """Three significant digits, and all before the point."""
+    return f"{number:,.0f}" if number >= 999.5 else f"{number:.3g}"
 
 
 def _bytes(number: float) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 from ..errors import UserError, at_least, not_negative, one_of, positive
 from ..spec import parse
 from .chance import uniforms
-from .models import Model, model
+from .models import Model, Recorded, model
 from .presets import machines
 from .units import bytes_per_nanosecond, nanoseconds
 
@@ -183,6 +183,12 @@ class Machines:
 
         z = ndtri(uniforms(seed, "speed", range(workers), [0])[:, 0])
         return np.exp(self.spread * z - self.spread**2 / 2)
+
+    def expected_steps(self, workers: int, seed: int) -> np.ndarray:
+        """Return the mean time of a local step of each worker where the others are idle, [W], in nanoseconds."""
+        means = self.model.values.mean(1) if isinstance(self.model, Recorded) else np.ones(1)
+        core = 0 if self.cores is None else self.core
+        return self.step * self.step_factors(workers, seed) * np.resize(means, workers) + core
 
     def link_factors(self, workers: int, seed: int) -> np.ndarray:
         """How much faster or slower the links of each worker are, [W]: one of some classes."""

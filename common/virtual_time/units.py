@@ -42,7 +42,7 @@ def bytes_per_nanosecond(name: str, text: str) -> float:
 
 
 def _quantity(name: str, text: str, units: Mapping[str, float], example: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d*)?(?:e\d+)?)([a-zA-Z]+)", text.strip())
+    found = re.fullmatch(r"((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)([a-zA-Z]+)", text.strip())
     if found is None or found[2] not in units:
         raise UserError(f"{name} takes a number and a unit ({', '.join(units)}), {example}. Received: {text!r}")
     return float(found[1]) * units[found[2]]
