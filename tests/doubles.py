@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from distsgd.algorithms import AEASGD, AsyncSGD, Downpour, Hogwild, LocalSGD, SyncSGD
+from distsgd.algorithms import AEASGD, AllReduce, AsyncSGD, Downpour, Hogwild, LocalSGD, SyncSGD
 from distsgd.common.gates import Async, Bounded, Unlocked
 
 
@@ -39,6 +39,21 @@ class HalfWay(Downpour):
             with tf.control_dependencies([token]):
                 message = tf.identity(message)
         return super().server_update(server, message, staleness)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeavyAllReduce(AllReduce):
+    """Correct, with a velocity on each worker."""
+
+    name = "heavy_all_reduce"
+
+    def local_variables(self, params: Any) -> Any:
+        return {"velocity": 0 * params}
+
+    def adopt(self, worker: Any, reply: Any) -> None:
+        velocity = 0.5 * worker.velocity + reply
+        worker.velocity.assign(velocity)
+        worker.params.assign_sub(self.learning_rate * velocity)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -293,7 +293,7 @@ def test_to_recover_without_getting_on_takes_longer_each_time_and_ends(tmp_path,
     meet, rule = job.coordination, job.restarts
     calls = SimpleNamespace(coordination=meet, index=0, wait_seconds=60.0, reconnect=lambda seconds: None)
     progress = SimpleNamespace(rounds=3)
-    worker = recovery.WorkerRecovery(calls, progress, None, rule, lambda **event: None)
+    worker = recovery.WorkerRecovery(calls, progress, None, None, rule, lambda **event: None)
     worker.join = lambda: rejoined.append(progress.rounds)
     error = tf.errors.UnavailableError(None, None, "Socket closed")
     worker.recover(error)

@@ -1,11 +1,24 @@
 """A run that is resumed is the run that was not interrupted: state of the workers, and what counts as the same run."""
 
-import keras
-import pytest
+import re
+import shutil
+import signal
 
-from distsgd.algorithms import Serial
+import keras
+import numpy as np
+import pytest
+from test_recovery import Going
+
+from distsgd.algorithms import EFSGD, SCHEMES, Serial, SyncSGD
 from distsgd.common import Cluster, Recovery, UserError, train
-from runs import DIGITS
+from distsgd.common.errors import TaskLost
+from distsgd.common.record import checkpoint
+from distsgd.common.run import local_state
+from distsgd.common.run.local_state import ChiefState, LocalState
+from distsgd.common.run.plan import ALONE_STEPS
+from distsgd.common.run.saving import Saver
+from doubles import HeavyAllReduce
+from runs import DIGITS, record, wait_until
 
 # The same run.
 
@@ -35,3 +48,165 @@ def test_a_cell_that_is_run_again_goes_on_and_with_another_model_is_refused(tmp_
         go_on(other, tmp_path / "run", 30)
     with pytest.raises(UserError, match="holds checkpoints of a run with model='functional'"):
         go_on(cell(name="mine"), tmp_path / "run", 30)
+
+
+# The state of workers.
+
+STEPS, MIDDLE = 24, 3
+
+
+@pytest.fixture
+def halfway(monkeypatch):
+    """A checkpoint is due when worker 0 has done three rounds, and at the end."""
+    inner = ChiefState.between_calls
+
+    def between_calls(self):
+        if self.progress.rounds == MIDDLE:
+            self.saver.due.set()
+            if not self.kept:  # then any moment is right
+                self.saver.save(self._state_calls())
+        inner(self)
+
+    monkeypatch.setattr(ChiefState, "between_calls", between_calls)
+    monkeypatch.setattr(Saver, "save_if_due", lambda self, calls: None)
+
+
+def interrupted(run_dir, copy):
+    """The folder of a run that was killed after its first checkpoint."""
+    shutil.copytree(run_dir, copy, ignore=shutil.ignore_patterns("result.json", "*.lock"))
+    (_, *later) = checkpoint.found(copy)
+    assert later
+    for path in later:
+        checkpoint.discard(path)
+    return checkpoint.newest(copy)
+
+
+def scheme_of(name):
+    period = {"communication_period": 2} if "communication_period" in SCHEMES[name].__dataclass_fields__ else {}
+    return SCHEMES[name](**period)
+
+
+FAST = {"ef_sgd", "aeamsgd", "easgd"}
+
+ALL = [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in SCHEMES]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_interrupted_run_that_is_resumed_is_the_uninterrupted_one(name, halfway, tmp_path):
+    """Of every scheme, bit by bit: all workers of a synchronous one, the one worker of another."""
+    scheme = scheme_of(name)
+    in_step = scheme.gate.set_size(2) == 2
+    asked = {"workers": 2 if in_step else 1, "backend": "threads", "batch_size": 4, "hidden": (4,), "ema_decay": 0.9}
+    steps = STEPS if scheme.gate.exchanges else 6 * ALONE_STEPS  # which are a round
+    keep = {"recovery": Recovery(checkpoint_steps=1000, keep_checkpoints=9), "steps": steps, **asked}
+    whole = record(scheme, tmp_path / "whole", **keep)
+    before = interrupted(tmp_path / "whole", tmp_path / "again")
+    again = record(scheme, tmp_path / "again", **keep)
+    assert again.result["recovery"]["resumed_from"] == before.version
+    assert again.result["recovery"]["warnings"] == []
+    assert 0 < before.version < whole.result["updates"] == again.result["updates"]
+    last, first = (checkpoint.newest(tmp_path / folder) for folder in ("again", "whole"))
+    assert last.arrays.keys() == first.arrays.keys()
+    for part in first.arrays:
+        if part not in ("pulled", "joins"):
+            np.testing.assert_array_equal(last.arrays[part], first.arrays[part], err_msg=part)
+
+
+SMALL = {"workers": 2, "backend": "threads", "batch_size": 4, "hidden": (4,)}
+
+
+def test_a_completed_run_that_is_asked_for_more_steps_is_the_longer_one(tmp_path):
+    keep = {"recovery": Recovery(checkpoint_steps=1000), **SMALL}
+    longer = record(EFSGD(), tmp_path / "longer", steps=20, **keep)
+    record(EFSGD(), tmp_path / "run", steps=10, **keep)
+    again = record(EFSGD(), tmp_path / "run", steps=20, **keep)
+    assert again.result["recovery"]["resumed_from"] == 10
+    np.testing.assert_array_equal(again.center, longer.center)
+    again.earlier_step_targets = [10]
+    assert again.error() < 1e-5  # no worker has begun anew
+
+
+def test_a_worker_that_does_not_come_holds_up_no_checkpoint_and_its_state_is_missed(halfway, monkeypatch, tmp_path):
+    inner = LocalState.is_asked
+    monkeypatch.setattr(LocalState, "is_asked", lambda self: self.calls.index == 0 and inner(self))
+    monkeypatch.setattr(LocalState, "patience", 0.3)
+    keep = {"recovery": Recovery(checkpoint_seconds=1000, keep_checkpoints=9), "steps": STEPS, **SMALL}
+    run = record(EFSGD(), tmp_path / "run", **keep)
+    (warning,) = run.result["recovery"]["warnings"]
+    assert re.fullmatch(
+        r"the checkpoint of version \d is without the local state \(memory\) of worker 1: they did not come in time. A "
+        "resumed run begins with it anew", warning
+    )  # fmt: skip
+    interrupted(tmp_path / "run", tmp_path / "again")
+    (said,) = record(EFSGD(), tmp_path / "again", **keep).result["recovery"]["warnings"]
+    assert re.fullmatch(r"the checkpoint of version \d is without .* of worker 1: it begins anew", said)
+
+
+def test_what_is_too_large_for_a_checkpoint_is_left_out_and_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(local_state, "MOST_BYTES", 100)
+    keep = {"recovery": Recovery(checkpoint_steps=1000), **SMALL}
+    (warning,) = record(EFSGD(), tmp_path / "run", steps=5, **keep).result["recovery"]["warnings"]
+    assert (
+        "(memory) of all workers: 2.31e-06 GiB of all workers are more than the 9.31e-08 GiB that are kept" in warning
+    )
+    monkeypatch.undo()
+    (said,) = record(EFSGD(), tmp_path / "run", steps=10, **keep).result["recovery"]["warnings"]
+    assert said == "the checkpoint of version 5 is without the local state (memory) of all workers: it begins anew"
+
+
+def test_statistics_seeds_and_what_a_codec_sends_later_are_kept(halfway, tmp_path):
+    """Of batch normalisation and dropout; with two ps, whose slices are rounded apart."""
+
+    def run(folder, steps=STEPS):
+        keras.utils.set_random_seed(0)
+        layers = keras.layers
+        model = keras.Sequential(
+            [keras.Input((64,)), layers.Dense(6), layers.BatchNormalization(), layers.Dropout(0.5), layers.Dense(10)]
+        )
+        model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        cluster = Cluster.local(2, ps=2, backend="threads")
+        return train(
+            model, DIGITS.train, SyncSGD(), cluster=cluster, steps=steps, batch_size=4,
+            codec="int8", recovery=Recovery(checkpoint_steps=1000, keep_checkpoints=9), run_dir=folder, verbose=False,
+        )  # fmt: skip
+
+    whole = run(tmp_path / "whole")
+    before = interrupted(tmp_path / "whole", tmp_path / "again")
+    assert before.local(1).keys() == {"codec.memory", "model.state", "model.seed_0"}
+    again = run(tmp_path / "again")
+    assert again.metrics["recovery"]["warnings"] == []
+    for mine, its in zip(again.model.variables, whole.model.variables, strict=True):
+        np.testing.assert_array_equal(mine, its, err_msg=mine.path)
+
+
+def test_a_checkpoint_whose_center_is_of_another_length_is_refused(tmp_path):
+    keep = {"recovery": Recovery(checkpoint_steps=1000), **SMALL, "workers": 1}
+    record(Serial(), tmp_path / "run", steps=4, **keep)
+    last = checkpoint.newest(tmp_path / "run")
+    checkpoint.discard(checkpoint.found(tmp_path / "run")[0])
+    forged = checkpoint.Checkpoint({**last.arrays, "center": np.ones(7, np.float32)}, last.about)
+    checkpoint.publish(checkpoint.write(tmp_path / "run", forged), keep=3)
+    with pytest.raises(
+        UserError, match=r"cannot be of this run: center should be float32 \[310\]. Received: float32 \[7\]"
+    ):
+        record(Serial(), tmp_path / "run", steps=8, **keep)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [EFSGD(), HeavyAllReduce()], ids=["ef_sgd", "all_reduce"])
+def test_a_run_of_processes_whose_chief_is_killed_goes_on_as_if_it_had_not_been(scheme, warm, tmp_path):
+    """With several rounds in a call, and at moments that nobody has chosen."""
+    asked = {"steps": 1500, "workers": 2, "batch_size": 8, "hidden": (16,)}
+    often = Recovery(checkpoint_seconds=0.3)
+    run = Going(scheme, tmp_path / "run", updates=0, recovery=often, **asked)
+    wait_until(lambda: len(checkpoint.found(tmp_path / "run")) >= 2)
+    run.send("worker-0", signal.SIGKILL)
+    assert isinstance(run.end(), TaskLost)
+    before = checkpoint.newest(tmp_path / "run")
+    assert before.version < 1500
+    assert before.local(1)
+    again = record(scheme, tmp_path / "run", recovery=often, **asked)
+    assert again.result["recovery"]["resumed_from"] == before.version
+    assert again.result["recovery"]["warnings"] == []
+    whole = record(scheme, tmp_path / "whole", **asked)
+    np.testing.assert_array_equal(again.center, whole.center)

@@ -39,6 +39,7 @@ class Center:
         pulled: the version that each worker has pulled last, [W].
         milestones: where centers are set aside, if any are.
         messages: number of those that were accepted, if several make an update together.
+        replies_center: True if all replies that have been built are the center as it is.
     """
 
     milestones: Milestones | None = None
@@ -61,7 +62,7 @@ class Center:
         self.num_workers, self.ema_decay, self.round_steps = num_workers, ema_decay, round_steps or scheme.period
         self.sizes = [size for own in sizes for size in own]
         places = devices if holder is None else [holder]
-        self.device = devices[0]  # of the versions
+        self.device, self.replies_center = devices[0], True  # the device of the versions
         self.devices = [device for device, own in zip(places, sizes, strict=True) for _ in own]  # of each slice
         self.initial = [client.feed(tf.float32, [size]) for size in self.sizes]
         with tf.device(self.device):
@@ -199,6 +200,7 @@ class Center:
         message, sent = unpacked(scheme.scalars, message, self.sizes[part.index])
         seen = part.seen_by(slot, sent=sent, completes=tf.convert_to_tensor(completes))
         reply = scheme.server_update(seen, message, staleness)
+        self.replies_center &= reply is part.center
         if scheme.gate.uses_ps:
             part.move_average(version, None if self.messages is None else completes)
         return reply

@@ -41,6 +41,11 @@ class Encoder:
                 for name, value in first.items():
                     getattr(kept, name).assign(value)
 
+    @property
+    def local(self) -> dict[str, list[Any]]:
+        """The codec's variables by name, of each slice."""
+        return {name: [getattr(kept, name) for kept in self.kept] for name in vars(self.kept[0])} if self.kept else {}
+
     def encode(self, message: Any) -> list[Any]:
         """What travels to each ps task instead of a message."""
         parts = self.codec.cut(message, self.sizes)

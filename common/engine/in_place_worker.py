@@ -28,6 +28,7 @@ class InPlaceWorker:
         del name  # of variables that it does not have
         self.initialize = replica.initialize
         self.view: Any = SimpleNamespace(index=slot.index, num_workers=ps.num_workers)
+        self.local = lambda: replica.local
 
     def start(self, recorded: Any) -> dict[str, Any]:
         """Take a slot; there is nothing to pull."""

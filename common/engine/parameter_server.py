@@ -20,6 +20,7 @@ from ..errors import UserError
 from ..gates.store import Event, WorkerSlot
 from .center import Center
 from .journal import Journal
+from .local_copies import LocalCopies
 from .look import Look
 from .membership import Membership, Slot
 from .milestones import Milestones, Multiples
@@ -54,7 +55,7 @@ class ParameterServer:
         transactions: the lock, and who is admitted.
         center: slices and versions.
         journal: the record.
-        membership: of the workers.
+        membership: of the workers; `copies`, of their local states.
         persistence: what is saved, and how it is restored.
         kept: the gate's variables, by name.
         look: what a client sees of the center.
@@ -90,6 +91,7 @@ class ParameterServer:
         self.transactions = transactions = Transactions(self.devices[0], num_workers, center.version)
         self.journal = journal = Journal(transactions)
         self.membership = members = Membership(transactions, self.devices, self.initial_state, scheme.gate.waits)
+        self.copies = LocalCopies(transactions)
         if multiples is not None:
             center.milestones = Milestones(multiples, center.slices, members.states)
 
@@ -176,23 +178,22 @@ class ParameterServer:
 
         Args:
             slot: of the worker.
-            recorded: False if this is no event of the run.
+            recorded: False if this is no event of the run. Nor is it where the worker takes a copy of its local state.
 
         Returns:
-            the center, the worker's own state, and: how many of its rounds are on record (`folded`), True if the
-            message of the last one still waits at the barrier (`waits`), which restoration this is (`restored`), and
-            True if the worker shall leave (`stopping`).
+            the center, the worker's own state, and what it is told, see `run.worker_calls.Joined`.
         """
         with self.transactions.joining():
             with tf.device(self.devices[0]):
-                version = self.read_version()
+                version, folded = self.read_version(), self.folded.read_value()[slot.index]
                 self.membership.take(slot)
-                waits = self.scheme.gate.rejoin(self, slot)
-                again = recorded & (version > 0)
+                waits, copied = self.scheme.gate.rejoin(self, slot), self.copies.is_of(slot.index, folded)
+                again = recorded & (version > 0) & ~copied
                 when(again, lambda: self.record(version, slot.index, 0, accepted=False, event="join"))
                 state = self.states[slot.index]
-                joined = {"folded": self.folded[slot.index], "waits": waits}
-                joined |= {"restored": self.journal.restored[0], "stopping": self.is_ending()}
+                joined = {"folded": folded, "waits": waits, "copied": copied, "asked": self.copies.asked.read_value()}
+                restored, stopping = self.journal.restored[0], self.is_ending()
+                joined |= {"restored": restored, "stopping": stopping, "version": version}
             self.note_pull(slot)
             parts = self.center.read()
         return self.center.bring(parts), state, joined

@@ -56,6 +56,12 @@ class Replica:
             self.initialize = tf.group(*(v.initializer for v in local), source.initialize)
 
     @property
+    def local(self) -> dict[str, list[Any]]:
+        """What changes with each step and is not in the center, by name: the model's own state, random seeds."""
+        state = {"model.state": [self.state]} if self.model.state_size else {}
+        return state | {f"model.seed_{i}": [seed] for i, seed in enumerate(self.seeds)}
+
+    @property
     def needs_vector(self) -> bool:
         """True if parameters cannot be a list in `gradient`."""
         return bool(self.l2) or self.clip_norm is not None or len(self.devices) > 1

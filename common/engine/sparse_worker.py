@@ -24,6 +24,7 @@ class SparseWorker:
         self.slot = replace(slot, encoder=ps.center.encoder("codec"))
         self.initialize = source.initialize
         self.view: Any = SimpleNamespace(index=slot.index, num_workers=ps.num_workers)
+        self.local: Any = dict  # nothing
 
     def start(self, recorded: Any) -> dict[str, Any]:
         """Take a slot; nothing to pull."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
+from ..contract.codec import Codec
 from ..contract.cut import joined
 from ..contract.message import packed
 from ..contract.rounds import Event
@@ -39,18 +41,18 @@ class Worker:
     def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: Slot, name: str):
         self.scheme, self.replica, self.ps = scheme, replica, ps
         self.device, self.pieces = replica.devices[0], Pieces.of(scheme, replica)
-        # Without a ps, what the chief has is the center.
-        self.is_center = not self.scheme.gate.uses_ps and (name == "worker_0")
+        self.is_center = not self.scheme.gate.uses_ps and (name == "worker_0")  # what the chief has, without a ps
         with tf.device(self.device):
-            names = [f"{name}_{i}" if i else name for i in range(len(self.pieces.sizes))]
             center = ps.slices[0].center if self.is_center else None
-            local = [_variables(scheme, *piece, center) for piece in zip(names, self.pieces.sizes, strict=True)]
+            sizes = enumerate(self.pieces.sizes)
+            local = [_variables(scheme, f"{name}_{i}" if i else name, size, center) for i, size in sizes]
             self.clock = tf.Variable(tf.constant(0, tf.int64), name=f"{name}_clock")  # local steps done, for schedules
             self.encoder = ps.center.encoder(f"{name}_codec")
             self.initialize = tf.group(self.clock.initializer, replica.initialize)  # `start` gives the rest its values
-        self.slot = replace(slot, encoder=self.encoder)
+        self.slot, self.slots = replace(slot, encoder=self.encoder), [*local[0]]
         known = {"index": slot.index, "num_workers": ps.num_workers, "shapes": replica.model.shapes}
         mean = no_mean("worker.mean is for Scheme.message alone: take it there, and keep it in a local variable")
+        self.local = partial(local_state, self)
         self.views: list[Any] = [View(mean=mean, **known, **variables) for variables in local]
         self.sums_gradients = scheme.period > 1 and not scheme.exchange_first and asks_for_sum(scheme, self.views[0])
 
@@ -230,6 +232,19 @@ def _variables(scheme: Scheme, name: str, size: int, center: Any = None) -> dict
     check_names(scheme.name, "local variable", slots)
     params = tf.Variable(tf.zeros([size]), name=f"{name}_params") if center is None else center
     return {"params": params} | {slot: tf.Variable(value, name=f"{name}_{slot}") for slot, value in slots.items()}
+
+
+def local_state(worker: Worker) -> dict[str, list[Any]]:
+    """What joining does not give back to a worker, by name, in pieces or slices.
+
+    The variables of worker, codec and model, but for parameters that are the center whenever a round has ended.
+    """
+    scheme, center = worker.scheme, worker.ps.center
+    adopts = type(scheme).adopt is Scheme.adopt and "push" not in scheme.events and not scheme.exchange_first
+    is_center = worker.is_center or (adopts and center.replies_center and type(scheme.reply_codec) is Codec)
+    names = [name for name in worker.slots if name != "params" or not is_center]
+    own = {name: [getattr(view, name) for view in worker.views] for name in names}
+    return own | {f"codec.{name}": parts for name, parts in worker.encoder.local.items()} | worker.replica.local
 
 
 def message_of(scheme: Scheme, worker: Worker, begun: Any, total: Any = None) -> Any:

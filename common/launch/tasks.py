@@ -106,6 +106,7 @@ def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> No
         connect = connector(server.target, graph.graph, config, hosts, build_seconds(wait_seconds))
         loop = WorkerLoop(job, connect(wait_seconds), graph, index, report, connect)
         loop.prepare()
+        loop.join()
         report(event="ready")
         loop.await_others()
         loop.run()

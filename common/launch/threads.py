@@ -60,6 +60,8 @@ class WorkerThreads:
                 raise self.failures[0]
 
         try:
+            loop.join()
+            loop.await_others()
             loop.run(turn)
         except BaseException as error:  # raised again in the thread that started this one
             self.failures.append(error)

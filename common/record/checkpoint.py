@@ -1,7 +1,8 @@
 """Checkpoints: what a parameter server keeps, as files that hold numbers and nothing else.
 
 checkpoints/<version>/
-    arrays.npz          every variable by name, vectors whole whatever the number of ps tasks; no pickle
+    arrays.npz          every variable by name, vectors whole whatever the number of ps tasks; no pickle. Those of
+                        worker 3 are worker_3.<name>
     checkpoint.json     what it belongs to, and a checksum of all of it
 
 A checkpoint is written beside its place, flushed to the disk and renamed: it is there as a whole or not at all. One
@@ -56,6 +57,21 @@ class Checkpoint:
     def events(self) -> int:
         """How many events were on record."""
         return int(self.arrays["folded"].sum() + self.arrays["joins"])
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """The arrays that are no worker's own."""
+        return {name: array for name, array in self.arrays.items() if "." not in name}
+
+    def local(self, worker: int) -> dict[str, Any]:
+        """The arrays of the local state of a worker, by name."""
+        prefix = local_name(worker, "")
+        return {name.removeprefix(prefix): array for name, array in self.arrays.items() if name.startswith(prefix)}
+
+
+def local_name(worker: int, name: str) -> str:
+    """What a part of the local state of a worker is called in a checkpoint."""
+    return f"worker_{worker}.{name}"
 
 
 def folder(run_dir: Path) -> Path:

@@ -16,9 +16,11 @@ import numpy as np
 
 from ..contract.cut import COPIES
 from ..contract.message import SCALARS, cut_off
+from ..engine.asked import NONE
 from ..engine.failures import is_refusal
 from ..errors import WaitTimeout
-from ..record.slices import sliced, whole
+from ..record.slices import whole
+from .feeds import feed_of, whole_of
 from .graph import TaskGraph
 from .job import CHIEF
 from .operations import Operation
@@ -28,6 +30,8 @@ STATE_WAITS = 2  # times the limit of a wait, to read all of the state
 END_SECONDS = 0.5  # for the ps tasks to hear that the run has ended
 
 Connect = Callable[[float], Any]  # makes a session, given the seconds that it may take
+
+Copies = Mapping[int, tuple[int, bytes]]  # of the local states of workers: after how many rounds, and the copy
 
 
 class Roll(NamedTuple):
@@ -100,6 +104,11 @@ class Calls:
         """Events that the evaluator has on record."""
         return int(self._run(self.ops.acknowledged))
 
+    def copy_of(self, worker: int) -> tuple[int, bytes]:
+        """After how many rounds that worker has laid down a copy of its local state, and the copy."""
+        rounds, copy = self._run(self.ops.read_copy, worker, seconds=STATE_WAITS * self.wait_seconds)
+        return int(rounds), copy
+
     def roll(self) -> Roll:
         """Who has done all rounds, and who is counted on, at one moment."""
         return Roll(*self._run(self.ops.roll))
@@ -125,7 +134,9 @@ class StateCalls(Calls):
     def initialize(self, restoration: int) -> None:
         """Make the global variables from the initial model; this beginning has the number `restoration`."""
         center, state = self.graph.initial
-        self._run(self.ops.initialize, _fed(self.ops.initialize.inputs[0], center), state, np.array([restoration, 0]))
+        self._run(
+            self.ops.initialize, feed_of(self.ops.initialize.inputs[0], center), state, np.array([restoration, 0])
+        )
 
     def announce(self) -> None:
         """Tell the workers that the state is there."""
@@ -134,7 +145,7 @@ class StateCalls(Calls):
     def values(self) -> dict[str, Any]:
         """All that a checkpoint keeps, at one moment, by name: arrays, or `Slices` of them."""
         found = self._run(self.ops.values, seconds=STATE_WAITS * self.wait_seconds)
-        values = {name: _fetched([part]) for name, part in found.items()}
+        values = {name: whole_of([part]) for name, part in found.items()}
         return whole(cut_off(values, self._messages, self._scalars))
 
     @property
@@ -154,7 +165,25 @@ class StateCalls(Calls):
         vectors = (name for name in places if number and not name.startswith(COPIES))
         return [name for name in vectors if places[name][0].shape == long]
 
-    def restore(self, arrays: Mapping[str, Any], restoration: int, events: int) -> None:
+    def ask(self, meeting: int) -> None:
+        """Ask all workers for a copy of their local states at that meeting; see `engine.local_copies`."""
+        self._run(self.ops.ask, meeting)
+
+    def copied_rounds(self) -> np.ndarray:
+        """After how many rounds each worker has laid down a copy, [W]."""
+        return self._run(self.ops.copied_rounds)
+
+    def forget_copies(self, flags: np.ndarray) -> None:
+        """The copies of the workers in `flags` [W] are not needed any more."""
+        self._run(self.ops.forget_copies, flags)
+
+    def _put_back(self, copies: Copies) -> None:
+        all_of_them = [copies.get(worker, (NONE, b"")) for worker in range(self.ops.put_back.inputs[0].shape[0])]
+        rounds, parts = zip(*all_of_them, strict=True)
+        self._run(self.ops.put_back, np.array(rounds), np.array(parts, object))
+        self.ask(NONE)
+
+    def restore(self, arrays: Mapping[str, Any], restoration: int, events: int, copies: Copies | None = None) -> None:
         """Put other values in the place of all of it, in steps.
 
         Nobody is admitted from the first step on. Whoever waits for others is woken, and joins after the last one.
@@ -163,6 +192,7 @@ class StateCalls(Calls):
             arrays: as `values` returns them.
             restoration: the number of this one.
             events: how many were on record then.
+            copies: of the local states of workers.
         """
         self._run(self.ops.shut)
         for forget, alive in zip(self.ops.forget_milestones, self.alive(), strict=False):
@@ -172,10 +202,11 @@ class StateCalls(Calls):
         parts = {
             name: _copied(here, arrays[name])
             if name.startswith(COPIES)
-            else _fed(here, arrays[name], arrays.get(name + SCALARS, ()))
+            else feed_of(here, arrays[name], arrays.get(name + SCALARS, ()))
             for name, here in places.items()
         }
         self._run(self.ops.restore, parts, np.array([restoration, events]))
+        self._put_back(copies or {})
         self._run(self.ops.call_back)
         self._run(self.ops.open)
 
@@ -214,7 +245,7 @@ class ObserverCalls(Calls):
         """
         with self._looking:
             found = self._run(self.ops.snapshot)
-            vectors = {name: _fetched(parts) for name, parts in found.pop("vectors").items()}
+            vectors = {name: whole_of(parts) for name, parts in found.pop("vectors").items()}
             return found | (self._in_pieces() if self.ops.pieces else vectors)
 
     def _in_pieces(self) -> dict[str, np.ndarray]:
@@ -264,22 +295,3 @@ def _copied(places: Sequence[Any], array: Any) -> list[np.ndarray]:
     from ..engine.transport import fed
 
     return [fed(place, array) for place in places]
-
-
-def _fed(places: Sequence[Any], vector: Any, ends: Any = ()) -> list[np.ndarray]:
-    """What is to be fed at the places of slices, for this vector to be there, with the same scalars at each end."""
-    from ..engine.transport import fed
-
-    parts = sliced(vector, [int(place.shape[-1]) - len(ends) if place.shape.rank else 0 for place in places])
-    return [
-        fed(place, np.concatenate([part, ends]) if len(ends) else part)
-        for place, part in zip(places, parts, strict=True)
-    ]
-
-
-def _fetched(parts: Sequence[Any]) -> np.ndarray:
-    """One array of the slices that were found."""
-    from ..engine.transport import fetched
-
-    arrays = [fetched(part) for part in parts]
-    return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]

@@ -20,6 +20,7 @@ from .barrier_wait import BarrierWait
 from .calls import Connect, StateCalls
 from .graph import TaskGraph
 from .job import CHIEF, Job
+from .local_state import ChiefState, LocalState
 from .progress import Progress
 from .recovery import WorkerRecovery
 from .saving import Saver, identity
@@ -52,26 +53,32 @@ class WorkerLoop:
         stamps = job.files.stamps(index, job.scheme.exchange_first)
         self.progress = Progress(self.calls, self.plan, stamps, recovery.on_nan, report)
         self.barrier = BarrierWait(self.calls, rule, report)
-        self.recovery = WorkerRecovery(self.calls, self.progress, self.barrier, rule, report)
         self.state: StateManager | None = None  # the chief has one
-        if index == CHIEF:
+        if index != CHIEF:
+            self.local = LocalState(self.calls, self.progress, job)
+        else:
             about = identity(self.plan, graph.initial)
             saver = Saver(about, job.run_dir, recovery, rule.wait_seconds, report)
+            self.local = ChiefState(self.calls, self.progress, job, saver)
             self.state = StateManager(graph, saver, rule, self.calls.connect, report)
+        self.recovery = WorkerRecovery(self.calls, self.progress, self.barrier, self.local, rule, report)
 
     def prepare(self) -> None:
-        """Local variables; then the chief sees to the global ones, and all join."""
+        """Local variables; then the chief sees to the global ones."""
         self.calls.initialize(self.plan.shard(self.index))
-        self.recovery.persist(self._take_part)
+        self.recovery.persist(self._meet_state)
         if self.state is not None:
             self.state.start()
 
-    def _take_part(self) -> None:
+    def join(self) -> None:
+        """Take the slot; a worker whose last message waits for others waits here, until they have begun."""
+        self.recovery.persist(self.recovery.join)
+
+    def _meet_state(self) -> None:
         if self.state is not None:
             calls = self.calls
             self.state.claim(StateCalls(calls.session, calls.graph, calls.wait_seconds, calls.connect))
         self.calls.await_state()
-        self.recovery.join()
 
     def await_others(self) -> None:
         """All workers start together, so that examples per second mean something."""
@@ -100,7 +107,11 @@ class WorkerLoop:
         rounds, first = self.plan.batches(self.index, self.progress.rounds), self.progress.rounds
         most = self.plan.rounds_per_call
         count, tidy = 1, False  # single calls until one of them has been short; the first does not count: it warms up
-        while chunk := list(itertools.islice(rounds, count)):
+        while True:
+            self.local.between_calls()
+            now = self.local.at_most(count)
+            if not (chunk := list(itertools.islice(rounds, now))):
+                return
             turn()
             if self.progress.rounds == 0 and self.index != CHIEF and self.plan.scheme.warmup_updates:
                 self._await_warmup()
@@ -148,6 +159,7 @@ class WorkerLoop:
         self.recovery.join(recorded=False)
 
     def _finish(self) -> None:
+        self.local.end()
         self.calls.set_finished()
         if self.calls.coordination.sees_waiting and not self.plan.options.schedule and not self.progress.stopping:
             self.calls.deregister()

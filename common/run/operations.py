@@ -33,6 +33,9 @@ OF_KEEPERS = frozenset(
         "call_back",
         "open",
         "forget_milestones",
+        "ask",
+        "put_back",
+        "forget_copies",
     ]
 )
 
@@ -72,6 +75,7 @@ class GlobalOps:
         self._signals(ps)
         self._observes(ps)
         self._keeps(ps)
+        self._copies(ps)
 
     def _reads(self, ps: Any) -> None:
         """What several tasks look at."""
@@ -150,6 +154,23 @@ class GlobalOps:
         milestones = ps.center.milestones
         self.forget_milestones = [Operation(task) for task in milestones.forget()] if milestones else []
 
+    def _copies(self, ps: Any) -> None:
+        """Copies of the workers' local states, for a checkpoint."""
+        import tensorflow as tf
+
+        copies = ps.copies
+        with tf.device(ps.devices[0]):
+            worker, number = (tf.compat.v1.placeholder(kind, []) for kind in (tf.int32, tf.int64))
+            flags, rounds, all_copies = (
+                tf.compat.v1.placeholder(kind, [ps.num_workers]) for kind in (tf.bool, tf.int64, tf.string)
+            )
+        self.asked = Operation(copies.asked.read_value())
+        self.ask = Operation(copies.asked.assign(number).op, number)
+        self.copied_rounds = Operation(copies.rounds.read_value())
+        self.read_copy = Operation(traced(copies.read, worker), worker)
+        self.put_back = Operation(traced(copies.put_back, rounds, all_copies), (rounds, all_copies))
+        self.forget_copies = Operation(traced(copies.forget, flags), flags)
+
 
 class WorkerOps:
     """What one worker does besides.
@@ -181,8 +202,17 @@ class WorkerOps:
             self.evict_absent = Operation(traced(gate.evict, ps, slot))
             self.deregister = Operation(traced(gate.deregister, ps, slot))
             self.await_token = Operation(slot.sleep())
+        with tf.device(worker.device):
+            done, copy = tf.compat.v1.placeholder(tf.int64, []), tf.compat.v1.placeholder(tf.string, [])
+        self.lay_down = Operation(traced(ps.copies.lay_down, slot, done, copy), (done, copy))
         self.rounds: Mapping[tuple[Event, int], Operation] = {}
         for count in sorted(counts):
             rows = tf.compat.v1.placeholder(tf.int32, [count, None, batch_size])
             for event in sorted(ps.scheme.events):
                 self.rounds[event, count] = Operation(traced(worker.rounds, rows, event), rows)
+        local = worker.local()
+        self.local = Operation(tf.nest.map_structure(lambda variable: variable.read_value(), local))
+        with tf.device(worker.device):
+            fed = tf.nest.map_structure(lambda v: tf.compat.v1.placeholder(v.dtype, v.shape), local)
+            assigns = tf.nest.map_structure(lambda variable, value: variable.assign(value).op, local, fed)
+        self.set_local = Operation(assigns, fed)

@@ -15,6 +15,7 @@ from ..engine.failures import is_absence, is_refusal, own_failure, was_repeated
 from ..errors import Diverged, TaskFailed, WaitTimeout
 from ..reports import Report
 from .barrier_wait import BarrierWait, GivenUp
+from .local_state import LocalState
 from .progress import Progress
 from .worker_calls import WorkerCalls
 
@@ -26,7 +27,16 @@ ATTEMPTS = 5  # to recover in the same round, apart from those that restarts may
 class WorkerRecovery:
     """Lets one worker join the run, and join again, as far as the rule lets tasks be started again."""
 
-    def __init__(self, calls: WorkerCalls, progress: Progress, barrier: BarrierWait, rule: RestartRule, report: Report):
+    def __init__(
+        self,
+        calls: WorkerCalls,
+        progress: Progress,
+        barrier: BarrierWait,
+        local: LocalState,
+        rule: RestartRule,
+        report: Report,
+    ):
+        self.local = local
         self.index, self.rule, self.report = calls.index, rule, report
         self.calls, self.progress, self.barrier, self.coordination = calls, progress, barrier, calls.coordination
         self.recovered_at = -1  # the round of the last recovery ...
@@ -46,6 +56,7 @@ class WorkerRecovery:
                         f"worker {self.index} waited {self.calls.wait_seconds:g} s at the barrier for {missing}"
                     ) from None
         self.progress.joined(joined)
+        self.local.joined(joined.version, joined.copied)
 
     def persist(self, action: Callable[[], None]) -> None:
         """Do something that needs the ps, again and again while it may be coming back, for a bounded time."""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..engine.asked import NONE
 from ..engine.failures import is_absence, is_late, is_refusal
 from ..errors import WaitTimeout, first_line
 from ..record import checkpoint
 from ..reports import Report
 from .calls import StateCalls
+from .local_layout import Layout, unpacked
 from .options import Recovery
 from .plan import Plan
 
@@ -58,6 +60,11 @@ class Saver:
         self.publishing = threading.Lock()  # no restoration meanwhile
         self.writer: threading.Thread | None = None  # there is one at a time
         self.reported_failure = False  # of the last checkpoint
+        self.layout = Layout({})  # of the local state of each worker
+        self.waits_for_copies = False  # `save` is called by the chief between two of its rounds, if one is `due`
+        self.due = threading.Event()
+        self.why_missing = ""  # where local states are never kept
+        self.told_missing: list[int] = []  # workers whose local state was not in the last checkpoint
 
     def void(self) -> None:
         """The state is about to be restored: what has been read before is not to be published."""
@@ -76,11 +83,14 @@ class Saver:
             return
         now = calls.version()
         if now > self.version and (by_time or now >= max(self.version, 0) + (every or 0)):
+            if self.waits_for_copies:
+                return self.due.set()
             self.save(calls)
 
     def save(self, calls: StateCalls) -> None:
         """Save the state of this moment; if it cannot be read, the run goes on. Raises what a lost ps leads to."""
         self.saved_at = time.monotonic()
+        self.due.clear()
         restorations = self.restorations
         try:
             state = self._state(calls)
@@ -88,7 +98,8 @@ class Saver:
             if is_absence(error) and not is_late(error):
                 raise
             return self._complain(f"a version after {max(self.version, 0)}", error)
-        self.restored(state.version)
+        if restorations == self.restorations:
+            self.restored(state.version)
         self.writer = threading.Thread(target=self.write, args=(state, calls, restorations), daemon=True)
         self.writer.start()
 
@@ -105,7 +116,7 @@ class Saver:
             return lambda: None
         try:
             calls = connect()
-            state = self._state(calls)
+            state = self._state(calls, last=True)
             self.await_record(calls, state.events)
         except Exception as error:
             self._complain("the end", error)
@@ -123,8 +134,27 @@ class Saver:
 
         return write
 
-    def _state(self, calls: StateCalls) -> checkpoint.Checkpoint:
-        return checkpoint.Checkpoint(calls.values(), dict(self.about))
+    def _state(self, calls: StateCalls, last: bool = False) -> checkpoint.Checkpoint:
+        """What is on the ps, and the copies of local states that are of the same rounds."""
+        values, missing = calls.values(), []
+        arrays = dict(values)
+        for worker, rounds in enumerate(values["folded"] if self.layout.parts else ()):
+            copied, copy = calls.copy_of(worker) if rounds else (NONE, b"")
+            if copied == rounds:
+                arrays |= {checkpoint.local_name(worker, name): part for name, part in unpacked(copy).items()}
+            elif rounds:
+                missing.append(worker)
+        if missing and missing != self.told_missing and (self.why_missing or not last):
+            why = self.why_missing or "they did not come in time"
+            message = f"{self.without(int(values['version']), missing)}: {why}. A resumed run begins with it anew"
+            self.report(event="warning", message=message)
+        self.told_missing = missing
+        return checkpoint.Checkpoint(arrays, dict(self.about))
+
+    def without(self, version: int, workers: Sequence[int]) -> str:
+        """Say that the local state of these workers is not in a checkpoint."""
+        whose = "all workers" if len(workers) == self.about["workers"] else ", ".join(f"worker {k}" for k in workers)
+        return f"the checkpoint of version {version} is without the local state ({self.layout.names}) of {whose}"
 
     def write(
         self, state: checkpoint.Checkpoint, calls: StateCalls | None = None, restorations: int | None = None

@@ -16,12 +16,15 @@ from pathlib import Path
 import numpy as np
 
 from ..cluster.restarts import RestartRule
+from ..contract.message import SCALARS
+from ..engine.asked import NEVER, NONE
 from ..engine.failures import is_absence
 from ..errors import TaskLost, UserError
 from ..record import checkpoint
 from ..reports import Report
 from .calls import Connect, StateCalls
 from .graph import TaskGraph
+from .local_layout import Layout, packed
 from .saving import Saver
 
 WATCH_SECONDS = 0.25
@@ -71,6 +74,7 @@ class StateManager:
                 if self.rule.max_restarts:
                     self.saver.save_first(calls)
         self.claimed = True
+        calls.ask(NONE if checkpoint.found(self.saver.run_dir) else NEVER)
         calls.announce()
 
     def _pass_over(self, path: Path, problem: checkpoint.Damaged) -> None:
@@ -78,13 +82,18 @@ class StateManager:
 
     def _restore(self, calls: StateCalls, last: checkpoint.Checkpoint, again: bool) -> None:
         """Put a checkpoint in place: `again` in the middle of a run, or for the first time because it is resumed."""
-        check_fits(last, self.saver, calls.variables)
-        arrays = dict(last.arrays)
+        check_fits(last, self.saver, calls)
+        arrays = last.shared
         if not again:  # who had finished may have more to do now
             arrays["finished"] = arrays["ready"] = np.zeros_like(arrays["finished"])
             arrays["active"] = np.ones_like(arrays["active"])
         number = time.time_ns()
-        calls.restore(arrays, restoration=number, events=last.events)
+        rounds, layout = last.arrays["folded"], self.saver.layout
+        done = [k for k in np.flatnonzero(rounds).tolist() if layout.parts]
+        copies = {k: (int(rounds[k]), packed(state)) for k in done if layout.fits(state := last.local(k))}
+        if lost := [k for k in done if k not in copies]:
+            self.report(event="warning", message=f"{self.saver.without(last.version, lost)}: it begins anew")
+        calls.restore(arrays, restoration=number, events=last.events, copies=copies)
         self.saver.restored(last.version)
         self.report(event="restored" if again else "resumed", version=last.version, restoration=number)
 
@@ -129,16 +138,23 @@ class StateManager:
         self.saver.save_if_due(calls)
 
 
-def check_fits(last: checkpoint.Checkpoint, saver: Saver, variables: frozenset[str]) -> None:
-    """Raise `UserError` if a checkpoint is of another kind of run than what is saved here, with these `variables`."""
+def check_fits(last: checkpoint.Checkpoint, saver: Saver, calls: StateCalls) -> None:
+    """Raise `UserError` if a checkpoint is of another kind of run than what is saved here."""
     for name, value in saver.about.items():
         if last.about.get(name) != value:
             raise UserError(
                 f"the checkpoint in {saver.run_dir} is of a run with {name}={last.about.get(name)!r}: it cannot go on "
                 f"with another. Received: {name}={value!r}"
             )
-    if variables != set(last.arrays):
-        differ = ", ".join(sorted(variables ^ set(last.arrays)))
+    if calls.variables != last.shared.keys():
+        differ = ", ".join(sorted(calls.variables ^ last.shared.keys()))
         raise UserError(
             f"the checkpoint in {saver.run_dir} is of a run with other hyperparameters (variables: {differ})"
         )
+    for name, (kind, shape) in Layout.of(calls.ops.new_values).parts.items():
+        array, ends = last.arrays[name], name + SCALARS in calls.variables  # sums of messages: one for each slice
+        if not ends and (array.dtype, array.shape) != (kind, shape):
+            raise UserError(
+                f"the checkpoint in {saver.run_dir} cannot be of this run: {name} should be {kind} {list(shape)}. "
+                f"Received: {array.dtype} {list(array.shape)}"
+            )

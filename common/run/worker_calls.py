@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..contract.rounds import Event
+from ..engine.asked import NEVER
 from ..engine.failures import is_refusal
 from ..errors import WaitTimeout
 from ..waiting import absent, wait_until
 from .calls import Calls, Connect
 from .graph import TaskGraph
 from .job import CHIEF
+from .local_layout import apart, together
 
 SLOW = 10  # times the limit of a wait, for calls that wait for nobody
 
@@ -29,6 +31,8 @@ class Joined(NamedTuple):
     waits: bool  # the message of the last one is in a set that is not complete yet
     restoration: int  # which beginning or restoration of the state this is
     stopping: bool  # the run is to end now
+    copied: bool  # there is a copy of its local state after these rounds
+    version: int  # updates in the center
 
 
 class Done(NamedTuple):
@@ -45,6 +49,7 @@ class WorkerCalls(Calls):
     def __init__(self, session: Any, graph: TaskGraph, index: int, wait_seconds: float, connect: Connect | None = None):
         self.index, self.mine, self.coordination = index, graph.worker_ops[index], graph.coordination
         self.longest = 0.0  # seconds of the longest call of rounds
+        self.listens, self.asked = False, NEVER  # to what the chief asks for, see `engine.asked`; as of the last call
         super().__init__(session, graph, wait_seconds, connect)
         self._incarnate(0)
 
@@ -70,11 +75,31 @@ class WorkerCalls(Calls):
         """
         self._incarnate(secrets.randbits(62) + FIRST_INCARNATION)  # also if this fails: it may have been heard
         joined = self._run(self.mine.join, recorded)
-        return Joined(int(joined["folded"]), bool(joined["waits"]), int(joined["restored"]), bool(joined["stopping"]))
+        self.asked = int(joined["asked"])
+        told = ("folded", "waits", "restored", "stopping", "copied", "version")
+        return Joined(*(joined[name].item() for name in told))
 
     def set_clock(self, steps: int) -> None:
         """Learning-rate schedules go on after this number of local `steps`."""
         self._run(self.mine.set_clock, steps)
+
+    def local(self) -> dict[str, Any]:
+        """Its local state, by name, vectors whole."""
+        return together(self._run(self.mine.local, seconds=SLOW * self.wait_seconds))
+
+    def set_local(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on with that one."""
+        parts = apart(state, self.mine.set_local.inputs)
+        self._run(self.mine.set_local, parts, seconds=SLOW * self.wait_seconds)
+
+    def lay_down(self, rounds: int, copy: bytes) -> None:
+        """Lay down a copy of the local state after so many `rounds`."""
+        self._run(self.mine.lay_down, rounds, np.array(copy, object), seconds=SLOW * self.wait_seconds)
+
+    def look_at_asked(self) -> int:
+        """What the chief asks for now."""
+        self.asked = int(self._run(self.ops.asked))
+        return self.asked
 
     def await_start(self) -> None:
         """Wait until all have joined once: the chief looks, and says so to the others."""
@@ -153,10 +178,13 @@ class WorkerCalls(Calls):
         if (event, count) in self._callables:
             return self._callables[event, count]
         fetches, rows = self.mine.rounds[event, count]
-        run = self.session.make_callable(fetches, [rows, self.ops.index, self.ops.incarnation], accept_options=True)
+        asked = [self.ops.asked.fetches] if self.listens else []  # beside the rounds, which do not wait for it
+        feeds = [rows, self.ops.index, self.ops.incarnation]
+        run = self.session.make_callable([*fetches, *asked], feeds, accept_options=True)
 
         def call(batches: np.ndarray, options: Any) -> Done:
-            results, stamps = run(batches, *self.identity.values(), options=options)
+            results, stamps, *asked = run(batches, *self.identity.values(), options=options)
+            self.asked = int(asked[0]) if asked else NEVER
             return Done(results[:, 0], results[:, 1], stamps.T)
 
         self._callables[event, count] = call
