@@ -1312,8 +1312,8 @@ ON_THE_PS = [
     Mutation(
         "the length of a center is taken in its own float32",
         PROOF,
-        "distance / length",
-        "distance / np.linalg.norm(self.center)",
+        "apart / length",
+        "apart / np.linalg.norm(center.astype(np.float32))",
         ("tests/test_proof.py::test_an_absurd_center_is_noticed",),
         "a norm that overflows makes any distance small",
     ),

@@ -1,6 +1,7 @@
 """Record and replay: a real run agrees with the paper's equations in the order in which things happened."""
 
 import time
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from distsgd.algorithms import (
     DCASGD,
     EFSGD,
     SCHEMES,
+    AsyncDiLoCo,
     DiLoCo,
     Downpour,
     Hogwild,
@@ -19,6 +21,7 @@ from distsgd.algorithms import (
     Ringmaster,
     Serial,
     SignSGDMV,
+    SlowMo,
     SyncSGD,
     SyncSGDLR,
 )
@@ -26,6 +29,7 @@ from distsgd.common import Cluster
 from distsgd.common.engine.trace import RECORD
 from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.proof import reference
+from distsgd.common.proof.replay import judge
 from distsgd.common.run.calls import StateCalls
 from distsgd.common.run.evaluator import Evaluator
 from distsgd.common.run.graph import TaskGraph
@@ -35,12 +39,17 @@ from doubles import NoLock, SlowAsyncSGD, UnlockedEarly
 from runs import DIGITS, record, wait_until
 
 TOLERANCE = 1e-5
-# Every scheme of the catalogue, and what has another way through the code. Hogwild has no order to replay.
+# Every scheme of the catalogue, with rates that are not one, and what has another way through the code. Hogwild has
+# no order to replay.
 RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogwild", "serial", "multi_gpu")} | {
     "adag": ADAG(distance_scale=1e-5, communication_period=3),  # a distance at which the scale matters
     "dc_asgd": DCASGD(compensation=100.0),  # a strength at which it matters
     "ringmaster": Ringmaster(delay_threshold=2),
     "sync_sgd_lr": SyncSGDLR(learning_rates=(0.3, 0.1, 0.05), reduction="mean"),
+    "signsgd_mv": SignSGDMV(weight_decay=0.1),
+    "slowmo": SlowMo(slow_learning_rate=0.8),
+    "bmuf": BMUF(block_learning_rate=0.8),
+    "async_diloco": AsyncDiLoCo(momentum_share=0.2),
     "signsgd_mv without momentum": SignSGDMV(momentum=0.0),
     "ef_sgd with scaled signs": EFSGD(compressor="sign"),
     "bmuf in its classical form": BMUF(form="classical", block_momentum=0.5),
@@ -78,12 +87,23 @@ def test_the_hand_written_gradient_is_the_slope_of_the_loss():
         assert gradient(params, rows)[i] == pytest.approx((loss(params + e) - loss(params - e)) / 2e-6, abs=1e-7)
 
 
+def slightly_wrong(scheme):
+    """With rates that are 2 % larger: the limit of what float32 explains has to show that."""
+    names = [own.name for own in fields(scheme) if own.name in ("learning_rate", "learning_rates")]
+    names = ["server_learning_rate"] if getattr(scheme, "server_learning_rate", None) else names
+    larger = {name: np.multiply(getattr(scheme, name), 1.02).tolist() for name in names}
+    return replace(scheme, **{name: tuple(rate) if isinstance(rate, list) else rate for name, rate in larger.items()})
+
+
 def replays(name, run_dir, **options):
     """Three workers and, if there are any, two ps. The last round is shorter than the period."""
     ps = 2 if RUNS[name].gate.uses_ps else 1
     run = record(RUNS[name], run_dir, workers=3, ps=ps, steps=64, seed=1, **options)
     assert moved(run) > 0.02
-    assert run.error() < TOLERANCE
+    verdict = judge(run)
+    chaotic = name == "ef_sgd with scaled signs"  # memories near zero have other signs in float64: it cannot be decided
+    assert verdict.agrees or (chaotic and not verdict.differs), (verdict.error, verdict.limit)
+    assert not judge(replace(run, scheme=slightly_wrong(run.scheme))).agrees
     folded = 1 if run.scheme.gate.updates_per_round(3) > 1 else 3 - getattr(run.scheme, "backup_workers", 0)
     assert run.result["updates"] == run.trace["accepted"].sum() / folded
 

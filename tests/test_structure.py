@@ -17,16 +17,34 @@ def name(path):
     return str(path.relative_to(ROOT))
 
 
+def linted(folder):
+    """What import-linter says, as pyproject.toml has it; it wants the packages under their names."""
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
+    environment = os.environ | {"PYTHONPATH": str(folder), "COLUMNS": "200"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+
+
 def test_no_import_runs_back_up(tmp_path):
-    """As pyproject.toml has it; import-linter wants the packages under their names."""
     shutil.copytree(ROOT / "common" / "toplevel", tmp_path / "distsgd")
     for folder in FOLDERS:
         (tmp_path / "distsgd" / folder).symlink_to(ROOT / folder)
-    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
-    environment = os.environ | {"PYTHONPATH": str(tmp_path), "COLUMNS": "200"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    done = linted(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 kept, 0 broken" in done.stdout
+
+
+def test_a_reference_that_imports_more_than_numpy_is_noticed(tmp_path):
+    """The contract could not fail: import-linter left out what is not of the package."""
+    shutil.copytree(ROOT / "common" / "toplevel", tmp_path / "distsgd")
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, tmp_path / "distsgd" / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / "distsgd" / "common" / "proof" / "reference" / "alone.py").open("a") as file:
+        file.write("\nimport scipy.special\nimport tensorflow\n")
+    done = linted(tmp_path)
+    assert done.returncode != 0
+    assert "the reference imports NumPy alone BROKEN" in done.stdout
+    for package in ("scipy", "tensorflow"):
+        assert f"distsgd.common.proof.reference.alone -> {package}" in done.stdout
 
 
 def test_files_and_classes_are_short():
@@ -46,3 +64,14 @@ def test_every_folder_says_what_lives_there_and_what_it_may_import():
 def test_no_import_is_for_type_checkers_only():
     """Such an import hides one that runs back up."""
     assert [name(path) for path in FILES if "TYPE_CHECKING" in path.read_text()] == []
+
+
+def test_the_reference_imports_numpy_alone():
+    """And the standard library: of other packages, a contract can only forbid those that it names."""
+    for path in (ROOT / "common" / "proof" / "reference").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
+            for found in names:
+                assert found.split(".")[0] in {"numpy", *sys.stdlib_module_names}, (path, found)
+            assert getattr(node, "level", 0) in (0, 1, None), path

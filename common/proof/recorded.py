@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from ..contract.cut import even_sizes
 from ..contract.scheme import Scheme
 from ..engine.trace import EVENTS
 from ..errors import UserError
 from ..run.plan import ALONE_STEPS
 from . import reference
+
+# How messages are rounded off, and replies.
+ROUNDINGS = {"bf16": (reference.bf16, reference.bf16), "int8": (reference.int8, reference.whole)}
 
 
 @dataclass
@@ -28,7 +32,7 @@ class Recorded:
         result: the content of result.json.
         earlier_step_targets: steps of the runs that this one goes on from.
         sparse: True if workers read and wrote the coordinates of their batch alone.
-        codec: how messages were rounded off.
+        codec: how messages were rounded off, on the slices of as many `ps`.
         layers: sizes of the model's variables, which lie one after the other in a vector [P]; none if they are unknown.
     """
 
@@ -43,6 +47,7 @@ class Recorded:
     earlier_step_targets: Sequence[int] = ()
     sparse: bool = False
     codec: str = "float32"
+    ps: int = 1
     layers: Sequence[int] = ()
 
     @property
@@ -82,9 +87,15 @@ class Recorded:
         from .transcriptions import TRANSCRIPTIONS
 
         self._check_before()
-        center = TRANSCRIPTIONS[self.scheme.name](self, self.scheme)[-1]
+        run = self if self.codec == "float32" else replace(self, gradient=self._pushed())
+        center = TRANSCRIPTIONS[self.scheme.name](run, self.scheme)[-1]
         self._check_after()
         return center
+
+    def _pushed(self) -> reference.Gradient:
+        """What workers push in the place of gradients; it remembers what it has rounded off."""
+        push, reply = ROUNDINGS[self.codec]
+        return reference.pushed(self.gradient, push, even_sizes(len(self.start), self.ps), self.workers, reply)
 
     def _check_before(self) -> None:
         """Raise `ValueError` if the record is not as large as it says: no run of it is executed."""
@@ -103,19 +114,22 @@ class Recorded:
             must(self.trace["accepted"][messages].sum() == self.result["updates"], "how many updates there were")
 
     def error(self) -> float:
-        """Distance between the replay and the run, relative to the replay.
+        """Distance between the replay and the run, relative to the replay; raises as both do."""
+        return distance(self.center, self.replay())
 
-        Raises:
-            UserError: see `replay`.
-            ValueError: likewise, or one of the two is not finite.
-        """
-        replayed, center = self.replay(), self.center.astype(np.float64)
-        if not np.isfinite(center).all():
-            raise ValueError("the center on record is not finite")
-        if not np.isfinite(replayed).all():
-            raise ValueError("the center of the replay is not finite")
-        distance, length = np.linalg.norm(replayed - center), np.linalg.norm(replayed)
-        return float(distance / length) if distance else 0.0
+
+def distance(center: np.ndarray, replayed: np.ndarray) -> float:
+    """Between two centers [P], relative to the second, in float64.
+
+    Raises:
+        ValueError: one of them is not finite.
+    """
+    center = center.astype(np.float64)
+    for name, vector in (("on record", center), ("of the replay", replayed)):
+        if not np.isfinite(vector).all():
+            raise ValueError(f"the center {name} is not finite")
+    apart, length = np.linalg.norm(replayed - center), np.linalg.norm(replayed)
+    return float(apart / length) if apart else 0.0
 
 
 def must(agrees: Any, what: str) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ..contract.checks import check_scheme
-from ..contract.cut import even_sizes
 from ..contract.rounding import only_takes_gradients
 from ..contract.scheme import Scheme
 from ..errors import UserError, first_line, one_of
@@ -29,18 +28,9 @@ from ..record.run_directory import read_config
 from ..run.follow import problem_of
 from ..run.job import is_dense
 from ..spec import nearest, parse
-from . import reference
-from .recorded import Recorded
+from . import limits, reference
+from .recorded import ROUNDINGS, Recorded, distance
 from .transcriptions import TRANSCRIPTIONS
-
-TOLERANCE = 1e-5  # of the center, relative; float32 makes about 3e-7
-
-# Of a run with a codec: rounding is a jump, and float32 and float64 do not always fall on the same side of it. Then a
-# message differs by a step, for which the next one makes up; so the distance grows from 1e-6 to about 1e-4.
-ROUNDED = 5e-4
-
-# How messages are rounded off, and replies.
-ROUNDINGS = {"bf16": (reference.bf16, reference.bf16), "int8": (reference.int8, reference.whole)}
 
 
 @dataclass(frozen=True)
@@ -52,18 +42,25 @@ class Verdict:
         error: relative distance of the run's center from that of the equations; infinite if the record is none that
             the equations could make.
         reason: why not.
-        limit: of the error.
+        limit: what float32 explains, see `limits`; a run that is farther away differs.
+        moved: how far the center has come, on the same scale.
     """
 
     run: Recorded
     error: float
     reason: str = ""
-    limit: float = TOLERANCE
+    limit: float = limits.LEAST
+    moved: float = 1.0
+
+    @property
+    def differs(self) -> bool:
+        """True if the run did something else than the equations say."""
+        return not self.error < self.limit
 
     @property
     def agrees(self) -> bool:
-        """True if the run did what the equations say."""
-        return self.error < self.limit
+        """True if the run did what the equations say, and a factor that is wrong by a hundredth would have shown."""
+        return not self.differs and self.error < limits.SHARP * self.moved
 
 
 def replay(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Verdict:
@@ -84,9 +81,16 @@ def replay(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Verdict:
         raise UserError(
             f"the data or the model of the run in {run_dir} have no room in this machine's memory"
         ) from None
+    return judge(run)
+
+
+def judge(run: Recorded) -> Verdict:
+    """Execute the equations in the order on record, and compare; raises `UserError` if they do not know the run."""
     try:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is refused at the end
-            return Verdict(run, run.error(), limit=TOLERANCE if run.codec == "float32" else ROUNDED)
+            replayed = run.replay()
+            error, moved = distance(run.center, replayed), distance(run.start, replayed)
+            return Verdict(run, error, limit=limits.explained(run, replayed), moved=moved)
     except UserError:
         raise
     except (ValueError, IndexError, ArithmeticError, MemoryError) as problem:  # an order that no run has
@@ -132,14 +136,12 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Recorded:
         earlier_step_targets=config["earlier_step_targets"],
         sparse=recipe.sparse and scheme.sparse and not dense,
         codec=config["codec"],
+        ps=config["ps"],
         layers=layers,
     )
     _check(run)
     if run.codec != "float32":
         _check_codec(run)
-        push, reply = ROUNDINGS[run.codec]
-        sizes = even_sizes(len(start), config["ps"])
-        run.gradient = reference.pushed(gradient, push, sizes, run.workers, reply)
     return run
 
 

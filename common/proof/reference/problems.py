@@ -13,9 +13,8 @@ GradientOnRows = Callable[[np.ndarray, np.ndarray], np.ndarray]
 def mlp_gradient(x: np.ndarray, y: np.ndarray, sizes: Sequence[int]) -> GradientOnRows:
     """Gradient of the mean softmax cross-entropy of a tanh network on the rows given, by hand.
 
-    The flat vector holds W_1, b_1, W_2, b_2, ... with W_i of shape [in, out].
+    The flat vector holds W_1, b_1, W_2, b_2, ... with W_i of shape [in, out]. Computes in the precision of the vector.
     """
-    x = x.astype(np.float64)
     shapes = list(itertools.pairwise(sizes))
 
     def gradient(params: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -23,7 +22,7 @@ def mlp_gradient(x: np.ndarray, y: np.ndarray, sizes: Sequence[int]) -> Gradient
         for n, m in shapes:
             layers.append((params[start : start + n * m].reshape(n, m), params[start + n * m : start + n * m + m]))
             start += n * m + m
-        activations = [x[rows]]
+        activations = [x[rows].astype(params.dtype)]
         for i, (w, b) in enumerate(layers):
             z = activations[-1] @ w + b
             activations.append(z if i == len(layers) - 1 else np.tanh(z))
