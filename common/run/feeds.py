@@ -1,0 +1,29 @@
+"""Vectors as they are fed to a session and fetched from it, in the slices of the ps tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..record.slices import sliced
+
+
+def feed_of(places: Sequence[Any], vector: Any, ends: Any = ()) -> list[np.ndarray]:
+    """What is to be fed at the places of slices, for this vector to be there, with the same scalars at each end."""
+    from ..engine.transport import fed
+
+    parts = sliced(vector, [int(place.shape[-1]) - len(ends) if place.shape.rank else 0 for place in places])
+    return [
+        fed(place, np.concatenate([part, ends]) if len(ends) else part)
+        for place, part in zip(places, parts, strict=True)
+    ]
+
+
+def whole_of(parts: Sequence[Any]) -> np.ndarray:
+    """One array of the slices that were found."""
+    from ..engine.transport import fetched
+
+    arrays = [fetched(part) for part in parts]
+    return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
