@@ -25,7 +25,8 @@ from distsgd.common.cli.advise import BACKED, Question, predict, recommendation
 from distsgd.common.cli.limits import STEPS, largest_rate, rate_of
 from distsgd.common.cli.main import dispatch
 from distsgd.common.errors import UserError
-from distsgd.common.virtual_time.forecast import forecast
+from distsgd.common.virtual_time.forecast import forecast, steady_staleness
+from distsgd.common.virtual_time.order import order
 from distsgd.common.virtual_time.platform import Platform
 
 EVEN = Platform(step_ms=20.0)
@@ -327,3 +328,14 @@ def test_what_was_taken_as_ideal_is_said(capsys):
 def test_algorithms_that_cannot_have_such_machines_are_left_out_and_named(capsys):
     _, _, text = gradients("sync_sgd", "--workers", "4", "--failures", "crashes:every=10s,down=1s", capsys=capsys)
     assert "all_reduce" in text.split("Left out")[1]
+
+
+def test_the_mean_staleness_is_the_same_in_advice_and_simulations_and_leaves_out_the_start_up():
+    """100 workers, 5 rounds each: 89.1 with the start-up, (49.5 + 4 x 99)/5; W - 1 without."""
+    rounds = AsyncSGD().rounds(5)
+    sizes = {"message_bytes": 1.0, "reply_bytes": 1.0}
+    there = order(AsyncSGD(), EVEN, workers=100, rounds=rounds, seed=0, **sizes)
+    assert there.trace["staleness"].mean() == pytest.approx(89.1)
+    assert steady_staleness(there.trace) == 99
+    assert forecast(AsyncSGD(), EVEN, workers=100, parameters=10).staleness == 99
+    assert steady_staleness({name: column[:0] for name, column in there.trace.items()}) is None

@@ -121,7 +121,7 @@ def table(names: Sequence[str], results: Sequence[dict[str, Any]]) -> Table:
             _shown(updates, ",d"),
             _shown(seconds, ",.1f"),
             _shown(updates / seconds if seconds and updates else None, ",.1f"),
-            _shown(result["staleness"]["mean"], ",.1f"),
+            _shown(result["staleness"].get("steady"), ",.1f"),
             _shown(spent and spent["compute"], ".0%"),
             size_in_bytes(moved),
             _shown(result["test_loss"], ".4f") if result["outcome"] == "completed" else result["outcome"],

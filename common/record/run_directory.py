@@ -266,6 +266,7 @@ class RunRecord:
             **others(last),
             "staleness": {
                 "mean": last.get("staleness_mean"),
+                **({"steady": last["staleness_steady"]} if "staleness_steady" in last else {}),
                 "max": last.get("staleness_max"),
                 "histogram": last.get("staleness_histogram", {}),
             },

@@ -22,13 +22,14 @@ def summary(result: dict[str, Any]) -> Table:
 def summary_rows(result: dict[str, Any]) -> dict[str, str]:
     """The result of a run: what there is to know, by name."""
     stale = result["staleness"]
+    steady = "" if stale.get("steady") is None else f" ({stale['steady']:.2f} after the start-up)"
     rows = {
         "test accuracy": _format(result["test_accuracy"], ".4f"),
         "test loss": _format(result["test_loss"], ".4f"),
         **{name.replace("_", " "): shown(value) for name, value in others(result).items()},
         "examples/s": _format(result["examples_per_second"], ",.0f"),
         "updates": _format(result["updates"], ",d"),
-        "staleness": f"mean {_format(stale['mean'], '.2f')}, max {_format(stale['max'], 'd')}",
+        "staleness": f"mean {_format(stale['mean'], '.2f')}{steady}, max {_format(stale['max'], 'd')}",
         "dropped": _format(result["dropped"], ",d") if result["dropped"] else None,
         "shares": _shares(result["share_of_updates"]),
         "a round": _round(result["round"]),

@@ -25,6 +25,7 @@ from ..run.evaluation import Evaluation
 from ..run.figures import Figures
 from ..run.job import Job
 from ..run.results import unwritten, write_center, write_model
+from ..virtual_time.forecast import steady_staleness
 from ..virtual_time.order import Order, order
 from ..virtual_time.platform import Platform
 from .arithmetic import Arithmetic
@@ -171,6 +172,7 @@ class SimulatedRun:
             event="result",
             updates=self.metrics["version"],
             dropped=seen.dropped,
+            staleness_steady=steady_staleness({name: column[: len(self.log)] for name, column in there.trace.items()}),
             staleness_histogram={str(t): n for t, n in sorted(seen.staleness.items())},
             unwritten=missing,
             round=None if shares is None else shares.as_dict(),

@@ -100,10 +100,7 @@ def figures(
     `plans` are the rounds of each worker, if they are not all of a period.
     """
     versions, times = there.trace["version"], there.trace["microseconds"]
-    last = int(versions[-1]) + 1
-    first = max(1, last // WARM_UP)
-    # The last event at an older version has made version `first`.
-    begin = times[np.searchsorted(versions, first) - 1]
+    last, first, begin = int(versions[-1]) + 1, *_start_up(there.trace)
     seen = times > begin
     seconds = max(1, times[-1] - begin) / 1e6
     events = there.trace["event"][seen]
@@ -116,10 +113,29 @@ def figures(
         compute=1 - waiting - communication,
         waiting=waiting,
         communication=communication,
-        staleness=float(there.trace["staleness"][counted].mean()),
+        staleness=steady_staleness(there.trace) or 0.0,
         sent=float(moved[0]),
         received=float(moved[1]),
     )
+
+
+def _start_up(trace: Mapping[str, np.ndarray]) -> tuple[int, int]:
+    """The version at the end of the start-up, the first third of the updates, and its microseconds."""
+    versions = trace["version"]
+    first = max(1, (int(versions[-1]) + 1) // WARM_UP)
+    # The last event at an older version has made version `first`.
+    return first, int(trace["microseconds"][np.searchsorted(versions, first) - 1])
+
+
+def steady_staleness(trace: Mapping[str, np.ndarray]) -> float | None:
+    """The mean staleness of the messages that count, without the first third of the updates; None if there are none.
+
+    Workers that begin together are not stale yet: the first messages of W of them are 0, 1, ... W - 1 updates old.
+    """
+    if not len(trace["version"]):
+        return None
+    counted = (trace["microseconds"] > _start_up(trace)[1]) & (trace["accepted"] == 1)
+    return float(trace["staleness"][counted].mean()) if counted.any() else None
 
 
 def _steps(trace: Mapping[str, np.ndarray], plans: Sequence[Rounds]) -> np.ndarray:
