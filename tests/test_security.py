@@ -3,6 +3,7 @@
 import contextlib
 import json
 import pickle
+import re
 import shutil
 import warnings
 from pathlib import Path
@@ -19,6 +20,8 @@ from distsgd.common.record import checkpoint
 from distsgd.common.record.run_directory import load_center
 from distsgd.common.run.options import Recovery
 from runs import record
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 class Trap:
@@ -165,3 +168,19 @@ def test_the_output_of_tasks_goes_through_no_link(name, planted, warm, tmp_path)
     with pytest.raises(DistsgdError):
         record(AsyncSGD(), run_dir, steps=40, **SMALL)
     assert json.loads((run_dir / "result.json").read_text())["outcome"] != "completed"
+
+
+def test_files_are_opened_to_be_written_in_one_place():
+    """`files.py`, which follows no links; the others write into folders of their own, or read."""
+    others = {
+        "common/engine/segments.py",  # memory
+        "common/launch/isolation.py",  # of the kernel
+        "common/launch/launcher.py",  # a temporary folder
+        "common/record/checkpoint.py",  # the folder itself, to flush it
+        "common/files.py",
+    }
+    writes = re.compile(
+        r'\.open\("[^"]*[wax+]|\bos\.(open|truncate)\(|(?<!\.)\bopen\(.*"[wax]|\.write_(text|bytes)\(|shutil\.copy\('
+    )
+    found = {path for path in (ROOT / "common").rglob("*.py") if writes.search(path.read_text())}
+    assert {str(path.relative_to(ROOT)) for path in found} <= others
