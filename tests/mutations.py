@@ -1592,6 +1592,8 @@ def steps_of(usage: str) -> tuple[str]:
     return keras_own(f"a_run_takes_the_steps_that_keras_takes[{usage}]")
 
 
+TOLD_ONCE = ("tests/test_history.py::test_a_version_is_told_once_however_often_it_is_looked_at",)
+
 KERAS = [
     Mutation(
         "the trial gives regularizers no values",
@@ -1628,12 +1630,20 @@ KERAS = [
         "another loss is minimised",
     ),
     Mutation(
-        "a version is told as often as it is looked at",
+        "a version counts as often as it is looked at",
         "common/run/observer.py",
         'if not last and int(snapshot["at"]) == self.told.get("version"):',
         "if False:",
-        keras_own("each_version_is_told_once"),
-        "early stopping ends a run before its first update",
+        TOLD_ONCE,
+        "looks at version 0 use up the points of a curve",
+    ),
+    Mutation(
+        "a version is told again at the end",
+        "common/run/observer.py",
+        'if moment.version == self.told.get("version") and measured',
+        "if False and measured",
+        TOLD_ONCE,
+        "early stopping takes it for a version without improvement",
     ),
     Mutation(
         "every float16 layer passes",

@@ -158,6 +158,16 @@ def test_if_nothing_is_said_a_long_run_keeps_nothing_and_a_costly_evaluation_is_
     assert not watching.observer.path.room
 
 
+def test_a_version_is_told_once_however_often_it_is_looked_at(monkeypatch, table):
+    """Where the workers take long to begin, looks at version 0 do not count as points of the curve."""
+    watching = Watching(monkeypatch, table)
+    for _ in range(observer.ENOUGH):
+        watching.observer.observe()
+    assert watching.observer.path.room
+    watching.observer.observe(last=True)
+    assert watching.versions("center") == [watching.start]
+
+
 def test_evaluations_that_wait_for_the_end_begin_with_the_initial_model(monkeypatch, table):
     watching = Watching(monkeypatch, table, evaluate_every=2, evaluate_later=True)
     assert not watching.observer.observe_if_due()
