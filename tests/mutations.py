@@ -1078,6 +1078,24 @@ ON_THE_PS = [
         "a run is resumed from a state that never was",
     ),
     Mutation(
+        "a resumed worker begins anew",
+        RUN,
+        """        if copied:
+""",
+        """        if copied and not self.layout.parts:
+""",
+        ("tests/test_resume.py::test_an_interrupted_run_that_is_resumed_is_the_uninterrupted_one[ef_sgd]",),
+        "the error memory of a resumed run is empty",
+    ),
+    Mutation(
+        "no copies of the model's statistics",
+        ENGINE,
+        " | worker.replica.local",
+        "",
+        ("tests/test_resume.py::test_statistics_seeds_and_what_a_codec_sends_later_are_kept",),
+        "a resumed run drops other units than the uninterrupted one",
+    ),
+    Mutation(
         "unlocked early",
         ENGINE,
         "with tf.control_dependencies([inside]):",
