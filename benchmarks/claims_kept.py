@@ -8,25 +8,27 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
+from typing import Any
 
 from rich.progress import track
-
-from .claims_runs import Cell, execute
 
 KEPT = Path(__file__).parent / "cache" / "claims.jsonl"
 
 
-def outcomes(cells: Sequence[Cell], about: str) -> list[dict[str, list[float]]]:
-    """Of all cells, in their order; what has been run before is taken from the file in which it was kept."""
+def outcomes(cells: Sequence[Any], about: str) -> list[dict[str, list[float]]]:
+    """Of all cells, in their order; what has been run before is taken from the file in which it was kept.
+
+    A cell has an `execute`, a `key` by which its outcome is kept, and a `weight`: the heaviest begin first.
+    """
     kept = _kept()
     missing = list({cell.key: cell for cell in cells if cell.key not in kept}.values())
     if missing:
         KEPT.parent.mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of the processes that are started here
         context = multiprocessing.get_context("spawn")
-        missing.sort(key=lambda cell: -cell.workers * cell.steps)
+        missing.sort(key=lambda cell: -cell.weight)
         with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=context) as pool, KEPT.open("a") as file:
-            runs = {pool.submit(execute, cell): cell.key for cell in missing}
+            runs = {pool.submit(_execute, cell): cell.key for cell in missing}
             try:
                 for run in track(as_completed(runs), about, total=len(runs), transient=True):
                     kept[runs[run]] = run.result()
@@ -35,6 +37,10 @@ def outcomes(cells: Sequence[Cell], about: str) -> list[dict[str, list[float]]]:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
     return [kept[cell.key] for cell in cells]
+
+
+def _execute(cell: Any) -> dict[str, list[float]]:
+    return cell.execute()
 
 
 def _kept() -> dict[str, dict[str, list[float]]]:

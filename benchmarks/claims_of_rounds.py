@@ -1,10 +1,11 @@
-"""What the papers claim of synchronous schemes: few rounds, outer momentum, small messages, large batches."""
+"""What the papers claim of synchronous schemes: few rounds, outer momentum, large batches."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+from . import claims_of_messages
 from .claims_pictures import against_places, bars
 from .claims_study import Arm, Found, Row, clearly_less, final_error, final_loss, study, until
 from .claims_verdict import Claim, Verdict, compared, of_parts
@@ -115,41 +116,6 @@ def _against_averaging(found: Found, names: list[str], inside: tuple[str, ...]) 
     return compared(pairs, f"loss after {place}: {'; '.join(words)}")
 
 
-# Small messages.
-
-
-def _compressed() -> list[Row]:
-    rates = {"learning_rate": (0.4, 0.8, 1.6, 3.2)}
-    arms = [
-        Arm("sync_sgd", "sync_sgd", rates),
-        Arm("ef_sgd, 10 %", "ef_sgd", rates, {"share": 0.1}),
-        Arm("ef_sgd, 1 %", "ef_sgd", rates, {"share": 0.01}),
-        Arm("signsgd_mv", "signsgd_mv", {"learning_rate": (0.01, 0.02, 0.04, 0.08)}),
-    ]
-    return study("compressed", arms, {"8 workers": {"workers": 8, "steps": 500}}, final_loss)
-
-
-SAME = 0.02  # of loss
-
-
-def judge_ef(found: Found) -> Verdict:
-    """As good as whole messages, after the same examples."""
-    return _as_good(found, ["ef_sgd, 10 %", "ef_sgd, 1 %"])
-
-
-def judge_sign(found: Found) -> Verdict:
-    """As good as whole messages, after the same examples."""
-    return _as_good(found, ["signsgd_mv"])
-
-
-def _as_good(found: Found, arms: list[str]) -> Verdict:
-    (place,) = found.places
-    whole = found["sync_sgd", place].mean
-    parts = [found[arm, place].mean <= whole + SAME for arm in arms]
-    words = [f"{found[arm, place].mean:.3f} (`{arm}`)" for arm in arms]
-    return of_parts(parts, f"loss after the same examples: {', '.join(words)}; whole messages {whole:.3f}")
-
-
 # Post-local SGD.
 
 EPOCHS, IMAGES, HERE = 60, 1437, 4  # workers
@@ -237,26 +203,7 @@ CLAIMS = [
         _outer,
         judge_slow,
     ),
-    Claim(
-        "ef-sgd",
-        "EF-SGD (Karimireddy et al. 2019)",
-        "what is left out of a message, and remembered, costs nothing",
-        "Eight workers, 500 steps of each; rates are tuned.",
-        "loss at the end",
-        "",
-        _compressed,
-        judge_ef,
-    ),
-    Claim(
-        "signsgd",
-        "signSGD with majority vote (Bernstein et al. 2019)",
-        "the sign of each element is enough",
-        "The same runs.",
-        "loss at the end",
-        "",
-        _compressed,
-        judge_sign,
-    ),
+    *claims_of_messages.CLAIMS,
     Claim(
         "post-local",
         "Post-local SGD (Lin et al. 2020)",

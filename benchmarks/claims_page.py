@@ -51,7 +51,8 @@ def verdicts(found: dict[Claim, Found]) -> str:
 def about(claim: Claim, first: str) -> str:
     """What is claimed and done; where the table is, if that is not below."""
     where = "" if first == claim.name else f" The numbers are in the table of [{first}](#{first})."
-    return f"*{claim.paper}: {claim.sentence}.* {claim.experiment}{where} `bash run.sh claims {claim.name}`"
+    whose = f"The experiment is {claim.whose}."
+    return f"*{claim.paper}: {claim.sentence}.* {claim.experiment} {whose}{where} `bash run.sh claims {claim.name}`"
 
 
 def table(claim: Claim, found: Found) -> str:
@@ -63,6 +64,9 @@ def table(claim: Claim, found: Found) -> str:
     for arm in found.arms:
         cells = [cell(found.get(arm, place)) for place in found.places]
         rows.append(f"| {arm} | {' | '.join(cells)} |")
+    tried = {row.tried for row in found.rows}
+    if tried and min(tried) > 1:
+        rows += ["", f"Settings tried for each row: {', '.join(map(str, sorted(tried)))}."]
     if any(row.edges for row in found.rows):
         rows += ["", "\\* chosen at the end of what was tried: a wider search might find something better."]
     return "\n".join(rows)
@@ -89,5 +93,6 @@ def short(name: str) -> str:
     letters = {
         "learning_rate": "η", "server_learning_rate": "γ", "outer_learning_rate": "ε", "momentum": "μ",
         "distance_scale": "c", "slow_momentum": "β", "block_learning_rate": "ζ", "compensation": "λ",
+        "delay_threshold": "R",
     }  # fmt: skip
     return letters.get(name, name)

@@ -15,23 +15,21 @@ from typing import Any
 import numpy as np
 
 from ..algorithms import SCHEMES, Scheme
-from ..algorithms.agn import AGN
 from ..common.cluster.fingerprint import source_digest
-from ..common.contract import Positive
 from ..common.engine.trace import EVENTS
 from ..common.engine.traffic import Traffic
-from ..common.proof import reference
 from ..common.proof.recorded import Recorded
 from ..common.proof.transcriptions import TRANSCRIPTIONS
 from ..common.virtual_time.order import Order, order
 from ..common.virtual_time.platform import Platform
 from .claims_tasks import task
+from .claims_variants import VARIANTS
 
 DECISIVE = (  # sources on which a run depends
     "algorithms", "common/contract", "common/gates", "common/proof/reference", "common/proof/recorded.py",
-    "common/proof/transcriptions.py",
-    "common/virtual_time", "common/problems/text.py", "common/problems/transformer.py", "benchmarks/claims_tasks.py",
-    "benchmarks/claims_runs.py",
+    "common/proof/transcriptions.py", "common/virtual_time", "common/problems/text.py",
+    "common/problems/transformer.py", "benchmarks/claims_tasks.py", "benchmarks/claims_runs.py",
+    "benchmarks/claims_variants.py",
 )  # fmt: skip
 
 POINTS = 50  # at which the center is measured, evenly over a run
@@ -39,30 +37,11 @@ POINTS = 50  # at which the center is measured, evenly over a run
 HOPELESS = 1e4  # length of a vector of parameters from which no run here has come back
 
 
-@dataclass(frozen=True, kw_only=True)
-class DampedAGN(AGN):
-    """AGN with a rate of the server's own, damped as ADAG damps: what the thesis calls a too large step, made safe."""
-
-    name = "damped_agn"
-    distance_scale: Positive = 0.01
-    """As in `adag`."""
-
-
-KINDS: dict[str, Any] = {**SCHEMES, "damped_agn": DampedAGN}
+KINDS: dict[str, Any] = {**SCHEMES, **{kind.name: kind for kind in VARIANTS}}
 
 EQUATIONS: dict[str, Any] = {
     **TRANSCRIPTIONS,
-    "damped_agn": lambda run, s: reference.agn(
-        run.start,
-        run.gradient,
-        run.order,
-        run.workers,
-        eta=s.learning_rate,
-        gamma=s.server_learning_rate,
-        distance_scale=s.distance_scale,
-        period=s.period,
-        steps=run.steps,
-    ),
+    **{kind.name: equations for kind, equations in VARIANTS.items()},
 }
 
 
@@ -96,6 +75,15 @@ class Cell:
     def key(self) -> str:
         """By which its outcome is kept."""
         return f"{sources()} {json.dumps(asdict(self), sort_keys=True)}"
+
+    @property
+    def weight(self) -> float:
+        """How long it takes, compared with others."""
+        return self.workers * self.steps
+
+    def execute(self) -> dict[str, list[float]]:
+        """See `execute`."""
+        return execute(self)
 
 
 @cache
@@ -131,6 +119,7 @@ def execute(cell: Cell) -> dict[str, list[float]]:
         center=problem.start,
         gradient=gradient,
         result={"updates": int(there.trace["version"][-1]) + 1, "recovery": {}},
+        layers=problem.layers,
     )
     try:
         with np.errstate(over="ignore", invalid="ignore"):

@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from statistics import fmean, pstdev
+from dataclasses import asdict, dataclass, field, replace
+from statistics import fmean, pstdev, stdev
 from typing import Any
 
 from .claims_kept import outcomes
@@ -17,6 +17,10 @@ from .claims_runs import Cell
 from .crossing import crossing
 
 TUNING_SEEDS, SHOWING_SEEDS = (100, 101, 102), (0, 1, 2)
+
+NINE = tuple(range(9))  # showing seeds, where differences are small
+
+FURTHER = 4  # times that a grid is extended beyond the end at which the best setting stands
 
 LAST = 5  # of the moments at which the center is measured: their mean is the loss at the end
 
@@ -43,6 +47,20 @@ class Arm:
             for chosen in itertools.product(*self.grid.values())
         ]
 
+    def beyond(self, settings: Mapping[str, Any]) -> Arm | None:
+        """This arm with the grids in which these settings stand at the end longer by a number; None if none does."""
+        further = {}
+        for name in self.edges(settings):
+            tried, value = self.grid[name], settings[name]
+            if not isinstance(value, int | float) or "momentum" in name or value <= 0:
+                continue
+            neighbour = tried[1] if value == tried[0] else tried[-2]
+            following = type(value)(float(f"{value * value / neighbour:.6g}"))
+            if following >= 1 or isinstance(value, float):
+                further[name] = (following, *tried) if value == tried[0] else (*tried, following)
+        further = {name: grid for name, grid in further.items() if len(set(grid)) == len(grid)}
+        return replace(self, grid={**self.grid, **further}) if further else None
+
     def edges(self, settings: Mapping[str, Any]) -> list[str]:
         """What was chosen at the end of its grid, where a wider one might have something better."""
         return [name for name, tried in self.grid.items() if settings[name] in (tried[0], tried[-1]) and len(tried) > 2]
@@ -57,6 +75,7 @@ class Row:
         settings: what was chosen, of what was tuned.
         edges: what was chosen at the end of its grid.
         scores: of each showing seed; infinite if the run diverged or did not get there.
+        tried: settings of its first grid; 0 if that is not on record.
     """
 
     arm: str
@@ -64,6 +83,7 @@ class Row:
     settings: Mapping[str, Any]
     edges: Sequence[str]
     scores: Sequence[float]
+    tried: int = 0
 
     @property
     def mean(self) -> float:
@@ -105,10 +125,15 @@ class Found:
 
 
 def clearly_less(one: Row, other: Row) -> bool:
-    """By more than what seeds make of both: their standard deviations, added up."""
-    return math.isfinite(one.mean) and one.mean + one.spread < (
-        other.mean - other.spread if math.isfinite(other.mean) else math.inf
-    )
+    """By more than what seeds make of the difference: rows have the same seeds, so that differences are paired.
+
+    The mean difference is more than three standard errors.
+    """
+    if not (math.isfinite(one.mean) and math.isfinite(other.mean)):
+        return math.isfinite(one.mean)
+    differences = [b - a for a, b in zip(one.scores, other.scores, strict=True)]
+    error = stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else 0.0
+    return fmean(differences) > 3 * error
 
 
 def places(workers: Sequence[int], gradients: int) -> dict[str, dict[str, Any]]:
@@ -145,10 +170,13 @@ def study(
     about: str,
     arms: Sequence[Arm],
     places: Mapping[str, Mapping[str, Any]],
-    score: Score,
+    score: Score | Mapping[str, Score],
     *,
     tuned_at: str | None = None,
     tuning_seeds: Sequence[int] = TUNING_SEEDS,
+    showing_seeds: Sequence[int] = SHOWING_SEEDS,
+    fair: bool = False,
+    kind: Any = Cell,
 ) -> list[Row]:
     """Tune and show.
 
@@ -156,38 +184,60 @@ def study(
         about: the line that tells of progress.
         arms: what is compared.
         places: fields of `Cell` by the name of the place. One named `settings` goes to the hyperparameters.
-        score: of an outcome, less is better.
+        score: of an outcome, less is better; or one for each place.
         tuned_at: the place whose settings all others keep; None: each is tuned by itself.
         tuning_seeds: on which settings are chosen.
+        showing_seeds: on which they are shown.
+        fair: all arms must have as many settings; a grid at whose end the best setting stands is extended.
+        kind: of the cells.
+
+    Raises:
+        ValueError: it is not fair.
     """
+    numbers = {arm.name: len(arm.settings()) for arm in arms}
+    if fair and len(set(numbers.values())) > 1:
+        raise ValueError(f"{about}: all arms must have as many settings: {numbers}")
+    score_at = score if isinstance(score, Mapping) else dict.fromkeys(places, score)
     pairs = list(itertools.product(arms, places))
-    tuning = [(arm, place) for arm, place in pairs if place == (tuned_at or place) and len(arm.settings()) > 1]
-    tried = [(arm, place, settings) for arm, place in tuning for settings in arm.settings()]
-    cells = [_cell(arm, places[place], settings, seed) for arm, place, settings in tried for seed in tuning_seeds]
-    found = outcomes(cells, f"{about}: tuning")
+    ends = {(arm.name, place): arm for arm, place in pairs}
     ranks: dict[tuple[str, str], list[tuple[Any, dict[str, Any]]]] = {}
-    for i, (arm, place, settings) in enumerate(tried):
-        mine = found[i * len(tuning_seeds) : (i + 1) * len(tuning_seeds)]
-        ranks.setdefault((arm.name, place), []).append((_rank(mine, score), settings))
+    for again in range(1 + FURTHER * fair):
+        for at, known in ranks.items() if again else ():
+            ends[at] = ends[at].beyond(min(known, key=lambda pair: pair[0])[1]) or ends[at]
+        tried = [
+            (arm, place, settings)
+            for (name, place), arm in ends.items()
+            if place == (tuned_at or place) and len(arm.settings()) > 1
+            for settings in arm.settings()
+            if settings not in [known for _, known in ranks.get((name, place), [])]
+        ]
+        if not tried:
+            break
+        cells = [_cell(kind, a, places[place], settings, seed) for a, place, settings in tried for seed in tuning_seeds]
+        found = outcomes(cells, f"{about}: tuning")
+        for i, (arm, place, settings) in enumerate(tried):
+            mine = found[i * len(tuning_seeds) : (i + 1) * len(tuning_seeds)]
+            ranks.setdefault((arm.name, place), []).append((_rank(mine, score_at[place]), settings))
     chosen = {
         (arm.name, place): min(ranks[arm.name, tuned_at or place], key=lambda pair: pair[0])[1]
         if (arm.name, tuned_at or place) in ranks
         else arm.settings()[0]
         for arm, place in pairs
     }
-    cells = [_cell(a, places[place], chosen[a.name, place], seed) for a, place in pairs for seed in SHOWING_SEEDS]
+    cells = [_cell(kind, a, places[place], chosen[a.name, place], seed) for a, place in pairs for seed in showing_seeds]
     found = outcomes(cells, f"{about}: showing")
     rows = []
     for i, (arm, place) in enumerate(pairs):
-        mine, settings = found[i * len(SHOWING_SEEDS) : (i + 1) * len(SHOWING_SEEDS)], chosen[arm.name, place]
-        of_grid = {name: settings[name] for name in arm.grid}
-        rows.append(Row(arm.name, place, of_grid, arm.edges(settings), [score(outcome) for outcome in mine]))
+        mine, settings = found[i * len(showing_seeds) : (i + 1) * len(showing_seeds)], chosen[arm.name, place]
+        of_grid, edges = {name: settings[name] for name in arm.grid}, ends[arm.name, tuned_at or place].edges(settings)
+        scores = [score_at[place](outcome) for outcome in mine]
+        rows.append(Row(arm.name, place, of_grid, edges, scores, numbers[arm.name]))
     return rows
 
 
-def _cell(arm: Arm, place: Mapping[str, Any], settings: Mapping[str, Any], seed: int) -> Cell:
+def _cell(kind: Any, arm: Arm, place: Mapping[str, Any], settings: Mapping[str, Any], seed: int) -> Any:
     rest = {name: value for name, value in place.items() if name != "settings"} | dict(arm.run)
-    return Cell(scheme=arm.scheme, settings={**settings, **place.get("settings", {})}, seed=seed, **rest)
+    return kind(scheme=arm.scheme, settings={**settings, **place.get("settings", {})}, seed=seed, **rest)
 
 
 def _rank(found: Sequence[Outcome], score: Score) -> tuple[int, float, float]:

@@ -13,7 +13,7 @@ text        characters of Python's standard library, a small transformer (20,097
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -48,11 +48,13 @@ class Task:
         start: parameters, [P].
         gradient: of worker k's t-th batch at x, as a function of (x, k, t).
         measure: test loss and test accuracy (NaN if there is none) at x.
+        layers: sizes of the model's variables, which lie one after the other; none where no algorithm asks for them.
     """
 
     start: np.ndarray
     gradient: reference.Gradient
     measure: Callable[[np.ndarray], tuple[float, float]]
+    layers: Sequence[int] = ()
 
 
 def task(name: str, *, workers: int, steps: int, batch: int, seed: int) -> Task:
@@ -79,7 +81,8 @@ def _endless(scales: np.ndarray) -> Callable[[int, int, int, int], Task]:
             return on_rows(params, np.arange(first, first + batch))
 
         test, labels = _clusters(TEST, TEST_SEED)
-        return Task(_initial(sizes, seed), gradient, _classification(test * scales, labels, sizes))
+        layers = [size for n, m in itertools.pairwise(sizes) for size in (n * m, m)]
+        return Task(_initial(sizes, seed), gradient, _classification(test * scales, labels, sizes), layers)
 
     return make
 

@@ -33,6 +33,7 @@ class Claim:
         measure: the experiment.
         judge: the verdict on what was found.
         draw: the picture, or None.
+        whose: the experiment is.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Claim:
     measure: Callable[[], list[Row]]
     judge: Callable[[Found], Verdict]
     draw: Callable[[Found], Any] | None = None
+    whose: Literal["ours", "the paper's"] = "ours"
 
 
 def of_parts(parts: list[bool], why: str) -> Verdict:

@@ -5,14 +5,24 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from distsgd.benchmarks import claims, claims_catalogue, claims_page, claims_runs, claims_study
+from distsgd.benchmarks import (
+    claims,
+    claims_catalogue,
+    claims_page,
+    claims_quadratic,
+    claims_runs,
+    claims_study,
+)
 from distsgd.benchmarks.claims_of_asynchrony import judge_adag, judge_agn, judge_downpour, judge_period
 from distsgd.benchmarks.claims_of_delay import judge_hogwild
 from distsgd.benchmarks.claims_of_language import judge_language
-from distsgd.benchmarks.claims_of_machines import judge_all_reduce, judge_asynchronous, judge_backups
+from distsgd.benchmarks.claims_of_machines import judge_all_reduce, judge_asynchronous, judge_backups, judge_ssp
+from distsgd.benchmarks.claims_of_messages import judge_sign
 from distsgd.benchmarks.claims_of_rounds import judge_local_sgd, judge_outer, judge_per_update, judge_post_local
+from distsgd.benchmarks.claims_of_speeds import judge_ringmaster
 from distsgd.benchmarks.claims_pictures import dots
 from distsgd.benchmarks.claims_study import Arm, Found, Row, clearly_less, until
 from distsgd.common.errors import UserError
@@ -69,6 +79,12 @@ EVERYWHERE = dict.fromkeys(CLOCK, 1.0)
         (judge_all_reduce, RING | {"ring": {2: 5.0}}, "refuted"),
         (judge_asynchronous, {"sync_sgd": CLOCK, "async_sgd": EVERYWHERE}, "shown"),
         (judge_asynchronous, {"sync_sgd": EVERYWHERE, "async_sgd": CLOCK}, "refuted"),
+        (judge_ssp, {"sync_sgd": CLOCK, "async_sgd": CLOCK, "ssp": EVERYWHERE}, "shown"),
+        (judge_ssp, {"sync_sgd": CLOCK, "async_sgd": EVERYWHERE, "ssp": EVERYWHERE}, "shown in part"),
+        (judge_ringmaster, {"ring": {"9 s": 0.1}, "adaptive": {"9 s": 0.2}, "async": {"9 s": NEVER}}, "shown"),
+        (judge_ringmaster, {"ring": {"9 s": 0.1}, "adaptive": {"9 s": 0.1}, "async": {"9 s": 0.3}}, "shown in part"),
+        (judge_sign, {"signs": {"falling": 0.51}, "whole messages": {"falling": 0.5}}, "shown"),
+        (judge_sign, {"signs": {"falling": 0.53}, "whole messages": {"falling": 0.5}}, "refuted"),
         (judge_backups, {"sync_sgd": CLOCK, "sync_sgd, 1 backups": EVERYWHERE | {"pareto": NEVER}}, "shown in part"),
     ],
 )
@@ -79,8 +95,9 @@ def test_a_verdict_follows_from_the_numbers(judge, arms, word):
 
 
 def test_what_seeds_make_of_a_difference_is_no_difference():
-    one, other = (Row("a", "b", {}, [], scores) for scores in ([1.0, 2.0], [2.0, 3.0]))
+    one, other = (Row("a", "b", {}, [], scores) for scores in ([1.0, 2.0], [2.0, 2.1]))
     assert not clearly_less(one, other)
+    assert clearly_less(one, Row("a", "b", {}, [], [1.1, 2.1]))  # paired: on each seed by as much
     assert clearly_less(Row("a", "b", {}, [], [1.0, 1.1]), other)
     assert clearly_less(one, Row("a", "b", {}, [], [1.0, NEVER]))
     assert not clearly_less(Row("a", "b", {}, [], [NEVER]), one)
@@ -107,6 +124,44 @@ def test_settings_are_chosen_by_seeds_that_are_not_shown(monkeypatch):
         ({"learning_rate": 0.2}, [], pytest.approx(0.0)),
     ]
     assert not {*claims_study.TUNING_SEEDS} & {*claims_study.SHOWING_SEEDS}
+
+
+def made_up(monkeypatch, best):
+    """Runs whose loss is the distance of the rate, as a logarithm, from the best; the cells are counted."""
+    asked = []
+
+    def run(cells, about):
+        asked.extend(cells)
+        return [{"loss": [abs(math.log(cell.settings["learning_rate"] / best))]} for cell in cells]
+
+    monkeypatch.setattr(claims_study, "outcomes", run)
+    return asked
+
+
+def test_a_grid_at_whose_end_the_best_setting_stands_is_extended_or_marked(monkeypatch):
+    places = {"4": {"workers": 4, "steps": 1}}
+    for best, chosen, edges in ((0.8, 0.8, []), (0.0125, 0.0125, []), (100.0, 6.4, ["learning_rate"])):
+        made_up(monkeypatch, best)
+        arm = Arm("agn", "agn", {"learning_rate": (0.1, 0.2, 0.4)})
+        (row,) = claims_study.study("", [arm], places, claims_study.final_loss, fair=True)
+        assert (row.settings, row.edges, row.tried) == ({"learning_rate": chosen}, edges, 3)
+
+
+def test_arms_have_as_many_settings(monkeypatch):
+    assert not made_up(monkeypatch, 1.0)
+    arms = [Arm(str(n), "agn", {"learning_rate": (0.1, 0.2, 0.4)[:n]}) for n in (2, 3)]
+    with pytest.raises(ValueError, match="as many settings"):
+        claims_study.study("", arms, {"4": {"workers": 4, "steps": 1}}, claims_study.final_loss, fair=True)
+
+
+def test_the_quadratic_has_its_minimum_where_it_says_and_too_late_gradients_count_nothing():
+    x = -(1 - np.arange(1, claims_quadratic.SIZE + 1) / (claims_quadratic.SIZE + 1))
+    assert np.abs(claims_quadratic.gradient(x)).max() < 1e-12
+    assert claims_quadratic.value(x) == claims_quadratic.least() < claims_quadratic.value(x + 1e-3)
+    slow = {"learning_rate": 0.02, "workers": 10}
+    few, many = (claims_quadratic.run("ringmaster", 0, delay_threshold=r, **slow)[-1] for r in (1, 99))
+    assert few != many == claims_quadratic.run("async_sgd", 0, **slow)[-1]
+    assert not claims_quadratic.run("async_sgd", 0, learning_rate=3.0, workers=20)
 
 
 def test_a_run_is_the_same_twice_and_a_wild_one_has_diverged():

@@ -1,0 +1,124 @@
+"""The quadratic on which Ringmaster's authors compare: thousands of workers of very different speeds, in NumPy.
+
+    f(x) = ½ xᵀA x − bᵀx,  A = ¼ tridiag(−1, 2, −1),  b = ¼ (−1, 0, ..., 0),  d = 1729,  x⁰ = (√d, 0, ...)
+
+A gradient has noise of deviation 0.01 in each element. Worker i of 6174 takes 1 + √i + |N(0, i + 1)| seconds for each
+of its gradients (i from 0, i + 1 is the variance, drawn once). Settings of the authors' published script for
+arXiv:2501.16168; the code is ours.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..common.cluster.fingerprint import source_digest
+
+SIZE, WORKERS, NOISE = 1729, 6174, 0.01
+
+HORIZON = 2000  # seconds
+
+STEP = 10  # seconds between two measurements
+
+BLOCK = 256  # gradients whose noise is drawn at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuadraticCell:
+    """A run.
+
+    Attributes:
+        scheme: "ringmaster", "async_sgd" or "delay_adaptive".
+        settings: `learning_rate`, and of ringmaster `delay_threshold`.
+        seed: of durations and noise.
+    """
+
+    scheme: str
+    settings: dict[str, Any]
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """By which its outcome is kept."""
+        return f"{_sources()} {json.dumps(asdict(self), sort_keys=True)}"
+
+    @property
+    def weight(self) -> float:
+        """How long it takes, compared with others of its kind."""
+        return -self.settings["learning_rate"]
+
+    def execute(self) -> dict[str, list[float]]:
+        """Columns `seconds` and `loss`, f − f*; nothing if it diverged."""
+        gaps = run(self.scheme, self.seed, **self.settings)
+        return {"seconds": [float(STEP * (i + 1)) for i in range(len(gaps))], "loss": gaps}
+
+
+@cache
+def _sources() -> str:
+    return source_digest(within=("benchmarks/claims_quadratic.py",))
+
+
+def gradient(x: np.ndarray) -> np.ndarray:
+    """A x − b."""
+    g = 0.5 * x
+    g[1:] -= 0.25 * x[:-1]
+    g[:-1] -= 0.25 * x[1:]
+    g[0] += 0.25
+    return g
+
+
+def value(x: np.ndarray) -> float:
+    """f(x), with b = ¼ (−1, 0, ...)."""
+    without_b = gradient(x)
+    without_b[0] -= 0.25
+    return float(0.5 * x @ without_b + 0.25 * x[0])
+
+
+@cache
+def least() -> float:
+    """f*: x* solves A x = b, which is x_i = −(1 − i / (d + 1))."""
+    return value(-(1 - np.arange(1, SIZE + 1) / (SIZE + 1)))
+
+
+def run(
+    scheme: str, seed: int, *, learning_rate: float, delay_threshold: float = math.inf, workers: int = WORKERS
+) -> list[float]:
+    """F − f* every ten seconds; empty if it diverged.
+
+    A gradient of delay τ, the number of updates since its worker began: `ringmaster` ignores it if τ ≥ R;
+    `delay_adaptive` (Mishchenko et al. 2022) takes the rate γ min(1, n/τ) for it, with n workers.
+    """
+    rng = np.random.default_rng(seed)
+    index = np.arange(workers)
+    each = 1 + np.sqrt(index) + np.abs(rng.normal(size=workers)) * np.sqrt(index + 1)
+    x = np.zeros(SIZE)
+    x[0] = math.sqrt(SIZE)
+    begun = np.zeros((workers, SIZE))
+    begun[:] = x
+    version, pulled = 0, [0] * workers
+    queue = [(float(seconds), k) for k, seconds in enumerate(each)]
+    heapq.heapify(queue)
+    gaps: list[float] = []
+    noise, used = rng.normal(scale=NOISE, size=(BLOCK, SIZE)), 0
+    while len(gaps) < HORIZON // STEP:
+        now, k = queue[0]
+        while now > STEP * (len(gaps) + 1) and len(gaps) < HORIZON // STEP:
+            gaps.append(value(x) - least())
+            if not gaps[-1] < 1e6:
+                return []
+        delay = version - pulled[k]
+        if delay < delay_threshold:
+            if used == BLOCK:
+                noise, used = rng.normal(scale=NOISE, size=(BLOCK, SIZE)), 0
+            rate = learning_rate * (min(1.0, workers / max(delay, 1)) if scheme == "delay_adaptive" else 1.0)
+            x -= rate * (gradient(begun[k]) + noise[used])
+            used, version = used + 1, version + 1
+        begun[k], pulled[k] = x, version
+        heapq.heapreplace(queue, (now + float(each[k]), k))
+    return gaps
