@@ -355,3 +355,19 @@ def test_who_is_started_again_has_another_clock():
     record.on_event({"event": "started", "pids": {"worker-0": 5}})
     record.on_event({"event": "finished", "worker": 0})
     assert record.summary() is None
+
+
+def test_a_record_that_is_biased_by_full_cores_gives_its_steps_back(tmp_path):
+    """Eight workers on two cores wait for them in most steps: that is no property of a step."""
+    machines = {"step_ms": 20, "compute": "lognormal:sigma=0.3", "cores": 2, "core_ms": 6}
+    found = recorded(tmp_path, AsyncSGD(), workers=8, steps=600, cpu=used, **machines)
+    measured = found.steps.mean()
+    assert measured == pytest.approx(0.020, rel=0.02)
+
+
+def test_what_belongs_together_is_drawn_together_on_the_machines_too(tmp_path):
+    found = recorded(
+        tmp_path, AGN(communication_period=2), steps=2000, compute="phases:slow=5,probability=0.2,length=20"
+    )
+    assert found.block > 1
+    assert found.machines().model.block == found.block * 2
