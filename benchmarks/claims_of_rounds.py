@@ -197,7 +197,7 @@ CLAIMS = [
         "slow-momentum",
         "SlowMo (Wang et al. 2020), BMUF (Chen & Huo 2016)",
         "momentum of the averages improves local SGD",
-        "The same runs.",
+        "The same runs; those of bmuf are of when its center was the look-ahead B, and not its global model.",
         "loss at the end",
         "",
         _outer,
