@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import zipfile
 from collections.abc import Callable, Collection, Mapping
@@ -33,6 +34,8 @@ FORMAT = 2
 NO_CHECKSUM = 1  # an old format
 
 ARRAYS, ABOUT = "arrays.npz", "checkpoint.json"
+
+LOCAL = re.compile(r"worker_\d+\.")  # begins the name of a part of a local state
 
 DAMAGED = ".damaged"
 
@@ -61,7 +64,7 @@ class Checkpoint:
     @property
     def shared(self) -> dict[str, Any]:
         """The arrays that are no worker's own."""
-        return {name: array for name, array in self.arrays.items() if "." not in name}
+        return {name: array for name, array in self.arrays.items() if not LOCAL.match(name)}
 
     def local(self, worker: int) -> dict[str, Any]:
         """The arrays of the local state of a worker, by name."""
