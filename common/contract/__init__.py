@@ -12,6 +12,7 @@ from ..gates.barrier import Barrier
 from ..gates.bounded import Bounded
 from ..gates.collective import Collective
 from ..gates.gate import Gate
+from .chance import uniform_numbers
 from .codec import Codec, Coordinates, ScaledSigns, Signs
 from .hyperparameters import Count, Fraction, NotNegative, Period, Positive, Rate, unstable_above
 from .optimizers import adagrad, adamw, scaled_signs, sgd, take, top_k
@@ -54,5 +55,6 @@ __all__ = [
     "sgd",
     "take",
     "top_k",
+    "uniform_numbers",
     "unstable_above",
 ]

@@ -27,6 +27,11 @@ class Worker(Protocol):
     """The gradient of the last step, [P]; for `message`, only if a round is one step."""
     gradient_sum: Tensor
     """The sum of the gradients of this round, [P]; for `message`, not of schemes that exchange first."""
+    round: Tensor
+    """Rounds that this worker has done before this one, an int64 scalar; a restarted or resumed worker counts on."""
+    step: Tensor
+    """Local steps that it has done, an int64 scalar: in `local_step` the number of the step, from 0, and in `message`
+    and `adopt` those up to the message. A restarted or resumed worker counts on."""
     steps: Tensor
     """Local steps of this round, a float scalar, see `Scheme.rounds`; by default the period, or fewer at the end."""
     loss: Tensor
@@ -37,6 +42,17 @@ class Worker(Protocol):
     """Workers W of the run."""
     shapes: Sequence[tuple[int, ...]]
     """Shapes of the model's variables, which lie one after the other in a vector [P]."""
+
+    def uniform(self, *key: Any) -> Tensor:
+        """Random numbers [P], float32, at least 0 and below 1, that follow from the run's seed and the key.
+
+            mask = worker.uniform(worker.index, worker.round) < self.share
+
+        The key is one or more whole numbers. The same key gives the same numbers, in each function, on each worker
+        (all draw one mask with `worker.uniform(worker.round)`) and on each back end. `contract.uniform_numbers` is the
+        same in NumPy.
+        """
+        ...
 
     def mean(self, vector: Tensor) -> Tensor:
         """The mean over all workers of a float tensor, which has one shape on all: the same result on each.
@@ -74,7 +90,7 @@ class Server(Protocol):
 
 # A variable of a scheme cannot have one of these names, nor begin with an underscore. What the engine and gates keep
 # for themselves takes no name.
-WORKER_NAMES = frozenset({*Worker.__annotations__, "mean"})
+WORKER_NAMES = frozenset({*Worker.__annotations__, "mean", "uniform"})
 SERVER_NAMES = frozenset(Server.__annotations__)
 
 MESSAGE_ONLY = {

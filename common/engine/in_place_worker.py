@@ -23,9 +23,9 @@ class InPlaceWorker:
     is copied then, by TensorFlow: each is of one moment, as long as somebody has it; one and the next need not be.
     """
 
-    def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: Slot, name: str):
+    def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: Slot, name: str, seed: int = 0):
         self.scheme, self.replica, self.ps, self.slot, self.device = scheme, replica, ps, slot, replica.devices[0]
-        del name  # of variables that it does not have
+        del name, seed  # of variables that it does not have
         self.initialize = replica.initialize
         self.view: Any = SimpleNamespace(index=slot.index, num_workers=ps.num_workers)
         self.local = lambda: replica.local
@@ -37,13 +37,14 @@ class InPlaceWorker:
             self.replica.state.assign(state)
         return joined
 
-    def rounds(self, rows: Any, event: Event) -> Any:
+    def rounds(self, rows: Any, event: Event, before: Any) -> Any:
         """Several rounds, one after the other in one call; returns what `Worker.rounds` does, one step in each."""
         del event
         with tf.device(self.device):
             losses, taken, now = [], [], moment()
             for r in range(rows.shape[0]):
                 taken.append(Stamps(now))
+                self.view.round = self.view.step = before[0] + r
                 losses.append(self.round(rows[r, 0], taken[-1]))
                 now = taken[-1].replied
             return tf.stack([tf.stack([loss, 1.0]) for loss in losses]), stack(taken)

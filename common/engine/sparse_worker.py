@@ -31,7 +31,7 @@ class SparseWorker:
         _, _, joined = self.ps.join(self.slot, recorded)
         return joined
 
-    def rounds(self, rows: Any, event: Event) -> Any:
+    def rounds(self, rows: Any, event: Event, before: Any) -> Any:
         """Several rounds, one after the other in one call; returns what `Worker.rounds` does. One step counts in each.
 
         A round begins when it has its coordinates. So it has its reply when the next one has them: to wait for more
@@ -42,7 +42,10 @@ class SparseWorker:
         del event
         with tf.device(self.device):
             number = rows.shape[0]
-            made = [self.round(rows[r, 0], last=r == number - 1) for r in range(number)]
+            made = []
+            for r in range(number):
+                self.view.round = self.view.step = before[0] + r
+                made.append(self.round(rows[r, 0], last=r == number - 1))
             for (_, stamps), (_, later) in itertools.pairwise(made):
                 stamps.replied = later.begun
             return tf.stack([tf.stack([loss, 1.0]) for loss, _ in made]), stack([stamps for _, stamps in made])

@@ -82,7 +82,10 @@ def asks_for_sum(scheme: Scheme, view: Any) -> bool:
             asked.append(True)
             return tf.zeros_like(self.params)
 
-    probe: Any = Probe(**vars(view) | {"steps": tf.constant(1.0), "loss": tf.constant(1.0), "mean": tf.identity})
+    where = dict.fromkeys(["round", "step"], tf.constant(0, tf.int64))
+    probe: Any = Probe(
+        **vars(view) | where | {"steps": tf.constant(1.0), "loss": tf.constant(1.0), "mean": tf.identity}
+    )
     tf.function(lambda: scheme.at(tf.constant(0.0)).message(probe), autograph=False).get_concrete_function()
     return bool(asked)
 
@@ -147,6 +150,7 @@ def _trace(
         # What a scheme has for each coordinate has the model's size: it does not fit, and that is an error.
         now, one, vector = scheme.at(tf.constant(0.0)), tf.constant(1.0), tf.zeros([SIZE])
         known |= {"index": tf.constant(0), "num_workers": 2, "steps": one, "loss": one}
+        known |= dict.fromkeys(["round", "step"], tf.constant(0, tf.int64))
         known |= dict.fromkeys(["gradient_sum", *vectors], vector)
         view: Any = View(params=tf.Variable(vector), **known)
         try:

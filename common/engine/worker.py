@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
+from ..contract.chance import uniform
 from ..contract.codec import Codec
 from ..contract.cut import joined
 from ..contract.message import packed
 from ..contract.rounds import Event
 from ..contract.scheme import Scheme
 from ..contract.views import check_names
+from .local_steps import LocalSteps
 from .membership import Slot
-from .ops import is_finite, when, zeros
+from .ops import is_finite, when
 from .parameter_server import ParameterServer
 from .pieces import Pieces
 from .replica import Replica
 from .stamps import Stamps, moment, stack
-from .view import View, asks_for_sum, hide, no_mean, show, show_each
+from .view import View, asks_for_sum, hide, no_mean, show
 
 
-class Worker:
+class Worker(LocalSteps):
     """The local variables of one worker, and its round, built into the current graph.
 
     Args:
@@ -33,12 +34,13 @@ class Worker:
         ps: the global variables.
         slot: the worker's place there.
         name: prefix of the names of its variables.
+        seed: of the run.
 
     Raises:
         UserError: a local variable has the name of something else.
     """
 
-    def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: Slot, name: str):
+    def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: Slot, name: str, seed: int = 0):
         self.scheme, self.replica, self.ps = scheme, replica, ps
         self.device, self.pieces = replica.devices[0], Pieces.of(scheme, replica)
         self.is_center = not self.scheme.gate.uses_ps and (name == "worker_0")  # what the chief has, without a ps
@@ -51,6 +53,7 @@ class Worker:
             self.initialize = tf.group(self.clock.initializer, replica.initialize)  # `start` gives the rest its values
         self.slot, self.slots = replace(slot, encoder=self.encoder), [*local[0]]
         known = {"index": slot.index, "num_workers": ps.num_workers, "shapes": replica.model.shapes}
+        known["uniform"] = partial(uniform, seed, sum(self.pieces.sizes))
         mean = no_mean("worker.mean is for Scheme.message alone: take it there, and keep it in a local variable")
         self.local = partial(local_state, self)
         self.views: list[Any] = [View(mean=mean, **known, **variables) for variables in local]
@@ -69,12 +72,13 @@ class Worker:
             self.replica.state.assign(state)
         return admitted
 
-    def rounds(self, rows: Any, event: Event) -> Any:
+    def rounds(self, rows: Any, event: Event, before: Any) -> Any:
         """Several rounds, one after the other in one call.
 
         Args:
             rows: the batches, [rounds, steps, batch size].
             event: how each of them ends.
+            before: rounds and local steps that the worker has done, [2].
 
         Returns:
             of each round the mean loss, and how many of its steps count, [rounds, 2]; and its `Stamps`, see `stack`.
@@ -83,12 +87,15 @@ class Worker:
             results, taken, now = [], [], moment()
             for r in range(rows.shape[0]):
                 taken.append(Stamps(now))
-                results.append(self.round(rows[r], event, taken[-1]))
+                done = before[0] + r, before[1] + tf.shape(rows, tf.int64)[1] * r
+                results.append(self.round(rows[r], event, taken[-1], *done))
                 now = taken[-1].replied
             return tf.stack(results), stack(taken)
 
-    def round(self, rows: Any, event: Event, stamps: Stamps) -> Any:
+    def round(self, rows: Any, event: Event, stamps: Stamps, number: Any, first: Any) -> Any:
         """One round on the batches `rows`, [steps, batch size]; returns its mean loss, and how many steps count.
+
+        It is the round of that number, and begins with the step `first`.
 
         A scheme with `exchange_first` sends what it has at once: what it computes between a reply and the next message
         is steps of two rounds.
@@ -96,20 +103,20 @@ class Worker:
         scheme, ps, state = self._scheme_now(), self.ps, self.replica.state
         hide(self.views)
         steps = done = tf.cast(tf.shape(rows)[0], tf.float32)
-        show(self.views, steps=steps)
+        show(self.views, steps=steps, round=number, step=first)
         if not scheme.gate.exchanges:
-            total, done = self._steps_alone(rows, stamps)
+            total, done = self._steps_alone(rows, stamps, first)
         elif scheme.exchange_first:
             total, gradients = self._gradient(rows[0], stamps.begun)  # at the parameters before the exchange
             self._meet_server(scheme, event, stamps)
             self._step(gradients)
             if scheme.period > 1:
-                total += self._local_steps(rows[1:], stamps.replied)
+                total += self._local_steps(rows[1:], stamps.replied, first + 1)
         elif not scheme.gate.uses_ps:
-            total, fine = self._collective_round(scheme, rows, stamps)
+            total, fine = self._collective_round(scheme, rows, stamps, first)
             done *= tf.cast(fine, tf.float32)
         else:
-            total = self._local_steps(rows, stamps.begun)
+            total = self._local_steps(rows, stamps.begun, first)
             self._meet_server(scheme, event, stamps, total)
         if self.replica.model.state_size:
             state.assign(scheme.gate.share_state(ps, self.slot, state.read_value()))
@@ -138,11 +145,12 @@ class Worker:
 
     # Without a ps nobody else refuses what is not finite.
 
-    def _steps_alone(self, rows: Any, stamps: Stamps) -> tuple[Any, Any]:
+    def _steps_alone(self, rows: Any, stamps: Stamps, first: Any) -> tuple[Any, Any]:
         """The local steps of a worker that is all there is, but for those that are not finite; returns how many."""
 
         def step(t: Any, total: Any, done: Any) -> tuple[Any, Any, Any]:
             state = self.replica.state.read_value()
+            show(self.views, step=first + tf.cast(t, tf.int64))
             loss, (gradient,) = self._gradient(rows[t])
             fine = is_finite(gradient) & tf.math.is_finite(loss)
             stepped = when(fine, lambda: self._step_of_center(gradient, done + 1))
@@ -165,10 +173,10 @@ class Worker:
         self._scheme_now().local_step(self.views[0], gradient)
         self.ps.center.come_to(self.ps.read_version() + uncounted, self.clock.read_value(), self.replica.state)
 
-    def _collective_round(self, scheme: Scheme, rows: Any, stamps: Stamps) -> tuple[Any, Any]:
+    def _collective_round(self, scheme: Scheme, rows: Any, stamps: Stamps, first: Any) -> tuple[Any, Any]:
         """All have the same mean message: if it is not finite, all go on without it, and the round does not count."""
         state, clock = self.replica.state.read_value(), self.clock.read_value()
-        total = self._local_steps(rows, stamps.begun)
+        total = self._local_steps(rows, stamps.begun, first)
         message = stamps.send(message_of(scheme, self, stamps.begun, total))
         reply = scheme.gate.exchange(self.ps, self.slot, message)
         fine = scheme.gate.is_finite(self.ps, reply)
@@ -182,48 +190,6 @@ class Worker:
             adopted = when(fine, adopt)
         self.replica.keep_state(fine, state)
         return total, adopted
-
-    def _local_steps(self, rows: Any, after: Any) -> Any:
-        """One local step for each of `rows`, `after` that moment; returns the sum of the losses."""
-        if self.scheme.period == 1:
-            loss, gradients = self._gradient(rows[0], after)
-            self._step(gradients)
-            show_each(self.views, gradient=gradients, gradient_sum=gradients)
-            return loss
-
-        def step(t: Any, total: Any, sums: Any) -> tuple[Any, Any, Any]:
-            loss, gradients = self._gradient(rows[t])
-            self._step(gradients)
-            return t + 1, total + loss, [a + g for a, g in zip(sums, gradients, strict=True)] if sums else []
-
-        with tf.control_dependencies([after]):
-            nothing = [zeros(size) for size in self.pieces.sizes] if self.sums_gradients else []
-            start = tf.constant(0), tf.constant(0.0), nothing
-        _, total, sums = tf.while_loop(lambda t, *_: t < tf.shape(rows)[0], step, start, parallel_iterations=1)
-        if self.sums_gradients:
-            show_each(self.views, gradient_sum=sums)
-        return total
-
-    def _step(self, gradients: Sequence[Any]) -> None:
-        scheme = self._scheme_now()
-        if len(gradients) > 1:  # a variable that the rest of the backward pass still reads would be copied first
-            gradients = [tf.identity(gradient) for gradient in gradients]  # the results of a function, see `Stamps`
-        with tf.control_dependencies(gradients if len(gradients) > 1 else []):
-            for view, gradient in zip(self.views, gradients, strict=True):
-                scheme.local_step(view, gradient)
-        if self.scheme.scheduled or self.is_center:
-            self.clock.assign_add(1)
-
-    def _scheme_now(self) -> Scheme:
-        """The scheme with its learning rates of this moment."""
-        return self.scheme.at(tf.cast(self.clock.read_value(), tf.float32)) if self.scheme.scheduled else self.scheme
-
-    def _gradient(self, rows: Any, *after: Any) -> tuple[Any, list[Any]]:
-        """Loss and gradient (its pieces) on one batch, `after` a moment; the batch itself may be fetched before."""
-        with tf.control_dependencies(after):
-            point = [tf.identity(self.scheme.gradient_point(view)) for view in self.views]
-        loss, gradient = self.replica.gradient(self.pieces.of_variables(point), rows)
-        return loss, self.pieces.from_variables(gradient)
 
 
 def _variables(scheme: Scheme, name: str, size: int, center: Any = None) -> dict[str, Any]:

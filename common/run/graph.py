@@ -105,7 +105,7 @@ class TaskGraph:
             name, numbers = f"worker_{k}", (slot.index, job.cluster.workers)
             loss = job.options.l2, job.options.clip_norm
             replica = Replica(self.model, gradient, name, numbers, devices, source, structure, *loss)
-            worker = (InPlaceWorker if self.in_place else Worker)(job.scheme, replica, self.ps, slot, name)
+            worker = (InPlaceWorker if self.in_place else Worker)(job.scheme, replica, self.ps, slot, name, job.seed)
             fed = fed[0], list(replica.fed)
         return WorkerOps(
             worker, self.ps, fed, job.batch_size, {1, job.plan.rounds_per_call}, job.coordination.sees_waiting

@@ -135,7 +135,8 @@ class WorkerLoop:
 
     def _call(self, event: Event, *batches: np.ndarray) -> None:
         """Rounds of the same length in one call; `batches` are their rows, [steps, batch size] each."""
-        call = partial(self.calls.rounds, event, np.stack(batches))
+        before = self.progress.rounds, self.progress.steps
+        call = partial(self.calls.rounds, event, np.stack(batches), before)
         if self.calls.coordination.sees_waiting and not self.calls.longest:
             done = self.barrier.first(partial(call, limited=False))
         else:

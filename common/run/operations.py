@@ -208,8 +208,9 @@ class WorkerOps:
         self.rounds: Mapping[tuple[Event, int], Operation] = {}
         for count in sorted(counts):
             rows = tf.compat.v1.placeholder(tf.int32, [count, None, batch_size])
+            before = tf.compat.v1.placeholder(tf.int64, [2])
             for event in sorted(ps.scheme.events):
-                self.rounds[event, count] = Operation(traced(worker.rounds, rows, event), rows)
+                self.rounds[event, count] = Operation(traced(worker.rounds, rows, event, before), (rows, before))
         local = worker.local()
         self.local = Operation(tf.nest.map_structure(lambda variable: variable.read_value(), local))
         with tf.device(worker.device):

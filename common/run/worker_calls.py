@@ -59,7 +59,7 @@ class WorkerCalls(Calls):
 
     def _use(self, session: Any) -> None:
         super()._use(session)
-        self._callables: dict[tuple[Event, int], Callable[[np.ndarray, Any], Done]] = {}  # made when they are used
+        self._callables: dict[tuple[Event, int], Callable[..., Done]] = {}  # made when they are used
 
     def initialize(self, data: Sequence[np.ndarray]) -> None:
         """Make the local variables; `data` are the arrays of this worker's shard."""
@@ -147,12 +147,13 @@ class WorkerCalls(Calls):
 
     # Rounds.
 
-    def rounds(self, event: Event, batches: np.ndarray, limited: bool = True) -> Done:
+    def rounds(self, event: Event, batches: np.ndarray, before: tuple[int, int] = (0, 0), limited: bool = True) -> Done:
         """Run rounds in one call.
 
         Args:
             event: how each of them ends.
             batches: rows of the shard, [rounds, steps, batch size].
+            before: rounds and local steps that this worker has done.
             limited: it may take no longer than others did, and a wait. If not, see `barrier_wait`.
 
         Raises:
@@ -165,7 +166,7 @@ class WorkerCalls(Calls):
         options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * seconds) if limited else 0)
         began = time.monotonic()
         try:
-            return self._callable(event, len(batches))(batches, options)
+            return self._callable(event, len(batches))(batches, before, options)
         except tf.errors.DeadlineExceededError:
             missing = (self.missing() if self.coordination.sees_waiting else "") or self._other()
             where = "at the barrier " if self.coordination.waits else ""
@@ -173,17 +174,17 @@ class WorkerCalls(Calls):
         finally:
             self.longest = max(self.longest, time.monotonic() - began)
 
-    def _callable(self, event: Event, count: int) -> Callable[[np.ndarray, Any], Done]:
-        """A function of the batches and the options of a call that runs `count` rounds."""
+    def _callable(self, event: Event, count: int) -> Callable[..., Done]:
+        """A function of the batches, what was done before, and the options of a call that runs `count` rounds."""
         if (event, count) in self._callables:
             return self._callables[event, count]
-        fetches, rows = self.mine.rounds[event, count]
+        fetches, inputs = self.mine.rounds[event, count]
         asked = [self.ops.asked.fetches] if self.listens else []  # beside the rounds, which do not wait for it
-        feeds = [rows, self.ops.index, self.ops.incarnation]
+        feeds = [*inputs, self.ops.index, self.ops.incarnation]
         run = self.session.make_callable([*fetches, *asked], feeds, accept_options=True)
 
-        def call(batches: np.ndarray, options: Any) -> Done:
-            results, stamps, *asked = run(batches, *self.identity.values(), options=options)
+        def call(batches: np.ndarray, before: tuple[int, int], options: Any) -> Done:
+            results, stamps, *asked = run(batches, np.array(before, np.int64), *self.identity.values(), options=options)
             self.asked = int(asked[0]) if asked else NEVER
             return Done(results[:, 0], results[:, 1], stamps.T)
 

@@ -159,8 +159,8 @@ class Arithmetic:
         return len(workers) if len(workers) == LANES else None
 
     def _when(self, rows: np.ndarray) -> np.ndarray:
-        """Local steps before a round, and in it, [n, 2]; zeros where there is none."""
-        known = np.stack([self.clocks[rows], self.lengths[rows]], 1)
+        """Local steps before a round, and in it, and its number, [n, 3]; zeros where there is none."""
+        known = np.stack([self.clocks[rows], self.lengths[rows], self.rounds.numbers[rows]], 1)
         return np.where((rows >= 0)[:, None], known, 0).astype(np.float32)
 
     # Messages.

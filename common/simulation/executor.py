@@ -47,7 +47,7 @@ class Executor:
             own, loss = [""] * job.devices_per_worker, (options.l2, options.clip_norm)
             replica = Replica(model, gradient, "lane", (0, workers), own, Given(), job.train, *loss)
             self.data = Shard(leaves(job.train), "simulation")
-            self.lanes = Lanes(job.scheme, replica, workers, (center, state))
+            self.lanes = Lanes(job.scheme, replica, workers, (center, state), job.seed)
             self.merging = Merging(job.scheme, self.center, self.lanes, kinds, places)
             initialize = tf.compat.v1.global_variables_initializer()
             self._inputs(job.batch_size)
@@ -63,7 +63,7 @@ class Executor:
             return tf.compat.v1.placeholder(dtype, shape)
 
         workers, places, do = (fed("int32", None) for _ in range(3))
-        when, before, counts = fed("float32", None, 2), fed("float32", None, 2), fed("bool", None)
+        when, before, counts = fed("float32", None, 3), fed("float32", None, 3), fed("bool", None)
         rows, rest = (fed("int32", None, None, batch_size) for _ in range(2))
         self.inputs = {
             self.compute: [workers, when, places, counts, rows, before, rest],
@@ -103,7 +103,7 @@ class Executor:
 
         Args:
             workers: who, [B].
-            when: local steps that each has done, and those of its round, [B, 2].
+            when: local steps that each has done, those of its round, and its number, [B, 3].
             places: where each message is kept until its turn, [B].
             counts: False for a message that will be dropped, [B].
             rows: the batches, [steps, B, batch size].
@@ -117,19 +117,19 @@ class Executor:
             sums of the losses [B] of the rounds, of the rest of the rounds before, and whether messages are finite.
         """
         lanes, scheme = self.lanes, self.scheme
-        workers, when = tf.ensure_shape(workers, [number]), tf.ensure_shape(when, [number, 2])
+        workers, when = tf.ensure_shape(workers, [number]), tf.ensure_shape(when, [number, 3])
         rows, single = tf.ensure_shape(rows, [None, number, None]), scheme.period == 1 and not scheme.exchange_first
         start = values = lanes.load(workers)
         late, adopting = tf.zeros_like(when[:, 0]), []
         if before is not None:
-            before = tf.ensure_shape(before, [number, 2])
+            before = tf.ensure_shape(before, [number, 3])
         if adopts:
             adopting = [before, self.merging.reply.read_value()]
             values = values if single else lanes.adopted(values, workers, *adopting)
         if rest is not None:
             rest = tf.ensure_shape(rest, [None, number, None])
             values = lanes.first_steps(values, workers, before, Row(lanes.gradients, workers).read_value())
-            now = before + tf.constant([1.0, 0.0])
+            now = before + tf.constant([1.0, 0.0, 0.0])
             values, late, _ = lanes.steps(values, workers, now, self._batches(rest), tf.shape(rest)[0])
         if scheme.exchange_first:
             values, (losses, gradients) = lanes.first_gradients(values, workers, when, self._batches(rows)(0))
@@ -160,7 +160,8 @@ class Executor:
 
         def step(t: Any, total: Any, fine: Any) -> tuple[Any, Any, Any]:
             cells = lanes.cells(0)
-            view, clock = lanes.view(cells, 0, when[0, 1]), when[0, 0] + tf.cast(t, tf.float32)
+            now = when[0] + tf.stack([tf.cast(t, tf.float32), 0.0, 0.0])
+            view, clock = lanes.view(cells, 0, now), now[0]
             loss, gradient = lanes.gradient(cells, view, [leaf[0] for leaf in batches(t)])
             lanes.scheme_at(clock).local_step(view, gradient)
             lanes.keep(0, cells)

@@ -7,11 +7,12 @@ that a computation on all lanes at once: a matrix product of each worker becomes
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
+from ..contract.chance import uniform
 from ..contract.message import packed
 from ..contract.scheme import Scheme
 from ..engine.batches import Stream
@@ -40,29 +41,44 @@ class Lanes(Tables):
         replica: the model, as each worker has it; its own variables are not used.
         workers: W.
         initial: center [P] and state [S] at the start, where they are fed.
+        seed: of the run.
 
     Attributes:
         forgetful: True if nobody reads the parameters of a worker between its message and the reply, which replaces
             them: then they need not be stored.
     """
 
-    def __init__(self, scheme: Scheme, replica: Replica, workers: int, initial: tuple[Any, Any]):
+    def __init__(self, scheme: Scheme, replica: Replica, workers: int, initial: tuple[Any, Any], seed: int):
         register()
         super().__init__(scheme, replica.model, workers, initial)
-        self.replica = replica
+        self.replica, self.seed = replica, seed
         self.sums_gradients = scheme.period > 1 and not scheme.exchange_first and self._asks_for_sum(initial[0])
         self.forgetful = scheme.events == {"exchange"} and self._replaces_params(initial[0])
 
     # One worker, as cells.
 
-    def view(self, cells: Values, index: Any, steps: Any, **known: Any) -> Any:
-        """What the scheme sees of a worker."""
+    def view(self, cells: Values, index: Any, when: Any, done: bool = False, **known: Any) -> Any:
+        """What the scheme sees of a worker.
+
+        Args:
+            cells: of the worker.
+            index: which one.
+            when: local steps that it has done, those of its round, and the number of that, [3].
+            done: True if its message is made: then it has done the steps of its round, too, unless it exchanges first.
+            known: what else it sees.
+        """
         shapes = self.replica.model.shapes
+        step, steps, number = when[0], when[1], when[2]
+        if done and not self.scheme.exchange_first:
+            step += steps
         return View(
             params=cells["params"],
             index=index,
             num_workers=self.num_workers,
             steps=steps,
+            round=tf.cast(number, tf.int64),
+            step=tf.cast(step, tf.int64),
+            uniform=partial(uniform, self.seed, self.replica.model.size),
             shapes=shapes,
             mean=no_mean("in a simulation there is no worker.mean: use backend='processes' or 'threads'"),
             **cells["slots"],
@@ -76,7 +92,7 @@ class Lanes(Tables):
     def _asks_for_sum(self, params: Any) -> bool:
         """True if a message is made of the sum of gradients."""
         with tf.Graph().as_default():
-            return asks_for_sum(self.scheme, self._probe(Cell.of(tf.zeros(params.shape)), None))
+            return asks_for_sum(self.scheme, self._probe(Cell.of(tf.zeros(params.shape))))
 
     def _replaces_params(self, params: Any) -> bool:
         """True if what a worker has after a reply does not depend on its parameters before."""
@@ -88,14 +104,14 @@ class Lanes(Tables):
 
         with tf.Graph().as_default():
             cell = Cell(note)
-            self.scheme_at(tf.constant(0.0)).adopt(self._probe(cell, tf.constant(1.0)), tf.zeros(params.shape))
+            self.scheme_at(tf.constant(0.0)).adopt(self._probe(cell), tf.zeros(params.shape))
         return cell.changed and not read
 
-    def _probe(self, params: Cell, steps: Any) -> Any:
+    def _probe(self, params: Cell) -> Any:
         """A worker that is only looked at."""
         start = tf.zeros(self.tables["params"].shape[1:])
         slots = {name: Cell.of(value) for name, value in self.scheme.local_variables(start).items()}
-        return self.view({"params": params, "slots": slots}, 0, steps)
+        return self.view({"params": params, "slots": slots}, 0, tf.ones([3]))
 
     def gradient(self, cells: Values, view: Any, batch: Any) -> tuple[Any, Any]:
         """Loss and gradient of one worker on one batch; its own state and seeds move on."""
@@ -106,32 +122,6 @@ class Lanes(Tables):
 
     # Many workers.
 
-    def on_each(self, act: Callable[..., Any], values: Values, *of_each: Any) -> tuple[Values, Any]:
-        """`act(cells, ...)` for each worker, on cells of its values.
-
-        Args:
-            act: gets the cells of a worker, and its part of everything in `of_each`.
-            values: [B, ...] each.
-            of_each: further tensors [B, ...], nested.
-
-        Returns:
-            the new values, those that nobody has assigned being the same tensors, and what `act` returned.
-        """
-        changed: list[bool] = []
-
-        def lane(given: Any) -> Any:
-            mine, others = given
-            cells = tf.nest.map_structure(Cell.of, mine)
-            result = act(cells, *others)
-            flat = tf.nest.flatten(cells)
-            changed[:] = [cell.changed for cell in flat]
-            return [cell.read_value() for cell in flat if cell.changed], result
-
-        new, result = tf.vectorized_map(lane, (values, of_each), warn=False)
-        left = iter(new)
-        flat = [next(left) if has else value for value, has in zip(tf.nest.flatten(values), changed, strict=True)]
-        return tf.nest.pack_sequence_as(values, flat), result
-
     def steps(
         self, values: Values, workers: Any, when: Any, batches: Any, number: Any, *adopting: Any
     ) -> tuple[Values, Any, Any]:
@@ -140,7 +130,7 @@ class Lanes(Tables):
         Args:
             values: of the workers, [B, ...].
             workers: [B].
-            when: local steps that each has done before, and those of its round; [B, 2].
+            when: local steps that each has done before, those of its round, and its number; [B, 3].
             batches: gives the batches of step t, [B, batch size, ...]; a function of t.
             number: of steps; None: exactly one.
             adopting: before the one step, these workers use a reply: `when` of their last rounds, and the reply [P].
@@ -154,7 +144,7 @@ class Lanes(Tables):
         def act(cells: Values, index: Any, now: Any, batch: Any, *last: Any) -> Any:
             if last:
                 self._adopt(cells, index, last[0], reply)
-            view = self.view(cells, index, now[1])
+            view = self.view(cells, index, now)
             loss, gradient = self.gradient(cells, view, batch)
             self.scheme_at(now[0]).local_step(view, gradient)
             return loss, gradient
@@ -165,7 +155,7 @@ class Lanes(Tables):
         moved: list[bool] = []
 
         def body(t: Any, losses: Any, sums: Any, values: Values) -> Any:
-            now = when + tf.cast(tf.stack([t, 0]), tf.float32)
+            now = when + tf.cast(tf.stack([t, 0, 0]), tf.float32)
             after, (loss, gradient) = self.on_each(act, values, workers, now, batches(t))
             pairs = zip(tf.nest.flatten(values), tf.nest.flatten(after), strict=True)
             moved[:] = [was is not is_now for was, is_now in pairs]
@@ -181,7 +171,7 @@ class Lanes(Tables):
         """Losses and gradients before an exchange, of schemes that exchange first."""
 
         def act(cells: Values, index: Any, now: Any, batch: Any) -> Any:
-            return self.gradient(cells, self.view(cells, index, now[1]), batch)
+            return self.gradient(cells, self.view(cells, index, now), batch)
 
         return self.on_each(act, values, workers, when, batch)
 
@@ -189,7 +179,7 @@ class Lanes(Tables):
         """The steps with these gradients, after the exchange."""
 
         def act(cells: Values, index: Any, now: Any, gradient: Any) -> Any:
-            self.scheme_at(now[0]).local_step(self.view(cells, index, now[1]), gradient)
+            self.scheme_at(now[0]).local_step(self.view(cells, index, now), gradient)
             return now
 
         return self.on_each(act, values, workers, when, gradients)[0]
@@ -204,14 +194,14 @@ class Lanes(Tables):
 
         def act(cells: Values, index: Any, now: Any, loss: Any, *gradient: Any) -> Any:
             known = {} if self.scheme.exchange_first else {"loss": loss / now[1]}
-            view = self.view(cells, index, now[1], **known, **dict.fromkeys(names, *gradient))
+            view = self.view(cells, index, now, done=True, **known, **dict.fromkeys(names, *gradient))
             scheme = self.scheme_at(now[0])
             return packed(scheme.name, scheme.scalars, scheme.message(view))
 
         return self.on_each(act, values, workers, when, losses, *([gradients] if names else []))
 
     def _adopt(self, cells: Values, index: Any, now: Any, reply: Any) -> None:
-        self.scheme_at(now[0]).adopt(self.view(cells, index, now[1]), reply)
+        self.scheme_at(now[0]).adopt(self.view(cells, index, now, done=True), reply)
 
     def adopted(self, values: Values, workers: Any, when: Any, reply: Any) -> Values:
         """What workers, [B], have when they have used the same reply [P]."""

@@ -159,13 +159,13 @@ class Merging:
 
     def _follow_worker_0(self, now: Any) -> None:
         cells = self.lanes.cells(0)
-        self.lanes.scheme_at(now[0]).adopt(self.lanes.view(cells, 0, now[1]), self.reply.read_value())
+        self.lanes.scheme_at(now[0]).adopt(self.lanes.view(cells, 0, now, done=True), self.reply.read_value())
         self.part.center.assign(cells["params"].read_value())
         self.part.move_average(now[0])
 
     def adopt(self, workers: Any, when: Any, *, number: int | None) -> Any:
         """These workers, [number], go on with the reply to their set."""
-        workers, when = tf.ensure_shape(workers, [number]), tf.ensure_shape(when, [number, 2])
+        workers, when = tf.ensure_shape(workers, [number]), tf.ensure_shape(when, [number, 3])
         self.lanes.adopt(workers, when, self.reply.read_value())
         self.lanes.share_state(workers)
         anchors = self.part.anchors

@@ -25,6 +25,7 @@ class TraceRounds:
 
     Attributes:
         clocks: local steps of the worker before the round of each row, [n].
+        numbers: its rounds before that, [n].
         lengths: local steps of the round, [n]; 0 where a row ends none.
 
     Raises:
@@ -33,7 +34,9 @@ class TraceRounds:
 
     def __init__(self, job: Job, trace: Mapping[str, np.ndarray]):
         self.worker, self.seed, self.batch_size = trace["worker"], job.seed, job.batch_size
-        self.clocks, self.lengths = _steps(job, self.worker.tolist(), trace["event"] == EVENTS.index("join"))
+        self.clocks, self.lengths, self.numbers = _steps(
+            job, self.worker.tolist(), trace["event"] == EVENTS.index("join")
+        )
         self.shards = job.plan.shards()
         self.batches_of_epoch = self.shards.shape[1] // self.batch_size
         self.epoch = np.full(len(self.shards), -1)  # of each worker, [W]
@@ -63,10 +66,11 @@ class TraceRounds:
         self.examples[worker], self.epoch[worker] = self.shards[worker, order], epoch
 
 
-def _steps(job: Job, worker: list[int], joins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    clocks, lengths = np.zeros(len(worker), np.int64), np.zeros(len(worker), np.int64)
+def _steps(job: Job, worker: list[int], joins: np.ndarray) -> tuple[np.ndarray, ...]:
+    clocks, lengths, numbers = np.zeros((3, len(worker)), np.int64)
     plans: dict[int, Iterator[Round]] = {}
     done: dict[int, Any] = dict.fromkeys(worker, 0)
+    rounds: dict[int, int] = dict.fromkeys(worker, 0)
     for i, k in enumerate(worker):
         if joins[i]:
             continue
@@ -75,6 +79,7 @@ def _steps(job: Job, worker: list[int], joins: np.ndarray) -> tuple[np.ndarray, 
         steps, _ = next(plans[k], (0, ""))
         if not steps:
             raise UserError(f"the trace has more rounds of worker {k} than it does in a run of {job.steps} steps")
-        clocks[i], lengths[i] = done[k], steps
+        clocks[i], lengths[i], numbers[i] = done[k], steps, rounds[k]
         done[k] += steps
-    return clocks, lengths
+        rounds[k] += 1
+    return clocks, lengths, numbers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -60,6 +61,34 @@ class Tables:
         for table, was, now in zip(tf.nest.flatten(self.tables), old, new, strict=True):
             if was is not now:
                 Row(table, workers).assign(now)
+
+    # Many workers at a time.
+
+    def on_each(self, act: Callable[..., Any], values: Values, *of_each: Any) -> tuple[Values, Any]:
+        """`act(cells, ...)` for each worker, on cells of its values.
+
+        Args:
+            act: gets the cells of a worker, and its part of everything in `of_each`.
+            values: [B, ...] each.
+            of_each: further tensors [B, ...], nested.
+
+        Returns:
+            the new values, those that nobody has assigned being the same tensors, and what `act` returned.
+        """
+        changed: list[bool] = []
+
+        def lane(given: Any) -> Any:
+            mine, others = given
+            cells = tf.nest.map_structure(Cell.of, mine)
+            result = act(cells, *others)
+            flat = tf.nest.flatten(cells)
+            changed[:] = [cell.changed for cell in flat]
+            return [cell.read_value() for cell in flat if cell.changed], result
+
+        new, result = tf.vectorized_map(lane, (values, of_each), warn=False)
+        left = iter(new)
+        flat = [next(left) if has else value for value, has in zip(tf.nest.flatten(values), changed, strict=True)]
+        return tf.nest.pack_sequence_as(values, flat), result
 
     # One worker at a time, with nothing read that is not needed.
 

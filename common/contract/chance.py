@@ -1,0 +1,65 @@
+"""Random numbers that are a function of a seed and a key: the same on all back ends, and in NumPy for a replay.
+
+The generator is SplitMix64 (Steele, Lea, Flood, *Fast Splittable Pseudorandom Number Generators*, 2014): the i-th
+number is a hash of a counter. It needs integers alone, so TensorFlow and NumPy agree to the bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+GAMMA, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+WORD = 1 << 64
+
+
+def uniform_numbers(seed: int, size: int, *key: int) -> np.ndarray:
+    """What `worker.uniform(*key)` draws in a run with that seed, in NumPy: [size], float32, at least 0 and below 1.
+
+    Args:
+        seed: of the run.
+        size: how many numbers, P.
+        key: whole numbers, such as a worker's index and its round.
+    """
+    state = np.zeros(1, np.uint64)
+    for part in (seed, *key):
+        state = _mixed(state + np.uint64(GAMMA) + np.array([part], np.int64).view(np.uint64))
+    counter = np.arange(1, size + 1, dtype=np.uint64) * np.uint64(GAMMA)
+    return ((_mixed(state + counter) >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)).astype(np.float32)
+
+
+def _mixed(z: np.ndarray) -> np.ndarray:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(FIRST)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(SECOND)
+    return z ^ (z >> np.uint64(31))
+
+
+def uniform(seed: int, size: int, *key: Any) -> Any:
+    """The same as a tensor, in the present graph; parts of the key may be scalars of any integer type."""
+    import tensorflow as tf
+
+    if not key:
+        raise TypeError("worker.uniform needs a key, such as worker.index, worker.round: else all draws are the same")
+
+    def shifted(z: Any, places: int) -> Any:  # an integer with a sign keeps it: the bits from the left are not its own
+        return tf.bitwise.bitwise_and(tf.bitwise.right_shift(z, _word(places)), _word((1 << 64 - places) - 1))
+
+    def mixed(z: Any) -> Any:
+        z = tf.bitwise.bitwise_xor(z, shifted(z, 30)) * _word(FIRST)
+        z = tf.bitwise.bitwise_xor(z, shifted(z, 27)) * _word(SECOND)
+        return tf.bitwise.bitwise_xor(z, shifted(z, 31))
+
+    state = _word(0)
+    for part in (seed, *key):
+        state = mixed(state + _word(GAMMA) + tf.cast(part, tf.int64))
+    counter = tf.range(1, size + 1, dtype=tf.int64) * _word(GAMMA)
+    return tf.cast(shifted(mixed(state + counter), 40), tf.float32) / float(1 << 24)
+
+
+def _word(value: int) -> Any:
+    """64 bits as TensorFlow's kernels have them everywhere: with a sign."""
+    import tensorflow as tf
+
+    return tf.constant(value if value < WORD // 2 else value - WORD, tf.int64)
