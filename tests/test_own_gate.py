@@ -104,7 +104,10 @@ def test_a_gate_with_an_exchange_of_its_own_is_not_simulated_as_the_one_that_it_
     command, tmp_path, run_main
 ):
     (tmp_path / "ring.py").write_text(RING.replace("gossip", command[command[0] == "simulate"]))
-    code, out, errors = run_main("--import", str(tmp_path / "ring.py"), *command, "--workers", "5", "--steps", "5")
+    try:
+        code, out, errors = run_main("--import", str(tmp_path / "ring.py"), *command, "--workers", "5", "--steps", "5")
+    finally:  # other tests look at the whole catalogue
+        SCHEMES.pop(command[command[0] == "simulate"])
     assert (code, out) == (2, "")
     (line,) = [line for line in errors.splitlines() if "error:" in line]
     assert line.startswith("error: the simulation does not know what an exchange of this gate does")
