@@ -33,7 +33,7 @@ class HalfWay(Downpour):
 
         from distsgd.common.engine.ops import queue
 
-        if server.index == 1:
+        if server.center.name.startswith("center_1"):
             with tf.control_dependencies([queue("half_way").enqueue(True)]):
                 token = queue("go_on").dequeue()
             with tf.control_dependencies([token]):

@@ -93,7 +93,7 @@ def test_whoever_takes_a_slot_has_the_newest_center_and_owes_nothing_from_before
         # The worker had forgotten its gradient, and went on from this center; S is what three pushes have made of it.
         g = [by_hand(table, 1, before.astype(float))]
         g.append(by_hand(table, 1, before - 0.1 * g[0]))
-        table_squares = np.asarray(table.run("saved/squares/0"), float)
+        table_squares = np.asarray(table.run("saved/scheme.squares/0"), float)
         np.testing.assert_allclose(table.run("center"), before - 0.1 * sum(g) / np.sqrt(table_squares), atol=1e-5)
 
 
@@ -222,7 +222,7 @@ def test_a_scheme_may_keep_a_row_of_each_worker_and_knows_whose_message_it_merge
         start, players = table.run("center"), [table.player(k) for k in (0, 1)]
         for k in (1, 0, 1):
             players[k].round()
-        counts = np.concatenate([table.run(f"saved/messages/{i}") for i in (0, 1)], axis=1)
+        counts = np.concatenate([table.run(f"saved/scheme.messages/{i}") for i in (0, 1)], axis=1)
         np.testing.assert_array_equal(counts, np.repeat([[1.0], [2.0]], len(start), axis=1))
         # The n-th message of worker k adds k + n / 10.
         np.testing.assert_allclose(table.run("center") - start, 1.1 + 0.1 + 1.2, atol=1e-5)
