@@ -9,7 +9,7 @@ from distsgd.common.contract import Count, Period, Rate, Scheme, sgd
 
 @dataclass(frozen=True, kw_only=True)
 class FedBuff(Scheme):
-    """Many local steps; the server steps with the mean of every K messages, and nobody waits.
+    """Many local steps; the server steps with the mean of every K messages; no worker waits.
 
     worker      H times  x ← x − η g(x);   push  Δ = a_k − x,  x ← reply
     server      D ← D + s(τ) Δ / K;  at each K-th message  θ ← θ − D,  D ← 0;   reply θ,  a_k ← θ

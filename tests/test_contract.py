@@ -1,4 +1,4 @@
-"""What a scheme of one's own may ask for, and what it is told when it asks for more."""
+"""What a user's scheme may use, and the errors where it uses more."""
 
 import json
 from dataclasses import dataclass
@@ -193,7 +193,7 @@ class Waits(FedBuff):
 
 
 def test_several_messages_make_an_update_only_where_nobody_waits(tmp_path):
-    with pytest.raises(UserError, match=r"where nobody waits.*messages_per_update=3, gate=Barrier\(\)"):
+    with pytest.raises(UserError, match=r"asynchronously.*messages_per_update=3, gate=Barrier\(\)"):
         run(Waits(), tmp_path)
 
 

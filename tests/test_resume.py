@@ -24,7 +24,7 @@ from runs import DIGITS, record, wait_until
 
 
 def cell(units=8, **names):
-    """What a notebook builds anew each time that a cell is run: Keras goes on counting its names."""
+    """A model that a notebook cell builds anew each time: Keras counts its names up."""
     flat = keras.Input((64,))
     inner = keras.Sequential([keras.layers.Dense(units, activation="tanh"), keras.layers.Dense(units)])
     model = keras.Model(flat, keras.layers.Dense(10)(keras.layers.add([inner(flat), inner(flat)])), **names)
@@ -195,7 +195,7 @@ def test_a_checkpoint_whose_center_is_of_another_length_is_refused(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", [EFSGD(), HeavyAllReduce()], ids=["ef_sgd", "all_reduce"])
 def test_a_run_of_processes_whose_chief_is_killed_goes_on_as_if_it_had_not_been(scheme, warm, tmp_path):
-    """With several rounds in a call, and at moments that nobody has chosen."""
+    """With several rounds in a call, and at arbitrary moments."""
     asked = {"steps": 1500, "workers": 2, "batch_size": 8, "hidden": (16,)}
     often = Recovery(checkpoint_seconds=0.3)
     run = Going(scheme, tmp_path / "run", updates=0, recovery=often, **asked)

@@ -154,7 +154,7 @@ def test_what_a_reader_has_is_free_when_it_dies_however_that_is(reader, end):
 
 @pytest.mark.parametrize("elsewhere", [True, False])
 def test_what_two_read_in_one_process_is_not_written_again_when_the_first_has_let_go(elsewhere):
-    """And nobody else is on the way to it."""
+    """And no other reader is on the way to it."""
     here = Segments()
     there = Segments() if elsewhere else here
     kept = here.take(here.put(WORDS))

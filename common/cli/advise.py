@@ -140,7 +140,7 @@ def predict(question: Question, platform: Platform) -> dict[str, Row]:
 
 
 def _ideal(platform: Platform) -> list[str]:
-    """What takes no time on these machines though nobody has said so, as flags."""
+    """Return the flags of what takes no time on these machines since the user has not described it."""
     machines = Machines.of(platform)
     takes = {
         "uplink": math.isfinite(machines.uplink),

@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
         "verdict": _in_words(verdict),
     }
     if run.codec != "float32":
-        lines["not checked"] = f"how {run.codec} rounds: its effect is no larger than what float32 explains here"
+        lines["not checked"] = f"how {run.codec} rounds: the rounding of single messages is not on record"
     width = max(map(len, lines))
     for name, value in lines.items():
         print(f"{name:<{width}}  {value}")  # noqa: T201

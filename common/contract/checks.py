@@ -46,7 +46,7 @@ def check_scheme(scheme: Scheme, workers: int) -> None:
     locked = gate.exchanges and gate.uses_ps and not isinstance(gate, Unlocked)
     if count > 1 and (gate.waits or not locked or scheme.sparse):
         raise UserError(
-            f"{name}: several messages make an update only with a parameter server and its lock, where nobody waits, "
+            f"{name}: several messages make an update only with a parameter server and its lock, and asynchronously, "
             f"and not with sparse = True. Received: messages_per_update={count}, gate={type(gate).__name__}()"
         )
     check_variables(

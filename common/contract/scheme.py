@@ -86,11 +86,11 @@ class Scheme:
 
     @property
     def messages_per_update(self) -> int:
-        """Messages that make an update together though nobody waits for a set: the K of FedBuff. Default: 1.
+        """Number of messages of an asynchronous scheme that make one update: the K of FedBuff. Default: 1.
 
         `server_update` is called for each of them, and `server.completes` is True for the last one alone. The version,
         and with it staleness, `evaluate_every` and `stop_at_version`, counts updates, not messages. A message that is
-        dropped does not count. For gates at which nobody waits, with a parameter server and its lock.
+        dropped does not count. For asynchronous gates with a parameter server and its lock.
         """
         return 1
 

@@ -173,7 +173,7 @@ class Segments:
         return np.array([os.getpid(), segment.descriptor, segment.name, mark], np.int64)
 
     def _kept(self, first: np.ndarray, *others: np.ndarray) -> Segment | None:
-        """The segment of this process that these bytes are, as somebody here has read it; None if there is none."""
+        """Return the segment of this process that these bytes are, if a reader here has it; else None."""
         own = [] if others else self._own.get(first.nbytes, [])
         return next((one for one in own if one.address == first.ctypes.data), None)
 

@@ -119,7 +119,7 @@ class Store(Protocol):
         ...
 
     def check(self, parts: Sequence[Tensor]) -> Tensor:
-        """Refuse a message that is not finite, where no `event` does; returns what is there when it may be folded."""
+        """Refuse a message that is not finite, where no `event` does; returns a tensor on which to order the update."""
         ...
 
     def exclusive(self) -> AbstractContextManager[Held]:

@@ -236,7 +236,7 @@ def _earlier_step_targets(before: Path, steps: int) -> list[int]:
 
 
 def _check_left(job: Job, before: Path) -> None:
-    """Raise `UserError` if the run that this one goes on from has done all that is asked for."""
+    """Raise `UserError` if the resumed run has done all the steps that are asked for."""
     paths = checkpoint.found(before)
     config = read_config(before) if paths else {}
     wanted, had = job.steps, config.get("steps_per_worker", 0)
@@ -245,7 +245,7 @@ def _check_left(job: Job, before: Path) -> None:
     try:
         done = checkpoint.read(paths[-1], ["version", "folded", "joins"]).arrays["folded"]
     except checkpoint.Damaged:
-        return  # it is told of when the checkpoint is taken over
+        return  # the damage is reported when the checkpoint is taken over
     rounds = job.plan.all_rounds
     if len(done) == len(rounds) and all(n >= len(own) for n, own in zip(done, rounds, strict=True)):
         raise UserError(

@@ -109,7 +109,7 @@ class Observer:
         snapshot = self.calls.snapshot() if last or self.measures else {"at": self.calls.version()}
         when, self.seen = time.monotonic(), self.reader.drain()
         if not last and int(snapshot["at"]) == self.told.get("version"):
-            return snapshot  # nothing has happened since: each version is told once
+            return snapshot  # no update since: each version is reported once
         moment = self._moment(snapshot, when, self.seen)
         if last:
             self._catch_up(moment)

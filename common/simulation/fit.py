@@ -208,7 +208,7 @@ class Recording:
     def _queue(self, known: float) -> float | None:
         """Seconds for each byte and each message that is on its way at the same time, beyond those that are known.
 
-        None if that may be chance, or no more than a small part of an exchange: nobody has waited for the others.
+        None if that may be chance, or no more than a small part of an exchange: no worker has waited for the others.
         """
         if not self.latencies or self.is_collective or self.workers == 1 or not self.spent.one_clock:
             return None

@@ -95,7 +95,7 @@ def written(
         workers: W.
         reads_apart: True if workers read the center when their next round begins, and not as a reply.
         warm_start: True if worker 0 trains alone first.
-        messages_per_update: that make an update together where nobody waits, see `Scheme`.
+        messages_per_update: of an asynchronous scheme that make one update, see `Scheme`.
 
     Raises:
         UserError: the gate lets workers wait in a way that it does not declare.

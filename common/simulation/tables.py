@@ -73,7 +73,7 @@ class Tables:
             of_each: further tensors [B, ...], nested.
 
         Returns:
-            the new values, those that nobody has assigned being the same tensors, and what `act` returned.
+            the new values (a variable without an assignment keeps its tensor), and what `act` returned.
         """
         changed: list[bool] = []
 
