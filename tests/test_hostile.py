@@ -90,6 +90,23 @@ def test_a_wrong_hyperparameter_is_no_traceback(copy):
     assert not bad
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("dataset", "synthetic:examples=2000000000", "at most 10000000"),
+        ("dataset", "mnist1d:examples=2000000000", "at most 10000000"),
+        ("dataset", "sparse:examples=2000000000", "at most 10000000"),
+        ("dataset", "synthetic:features=1000000000", "cannot be made"),
+        ("model", "mlp:hidden=1000000-1000000", "parameters"),
+    ],
+)
+def test_a_data_set_or_model_too_large_to_be_made_is_refused(key, value, why, copy):
+    path = copy / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    with pytest.raises(UserError, match=why):
+        replay(copy, SCHEMES)
+
+
 def with_header(path, member, shape):
     """A file of arrays in which the header of one names another shape."""
     with np.load(path) as file:

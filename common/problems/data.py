@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import UserError, at_most
 from ..files import standard_error_to
 from ..spec import parse
 from .dataset import Dataset
@@ -33,6 +33,8 @@ def digits() -> Dataset:
 
 
 ROWS = 1 << 16  # of generated examples that are made at once
+
+MOST = 10**7  # generated examples: a folder from elsewhere may ask for as many as fill the memory
 
 
 def synthetic(
@@ -96,6 +98,7 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
 def load(spec: str) -> Dataset:
     """The data set of that name, with its options: `digits`, `synthetic:examples=2000,features=50`."""
     name, options = parse("data set", spec, DATASETS)
+    at_most(MOST, **{size: options[size] for size in ("examples", "test") if size in options})
     try:
         return DATASETS[name](**options)
     except UserError:
