@@ -131,9 +131,14 @@ def clearly_less(one: Row, other: Row) -> bool:
     """
     if not (math.isfinite(one.mean) and math.isfinite(other.mean)):
         return math.isfinite(one.mean)
-    differences = [b - a for a, b in zip(one.scores, other.scores, strict=True)]
-    error = stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else 0.0
-    return fmean(differences) > 3 * error
+    excess, error = difference(other, one)
+    return excess > 3 * error
+
+
+def difference(one: Row, other: Row) -> tuple[float, float]:
+    """By how much the scores of the one are more, in the mean over seeds, and its standard error."""
+    differences = [a - b for a, b in zip(one.scores, other.scores, strict=True)]
+    return fmean(differences), stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else 0.0
 
 
 def places(workers: Sequence[int], gradients: int) -> dict[str, dict[str, Any]]:
@@ -141,9 +146,9 @@ def places(workers: Sequence[int], gradients: int) -> dict[str, dict[str, Any]]:
     return {str(number): {"workers": number, "steps": gradients // number} for number in workers}
 
 
-def mean_loss(row: Row) -> str:
+def mean_loss(row: Row, digits: int = 2) -> str:
     """The mean of a row, as a sentence has it."""
-    return f"{row.mean:.2f}" if math.isfinite(row.mean) else "infinity"
+    return f"{row.mean:.{digits}f}" if math.isfinite(row.mean) else "infinity"
 
 
 def final_loss(outcome: Outcome) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..algorithms.agn import AGN
+from ..algorithms.ef_sgd import EFSGD
 from ..algorithms.signsgd_mv import SignSGDMV
 from ..algorithms.sync_sgd import SyncSGD
 from ..common.contract import Fraction, Positive
@@ -47,6 +48,13 @@ class FallingSigns(SignSGDMV):
     """As above."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Forgetful(EFSGD):
+    """`ef_sgd` without its memory: what is left out of a message is lost."""
+
+    name = "forgetful_ef_sgd"
+
+
 def _damped_agn(run: Recorded, s: Any) -> Path:
     return reference.agn(
         run.start,
@@ -74,6 +82,18 @@ def _means(run: Recorded, s: Any, vote: bool) -> Path:
     return _steps(run, step)
 
 
+def _forgetful(run: Recorded, s: Any) -> Path:
+    """θ ← θ − mean C(η g_k)."""
+    kept = max(1, int(s.share * len(run.start)))
+    compress = reference.largest(kept) if s.compressor == "topk" else reference.scaled_sign(run.layers)
+
+    def step(theta: np.ndarray, t: int) -> np.ndarray:
+        sent = [compress(s.learning_rate * run.gradient(theta, k, t)) for k in range(run.workers)]
+        return np.mean(sent, axis=0)
+
+    return _steps(run, step)
+
+
 def _steps(run: Recorded, step: Callable[[np.ndarray, int], np.ndarray]) -> Path:
     theta, path = run.start.copy(), []
     for t in range(run.steps):
@@ -84,6 +104,7 @@ def _steps(run: Recorded, step: Callable[[np.ndarray, int], np.ndarray]) -> Path
 
 VARIANTS: dict[Any, Callable[[Recorded, Any], Path]] = {
     DampedAGN: _damped_agn,
+    Forgetful: _forgetful,
     WholeWithMomentum: lambda run, s: _means(run, s, vote=False),
     FallingSigns: lambda run, s: _means(run, s, vote=True),
 }

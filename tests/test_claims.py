@@ -20,7 +20,7 @@ from distsgd.benchmarks.claims_of_asynchrony import judge_adag, judge_agn, judge
 from distsgd.benchmarks.claims_of_delay import judge_hogwild
 from distsgd.benchmarks.claims_of_language import judge_language
 from distsgd.benchmarks.claims_of_machines import judge_all_reduce, judge_asynchronous, judge_backups, judge_ssp
-from distsgd.benchmarks.claims_of_messages import judge_sign
+from distsgd.benchmarks.claims_of_messages import judge_ef, judge_sign
 from distsgd.benchmarks.claims_of_rounds import judge_local_sgd, judge_outer, judge_per_update, judge_post_local
 from distsgd.benchmarks.claims_of_speeds import judge_ringmaster
 from distsgd.benchmarks.claims_pictures import dots
@@ -47,6 +47,7 @@ OUTER = {
     for name in ("averaging", "outer Nesterov")
 }
 LANGUAGE = {"local_sgd": {1: 3.0, 50: 3.2}, "AdamW inside, averaging": {1: 2.0, 50: 2.3}, "diloco": {50: 2.01}}
+MEMORY = {"whole": {8: 0.57}, "top, with": {8: 0.58}, "top, without": {8: 0.7}}
 CLOCK = {"even": 5.0, "uneven": 5.0, "lognormal": 5.0, "pareto": 5.0}
 EVERYWHERE = dict.fromkeys(CLOCK, 1.0)
 
@@ -83,6 +84,9 @@ EVERYWHERE = dict.fromkeys(CLOCK, 1.0)
         (judge_ssp, {"sync_sgd": CLOCK, "async_sgd": EVERYWHERE, "ssp": EVERYWHERE}, "shown in part"),
         (judge_ringmaster, {"ring": {"9 s": 0.1}, "adaptive": {"9 s": 0.2}, "async": {"9 s": NEVER}}, "shown"),
         (judge_ringmaster, {"ring": {"9 s": 0.1}, "adaptive": {"9 s": 0.1}, "async": {"9 s": 0.3}}, "shown in part"),
+        (judge_ef, MEMORY, "shown"),
+        (judge_ef, MEMORY | {"top, without": {8: 0.58}}, "shown in part"),  # memory makes nothing better
+        (judge_ef, MEMORY | {"top, with": {8: 0.7}}, "refuted"),
         (judge_sign, {"signs": {"falling": 0.51}, "whole messages": {"falling": 0.5}}, "shown"),
         (judge_sign, {"signs": {"falling": 0.53}, "whole messages": {"falling": 0.5}}, "refuted"),
         (judge_backups, {"sync_sgd": CLOCK, "sync_sgd, 1 backups": EVERYWHERE | {"pareto": NEVER}}, "shown in part"),
@@ -101,6 +105,24 @@ def test_what_seeds_make_of_a_difference_is_no_difference():
     assert clearly_less(Row("a", "b", {}, [], [1.0, 1.1]), other)
     assert clearly_less(one, Row("a", "b", {}, [], [1.0, NEVER]))
     assert not clearly_less(Row("a", "b", {}, [], [NEVER]), one)
+
+
+def test_what_seeds_do_not_tell_from_the_limit_is_not_refuted():
+    whole = Row("whole messages", "falling", {}, [], [0.5, 0.5, 0.5])
+    for scores, word in (([0.50, 0.52, 0.54], "not at this scale"), ([0.54, 0.55, 0.56], "refuted")):
+        assert judge_sign(Found([whole, Row("signs", "falling", {}, [], scores)])).word == word
+
+
+def test_without_memory_only_the_largest_of_the_first_message_has_moved():
+    settings = {"learning_rate": 0.5, "share": 0.01}
+    cells = [
+        claims_runs.Cell(scheme=scheme, settings=settings, workers=2, steps=steps, seed=3)
+        for steps in (1, 40)
+        for scheme in ("ef_sgd", "forgetful_ef_sgd")
+    ]
+    one, alike, late, lost = (claims_runs.execute(cell)["loss"] for cell in cells)
+    assert one == alike  # nothing is remembered yet
+    assert late[-1] < lost[-1] < one[-1]
 
 
 def test_a_score_lies_between_two_measurements():
