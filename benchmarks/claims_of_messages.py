@@ -47,7 +47,7 @@ def _signs() -> list[Row]:
         | {"settings": {"momentum": momentum, "falls": falls}}
         for momentum, falls in ((0.0, False), (0.9, False), (0.0, True), (0.9, True))
     }
-    return study("signs", arms, places, final_loss, fair=True)
+    return study("signs", arms, places, final_loss, showing_seeds=NINE, fair=True)
 
 
 def judge_sign(found: Found) -> Verdict:
