@@ -1,5 +1,7 @@
 """Back ends are objects: a third one is two entries, and nothing else has to know of it."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from distsgd.algorithms import AsyncSGD
@@ -34,10 +36,11 @@ def test_a_third_back_end_is_two_entries(tmp_path, monkeypatch):
     cluster = Cluster.local(2, backend="virtual")
     job = make_job(AsyncSGD(), recipe, DIGITS.train, None, cluster, RunOptions(steps=4, run_dir=tmp_path))
     assert (task_names(job), cluster.placement.in_process) == ([("virtual", 0)], True)
-    record, error = run(job, describe(job, "digits", "softmax"), verbose=False, model="the model")
+    model = SimpleNamespace(optimizer=None)
+    record, error = run(job, describe(job, "digits", "softmax"), verbose=False, model=model)
     assert record.finish(error, picture=False)["outcome"] == "failed"
     assert (type(error), str(error)) == (TaskFailed, "no further")
-    assert virtual.ran == [("async_sgd", tmp_path, "the model")]
+    assert virtual.ran == [("async_sgd", tmp_path, model)]
 
 
 def test_every_name_has_both_halves_and_no_other_is_known():

@@ -394,6 +394,7 @@ def test_local_steps_of_a_first_round_may_take_longer_than_a_wait(tmp_path):
     with tf.compat.v1.Session(graph=graph.graph) as session:
         loop = WorkerLoop(job, session, graph, 0, lambda **_: None)
         loop.prepare()
+        loop.join()
         loop.state.end()
         loop.calls.wait_seconds = 0.2
         late = threading.Timer(1.5, release.set)
@@ -412,6 +413,7 @@ def test_whoever_does_not_come_to_the_first_round_is_named_after_one_wait(tmp_pa
     with tf.compat.v1.Session(graph=graph.graph) as session:
         loop = WorkerLoop(job, session, graph, 0, lambda **_: None)
         loop.prepare()
+        loop.join()
         loop.calls.wait_seconds = 1.0
         with pytest.raises(WaitTimeout, match=r"worker 0 waited 1 s at the barrier for worker 1, worker 2"):
             loop.run()

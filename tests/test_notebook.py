@@ -59,8 +59,7 @@ def test_a_run_shows_one_line_that_changes_and_a_small_table_and_nothing_else(tm
     assert table["text/plain"].splitlines()[0] == "downpour: completed"
     assert table["text/html"].startswith("<table>")
     assert (2, "update_display_data") in client.kinds
-    (run_dir,) = (tmp_path / "runs" / "downpour").iterdir()
-    assert (run_dir / "logs" / "notebook.log").exists()
+    assert (tmp_path / "runs" / "downpour" / "latest" / "logs" / "notebook.log").exists()
 
 
 def test_the_line_keeps_the_newest_notes_above_it_and_is_text_not_markup(monkeypatch):

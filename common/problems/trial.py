@@ -91,6 +91,7 @@ def _trace(recipe: ModelRecipe, model: Any, batch: Sequence[Any]) -> None:
             gradient = tf.function(flat.gradient, autograph=False)
             params = tf.zeros([flat.size]), tf.zeros([flat.state_size])
             traced = gradient.get_concrete_function(*params, seeds, frozen, inputs)
+            gradient(*params, seeds, frozen, inputs)  # tensors of another graph are found only where it is called
     except Exception as error:
         raise UserError(
             f"the model's own code cannot be put into a TensorFlow graph: {plain(error)}. Use keras.ops, "

@@ -27,7 +27,9 @@ def read_arrays(run_dir: Path, name: str) -> dict[str, np.ndarray]:
         with zipfile.ZipFile(run_dir / name) as archive:
             return {entry.filename.removesuffix(".npy"): _array(archive, entry) for entry in archive.infolist()}
     except Exception as error:  # a file that is not ours may break NumPy and zipfile in many ways
-        raise UserError(f"cannot read {run_dir / name}: {first_line(error) or type(error).__name__}") from None
+        raise UserError(
+            f"cannot read {run_dir / name}, which is damaged: {first_line(error) or type(error).__name__}"
+        ) from None
 
 
 def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
