@@ -203,14 +203,18 @@ def _variables(scheme: Scheme, name: str, size: int, center: Any = None) -> dict
 def local_state(worker: Worker) -> dict[str, list[Any]]:
     """What joining does not give back to a worker, by name, in pieces or slices.
 
-    The variables of worker, codec and model, but for parameters that are the center whenever a round has ended.
+    The variables of worker, codec and model. Parameters that are the center when all workers have ended a round are
+    left out. A worker that does not meet the others there has an older center: it keeps that beside other local state,
+    and joins with the newest one if it has none.
     """
-    scheme, center = worker.scheme, worker.ps.center
+    scheme, center, workers = worker.scheme, worker.ps.center, worker.views[0].num_workers
     adopts = type(scheme).adopt is Scheme.adopt and "push" not in scheme.events and not scheme.exchange_first
     is_center = worker.is_center or (adopts and center.replies_center and type(scheme.reply_codec) is Codec)
-    names = [name for name in worker.slots if name != "params" or not is_center]
-    own = {name: [getattr(view, name) for view in worker.views] for name in names}
-    return own | {f"codec.{name}": parts for name, parts in worker.encoder.local.items()} | worker.replica.local
+    own = {name: [getattr(view, name) for view in worker.views] for name in worker.slots}
+    params = {"params": own.pop("params")}
+    own |= {f"codec.{name}": parts for name, parts in worker.encoder.local.items()} | worker.replica.local
+    meets = workers == 1 or scheme.gate.set_size(workers) == workers
+    return own if worker.is_center or (is_center and (meets or not own)) else params | own
 
 
 def message_of(scheme: Scheme, worker: Worker, begun: Any, total: Any = None) -> Any:
