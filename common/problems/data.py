@@ -98,7 +98,8 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
 def load(spec: str) -> Dataset:
     """The data set of that name, with its options: `digits`, `synthetic:examples=2000,features=50`."""
     name, options = parse("data set", spec, DATASETS)
-    at_most(MOST, **{size: options[size] for size in ("examples", "test") if size in options})
+    # The `test` of libsvm is the name of a file, of which the limit says nothing.
+    at_most(MOST, **{size: options[size] for size in ("examples", "test") if isinstance(options.get(size), int)})
     try:
         return DATASETS[name](**options)
     except UserError:
