@@ -28,6 +28,7 @@ from doubles import RaisesInWorker
 from runs import DIGITS, patience, record, unhurried, wait_until
 
 FOREVER = 10**7
+UNHURRIED = Path(__file__).with_name("unhurried.py")
 SECONDS_TO_END = 30  # a second or two, unless the machine is busy
 
 
@@ -77,7 +78,7 @@ def task_log(pid: int) -> str:
 
 def command_line_run(folder: Path, output: int, *flags: str) -> tuple[subprocess.Popen, set[int]]:
     """An endless run started from the command line, once it trains, and the pids of its tasks."""
-    arguments = [*(flags or ["downpour"]), "--steps", str(FOREVER), "--run-dir", "run"]
+    arguments = ["--import", str(UNHURRIED), *(flags or ["unhurried"]), "--steps", str(FOREVER), "--run-dir", "run"]
     command = [sys.executable, "-m", "distsgd.common.cli.main", *arguments]
     process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output, text=True)
     metrics = folder / "run" / "metrics.jsonl"
@@ -174,7 +175,7 @@ def test_a_fork_server_that_is_stopped_in_a_run_is_named(tmp_path):
 @pytest.mark.slow
 def test_a_launcher_that_was_suspended_for_longer_than_any_wait_goes_on_with_its_run(tmp_path):
     seconds = patience(4)
-    process, _ = command_line_run(tmp_path, subprocess.PIPE, "sync_sgd", "--wait-seconds", f"{seconds:.0f}")
+    process, _ = command_line_run(tmp_path, subprocess.PIPE, "unhurried_barrier", "--wait-seconds", f"{seconds:.0f}")
     process.send_signal(signal.SIGSTOP)
     time.sleep(3.3 * seconds)
     process.send_signal(signal.SIGCONT)

@@ -1,0 +1,38 @@
+"""Algorithms whose workers sleep in each round: a run that lasts until a test ends it leaves the cores to others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from distsgd.algorithms import AsyncSGD, SyncSGD
+
+
+def rested(message: Any) -> Any:
+    """The same message, 100 ms later."""
+    import tensorflow as tf
+    from tensorflow.python.data.experimental.ops.testing import sleep
+
+    rest = tf.data.Dataset.from_tensors(0).apply(sleep(100_000)).get_single_element()
+    with tf.control_dependencies([rest]):
+        return tf.identity(message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unhurried(AsyncSGD):
+    """Asynchronous SGD, at 100 ms a round."""
+
+    name = "unhurried"
+
+    def message(self, worker: Any) -> Any:
+        return rested(super().message(worker))
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnhurriedBarrier(SyncSGD):
+    """Synchronous SGD, at 100 ms a round."""
+
+    name = "unhurried_barrier"
+
+    def message(self, worker: Any) -> Any:
+        return rested(super().message(worker))
