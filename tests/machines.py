@@ -223,6 +223,7 @@ class Task:
             "seed": 0,
             "hidden": (16,),
             "wait_seconds": patience(60),
+            "data": DIGITS.train,
         } | options
         self.thread = threading.Thread(target=self._run, args=(machine, scheme), daemon=True)
         self.thread.start()
@@ -246,7 +247,7 @@ class Task:
             self.job = make_job(
                 scheme,
                 self.recipe,
-                DIGITS.train,
+                options["data"],
                 DIGITS.test,
                 cluster,
                 RunOptions(

@@ -24,10 +24,10 @@ from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.proof.replay import replay
 from doubles import PausingAsyncSGD
 from machines import HERE, Run, machines_with_servers, task_process
-from runs import DIGITS, patience, wait_until
+from runs import DIGITS, patience, unhurried, wait_until
 
 TOLERANCE = 1e-5
-FOREVER = 10**7
+FOREVER = {"steps": 10**7, "data": unhurried, "batch_size": 8}
 AGAIN = {"max_restarts": 3, "checkpoint_seconds": 0.5}
 
 GARBAGE = """
@@ -167,7 +167,7 @@ def test_a_task_that_is_lost_ends_the_run_everywhere_and_is_named(how, machines,
     cluster = Run(machines, tmp_path)
     # Of waiting: whoever is stopped says so at once, and for somebody who is killed his program says it.
     seconds = patience(8) if how == "unplugged" else 10**3
-    tasks = cluster.start_all(SyncSGD(), steps=FOREVER, wait_seconds=seconds)
+    tasks = cluster.start_all(SyncSGD(), **FOREVER, wait_seconds=seconds)
     wait_until(cluster.trains)
     victim = tasks["worker", 1]
     if how == "killed":
@@ -194,7 +194,7 @@ def test_a_task_that_is_lost_ends_the_run_everywhere_and_is_named(how, machines,
 
 @pytest.mark.slow
 def test_a_ps_whose_machine_crashes_is_named_by_those_who_lost_it(machines, tmp_path):
-    tasks = (run := Run(machines, tmp_path)).start_all(AsyncSGD(), steps=FOREVER)
+    tasks = (run := Run(machines, tmp_path)).start_all(AsyncSGD(), **FOREVER)
     wait_until(run.trains)
     machines[0].crash()
     try:
@@ -209,7 +209,7 @@ def test_a_ps_whose_machine_crashes_is_named_by_those_who_lost_it(machines, tmp_
 
 @pytest.mark.slow
 def test_a_loss_that_becomes_nan_on_one_machine_ends_the_run_on_all_as_diverged(machines, tmp_path):
-    tasks = Run(machines, tmp_path).start_all(AsyncSGD(learning_rate=1e38), steps=FOREVER)
+    tasks = Run(machines, tmp_path).start_all(AsyncSGD(learning_rate=1e38), **FOREVER)
     for task in tasks.values():
         error = task.end()
         assert isinstance(error, Diverged), error
@@ -436,7 +436,7 @@ def test_a_worker_that_hangs_is_told_to_go_and_started_again(machines, tmp_path)
 def test_what_does_not_come_back_ends_the_run_everywhere(machines, tmp_path):
     """The chief's machine is gone, and the first ps has been started again: its tables do not know who is missing."""
     cluster = Run(machines, tmp_path)
-    tasks = cluster.start_all(AsyncSGD(), steps=FOREVER, recovery=AGAIN, wait_seconds=patience(3))
+    tasks = cluster.start_all(AsyncSGD(), **FOREVER, recovery=AGAIN, wait_seconds=patience(3))
     wait_until(cluster.trains)
     chief = cluster.on["worker", 0]
     chief.crash()
