@@ -10,7 +10,8 @@ where the anchor a_k is the center that worker k pulled last. To first order the
 
 Reference: Zheng, Meng, Wang, Chen, Yu, Ma, Liu, *Asynchronous Stochastic Gradient Descent with Delay Compensation*,
 ICML 2017, arXiv:1609.08326.
-Departures: none. (Microsoft's published updater, multiverso, has |g| in place of g ⊙ g: its λ is on another scale.)
+Departures: none. (Microsoft's published updaters, multiverso, depart from the paper: one has |g| in place of g ⊙ g, so
+that its λ is on another scale, and the adaptive one a q for each worker.)
 Choice of λ: it has a unit and must be tuned. The Hessian is a loss per parameter², g ⊙ g a loss² per parameter², so λ
 is one over a loss; the λ₀ of the adaptive form is one over a parameter. The paper's values are λ = 0.04, and λ₀ = 2
 with m = 0.95; where gradients are small, as in the project's benchmarks, 0.04 does next to nothing.

@@ -11,9 +11,10 @@ where it begins. The reply is the whole center.
 
 Reference: Karimireddy, Rebjock, Stich, Jaggi, *Error Feedback Fixes SignSGD and other Gradient Compression Schemes*,
 ICML 2019, arXiv:1901.09847: error feedback with any such C; its EF-signSGD is `sign`. Stich, Cordonnier, Jaggi,
-*Sparsified SGD with Memory*, NeurIPS 2018, arXiv:1809.07599: `topk`, with several workers its parallel Mem-SGD.
-Departures: W workers, as in Stich et al.; Karimireddy et al. have one. η is within the memory, as in both; if it is a
-schedule, what is remembered keeps its old rate.
+*Sparsified SGD with Memory*, NeurIPS 2018, arXiv:1809.07599: `topk`.
+Departures: the messages of W workers are averaged at a barrier. Karimireddy et al. have one worker; in Stich et al.'s
+parallel Mem-SGD each of W subtracts its whole message from shared memory, without waiting. η is within the memory, as
+in both; if it is a schedule, what is remembered keeps its old rate.
 Limits: top-k with a share of one is `sync_sgd`: nothing is remembered. With any C, what was sent and what is remembered
 sum up to η times the sum of all gradients: nothing is lost, but late. Without memory neither converges in general.
 """

@@ -52,6 +52,7 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "async_diloco": AsyncDiLoCo(momentum_share=0.2),
     "signsgd_mv without momentum": SignSGDMV(momentum=0.0),
     "ef_sgd with scaled signs": EFSGD(compressor="sign"),
+    "dc_asgd in its adaptive form": DCASGD(form="adaptive", compensation=2.0),
     "bmuf in its classical form": BMUF(form="classical", block_momentum=0.5),
     "diloco with sgd inside": DiLoCo(inner_optimizer="sgd", learning_rate=0.1),
     "downpour with periods of its own": Downpour(push_period=3, pull_period=4, initial_accumulator=0.5),
