@@ -156,7 +156,8 @@ def _transformer() -> tuple[Callable[..., float], Callable[..., np.ndarray]]:
 
     @tf.function(autograph=False, reduce_retracing=True)
     def both(params: Any, x: Any, y: Any) -> Any:
-        return model.gradient(params, model.pack_state(), [], [], (x, y))[:2]
+        value, parts, *_ = model.gradient(params, model.pack_state(), [], [], (x, y))
+        return value, tf.concat(parts, 0)
 
     @tf.function(autograph=False)
     def loss(params: Any, x: Any, y: Any) -> Any:
