@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .claims_pictures import against_places
-from .claims_study import TUNING_SEEDS, Arm, Found, Outcome, Row, clearly_less, study
+from .claims_study import TUNING_SEEDS, Arm, Found, Outcome, Row, clearly_less, difference, geometric, study
 from .claims_verdict import Claim, Verdict, of_parts
 
 WORKERS, STEPS = 4, 300
@@ -20,15 +20,15 @@ def last_loss(outcome: Outcome) -> float:
 
 def _language() -> list[Row]:
     often = [
-        Arm("local_sgd", "local_sgd", {"learning_rate": (0.25, 0.5, 1.0, 2.0)}),
+        Arm("local_sgd", "local_sgd", {"learning_rate": geometric(0.125, 2**0.5, 9)}),
         Arm(
             "AdamW inside, averaging",
             "diloco",
-            {"learning_rate": (0.004, 0.008, 0.016, 0.032)},
+            {"learning_rate": geometric(0.002, 2**0.5, 9)},
             {"outer_learning_rate": 1.0, "momentum": 0.0},
         ),
     ]
-    grid = {"learning_rate": (0.004, 0.008, 0.016), "outer_learning_rate": (0.4, 0.7, 1.0)}
+    grid = {"learning_rate": (0.002, 0.004, 0.008), "outer_learning_rate": (0.35, 0.7, 1.4)}
     diloco = Arm("diloco", "diloco", grid, {"momentum": 0.9})
     places = {
         str(period): {
@@ -52,11 +52,8 @@ def judge_language(found: Found) -> Verdict:
     often, seldom = str(PERIODS[0]), str(PERIODS[-1])
     diloco, local = found["diloco", seldom], found["local_sgd", seldom]
     averaged, each_step = (found["AdamW inside, averaging", place] for place in (seldom, often))
-    parts = [
-        clearly_less(diloco, local),
-        clearly_less(diloco, averaged),
-        diloco.mean <= each_step.mean + SAME,
-    ]
+    excess, error = difference(diloco, each_step)
+    parts = [clearly_less(diloco, local), clearly_less(diloco, averaged), excess + 3 * error <= SAME]
     rounds = STEPS // PERIODS[-1]
     return of_parts(
         parts,

@@ -44,7 +44,7 @@ def arms() -> list[Arm]:
         *(Arm(f"ssp, slack {slack}", "ssp", ahead, {"slack": slack}, messages) for slack in (2, 16)),
         *(Arm(f"ringmaster, R {limit}", "ringmaster", late, {"delay_threshold": limit}, messages) for limit in (8, 32)),
         Arm("dynsgd", "dynsgd", {"learning_rate": (0.4, 0.8, 1.6, 3.2)}, period, {"steps": 2000, "updates": 1000}),
-        Arm("agn", "agn", {"learning_rate": (0.8, 1.6, 3.2)}, period, {"steps": 2000, "updates": 1000}),
+        Arm("agn", "agn", {"learning_rate": (0.4, 0.8, 1.6, 3.2)}, period, {"steps": 2000, "updates": 1000}),
         Arm("local_sgd", "local_sgd", {"learning_rate": (0.4, 0.8, 1.6, 3.2)}, period, {"steps": 400}),
     ]
 
@@ -65,32 +65,34 @@ def judge_asynchronous(found: Found) -> Verdict:
 
 
 def judge_backups(found: Found) -> Verdict:
-    """Some of them save time where there are stragglers."""
+    """They save time where there are stragglers, however many there are."""
     names = [arm for arm in found.arms if "backups" in arm]
-    parts, words = [], []
-    for place in ("lognormal", "pareto"):
-        best = min((found[name, place] for name in names), key=lambda row: row.mean)
-        parts.append(clearly_less(best, found["sync_sgd", place]))
-        words.append(f"{_times(found['sync_sgd', place], best)} times faster with {best.arm.split(', ')[1]} ({place})")
-    even = min((found[name, "even"] for name in names), key=lambda row: row.mean)
-    words.append(f"{_times(found['sync_sgd', 'even'], even)} at best where all are even")
-    return of_parts(parts, f"to a loss of {TARGET}: {'; '.join(words)}")
+    late = "lognormal", "pareto"
+    parts = [clearly_less(found[name, place], found["sync_sgd", place]) for place in late for name in names]
+    words = [f"{_of_each(found, 'sync_sgd', names, place)} ({place})" for place in (*late, "even")]
+    numbers = ", ".join(name.split()[1] for name in names)
+    return of_parts(
+        parts, f"to a loss of {TARGET}, times as fast as `sync_sgd`, with {numbers} backups: {'; '.join(words)}"
+    )
 
 
 def judge_ssp(found: Found) -> Verdict:
     """A bounded lead is sooner than both ends, a barrier and no bound at all, wherever workers are not even."""
-    late = [place for place in found.places if place != "even"]
-    parts, words = [], []
-    for place in late:
-        best = min((found[arm, place] for arm in found.arms if arm.startswith("ssp")), key=lambda row: row.mean)
-        ends = found["sync_sgd", place], found["async_sgd", place]
-        parts += [clearly_less(best, end) for end in ends]
-        words.append(f"{_times(ends[0], best)} and {_times(ends[1], best)} ({place})")
+    names = [arm for arm in found.arms if arm.startswith("ssp")]
+    late, ends = [place for place in found.places if place != "even"], ("sync_sgd", "async_sgd")
+    parts = [clearly_less(found[arm, place], found[end, place]) for place in late for arm in names for end in ends]
+    words = [f"{' and '.join(_of_each(found, end, names, place) for end in ends)} ({place})" for place in late]
+    slacks = ", ".join(arm.split()[-1] for arm in names)
     return of_parts(
         parts,
-        f"to a loss of {TARGET}, times as fast as `sync_sgd` and as `async_sgd`, at the best of both slacks: "
-        f"{', '.join(words)}",
+        f"to a loss of {TARGET}, times as fast as `sync_sgd` and as `async_sgd`, with a slack of {slacks}: "
+        f"{'; '.join(words)}",
     )
+
+
+def _of_each(found: Found, base: str, names: Sequence[str], place: str) -> str:
+    """How many times as fast as the base each of these is."""
+    return ", ".join(_times(found[base, place], found[name, place]) for name in names)
 
 
 def _times(slow: Row, fast: Row) -> str:

@@ -21,7 +21,7 @@ def _compressed() -> list[Row]:
         for name, compressor in compressors.items()
         for memory, scheme in (("with", "ef_sgd"), ("without", "forgetful_ef_sgd"))
     ]
-    return study("compressed", arms, {"8 workers": EIGHT}, final_loss, showing_seeds=NINE, fair=True)
+    return study("compressed", arms, {"8 workers": EIGHT}, final_loss, showing_seeds=NINE)
 
 
 def judge_ef(found: Found) -> Verdict:
@@ -47,7 +47,7 @@ def _signs() -> list[Row]:
         | {"settings": {"momentum": momentum, "falls": falls}}
         for momentum, falls in ((0.0, False), (0.9, False), (0.0, True), (0.9, True))
     }
-    return study("signs", arms, places, final_loss, showing_seeds=NINE, fair=True)
+    return study("signs", arms, places, final_loss, showing_seeds=NINE)
 
 
 def judge_sign(found: Found) -> Verdict:

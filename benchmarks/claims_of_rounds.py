@@ -7,7 +7,7 @@ from typing import Any
 
 from . import claims_of_messages
 from .claims_pictures import against_places, bars
-from .claims_study import Arm, Found, Row, clearly_less, final_error, final_loss, study, until
+from .claims_study import Arm, Found, Row, clearly_less, final_error, final_loss, geometric, study, until
 from .claims_verdict import Claim, Verdict, compared, of_parts
 
 RATES = 0.1, 0.2, 0.4, 0.8, 1.6
@@ -32,7 +32,7 @@ def _per_update() -> list[Row]:
             Arm("async_sgd, small gradients", "async_sgd", late),
         ]
         where = {str(n): {"workers": n, "steps": UPDATES, "batch": EXAMPLES}}
-        rows += study(f"per-update, {n} workers", arms, where, final_loss, fair=True)
+        rows += study(f"per-update, {n} workers", arms, where, final_loss)
     return rows
 
 
@@ -87,24 +87,25 @@ FEW = {"communication_period": 20}
 
 
 def _outer() -> list[Row]:
+    """Each arm has 27 settings."""
     sgd, plain = FEW | {"inner_optimizer": "sgd"}, {"momentum": 0.0}
-    inner, small = {"learning_rate": (0.4, 0.8, 1.6)}, {"learning_rate": (0.016, 0.032, 0.064, 0.128)}
-    steps = {"outer_learning_rate": (0.7, 1.0, 1.5, 2.0)}
-    momenta = {"outer_learning_rate": (0.4, 0.7, 1.0, 1.4), "momentum": (0.6, 0.9)}
+    rates, small = {"learning_rate": geometric(0.2, 2**0.5, 9)}, {"learning_rate": geometric(0.016, 2**0.5, 9)}
+    steps = {"outer_learning_rate": (0.7, 1.0, 1.4)}
+    momenta = steps | {"momentum": (0.8, 0.9, 0.95)}
     arms = [
-        Arm("SGD inside: averaging", "local_sgd", {"learning_rate": (0.4, 0.8, 1.6, 3.2)}, FEW),
-        Arm("SGD inside: outer SGD", "diloco", inner | steps, sgd | plain),
-        Arm("SGD inside: outer Nesterov", "diloco", inner | momenta, sgd),
-        Arm("SGD inside: slowmo", "slowmo", inner | {"slow_momentum": (0.5, 0.7, 0.9)}, FEW),
-        Arm("SGD inside: bmuf", "bmuf", inner | {"block_learning_rate": (0.5, 1.0, 1.4)}, FEW),
+        Arm("SGD inside: averaging", "local_sgd", {"learning_rate": geometric(0.2, 2**0.2, 27)}, FEW),
+        Arm("SGD inside: outer SGD", "diloco", rates | steps, sgd | plain),
+        Arm("SGD inside: outer Nesterov", "diloco", {"learning_rate": (0.4, 0.8, 1.6)} | momenta, sgd),
+        Arm("SGD inside: slowmo", "slowmo", rates | {"slow_momentum": (0.5, 0.7, 0.9)}, FEW),
+        Arm("SGD inside: bmuf", "bmuf", rates | {"block_learning_rate": (0.7, 1.0, 1.4)}, FEW),
         Arm(
             "AdamW inside: averaging",
             "diloco",
-            {"learning_rate": (0.016, 0.032, 0.064, 0.128, 0.256)},
+            {"learning_rate": geometric(0.016, 2**0.2, 27)},
             FEW | plain | {"outer_learning_rate": 1.0},
         ),
         Arm("AdamW inside: outer SGD", "diloco", small | steps, FEW | plain),
-        Arm("AdamW inside: outer Nesterov", "diloco", small | momenta, FEW),
+        Arm("AdamW inside: outer Nesterov", "diloco", {"learning_rate": (0.032, 0.064, 0.128)} | momenta, FEW),
     ]
     return study("outer", arms, {"12 rounds": {"workers": 8, "steps": 240}}, final_loss)
 
@@ -217,7 +218,7 @@ CLAIMS = [
         "slow-momentum",
         "SlowMo (Wang et al. 2020), BMUF (Chen & Huo 2016)",
         "momentum of the averages improves local SGD",
-        "The same runs; those of bmuf are of when its center was the look-ahead B, and not its global model.",
+        "The same runs.",
         "loss at the end",
         "",
         _outer,
@@ -229,8 +230,8 @@ CLAIMS = [
         "Post-local SGD (Lin et al. 2020)",
         "generalises better than a large batch",
         (
-            f"First: is there anything to win? `sync_sgd` on digits, {EPOCHS} epochs, with small and large "
-            "batches, rates tuned."
+            f"First: is there anything to win? `sync_sgd` on digits, {EPOCHS} epochs, with small and large batches, "
+            "rates tuned. There are 360 test images: 1 % of them are 3.6."
         ),
         "share of wrong answers",
         "batch of all workers",

@@ -7,7 +7,7 @@ from typing import Any
 
 from .claims_pictures import on_logarithms
 from .claims_quadratic import HORIZON, STEP, QuadraticCell
-from .claims_study import Arm, Found, Row, Score, study
+from .claims_study import Arm, Found, Row, Score, geometric, study
 from .claims_verdict import Claim, Verdict, compared
 
 MOMENTS = 200, 400, 600, 1000, HORIZON
@@ -21,7 +21,7 @@ def _gap(seconds: int) -> Score:
 
 
 def _ringmaster() -> list[Row]:
-    slow = {"learning_rate": tuple(float(f"{0.00032 * 5 ** (i / 2):.3g}") for i in range(-4, 5))}
+    slow = {"learning_rate": geometric(0.0000128, 5**0.5, 9)}
     arms = [
         Arm("ringmaster", "ringmaster", {"learning_rate": (0.05, 0.25, 1.25), "delay_threshold": (2, 6, 18)}),
         Arm("delay-adaptive", "delay_adaptive", slow),
@@ -38,7 +38,6 @@ def _ringmaster() -> list[Row]:
         tuned_at=last,
         tuning_seeds=(100,),
         showing_seeds=(0, 1),
-        fair=True,
         kind=QuadraticCell,
     )
 

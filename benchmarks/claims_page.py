@@ -64,9 +64,11 @@ def table(claim: Claim, found: Found) -> str:
     for arm in found.arms:
         cells = [cell(found.get(arm, place)) for place in found.places]
         rows.append(f"| {arm} | {' | '.join(cells)} |")
-    tried = {row.tried for row in found.rows}
-    if tried and min(tried) > 1:
-        rows += ["", f"Settings tried for each row: {', '.join(map(str, sorted(tried)))}."]
+    tuned = [row for row in found.rows if row.tried]
+    if tuned:
+        tried, further = sorted({row.tried for row in tuned}), max(row.further for row in tuned)
+        beyond = f", and up to {further} beyond the ends of a grid" if further else ""
+        rows += ["", f"Settings tried for each row that was tuned: {', '.join(map(str, tried))}{beyond}."]
     if any(row.edges for row in found.rows):
         rows += ["", "\\* chosen at the end of what was tried: a wider search might find something better."]
     return "\n".join(rows)

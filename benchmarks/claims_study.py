@@ -20,7 +20,7 @@ TUNING_SEEDS, SHOWING_SEEDS = (100, 101, 102), (0, 1, 2)
 
 NINE = tuple(range(9))  # showing seeds, where differences are small
 
-FURTHER = 4  # times that a grid is extended beyond the end at which the best setting stands
+FURTHER = 6  # times at most that a grid is made longer at the end at which the best setting stands
 
 LAST = 5  # of the moments at which the center is measured: their mean is the loss at the end
 
@@ -47,23 +47,36 @@ class Arm:
             for chosen in itertools.product(*self.grid.values())
         ]
 
-    def beyond(self, settings: Mapping[str, Any]) -> Arm | None:
-        """This arm with the grids in which these settings stand at the end longer by a number; None if none does."""
-        further = {}
+    def beyond(self, settings: Mapping[str, Any]) -> Arm:
+        """This arm with one number more at the end of each grid at which these settings stand, where there is one."""
+        grid = dict(self.grid)
         for name in self.edges(settings):
             tried, value = self.grid[name], settings[name]
-            if not isinstance(value, int | float) or "momentum" in name or value <= 0:
-                continue
-            neighbour = tried[1] if value == tried[0] else tried[-2]
-            following = type(value)(float(f"{value * value / neighbour:.6g}"))
-            if following >= 1 or isinstance(value, float):
-                further[name] = (following, *tried) if value == tried[0] else (*tried, following)
-        further = {name: grid for name, grid in further.items() if len(set(grid)) == len(grid)}
-        return replace(self, grid={**self.grid, **further}) if further else None
+            further = following(name, value, tried[1] if value == tried[0] else tried[-2])
+            if further is not None:
+                grid[name] = (further, *tried) if value == tried[0] else (*tried, further)
+        return replace(self, grid=grid)
 
     def edges(self, settings: Mapping[str, Any]) -> list[str]:
         """What was chosen at the end of its grid, where a wider one might have something better."""
-        return [name for name, tried in self.grid.items() if settings[name] in (tried[0], tried[-1]) and len(tried) > 2]
+        return [name for name, tried in self.grid.items() if len(tried) > 1 and settings[name] in (tried[0], tried[-1])]
+
+
+def geometric(first: float, ratio: float, count: int) -> tuple[float, ...]:
+    """So many numbers, each `ratio` times the one before it."""
+    return tuple(float(f"{first * ratio**i:.3g}") for i in range(count))
+
+
+def following(name: str, value: Any, neighbour: Any) -> Any:
+    """The number beyond the last of a geometric grid; of a momentum, its distance from one is geometric.
+
+    None if there is none: of words, of a momentum below zero, of a whole number below one.
+    """
+    if not isinstance(value, int | float) or not value > 0:
+        return None
+    further = 1 - (1 - value) ** 2 / (1 - neighbour) if "momentum" in name else value**2 / neighbour
+    further = type(value)(float(f"{further:.6g}"))
+    return further if further > 0 else None
 
 
 @dataclass(frozen=True)
@@ -75,7 +88,8 @@ class Row:
         settings: what was chosen, of what was tuned.
         edges: what was chosen at the end of its grid.
         scores: of each showing seed; infinite if the run diverged or did not get there.
-        tried: settings of its first grid; 0 if that is not on record.
+        tried: settings of the grid that it began with; 0 if nothing was tuned.
+        further: settings beyond the ends of that grid that were tried, too.
     """
 
     arm: str
@@ -84,6 +98,7 @@ class Row:
     edges: Sequence[str]
     scores: Sequence[float]
     tried: int = 0
+    further: int = 0
 
     @property
     def mean(self) -> float:
@@ -171,6 +186,29 @@ def until(loss: float, column: str) -> Score:
     return score
 
 
+@dataclass
+class Search:
+    """The settings of an arm that were tried at a place, each with its rank: the less the better."""
+
+    arm: Arm
+    place: str
+    ranks: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
+
+    def missing(self) -> list[dict[str, Any]]:
+        """What is still to be tried; nothing if there is nothing to tune."""
+        known, settings = [settings for _, settings in self.ranks], self.arm.settings()
+        return [each for each in settings if each not in known] if len(settings) > 1 else []
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The settings whose rank is least."""
+        return min(self.ranks, key=lambda pair: pair[0])[1] if self.ranks else self.arm.settings()[0]
+
+    def widen(self) -> None:
+        """Make grids longer where the best settings stand at their ends."""
+        self.arm = self.arm.beyond(self.best)
+
+
 def study(
     about: str,
     arms: Sequence[Arm],
@@ -180,10 +218,9 @@ def study(
     tuned_at: str | None = None,
     tuning_seeds: Sequence[int] = TUNING_SEEDS,
     showing_seeds: Sequence[int] = SHOWING_SEEDS,
-    fair: bool = False,
     kind: Any = Cell,
 ) -> list[Row]:
-    """Tune and show.
+    """Tune and show. A grid at whose end the best setting stands is made longer there.
 
     Args:
         about: the line that tells of progress.
@@ -193,50 +230,39 @@ def study(
         tuned_at: the place whose settings all others keep; None: each is tuned by itself.
         tuning_seeds: on which settings are chosen.
         showing_seeds: on which they are shown.
-        fair: all arms must have as many settings; a grid at whose end the best setting stands is extended.
         kind: of the cells.
 
     Raises:
-        ValueError: it is not fair.
+        ValueError: arms that are tuned have not as many settings each.
     """
-    numbers = {arm.name: len(arm.settings()) for arm in arms}
-    if fair and len(set(numbers.values())) > 1:
-        raise ValueError(f"{about}: all arms must have as many settings: {numbers}")
+    numbers = {arm.name: count for arm in arms if (count := len(arm.settings())) > 1}
+    if len({*numbers.values()}) > 1:
+        raise ValueError(f"{about}: all arms that are tuned must have as many settings: {numbers}")
     score_at = score if isinstance(score, Mapping) else dict.fromkeys(places, score)
-    pairs = list(itertools.product(arms, places))
-    ends = {(arm.name, place): arm for arm, place in pairs}
-    ranks: dict[tuple[str, str], list[tuple[Any, dict[str, Any]]]] = {}
-    for again in range(1 + FURTHER * fair):
-        for at, known in ranks.items() if again else ():
-            ends[at] = ends[at].beyond(min(known, key=lambda pair: pair[0])[1]) or ends[at]
-        tried = [
-            (arm, place, settings)
-            for (name, place), arm in ends.items()
-            if place == (tuned_at or place) and len(arm.settings()) > 1
-            for settings in arm.settings()
-            if settings not in [known for _, known in ranks.get((name, place), [])]
-        ]
-        if not tried:
-            break
-        cells = [_cell(kind, a, places[place], settings, seed) for a, place, settings in tried for seed in tuning_seeds]
-        found = outcomes(cells, f"{about}: tuning")
-        for i, (arm, place, settings) in enumerate(tried):
-            mine = found[i * len(tuning_seeds) : (i + 1) * len(tuning_seeds)]
-            ranks.setdefault((arm.name, place), []).append((_rank(mine, score_at[place]), settings))
-    chosen = {
-        (arm.name, place): min(ranks[arm.name, tuned_at or place], key=lambda pair: pair[0])[1]
-        if (arm.name, tuned_at or place) in ranks
-        else arm.settings()[0]
-        for arm, place in pairs
+
+    def run(what: str, asked: list[tuple[Arm, str, dict[str, Any]]], seeds: Sequence[int]) -> list[Sequence[Outcome]]:
+        cells = [_cell(kind, arm, places[place], settings, seed) for arm, place, settings in asked for seed in seeds]
+        found = outcomes(cells, f"{about}: {what}")
+        return [found[i : i + len(seeds)] for i in range(0, len(found), len(seeds))]
+
+    searches = {
+        (arm.name, place): Search(arm, place) for arm in arms for place in places if place == (tuned_at or place)
     }
-    cells = [_cell(kind, a, places[place], chosen[a.name, place], seed) for a, place in pairs for seed in showing_seeds]
-    found = outcomes(cells, f"{about}: showing")
+    for again in range(1 + FURTHER):
+        for search in searches.values() if again else ():
+            search.widen()
+        tried = [(search, settings) for search in searches.values() for settings in search.missing()]
+        found = run("tuning", [(search.arm, search.place, settings) for search, settings in tried], tuning_seeds)
+        for (search, settings), mine in zip(tried, found, strict=True):
+            search.ranks.append((_rank(mine, score_at[search.place]), settings))
+    shown = [(arm, place, searches[arm.name, tuned_at or place]) for arm in arms for place in places]
+    found = run("showing", [(arm, place, search.best) for arm, place, search in shown], showing_seeds)
     rows = []
-    for i, (arm, place) in enumerate(pairs):
-        mine, settings = found[i * len(showing_seeds) : (i + 1) * len(showing_seeds)], chosen[arm.name, place]
-        of_grid, edges = {name: settings[name] for name in arm.grid}, ends[arm.name, tuned_at or place].edges(settings)
+    for (arm, place, search), mine in zip(shown, found, strict=True):
+        settings, edges = {name: search.best[name] for name in arm.grid}, search.arm.edges(search.best)
+        tried = numbers.get(arm.name, 0)
         scores = [score_at[place](outcome) for outcome in mine]
-        rows.append(Row(arm.name, place, of_grid, edges, scores, numbers[arm.name]))
+        rows.append(Row(arm.name, place, settings, edges, scores, tried, len(search.ranks) - tried))
     return rows
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..algorithms.agn import AGN
+from ..algorithms.async_sgd import AsyncSGD
 from ..algorithms.ef_sgd import EFSGD
 from ..algorithms.signsgd_mv import SignSGDMV
 from ..algorithms.sync_sgd import SyncSGD
@@ -55,6 +56,15 @@ class Forgetful(EFSGD):
     name = "forgetful_ef_sgd"
 
 
+@dataclass(frozen=True, kw_only=True)
+class MomentumDownpour(AsyncSGD):
+    """MDOWNPOUR of Zhang et al. 2015: Nesterov's momentum of the master, for a period of one."""
+
+    name = "mdownpour"
+    momentum: Fraction = 0.9
+    """δ, of the master."""
+
+
 def _damped_agn(run: Recorded, s: Any) -> Path:
     return reference.agn(
         run.start,
@@ -67,6 +77,18 @@ def _damped_agn(run: Recorded, s: Any) -> Path:
         period=s.period,
         steps=run.steps,
     )
+
+
+def _momentum_downpour(run: Recorded, s: Any) -> Path:
+    """Push g: v ← δ v − η g,  θ ← θ + v; the reply is θ + δ v."""
+    theta, v, path = run.start.copy(), 0 * run.start, []
+    x, done = [run.start] * run.workers, [0] * run.workers
+    for k in run.order:
+        v = s.momentum * v - s.learning_rate * run.gradient(x[k], k, done[k])
+        theta = theta + v
+        x[k], done[k] = theta + s.momentum * v, done[k] + 1
+        path.append(theta)
+    return path
 
 
 def _means(run: Recorded, s: Any, vote: bool) -> Path:
@@ -104,6 +126,7 @@ def _steps(run: Recorded, step: Callable[[np.ndarray, int], np.ndarray]) -> Path
 
 VARIANTS: dict[Any, Callable[[Recorded, Any], Path]] = {
     DampedAGN: _damped_agn,
+    MomentumDownpour: _momentum_downpour,
     Forgetful: _forgetful,
     WholeWithMomentum: lambda run, s: _means(run, s, vote=False),
     FallingSigns: lambda run, s: _means(run, s, vote=True),

@@ -11,12 +11,19 @@ import pytest
 from distsgd.benchmarks import (
     claims,
     claims_catalogue,
+    claims_kept,
     claims_page,
     claims_quadratic,
     claims_runs,
     claims_study,
 )
-from distsgd.benchmarks.claims_of_asynchrony import judge_adag, judge_agn, judge_downpour, judge_period
+from distsgd.benchmarks.claims_of_asynchrony import (
+    judge_adag,
+    judge_agn,
+    judge_downpour,
+    judge_momentum,
+    judge_period,
+)
 from distsgd.benchmarks.claims_of_delay import judge_hogwild
 from distsgd.benchmarks.claims_of_language import judge_language
 from distsgd.benchmarks.claims_of_machines import judge_all_reduce, judge_asynchronous, judge_backups, judge_ssp
@@ -45,6 +52,7 @@ MEMORY = {"whole": {8: 0.57}, "top, with": {8: 0.58}, "top, without": {8: 0.7}}
 LATE = {"sync": {1: 1.0, 16: 0.6}, "large": {1: 1.0, 16: 0.9}}
 ELASTIC = {"aeasgd": {1: 1.3, 64: 1.35}, "aeamsgd": {1: 1.0, 64: 1.05}, "downpour_easy": {1: 1.5, 64: NEVER}}
 RING = {"ring": {2: 1.0}, "tree": {2: 1.0}, "one ps": {2: 4.0}, "as many ps as workers": {2: 1.0}}
+MOMENTUM = {"aeasgd": {1: 5000, 64: 6000}, "aeamsgd": {1: 1300, 64: 1800}, "mdownpour": {1: 4000}}
 OUTER = {
     f"{inner} inside: {name}": {"12 rounds": 1.0}
     for inner in ("SGD", "AdamW")
@@ -99,6 +107,8 @@ EVERYWHERE = dict.fromkeys(CLOCK, 1.0)
         (judge_sign, {"signs": {"falling": 0.51}, "whole messages": {"falling": 0.5}}, "shown"),
         (judge_sign, {"signs": {"falling": 0.53}, "whole messages": {"falling": 0.5}}, "refuted"),
         (judge_backups, {"sync_sgd": CLOCK, "sync_sgd, 1 backups": EVERYWHERE | {"pareto": NEVER}}, "shown in part"),
+        (judge_momentum, MOMENTUM, "shown"),
+        (judge_momentum, MOMENTUM | {"mdownpour": {1: 1400}}, "shown in part"),  # it is not only better than without
     ],
 )
 def test_a_verdict_follows_from_the_numbers(judge, arms, word):
@@ -132,6 +142,23 @@ def test_without_memory_only_the_largest_of_the_first_message_has_moved():
     one, alike, late, lost = (claims_runs.execute(cell)["loss"] for cell in cells)
     assert one == alike  # nothing is remembered yet
     assert late[-1] < lost[-1] < one[-1]
+
+
+def test_the_masters_momentum_is_nesterovs_and_none_is_async_sgd():
+    def losses(scheme, workers, **settings):
+        return claims_runs.execute(
+            claims_runs.Cell(scheme=scheme, settings=settings, workers=workers, steps=30, seed=3)
+        )["loss"]
+
+    plain = losses("async_sgd", 4, learning_rate=0.1)
+    assert losses("mdownpour", 4, learning_rate=0.1, momentum=0.0) == plain
+    nesterov = losses("mdownpour", 1, learning_rate=0.1, momentum=0.9)
+    problem = claims_runs.task("clusters", workers=1, steps=30, batch=16, seed=3)
+    theta, v = problem.start, 0 * problem.start
+    for t in range(30):
+        v = 0.9 * v - 0.1 * problem.gradient(theta + 0.9 * v, 0, t)
+        theta = theta + v
+    assert nesterov[-1] == pytest.approx(problem.measure(theta)[0], abs=1e-5)
 
 
 def test_a_score_lies_between_two_measurements():
@@ -169,20 +196,38 @@ def made_up(monkeypatch, best):
     return asked
 
 
-def test_a_grid_at_whose_end_the_best_setting_stands_is_extended_or_marked(monkeypatch):
+def test_a_grid_at_whose_end_the_best_setting_stands_is_made_longer_or_the_setting_is_marked(monkeypatch):
     places = {"4": {"workers": 4, "steps": 1}}
-    for best, chosen, edges in ((0.8, 0.8, []), (0.0125, 0.0125, []), (100.0, 6.4, ["learning_rate"])):
+    for best, chosen, edges, further in ((0.2, 0.2, [], 0), (0.8, 0.8, [], 2), (1e9, 25.6, ["learning_rate"], 6)):
         made_up(monkeypatch, best)
         arm = Arm("agn", "agn", {"learning_rate": (0.1, 0.2, 0.4)})
-        (row,) = claims_study.study("", [arm], places, claims_study.final_loss, fair=True)
-        assert (row.settings, row.edges, row.tried) == ({"learning_rate": chosen}, edges, 3)
+        (row,) = claims_study.study("", [arm], places, claims_study.final_loss)
+        assert (row.settings, row.edges) == ({"learning_rate": chosen}, edges)
+        assert (row.tried, row.further) == (3, further)
+
+
+def test_a_grid_of_two_has_no_middle_and_one_of_momenta_comes_nearer_to_one():
+    arm = Arm("agn", "agn", {"momentum": (0.8, 0.9), "form": ("a",), "delay_threshold": (2, 6)})
+    longer = arm.beyond({"momentum": 0.9, "form": "a", "delay_threshold": 2})
+    assert longer.grid == {"momentum": (0.8, 0.9, 0.95), "form": ("a",), "delay_threshold": (2, 6)}
+    assert longer.edges({"momentum": 0.9, "form": "a", "delay_threshold": 2}) == ["delay_threshold"]
+    assert longer.beyond({"momentum": 0.9, "form": "a", "delay_threshold": 6}).grid["delay_threshold"] == (2, 6, 18)
 
 
 def test_arms_have_as_many_settings(monkeypatch):
     assert not made_up(monkeypatch, 1.0)
     arms = [Arm(str(n), "agn", {"learning_rate": (0.1, 0.2, 0.4)[:n]}) for n in (2, 3)]
     with pytest.raises(ValueError, match="as many settings"):
-        claims_study.study("", arms, {"4": {"workers": 4, "steps": 1}}, claims_study.final_loss, fair=True)
+        claims_study.study("", arms, {"4": {"workers": 4, "steps": 1}}, claims_study.final_loss)
+
+
+def test_all_arms_of_a_claim_had_as_many_settings_and_no_best_one_stands_at_the_end_of_its_grid():
+    for name, content in json.loads(claims_page.RESULTS.read_text()).items():
+        rows = Found.of_json(content).rows
+        assert not [row for row in rows if row.edges], name
+        assert all((row.tried > 1) == bool(row.settings) for row in rows), name
+        assert len({row.tried for row in rows if row.settings}) <= 1, name
+        assert len({len(row.scores) for row in rows}) == 1, name  # differences are paired over seeds
 
 
 def test_the_quadratic_has_its_minimum_where_it_says_and_too_late_gradients_count_nothing():
@@ -205,6 +250,17 @@ def test_a_run_is_the_same_twice_and_a_wild_one_has_diverged():
     assert claims_runs.execute(ahead)["gradients"] == [0, 0, 30, 60]
     wild = claims_runs.Cell(scheme="downpour_easy", settings={"learning_rate": 1e4}, workers=4, steps=40, seed=3)
     assert not claims_runs.execute(wild)["loss"]
+
+
+@pytest.mark.slow
+def test_a_run_on_text_learns_and_is_kept(monkeypatch, tmp_path):
+    monkeypatch.setattr(claims_kept, "KEPT", tmp_path / "claims.jsonl")
+    settings = {"learning_rate": 0.5, "communication_period": 1}
+    cell = claims_runs.Cell(scheme="local_sgd", settings=settings, workers=2, steps=8, seed=3, task="text")
+    (curve,) = claims_kept.outcomes([cell], "in a process of its own, on one core")
+    assert curve["loss"][-1] < curve["loss"][0] - 0.2
+    monkeypatch.setattr(claims_runs.Cell, "execute", None)  # it is not run again
+    assert claims_kept.outcomes([cell], "kept")[0]["loss"] == curve["loss"]
 
 
 def test_who_does_not_get_there_is_in_the_picture():
