@@ -1618,8 +1618,16 @@ KERAS = [
         "common/problems/trial.py",
         "Watched(_values(model), collect_losses=True)",
         "Watched(collect_losses=True)",
-        steps_of("kernel_regularizer"),
+        steps_of("regularizers"),
         "every model with a weight regularizer is refused",
+    ),
+    Mutation(
+        "a graph meets the tensors that regularizers keep",
+        "common/engine/flat_model.py",
+        "            left += part.__dict__.values()\n",
+        "",
+        steps_of("regularizers"),
+        "L1 and OrthogonalRegularizer end the run after its start",
     ),
     Mutation(
         "what layers add to the loss counts nothing",

@@ -44,9 +44,20 @@ def weighted_outputs():
     )
 
 
-def with_layer(layer):
+def with_layer(*layers):
     x = keras.Input((4,))
-    return compiled(x, LAYERS.Dense(1)(layer(x)))
+    return compiled(x, keras.Sequential([*layers, LAYERS.Dense(1)])(x))
+
+
+def regularized():
+    """Regularizers of each kind, also of what does not train, which adds nothing, and below batch normalisation."""
+    regularizers = keras.regularizers
+    return with_layer(
+        LAYERS.Dense(4, kernel_regularizer=regularizers.L2(0.3), trainable=False),
+        LAYERS.Dense(3, kernel_regularizer=regularizers.OrthogonalRegularizer(0.2), bias_regularizer="l1"),
+        LAYERS.BatchNormalization(gamma_regularizer=regularizers.L1L2(0.1, 0.2), momentum=0.8),
+        LAYERS.Dense(3, kernel_regularizer=regularizers.L2(0.3)),
+    )
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -70,7 +81,7 @@ MODELS = {
     "Masking": (masked_sequence, (SEQUENCES, POSITIONS)),
     "loss_weights": (weighted_outputs, (X, [Y, -Y])),
     "activity_regularizer": (lambda: with_layer(LAYERS.Dense(3, activity_regularizer="l2")), (X, Y)),
-    "kernel_regularizer": (lambda: with_layer(LAYERS.Dense(3, kernel_regularizer=keras.regularizers.L2(0.3))), (X, Y)),
+    "regularizers": (regularized, (X, Y)),
     "add_loss": (lambda: with_layer(Penalized(3)), (X, Y)),
 }
 

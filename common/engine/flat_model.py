@@ -57,9 +57,9 @@ class FlatModel:
         self.initial_seeds = [np.asarray(v.value) for v in self.seeds]
         self.metrics = [(v, np.asarray(v.value)) for v in model.metrics_variables]
         self.constants = [
-            (vars(layer), name, np.asarray(value))
-            for layer in model._flatten_layers()
-            for name, value in vars(layer).items()
+            (attributes, name, np.asarray(value))
+            for attributes in _attributes(model)
+            for name, value in attributes.items()
             if isinstance(value, tf.Tensor)
         ]
         self.shapes = [tuple(v.shape) for v in self.trainable]
@@ -102,7 +102,7 @@ class FlatModel:
 
     @contextmanager
     def _arrays(self) -> Iterator[None]:
-        """Inside, tensors that layers keep as attributes are arrays: a graph takes no eager tensor."""
+        """Inside, tensors that parts of the model keep as attributes are arrays: a graph takes no eager tensor."""
         kept = [attributes[name] for attributes, name, _ in self.constants]
         for attributes, name, array in self.constants:
             attributes[name] = array
@@ -151,6 +151,20 @@ class FlatModel:
         new_state = tf.concat(after, 0) if after else state
         new_seeds = [tf.convert_to_tensor(scope.get_current_value(v)) for v in self.seeds]
         return loss, [tf.reshape(g, [-1]) for g in gradients], new_state, new_seeds
+
+
+def _attributes(model: Any) -> list[dict[str, Any]]:
+    """List the attributes of all that a model is made of: layers, their regularizers, losses, and what these hold."""
+    found: dict[int, dict[str, Any]] = {}
+    left = [model, *model._flatten_layers()]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict | list | tuple):
+            left += part.values() if isinstance(part, dict) else part
+        elif id(part) not in found and hasattr(part, "get_config") and not isinstance(part, type):
+            found[id(part)] = part.__dict__
+            left += part.__dict__.values()
+    return [*found.values()]
 
 
 def loss_of(model: Any, batch: Sequence[Any], training: bool) -> Any:
