@@ -220,6 +220,11 @@ def elements(x=X, y=Y):
     return lambda: tf.data.Dataset.from_tensor_slices((x, y))
 
 
+def ragged():
+    rows = tf.ragged.constant([[1, 2], [3], [1], [2, 2]] * 16)
+    return tf.data.Dataset.from_tensor_slices((rows, Y)).batch(BATCH)
+
+
 @pytest.mark.parametrize(
     ("model", "data", "message"),
     [
@@ -248,6 +253,7 @@ def elements(x=X, y=Y):
             elements(y=Y[:, 0]),
             r"of batches, as after .batch\(32\)\. Received elements of x float32 \(4,\), y float32 \(\)",
         ),
+        (lambda: with_layer(LAYERS.Dense(3)), lambda: ragged(), "of dense tensors.*Received: tensorflow.RaggedTensor"),
         (
             lambda: with_metrics(keras.metrics.F1Score(), loss="sparse_categorical_crossentropy"),
             (X, CLASSES.argmax(1)),

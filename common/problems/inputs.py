@@ -112,6 +112,7 @@ def first_batches(train: Any, test: Any, size: int, workers: int) -> tuple[Any, 
 def _batch(data: Any, size: int) -> Any:
     """The first `size` examples of the first batch of a data set; of arrays those that show faults."""
     import keras
+    import tensorflow as tf
 
     if isinstance(data, tuple):
         return telling(data, size)
@@ -123,6 +124,11 @@ def _batch(data: Any, size: int) -> Any:
         raise UserError(
             "the data function must return a tf.data.Dataset of (x, y) or (x, y, sample_weight). Received: "
             f"{'no batch' if batch is None else type(batch).__name__}"
+        )
+    if kinds := sorted({kind_of(leaf) for leaf in leaves(batch) if not isinstance(leaf, tf.Tensor)}):
+        raise UserError(
+            "the data function must return a tf.data.Dataset of dense tensors, as after .padded_batch(32). Received: "
+            f"{', '.join(kinds)}"
         )
     lengths = {leaf.shape[0] if len(leaf.shape) else None for leaf in leaves(batch)}
     if None in lengths or len(lengths) > 1:
