@@ -1666,10 +1666,18 @@ KERAS = [
     Mutation(
         "a version is told again at the end",
         "common/run/observer.py",
-        'if moment.version == self.told.get("version") and measured',
-        "if False and measured",
+        'if moment.version == self.told.get("version") and finite(measured)',
+        "if False and finite(measured)",
         TOLD_ONCE,
         "early stopping takes it for a version without improvement",
+    ),
+    Mutation(
+        "a version with an undefined metric is told again",
+        "common/run/observer.py",
+        "finite(measured).items() <= finite(self.told).items()",
+        "measured.items() <= self.told.items()",
+        TOLD_ONCE,
+        "NaN is not equal to itself",
     ),
     Mutation(
         "every float16 layer passes",

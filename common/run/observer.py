@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from ..files import finite
 from ..record.event_log import Tally
 from ..reports import Report
 from ..waiting import paced
@@ -125,7 +126,7 @@ class Observer:
         """Evaluate a center, and report it, unless the last one that was reported is the same."""
         measured = self.evaluate(moment.snapshot)
         self.metrics = moment.figures | measured
-        if moment.version == self.told.get("version") and measured.items() <= self.told.items():
+        if moment.version == self.told.get("version") and finite(measured).items() <= finite(self.told).items():
             return
         if event == "center":
             self.told = self.metrics
