@@ -163,7 +163,7 @@ def test_all_metrics_are_in_the_result_and_vectors_are_lists(tmp_path, capsys):
         keras.utils.set_random_seed(0)
         return with_metrics("accuracy", keras.metrics.F1Score(), keras.metrics.AUC(name="auc"))
 
-    result = run(trained := model(), (X, CLASSES), tmp_path, verbose=True)
+    result = run(trained := model(), (X, CLASSES), tmp_path, verbose=True, tensorboard=True)
     evaluated = trained.evaluate(X, CLASSES, verbose=0, return_dict=True)
     stored = json.loads((tmp_path / "run" / "result.json").read_text())
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -175,6 +175,20 @@ def test_all_metrics_are_in_the_result_and_vectors_are_lists(tmp_path, capsys):
     table = summary_rows(result.metrics)
     assert len(table["test f1 score"].split()) == 3
     assert float(table["test auc"]) == pytest.approx(evaluated["auc"], abs=1e-4)
+    events = [e for file in (tmp_path / "run" / "tb").iterdir() for e in tf.compat.v1.train.summary_iterator(str(file))]
+    shown = {value.tag: value.simple_value for value in events[-1].summary.value}
+    assert [shown[f"test_f1_score/{i}"] for i in range(3)] == pytest.approx(evaluated["f1_score"], rel=1e-4)
+
+
+def test_a_vector_that_is_called_accuracy_is_in_the_result_and_the_number_of_that_name_comes_first(tmp_path):
+    vector = run(with_metrics(keras.metrics.F1Score(name="accuracy")), (X, CLASSES), tmp_path / "vector").metrics
+    assert len(vector["test_accuracy"]) == len(summary_rows(vector)["test accuracy"].split()) == 3
+    model = with_metrics(keras.metrics.TopKCategoricalAccuracy(k=3, name="a_accuracy"), "accuracy")
+    numbers = run(model, (X, CLASSES), tmp_path / "numbers").metrics
+    assert numbers["test_a_accuracy"] == 1
+    assert numbers["test_accuracy"] == pytest.approx(
+        model.evaluate(X, CLASSES, verbose=0, return_dict=True)["accuracy"]
+    )
 
 
 def test_metrics_of_each_output_are_in_the_result(tmp_path):

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-ALWAYS = ("test_accuracy", "test_loss")  # which every result.json has
+ALWAYS = ("test_accuracy", "test_loss")  # numbers or None, which every result.json has
 
 MANY = 5  # numbers of a metric that are shown as they are, at most
 
 
 def others(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics on the test data but accuracy and loss, by name."""
-    return {name: value for name, value in metrics.items() if name.startswith("test_") and name not in ALWAYS}
+    """Return the metrics on the test data but the numbers accuracy and loss, by name."""
+    tests = {name: value for name, value in metrics.items() if name.startswith("test_")}
+    return {name: value for name, value in tests.items() if name not in ALWAYS or isinstance(value, list)}
 
 
 def shown(value: Any) -> str:
@@ -42,8 +43,9 @@ def worsened(
     end = last.get("test_loss")
     if first is None or end is None or not math.isfinite(first) or end - first <= abs(first):
         return None
-    rate = f" than {hyperparameters['learning_rate']}" if "learning_rate" in hyperparameters else ""
+    rate = hyperparameters.get("learning_rate")
+    than = f" than {rate}" if isinstance(rate, float | int) else ""  # it may be a schedule
     return (
         f"test loss rose from {first:.4g} to {end:.4g}: training made the model worse. Try a smaller learning rate"
-        f"{rate}, fewer workers or a shorter period"
+        f"{than}, fewer workers or a shorter period"
     )

@@ -8,8 +8,9 @@ from typing import Any
 
 
 def accuracy_of(metrics: dict[str, Any]) -> float | None:
-    """The first of Keras' accuracies that was measured on the test data; one that is a vector is none."""
-    found = (v for k, v in metrics.items() if k.startswith("test_") and k.endswith("accuracy"))
+    """Return `accuracy` on the test data, else the first of Keras' accuracies; a vector is none."""
+    names = [name for name in metrics if name.startswith("test_") and name.endswith("accuracy")]
+    found = (metrics[name] for name in sorted(names, key=lambda name: name != "test_accuracy"))
     return next((value for value in found if not isinstance(value, list)), None)
 
 

@@ -24,8 +24,8 @@ def summary_rows(result: dict[str, Any]) -> dict[str, str]:
     stale = result["staleness"]
     steady = "" if stale.get("steady") is None else f" ({stale['steady']:.2f} after the start-up)"
     rows = {
-        "test accuracy": _format(result["test_accuracy"], ".4f"),
-        "test loss": _format(result["test_loss"], ".4f"),
+        "test accuracy": shown(result["test_accuracy"]),
+        "test loss": shown(result["test_loss"]),
         **{name.replace("_", " "): shown(value) for name, value in others(result).items()},
         "examples/s": _format(result["examples_per_second"], ",.0f"),
         "updates": _format(result["updates"], ",d"),

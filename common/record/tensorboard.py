@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,19 @@ class Summaries:
             self.writer = tf.compat.v1.summary.FileWriter(str(folder))
 
     def write(self, metrics: dict[str, Any]) -> None:
-        """One point for each number, at the version of the center."""
+        """One point for each number, at the version of the center; a vector has one for each element, `name/0`."""
         import tensorflow as tf
 
-        values = [
-            tf.compat.v1.Summary.Value(tag=name, simple_value=value)
-            for name, value in metrics.items()
-            if isinstance(value, int | float) and name != "version"
-        ]
+        numbers = dict(_numbers({name: value for name, value in metrics.items() if name != "version"}))
+        values = [tf.compat.v1.Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
         self.writer.add_summary(tf.compat.v1.Summary(value=values), metrics["version"])
         self.writer.flush()
+
+
+def _numbers(metrics: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield each number with its name, also those in (nested) lists."""
+    for name, value in metrics.items():
+        if isinstance(value, list):
+            yield from _numbers({f"{name}/{i}": item for i, item in enumerate(value)})
+        elif isinstance(value, int | float):
+            yield name, value
