@@ -340,11 +340,20 @@ def test_a_resumed_run_with_nothing_left_to_do_is_refused(tmp_path):
     keep = Recovery(checkpoint_steps=1000)
     run(with_layer(LAYERS.Dense(3)), (X, Y), tmp_path, epochs=4, steps=None, recovery=keep)
     again = {"recovery": Recovery(resume=tmp_path / "run"), "run_dir": tmp_path / "again"}
+    result_file = tmp_path / "run" / "result.json"
+    written = result_file.read_text()
     for epochs in (2, 4):
-        with pytest.raises(UserError, match=f"nothing left to resume.*Received: {8 * epochs} steps") as caught:
-            run(with_layer(LAYERS.Dense(3)), (X, Y), tmp_path, epochs=epochs, steps=None, **again)
-        assert "\n" not in str(caught.value)
+        for options in (again, {"recovery": keep}):
+            with pytest.raises(
+                UserError, match=f"has done all that is asked for.*Received: {8 * epochs} steps"
+            ) as caught:
+                run(with_layer(LAYERS.Dense(3)), (X, Y), tmp_path, epochs=epochs, steps=None, **options)
+            assert "\n" not in str(caught.value)
         assert not (tmp_path / "again").exists()
+    assert result_file.read_text() == written
+    result_file.unlink()  # as if it had been killed at its end
+    with pytest.raises(UserError, match="has done all that is asked for"):
+        run(with_layer(LAYERS.Dense(3)), (X, Y), tmp_path, epochs=2, steps=None)
     result = run(with_layer(LAYERS.Dense(3)), (X, Y), tmp_path, epochs=5, steps=None, **again)
     assert result.metrics["recovery"]["resumed_from"] == 32
 

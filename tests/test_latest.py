@@ -48,6 +48,14 @@ def test_a_run_resumes_from_the_latest_one(tiny):
     assert named(Path("latest")) == Path(second) != Path(first)
 
 
+@pytest.mark.parametrize("word", ["latest", "sync_sgd/latest", "runs/latest", "runs/sync_sgd/latest"])
+def test_the_latest_run_goes_on_in_its_own_folder(tiny, word):
+    first = fit(tiny, SyncSGD(), steps=3, recovery=Recovery(checkpoint_steps=1))
+    assert fit(tiny, SyncSGD(), steps=5, run_dir=word) == Path(first)
+    assert json.loads((Path(first) / "result.json").read_text())["recovery"]["resumed_from"] == 3
+    assert named(Path("latest")) == named(Path("sync_sgd/latest")) == Path(first)
+
+
 def test_a_run_in_a_folder_of_its_own_changes_no_link(tiny):
     first = fit(tiny, SyncSGD(), steps=3)
     fit(tiny, SyncSGD(), steps=3, run_dir="mine")
@@ -79,6 +87,10 @@ def test_links_replace_no_file_of_the_user(tmp_path, monkeypatch):
     Path("runs/latest").mkdir()
     make_latest(Path("runs/agn/a"))
     assert Path("runs/latest").is_dir()
-    assert [path.name for path in Path("runs/agn").iterdir() if path.name.startswith(".")] == []
+    Path("runs/latest").rmdir()
+    Path("runs/latest").write_text("mine")
+    make_latest(Path("runs/agn/a"))
+    assert Path("runs/latest").read_text() == "mine"
+    assert sorted(path.name for path in Path("runs").rglob("*")) == ["a", "agn", "latest", "latest"]
     with pytest.raises(UserError, match="no folder runs/dc_asgd/latest"):
         named(Path("dc_asgd/latest"))

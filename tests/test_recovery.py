@@ -149,7 +149,7 @@ def test_a_run_goes_on_from_its_checkpoint_with_another_number_of_ps(scheme, wor
     assert again.result["updates"] == 2 * first.result["updates"]
     if workers > 1:
         assert again.error() < TOLERANCE
-    with pytest.raises(UserError, match="is complete"):
+    with pytest.raises(UserError, match="has done all that is asked for"):
         record(scheme, tmp_path / "run", workers=workers, ps=ps[0], steps=120, recovery=keep, **SMALL)
 
 

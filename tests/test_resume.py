@@ -32,10 +32,16 @@ def cell(units=8, **names):
     return model
 
 
-def go_on(model, run_dir, steps):
-    cluster, keep = Cluster.local(1, backend="threads"), Recovery(checkpoint_steps=1000)
+def go_on(model, run_dir, steps, learning_rate=0.1):
     return train(
-        model, DIGITS.train, Serial(), cluster=cluster, steps=steps, recovery=keep, run_dir=run_dir, verbose=False
+        model,
+        DIGITS.train,
+        Serial(learning_rate=learning_rate),
+        cluster=Cluster.local(1, backend="threads"),
+        steps=steps,
+        recovery=Recovery(checkpoint_steps=1000),
+        run_dir=run_dir,
+        verbose=False,
     )
 
 
@@ -48,6 +54,15 @@ def test_a_cell_that_is_run_again_goes_on_and_with_another_model_is_refused(tmp_
         go_on(other, tmp_path / "run", 30)
     with pytest.raises(UserError, match="holds checkpoints of a run with model='functional'"):
         go_on(cell(name="mine"), tmp_path / "run", 30)
+
+
+def test_a_run_with_a_schedule_of_keras_goes_on_and_with_another_schedule_is_refused(tmp_path):
+    decay = keras.optimizers.schedules.ExponentialDecay
+    first, again, other = decay(0.1, 9, 0.9), decay(0.1, 9, 0.9), decay(0.1, 9, 0.8)
+    go_on(cell(), tmp_path / "run", 10, first)
+    assert go_on(cell(), tmp_path / "run", 20, again).metrics["recovery"]["resumed_from"] == 10
+    with pytest.raises(UserError, match=r"with hyperparameters=.*'decay_rate': 0\.9.* Received: .*'decay_rate': 0\.8"):
+        go_on(cell(), tmp_path / "run", 30, other)
 
 
 # The state of workers.

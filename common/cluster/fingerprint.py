@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import inspect
@@ -9,12 +10,15 @@ import json
 import platform
 import re
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..problems.dataset import leaves
 from .task_spec import TaskSpec
+
+ADDRESS = r" at 0x[0-9a-f]+"  # in the text of an object that has no name of its own
 
 ROOT = Path(__file__).resolve().parent.parent.parent  # of the source: what is installed, or the checkout
 
@@ -79,7 +83,9 @@ def model_digest(model: Any) -> str:
     """The shape of a Keras model in words, and a short digest of what it is made of, its names apart."""
     layers = list(model._flatten_layers())
     numbers = {layer.name: f"layer {i}" for i, layer in enumerate(layers)}  # configurations name other layers
-    made = [(type(layer).__name__, _nameless(layer.get_config(), numbers)) for layer in layers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of lambdas
+        made = [(type(layer).__name__, _nameless(layer.get_config(), numbers)) for layer in layers]
     variables = [(tuple(v.shape), str(v.dtype)) for v in model.variables]
     digest = hashlib.sha256(json.dumps([made, variables], default=_kind, sort_keys=True).encode())
     return f"{len(variables)} variables, {model.count_params()} parameters, {digest.hexdigest()[:12]}"
@@ -114,6 +120,13 @@ def _kind(value: Any) -> str:
     return getattr(value, "__qualname__", type(value).__qualname__)
 
 
+def in_words(function: Any) -> str:
+    """Write down a hyperparameter that is a function, such as a schedule of Keras, as any other process does."""
+    with contextlib.suppress(AttributeError, NotImplementedError):
+        return f"{type(function).__name__}({function.get_config()})"
+    return re.sub(ADDRESS, "", repr(function))
+
+
 def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Nested mappings as one, with dotted names and JSON values."""
     found: dict[str, str] = {}
@@ -122,7 +135,7 @@ def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
             found |= flat(value, f"{prefix}{key}.")
         else:
             text = json.dumps(value, default=str).strip('"')
-            found[f"{prefix}{key}"] = re.sub(r" at 0x[0-9a-f]+", "", text)  # an object without a name of its own
+            found[f"{prefix}{key}"] = re.sub(ADDRESS, "", text)
     return found
 
 

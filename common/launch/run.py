@@ -15,7 +15,6 @@ from ..files import Lock, in_one_line
 from ..record import checkpoint
 from ..record.callbacks import Callback, CallbackList
 from ..record.display import Display
-from ..record.latest import named
 from ..record.notebook import in_notebook, native_output
 from ..record.run_directory import RunRecord, load_center
 from ..record.simulation_display import SimulationDisplay
@@ -111,5 +110,5 @@ def _resume(job: Job, source: Path) -> list[str]:
     if job.cluster.is_chief:
         return checkpoint.take_over(checkpoints_of(source, job.cluster), job.run_dir)
     if job.cluster.evaluates:
-        checkpoint.take_over_record(named(source), job.run_dir)
+        checkpoint.take_over_record(source, job.run_dir)
     return []

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cluster.cluster import Cluster
+from ..cluster.fingerprint import in_words
 from ..cluster.restarts import RestartRule
 from ..contract.checks import check_scheme
 from ..contract.codec import BatchCoordinates, Codec
@@ -22,7 +23,6 @@ from ..files import read_json
 from ..problems import inputs, skew
 from ..problems.models import ModelRecipe
 from ..record import checkpoint
-from ..record.latest import named
 from ..record.run_directory import new_run_dir, read_config
 from .coordination import Coordination
 from .options import MAX_STEPS, Recovery, RunOptions
@@ -173,15 +173,14 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
     at_most(MAX_STEPS, steps=steps)
     if options.skew is not None:
         skew.labels_of(train)
-    run_dir = Path(options.run_dir or new_run_dir(scheme.name))
+    run_dir = options.run_dir or new_run_dir(scheme.name)
     own_dir = run_dir if cluster.evaluates else run_dir / str(cluster.task)
     resume = options.recovery.resume
     job = Job(scheme, recipe, train, test, cluster, options, steps, own_dir)
     before = own_dir if resume is None else checkpoints_of(resume, cluster)
     job.earlier_step_targets = _earlier_step_targets(before, steps)
     job.plan.check()
-    if resume is not None:
-        _check_left(job, before)
+    _check_left(job, before)
     if job.sparse and options.codec != "float32":
         raise UserError(
             "on a sparse problem, the coordinates of a batch travel as they are: leave codec out. Received: "
@@ -219,7 +218,6 @@ def _check_tasks(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptio
 
 def checkpoints_of(run_dir: Path, cluster: Cluster) -> Path:
     """Where a run directory has the checkpoints: beside the results, or with a chief that does not evaluate."""
-    run_dir = named(run_dir)
     return run_dir if cluster.task is None or not cluster.task.separate_evaluator else run_dir / "worker-0"
 
 
@@ -236,7 +234,7 @@ def _earlier_step_targets(before: Path, steps: int) -> list[int]:
 
 
 def _check_left(job: Job, before: Path) -> None:
-    """Raise `UserError` if the resumed run has done all the steps that are asked for."""
+    """Raise `UserError` if the run that this one goes on from has done all the steps that are asked for."""
     paths = checkpoint.found(before)
     config = read_config(before) if paths else {}
     wanted, had = job.steps, config.get("steps_per_worker", 0)
@@ -249,8 +247,8 @@ def _check_left(job: Job, before: Path) -> None:
     rounds = job.plan.all_rounds
     if len(done) == len(rounds) and all(n >= len(own) for n, own in zip(done, rounds, strict=True)):
         raise UserError(
-            f"the run in {before} has done all that is asked for, and there is nothing left to resume: it was asked "
-            f"for {had} steps of each worker. Ask for more. Received: {wanted} steps of each worker"
+            f"the run in {before} has done all that is asked for: ask for more steps, or choose another run directory. "
+            f"Received: {wanted} steps of each worker"
         )
 
 
@@ -270,7 +268,7 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
     return {
         "algorithm": job.scheme.name,
         "hyperparameters": {
-            own.name: value if not callable(value := getattr(job.scheme, own.name)) else repr(value)
+            own.name: in_words(value) if callable(value := getattr(job.scheme, own.name)) else value
             for own in fields(job.scheme)
         },
         "backend": cluster.backend,

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict, TypeVar
 from ..contract.rounding import CODECS, Rounding
 from ..errors import UserError, at_least, at_most, fraction, not_negative, one_of, positive
 from ..problems.skew import parsed
+from ..record.latest import named, newest
 from ..record.run_directory import RecordMode
 from ..spec import meanings, nearest
 
@@ -55,7 +56,7 @@ class Recovery:
 
     def __post_init__(self):
         if self.resume is not None:
-            object.__setattr__(self, "resume", Path(self.resume))  # Python users give a text
+            object.__setattr__(self, "resume", named(Path(self.resume)))  # Python users give a text
         at_least(1, keep_checkpoints=self.keep_checkpoints)
         at_least(0, max_restarts=self.max_restarts)
         one_of(("stop", "drop"), on_nan=self.on_nan)
@@ -96,7 +97,8 @@ class RunOptions:
     """Give workers unequal labels, as in dirichlet:alpha=0.1: each draws its own proportions, and a small alpha makes
     it a worker of few labels."""
     run_dir: Path | None = None
-    """Folder of the record of the run; a fresh one in runs/ if not given, to which runs/latest then points."""
+    """Folder of the record of the run; a fresh one in runs/ if not given, to which runs/latest then points. One that
+    holds checkpoints, such as `latest`, goes on from them."""
     clip_norm: float | None = None
     """Gradients longer than this, as one vector, are shortened to it."""
     l2: float = 0.0
@@ -133,8 +135,10 @@ class RunOptions:
             parsed(self.skew)
         if self.steps is not None:
             at_least(1, steps=self.steps)
-        if self.run_dir is not None and not str(self.run_dir):
-            raise UserError("run_dir must not be empty; leave it out for a fresh folder in runs/")
+        if self.run_dir is not None:
+            if not str(self.run_dir):
+                raise UserError("run_dir must not be empty; leave it out for a fresh folder in runs/")
+            object.__setattr__(self, "run_dir", newest(Path(self.run_dir)))
         if self.clip_norm is not None:
             positive(clip_norm=self.clip_norm)
         not_negative(l2=self.l2)
