@@ -16,11 +16,22 @@ from typing import Any
 
 from .errors import UserError
 
+SHORT = 4  # letters of a name that may differ in two of three, as `mpl` from `mlp`
+
+NEAR, NEAR_SHORT = 0.75, 0.6  # similarity of two names, 0 to 1, from which on one may have been meant
+
 
 def nearest(name: str, known: Mapping[str, Any] | list[str], otherwise: str = "") -> str:
-    """'Did you mean a, b?' with the known names nearest to `name`; if none is near, `otherwise`, or a list of all."""
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
-    return f"Did you mean {', '.join(close)}?" if close else otherwise or f"Known: {', '.join(sorted(known))}."
+    """'Did you mean a, b?' with the known names nearest to `name`; if none is near, `otherwise`, or a list of all.
+
+    Dashes before a name do not count: they would make short names alike.
+    """
+    bare = {text.lstrip("-"): text for text in known}
+    wrong = name.lstrip("-")
+    close = difflib.get_close_matches(wrong, list(bare), n=3, cutoff=NEAR if len(wrong) > SHORT else NEAR_SHORT)
+    if close:
+        return f"Did you mean {', '.join(bare[text] for text in close)}?"
+    return otherwise or f"Known: {', '.join(sorted(known))}."
 
 
 def meanings(kind: type) -> dict[str, str]:

@@ -20,7 +20,7 @@ from .record.callbacks import Callback
 from .record.notebook import in_notebook, show_table
 from .record.summary import summary_rows
 from .run.job import describe, make_job
-from .run.options import Keywords, options_of, takes_options
+from .run.options import Keywords, Recovery, options_of, takes_options
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def train(
         DistsgdError: the run failed; `result.json` in the run directory says how.
     """
     _check_kinds(scheme, cluster, callbacks)
-    how = options_of(options, inspect.signature(train).parameters)
+    how = options_of(options, inspect.signature(train).parameters, (type(scheme), Cluster.local, Recovery))
     cluster = cluster or Cluster.local(workers=2 if scheme.gate.exchanges else 1)
     data, validation_data = prepared(data, validation_data, validation_split, class_weight)
     job = make_job(scheme, ModelRecipe.of(model), data, validation_data, cluster, how)

@@ -147,6 +147,8 @@ def test_help_shows_the_algorithms_own_flags_and_the_common_ones_with_defaults()
     ("arguments", "message"),
     [
         (["downpuor"], "unknown algorithm or command 'downpuor'. Did you mean downpour"),
+        (["resume"], "unknown algorithm or command 'resume'. See --help"),
+        (["downpour", "--lr", "0.1"], "unknown option --lr of downpour. See downpour --help"),
         (["downpour", "--communication-period", "0"], "communication_period must be at least 1"),
         (["downpour", "--workers", "0"], "workers must be at least 1"),
         (["downpour", "--ps", "0"], "ps must be at least 1"),

@@ -197,5 +197,15 @@ def test_an_option_that_is_not_known_is_refused_with_the_nearest_name():
     for wrong, meant in ({"epoch": 3}, "epochs"), ({"validation_dat": None}, "validation_data"):
         with pytest.raises(UserError, match=rf"there is no option '{next(iter(wrong))}'. Did you mean {meant}\b"):
             train(quadratic([1.0]), ONES, AsyncSGD(), **wrong)
+    for name, meant in (
+        ("learning_rate", r"AsyncSGD\(learning_rate=...\)"),
+        ("workers", r"Cluster.local\(workers=...\)"),
+        ("max_restarts", r"Recovery\(max_restarts=...\)"),
+    ):
+        with pytest.raises(UserError, match=f"there is no option '{name}' of train: write {meant}"):
+            train(quadratic([1.0]), ONES, AsyncSGD(), **{name: 3})
+    for wrong in ("shuffle", "lr", "steps_per_epoch", "period"):
+        with pytest.raises(UserError, match=rf"there is no option '{wrong}'. See help\(distsgd.train\)"):
+            train(quadratic([1.0]), ONES, AsyncSGD(), **{wrong: 3})
     with pytest.raises(UserError, match="recovery must be a Recovery, as in recovery=Recovery"):
         train(quadratic([1.0]), ONES, AsyncSGD(), recovery={"max_restarts": 1})

@@ -78,7 +78,9 @@ def dispatch(arguments: list[str]) -> int:
         return commands[command](rest)
     if command in SCHEMES:
         return run_algorithm(SCHEMES[command], rest)
-    raise UserError(f"unknown algorithm or command {command!r}. {nearest(command, [*SCHEMES, *commands])}")
+    raise UserError(
+        f"unknown algorithm or command {command!r}. {nearest(command, [*SCHEMES, *commands], 'See --help')}"
+    )
 
 
 def name_first(arguments: list[str], known: list[str]) -> list[str]:

@@ -199,17 +199,21 @@ def takes_options(function: Function) -> Function:
     return function
 
 
-def options_of(given: Mapping[str, Any], known: Iterable[str]) -> RunOptions:
+def options_of(given: Mapping[str, Any], known: Iterable[str], makers: Iterable[Callable[..., Any]]) -> RunOptions:
     """The options of a call; None stands for the default.
 
     Args:
         given: what the call says.
         known: every keyword that it could have said.
+        makers: of the other arguments, whose own options may have been meant.
 
     Raises:
-        UserError: one that is not known, with the nearest names.
+        UserError: one that is not known, with where it belongs, or the nearest names.
     """
     for name in given:
         if name not in known:
+            owner = next((maker for maker in makers if name in inspect.signature(maker).parameters), None)
+            if owner is not None:
+                raise UserError(f"there is no option {name!r} of train: write {owner.__qualname__}({name}=...)")
             raise UserError(f"there is no option {name!r}. {nearest(name, list(known), 'See help(distsgd.train)')}")
     return RunOptions(**{name: value for name, value in given.items() if value is not None})
