@@ -21,6 +21,7 @@ from .record.notebook import in_notebook, show_table
 from .record.summary import summary_rows
 from .run.job import describe, make_job
 from .run.options import Keywords, Recovery, options_of, takes_options
+from .run.simulated import refuse_loops
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,8 @@ def train(
     cluster = cluster or Cluster.local(workers=2 if scheme.gate.exchanges else 1)
     data, validation_data = prepared(data, validation_data, validation_split, class_weight)
     job = make_job(scheme, ModelRecipe.of(model), data, validation_data, cluster, how)
+    if cluster.simulated is not None:
+        refuse_loops(model)
     if cluster.task is None or cluster.task.job != "ps":  # a ps needs no data
         batches = first_batches(job.train, job.test, job.batch_size // job.devices_per_worker, cluster.workers)
         job.recipe = try_out(job.recipe, model, *batches)

@@ -335,6 +335,12 @@ def test_a_run_that_makes_the_model_worse_says_so(tmp_path, capsys):
     assert summary_rows(result.metrics)["advice"] == result.metrics["advice"]
     assert told in capsys.readouterr().err
 
+    schedule = keras.optimizers.schedules.PolynomialDecay(1.0, 100)
+    scheduled = run(
+        with_layer(LAYERS.Dense(3)), (X, Y), tmp_path / "scheduled", Serial(learning_rate=schedule), steps=4
+    )
+    assert "Try a smaller learning rate, fewer workers" in scheduled.metrics["advice"]
+
 
 def test_a_resumed_run_with_nothing_left_to_do_is_refused(tmp_path):
     keep = Recovery(checkpoint_steps=1000)
@@ -356,6 +362,30 @@ def test_a_resumed_run_with_nothing_left_to_do_is_refused(tmp_path):
         run(with_layer(LAYERS.Dense(3)), (X, Y), tmp_path, epochs=2, steps=None)
     result = run(with_layer(LAYERS.Dense(3)), (X, Y), tmp_path, epochs=5, steps=None, **again)
     assert result.metrics["recovery"]["resumed_from"] == 32
+
+
+def test_a_model_with_a_lambda_trains_without_a_warning_of_keras(tmp_path, recwarn):
+    run(with_layer(LAYERS.Dense(3, activation=lambda x: x + 0)), (X, Y), tmp_path)
+    assert [str(warning.message) for warning in recwarn if "lambda" in str(warning.message)] == []
+
+
+@pytest.mark.parametrize("layer", [LAYERS.SimpleRNN, LAYERS.GRU])
+def test_a_masked_recurrent_layer_is_simulated_if_it_is_unrolled_and_else_refused(layer, tmp_path):
+    """A mask is data that a simulation has for each worker; with one worker the steps are those of `fit`."""
+
+    def make(unroll):
+        keras.utils.set_random_seed(0)
+        x = keras.Input((6,), dtype="int32")
+        inner = layer(3, return_sequences=True, unroll=unroll, name="loop")(LAYERS.Embedding(5, 4, mask_zero=True)(x))
+        return compiled(x, LAYERS.Dense(1)(inner))
+
+    simulated = {"cluster": Cluster.local(1, backend="simulation"), "steps": STEPS, "seed": SEED}
+    with pytest.raises(UserError, match=r"in a simulation .* layer loop \(\w+\) unroll=True"):
+        run(make(False), (TOKENS, POSITIONS), tmp_path, SyncSGD(learning_rate=RATE), **simulated)
+    assert not (tmp_path / "run").exists()
+    run(model := make(True), (TOKENS, POSITIONS), tmp_path, SyncSGD(learning_rate=RATE), **simulated)
+    for mine, keras_own in zip(model.get_weights(), by_hand(make(True), (TOKENS, POSITIONS)), strict=True):
+        np.testing.assert_allclose(mine, keras_own, rtol=2e-5, atol=2e-6)
 
 
 def test_an_optimizer_that_is_not_used_is_named():

@@ -23,6 +23,18 @@ def refuse_in_simulation(scheme: Scheme, train: Any, cluster: Cluster, options: 
         raise UserError(f"in a simulation {reason}")
 
 
+def refuse_loops(model: Any) -> None:
+    """Raise `UserError` for a model with a loop: TensorFlow cannot compute it for many workers at once."""
+    import keras
+
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.RNN) and not layer.unroll:
+            raise UserError(
+                f"in a simulation all workers are computed at once, and not in a loop: give layer {layer.name} "
+                f"({type(layer).__name__}) unroll=True"
+            )
+
+
 def _reasons(train: Any, cluster: Cluster, options: RunOptions) -> Iterator[str]:
     if callable(train):
         yield "data must be arrays: what a function reads is not known before. Received: a data function"
