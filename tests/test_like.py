@@ -97,6 +97,21 @@ def test_a_card_that_all_messages_share_is_not_taken_for_a_latency_of_each(tmp_p
         assert like == pytest.approx(there, rel=within), (other.name, workers)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "workers", "more"),
+    [
+        (AsyncSGD(), 8, {}),  # messages come one after the other, as they leave a lock; replies tell
+        (SyncSGD(), 4, {"latency_sigma": 0.5}),
+        (AsyncSGD(), 4, {"service": "2ms"}),
+    ],
+)
+def test_a_card_is_told_from_a_lock_and_from_latencies_that_vary(tmp_path, scheme, workers, more):
+    found = recorded(tmp_path, scheme, workers, steps=600, **SHARED, **more)
+    assert found.card == pytest.approx(50e6 / 8, rel=0.06)
+    assert found.latency == pytest.approx(0.002, rel=0.15)
+    assert found.service == (pytest.approx(0.002, rel=0.01) if "service" in more else None)
+
+
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD(), LocalSGD(communication_period=10)])
 @pytest.mark.parametrize("links", [{"latency": "5ms"}, {"latency": "2ms", "latency_sigma": 0.5}, {"uplink": "20Mbit"}])
 def test_links_that_nobody_shares_are_not_taken_for_a_card_or_a_lock(tmp_path, scheme, links):
@@ -282,6 +297,17 @@ def test_a_model_of_another_size_has_longer_messages_than_the_run(tmp_path, caps
         rates.append(float(line[2]))
     assert rates[0] == pytest.approx(6 / 0.024, rel=0.05)
     assert rates[1] == pytest.approx(6 / 0.420, rel=0.05)
+
+
+def test_where_a_card_was_found_a_larger_model_takes_longer_there_alone_and_that_is_said(tmp_path, capsys):
+    recorded(tmp_path, AsyncSGD(), steps=600, **SHARED)
+    machines = ["--like", str(tmp_path), "--workers", "16", "--parameters", "50k"]
+    assert dispatch(["advise", *machines]) == 0
+    output = capsys.readouterr()
+    assert "a message takes longer at the card of the ps alone: its " in output.err
+    (line,) = [line.split() for line in output.out.splitlines() if line.startswith("async_sgd")]
+    there = forecast(AsyncSGD(), Platform(**SHARED), workers=16, parameters=10 * PARAMETERS)
+    assert float(line[2]) == pytest.approx(there.gradients, rel=0.05)
 
 
 def swapped(path):

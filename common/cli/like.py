@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from ...algorithms import SCHEMES
 from ..errors import UserError
 from ..record.latest import named
 from ..simulation.fit import fit
+from ..simulation.likeness import Likeness
 from ..virtual_time.platform import Platform
 from .options import Options
 
@@ -51,15 +53,23 @@ def fitted(run_dir: Path | None, platform: Platform, parameters: int | None = No
     found = fit(run_dir, SCHEMES)
     lines = found.in_words()
     if parameters is not None and platform.uplink is platform.downlink is None:
-        scaled = found.with_parameters(parameters)
-        if scaled is not found:
-            times = parameters / found.parameters
-            lines.append(
-                f"other size       a message takes {times:.3g} times as long as the run's, as {parameters:,} "
-                f"parameters are to {found.parameters:,}: all of its time counts as bytes "
-                "(--uplink, --downlink, --latency say better)"
-            )
-        found = scaled
+        lines += _of_other_size(found, parameters)
+        found = found.with_parameters(parameters)
     path = found.write(run_dir)
     print("\n  ".join([f"like {run_dir}:", *lines, f"(--network {path})"]), file=sys.stderr)  # noqa: T201
     return replace(platform, network=str(path)), parameters or found.parameters
+
+
+def _of_other_size(found: Likeness, parameters: int) -> list[str]:
+    """What messages of a model of that size take, in a line, if the run does not say it."""
+    if not found.hides_bytes(parameters):
+        return []
+    if math.isinf(found.card):
+        times = f"{parameters / found.parameters:.3g} times"
+        how = (
+            f"takes {times} as long as the run's, as {parameters:,} parameters are to {found.parameters:,}: all of its "
+            "time counts as bytes"
+        )
+    else:
+        how = f"takes longer at the card of the ps alone: its {1e3 * found.latency:.3g} ms each way are as in the run"
+    return [f"other size       a message {how} (--uplink, --downlink, --latency say better)"]

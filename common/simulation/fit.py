@@ -32,7 +32,7 @@ from .recorded import OUTLIERS, Spent, core_seconds, read_rounds, rounds_of
 
 CORRECTIONS = 3  # with constant latencies, and as many once it is known how they vary
 
-CROWDED_CORRECTIONS = 8  # besides, where messages wait for the card of the ps, which must be told from their latency
+CROWDED_CORRECTIONS = 8  # where messages wait for the card of the ps, which must be told from their latency
 
 MOST_CORRECTED = 2.0  # by which a correction of the card multiplies or divides at the most
 
@@ -162,7 +162,7 @@ class Recording:
             guesses.append(self._corrected(guess, CORRECTIONS))
         found, again = min(guesses, key=lambda guess: self._unlike(guess[1]))
         waits = ""
-        if queue := self._queue(again.spent.crowd(again._bytes)[0]):
+        if queue := self._queue(again.spent.crowd(self.sizes)[0]):
             guesses = {"card": replace(found, card=1 / queue / self.ps)}
             if not found.service:
                 guesses["service"] = replace(found, service=queue * self.sizes[0])
@@ -170,11 +170,15 @@ class Recording:
             waits = min(tried, key=lambda name: self._unlike(tried[name][1]))
             found, again = tried[waits]
         found = replace(found, latency_sigma=self._sigma(found.latency, again))
-        return self._corrected(found, CORRECTIONS, waits)[0]
+        return self._corrected(found, CROWDED_CORRECTIONS if waits else CORRECTIONS, waits)[0]
 
     def _unlike(self, again: Recording) -> float:
-        """By how much messages of a simulated run are longer or shorter: at a lock they wait, and replies do not."""
-        return abs(again.spent.mean(again.spent.up) - self.spent.mean(self.spent.up))
+        """By how many seconds ways of a simulated run differ, and in a crowd: at a lock, replies do not wait."""
+        spent, there, (message, reply) = self.spent, again.spent, self.sizes
+        found = abs(there.mean(there.up) - spent.mean(spent.up))
+        for one, way in ((message, (message, 0.0)), (reply, (0.0, reply))):
+            found += one * abs(there.crowd(way)[0] - spent.crowd(way)[0])
+        return found
 
     def _corrected(self, found: Likeness, times: int, waits: str = "") -> tuple[Likeness, Recording]:
         """Machines with rounds that are as long as those on record; and the last run that was simulated.
@@ -188,22 +192,21 @@ class Recording:
         compute, exchange = float(measured.mean()), self.spent.mean(self.exchange)
         for _ in range(times):
             again, shared = self._simulated(found)
+            took = again.spent.mean(again.exchange)
+            too_long = took - exchange + found.period * (found.step + shared - compute)
             if waits:
-                by = again.spent.crowd(again._bytes)[0] / self.spent.crowd(self._bytes)[0]
-                by = min(max(by, 1 / MOST_CORRECTED), MOST_CORRECTED)
-                card, service = found.card, found.service or 0.0
+                by, card, service = self._faster(again), found.card, found.service or 0.0
+                too_long += (took - self.latencies * found.latency) * (1 / by - 1)  # what is no latency changes by that
                 found = replace(found, card=card * by) if waits == "card" else replace(found, service=service / by)
-            too_long = again.spent.mean(again.exchange) - exchange + found.period * (found.step + shared - compute)
             if self.latencies:
                 found = replace(found, latency=max(0.0, found.latency - too_long / self.latencies))
             found = replace(found, steps=np.maximum(measured - shared, LEAST_SHARE * measured))
         return found, again
 
-    @property
-    def _bytes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of each message and reply, [n]."""
-        events = self.spent.events
-        return np.where(events == "pull", 0, self.sizes[0]), np.where(events == "push", 0, self.sizes[1])
+    def _faster(self, again: Recording) -> float:
+        """How many times as fast card or lock must be; waits grow by more than they slow down, so by the root of it."""
+        by = again.spent.crowd(self.sizes)[0] / self.spent.crowd(self.sizes)[0]
+        return min(max(math.sqrt(max(by, 0.0)), 1 / MOST_CORRECTED), MOST_CORRECTED)
 
     def _queue(self, known: float) -> float | None:
         """Seconds for each byte and each message that is on its way at the same time, beyond those that are known.
@@ -212,7 +215,7 @@ class Recording:
         """
         if not self.latencies or self.is_collective or self.workers == 1 or not self.spent.one_clock:
             return None
-        slope, error = self.spent.crowd(self._bytes)
+        slope, error = self.spent.crowd(self.sizes)
         more = slope - known
         longer = more * max(self.sizes) * self.latencies
         return more if more > SURE * error and longer > LEAST_SHARE * self.spent.mean(self.exchange) else None

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..contract.scheme import Scheme
 from ..files import replacing
+from ..record.summary import size_in_bytes
 from ..virtual_time.models import Recorded
 from ..virtual_time.platform import Machines, Platform
 
@@ -82,17 +83,17 @@ class Likeness:
     def with_parameters(self, number: int) -> Likeness:
         """The same machines for a model of that size.
 
-        Where one size of messages has not told the part of their bytes, all of their time counts as bytes.
+        Where neither messages of other sizes nor a card have told the part of their bytes, all of their time is that.
         """
-        if not self._hides_bytes or abs(number - self.parameters) <= ALIKE * self.parameters or not self.latency:
+        if not self.hides_bytes(number) or not math.isinf(self.card):
             return self
         size = self.size if self.scheme.gate.uses_ps else self.size * (self.workers - 1) / self.workers
         return replace(self, latency=0.0, latency_sigma=0.0, rate=size / self.latency)
 
-    @property
-    def _hides_bytes(self) -> bool:
-        """True if the bytes of a message are part of its latency."""
-        return self.scheme.gate.exchanges and math.isinf(self.rate) and math.isinf(self.card)
+    def hides_bytes(self, number: int) -> bool:
+        """Return True if the latency has bytes in it that a model of that size has more or fewer of."""
+        alike = abs(number - self.parameters) <= ALIKE * self.parameters
+        return self.scheme.gate.exchanges and math.isinf(self.rate) and self.latency > 0 and not alike
 
     def machines(self) -> Machines:
         """In numbers."""
@@ -146,7 +147,8 @@ class Likeness:
         if self.scheme.gate.exchanges:
             rate = f"and {8e-6 * self.rate:.3g} Mbit/s"
             if math.isinf(self.rate):
-                rate = "bytes included: one size does not tell their part (--latency, --uplink, --downlink)"
+                size = size_in_bytes(self.size)
+                rate = f"its {size} included: one size does not tell their part (--latency, --uplink, --downlink)"
             spread = f", sigma {self.latency_sigma:.2g}" if self.latency_sigma else ""
             lines.append(f"a message       {1e3 * self.latency:.3g} ms each way{spread}, {rate}")
         if self.scheme.gate.uses_ps:
@@ -154,7 +156,7 @@ class Likeness:
             if self.service is not None:
                 held = f"{1e3 * self.service:.3g} ms a message"
             lines.append(f"under the lock  {held}")
-        card = "no message waited for it, if there was one: unlimited, so more workers may look too fast (--ps-link)"
+        card = "no message is known to have waited for it: unlimited, so more workers may look too fast (--ps-link)"
         if not math.isinf(self.card):
             card = (
                 f"{8e-6 * self.card:.3g} Mbit/s, shared by all messages: they are longer where there are more of them"

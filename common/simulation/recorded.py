@@ -140,26 +140,25 @@ class Spent:
         """False if workers and ps have clocks of their own, as far as that can be seen."""
         return bool((self.up >= 0).all() and (self.down >= 0).all())
 
-    def crowd(self, sizes: tuple[np.ndarray, np.ndarray]) -> tuple[float, float]:
+    def crowd(self, sizes: tuple[float, float]) -> tuple[float, float]:
         """By how much messages are longer for each other one that is on its way at the same time.
 
         Args:
-            sizes: bytes of each message, and of each reply, [n].
+            sizes: bytes of a message, and of a reply; those without any are not looked at.
 
         Returns:
             seconds for each byte and message, by a straight line through all of them; and the standard error of that.
         """
         groups = []
-        for size, begun, ended in ((sizes[0], READY, ARRIVED), (sizes[1], RELEASED, REPLIED)):
-            moving = (size > 0) & (self.rows[:, ended] > self.rows[:, begun])
-            if moving.any():
-                begin, end = self.rows[moving][:, [begun, ended]].T / 1e6
-                groups += _crowds(begin, end, size[moving])
+        for size, nothing, begun, ended in ((sizes[0], "pull", READY, ARRIVED), (sizes[1], "push", RELEASED, REPLIED)):
+            moving = (self.events != nothing) & (self.rows[:, ended] > self.rows[:, begun])
+            if size and moving.any():
+                groups.append(_crowd(size, *self.rows[moving][:, [begun, ended]].T / 1e6))
         if not groups:
             return 0.0, math.inf
         crowd, took = np.concatenate(groups, 1)
         spread = float((crowd**2).sum())
-        if spread <= DUST * float((np.concatenate(sizes) ** 2).sum()):
+        if spread <= DUST * max(sizes) ** 2 * len(crowd):
             return 0.0, math.inf
         slope = float((took * crowd).sum()) / spread
         return slope, math.sqrt(float(((took - slope * crowd) ** 2).mean()) / spread)
@@ -186,8 +185,8 @@ class Spent:
         return None
 
 
-def _crowds(begin: np.ndarray, end: np.ndarray, size: np.ndarray) -> list[np.ndarray]:
-    """The bytes of a message times how many are on their way with it, and its seconds; [2, n] for each size.
+def _crowd(size: float, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """The bytes of a message times how many are on their way with it, and its seconds, [2, n].
 
     Both are deviations from the mean.
     """
@@ -195,12 +194,8 @@ def _crowds(begin: np.ndarray, end: np.ndarray, size: np.ndarray) -> list[np.nda
     there = np.searchsorted(np.sort(begin), moments, "right") - np.searchsorted(np.sort(end), moments, "right")
     sums = np.concatenate([[0.0], np.cumsum(there[:-1] * np.diff(moments))])
     crowd = (np.interp(end, moments, sums) - np.interp(begin, moments, sums)) / (end - begin)
-    groups = []
-    for one in np.unique(size):
-        alike = size == one
-        took = np.minimum((end - begin)[alike], np.percentile((end - begin)[alike], OUTLIERS))
-        groups.append(np.stack([one * (crowd[alike] - crowd[alike].mean()), took - took.mean()]))
-    return groups
+    took = np.minimum(end - begin, np.percentile(end - begin, OUTLIERS))
+    return np.stack([size * (crowd - crowd.mean()), took - took.mean()])
 
 
 def _follows(one: np.ndarray, other: np.ndarray) -> np.ndarray:
