@@ -89,7 +89,26 @@ def test_who_comes_later_takes_its_share_from_all_who_are_there():
 
 
 def test_first_come_first_served_lets_one_through_after_the_other():
-    assert ends(OneByOne([1.0, 0.5]), [(0, 0, 1000.0), (500, 1, 1000.0), (9000, 0, 10.0)]) == [1000, 3000, 9010]
+    link = OneByOne(1.0, [1.0, 0.5], [0, 0], [math.inf])
+    assert ends(link, [(0, 0, 1000.0), (500, 1, 1000.0), (9000, 0, 10.0)]) == [1000, 3000, 9010]
+
+
+def test_who_comes_later_has_what_those_before_it_leave():
+    link = OneByOne(1.0, [0.75, 0.75, 1.0], [0, 0, 0], [math.inf])
+    # 0.75 and 0.25 until 1000; then 0.75 and 0.25, until 2000; the third has all of the link for its last 750.
+    assert ends(link, [(0, 0, 750.0), (0, 1, 1000.0), (0, 2, 1000.0)]) == [1000, 2000, 2750]
+
+
+def test_a_full_region_holds_up_nobody_of_another_one():
+    link = OneByOne(9.0, [1.0] * 3, [0, 0, 1], [1.0, 2.0])
+    assert ends(link, [(0, 0, 1000.0), (0, 1, 1000.0), (0, 2, 1000.0)]) == [1000, 2000, 1000]
+
+
+@pytest.mark.parametrize("ways", [{"uplink": "8Mbit", "downlink": "8Mbit"}, {"regions": ",".join(["0ms/8Mbit"] * 5)}])
+def test_links_that_are_not_shared_take_messages_of_all_workers_at_once_in_either_order(ways):
+    """Five workers with a link each: 10 ms of computing, a second there and one back."""
+    for sharing in ("fair", "fifo"):
+        assert happens(SyncSGD(), workers=5, steps=1, sharing=sharing, **ways).seconds == 2.010
 
 
 def test_the_level_fills_what_there_is():

@@ -55,9 +55,9 @@ class Network:
         caps = [bandwidth for _, bandwidth in self.machines.regions]
         if all(math.isinf(rate) for rate in (*links, *caps, card)):
             return None
-        if self.machines.fifo:
-            return OneByOne([min(links[k], caps[self.region[k]], card) for k in range(self.workers)])
-        return Fair(card, links, self.region, caps)
+        private = all(math.isinf(rate) for rate in (*caps, card))
+        kind = OneByOne if self.machines.fifo and not private else Fair
+        return kind(card, links, self.region, caps)
 
 
 class Lateness:

@@ -13,6 +13,7 @@ import math
 from bisect import insort
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 NEVER = 1 << 62  # nanoseconds: 146 years
@@ -202,22 +203,56 @@ def one_machine(cores: int | None, workers: int) -> Fair | None:
 
 
 class OneByOne:
-    """First come, first served: each has all of it, as far as its own link takes that."""
+    """First come, first served: each has what its own link takes of what those before it leave.
 
-    def __init__(self, rates: Sequence[float]):
-        self.rates = rates
-        self.queue: deque[tuple[int, Any]] = deque()
-        self.free = 0
-        self.next = NEVER
+    Args:
+        capacity: of what all share.
+        caps: of each worker's own link, [W].
+        regions: of each worker, [W].
+        region_caps: of each region's link.
+    """
+
+    def __init__(self, capacity: float, caps: Sequence[float], regions: Sequence[int], region_caps: Sequence[float]):
+        self.capacity, self.caps, self.regions, self.region_caps = capacity, caps, regions, region_caps
+        self.queue: list[Turn] = []
+        self.moving: list[Turn] = []
+        self.now, self.next = 0, NEVER
 
     def send(self, now: int, worker: int, size: float, what: Any) -> None:
         """See `Shared`."""
-        self.free = max(now, self.free) + math.ceil(size / self.rates[worker] - DUST)
-        self.queue.append((self.free, what))
-        self.next = self.queue[0][0]
+        self.queue.append(Turn(worker, size, what))
+        self._share(now)
 
     def pop(self) -> Any:
         """See `Shared`."""
-        _, what = self.queue.popleft()
-        self.next = self.queue[0][0] if self.queue else NEVER
-        return what
+        first = min(self.moving, key=lambda turn: turn.left / turn.rate)
+        self.queue.remove(first)
+        self._share(self.next)
+        return first.what
+
+    def _share(self, now: int) -> None:
+        """What each has from now on."""
+        for turn in self.moving:
+            turn.left -= turn.rate * (now - self.now)
+        self.now, self.moving = now, []
+        left, left_in = self.capacity, list(self.region_caps)
+        for turn in self.queue:
+            region = self.regions[turn.worker]
+            turn.rate = min(self.caps[turn.worker], left_in[region], left, INSTANTLY)
+            left, left_in[region] = left - turn.rate, left_in[region] - turn.rate
+            if turn.rate > 0:
+                self.moving.append(turn)
+            if left <= 0:
+                break
+        ends = [turn.left / turn.rate for turn in self.moving]
+        self.next = now + max(0, math.ceil(min(ends) - DUST)) if ends else NEVER
+
+
+@dataclass(eq=False)
+class Turn:
+    """A message in a queue: bytes that are left, and what it has of the link now."""
+
+    worker: int
+    left: float
+    what: Any
+    rate: float = 0.0
