@@ -308,7 +308,8 @@ def test_updates_that_are_rare_have_three_digits(capsys):
 
 def test_what_was_taken_as_ideal_is_said(capsys):
     _, _, text = gradients("serial", "--uplink", "1Gbit", "--latency", "20ms", capsys=capsys)
-    assert "Taken as ideal, since nothing was said of it: --downlink, --ps-link, --service." in text
+    assert "Taken as ideal, since nothing was said of it: --compute, --downlink, --ps-link, --service." in text
+    assert "A step is taken to last 10 ms, since nothing was said of it: --step-ms." in text
     given = [
         "--uplink",
         "1Gbit",
@@ -320,9 +321,13 @@ def test_what_was_taken_as_ideal_is_said(capsys):
         "unlimited",
         "--service",
         "1us",
+        "--compute",
+        "lognormal",
+        "--step-ms",
+        "3",
     ]
     _, _, text = gradients("serial", *given, capsys=capsys)
-    assert "Taken as ideal" not in text
+    assert "since nothing was said of it" not in text
 
 
 def test_algorithms_that_cannot_have_such_machines_are_left_out_and_named(capsys):

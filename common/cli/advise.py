@@ -20,6 +20,7 @@ from ..record.display import Page
 from ..virtual_time.forecast import Forecast, forecast
 from ..virtual_time.order import check
 from ..virtual_time.platform import Machines, Platform
+from ..virtual_time.presets import NETWORKS
 from . import flags
 from .like import fitted
 from .limits import largest_rate, rate_of
@@ -84,8 +85,15 @@ def main(arguments: list[str]) -> int:
     )
     if ideal := _ideal(machines):
         page.print(f"Taken as ideal, since nothing was said of it: {', '.join(ideal)}.")
+    if machines.step_ms is None and machines.network in NETWORKS:
+        page.print(
+            f"A step is taken to last {machines.described()['step_ms']:g} ms, since nothing was said of it: --step-ms."
+        )
     if missing := [name for name in SCHEMES if name not in rows]:
-        page.print(f"Left out, since it cannot have so many workers, or such machines: {', '.join(missing)}.")
+        page.print(
+            "Left out, since it cannot have so many workers or such machines, or its gate cannot be simulated: "
+            f"{', '.join(missing)}."
+        )
     page.print(Text(f"\n{recommendation(rows)}", style="bold"))
     return 0
 
@@ -140,9 +148,10 @@ def predict(question: Question, platform: Platform) -> dict[str, Row]:
 
 
 def _ideal(platform: Platform) -> list[str]:
-    """Return the flags of what takes no time on these machines since the user has not described it."""
+    """Return the flags of what does not vary, or takes no time, on these machines since the user has not said it."""
     machines = Machines.of(platform)
     takes = {
+        "compute": platform.described()["compute"] != "constant",
         "uplink": math.isfinite(machines.uplink),
         "downlink": math.isfinite(machines.downlink),
         "ps_link": math.isfinite(machines.ps_link),
