@@ -228,6 +228,8 @@ def test_machines_are_described_for_a_simulation_alone_and_it_may_have_many():
         (["simulate", "--compare", "agn,sync_sgd", "--run-dir", "x"], "leave --run-dir out"),
         (["simulate", "--compare", "sync_sgd:backup_worker=1"], "has no option 'backup_worker'"),
         (["simulate", "--compare", "agn", "--backend", "threads"], "leave --backend out"),
+        (["simulate", "--compare", "agn,all_reduce", "--failures", "crashes"], "all_reduce has no parameter server"),
+        (["simulate", "--compare", "agn,all_reduce", "--codec", "int8"], "all_reduce has no parameter server"),
         (["downpour", "--step-ms", "3"], "--step-ms describes simulated machines: give --backend simulation too"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -18,11 +18,12 @@ from ..errors import UserError
 from ..files import dumps
 from ..launch.client import keep_warm
 from ..record.summary import size_in_bytes
+from ..run.job import checked
 from ..spec import nearest, parse
 from . import flags
 from .generated import with_data
 from .like import with_machines
-from .options import GROUPS, Options, parse_flags
+from .options import GROUPS, Options, find_cluster, parse_flags
 from .train import perform, run_command
 
 ABOUT = (
@@ -83,6 +84,8 @@ def compare(options: SimulationOptions) -> int:
     if options.run.run_dir is not None:
         raise UserError("each of the runs that are compared has a folder of its own: leave --run-dir out")
     chosen, told = with_data(with_machines(options), schemes)
+    for scheme in schemes:  # before the first of them runs
+        checked(scheme, None, find_cluster(chosen, scheme.gate.uses_ps), chosen.run)
     results = []
     with keep_warm():
         for scheme in schemes:

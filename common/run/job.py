@@ -163,9 +163,7 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
     Raises:
         UserError: in one line, what is wrong.
     """
-    check_scheme(scheme, cluster.workers)
-    scheme = rounded(scheme, options.codec)
-    _check_tasks(scheme, train, cluster, options)
+    scheme = checked(scheme, train, cluster, options)
     train = inputs.sharding(train) if callable(train) else inputs.arrays_of(train, "data")
     if test is not None and not callable(test):
         test = inputs.arrays_of(test, "validation_data")
@@ -194,8 +192,10 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
     return job
 
 
-def _check_tasks(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -> None:
-    """Raise `UserError` if these tasks cannot run the scheme with these options."""
+def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -> Scheme:
+    """Return the scheme with the codec of the options; raises `UserError` if these tasks cannot run it."""
+    check_scheme(scheme, cluster.workers)
+    scheme = rounded(scheme, options.codec)
     here, uses_ps, wanted = cluster.task, scheme.gate.uses_ps, options.recovery.min_workers
     if here is None and cluster.ps > 1 and not uses_ps:
         raise UserError(f"{scheme.name} has no parameter server: leave ps out. Received: ps={cluster.ps}")
@@ -214,6 +214,7 @@ def _check_tasks(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptio
         refuse_in_simulation(scheme, train, cluster, options)
     if any(worker not in range(cluster.workers) for worker in options.schedule):
         raise UserError(f"schedule names workers below {cluster.workers}. Received: {list(options.schedule)}")
+    return scheme
 
 
 def checkpoints_of(run_dir: Path, cluster: Cluster) -> Path:
