@@ -258,6 +258,22 @@ def test_a_picture_of_two_runs_is_drawn_without_a_browser(tmp_path, monkeypatch,
     assert "http" not in re.sub(r'xmlns\S*="[^"]*"|<!DOCTYPE[^>]*>|<metadata>.*?</metadata>', "", svg, flags=re.DOTALL)
 
 
+def test_a_picture_has_a_scale_of_staleness_where_messages_are_stale_and_its_name_fits_beside_two_lanes(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for waits in (True, False):
+        many(tmp_path / str(waits), 2, 5, waits)
+        assert dispatch(["timeline", str(waits), "--picture", f"{waits}.svg"]) == 0
+    alone, stale = ((tmp_path / f"{waits}.svg").read_text() for waits in (True, False))
+    assert "<!-- staleness -->" not in alone
+    height = float(re.search(r'height="([\d.]+)pt"', stale)[1])
+    name = stale[stale.index("<!-- staleness -->") :]
+    at = float(re.search(r"translate\([\d.]+ ([\d.]+)\) rotate\(-90\)", name)[1])  # where it begins, below
+    assert at - 5 * len("staleness") > 0
+    assert at < height
+
+
 def test_what_the_page_is_made_of_is_installed_with_the_package():
     there = {path.name for path in (ROOT / "common" / "timeline").iterdir() if path.is_file() and path.suffix != ".py"}
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]

@@ -39,9 +39,10 @@ def draw(runs: Sequence[Lanes], file: Any, suffix: str, begin: float = 0.0, end:
         _lanes(axes, run, lambda staleness: colours(norm(staleness)))
     longest = max(run.seconds for run in runs)
     panels[-1].set(xlabel="seconds since the start", xlim=(begin, longest if end is None else min(end, longest)))
-    scale = figure.colorbar(_mappable(norm, colours), ax=list(panels), pad=0.01, aspect=30)
-    scale.set_label("compute, by the staleness of its message")
-    figure.legend(handles=_legend(), ncols=3, loc="outside upper right", frameon=False, fontsize=8)
+    if any((run.columns["staleness"] > 0).any() for run in runs):
+        scale = figure.colorbar(_mappable(norm, colours), ax=list(panels), pad=0.01, aspect=30)
+        scale.set_label("staleness", fontsize=8)  # no longer than one lane is high
+    figure.legend(handles=_legend(colours(0.0)), ncols=4, loc="outside upper right", frameon=False, fontsize=8)
     figure.savefig(file, dpi=130, format=suffix[1:])
 
 
@@ -51,11 +52,12 @@ def _mappable(norm: Any, colours: Any) -> Any:
     return ScalarMappable(norm, colours)
 
 
-def _legend() -> list[Any]:
+def _legend(compute: Any) -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     return [
+        Patch(color=compute, label="compute"),
         Line2D([], [], color=TRANSFER, lw=2.5, label="push, pull"),
         Patch(color=WAIT, label="wait"),
         Line2D([], [], color="0.3", lw=1, marker=(3, 0, 0), markevery=[1], label="message to the ps"),
