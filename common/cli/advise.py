@@ -80,8 +80,8 @@ def main(arguments: list[str]) -> int:
         "\nPredicted in virtual time; nothing is measured. computing: the part of workers' time; bytes/s: of a worker, "
         "both ways; staleness: mean of messages that count, without the first third of the updates, in which workers "
         "that begin together are not stale yet; -b: backup workers; H: a longer period than the default; serial: on "
-        f"the fastest machine; rate: the catalogue's limit on ½hx² with h = {question.curvature:g}, at that staleness; "
-        "!: the default is beyond it; ?: late, and no limit is known."
+        "the fastest machine, which does not fail; rate: the catalogue's limit on ½hx² with "
+        f"h = {question.curvature:g}, at that staleness; !: the default is beyond it; ?: late, and no limit is known."
     )
     if ideal := _ideal(machines):
         page.print(f"Taken as ideal, since nothing was said of it: {', '.join(ideal)}.")
