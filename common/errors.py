@@ -78,11 +78,11 @@ def at_least(minimum: int, **values: int) -> None:
             raise UserError(f"{name} must be at least {minimum}. Received: {name}={value}")
 
 
-def at_most(maximum: int, **values: int) -> None:
+def at_most(maximum: float, **values: float) -> None:
     """Raise `UserError` for the first named value above `maximum`."""
     for name, value in values.items():
         if value > maximum:
-            raise UserError(f"{name} must be at most {maximum}. Received: {name}={value}")
+            raise UserError(f"{name} must be at most {maximum:.12g}. Received: {name}={value}")
 
 
 def positive(**values: Any) -> None:

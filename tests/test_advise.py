@@ -215,6 +215,10 @@ def test_the_command_prints_every_algorithm_and_one_sentence(capsys):
         (["--workers", "0"], "workers must be at least 1. Received: workers=0"),
         (["--workers", "5000"], "workers must be at most 1000"),
         (["--curvature", "-1"], "curvature must be a positive number"),
+        (["--seed", "-1"], "seed must be at least 0"),
+        (["--settings", "diloco:communication_period=1000000000"], "diloco: a period must be at most 125000 steps"),
+        (["--step-ms", "1e-9"], "async_sgd takes no microsecond on these machines"),
+        (["--parameters", "1T", "--uplink", "1bit"], "async_sgd takes more than a century on these machines"),
         (["--step-ms", "0"], "step_ms must be a positive number"),
         (["--wrokers", "3"], "unknown option --wrokers of advise. Did you mean --workers"),
     ],
@@ -328,6 +332,16 @@ def test_what_was_taken_as_ideal_is_said(capsys):
     ]
     _, _, text = gradients("serial", *given, capsys=capsys)
     assert "since nothing was said of it" not in text
+
+
+def test_failures_that_were_not_seen_are_said(capsys):
+    """An hour between two crashes; 60 rounds take less than a second."""
+    for every, rare in (("1h", True), ("200ms", False)):
+        failures = ["--failures", f"crashes:every={every},down=100ms", "--communication-period", "2"]
+        _, said, text = gradients("async_sgd", "--workers", "8", *failures, capsys=capsys)
+        assert ("Failures are too rare for the few rounds that were looked at" in text) == rare
+    _, said, _ = gradients("serial", "--failures", "crashes:every=1ms,down=1ms", capsys=capsys)
+    assert said == "Take one worker: no algorithm can have so many on such machines."
 
 
 def test_algorithms_that_cannot_have_such_machines_are_left_out_and_named(capsys):

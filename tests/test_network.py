@@ -263,7 +263,7 @@ class Scripted:
     """In place of `Failures`: worker 0 crashes and is back at these milliseconds."""
 
     def __init__(self, *times):
-        self.times, self.crash_at = [time * 1_000_000 for time in times], [NEVER] * 2
+        self.times, self.crash_at, self.crashes = [time * 1_000_000 for time in times], [NEVER] * 2, [0] * 2
 
     def begin(self, worker, now):
         self.crash_at[worker] = self.times.pop(0) if worker == 0 and self.times else NEVER
@@ -305,7 +305,7 @@ def test_crashes_are_the_same_for_all_algorithms():
 WRONG = [
     ({"uplink": "-1Mbit"}, "uplink takes a number and a unit"),
     ({"downlink": "100"}, "downlink takes a number and a unit"),
-    ({"ps_link": "0Gbit"}, "ps_link must be more than nothing"),
+    ({"ps_link": "0Gbit"}, "ps_link must be at least 1bit (per second)"),
     ({"latency": "-3ms"}, "latency takes a number and a unit"),
     ({"latency": "3 parsec"}, "latency takes a number and a unit"),
     ({"latency_sigma": -1.0}, "latency_sigma must not be negative"),
@@ -327,6 +327,13 @@ WRONG = [
     ({"regions": "20ms"}, "a region is a latency and a bandwidth"),
     ({"regions": "20ms/-1bit"}, "bandwidth of a region takes"),
     ({"sharing": "greedy"}, "sharing must be one of fair, fifo"),
+    ({"uplink": "1e-300Gbit"}, "uplink must be at least 1bit (per second)"),
+    ({"latency": "1e300ms"}, "latency must be at most 1000000h"),
+    ({"service": "1e400s"}, "service must be at most 1000000h"),
+    ({"step_ms": 1e300}, "step_ms must be at most 1000000000"),
+    ({"latency_sigma": 1e6}, "latency_sigma must be at most 4"),
+    ({"compute": "lognormal:sigma=1e6"}, "sigma must be at most 4"),
+    ({"step_factors": "1e-300,1"}, "from 1e-06 to 1e+06"),
     ({"collective": "star"}, "collective must be one of slices, ring, tree"),
     ({"failures": "crashes:every=0s"}, "crashes need times above zero"),
     ({"failures": "sometimes"}, "unknown model of failures"),
@@ -371,6 +378,23 @@ def test_failures_without_a_ps_are_refused_before_anything_is_started(run_main):
         line = f"error: {name} has no parameter server, to which a worker could come back: leave failures out"
         assert errors.splitlines()[-1] == line
         assert "starting TensorFlow" not in errors
+
+
+def test_crashes_between_which_hardly_a_round_ends_are_refused_before_anything_is_started(run_main):
+    often = ["--failures", "crashes:every=1ms,down=1ms", "--latency", "3ms"]
+    code, out, errors = run_main("simulate", "async_sgd", "--workers", "2", "--steps", "5", *often)
+    assert (code, out) == (2, "")
+    assert "Received: crashes every 1 ms, rounds of 16 ms" in errors
+    assert "starting TensorFlow" not in errors
+    with pytest.raises(UserError, match="Received: worker 0 crashed 1000 times in 0 rounds"):
+        happens(AsyncSGD(), workers=1, uplink="8kbit", failures="crashes:every=50ms,down=1ms")  # 1000 s a message
+
+
+@pytest.mark.parametrize("scheme", [SyncSGD(), AllReduce()])
+@pytest.mark.parametrize("slow", [{"latency": "1000000h"}, {"step_ms": 1e9, "step_factors": "1e6"}])
+def test_a_run_of_more_than_a_century_is_one_line(scheme, slow):
+    with pytest.raises(UserError, match=f"{scheme.name} takes more than a century on these machines"):
+        happens(scheme, workers=2, steps=10, **slow)
 
 
 @pytest.mark.parametrize("scheme", [AllReduce(), Serial()])

@@ -39,6 +39,8 @@ WORTH = 1.3  # times the gradients of one worker: what several must make at leas
 
 LONGEST = 64  # times the default period: what is tried where messages take more than half of the time
 
+OFTEN = 10  # workers that have come back after a crash: fewer say nothing of what crashes cost
+
 ENOUGH, AS_MANY = 0.5, 0.95  # of the gradients of the fastest: what is beyond is not worth leaving SGD further behind
 
 
@@ -88,6 +90,11 @@ def main(arguments: list[str]) -> int:
     if machines.step_ms is None and machines.network in NETWORKS:
         page.print(
             f"A step is taken to last {machines.described()['step_ms']:g} ms, since nothing was said of it: --step-ms."
+        )
+    if Machines.of(machines).failures and any(row.run.joined < OFTEN for row in _exchanging(rows).values()):
+        page.print(
+            "Failures are too rare for the few rounds that were looked at: the figures are those of machines that "
+            "hardly fail. What crashes cost says run.sh simulate, in a run that is long enough."
         )
     if missing := [name for name in SCHEMES if name not in rows]:
         page.print(
@@ -162,6 +169,11 @@ def _ideal(platform: Platform) -> list[str]:
     return ["--" + name.replace("_", "-") for name in silent]
 
 
+def _exchanging(rows: Mapping[str, Row]) -> dict[str, Row]:
+    """Return the rows of several workers."""
+    return {name: row for name, row in rows.items() if row.scheme.gate.exchanges}
+
+
 def _what_takes_time(scheme: Scheme) -> object:
     """What the order of events depends on."""
     kind = type(scheme)
@@ -174,7 +186,10 @@ def _what_takes_time(scheme: Scheme) -> object:
 
 def recommendation(rows: Mapping[str, Row]) -> str:
     """What to take, and why, in one sentence."""
-    several = {name: row for name, row in rows.items() if row.scheme.gate.exchanges and row.stable}
+    exchanging = _exchanging(rows)
+    if not exchanging:
+        return "Take one worker: no algorithm can have so many on such machines."
+    several = {name: row for name, row in exchanging.items() if row.stable}
     if not several:
         return (
             "Take one worker: at their default rates none of the algorithms is stable with so many; or lower the rate."

@@ -17,6 +17,8 @@ SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
 
 MOST_WORKERS = 1000
 
+MOST_STEPS = 2 * 10**6  # of all workers in a round: each is drawn
+
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
@@ -48,7 +50,14 @@ class Question:
         positive(curvature=self.curvature)
         if self.communication_period is not None:
             at_least(1, communication_period=self.communication_period)
-        _ = self.size, self.schemes
+        at_least(0, seed=self.seed)
+        _ = self.size
+        for scheme in self.schemes.values():
+            if scheme.period > MOST_STEPS // self.workers:
+                raise UserError(
+                    f"{scheme.name}: a period must be at most {MOST_STEPS // self.workers} steps with so many workers. "
+                    f"Received: {scheme.period} steps, workers={self.workers}"
+                )
 
     @property
     def schemes(self) -> dict[str, Scheme]:

@@ -42,14 +42,18 @@ class Clock:
         thing.send(now, worker, size, (worker, self.lives[worker]))
 
     def run(self, progress: Callable[[int], None]) -> None:
-        """All that happens, until nothing is left; `progress` is told now and then how much that was."""
+        """All that happens, until nothing is left; `progress` is told now and then how much that was.
+
+        Raises:
+            OverflowError: something would happen after `NEVER`.
+        """
         heap, shared, acts, lives, happened = self.heap, self.shared, self.acts, self.lives, 0
         while True:
             now, source, act = heap[0][0] if heap else NEVER, None, acts[0]
             for thing, what_follows in shared:
                 if thing.next < now:
                     now, source, act = thing.next, thing, what_follows
-            if now == NEVER:
+            if now >= NEVER:
                 break
             if source is None:
                 now, kind, worker, life = heappop(heap)
@@ -61,3 +65,5 @@ class Clock:
             happened += 1
             if happened % PROGRESS_EVENTS == 0:
                 progress(happened)
+        if heap or any(thing.next > NEVER for thing, _ in shared):
+            raise OverflowError

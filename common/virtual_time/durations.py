@@ -11,6 +11,7 @@ import numpy as np
 from ..contract.rounds import Rounds
 from .chance import uniforms
 from .platform import Machines
+from .sharing import NEVER
 
 BLOCK_STEPS = 1 << 20  # of all workers, that are drawn at once
 
@@ -76,4 +77,5 @@ class Durations:
         ends = self.ends[first : first + self.size + 1]
         multiples, self.before = self.model.multiples(self.draw, int(ends[0]), int(ends[-1] - ends[0]), self.before)
         sums = np.add.reduceat(multiples, ends[:-1] - ends[0], 1)
-        self.blocks.append(np.rint(sums * self.step[:, None]).astype(np.int64)[self.members])
+        took = np.minimum(np.rint(sums * self.step[:, None]), NEVER)
+        self.blocks.append(took.astype(np.int64)[self.members])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from .chance import uniforms
-from .sharing import NEVER
+
+NO_CRASH = 1 << 63  # after all that can happen
 
 
 class Failures:
@@ -23,7 +24,7 @@ class Failures:
 
     def __init__(self, means: tuple[int, int] | None, workers: int, seed: int):
         self.means, self.seed = means, seed
-        self.crash_at, self.crashes = [NEVER] * workers, [0] * workers
+        self.crash_at, self.crashes = [NO_CRASH] * workers, [0] * workers
 
     def begin(self, worker: int, now: int) -> int:
         """A worker is there from now on; returns when it will crash."""

@@ -13,6 +13,7 @@ from ..contract.rounds import Rounds
 from ..contract.scheme import Scheme
 from ..engine.trace import EVENTS
 from ..engine.traffic import Traffic
+from ..errors import UserError
 from .order import Order, order
 from .platform import Machines, Platform
 
@@ -40,6 +41,7 @@ class Forecast:
         staleness: mean, of messages that have counted.
         sent: bytes per second of each worker, towards the center.
         received: and back.
+        joined: how often workers came back after a crash in the rounds that were looked at.
     """
 
     updates: float
@@ -50,6 +52,7 @@ class Forecast:
     staleness: float
     sent: float
     received: float
+    joined: int = 0
 
 
 def forecast(
@@ -102,6 +105,8 @@ def figures(
     versions, times = there.trace["version"], there.trace["microseconds"]
     last, first, begin = int(versions[-1]) + 1, *_start_up(there.trace)
     seen = times > begin
+    if not seen.any():
+        raise UserError(f"{scheme.name} takes no microsecond on these machines: give a longer --step-ms")
     seconds = max(1, times[-1] - begin) / 1e6
     events = there.trace["event"][seen]
     counted = seen & (there.trace["accepted"] == 1)
@@ -116,6 +121,7 @@ def figures(
         staleness=steady_staleness(there.trace) or 0.0,
         sent=float(moved[0]),
         received=float(moved[1]),
+        joined=int((there.trace["event"] == EVENTS.index("join")).sum()),
     )
 
 

@@ -24,8 +24,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import UserError, at_most
 from ..spec import parse
+
+MOST_SIGMA = 4.0  # of lognormals: then half of them are below 0.03 % of the mean
 
 Draw = Callable[[np.ndarray], np.ndarray]  # uniform numbers [W, n] for indices [n]
 
@@ -121,6 +123,7 @@ def lognormal(*, sigma: float = 0.6) -> Model:
     """The logarithm is normal."""
     from scipy.special import ndtri  # a tenth of a second, which others need not wait for
 
+    at_most(MOST_SIGMA, sigma=sigma)
     return Independent(lambda u: np.exp(sigma * ndtri(u) - sigma**2 / 2))
 
 

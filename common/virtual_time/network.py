@@ -17,7 +17,7 @@ import numpy as np
 from .chance import uniforms
 from .platform import Machines
 from .reduction import Reduction
-from .sharing import Fair, OneByOne, Shared
+from .sharing import NEVER, Fair, OneByOne, Shared
 
 BLOCK = 1 << 16  # latencies of all workers that are drawn at once
 
@@ -94,4 +94,5 @@ class Lateness:
         first = len(self.blocks) * self.size
         z = ndtri(self.draw(np.arange(first, first + self.size)))
         factors = np.exp(self.sigma * z - self.sigma**2 / 2)
-        self.blocks.append(np.rint(factors * np.array(self.means)[:, None]).astype(np.int64))
+        late = np.minimum(np.rint(factors * np.array(self.means)[:, None]), NEVER)
+        self.blocks.append(late.astype(np.int64))

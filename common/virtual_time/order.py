@@ -14,12 +14,20 @@ from .course import Course
 from .platform import Machines, Platform
 from .waiting import waiting_at
 
+MOST_LIVES = 4.0  # mean times between crashes that a round may take: one of e⁴ gets through
+
 
 def check(scheme: Scheme, machines: Machines, workers: int) -> None:
-    """Raise `UserError` if virtual time does not know the scheme's gate, or workers without a ps are to fail."""
+    """Raise `UserError` if virtual time does not know the gate, or workers fail without a ps, or all the time."""
     waiting_at(scheme.gate, workers)
     if machines.failures and not (scheme.gate.exchanges and scheme.gate.uses_ps):
         raise UserError(f"{scheme.name} has no parameter server, to which a worker could come back: leave failures out")
+    takes = scheme.period * machines.step + 2 * machines.latency
+    if machines.failures and takes > MOST_LIVES * machines.failures[0]:
+        raise UserError(
+            f"hardly a round of {scheme.name} ends between two crashes: let them be rarer. Received: crashes every "
+            f"{machines.failures[0] / 1e6:.3g} ms, rounds of {takes / 1e6:.3g} ms"
+        )
 
 
 @dataclass(frozen=True)
@@ -67,10 +75,13 @@ def order(
         progress: is told now and then how many events have happened.
 
     Raises:
-        UserError: the scheme's gate does not say who waits for whom, or workers without a ps are to fail.
+        UserError: see `check`; or the run takes more than a century, or hardly a round ends between two crashes.
     """
     machines = platform if isinstance(platform, Machines) else Machines.of(platform)
     check(scheme, machines, workers)
     course = Course(scheme, machines, workers, rounds, seed, ps, (message_bytes, reply_bytes), stop_at_version)
-    course.run(progress)
+    try:
+        course.run(progress)
+    except OverflowError:
+        raise UserError(f"{scheme.name} takes more than a century on these machines: give faster ones") from None
     return Order(course.books.trace(), course.stamps.rounds(), course.seconds)

@@ -18,16 +18,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..errors import UserError, at_least, not_negative, one_of, positive
+from ..errors import UserError, at_least, at_most, not_negative, one_of, positive
 from ..spec import parse
 from .chance import uniforms
-from .models import Model, Recorded, model
+from .models import MOST_SIGMA, Model, Recorded, model
 from .presets import machines
 from .units import bytes_per_nanosecond, nanoseconds
 
 MILLISECOND = 10**6  # nanoseconds
 
 CLASSES = 16  # of links, where workers' links differ
+
+MOST_MILLISECONDS = 1e9  # of a step: eleven days
+
+MOST_FACTOR = 1e6  # of step_factors; its inverse is the least
 
 MOST_REPEATED = 10_000  # workers that one `*N` stands for
 
@@ -147,6 +151,8 @@ class Machines:
         said = platform.described()
         positive(step_ms=said["step_ms"])
         not_negative(**{name: said[name] for name in ("core_ms", "link_sigma", "latency_sigma")})
+        at_most(MOST_MILLISECONDS, step_ms=said["step_ms"], core_ms=said["core_ms"])
+        at_most(MOST_SIGMA, link_sigma=said["link_sigma"], latency_sigma=said["latency_sigma"])
         one_of(("fair", "fifo"), sharing=said["sharing"])
         one_of(("slices", "ring", "tree"), collective=said["collective"])
         if said["cores"] is not None:
@@ -200,6 +206,7 @@ class Machines:
 
 def lognormal(*, sigma: float = 0.6) -> float:
     """Workers' speeds, drawn once."""
+    at_most(MOST_SIGMA, sigma=sigma)
     return sigma
 
 
@@ -221,8 +228,11 @@ def _spread(text: str) -> list[float] | float:
         found = [float(part) for part in parts]
     except ValueError:
         found = [math.nan]
-    if not all(factor > 0 and math.isfinite(factor) for factor in found):
-        raise UserError(f"step_factors must be positive numbers, as in 0.58,0.75,1.51 or 3,1*7. Received: {text!r}")
+    if not all(1 / MOST_FACTOR <= factor <= MOST_FACTOR for factor in found):
+        raise UserError(
+            f"step_factors must be positive numbers, as in 0.58,0.75,1.51 or 3,1*7, from {1 / MOST_FACTOR:g} to "
+            f"{MOST_FACTOR:g}. Received: {text!r}"
+        )
     return found
 
 

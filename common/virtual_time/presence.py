@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..engine.trace import UNKNOWN
+from ..errors import UserError
 from .books import Books
 from .clock import Clock
 from .failures import Failures
 from .sharing import NEVER
 from .stamps import Stamps
+
+MOST_CRASHES = 1000  # for each round
 
 CRASH, BACK = range(2)  # kinds of events: the first ones at a time
 
@@ -72,6 +75,12 @@ class Presence:
             return
         if self.books.folded[worker] > self.stamps.logged[worker] and worker not in self.books.waiting.arrived:
             self.stamps.log(worker, UNKNOWN)
+        crashes, rounds = self.failures.crashes[worker], self.stamps.logged[worker]
+        if crashes >= MOST_CRASHES * (1 + rounds):
+            raise UserError(
+                f"hardly a round ends between two crashes: let them be rarer. Received: worker {worker} crashed "
+                f"{crashes} times in {rounds} rounds"
+            )
         self.clock.lives[worker] += 1
         self.joining.discard(worker)
         self.away.add(worker)

@@ -17,6 +17,8 @@ RATES = {
 
 UNLIMITED = "unlimited"
 
+LONGEST = 10**6  # hours: what takes longer is a mistake, and 64 bits have no room for it
+
 
 def nanoseconds(name: str, text: str) -> int:
     """A time such as 20ms or 0s; `name` is what it is.
@@ -24,7 +26,10 @@ def nanoseconds(name: str, text: str) -> int:
     Raises:
         UserError: it is not one.
     """
-    return round(_quantity(name, text, TIMES, "as in 20ms"))
+    found = _quantity(name, text, TIMES, "as in 20ms")
+    if found > LONGEST * TIMES["h"]:
+        raise UserError(f"{name} must be at most {LONGEST}h. Received: {text!r}")
+    return round(found)
 
 
 def bytes_per_nanosecond(name: str, text: str) -> float:
@@ -36,8 +41,8 @@ def bytes_per_nanosecond(name: str, text: str) -> float:
     if text == UNLIMITED:
         return math.inf
     rate = _quantity(name, text, RATES, f"as in 100Mbit (per second), or is {UNLIMITED}")
-    if rate <= 0:
-        raise UserError(f"{name} must be more than nothing. Received: {text!r}")
+    if rate < RATES["bit"]:
+        raise UserError(f"{name} must be at least 1bit (per second). Received: {text!r}")
     return rate
 
 
