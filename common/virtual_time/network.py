@@ -55,7 +55,7 @@ class Network:
         caps = [bandwidth for _, bandwidth in self.machines.regions]
         if all(math.isinf(rate) for rate in (*links, *caps, card)):
             return None
-        private = all(math.isinf(rate) for rate in (*caps, card))
+        private = all(math.isinf(rate) for rate in (*caps, card))  # then both are the same, and `Fair` is fast
         kind = OneByOne if self.machines.fifo and not private else Fair
         return kind(card, links, self.region, caps)
 
