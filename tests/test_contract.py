@@ -157,6 +157,61 @@ def test_what_is_for_the_message_alone_is_refused_elsewhere(scheme, name, backen
         run(scheme, tmp_path, backend)
 
 
+# Operators.
+
+
+class Compared(Scheme):
+    """Python's operators on all that a scheme sees; a row and a number of each worker are used like variables."""
+
+    name = "compared"
+
+    def local_variables(self, params):
+        return {"count": 0.0}
+
+    def worker_rows(self, center):
+        return {"total": 0 * center}
+
+    def worker_numbers(self):
+        return {"merged": 0}
+
+    def message(self, worker):
+        worker.count.assign_add(1.0)
+        factor = tf.where(worker.index == 0, 2.0, 1.0) * tf.where(worker.round % 2 == 0, 1.0, 3.0)
+        return factor * tf.where(worker.count != 2, 1.0, 5.0) * worker.gradient
+
+    def server_update(self, server, message, staleness):
+        server.merged.assign_add(1)
+        server.merged.assign(server.merged + 1)
+        server.total.assign_add(message)
+        rate = tf.where(server.merged == 6, 0.1, 0.01) * tf.where(staleness == 0, 1.0, 0.5)
+        server.center.assign_sub(rate * server.total)
+        return server.center
+
+
+def compared(theta, order):
+    """The last center, in NumPy."""
+    pulled, count = dict.fromkeys(order, (theta, 0)), dict.fromkeys(order, 0)
+    total = dict.fromkeys(order, 0 * theta)
+    for version, k in enumerate(order):
+        (x, at), number = pulled[k], count[k]
+        factor = (2 if k == 0 else 1) * (1 if number % 2 == 0 else 3) * (5 if number == 1 else 1)
+        count[k], total[k] = number + 1, total[k] + factor * x
+        theta = theta - (0.1 if number == 2 else 0.01) * (1 if at == version else 0.5) * total[k]
+        pulled[k] = theta, version + 1
+    return theta
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_operators_compare_values_and_take_rows_and_numbers_on_each_back_end(backend, warm, tmp_path):
+    start = np.linspace(-2, 2, 9)
+    model, cluster = quadratic(start), Cluster.local(workers=3, ps=2, backend=backend)
+    options = {"steps": 6, "batch_size": 4, "record": "full", "run_dir": tmp_path / "run"}
+    train(model, ONES, Compared(), cluster=cluster, verbose=False, **options)
+    with np.load(tmp_path / "run" / "trace.npz") as trace:
+        order = trace["worker"].tolist()
+    np.testing.assert_allclose(model.layers[0].kernel.numpy()[0], compared(start, order), rtol=1e-5, atol=1e-6)
+
+
 # Messages that count and make no update, and a number for each worker.
 
 

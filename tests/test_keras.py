@@ -70,10 +70,26 @@ class Penalized(LAYERS.Dense):
         return y
 
 
+@keras.saving.register_keras_serializable("tests")
+class Filled(LAYERS.Layer):
+    """Puts a 2 where a 0 is."""
+
+    def call(self, x):
+        return keras.ops.where(x != 0, x, 2.0)
+
+
+def compared():
+    """A loss that leaves out the targets that are 0."""
+    x = keras.Input((4,))
+    outputs = LAYERS.Dense(1)(Filled()(x))
+    return compiled(x, outputs, loss=lambda y, p: keras.ops.where(y == 0, 0.0, keras.ops.square(p - y))[:, 0])
+
+
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(64, 4)).astype("f"), RNG.normal(size=(64, 1)).astype("f")
 TOKENS = RNG.integers(0, 5, (64, 6)).astype("i")
 SEQUENCES = RNG.normal(size=(64, 6, 2)).astype("f") * (RNG.random((64, 6, 1)) < 0.6)
+GAPS = np.where(RNG.random((64, 4)) < 0.4, 0, X), np.where(RNG.random((64, 1)) < 0.4, 0, Y)
 POSITIONS = RNG.normal(size=(64, 6, 1)).astype("f")
 
 MODELS = {
@@ -82,6 +98,7 @@ MODELS = {
     "loss_weights": (weighted_outputs, (X, [Y, -Y])),
     "activity_regularizer": (lambda: with_layer(LAYERS.Dense(3, activity_regularizer="l2")), (X, Y)),
     "regularizers": (regularized, (X, Y)),
+    "comparisons": (compared, GAPS),
     "add_loss": (lambda: with_layer(Penalized(3)), (X, Y)),
 }
 

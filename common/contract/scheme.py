@@ -148,7 +148,7 @@ class Scheme:
     def worker_rows(self, center: Tensor) -> Mapping[str, Tensor]:
         """Initial values of variables that the ps keeps for each worker, by name: a row [P] each.
 
-        In `server_update` and `weigh`, `server.<name>` is the row of the sender, with `read_value()` and `assign(row)`.
+        In `server_update` and `weigh`, `server.<name>` is the row of the sender, used like a variable [P].
         Behind a barrier `server_update` has no sender: there it is all rows, a variable [W, P].
         """
         return {}
@@ -156,8 +156,8 @@ class Scheme:
     def worker_numbers(self) -> Mapping[str, float]:
         """Initial values of numbers that the ps keeps for each worker, by name: where a row would be too much.
 
-        In `server_update` and `weigh`, `server.<name>` is the number of the sender, a float with `read_value()` and
-        `assign(number)`. Behind a barrier `server_update` has no sender: there it is all numbers, a variable [W].
+        In `server_update` and `weigh`, `server.<name>` is the number of the sender, used like a variable. Behind a
+        barrier `server_update` has no sender: there it is all numbers, a variable [W].
 
         Each ps task has a copy of its own, which the rule writes when it merges that task's slice. So make them of what
         all slices have in common: staleness, `server.sent`, `server.completes` and other numbers, not of vectors.

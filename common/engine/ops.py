@@ -2,10 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
+
+
+class _Building(threading.local):
+    """What a thread does now."""
+
+    here = False  # it builds a graph
+
+
+_BUILDING = _Building()
+
+
+@contextmanager
+def building(graph: Any) -> Iterator[None]:
+    """Build into this graph, in whose functions `==` and `!=` compare the values of tensors and variables.
+
+    Everywhere else in TensorFlow 2 they do. In the functions of a graph that a session runs they would compare objects,
+    as in TensorFlow 1: `worker.round == 0` in a scheme, or `y == 0` in a loss, would be False, whatever the values are.
+    """
+    before, _BUILDING.here = _BUILDING.here, True
+    try:
+        with graph.as_default():
+            yield
+    finally:
+        _BUILDING.here = before
+
+
+def _compare_values(kind: Any, name: str, compare: Callable[..., Any]) -> None:
+    """Let that operator of a kind of tensors `compare` values, in functions of a graph that is built."""
+    objects = getattr(kind, name)
+
+    def operator(self: Any, other: Any) -> Any:
+        if other is None or not _BUILDING.here or not tf.inside_function():
+            return objects(self, other)  # outside of functions TensorFlow itself looks for tensors in lists
+        return compare(x=self, y=other, incompatible_shape_error=False)
+
+    setattr(kind, name, operator)
+
+
+for _kind in (tf.Tensor, tf.Variable):
+    _compare_values(_kind, "__eq__", tf.raw_ops.Equal)
+    _compare_values(_kind, "__ne__", tf.raw_ops.NotEqual)
 
 
 def turnstile(shared: Any) -> Any:

@@ -14,12 +14,13 @@ from ..contract.cut import COPIES
 from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..gates.store import WorkerSlot
+from .stand_in import StandIn
 
 OWN = "scheme."  # begins the names of a scheme's variables in a checkpoint: those of engine and gate are free
 
 
-@dataclass(frozen=True)
-class Row:
+@dataclass(frozen=True, eq=False)
+class Row(StandIn):
     """One worker's row of a variable [W, ...], read and written like a variable [...] of its own."""
 
     rows: Any
@@ -31,6 +32,7 @@ class Row:
 
     def assign(self, value: Any) -> None:
         """Write the row."""
+        value = tf.convert_to_tensor(value, self.rows.dtype)
         tf.raw_ops.ResourceScatterUpdate(resource=self.rows.handle, indices=self.index, updates=value)
 
 

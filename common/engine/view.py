@@ -11,6 +11,7 @@ import tensorflow as tf
 from ..contract.scheme import Scheme
 from ..contract.views import MESSAGE_ONLY, not_here
 from ..errors import UserError
+from .ops import building
 
 # Each element of what they make depends on that element of what they are given, and on scalars.
 ELEMENTWISE = {
@@ -146,7 +147,8 @@ def _trace(
     scheme: Scheme, act: Callable[[Scheme, Any, Any], list[Any]], vectors: Sequence[str] = (), **known: Any
 ) -> Trace | None:
     """Let a worker act on vectors [SIZE]; None if it cannot. It sees those `vectors` and what is `known`, too."""
-    with tf.Graph().as_default() as graph:
+    graph = tf.Graph()
+    with building(graph):
         # What a scheme has for each coordinate has the model's size: it does not fit, and that is an error.
         now, one, vector = scheme.at(tf.constant(0.0)), tf.constant(1.0), tf.zeros([SIZE])
         known |= {"index": tf.constant(0), "num_workers": 2, "steps": one, "loss": one}

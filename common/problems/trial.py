@@ -80,11 +80,13 @@ def _trace(recipe: ModelRecipe, model: Any, batch: Sequence[Any]) -> None:
     import keras
     import tensorflow as tf
 
+    from ..engine.ops import building
+
     flat = recipe.flat(model)
     tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, tuple(batch))
     values = flat.initial_seeds, flat.frozen_values(), tensors
     try:
-        with tf.Graph().as_default():
+        with building(tf.Graph()):
             seeds, frozen, inputs = keras.tree.map_structure(
                 lambda value: tf.compat.v1.placeholder(value.dtype, value.shape), values
             )

@@ -45,6 +45,7 @@ class TaskGraph:
         import tensorflow as tf
 
         from ..engine.milestones import Multiples
+        from ..engine.ops import building
         from ..engine.parameter_server import ParameterServer
         from ..engine.transport import Client, Transport
 
@@ -61,7 +62,7 @@ class TaskGraph:
         near = f"{place.worker_device(workers[0])}/device:CPU:0" if workers else servers[0]
         holder = None if job.uses_ps else _devices(job, CHIEF)[0]
         self.graph = tf.Graph()
-        with self.graph.as_default():
+        with building(self.graph):
             self.ps = ParameterServer(
                 job.scheme,
                 sizes=[list(map(math.prod, self.model.shapes))] if self.in_place else [[size] for size in slices],

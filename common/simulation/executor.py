@@ -12,7 +12,7 @@ import tensorflow as tf
 from ..engine.batches import Shard
 from ..engine.center import Center
 from ..engine.flat_model import FlatModel
-from ..engine.ops import is_finite
+from ..engine.ops import building, is_finite
 from ..engine.replica import Replica
 from ..engine.slices import Row
 from ..problems.dataset import leaves
@@ -37,7 +37,7 @@ class Executor:
         self.scheme, options, workers = job.scheme, job.options, job.cluster.workers
         self.built: dict[Any, Callable[..., Any]] = {}
         self.graph = tf.Graph()
-        with self.graph.as_default():
+        with building(self.graph):
             self.center = Center(
                 job.scheme, [[model.size]], [DEVICE], workers, options.ema_decay, round_steps=job.plan.round_steps
             )
@@ -78,7 +78,7 @@ class Executor:
         key = build, len(values), *how.values()
         if key not in self.built:
             inputs = self.inputs[build][: len(values)]
-            with self.graph.as_default():
+            with building(self.graph):
                 fetches = tf.function(partial(build, **how), autograph=False)(*inputs)
             self.built[key] = self.session.make_callable(fetches, inputs)
         return self.built[key](*values)

@@ -16,9 +16,10 @@ from ..contract.chance import uniform
 from ..contract.message import packed
 from ..contract.scheme import Scheme
 from ..engine.batches import Stream
+from ..engine.ops import building
 from ..engine.replica import Replica
 from ..engine.view import View, asks_for_sum, no_mean
-from .cells import Cell, register
+from .cells import Cell
 from .tables import Tables, Values
 
 
@@ -49,7 +50,6 @@ class Lanes(Tables):
     """
 
     def __init__(self, scheme: Scheme, replica: Replica, workers: int, initial: tuple[Any, Any], seed: int):
-        register()
         super().__init__(scheme, replica.model, workers, initial)
         self.replica, self.seed = replica, seed
         self.sums_gradients = scheme.period > 1 and not scheme.exchange_first and self._asks_for_sum(initial[0])
@@ -91,7 +91,7 @@ class Lanes(Tables):
 
     def _asks_for_sum(self, params: Any) -> bool:
         """True if a message is made of the sum of gradients."""
-        with tf.Graph().as_default():
+        with building(tf.Graph()):
             return asks_for_sum(self.scheme, self._probe(Cell.of(tf.zeros(params.shape))))
 
     def _replaces_params(self, params: Any) -> bool:
@@ -102,7 +102,7 @@ class Lanes(Tables):
             read.append(True)
             return tf.zeros(params.shape)
 
-        with tf.Graph().as_default():
+        with building(tf.Graph()):
             cell = Cell(note)
             self.scheme_at(tf.constant(0.0)).adopt(self._probe(cell), tf.zeros(params.shape))
         return cell.changed and not read

@@ -1,0 +1,66 @@
+"""Stand-ins: what a rule takes for a variable, and is none, such as the row of one worker in a variable of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
+REFLECTED = tuple(f"r{name}" for name in OPERATORS)
+OTHERS = ("neg", "abs", "invert", "getitem", "eq", "ne", "lt", "le", "gt", "ge")
+
+
+class StandIn:
+    """The interface of a variable: it is read, assigned, and taken for a tensor wherever one is."""
+
+    def read_value(self) -> Any:
+        """The tensor."""
+        raise NotImplementedError
+
+    def assign(self, value: Any) -> Any:
+        """Another tensor of the same shape and type."""
+        raise NotImplementedError
+
+    @property
+    def shape(self) -> Any:
+        """Of the tensor."""
+        return self.read_value().shape
+
+    @property
+    def dtype(self) -> Any:
+        """Of the tensor."""
+        return self.read_value().dtype
+
+    def value(self) -> Any:
+        """The tensor."""
+        return self.read_value()
+
+    def assign_add(self, value: Any) -> Any:
+        """The sum of the tensor and a value."""
+        return self.assign(self.read_value() + value)
+
+    def assign_sub(self, value: Any) -> Any:
+        """The difference."""
+        return self.assign(self.read_value() - value)
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    def apply(self: StandIn, *others: Any) -> Any:
+        others = tuple(other.read_value() if isinstance(other, StandIn) else other for other in others)
+        return getattr(tf.convert_to_tensor(self.read_value()), f"__{name}__")(*others)
+
+    return apply
+
+
+for _name in (*OPERATORS, *REFLECTED, *OTHERS):
+    setattr(StandIn, f"__{_name}__", _operator(_name))
+
+
+def _convert(value: StandIn, dtype: Any = None, name: str | None = None, as_ref: bool = False) -> Any:
+    del as_ref
+    return tf.convert_to_tensor(value.read_value(), dtype, name=name)
+
+
+tf.register_tensor_conversion_function(StandIn, _convert)
