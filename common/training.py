@@ -136,6 +136,9 @@ def _check_kinds(scheme: Any, cluster: Any, callbacks: Any) -> None:
             "scheme must be an algorithm such as Downpour(), and x and y are one argument: "
             f"train(model, (x, y), Downpour()). Received: {received}"
         )
+    if not isinstance(getattr(scheme, "name", None), str):
+        kind = type(scheme).__name__
+        raise UserError(f'class {kind} has no name: give it one, as in name = "{kind.lower()}"')
     if cluster is not None and not isinstance(cluster, Cluster):
         raise UserError(f"cluster must be a Cluster, as in cluster=Cluster.local(workers=4). Received: {cluster!r}")
     for callback in callbacks if isinstance(callbacks, list | tuple) else [callbacks]:

@@ -12,7 +12,7 @@ from fedbuff import Fair, FedBuff, fedbuff
 
 from distsgd.algorithms import AsyncDiLoCo, SyncSGD, SyncSGDLR
 from distsgd.common import Cluster, Recovery, UserError, train
-from distsgd.common.contract import Barrier, Int8, Period, Scheme, WithMemory, uniform_numbers
+from distsgd.common.contract import Barrier, Collective, Int8, Period, Scheme, WithMemory, uniform_numbers
 from distsgd.common.contract.chance import uniform
 from runs import ONES, quadratic
 
@@ -65,6 +65,41 @@ def test_the_check_of_a_scheme_is_asked(tmp_path):
         run(AsyncDiLoCo(momentum_share=0.5), tmp_path)
 
 
+class Unmerged(Scheme):
+    name = "unmerged"
+
+
+class Shared(Scheme):
+    name = "shared"
+    gate = Collective()
+
+
+class Nameless(SyncSGD):
+    name = None
+
+
+class Numbered(SyncSGD):
+    name = "numbered"
+
+    def worker_numbers(self):
+        return {"count": np.zeros(3)}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "ps", "message"),
+    [
+        (Unmerged(), 2, r"unmerged has no server_update\(self, server, message, staleness\): write one$"),
+        (Shared(), 1, r"shared has no server_update.* \(without a ps, threads .* mean message with it: return it\)"),
+        (Nameless(), 2, 'class Nameless has no name: give it one, as in name = "nameless"'),
+        (Numbered(), 2, r"numbered: the worker number count must begin as a number\. Received: array\("),
+    ],
+)
+def test_what_a_scheme_lacks_is_said_before_the_start(scheme, ps, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        run(scheme, tmp_path, ps=ps)
+    assert not (tmp_path / "run").exists()
+
+
 # Names.
 
 
@@ -95,6 +130,8 @@ class Named(SyncSGD):
         ({"row": "sender"}, r"a worker row cannot be called 'sender': of a server these names .*center"),
         ({"row": "shared"}, r"a worker row cannot be called 'shared': another variable of the scheme is"),
         ({"local": "_own"}, r"a local variable cannot be called '_own': it is read as worker\._own"),
+        ({"shared": "θ"}, r"a global variable cannot be called 'θ': it is read as server\.θ\. Use letters from a to z"),
+        ({"row": "lambda"}, r"a worker row cannot be called 'lambda': it is read as server\.lambda"),
     ],
 )
 def test_a_name_that_is_taken_is_refused_before_the_start(names, message, tmp_path):
@@ -312,6 +349,18 @@ def test_random_numbers_are_uniform_and_follow_from_seed_and_key_alone():
         assert 0 <= values.min() <= values.max() < 1
         assert np.bincount((10 * values).astype(int), minlength=10) == pytest.approx(500, abs=5 * 500**0.5)
     assert abs(np.corrcoef(found)[np.triu_indices(3, 1)]).max() < 5 / 5000**0.5
+
+
+class Halved(SyncSGD):
+    name = "halved"
+
+    def message(self, worker):
+        return worker.gradient * worker.uniform(worker.step / 2)
+
+
+def test_a_key_of_random_numbers_is_whole_numbers(tmp_path):
+    with pytest.raises(TypeError, match=r"a key of worker\.uniform is made of whole numbers\. .* float64"):
+        run(Halved(), tmp_path)
 
 
 class Counted(SyncSGD):

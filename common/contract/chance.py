@@ -52,7 +52,11 @@ def uniform(seed: int, size: int, *key: Any) -> Any:
         return tf.bitwise.bitwise_xor(z, shifted(z, 31))
 
     state = _word(0)
-    for part in (seed, *key):
+    for part in map(tf.convert_to_tensor, (seed, *key)):
+        if not part.dtype.is_integer:
+            raise TypeError(
+                f"a key of worker.uniform is made of whole numbers. Received: a number of type {part.dtype.name}"
+            )
         state = mixed(state + _word(GAMMA) + tf.cast(part, tf.int64))
     counter = tf.range(1, size + 1, dtype=tf.int64) * _word(GAMMA)
     return tf.cast(shifted(mixed(state + counter), 40), tf.float32) / float(1 << 24)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from .views import check_names
 
 
 def check_scheme(scheme: Scheme, workers: int) -> None:
-    """Check gate, codecs and scalars of a scheme, then what the scheme itself checks (`Scheme.check`).
+    """Check gate, codecs, scalars and variables of a scheme, then what the scheme itself checks (`Scheme.check`).
 
     Args:
         scheme: the algorithm.
@@ -26,8 +27,25 @@ def check_scheme(scheme: Scheme, workers: int) -> None:
     Raises:
         UserError: the scheme cannot work with that number of workers, or its parts do not fit together.
     """
+    scheme.gate.check(workers)
+    _check_messages(scheme)
+    numbers = scheme.worker_numbers()
+    check_variables(
+        scheme.name,
+        _declared(scheme.local_variables),
+        _declared(scheme.global_variables),
+        _declared(scheme.worker_rows),
+        numbers,
+    )
+    for name, value in numbers.items():
+        if not isinstance(value, Real):
+            raise UserError(f"{scheme.name}: the worker number {name} must begin as a number. Received: {value!r}")
+    scheme.check(workers)
+
+
+def _check_messages(scheme: Scheme) -> None:
+    """Check how messages and replies travel, and how many make an update."""
     name, gate, codecs = scheme.name, scheme.gate, (scheme.codec, scheme.reply_codec)
-    gate.check(workers)
     if scheme.reply_codec.remembers:
         raise UserError(
             f"{name}: a codec of replies keeps no variables, for a reply has many readers. Received: "
@@ -49,14 +67,22 @@ def check_scheme(scheme: Scheme, workers: int) -> None:
             f"{name}: several messages make an update only with a parameter server and its lock, and asynchronously, "
             f"and not with sparse = True. Received: messages_per_update={count}, gate={type(gate).__name__}()"
         )
-    check_variables(
-        name,
-        _declared(scheme.local_variables),
-        _declared(scheme.global_variables),
-        _declared(scheme.worker_rows),
-        scheme.worker_numbers(),
-    )
-    scheme.check(workers)
+
+
+def check_update(scheme: Scheme, in_process: bool) -> None:
+    """Check that there is a server's rule where there is a parameter server.
+
+    Args:
+        scheme: the algorithm.
+        in_process: all workers are in one process: without a ps, the mean of their messages is merged there.
+
+    Raises:
+        UserError: there is none.
+    """
+    uses_ps = scheme.gate.uses_ps
+    if scheme.gate.exchanges and (uses_ps or in_process) and type(scheme).server_update is Scheme.server_update:
+        why = "" if uses_ps else " (without a ps, threads and the simulation merge the mean message with it: return it)"
+        raise UserError(f"{scheme.name} has no server_update(self, server, message, staleness): write one{why}")
 
 
 def check_variables(

@@ -12,6 +12,7 @@ read in each function that gets the view.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from keyword import iskeyword
 from typing import Any, Protocol
 
 from ..errors import UserError
@@ -127,5 +128,7 @@ def check_names(scheme: str, kind: str, names: Iterable[str], others: Iterable[s
             raise UserError(f"{cannot}: of a {view} these names are taken: {', '.join(sorted(taken))}. Rename it")
         if name in others:
             raise UserError(f"{cannot}: another variable of the scheme is. Rename one of them")
-        if not name.isidentifier() or name.startswith("_"):
-            raise UserError(f"{cannot}: it is read as {view}.{name}. Use letters, and no underscore at the beginning")
+        if not (name.isascii() and name.isidentifier()) or iskeyword(name) or name.startswith("_"):
+            raise UserError(
+                f"{cannot}: it is read as {view}.{name}. Use letters from a to z, and none of Python's keywords"
+            )

@@ -11,7 +11,7 @@ from typing import Any
 from ..cluster.cluster import Cluster
 from ..cluster.fingerprint import in_words
 from ..cluster.restarts import RestartRule
-from ..contract.checks import check_scheme
+from ..contract.checks import check_scheme, check_update
 from ..contract.codec import BatchCoordinates, Codec
 from ..contract.cut import even_sizes
 from ..contract.rounding import rounded
@@ -178,6 +178,7 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
     before = own_dir if resume is None else checkpoints_of(resume, cluster)
     job.earlier_step_targets = _earlier_step_targets(before, steps)
     job.plan.check()
+    check_update(scheme, cluster.placement.in_process)
     _check_left(job, before)
     if job.sparse and options.codec != "float32":
         raise UserError(
