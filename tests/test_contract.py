@@ -203,10 +203,10 @@ class Compared(Scheme):
     name = "compared"
 
     def local_variables(self, params):
-        return {"count": 0.0}
+        return {"count": 0.0, "is_zero": tf.cast(params == 0, tf.float32)}
 
     def worker_rows(self, center):
-        return {"total": 0 * center}
+        return {"total": tf.where(center == 0, 1.0, 0.0)}
 
     def worker_numbers(self):
         return {"merged": 0}
@@ -214,7 +214,7 @@ class Compared(Scheme):
     def message(self, worker):
         worker.count.assign_add(1.0)
         factor = tf.where(worker.index == 0, 2.0, 1.0) * tf.where(worker.round % 2 == 0, 1.0, 3.0)
-        return factor * tf.where(worker.count != 2, 1.0, 5.0) * worker.gradient
+        return factor * tf.where(worker.count != 2, 1.0, 5.0) * worker.gradient + worker.is_zero
 
     def server_update(self, server, message, staleness):
         server.merged.assign_add(1)
@@ -228,11 +228,12 @@ class Compared(Scheme):
 def compared(theta, order):
     """The last center, in NumPy."""
     pulled, count = dict.fromkeys(order, (theta, 0)), dict.fromkeys(order, 0)
-    total = dict.fromkeys(order, 0 * theta)
+    zero = 1.0 * (theta == 0)  # the element in the middle
+    total = dict.fromkeys(order, zero)
     for version, k in enumerate(order):
         (x, at), number = pulled[k], count[k]
         factor = (2 if k == 0 else 1) * (1 if number % 2 == 0 else 3) * (5 if number == 1 else 1)
-        count[k], total[k] = number + 1, total[k] + factor * x
+        count[k], total[k] = number + 1, total[k] + factor * x + zero
         theta = theta - (0.1 if number == 2 else 0.01) * (1 if at == version else 0.5) * total[k]
         pulled[k] = theta, version + 1
     return theta

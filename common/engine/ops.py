@@ -51,6 +51,11 @@ for _kind in (tf.Tensor, tf.Variable):
     _compare_values(_kind, "__ne__", tf.raw_ops.NotEqual)
 
 
+def first_values(build: Callable[[Any], Any], vector: Any) -> Any:
+    """What a scheme builds of a vector for variables to begin with: in a function, where `==` compares values."""
+    return tf.function(build, autograph=False)(vector)
+
+
 def turnstile(shared: Any) -> Any:
     """Wait for a token and put it back for the next."""
     token = shared.dequeue()

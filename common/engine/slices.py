@@ -14,6 +14,7 @@ from ..contract.cut import COPIES
 from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..gates.store import WorkerSlot
+from .ops import first_values
 from .stand_in import StandIn
 
 OWN = "scheme."  # begins the names of a scheme's variables in a checkpoint: those of engine and gate are free
@@ -87,7 +88,7 @@ class Slice(SimpleNamespace):
         Raises:
             UserError: a variable of the scheme has a name that is taken.
         """
-        rows, own = scheme.worker_rows(self.initial), scheme.global_variables(self.initial)
+        rows, own = (first_values(build, self.initial) for build in (scheme.worker_rows, scheme.global_variables))
         numbers = scheme.worker_numbers()
         check_variables(scheme.name, {}, own, rows, numbers)
 

@@ -17,7 +17,7 @@ from ..contract.scheme import Scheme
 from ..contract.views import check_names
 from .local_steps import LocalSteps
 from .membership import Slot
-from .ops import is_finite, when
+from .ops import first_values, is_finite, when
 from .parameter_server import ParameterServer
 from .pieces import Pieces
 from .replica import Replica
@@ -194,7 +194,7 @@ class Worker(LocalSteps):
 
 def _variables(scheme: Scheme, name: str, size: int, center: Any = None) -> dict[str, Any]:
     """The parameters of a piece and its local variables, by name; a worker that has the center steps on that."""
-    slots = scheme.local_variables(tf.zeros([size]))
+    slots = first_values(scheme.local_variables, tf.zeros([size]))
     check_names(scheme.name, "local variable", slots)
     params = tf.Variable(tf.zeros([size]), name=f"{name}_params") if center is None else center
     return {"params": params} | {slot: tf.Variable(value, name=f"{name}_{slot}") for slot, value in slots.items()}

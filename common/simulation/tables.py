@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from ..contract.scheme import Scheme
 from ..engine.flat_model import FlatModel
+from ..engine.ops import first_values
 from ..engine.slices import Row
 from .cells import Cell
 
@@ -43,7 +44,7 @@ class Tables:
             value = tf.convert_to_tensor(value)
             return tf.tile(value[None], [workers, *[1] * value.shape.rank])
 
-        own = {"slots": scheme.local_variables(center), "codec": scheme.codec.local_variables(0 * center)}
+        own = {"slots": first_values(scheme.local_variables, center), "codec": scheme.codec.local_variables(0 * center)}
         start = {"params": center, "state": state} | {kind: dict(values) for kind, values in own.items()}
         start = tf.nest.map_structure(all_rows, start)
         start["seeds"] = [seeds(seed) for seed in model.initial_seeds]
