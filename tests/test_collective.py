@@ -107,6 +107,21 @@ def test_the_mean_of_a_number_and_of_a_vector_of_unknown_length():
             assert (number, vector.tolist()) == (3.5, [4.5, 6.5])
 
 
+def test_running_statistics_are_the_mean_over_the_workers_for_each_of_them_and_where_they_are_kept():
+    with tf.Graph().as_default() as graph:
+        store = SimpleNamespace(num_workers=3, min_workers=3, in_process=False, states=tf.Variable(tf.zeros([3, 2])))
+
+        def shared(k):
+            slot = SimpleNamespace(index=k, mail=Mail(k, ["/device:CPU:0"] * 3, Transport()))
+            return Collective().share_state(store, slot, [0.0, 3.0, 9.0][k] + tf.constant([1.0, -1.0]))
+
+        functions = [traced(partial(shared, k)) for k in range(3)]
+    with tf.compat.v1.Session(graph=graph) as session:
+        session.run(store.states.initializer)
+        assert np.array(session.run(functions)).tolist() == [[5.0, 3.0]] * 3
+        assert session.run(store.states).tolist() == [[5.0, 3.0]] * 3
+
+
 @pytest.mark.parametrize(("size", "workers"), [(1, 4), (LEAST, 2), (LEAST + 1, 2), (4 * LEAST, 3), (21_000_000, 7)])
 def test_slices_are_aligned_and_together_they_are_the_vector(size, workers):
     slices = slices_of(size, workers)
