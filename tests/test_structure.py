@@ -39,11 +39,11 @@ def test_a_reference_that_imports_more_than_numpy_is_noticed(tmp_path):
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, tmp_path / "distsgd" / folder, ignore=shutil.ignore_patterns("__pycache__"))
     with (tmp_path / "distsgd" / "common" / "proof" / "reference" / "alone.py").open("a") as file:
-        file.write("\nimport scipy.special\nimport tensorflow\n")
+        file.write("\nimport scipy.special\nimport tensorflow\nfrom ....algorithms import AsyncSGD\n")
     done = linted(tmp_path)
     assert done.returncode != 0
     assert "the reference imports NumPy alone BROKEN" in done.stdout
-    for package in ("scipy", "tensorflow"):
+    for package in ("scipy", "tensorflow", "distsgd.algorithms"):
         assert f"distsgd.common.proof.reference.alone -> {package}" in done.stdout
 
 
