@@ -10,12 +10,15 @@ import pytest
 import tensorflow as tf
 from fedbuff import Fair, FedBuff, fedbuff
 
-from distsgd.algorithms import AsyncDiLoCo, SyncSGD, SyncSGDLR
+from distsgd.algorithms import AsyncDiLoCo, Hogwild, SyncSGD, SyncSGDLR
 from distsgd.common import Cluster, Recovery, UserError, train
 from distsgd.common.contract import Barrier, Collective, Int8, Period, Scheme, WithMemory, uniform_numbers
 from distsgd.common.contract.chance import uniform
-from runs import ONES, quadratic
+from distsgd.common.problems.data import load
+from distsgd.common.run import graph, plan
+from runs import ONES, Table, quadratic
 
+SPARSE = load("sparse:examples=64,features=64,active=2")
 SLOPES = np.array([1.0, -2.0, 0.5, 4.0, -0.25], np.float32)
 BACKENDS = ["threads", "simulation", pytest.param("processes", marks=pytest.mark.slow)]
 
@@ -362,6 +365,39 @@ class Halved(SyncSGD):
 def test_a_key_of_random_numbers_is_whole_numbers(tmp_path):
     with pytest.raises(TypeError, match=r"a key of worker\.uniform is made of whole numbers\. .* float64"):
         run(Halved(), tmp_path)
+
+
+class Numbered(Hogwild):
+    """Gradients that count as often as the number of their round says."""
+
+    name = "numbered"
+
+    def message(self, worker):
+        times, gradient = tf.cast(worker.round + worker.step, tf.float32), worker.gradient
+        if isinstance(gradient, tf.IndexedSlices):
+            return tf.IndexedSlices(times * gradient.values, gradient.indices)
+        return [times * part for part in gradient] if isinstance(gradient, list) else times * gradient
+
+
+@pytest.mark.parametrize(
+    ("scheme", "data", "in_place"),
+    [(Drawn(), None, False), (Numbered(), None, True), (Numbered(), SPARSE, False)],
+    ids=["dense", "in place", "sparse"],
+)
+def test_rounds_of_one_call_have_the_counts_that_they_have_in_calls_of_their_own(scheme, data, in_place, monkeypatch):
+    monkeypatch.setattr(plan, "LONG_RUN_ROUNDS", 1)
+    monkeypatch.setattr(plan, "ROUNDS_PER_CALL", 3)
+    monkeypatch.setattr(graph, "IN_PLACE_FLOATS", 0 if in_place else 1 << 40)
+    centers, period = [], scheme.period
+    for calls in (1, 3):
+        with Table(scheme, workers=1, data=data) as table:
+            rows = np.arange(3 * period * 8, dtype=np.int32).reshape(3, period, 8)
+            player = table.player(0)
+            for first, batches in zip(range(5, 8), np.split(rows, calls), strict=False):
+                player.calls.rounds("exchange", batches, (first, first * period))
+            centers.append(table.run("center"))
+    assert table.graph.in_place == in_place
+    np.testing.assert_allclose(*centers, rtol=1e-6)
 
 
 class Counted(SyncSGD):
