@@ -220,6 +220,36 @@ def test_of_one_maker_no_more_than_some_segments_stay_open(monkeypatch):
     assert descriptors() - made == 2 * 4
 
 
+@pytest.fixture
+def opened(monkeypatch):
+    """The names of the segments of others that are opened, one after the other."""
+    names, inner = [], segments._opened
+
+    def open_one(*key):
+        names.append(key[-1])
+        return inner(*key)
+
+    monkeypatch.setattr(segments, "_opened", open_one)
+    return names
+
+
+def test_segments_that_are_used_stay_open_with_maker_and_reader(clock, opened):
+    here, there = Segments(), Segments()
+    for _ in range(5):
+        there.take(here.put(WORDS))
+        clock.seconds += 0.6 * segments.IDLE_SECONDS
+    assert len(opened) == 1
+
+
+def test_of_too_many_segments_that_was_used_last_stays_open(monkeypatch, opened):
+    monkeypatch.setattr(segments, "SEEN", 2)
+    here, there = Segments(), Segments()
+    kept = [here.take(here.put(np.full(3, k, np.uint8))) for k in range(3)]
+    for k in (0, 1, 0, 2, 0):
+        there.take(here.put(kept[k]))
+    assert len(opened) == 3
+
+
 def test_segments_of_a_process_that_has_ended_are_closed_with_the_next_that_is_opened():
     there, here = Segments(), Segments()
     code = "import sys, numpy as np; from distsgd.common.engine.segments import Segments; made = Segments(); "
