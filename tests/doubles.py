@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from distsgd.algorithms import AEASGD, AllReduce, AsyncSGD, Downpour, Hogwild, LocalSGD, SyncSGD
+from distsgd.algorithms import AEAMSGD, AEASGD, AllReduce, AsyncSGD, Downpour, Hogwild, LocalSGD, SyncSGD
+from distsgd.common.contract.rounds import Rounds
 from distsgd.common.gates import Async, Bounded, Unlocked
 
 
@@ -54,6 +55,16 @@ class HeavyAllReduce(AllReduce):
         velocity = 0.5 * worker.velocity + reply
         worker.velocity.assign(velocity)
         worker.params.assign_sub(self.learning_rate * velocity)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShortFirst(AEAMSGD):
+    """Worker 0 has done its rounds when the others have not."""
+
+    name = "short_first"
+
+    def rounds(self, steps: int, done: int = 0, worker: int = 0) -> Rounds:
+        return super().rounds(steps if worker else 1, done, worker)
 
 
 @dataclass(frozen=True, kw_only=True)

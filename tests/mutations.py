@@ -1080,12 +1080,42 @@ ON_THE_PS = [
     Mutation(
         "a resumed worker begins anew",
         RUN,
-        """        if copied:
-""",
-        """        if copied and not self.layout.parts:
-""",
+        "if copied and self.keeping.keeps:",
+        "if copied and not self.keeping.keeps:",
         ("tests/test_resume.py::test_an_interrupted_run_that_is_resumed_is_the_uninterrupted_one[ef_sgd]",),
         "the error memory of a resumed run is empty",
+    ),
+    Mutation(
+        "workers that wait at the gate are asked to stand at the end of a call",
+        RUN,
+        '"rounds" if gate.lead is not None else ""',
+        '""',
+        ("tests/test_resume.py::test_workers_that_may_be_ahead_of_each_other_come_to_the_same_round_for_a_checkpoint",),
+        "their state is in no checkpoint",
+    ),
+    Mutation(
+        "a meeting counts once, even if it is undone",
+        RUN,
+        "        self.answered = NONE  # a restoration goes back to before a meeting that is asked for again\n",
+        "",
+        ("tests/test_resume.py::test_a_meeting_that_is_asked_for_again_after_a_restoration_is_kept",),
+        "all wait for those that will not come",
+    ),
+    Mutation(
+        "without a ps the center is read in the middle of a call",
+        RUN,
+        "self.stops = self.keeps or not job.uses_ps",
+        "self.stops = self.keeps",
+        ("tests/test_resume.py::test_a_checkpoint_of_a_worker_alone_is_that_of_its_version",),
+        "steps are done twice after a resumption",
+    ),
+    Mutation(
+        "the copy of a worker that finishes first is not laid down",
+        RUN,
+        "self.wanted_at_end = others_go_on or at_end",
+        "self.wanted_at_end = at_end",
+        ("tests/test_resume.py::test_checkpoints_have_the_states_of_workers_that_go_on_when_worker_0_has_finished",),
+        "it begins anew when the run is resumed",
     ),
     Mutation(
         "no copies of the model's statistics",

@@ -25,11 +25,12 @@ from distsgd.common.proof.recorded import Recorded
 from distsgd.common.proof.replay import batch_gradient
 from distsgd.common.record.callbacks import Callback
 from distsgd.common.record.round_log import RoundLog
-from distsgd.common.run.calls import ObserverCalls, StateCalls
+from distsgd.common.run.calls import ObserverCalls
 from distsgd.common.run.graph import TaskGraph
 from distsgd.common.run.job import describe, make_job
 from distsgd.common.run.operations import Operation
 from distsgd.common.run.options import RunOptions
+from distsgd.common.run.state_calls import StateCalls
 from distsgd.common.run.worker_calls import Joined, WorkerCalls
 
 DIGITS = load("digits")

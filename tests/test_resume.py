@@ -3,21 +3,26 @@
 import re
 import shutil
 import signal
+import threading
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 from test_recovery import Going
 
-from distsgd.algorithms import EFSGD, SCHEMES, Serial, SyncSGD
+from distsgd.algorithms import EFSGD, SCHEMES, SSP, Serial, SyncSGD
 from distsgd.common import Cluster, Recovery, UserError, train
 from distsgd.common.errors import TaskLost
 from distsgd.common.record import checkpoint
-from distsgd.common.run import local_state
-from distsgd.common.run.local_state import ChiefState, LocalState
+from distsgd.common.run import local_state, loop, state_manager
+from distsgd.common.run.job import CHIEF
+from distsgd.common.run.local_state import LocalState
 from distsgd.common.run.plan import ALONE_STEPS
 from distsgd.common.run.saving import Saver
-from doubles import HeavyAllReduce
+from distsgd.common.run.standstill import Standstill
+from distsgd.common.run.worker_calls import WorkerCalls
+from doubles import HeavyAllReduce, ShortFirst
 from runs import DIGITS, record, wait_until
 
 # The same run.
@@ -72,18 +77,27 @@ STEPS, MIDDLE = 24, 3
 
 @pytest.fixture
 def halfway(monkeypatch):
-    """A checkpoint is due when worker 0 has done three rounds, and at the end."""
-    inner = ChiefState.between_calls
+    """A checkpoint is made when worker 0, or another `worker`, has done three rounds, and at the end."""
+    now = SimpleNamespace(worker=CHIEF, due=threading.Event(), saved=threading.Event(), ready=lambda calls: True)
+    inner, save = LocalState.between_calls, Saver.save
 
     def between_calls(self):
-        if self.progress.rounds == MIDDLE:
-            self.saver.due.set()
-            if not self.kept:  # then any moment is right
-                self.saver.save(self._state_calls())
+        if (self.calls.index, self.progress.rounds) == (now.worker, MIDDLE):
+            wait_until(lambda: now.ready(self.calls))
+            now.due.set()
+            wait_until(lambda: now.saved.is_set() or self.calls.look_at_asked() >= 0)
         inner(self)
 
-    monkeypatch.setattr(ChiefState, "between_calls", between_calls)
-    monkeypatch.setattr(Saver, "save_if_due", lambda self, calls: None)
+    def save_and_tell(self, calls):
+        save(self, calls)
+        if now.due.is_set():
+            now.saved.set()
+
+    monkeypatch.setattr(LocalState, "between_calls", between_calls)
+    monkeypatch.setattr(Saver, "is_due", lambda self, calls: now.due.is_set() and not now.saved.is_set())
+    monkeypatch.setattr(Saver, "save", save_and_tell)
+    monkeypatch.setattr(state_manager, "WATCH_SECONDS", 0.01)
+    return now
 
 
 def interrupted(run_dir, copy):
@@ -128,6 +142,26 @@ def test_an_interrupted_run_that_is_resumed_is_the_uninterrupted_one(name, halfw
 
 
 SMALL = {"workers": 2, "backend": "threads", "batch_size": 4, "hidden": (4,)}
+OFTEN = {"recovery": Recovery(checkpoint_steps=1000, keep_checkpoints=9), "steps": STEPS, **SMALL}
+
+
+def test_a_checkpoint_of_a_worker_alone_is_that_of_its_version(halfway, monkeypatch, tmp_path):
+    """No lock keeps it from the center: one was read in the middle of a call, some steps after its version."""
+    inner, halfway.worker = WorkerCalls.rounds, None
+
+    def rounds(self, event, batches, before, **limits):
+        if before[0] == 1:
+            halfway.due.set()
+        return inner(self, event, batches, before, **limits)
+
+    monkeypatch.setattr(WorkerCalls, "rounds", rounds)
+    asked = {"workers": 1, "backend": "threads", "batch_size": 512, "hidden": (1024,)}
+    record(Serial(), tmp_path / "run", steps=4 * ALONE_STEPS, recovery=Recovery(keep_checkpoints=9), **asked)
+    first, *_ = checkpoint.found(tmp_path / "run")
+    before = checkpoint.read(first)
+    assert before.version in (2 * ALONE_STEPS, 3 * ALONE_STEPS)
+    expected = record(Serial(), tmp_path / "expected", steps=before.version, **asked)
+    np.testing.assert_array_equal(before.arrays["center"], expected.center)
 
 
 def test_a_completed_run_that_is_asked_for_more_steps_is_the_longer_one(tmp_path):
@@ -144,7 +178,7 @@ def test_a_completed_run_that_is_asked_for_more_steps_is_the_longer_one(tmp_path
 def test_a_worker_that_does_not_come_holds_up_no_checkpoint_and_its_state_is_missed(halfway, monkeypatch, tmp_path):
     inner = LocalState.is_asked
     monkeypatch.setattr(LocalState, "is_asked", lambda self: self.calls.index == 0 and inner(self))
-    monkeypatch.setattr(LocalState, "patience", 0.3)
+    monkeypatch.setattr(loop, "Standstill", lambda keeping, patience: Standstill(keeping, lambda: 0.3))
     keep = {"recovery": Recovery(checkpoint_seconds=1000, keep_checkpoints=9), "steps": STEPS, **SMALL}
     run = record(EFSGD(), tmp_path / "run", **keep)
     (warning,) = run.result["recovery"]["warnings"]
@@ -205,6 +239,46 @@ def test_a_checkpoint_whose_center_is_of_another_length_is_refused(tmp_path):
         UserError, match=r"cannot be of this run: center should be float32 \[310\]. Received: float32 \[7\]"
     ):
         record(Serial(), tmp_path / "run", steps=8, **keep)
+
+
+def test_workers_that_may_be_ahead_of_each_other_come_to_the_same_round_for_a_checkpoint(halfway, tmp_path):
+    """One that waits at the gate for another that stands cannot come."""
+    keep = OFTEN | {"workers": 3, "codec": "int8"}
+    run = record(SSP(slack=1), tmp_path / "run", **keep)
+    assert run.result["recovery"]["warnings"] == []
+    before = interrupted(tmp_path / "run", tmp_path / "again")
+    assert len(set(before.arrays["folded"])) == 1
+    assert all(before.local(k).keys() == {"codec.memory", "params"} for k in range(3))
+
+
+def test_checkpoints_have_the_states_of_workers_that_go_on_when_worker_0_has_finished(halfway, tmp_path):
+    halfway.worker, halfway.ready = 1, lambda calls: calls.roll().finished[CHIEF]
+    run = record(ShortFirst(), tmp_path / "run", **OFTEN | {"recovery": Recovery(keep_checkpoints=9)})
+    assert run.result["recovery"]["warnings"] == []
+    first, *_ = checkpoint.found(tmp_path / "run")
+    before = checkpoint.read(first)
+    assert before.arrays["finished"].tolist() == [True, False]
+    assert all(before.local(k).keys() == {"params", "velocity"} for k in range(2))
+
+
+def test_a_meeting_that_is_asked_for_again_after_a_restoration_is_kept(halfway, monkeypatch, tmp_path):
+    """The state was restored when all stood, to before they had come there."""
+    inner, asked = Standstill._stands, []
+
+    def stands(self, calls, is_fine):
+        stood = inner(self, calls, is_fine)
+        asked.append(calls._run(calls.ops.asked))
+        if len(asked) > 1:
+            return stood
+        halfway.due.clear()
+        calls._run(calls.ops.shut)
+        return False
+
+    monkeypatch.setattr(Standstill, "_stands", stands)
+    keep = OFTEN | {"recovery": Recovery(checkpoint_steps=1000, keep_checkpoints=9, max_restarts=1)}
+    run = record(EFSGD(), tmp_path / "run", **keep)
+    assert asked[0] == asked[1]
+    assert run.result["recovery"]["warnings"] == []
 
 
 @pytest.mark.slow

@@ -176,7 +176,8 @@ def calls_of(passed, busy, tmp_path, monkeypatch):
     worker.plan = make_job(AsyncSGD(), recipe, DIGITS.train, None, cluster, options).plan
     worker.progress, worker.index, worker.state = SimpleNamespace(rounds=0), 0, None
     worker.report, worker._call = lambda **_: None, call
-    worker.local = SimpleNamespace(between_calls=lambda: None, at_most=lambda count: count)
+    as_is = {"at_most": lambda count: count, "stretch_calls": lambda count: count}
+    worker.local = SimpleNamespace(between_calls=lambda: None, **as_is)
     worker._rounds(lambda: None)
     assert sum(sizes) == 640
     return sizes

@@ -91,7 +91,7 @@ class ParameterServer:
         self.transactions = transactions = Transactions(self.devices[0], num_workers, center.version)
         self.journal = journal = Journal(transactions)
         self.membership = members = Membership(transactions, self.devices, self.initial_state, scheme.gate.waits)
-        self.copies = LocalCopies(transactions)
+        self.copies = LocalCopies(transactions, journal, members)
         if multiples is not None:
             center.milestones = Milestones(multiples, center.slices, members.states)
 
@@ -187,11 +187,11 @@ class ParameterServer:
             with tf.device(self.devices[0]):
                 version, folded = self.read_version(), self.folded.read_value()[slot.index]
                 self.membership.take(slot)
-                waits, copied = self.scheme.gate.rejoin(self, slot), self.copies.is_of(slot.index, folded)
+                waits, (copied, asked) = self.scheme.gate.rejoin(self, slot), self.copies.join(slot, folded)
                 again = recorded & (version > 0) & ~copied
                 when(again, lambda: self.record(version, slot.index, 0, accepted=False, event="join"))
                 state = self.states[slot.index]
-                joined = {"folded": folded, "waits": waits, "copied": copied, "asked": self.copies.asked.read_value()}
+                joined = {"folded": folded, "waits": waits, "copied": copied, "asked": asked}
                 restored, stopping = self.journal.restored[0], self.is_ending()
                 joined |= {"restored": restored, "stopping": stopping, "version": version}
             self.note_pull(slot)

@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..contract.cut import COPIES
-from ..contract.message import SCALARS, cut_off
-from ..engine.asked import NONE
-from ..engine.failures import is_refusal
 from ..errors import WaitTimeout
-from ..record.slices import whole
-from .feeds import feed_of, whole_of
+from .feeds import whole_of
 from .graph import TaskGraph
 from .job import CHIEF
 from .operations import Operation
@@ -30,8 +25,6 @@ STATE_WAITS = 2  # times the limit of a wait, to read all of the state
 END_SECONDS = 0.5  # for the ps tasks to hear that the run has ended
 
 Connect = Callable[[float], Any]  # makes a session, given the seconds that it may take
-
-Copies = Mapping[int, tuple[int, bytes]]  # of the local states of workers: after how many rounds, and the copy
 
 
 class Roll(NamedTuple):
@@ -114,103 +107,6 @@ class Calls:
         return Roll(*self._run(self.ops.roll))
 
 
-class StateCalls(Calls):
-    """What the chief's state manager asks."""
-
-    def alive(self) -> np.ndarray:
-        """For each ps task, True if its variables have values."""
-        return self._run(self.ops.alive)
-
-    def is_clean(self) -> bool:
-        """True unless an event was cut in the middle, or a restoration is under way."""
-        try:
-            self._run(self.ops.clean)
-        except Exception as error:
-            if is_refusal(error):
-                return False
-            raise
-        return True
-
-    def initialize(self, restoration: int) -> None:
-        """Make the global variables from the initial model; this beginning has the number `restoration`."""
-        center, state = self.graph.initial
-        self._run(
-            self.ops.initialize, feed_of(self.ops.initialize.inputs[0], center), state, np.array([restoration, 0])
-        )
-
-    def announce(self) -> None:
-        """Tell the workers that the state is there."""
-        self._run(self.ops.announce_state)
-
-    def values(self) -> dict[str, Any]:
-        """All that a checkpoint keeps, at one moment, by name: arrays, or `Slices` of them."""
-        found = self._run(self.ops.values, seconds=STATE_WAITS * self.wait_seconds)
-        values = {name: whole_of([part]) for name, part in found.items()}
-        return whole(cut_off(values, self._messages, self._scalars))
-
-    @property
-    def variables(self) -> frozenset[str]:
-        """The names in `values`."""
-        return frozenset([*self.ops.new_values, *(name + SCALARS for name in self._messages)])
-
-    @property
-    def _scalars(self) -> int:
-        return len(self.graph.scalars)
-
-    @property
-    def _messages(self) -> list[str]:
-        """Names of what has scalars at the end of each slice: sums of messages at a gate."""
-        places, number = self.ops.new_values, self._scalars
-        long = [places["center"][0].shape[0] + number]
-        vectors = (name for name in places if number and not name.startswith(COPIES))
-        return [name for name in vectors if places[name][0].shape == long]
-
-    def ask(self, meeting: int) -> None:
-        """Ask all workers for a copy of their local states at that meeting; see `engine.local_copies`."""
-        self._run(self.ops.ask, meeting)
-
-    def copied_rounds(self) -> np.ndarray:
-        """After how many rounds each worker has laid down a copy, [W]."""
-        return self._run(self.ops.copied_rounds)
-
-    def forget_copies(self, flags: np.ndarray) -> None:
-        """The copies of the workers in `flags` [W] are not needed any more."""
-        self._run(self.ops.forget_copies, flags)
-
-    def _put_back(self, copies: Copies) -> None:
-        all_of_them = [copies.get(worker, (NONE, b"")) for worker in range(self.ops.put_back.inputs[0].shape[0])]
-        rounds, parts = zip(*all_of_them, strict=True)
-        self._run(self.ops.put_back, np.array(rounds), np.array(parts, object))
-        self.ask(NONE)
-
-    def restore(self, arrays: Mapping[str, Any], restoration: int, events: int, copies: Copies | None = None) -> None:
-        """Put other values in the place of all of it, in steps.
-
-        Nobody is admitted from the first step on. Whoever waits for others is woken, and joins after the last one.
-
-        Args:
-            arrays: as `values` returns them.
-            restoration: the number of this one.
-            events: how many were on record then.
-            copies: of the local states of workers.
-        """
-        self._run(self.ops.shut)
-        for forget, alive in zip(self.ops.forget_milestones, self.alive(), strict=False):
-            if not alive:
-                self._run(forget)
-        places = self.ops.new_values
-        parts = {
-            name: _copied(here, arrays[name])
-            if name.startswith(COPIES)
-            else feed_of(here, arrays[name], arrays.get(name + SCALARS, ()))
-            for name, here in places.items()
-        }
-        self._run(self.ops.restore, parts, np.array([restoration, events]))
-        self._put_back(copies or {})
-        self._run(self.ops.call_back)
-        self._run(self.ops.open)
-
-
 class Drained(NamedTuple):
     """The part of the trace that the evaluator has not acknowledged."""
 
@@ -288,10 +184,3 @@ class ObserverCalls(Calls):
 
         with contextlib.suppress(tf.errors.OpError):
             self._run(self.ops.end_ps, seconds=END_SECONDS)
-
-
-def _copied(places: Sequence[Any], array: Any) -> list[np.ndarray]:
-    """The same array for the place of each slice."""
-    from ..engine.transport import fed
-
-    return [fed(place, array) for place in places]

@@ -17,13 +17,15 @@ from ..errors import WaitTimeout
 from ..reports import Report
 from ..waiting import wait_until
 from .barrier_wait import BarrierWait
-from .calls import Connect, StateCalls
+from .calls import Connect
 from .graph import TaskGraph
 from .job import CHIEF, Job
-from .local_state import ChiefState, LocalState
+from .local_state import Keeping, LocalState
 from .progress import Progress
 from .recovery import WorkerRecovery
 from .saving import Saver, identity
+from .standstill import Standstill
+from .state_calls import StateCalls
 from .state_manager import StateManager
 from .worker_calls import WorkerCalls
 
@@ -54,13 +56,13 @@ class WorkerLoop:
         self.progress = Progress(self.calls, self.plan, stamps, recovery.on_nan, report)
         self.barrier = BarrierWait(self.calls, rule, report)
         self.state: StateManager | None = None  # the chief has one
-        if index != CHIEF:
-            self.local = LocalState(self.calls, self.progress, job)
-        else:
+        keeping = Keeping(job, self.calls.mine.set_local.inputs)
+        self.local = LocalState(self.calls, self.progress, keeping, job)
+        if index == CHIEF:
             about = identity(self.plan, graph.initial)
-            saver = Saver(about, job.run_dir, recovery, rule.wait_seconds, report)
-            self.local = ChiefState(self.calls, self.progress, job, saver)
-            self.state = StateManager(graph, saver, rule, self.calls.connect, report)
+            saver = Saver(about, job.run_dir, recovery, rule.wait_seconds, report, keeping)
+            standstill = Standstill(keeping, lambda: self.calls.patience)
+            self.state = StateManager(graph, saver, rule, self.calls.connect, report, standstill)
         self.recovery = WorkerRecovery(self.calls, self.progress, self.barrier, self.local, rule, report)
 
     def prepare(self) -> None:
@@ -126,7 +128,7 @@ class WorkerLoop:
                 self.report(event="first_update", worker=self.index)
             elif self.progress.rounds > first + 1:
                 if count < most and is_short(began, used):
-                    count, tidy = most, False
+                    count, tidy = self.local.stretch_calls(most), False
                 elif not tidy:  # this kind of call has been made once
                     give_back_memory()
                     tidy = True

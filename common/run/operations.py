@@ -34,6 +34,7 @@ OF_KEEPERS = frozenset(
         "open",
         "forget_milestones",
         "ask",
+        "standing",
         "put_back",
         "forget_copies",
     ]
@@ -161,15 +162,13 @@ class GlobalOps:
         copies = ps.copies
         with tf.device(ps.devices[0]):
             worker, number = (tf.compat.v1.placeholder(kind, []) for kind in (tf.int32, tf.int64))
-            flags, rounds, all_copies = (
-                tf.compat.v1.placeholder(kind, [ps.num_workers]) for kind in (tf.bool, tf.int64, tf.string)
-            )
+            rounds, all_copies = (tf.compat.v1.placeholder(kind, [ps.num_workers]) for kind in (tf.int64, tf.string))
         self.asked = Operation(copies.asked.read_value())
-        self.ask = Operation(copies.asked.assign(number).op, number)
-        self.copied_rounds = Operation(copies.rounds.read_value())
+        self.ask = Operation(copies.ask(number), number)
+        self.standing = Operation(traced(copies.standing))
         self.read_copy = Operation(traced(copies.read, worker), worker)
         self.put_back = Operation(traced(copies.put_back, rounds, all_copies), (rounds, all_copies))
-        self.forget_copies = Operation(traced(copies.forget, flags), flags)
+        self.forget_copies = Operation(traced(copies.forget))
 
 
 class WorkerOps:
@@ -205,6 +204,7 @@ class WorkerOps:
         with tf.device(worker.device):
             done, copy = tf.compat.v1.placeholder(tf.int64, []), tf.compat.v1.placeholder(tf.string, [])
         self.lay_down = Operation(traced(ps.copies.lay_down, slot, done, copy), (done, copy))
+        self.stretch = Operation(traced(ps.copies.stretch_calls, slot, done), done)
         self.rounds: Mapping[tuple[Event, int], Operation] = {}
         for count in sorted(counts):
             rows = tf.compat.v1.placeholder(tf.int32, [count, None, batch_size])

@@ -16,10 +16,11 @@ from ..engine.failures import is_absence, is_late, is_refusal
 from ..errors import WaitTimeout, first_line
 from ..record import checkpoint
 from ..reports import Report
-from .calls import StateCalls
-from .local_layout import Layout, unpacked
+from .local_layout import unpacked
+from .local_state import Keeping
 from .options import Recovery
 from .plan import Plan
+from .state_calls import StateCalls
 
 # How long the end of a run waits for the last checkpoint: much longer than the longest so far has taken, and at least
 FIRST_SAVE_SECONDS = 60.0
@@ -43,16 +44,23 @@ class Saver:
         recovery: when they are wanted.
         wait_seconds: the limit of a wait.
         report: where events go.
+        keeping: what is kept of the workers' local states.
 
     Attributes:
         saving_seconds: how long the last checkpoint may take; 0 if there is none.
     """
 
     def __init__(
-        self, about: Mapping[str, Any], run_dir: Path, recovery: Recovery, wait_seconds: float, report: Report
+        self,
+        about: Mapping[str, Any],
+        run_dir: Path,
+        recovery: Recovery,
+        wait_seconds: float,
+        report: Report,
+        keeping: Keeping,
     ):
         self.about, self.run_dir, self.recovery, self.wait_seconds = about, run_dir, recovery, wait_seconds
-        self.report = report
+        self.report, self.keeping = report, keeping
         self.saved_at, self.version = time.monotonic(), -1  # the last checkpoint, or the state that was restored
         self.saving_seconds = 0.0
         self.longest = 0.0  # seconds that a checkpoint has taken to be written
@@ -60,10 +68,6 @@ class Saver:
         self.publishing = threading.Lock()  # no restoration meanwhile
         self.writer: threading.Thread | None = None  # there is one at a time
         self.reported_failure = False  # of the last checkpoint
-        self.layout = Layout({})  # of the local state of each worker
-        self.waits_for_copies = False  # `save` is called by the chief between two of its rounds, if one is `due`
-        self.due = threading.Event()
-        self.why_missing = ""  # where local states are never kept
         self.told_missing: list[int] = []  # workers whose local state was not in the last checkpoint
 
     def void(self) -> None:
@@ -75,22 +79,18 @@ class Saver:
         """The state is that of a checkpoint."""
         self.saved_at, self.version = time.monotonic(), version
 
-    def save_if_due(self, calls: StateCalls) -> None:
-        """Save if it is time, and the center has moved."""
+    def is_due(self, calls: StateCalls) -> bool:
+        """True if it is time to save, and the center has moved."""
         by_time = time.monotonic() - self.saved_at >= self.recovery.seconds
         every = self.recovery.checkpoint_steps
         if not (by_time or every) or (self.writer is not None and self.writer.is_alive()):
-            return
+            return False
         now = calls.version()
-        if now > self.version and (by_time or now >= max(self.version, 0) + (every or 0)):
-            if self.waits_for_copies:
-                return self.due.set()
-            self.save(calls)
+        return now > max(self.version, 0) and (by_time or now >= max(self.version, 0) + (every or 0))
 
     def save(self, calls: StateCalls) -> None:
         """Save the state of this moment; if it cannot be read, the run goes on. Raises what a lost ps leads to."""
         self.saved_at = time.monotonic()
-        self.due.clear()
         restorations = self.restorations
         try:
             state = self._state(calls)
@@ -136,16 +136,16 @@ class Saver:
 
     def _state(self, calls: StateCalls, last: bool = False) -> checkpoint.Checkpoint:
         """What is on the ps, and the copies of local states that are of the same rounds."""
-        values, missing = calls.values(), []
+        values, missing, keeping = calls.values(), [], self.keeping
         arrays = dict(values)
-        for worker, rounds in enumerate(values["folded"] if self.layout.parts else ()):
-            copied, copy = calls.copy_of(worker) if rounds else (NONE, b"")
+        for worker, rounds in enumerate(values["folded"] if keeping.bytes else ()):
+            copied, copy = calls.copy_of(worker) if rounds and keeping.keeps else (NONE, b"")
             if copied == rounds:
                 arrays |= {checkpoint.local_name(worker, name): part for name, part in unpacked(copy).items()}
             elif rounds:
                 missing.append(worker)
-        if missing and missing != self.told_missing and (self.why_missing or not last):
-            why = self.why_missing or "they did not come in time"
+        if missing and missing != self.told_missing and (keeping.why_not or not last):
+            why = keeping.why_not or "they did not come in time"
             message = f"{self.without(int(values['version']), missing)}: {why}. A resumed run begins with it anew"
             self.report(event="warning", message=message)
         self.told_missing = missing
@@ -154,7 +154,9 @@ class Saver:
     def without(self, version: int, workers: Sequence[int]) -> str:
         """Say that the local state of these workers is not in a checkpoint."""
         whose = "all workers" if len(workers) == self.about["workers"] else ", ".join(f"worker {k}" for k in workers)
-        return f"the checkpoint of version {version} is without the local state ({self.layout.names}) of {whose}"
+        return (
+            f"the checkpoint of version {version} is without the local state ({self.keeping.layout.names}) of {whose}"
+        )
 
     def write(
         self, state: checkpoint.Checkpoint, calls: StateCalls | None = None, restorations: int | None = None

@@ -22,10 +22,12 @@ from ..engine.failures import is_absence
 from ..errors import TaskLost, UserError
 from ..record import checkpoint
 from ..reports import Report
-from .calls import Connect, StateCalls
+from .calls import Connect
 from .graph import TaskGraph
 from .local_layout import Layout, packed
 from .saving import Saver
+from .standstill import Standstill
+from .state_calls import StateCalls
 
 WATCH_SECONDS = 0.25
 
@@ -39,13 +41,23 @@ class StateManager:
         rule: who may be started again, and how long the others wait.
         connect: makes a new session, given the seconds that it may take.
         report: where events go.
+        standstill: of the workers, while the state is read.
 
     Attributes:
         failure: what ended its work, if anything has.
     """
 
-    def __init__(self, graph: TaskGraph, saver: Saver, rule: RestartRule, connect: Connect, report: Report):
+    def __init__(
+        self,
+        graph: TaskGraph,
+        saver: Saver,
+        rule: RestartRule,
+        connect: Connect,
+        report: Report,
+        standstill: Standstill,
+    ):
         self.graph, self.saver, self.rule, self.connect, self.report = graph, saver, rule, connect, report
+        self.standstill = standstill
         self.claimed = False
         self.calls: StateCalls | None = None  # in the thread
         self.failure: BaseException | None = None
@@ -88,7 +100,7 @@ class StateManager:
             arrays["finished"] = arrays["ready"] = np.zeros_like(arrays["finished"])
             arrays["active"] = np.ones_like(arrays["active"])
         number = time.time_ns()
-        rounds, layout = last.arrays["folded"], self.saver.layout
+        rounds, layout = last.arrays["folded"], self.saver.keeping.layout
         done = [k for k in np.flatnonzero(rounds).tolist() if layout.parts]
         copies = {k: (int(rounds[k]), packed(state)) for k in done if layout.fits(state := last.local(k))}
         if lost := [k for k in done if k not in copies]:
@@ -133,9 +145,16 @@ class StateManager:
                     return
 
     def _look_after(self, calls: StateCalls) -> None:
-        if self.rule.recovers and not (calls.alive().all() and calls.is_clean()):
+        if not self._is_fine(calls):
             self.claim(calls)
-        self.saver.save_if_due(calls)
+        if self.saver.is_due(calls):
+            with self.standstill.of(calls, self._is_fine) as stands:
+                if stands:
+                    self.saver.save(calls)
+
+    def _is_fine(self, calls: StateCalls) -> bool:
+        """False if the state is to be repaired, and can be."""
+        return not self.rule.recovers or bool(calls.alive().all() and calls.is_clean())
 
 
 def check_fits(last: checkpoint.Checkpoint, saver: Saver, calls: StateCalls) -> None:

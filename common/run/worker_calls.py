@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,12 +14,10 @@ from ..engine.asked import NEVER
 from ..engine.failures import is_refusal
 from ..errors import WaitTimeout
 from ..waiting import absent, wait_until
-from .calls import Calls, Connect
+from .calls import Connect
 from .graph import TaskGraph
 from .job import CHIEF
-from .local_layout import apart, together
-
-SLOW = 10  # times the limit of a wait, for calls that wait for nobody
+from .local_calls import SLOW, LocalCalls
 
 FIRST_INCARNATION = 2  # smaller numbers say that a slot is nobody's, or how the state is
 
@@ -43,14 +41,13 @@ class Done(NamedTuple):
     stamps: np.ndarray  # when each has begun, had its message ready, had its reply: seconds since 1970, [3, rounds]
 
 
-class WorkerCalls(Calls):
+class WorkerCalls(LocalCalls):
     """What a worker asks. Each call says which worker it is, and in which of its incarnations."""
 
     def __init__(self, session: Any, graph: TaskGraph, index: int, wait_seconds: float, connect: Connect | None = None):
-        self.index, self.mine, self.coordination = index, graph.worker_ops[index], graph.coordination
+        self.coordination = graph.coordination
         self.longest = 0.0  # seconds of the longest call of rounds
-        self.listens, self.asked = False, NEVER  # to what the chief asks for, see `engine.asked`; as of the last call
-        super().__init__(session, graph, wait_seconds, connect)
+        super().__init__(session, graph, index, wait_seconds, connect)
         self._incarnate(0)
 
     def _incarnate(self, number: int) -> None:
@@ -83,23 +80,10 @@ class WorkerCalls(Calls):
         """Learning-rate schedules go on after this number of local `steps`."""
         self._run(self.mine.set_clock, steps)
 
-    def local(self) -> dict[str, Any]:
-        """Its local state, by name, vectors whole."""
-        return together(self._run(self.mine.local, seconds=SLOW * self.wait_seconds))
-
-    def set_local(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on with that one."""
-        parts = apart(state, self.mine.set_local.inputs)
-        self._run(self.mine.set_local, parts, seconds=SLOW * self.wait_seconds)
-
-    def lay_down(self, rounds: int, copy: bytes) -> None:
-        """Lay down a copy of the local state after so many `rounds`."""
-        self._run(self.mine.lay_down, rounds, np.array(copy, object), seconds=SLOW * self.wait_seconds)
-
-    def look_at_asked(self) -> int:
-        """What the chief asks for now."""
-        self.asked = int(self._run(self.ops.asked))
-        return self.asked
+    @property
+    def patience(self) -> float:
+        """Seconds that this worker waits for others where all meet."""
+        return self.wait_seconds + 2 * self.longest
 
     def await_start(self) -> None:
         """Wait until all have joined once: the chief looks, and says so to the others."""
@@ -162,7 +146,7 @@ class WorkerCalls(Calls):
         import tensorflow as tf
 
         # Others decide how long a barrier takes; a call that waits for nobody may be slow, but not for ever.
-        seconds = (1 if self.coordination.waits else SLOW) * (self.wait_seconds + 2 * self.longest)
+        seconds = (1 if self.coordination.waits else SLOW) * self.patience
         options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * seconds) if limited else 0)
         began = time.monotonic()
         try:
