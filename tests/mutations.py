@@ -1086,6 +1086,14 @@ ON_THE_PS = [
         "the error memory of a resumed run is empty",
     ),
     Mutation(
+        "a resumed worker has the newest center on the ps, and an older one itself",
+        ENGINE,
+        "when(~copied, lambda: self.note_pull(slot))",
+        "self.note_pull(slot)",
+        ("tests/test_resume.py::test_workers_of_an_asynchronous_run_go_on_from_the_centers_that_they_had",),
+        "the first update of each after a resumption is wrong",
+    ),
+    Mutation(
         "workers that wait at the gate are asked to stand at the end of a call",
         RUN,
         '"rounds" if gate.lead is not None else ""',
@@ -1261,11 +1269,8 @@ ON_THE_PS = [
     Mutation(
         "whoever joins has an old version",
         ENGINE,
-        """            self.note_pull(slot)
-            parts = self.center.read()
-        return self.center.bring(parts), state, joined""",
-        """            parts = self.center.read()
-        return self.center.bring(parts), state, joined""",
+        "when(~copied, lambda: self.note_pull(slot))",
+        "when(copied, lambda: self.note_pull(slot))",
         JOINED,
         "its first message counts as stale",
     ),

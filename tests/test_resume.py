@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from test_recovery import Going
 
-from distsgd.algorithms import EFSGD, SCHEMES, SSP, Serial, SyncSGD
+from distsgd.algorithms import AEAMSGD, EFSGD, SCHEMES, SSP, AsyncDiLoCo, Serial, SyncSGD
 from distsgd.common import Cluster, Recovery, UserError, train
 from distsgd.common.errors import TaskLost
 from distsgd.common.record import checkpoint
@@ -143,6 +143,35 @@ def test_an_interrupted_run_that_is_resumed_is_the_uninterrupted_one(name, halfw
 
 SMALL = {"workers": 2, "backend": "threads", "batch_size": 4, "hidden": (4,)}
 OFTEN = {"recovery": Recovery(checkpoint_steps=1000, keep_checkpoints=9), "steps": STEPS, **SMALL}
+
+
+@pytest.mark.parametrize("scheme", [AsyncDiLoCo(communication_period=2), AEAMSGD(communication_period=2)])
+def test_workers_of_an_asynchronous_run_go_on_from_the_centers_that_they_had(scheme, halfway, monkeypatch, tmp_path):
+    """Also on the ps, which knows them: its rule compares what a worker sends with the center that it has pulled."""
+    inner, seen, keep = LocalState.between_calls, [], OFTEN | {"steps": 60}
+
+    def between_calls(self):
+        if (self.calls.index, self.progress.rounds) == (1, MIDDLE):
+            wait_until(lambda: seen)
+        inner(self)
+
+    def is_behind(calls):
+        seen.append(calls.version())
+        return seen[-1] > seen[0]
+
+    monkeypatch.setattr(LocalState, "between_calls", between_calls)
+    halfway.ready = is_behind
+    record(scheme, tmp_path / "whole", **keep)
+    before = interrupted(tmp_path / "whole", tmp_path / "again")
+    assert before.arrays["pulled"][0] < before.version
+    assert before.local(0).keys() == before.local(1).keys() >= {"params"}
+    again = record(scheme, tmp_path / "again", **keep)
+    assert again.result["recovery"]["warnings"] == []
+    assert again.error() < 1e-5
+    for k in range(2):
+        mine = again.trace["worker"] == k
+        versions, staleness = again.trace["version"][mine], again.trace["staleness"][mine]
+        np.testing.assert_array_equal(staleness[1:], np.diff(versions) - 1)
 
 
 def test_a_checkpoint_of_a_worker_alone_is_that_of_its_version(halfway, monkeypatch, tmp_path):
