@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import math
+import numbers
 import os
 import shutil
 import sys
@@ -152,9 +153,11 @@ def dumps(value: Any, **options: Any) -> str:
 
 
 def finite(value: Any) -> Any:
-    """The same with None in the place of numbers that are not finite."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
+    """The same with Python's numbers in the place of NumPy's, and None in that of numbers that are not finite."""
+    if isinstance(value, numbers.Integral):
+        return value if isinstance(value, bool) else int(value)
+    if isinstance(value, numbers.Real):
+        return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {name: finite(item) for name, item in value.items()}
     return [finite(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,6 +1,7 @@
 """Options that every algorithm has: they do what NumPy says they do."""
 
 import inspect
+import json
 from dataclasses import fields
 from typing import get_type_hints
 
@@ -23,6 +24,15 @@ SCHEDULE = [0, 1, 1, 0, 2, 0, 2, 1, 1, 0, 2, 2] * 2
 
 def threads(scheme, tmp_path, **options):
     return record(scheme, tmp_path / "run", **{"backend": "threads", "workers": 3, "schedule": SCHEDULE} | options)
+
+
+def test_numbers_of_numpy_are_taken_for_those_of_python(tmp_path):
+    scheme = Downpour(communication_period=np.int64(2), learning_rate=np.float32(0.5))
+    given = {"steps": np.int32(4), "batch_size": np.int64(8), "seed": np.int64(3)}
+    cluster = Cluster.local(2, backend="threads")
+    train(quadratic([1.0]), ONES, scheme, cluster=cluster, run_dir=tmp_path / "run", verbose=False, **given)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (config["batch_size"], config["hyperparameters"]["communication_period"]) == (8, 2)
 
 
 def test_l2_is_added_before_the_gradient_is_clipped_to_the_norm(tmp_path):

@@ -121,7 +121,7 @@ def _kind(value: Any) -> str:
 
 
 def in_words(function: Any) -> str:
-    """Write down a hyperparameter that is a function, such as a schedule of Keras, as any other process does."""
+    """Write down a hyperparameter that is no number, such as a schedule of Keras, as any other process does."""
     with contextlib.suppress(AttributeError, NotImplementedError):
         return f"{type(function).__name__}({function.get_config()})"
     return re.sub(ADDRESS, "", repr(function))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -264,13 +265,14 @@ def _is_complete(run_dir: Path) -> bool:
 def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
     """The configuration of a run, as it is written to config.json and shown."""
     cluster, options = job.cluster, job.options
+    plain = numbers.Real | str | list | tuple | None  # what JSON knows; others are written down in words
     uneven = {"label_distance": skew.distance(skew.labels_of(job.train), job.plan.shards())} if options.skew else {}
     steps = [rounds.steps() for rounds in job.plan.all_rounds]  # a scheme may give a worker others than those asked for
     uneven_steps = {} if options.schedule or set(steps) == {job.steps} else {"steps_of_workers": steps}
     return {
         "algorithm": job.scheme.name,
         "hyperparameters": {
-            own.name: in_words(value) if callable(value := getattr(job.scheme, own.name)) else value
+            own.name: value if isinstance(value := getattr(job.scheme, own.name), plain) else in_words(value)
             for own in fields(job.scheme)
         },
         "backend": cluster.backend,
