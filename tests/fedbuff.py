@@ -67,9 +67,8 @@ class Fair(FedBuff):
         return {"sent_before": 0.0}
 
     def weight(self, server, staleness):
-        count = server.sent_before.read_value() + 1
-        server.sent_before.assign(count)
-        return count**-0.5
+        server.sent_before.assign_add(1)
+        return server.sent_before**-0.5
 
 
 # The same in NumPy.

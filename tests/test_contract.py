@@ -12,10 +12,11 @@ from fedbuff import Fair, FedBuff, fedbuff
 
 from distsgd.algorithms import AsyncDiLoCo, Hogwild, SyncSGD, SyncSGDLR
 from distsgd.common import Cluster, Recovery, UserError, train
-from distsgd.common.contract import Barrier, Collective, Int8, Period, Scheme, WithMemory, uniform_numbers
+from distsgd.common.contract import Barrier, Collective, Int8, Period, Rounds, Scheme, WithMemory, uniform_numbers
 from distsgd.common.contract.chance import uniform
 from distsgd.common.problems.data import load
 from distsgd.common.run import graph, plan
+from distsgd.common.virtual_time.platform import Platform
 from runs import ONES, Table, quadratic
 
 SPARSE = load("sparse:examples=64,features=64,active=2")
@@ -278,6 +279,64 @@ def test_several_messages_make_an_update_where_nobody_waits(scheme, backend, war
         assert loss == pytest.approx(thetas[version] @ thetas[version] / 2, rel=1e-4)
 
 
+class Lopsided(Fair):
+    """Worker 0 does one round of each run: it has an old center at the end of it."""
+
+    name = "lopsided"
+
+    def rounds(self, steps, done=0, worker=0):
+        return Rounds.even(steps if worker else self.period, self.period)
+
+
+def test_a_resumed_run_counts_on_messages_numbers_of_workers_and_staleness(tmp_path):
+    start, scheme = [1.0, -2.0, 0.5], Lopsided(buffer_size=4)
+    options = {"batch_size": 4, "record": "full", "run_dir": tmp_path / "run", "verbose": False}
+    for steps in (10, 20):
+        cluster = Cluster.local(3, ps=2 if steps == 10 else 1, backend="threads")
+        model, keep = quadratic(start), Recovery(checkpoint_steps=1000)
+        train(model, ONES, scheme, cluster=cluster, steps=steps, recovery=keep, **options)
+    with np.load(tmp_path / "run" / "trace.npz") as trace:
+        order, found = trace["worker"].tolist(), list(zip(trace["version"], trace["staleness"], strict=True))
+    thetas, seen = fedbuff(np.array(start), order, lambda x: x, scheme)
+    assert (found, len(order)) == (seen, 2 * (1 + 5 + 5))
+    assert ended(tmp_path)["updates"] == 22 // 4
+    np.testing.assert_allclose(model.layers[0].kernel.numpy()[0], thetas[-1], rtol=1e-5)
+
+
+class Fresh(FedBuff):
+    name = "fresh"
+
+    def accepts(self, staleness):
+        return staleness < 1
+
+
+@pytest.mark.parametrize("backend", ["threads", "simulation"])
+def test_a_message_that_is_dropped_is_none_of_those_of_an_update(backend, tmp_path):
+    machines = {"platform": Platform(compute="exponential")} if backend == "simulation" else {}
+    cluster = Cluster.local(3, ps=2, backend=backend, **machines)
+    model, scheme = quadratic([1.0, -2.0, 0.5]), Fresh(buffer_size=2)
+    options = {"batch_size": 4, "record": "full", "run_dir": tmp_path / "run", "verbose": False}
+    options |= {"schedule": [0, 1, 2, 2, 1, 0, 2, 1, 0, 0, 0, 1]} if backend == "threads" else {"steps": 16}
+    train(model, ONES, scheme, cluster=cluster, **options)
+    with np.load(tmp_path / "run" / "trace.npz") as trace:
+        rows = list(zip(*(trace[name].tolist() for name in ("worker", "version", "accepted")), strict=True))
+    theta, buffer, number, version = np.array([1.0, -2.0, 0.5]), 0, 0, 0
+    pulled, found = dict.fromkeys(range(3), (theta, 0)), []
+    for k, _, _ in rows:
+        x, at = pulled[k]
+        fresh = at == version
+        found.append((k, version, int(fresh)))
+        if fresh:
+            buffer, number = buffer + (1 - 0.9**2) * x / 2, number + 1
+            if number % 2 == 0:
+                theta, buffer, version = theta - buffer, 0, version + 1
+        pulled[k] = theta, version
+    assert rows == found
+    assert 0 < sum(accepted for *_, accepted in rows) < len(rows) - 3
+    assert ended(tmp_path)["updates"] == version
+    np.testing.assert_allclose(model.layers[0].kernel.numpy()[0], theta, rtol=1e-5)
+
+
 def test_a_run_ends_with_an_update_not_with_a_message(tmp_path):
     run(FedBuff(), tmp_path, "simulation", steps=40, stop_at_version=5)
     assert ended(tmp_path)["updates"] == 5
@@ -398,20 +457,3 @@ def test_rounds_of_one_call_have_the_counts_that_they_have_in_calls_of_their_own
             centers.append(table.run("center"))
     assert table.graph.in_place == in_place
     np.testing.assert_allclose(*centers, rtol=1e-6)
-
-
-class Counted(SyncSGD):
-    name = "counted"
-
-    def message(self, worker):
-        return 0 * worker.params + tf.cast(100 * worker.round + worker.step, tf.float32)
-
-    def server_update(self, server, message, staleness):
-        server.center.assign(message)
-        return server.center
-
-
-def test_a_resumed_run_counts_on(tmp_path):
-    for rounds in (4, 9):
-        center, _ = run(Counted(), tmp_path, steps=rounds, recovery=Recovery(checkpoint_steps=1))
-        np.testing.assert_array_equal(center, 100 * (rounds - 1) + rounds)

@@ -1,0 +1,178 @@
+"""Rounds, steps and random numbers that a scheme sees: right for each message, whatever happens to its worker."""
+
+import json
+import os
+import signal
+import threading
+from dataclasses import dataclass, field
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_launcher import task_log
+
+from conftest import children
+from distsgd.common import Cluster, Recovery, train
+from distsgd.common.contract import Async, Barrier, Collective, Gate, Period, Scheme, uniform_numbers
+from distsgd.common.engine.trace import EVENTS
+from distsgd.common.run import loop, plan
+from distsgd.common.run.worker_calls import WorkerCalls
+from distsgd.common.virtual_time.platform import Platform
+from runs import ONES, wait_until
+
+SEED, WORKERS, SIZE = 7, 2, 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Telling(Scheme):
+    """A message says what its worker sees; the center adds up what they say."""
+
+    name = "telling"
+    communication_period: Period = 1
+    gate: Gate = field(default_factory=Async)
+    exchange_first: bool = False
+
+    def local_variables(self, params):
+        return {"stepped": 0.0, "adopted": 0.0}
+
+    def local_step(self, worker, gradient):
+        worker.stepped.assign(tf.cast(worker.step, tf.float32))
+
+    def message(self, worker):
+        drawn = tf.floor(256 * worker.uniform(worker.index, worker.round, worker.step))
+        counts = [tf.cast(count, tf.float32) for count in (worker.round, worker.step)]
+        return tf.stack([1.0, *counts, drawn[0] + drawn[-1], worker.stepped.read_value(), worker.adopted.read_value()])
+
+    def server_update(self, server, message, staleness):
+        if not self.gate.uses_ps:
+            return message
+        server.center.assign_add(message)
+        return server.center
+
+    def adopt(self, worker, reply):
+        worker.adopted.assign(tf.cast(1000 * worker.round + worker.step, tf.float32))
+        worker.params.assign(reply if self.gate.uses_ps else worker.params + reply)
+
+
+def told(scheme, trace, lengths):
+    """The center, in NumPy: what the messages on record say, those of a set in the mean.
+
+    Args:
+        scheme: with its gate.
+        trace: of the run.
+        lengths: local steps of each round.
+    """
+    rounds, last, sets = [0] * WORKERS, [(0, 0)] * WORKERS, {}
+    columns = (trace[name] for name in ("version", "worker", "event", "accepted"))
+    for version, k, event, accepted in zip(*columns, strict=True):
+        if EVENTS[event] == "join":  # it starts anew, and does the next round that is not on record
+            last[k] = 0, 0
+            continue
+        r, before = rounds[k], sum(lengths[: rounds[k]])
+        step = before if scheme.exchange_first else before + lengths[r]
+        drawn = np.floor(256 * uniform_numbers(SEED, SIZE, k, r, step))
+        stepped, adopted = last[k]
+        mine = [1, r, step, drawn[0] + drawn[-1], stepped if scheme.exchange_first else step - 1, adopted]
+        rounds[k], last[k] = r + 1, (before + lengths[r] - 1, 1000 * r + step)
+        if accepted:
+            sets.setdefault(version, []).append(mine)
+    merge = np.sum if scheme.gate.set_size(WORKERS) is None else np.mean
+    return sum(merge(messages, 0) for messages in sets.values())
+
+
+def zeros():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(SIZE, use_bias=False, kernel_initializer="zeros")])
+    model.compile(loss="mse")
+    return model
+
+
+def run(scheme, tmp_path, backend, steps, platform=None, **options):
+    """Train as a user does; returns the center and the trace."""
+    more = {} if platform is None else {"platform": platform}
+    cluster = Cluster.local(WORKERS, ps=2 if scheme.gate.uses_ps else 1, backend=backend, **more)
+    options |= {"steps": steps, "batch_size": 4, "seed": SEED, "run_dir": tmp_path / "run", "record": "full"}
+    train(model := zeros(), (ONES[0], np.zeros((64, SIZE), "f")), scheme, cluster=cluster, verbose=False, **options)
+    with np.load(tmp_path / "run" / "trace.npz") as trace:
+        return model.layers[0].kernel.numpy()[0], dict(trace)
+
+
+def agree(center, expected):
+    np.testing.assert_allclose(center, expected, rtol=1e-6)
+
+
+BACKENDS = ["threads", "simulation", pytest.param("processes", marks=pytest.mark.slow)]
+
+CASES = {
+    "exchange_first": (Telling(exchange_first=True, communication_period=3), 10),
+    "without_a_ps": (Telling(gate=Collective(), communication_period=3), 10),
+    "dropped_messages": (Telling(gate=Barrier(backup_workers=1)), 40),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("case", CASES)
+def test_each_message_has_the_counts_and_the_draws_of_its_round(case, backend, warm, tmp_path):
+    scheme, steps = CASES[case]
+    center, trace = run(scheme, tmp_path, backend, steps)
+    whole, rest = divmod(steps, scheme.period)
+    agree(center, told(scheme, trace, [scheme.period] * whole + [rest] * (rest > 0)))
+
+
+def test_several_rounds_in_a_call_count_one_after_the_other(monkeypatch, tmp_path):
+    monkeypatch.setattr(plan, "LONG_RUN_ROUNDS", 1)
+    monkeypatch.setattr(plan, "ROUNDS_PER_CALL", 3)
+    monkeypatch.setattr(loop, "is_short", lambda *_: True)
+    counts, make = set(), WorkerCalls._callable
+    monkeypatch.setattr(WorkerCalls, "_callable", lambda own, event, n: counts.add(n) or make(own, event, n))
+    scheme, steps = Telling(communication_period=2), 24
+    center, trace = run(scheme, tmp_path, "threads", steps)
+    assert counts == {1, 3}
+    agree(center, told(scheme, trace, [2] * 12))
+
+
+@pytest.mark.parametrize("gate", [Async(), Barrier(), Barrier(backup_workers=1)])
+def test_a_simulated_worker_that_comes_back_after_a_crash_counts_on(gate, tmp_path):
+    machines = Platform(failures="crashes:every=150ms,down=20ms", compute="exponential", latency="1ms")
+    scheme = Telling(gate=gate)
+    center, trace = run(scheme, tmp_path, "simulation", 60, machines)
+    assert (trace["event"] == EVENTS.index("join")).sum() > 5
+    agree(center, told(scheme, trace, [1] * 60))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "backend"),
+    [
+        (Telling(exchange_first=True, communication_period=3), "threads"),
+        (Telling(gate=Collective(), communication_period=3), "threads"),
+        pytest.param(Telling(gate=Barrier(), communication_period=3), "processes", marks=pytest.mark.slow),
+    ],
+    ids=["exchange_first", "without_a_ps", "on_processes"],
+)
+def test_a_resumed_run_counts_on(scheme, backend, warm, tmp_path):
+    for steps in (7, 12):
+        center, trace = run(scheme, tmp_path, backend, steps, recovery=Recovery(checkpoint_steps=1))
+    agree(center, told(scheme, trace, [3, 3, 1, 3, 2]))
+
+
+@pytest.mark.slow
+def test_a_process_that_was_killed_counts_on(warm, tmp_path):
+    def going():
+        try:
+            rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+        except (OSError, ValueError):
+            return False
+        return max((row.get("version", 0) for row in rows), default=0) > 60
+
+    def kill():
+        wait_until(going)
+        (victim,) = [pid for pid in children() if task_log(pid) == "worker-1.log"]
+        os.kill(victim, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    scheme, steps = Telling(), 3000
+    center, trace = run(scheme, tmp_path, "processes", steps, recovery=Recovery(max_restarts=1))
+    killer.join()
+    assert (trace["event"] == EVENTS.index("join")).sum() == 1
+    agree(center, told(scheme, trace, [1] * steps))
