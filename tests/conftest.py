@@ -1,7 +1,10 @@
 import os
+import signal
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a suite in the background: runs would inherit that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 
