@@ -10,9 +10,8 @@ import math
 import numbers
 import os
 import shutil
+import stat
 import sys
-import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,15 +23,13 @@ LOCK = ".lock"
 
 RESERVE_BYTES = 1 << 16
 
-SCRATCH, OWNER = "distsgd-", "owner"
-
-FRESH_SECONDS = 60.0
-
 STDERR = 2  # where native code writes, too
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 PART = ".part"  # ends the name of what is being written
+
+MOST_TEXT, MOST_LINE = 1 << 26, 1 << 20  # bytes of a text that is read as a whole, and of a line in one that is not
 
 
 @contextmanager
@@ -56,13 +53,44 @@ def reason_of(error: OSError) -> str:
 
 
 def open_in_place(path: Path, mode: str, **options: Any) -> Any:
-    """Open a file to write where it is, as `open` does; raises `OSError` if a symbolic link is in its place."""
+    """Open a file to write where it is, as `open` does; raises `OSError` for a symbolic link, a pipe or a device."""
     return open(path, mode, opener=no_link, **options)
 
 
 def no_link(path: str | Path, flags: int) -> int:
-    """Return a descriptor of the file itself, for `open`; raises `OSError` if a symbolic link is in its place."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    """Return a descriptor of the file itself, for `open`; raises `OSError` for a symbolic link, a pipe or a device."""
+    return regular(path, flags | os.O_NOFOLLOW)
+
+
+def open_to_read(path: Path) -> Any:
+    """Open a file to read its bytes; raises `OSError` for a pipe or a device, which may have no end."""
+    return open(path, "rb", opener=regular)
+
+
+def regular(path: str | Path, flags: int) -> int:
+    """Return a descriptor of a file, for `open`; raises `OSError` if it is no regular one."""
+    found = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)  # a pipe would wait for its other end
+    if not stat.S_ISREG(os.fstat(found).st_mode):
+        os.close(found)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return found
+
+
+def read_text(path: Path) -> str:
+    """The content of a file; raises `OSError`, or `ValueError` if it is no text, or longer than any that is written."""
+    with open_to_read(path) as file:
+        if os.fstat(file.fileno()).st_size > MOST_TEXT:
+            raise ValueError(f"it has more than {MOST_TEXT} bytes")
+        return file.read().decode()
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The JSON objects in a file that has one on each line; other lines, such as one that was cut off, are left out."""
+    with contextlib.suppress(OSError), open_to_read(path) as file:
+        while (line := file.readline(MOST_LINE)).endswith(b"\n"):
+            with contextlib.suppress(ValueError, RecursionError):
+                if isinstance(row := json.loads(line), dict):
+                    yield row
 
 
 def own_folder(path: Path) -> Path:
@@ -93,8 +121,9 @@ def standard_error_to(path: Path) -> Iterator[None]:
     Raises:
         CannotWrite: the file.
     """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with writing(path):
-        there = no_link(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        there = os.open(path, flags) if str(path) == os.devnull else no_link(path, flags)
     sys.stderr.flush()
     before = os.dup(STDERR)
     try:
@@ -136,8 +165,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file, whole or not at all; raises `CannotWrite`."""
-    with replacing(target) as file, source.open("rb") as found:
+    """Copy a file, whole or not at all; raises `CannotWrite`, or `UserError` if the source cannot be read."""
+    try:
+        found = open_to_read(source)
+    except OSError as error:
+        raise UserError(f"cannot read {source}: {error.strerror}") from None
+    with found, replacing(target) as file:
         shutil.copyfileobj(found, file)
 
 
@@ -177,7 +210,7 @@ def with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; raises `UserError` if there is none."""
     try:
-        value = json.loads(path.read_text())
+        value = json.loads(read_text(path))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError):
@@ -189,7 +222,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def cannot_write_into(run_dir: Path, error: OSError) -> UserError:
     """Return what to raise where a run directory cannot be written."""
-    place = f" ({Path(error.filename).name})" if error.errno == errno.ELOOP else ""
+    place = f" ({Path(error.filename).name})" if error.filename and Path(error.filename) != run_dir else ""
     return UserError(f"cannot write the run directory {run_dir}{place}: {reason_of(error)}")
 
 
@@ -232,38 +265,3 @@ class Lock:
             fcntl.flock(self.handle, fcntl.LOCK_UN)  # also for a copy of the handle that a child may have
             os.close(self.handle)
             self.handle = None
-
-
-class Scratch:
-    """A temporary folder that goes with this process; what one that was killed has left is deleted by the next.
-
-    Attributes:
-        name: its path.
-    """
-
-    def __init__(self):
-        for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
-            with contextlib.suppress(OSError):  # it is somebody's, or gone already
-                _sweep(left)
-        self.folder = tempfile.TemporaryDirectory(prefix=SCRATCH)
-        self.name = self.folder.name
-        self.owned = os.open(Path(self.name) / OWNER, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(self.owned, fcntl.LOCK_EX)
-
-    def cleanup(self) -> None:
-        """Delete it."""
-        self.folder.cleanup()
-        os.close(self.owned)
-
-
-def _sweep(folder: Path) -> None:
-    """Delete a folder of this user whose owner is gone; raises `OSError` where there is one."""
-    owner = os.open(folder / OWNER, os.O_RDWR | os.O_NOFOLLOW)
-    try:
-        status = os.fstat(owner)
-        fresh = time.time() - status.st_mtime < FRESH_SECONDS  # it may be about to be locked
-        if status.st_uid == folder.lstat().st_uid == os.getuid() and not fresh:
-            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        os.close(owner)

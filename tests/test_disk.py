@@ -21,6 +21,7 @@ from distsgd.common.cluster.cluster import Cluster
 from distsgd.common.cluster.restarts import RestartRule
 from distsgd.common.errors import CannotWrite, UserError
 from distsgd.common.launch.judge import LEAVE_SECONDS
+from distsgd.common.launch.scratch import Scratch
 from distsgd.common.launch.supervision import Supervision
 from distsgd.common.record import checkpoint
 from distsgd.common.record.callbacks import Callback
@@ -97,19 +98,19 @@ def test_a_run_that_was_refused_or_has_ended_leaves_the_folder_free(tmp_path):
 
 def test_temporary_folders_of_processes_that_were_killed_are_deleted_and_no_others(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    code = "import tempfile, sys; tempfile.tempdir = sys.argv[1]; from distsgd.common.files import Scratch; "
+    code = "import tempfile, sys; tempfile.tempdir = sys.argv[1]; from distsgd.common.launch.scratch import Scratch; "
     code += "scratch = Scratch(); print(scratch.name, flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", code, tmp_path], stdin=-1, stdout=-1, text=True) as other:
         theirs = Path(other.stdout.readline().strip())
-        ours = files.Scratch()
+        ours = Scratch()
         (tmp_path / "distsgd-of-somebody").mkdir()
         long_ago = (0, 0)
         for folder in (theirs, Path(ours.name)):
             os.utime(folder / "owner", long_ago)
-        files.Scratch().cleanup()
+        Scratch().cleanup()
         assert theirs.exists()
         other.kill()
-    files.Scratch().cleanup()
+    Scratch().cleanup()
     assert sorted(tmp_path.iterdir()) == sorted([Path(ours.name), tmp_path / "distsgd-of-somebody"])
     ours.cleanup()
 

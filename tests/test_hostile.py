@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import shutil
 import time
 import zipfile
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 
 from distsgd.algorithms import SCHEMES, AsyncSGD
-from distsgd.common import UserError
+from distsgd.common import Recovery, UserError
 from distsgd.common.problems import data
 from distsgd.common.proof.replay import replay
+from distsgd.common.record import checkpoint
+from distsgd.common.run.follow import follow
 from distsgd.common.timeline.lanes import read_lanes
 from distsgd.common.timeline.page import page
 from runs import record
@@ -25,8 +28,14 @@ SECONDS = 60  # of a case on a busy machine, which takes a tenth of a second alo
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile") / "run"
-    record(AsyncSGD(), folder, workers=2, backend="threads", steps=5, hidden=(4,))
+    train(folder, steps=5)
     return folder
+
+
+def train(folder, steps=8):
+    """With more steps, the run goes on."""
+    keep = Recovery(checkpoint_steps=1000)
+    record(AsyncSGD(), folder, workers=2, backend="threads", steps=steps, hidden=(4,), recovery=keep)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -46,7 +55,12 @@ def draw(folder):
     page([read_lanes(folder)])
 
 
-COMMANDS = {"replay": lambda folder: replay(folder, SCHEMES), "timeline": draw}
+COMMANDS = {
+    "replay": lambda folder: replay(folder, SCHEMES),
+    "timeline": draw,
+    "evaluate": lambda folder: follow(folder, 0.1, lambda line: None),
+    "resume": train,
+}
 
 
 def outcome(command, folder):
@@ -96,7 +110,11 @@ def test_a_wrong_hyperparameter_is_no_traceback(copy):
         ("dataset", "synthetic:examples=2000000000", "at most 10000000"),
         ("dataset", "mnist1d:examples=2000000000", "at most 10000000"),
         ("dataset", "sparse:examples=2000000000", "at most 10000000"),
-        ("dataset", "synthetic:features=1000000000", "cannot be made"),
+        ("dataset", "synthetic:features=1000000000", "numbers must be at most 1000000000"),
+        ("dataset", "synthetic:examples=5000000,features=1000", "numbers must be at most 1000000000"),
+        ("dataset", "sparse:examples=5000000,active=100", "numbers must be at most 1000000000"),
+        ("dataset", "mnist1d:examples=5000000", "numbers must be at most 1000000000"),
+        ("dataset", "libsvm:path=/dev/zero", "no regular file"),
         ("model", "mlp:hidden=1000000-1000000", "parameters"),
     ],
 )
@@ -164,3 +182,19 @@ def test_wrong_arrays_are_no_traceback(name, command, copy):
     path.symlink_to("/dev/zero")
     bad["endless"] = outcome(command, copy)
     assert not {case: problem for case, problem in bad.items() if problem}
+
+
+CHECKPOINT = f"checkpoints/000000000010/{checkpoint.ABOUT}"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("name", ["config.json", "result.json", "metrics.jsonl", "center.npz", CHECKPOINT])
+def test_no_command_waits_for_a_pipe_or_reads_a_device(name, command, recorded, tmp_path):
+    assert (recorded / name).is_file()
+    bad = {}
+    for kind, put in {"pipe": os.mkfifo, "device": lambda path: path.symlink_to("/dev/zero")}.items():
+        folder = shutil.copytree(recorded, tmp_path / kind)
+        (folder / name).unlink()
+        put(folder / name)
+        bad[kind] = outcome(command, folder)
+    assert not {kind: problem for kind, problem in bad.items() if problem}

@@ -187,7 +187,7 @@ def changed(name, **columns):
     ("change", "message"),
     [
         (lambda folder: (folder / "config.json").unlink(), "not a run directory: it has no config.json"),
-        (lambda folder: (folder / "config.json").write_text("{}"), "is not that of a run: it has no 'workers'"),
+        (lambda folder: (folder / "config.json").write_text("{}"), "not those of a run: they have no 'workers'"),
         (lambda folder: (folder / "trace.npz").unlink(), "has no trace.npz: it came to no result"),
         (lambda folder: (folder / "trace.npz").write_bytes(b"PK"), "cannot read .*trace.npz"),
         (changed("trace.npz", more=[1]), "trace.npz is damaged: it needs the columns version"),

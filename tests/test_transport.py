@@ -25,7 +25,7 @@ from distsgd.common.engine.segments import Segments
 from distsgd.common.engine.stamps import Stamps, moment
 from distsgd.common.errors import UserError
 from distsgd.common.launch import sessions
-from distsgd.common.record.run_directory import read_config
+from distsgd.common.record.content import read_config
 from distsgd.common.run.center_path import CenterPath, Moment
 from distsgd.common.run.path_keeper import PathKeeper
 from doubles import HalvedLocalSGD

@@ -18,8 +18,9 @@ from typing import Any
 from ..cluster.cluster import Isolation
 from ..cluster.liveness import LOOK_SECONDS, LifeSigns
 from ..errors import TaskLost, UserError, WaitTimeout
-from ..files import Scratch, open_in_place, writing
+from ..files import open_in_place, writing
 from .channel import FORK_SERVER, Channel
+from .scratch import Scratch
 
 START_SECONDS = 60.0  # without a sign of life from a fork server that starts
 

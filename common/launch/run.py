@@ -12,7 +12,7 @@ from ..cluster.fingerprint import class_digest, data_digest, identity, model_dig
 from ..engine.flat_model import FlatModel, unused_optimizer
 from ..errors import CannotWrite, Interrupted
 from ..files import Lock, in_one_line
-from ..record import checkpoint
+from ..record import checkpoint, taking_over
 from ..record.callbacks import Callback, CallbackList
 from ..record.display import Display
 from ..record.notebook import in_notebook, native_output
@@ -108,7 +108,7 @@ def in_common(job: Job, model: Any) -> dict[str, Any]:
 def _resume(job: Job, source: Path) -> list[str]:
     """Copy what the run goes on from: the chief needs the checkpoint, an evaluator elsewhere the record."""
     if job.cluster.is_chief:
-        return checkpoint.take_over(checkpoints_of(source, job.cluster), job.run_dir)
+        return taking_over.take_over(checkpoints_of(source, job.cluster), job.run_dir)
     if job.cluster.evaluates:
-        checkpoint.take_over_record(source, job.run_dir)
+        taking_over.take_over_record(source, job.run_dir)
     return []

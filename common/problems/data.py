@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import UserError, at_most
+from ..errors import UserError
 from ..files import standard_error_to
 from ..spec import parse
-from .dataset import Dataset
+from .dataset import Dataset, check_room
 from .mnist1d import mnist1d
 from .sparse import libsvm, sparse
 from .text import text
@@ -38,17 +38,16 @@ def digits() -> Dataset:
 
 ROWS = 1 << 16  # of generated examples that are made at once
 
-MOST = 10**7  # generated examples: a folder from elsewhere may ask for as many as fill the memory
-
 
 def synthetic(
     *, examples: int = 8192, features: int = 32, classes: int = 10, noise: float = 0.5, test: int = 0
 ) -> Dataset:
     """Gaussian clusters, two to a class, around unit vectors; `test` more test examples, 1/4 as many if not given."""
+    total = examples + (test or max(1, examples // 4))
+    check_room(total, total * features)
     rng = np.random.default_rng(0)
     centers = rng.standard_normal((2 * classes, features))
     centers /= np.linalg.norm(centers, axis=1, keepdims=True)
-    total = examples + (test or max(1, examples // 4))
     cluster = rng.integers(2 * classes, size=total)
     x, y = np.empty((total, features), np.float32), (cluster % classes).astype(np.int32)
     for rows in (slice(start, start + ROWS) for start in range(0, total, ROWS)):  # the temporary arrays are large
@@ -102,8 +101,6 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
 def load(spec: str) -> Dataset:
     """The data set of that name, with its options: `digits`, `synthetic:examples=2000,features=50`."""
     name, options = parse("data set", spec, DATASETS)
-    # The `test` of libsvm is the name of a file, of which the limit says nothing.
-    at_most(MOST, **{size: options[size] for size in ("examples", "test") if isinstance(options.get(size), int)})
     try:
         return DATASETS[name](**options)
     except UserError:

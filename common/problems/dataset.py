@@ -9,8 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import UserError, at_most
 from .skew import labels_of, parsed
+
+MOST_EXAMPLES, MOST_NUMBERS = 10**7, 10**9  # of generated data: a folder from elsewhere may ask for any number
+
+
+def check_room(examples: int, numbers: int) -> None:
+    """Raise `UserError` before a data set is generated that has more examples, or takes room for more numbers."""
+    at_most(MOST_EXAMPLES, examples=examples)
+    at_most(MOST_NUMBERS, numbers=numbers)
 
 
 @dataclass(frozen=True)

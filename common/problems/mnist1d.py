@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .dataset import Dataset
+from .dataset import Dataset, check_room
 
 LENGTH = 40  # of an example
+
+TEMPORARY = 10  # times as many numbers as an example has are there while it is made
 
 PADDED = 72  # points of a stroke and the longest padding behind it: examples are deformed at this length
 
@@ -46,6 +48,7 @@ STROKES = np.array(
 
 def mnist1d(*, examples: int = 4000, test: int = 1000) -> Dataset:
     """MNIST-1D (Greydanus 2020), generated: ten strokes in noise, deformed, 40 numbers each; classes are balanced."""
+    check_room(examples + test, (examples + test) * LENGTH * TEMPORARY)
     rng = np.random.default_rng(0)
     digits = rng.permutation(np.arange(examples + test) % len(STROKES)).astype(np.int32)
     x = _resampled(_sheared(_noisy(*_placed(digits, rng), rng), rng), LENGTH).astype(np.float32)

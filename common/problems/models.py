@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,14 @@ class ModelRecipe:
     custom: bool = False  # with code of the user's own, which may do what cannot be done in a graph
     statistics: Sequence[int] = ()  # see `FlatModel`; none before `trial.try_out`
     batch: Any = None
+
+    @property
+    def parameters(self) -> int:
+        """How many train; no memory is taken for them."""
+        import tensorflow as tf
+
+        with tf.Graph().as_default():
+            return sum(math.prod(variable.shape) for variable in self.build().trainable_variables)
 
     def flat(self, model: Any = None) -> FlatModel:
         """The model as a function of vectors: a new one, or one that is there already."""

@@ -9,12 +9,13 @@ coordinates of its batch from the center. All other schemes train the same model
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import UserError
-from .dataset import Dataset
+from .dataset import Dataset, check_room
 
 RHO_SAMPLE = 256  # examples whose collisions with all others are counted
 
@@ -32,8 +33,9 @@ def sparse(
         raise UserError(f"features must be at least 4 * active. Received: features={features}, active={active}")
     if not collisions <= 1:
         raise UserError(f"collisions is a probability. Received: collisions={collisions}")
-    rng = np.random.default_rng(0)
     total = examples + max(1, examples // 4)
+    check_room(total, 2 * total * active + features)
+    rng = np.random.default_rng(0)
     indices = np.empty((total, active), np.int32)
     for row, from_hot in zip(indices, rng.binomial(active, collisions, total), strict=True):
         row[:from_hot] = rng.choice(hot, from_hot, replace=False, shuffle=False)
@@ -59,6 +61,9 @@ def libsvm(*, path: str = "", test: str = "") -> Dataset:
     if not path:
         raise UserError("data set libsvm needs a file: --dataset libsvm:path=train.svm or libsvm:path=a.svm,test=b.svm")
     files = [path, test] if test else [path]
+    for file in files:
+        if Path(file).exists() and not Path(file).is_file():  # a device or a pipe may have no end
+            raise UserError(f"cannot read {file} as LIBSVM: it is no regular file")
     try:
         loaded = load_svmlight_files(files, dtype=np.float32)  # pyright: ignore[reportArgumentType]
     except (OSError, ValueError) as error:

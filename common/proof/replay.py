@@ -16,21 +16,22 @@ from ..contract.checks import check_scheme
 from ..contract.rounding import only_takes_gradients
 from ..contract.scheme import Scheme
 from ..errors import UserError, first_line, one_of
-from ..files import read_json, with_tuples
+from ..files import with_tuples
 from ..problems.data import quiet
 from ..problems.dataset import Dataset
 from ..problems.inputs import count_steps
 from ..problems.models import MODELS
 from ..problems.skew import parsed
-from ..record import kinds
 from ..record.arrays import read_arrays, read_trace
-from ..record.run_directory import read_config
+from ..record.content import read_config, read_result
 from ..run.follow import problem_of
 from ..run.job import is_dense
 from ..spec import nearest, parse
 from . import limits, reference
 from .recorded import ROUNDINGS, Recorded, distance
 from .transcriptions import TRANSCRIPTIONS
+
+NO_ROOM = "the run has no room in this machine's memory: replay one that has a smaller model, less data or fewer steps"
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,8 @@ def replay(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Verdict:
     """
     try:
         run = read(run_dir, schemes)
-    except KeyError as missing:
-        raise UserError(f"the files in {run_dir} are not those of a run: they have no {missing}") from None
     except MemoryError:
-        raise UserError(
-            f"the data or the model of the run in {run_dir} have no room in this machine's memory"
-        ) from None
+        raise UserError(NO_ROOM) from None
     return judge(run)
 
 
@@ -93,7 +90,9 @@ def judge(run: Recorded) -> Verdict:
             return Verdict(run, error, limit=limits.explained(run, replayed), moved=moved)
     except UserError:
         raise
-    except (ValueError, IndexError, ArithmeticError, MemoryError) as problem:  # an order that no run has
+    except MemoryError:
+        raise UserError(NO_ROOM) from None
+    except (ValueError, IndexError, ArithmeticError) as problem:  # an order that no run has
         return Verdict(run, float("inf"), first_line(problem) or type(problem).__name__)
 
 
@@ -106,8 +105,7 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Recorded:
     config = read_config(run_dir)
     if not (run_dir / "result.json").is_file():
         raise UserError(f"the run in {run_dir} has not ended: it has no result.json")
-    result = read_json(run_dir / "result.json")
-    kinds.check(run_dir / "result.json", result, kinds.RESULT)
+    result = read_result(run_dir)
     if result["updates"] is None:
         raise UserError(f"the run in {run_dir} came to no result: result.json has no updates")
     one_of(("float32", *ROUNDINGS), codec=config["codec"])

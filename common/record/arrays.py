@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,10 @@ import numpy as np
 
 from ..engine.trace import EVENTS, RECORD
 from ..errors import UserError, first_line
+from ..files import open_to_read
+from .content import Content
+
+NUMBERS = "iuf"  # kinds of types
 
 FORMATS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
@@ -24,30 +28,41 @@ def read_arrays(run_dir: Path, name: str) -> dict[str, np.ndarray]:
     if not (run_dir / name).is_file():  # a device would be read for ever
         raise UserError(f"the run in {run_dir} has no {name}: it came to no result")
     try:
-        with zipfile.ZipFile(run_dir / name) as archive:
-            return {entry.filename.removesuffix(".npy"): _array(archive, entry) for entry in archive.infolist()}
+        with open_to_read(run_dir / name) as file:
+            return Content(run_dir / name, stored_arrays(file))
     except Exception as error:  # a file that is not ours may break NumPy and zipfile in many ways
         raise UserError(
             f"cannot read {run_dir / name}, which is damaged: {first_line(error) or type(error).__name__}"
         ) from None
 
 
-def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
-    """An array as large as its bytes are: no header makes room for more than is there.
+def stored_arrays(file: Any, kinds: str = NUMBERS, names: Collection[str] = ()) -> dict[str, np.ndarray]:
+    """The arrays in an open file, which are as large as their bytes are: no header makes room for more than is there.
+
+    Args:
+        file: of NumPy's format npz, not compressed.
+        kinds: that the types of arrays may be of.
+        names: of the arrays that are read; all of them by default.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the file holds something else. One that is damaged may raise other errors, too.
     """
+    with zipfile.ZipFile(file) as archive:
+        entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+        return {name: _array(archive, entries[name], kinds) for name in names or entries}
+
+
+def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, kinds: str) -> np.ndarray:
     if entry.compress_type != zipfile.ZIP_STORED:
         raise ValueError(f"{entry.filename} is compressed: it may be of any size")
     with archive.open(entry) as file:
         shape, fortran_order, dtype = _header(file)
-        if dtype.kind not in "iuf" or fortran_order:
-            raise ValueError(f"{entry.filename} holds {dtype}, no numbers")
+        if dtype.kind not in kinds or dtype.hasobject or fortran_order:
+            raise ValueError(f"{entry.filename} holds {first_line(dtype)[:40]}, no numbers")
         content = file.read()
     if min(shape, default=1) < 0 or _product(shape) * dtype.itemsize != len(content):
         raise ValueError(f"{entry.filename} is of shape {first_line(shape)[:40]}, which its size is not")
-    return np.frombuffer(content, dtype).reshape(shape).copy()
+    return np.frombuffer(content, dtype).reshape(shape)
 
 
 def _header(file: Any) -> tuple[Sequence[int], bool, np.dtype]:

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..files import writing
+
 STOP = "stop"  # a file of this name in the run directory asks the evaluator to end the run
 
 
@@ -53,7 +55,8 @@ class CallbackList:
 
     def __init__(self, callbacks: Sequence[Callback], config: dict[str, Any], run_dir: Path):
         self.callbacks, self.stop = callbacks, run_dir / STOP
-        self.stop.unlink(missing_ok=True)  # of the run that this one goes on from
+        with writing(self.stop):
+            self.stop.unlink(missing_ok=True)  # of the run that this one goes on from
         self.spent = [0.0] * len(callbacks)  # seconds that each has taken
         self.current: tuple[int, float] | None = None  # which is at work, and since when
         for callback in callbacks:

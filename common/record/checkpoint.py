@@ -22,18 +22,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..errors import UserError
-from ..files import PART, cannot_write_into, copy, delete, flush, open_in_place, own_folder, refuse_link, writing
+from ..files import (
+    PART,
+    cannot_write_into,
+    delete,
+    flush,
+    open_in_place,
+    open_to_read,
+    own_folder,
+    read_text,
+    refuse_link,
+    writing,
+)
+from .arrays import NUMBERS, stored_arrays
 from .slices import write_array
-from .stamp_file import FOLDER
 
 FORMAT = 2
 
 NO_CHECKSUM = 1  # an old format
 
 ARRAYS, ABOUT = "arrays.npz", "checkpoint.json"
+
+TYPES = f"{NUMBERS}bV"  # kinds of what is kept; V is bfloat16
 
 LOCAL = re.compile(r"worker_\d+\.")  # begins the name of a part of a local state
 
@@ -150,7 +161,7 @@ def publish(part: Path, keep: int) -> Path:
 
 def found(run_dir: Path) -> list[Path]:
     """The checkpoints of a run, oldest first, but those that were set aside."""
-    return sorted(path for path in folder(run_dir).glob("[0-9]*") if path.name.isdigit())
+    return sorted(path for path in folder(run_dir).glob("[0-9]*") if re.fullmatch(r"[0-9]+", path.name))
 
 
 def newest(
@@ -218,55 +229,17 @@ def tidy(run_dir: Path) -> list[str]:
             delete(part)
     problems = {path: problem for path in found(run_dir) if (problem := damage(path))}
     if len(problems) == len(found(run_dir)) and (problems or any(folder(run_dir).glob(f"*{DAMAGED}"))):
-        raise _all_damaged(run_dir, *problems.values())
+        raise all_damaged(run_dir, *problems.values())
     return [set_aside(path, problem) for path, problem in problems.items()]
 
 
-def _all_damaged(run_dir: Path, *problems: Damaged) -> UserError:
+def all_damaged(run_dir: Path, *problems: Damaged) -> UserError:
+    """What to raise where no checkpoint of a run can be read."""
     why = f" ({problems[-1]})" if problems else ""
     return UserError(
         f"all checkpoints in {folder(run_dir)} are damaged{why}: there is nothing to go on from. To start over, choose "
         f"another run directory, or delete {run_dir}"
     )
-
-
-def take_over(source: Path, run_dir: Path) -> list[str]:
-    """Let a new run directory go on from the newest checkpoint of another.
-
-    Returns:
-        What to tell about damaged ones, which are passed over.
-
-    Raises:
-        UserError: there is none that can be read.
-    """
-    if found(run_dir):
-        return []  # it has gone on already
-    if not found(source):
-        raise UserError(f"there is no checkpoint to resume from in {folder(source)}")
-    problems: list[Damaged] = []
-    last = newest(source, lambda path, problem: problems.append(problem))
-    if last is None:
-        raise _all_damaged(source, *problems)
-    name = f"{last.version:012d}"
-    part = folder(run_dir) / f".{name}{PART}"
-    with writing(part):
-        own_folder(part.parent)
-        delete(part)
-        shutil.copytree(folder(source) / name, part)
-        part.rename(folder(run_dir) / name)
-    take_over_record(source, run_dir)
-    return [f"{problem}; it was passed over" for problem in problems]
-
-
-def take_over_record(source: Path, run_dir: Path) -> None:
-    """Copy what a run has recorded so far, unless there is a record already."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    for name in ("config.json", "counts.json", "events.bin", "metrics.jsonl"):
-        if (source / name).exists() and not (run_dir / name).exists():
-            copy(source / name, run_dir / name)
-    if (source / FOLDER).exists() and not (run_dir / FOLDER).exists():
-        with writing(run_dir / FOLDER):
-            shutil.copytree(source / FOLDER, run_dir / FOLDER)
 
 
 def read(path: Path, names: Collection[str] = ()) -> Checkpoint:
@@ -277,17 +250,17 @@ def read(path: Path, names: Collection[str] = ()) -> Checkpoint:
         UserError: it is of another format, or this user may not read it.
     """
     try:
-        about = json.loads((path / ABOUT).read_text())
+        about = json.loads(read_text(path / ABOUT))
         checksum = about.pop("sha256", None)
-        with (path / ARRAYS).open("rb") as file:
+        with open_to_read(path / ARRAYS) as file:
             if checksum != _checksum(about, file) and about["format"] != NO_CHECKSUM:
                 raise Damaged(f"the checkpoint {path} cannot be read: its checksum is wrong")
             if about["format"] != FORMAT:
                 raise UserError(f"the checkpoint {path} has format {about['format']}, and this program reads {FORMAT}")
             file.seek(0)
-            with np.load(file, allow_pickle=False) as saved:
-                checkpoint = Checkpoint({name: saved[name] for name in names or saved}, about)
-        if checkpoint.version != int(path.name) or checkpoint.events < 0:
+            saved = stored_arrays(file, TYPES, names)
+            checkpoint = Checkpoint({name: saved[name] for name in names or saved}, about)
+        if checkpoint.version != int(path.name) or checkpoint.arrays["folded"].min() < 0 or checkpoint.events < 0:
             raise Damaged(f"the checkpoint {path} cannot be read: it is of version {checkpoint.version}")
         return checkpoint
     except UserError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,8 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from ..engine.trace import EVENTS, RECORD
-from ..files import flush, open_in_place, replacing, write_json, writing
+from ..errors import UserError
+from ..files import flush, open_in_place, open_to_read, read_json, replacing, write_json, writing
 from .columns import save_columns
+from .content import checked
+from .kinds import TALLY
 
 VERSION, WORKER, STALENESS, ACCEPTED, MICROSECONDS, KIND = range(len(RECORD))
 
@@ -21,6 +24,8 @@ FILE, COUNTS = "events.bin", "counts.json"
 ROW_BYTES = 8 * len(RECORD)
 
 CHUNK = 1 << 17  # events that are in memory at once: 6 MB
+
+MOST_EVENTS = 1 << 60
 
 EXACT = 1 << 12  # staleness below this is counted value by value ...
 
@@ -86,10 +91,12 @@ class Tally:
         """From what `write` has written; of nothing if there is no such file."""
         tally = cls(workers)
         if path.exists():
-            found = json.loads(path.read_text())
-            vars(tally).update(found)
-            for name in ("rounds", "accepted", "kinds"):
-                setattr(tally, name, np.array(getattr(tally, name)))
+            found = checked(path, read_json(path), TALLY)
+            for name, usual in vars(tally).items():
+                value = np.array(found[name], np.int64) if isinstance(usual, np.ndarray) else found[name]
+                if np.shape(value) != np.shape(usual):
+                    raise UserError(f"{path} is damaged: it is not of {workers} workers")
+                setattr(tally, name, value)
             tally.staleness = Counter({int(value): count for value, count in found["staleness"].items()})
         return tally
 
@@ -113,24 +120,24 @@ class EventLog:
     def __init__(self, run_dir: Path, workers: int, keep: int | None = None):
         self.path, self.counts, self.workers, self.keep = run_dir / FILE, run_dir / COUNTS, workers, keep
         self.restoration = self.first = self.length = 0
-        if self.path.exists() and self.path.stat().st_size >= ROW_BYTES:
-            self.length = self.path.stat().st_size // ROW_BYTES - 1
-            head = self._rows(-1, 0)[0]
-            self.restoration, self.first = int(head[0]), int(head[1])
-            self.length += self.first
-        else:
+        self.restoration, self.first, self.length = 0, 0, 0
+        try:
+            self._read_head()
+            self._count()
+        except (OSError, ValueError):  # there is none, or what is there is none
+            self.restoration, self.first, self.length = 0, 0, 0
             self.counts.unlink(missing_ok=True)
             self._replace(np.zeros((0, len(RECORD)), np.int64))
-        self._count()
+            self._count()
 
     def __len__(self) -> int:
         return self.length
 
     def chunks(self, start: int = 0, end: int | None = None) -> Iterator[np.ndarray]:
         """The events from `start` on as arrays [n, len(RECORD)] of bounded size; those that are kept."""
-        end = self.length if end is None else end
-        for at in range(max(start, self.first), end, CHUNK):
-            yield self._rows(at - self.first, min(end, at + CHUNK) - self.first)
+        last = self.length if end is None else end
+        for at in range(max(start, self.first), last, CHUNK):
+            yield self._rows(at - self.first, min(last, at + CHUNK) - self.first)
 
     def tallies(self, versions: Sequence[int]) -> list[Tally]:
         """What the events before each of these versions, which are in order, add up to."""
@@ -178,12 +185,26 @@ class EventLog:
         """Write the events as arrays, one for each column of `RECORD`; see `save_columns`."""
         save_columns(path, RECORD, self.length - self.first, self.chunks)
 
+    def _read_head(self) -> None:
+        """Learn from the file what it holds; raises `OSError`, or `ValueError` if it can be no log of events."""
+        with open_to_read(self.path) as file:
+            rows = os.fstat(file.fileno()).st_size // ROW_BYTES
+        if not rows:
+            raise ValueError("it has no head")
+        self.restoration, self.first, *_ = self._rows(-1, 0)[0].tolist()
+        if not 0 <= self.first <= MOST_EVENTS:
+            raise ValueError("its head is none")
+        self.length = rows - 1 + self.first
+
     def _count(self) -> None:
-        """Start with what is counted and not kept; then all that is kept."""
+        """Start with what is counted and not kept; then all that is kept; raises as `_read_head` does."""
         self.tally = Tally(self.workers) if self.keep is None else Tally.read(self.counts, self.workers)
         if self.tally.events > self.first:  # whoever was to forget these was lost in the middle of it
             self._forget(self.tally.events)
         for events in self.chunks():
+            for column, end in ((WORKER, self.workers), (KIND, len(EVENTS))):
+                if not ((events[:, column] >= 0) & (events[:, column] < end)).all():
+                    raise ValueError(f"it has events with {RECORD[column]} above {end - 1}, or below 0")
             self.tally.add(events)
 
     def _shorten(self, first: int) -> None:
@@ -208,7 +229,7 @@ class EventLog:
 
     def _rows(self, start: int, end: int) -> np.ndarray:
         """Rows of the file; the first event that is kept is row 0."""
-        with self.path.open("rb") as file:
+        with open_to_read(self.path) as file:
             file.seek((1 + start) * ROW_BYTES)
             return np.frombuffer(file.read((end - start) * ROW_BYTES), np.int64).reshape(-1, len(RECORD))
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
-
-from ..errors import UserError
 
 Kind = tuple[str, Callable[[Any], bool]]  # what a value must be, in words, and whether it is
 
 MOST_TASKS = 2**20  # workers of a run, or ps tasks: more than any has, and few enough for a table of them
 
 MOST_STEPS = 10**12
+
+MOST_AXES = 4  # of a metric
+
+MOST_CHARACTERS = 4096  # the path of a file may be in it
 
 
 def _whole(least: int, most: int) -> Kind:
@@ -31,8 +32,32 @@ def _list_of(kind: Kind) -> Kind:
     return f"a list, each {kind[0]}", lambda value: isinstance(value, list) and all(map(kind[1], value))
 
 
-TEXT: Kind = "a text", lambda value: isinstance(value, str)
+def _object_of(kind: Kind) -> Kind:
+    return f"an object, each {kind[0]}", lambda value: isinstance(value, dict) and all(map(kind[1], value.values()))
+
+
+def _is(kinds: Mapping[str, Kind]) -> Callable[[Any], bool]:
+    return lambda value: (
+        isinstance(value, dict) and all(name in value and kinds[name][1](value[name]) for name in kinds)
+    )
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= MOST_CHARACTERS and value.isprintable()
+
+
+TEXT: Kind = f"a text of one line, of at most {MOST_CHARACTERS} characters", _text
 OBJECT: Kind = "an object", lambda value: isinstance(value, dict)
+HYPERPARAMETERS: Kind = (
+    f"an object, each text in it of one line and at most {MOST_CHARACTERS} characters",
+    lambda value: (
+        isinstance(value, dict) and all(_text(some) for some in (*value, *value.values()) if isinstance(some, str))
+    ),
+)
+FIGURE: Kind = (
+    "a number, or null",
+    lambda value: value is None or (isinstance(value, int | float) and not isinstance(value, bool)),
+)
 NUMBER: Kind = (
     "a finite number from 0",
     lambda value: isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf,
@@ -41,31 +66,51 @@ STEPS, TASKS = _whole(1, MOST_STEPS), _whole(1, MOST_TASKS)
 
 CONFIG: Mapping[str, Kind] = {
     "algorithm": TEXT, "backend": TEXT, "dataset": TEXT, "model": TEXT, "record": TEXT, "codec": TEXT,
-    "hyperparameters": OBJECT, "workers": TASKS, "devices_per_worker": TASKS, "ps": _whole(0, MOST_TASKS),
+    "hyperparameters": HYPERPARAMETERS, "workers": TASKS, "devices_per_worker": TASKS, "ps": _whole(0, MOST_TASKS),
     "batch_size": _whole(1, 2**31), "steps_per_worker": STEPS, "steps_of_workers": _list_of(_whole(0, MOST_STEPS)),
     "earlier_step_targets": _list_of(STEPS), "seed": _whole(0, 2**32 - 1), "skew": _or_null(TEXT),
     "l2": NUMBER, "clip_norm": _or_null(NUMBER), "ema_decay": _or_null(NUMBER),
 }  # fmt: skip
 
-RESULT: Mapping[str, Kind] = {"algorithm": TEXT, "updates": _or_null(_whole(0, 2**63 - 1)), "recovery": OBJECT}
+CPU: Mapping[str, Kind] = {"cores": TASKS, "begun": NUMBER, "ended": NUMBER, "seconds": _object_of(NUMBER)}
+
+RESULT: Mapping[str, Kind] = {
+    "algorithm": TEXT, "updates": _or_null(_whole(0, 2**63 - 1)), "recovery": OBJECT,
+    "cpu": _or_null(("an object of cores, moments and seconds", _is(CPU))),
+}  # fmt: skip
+
+COUNT = _whole(-1, 2**63 - 1)
+
+TALLY: Mapping[str, Kind] = {
+    "events": COUNT, "dropped": COUNT, "staleness_sum": COUNT, "staleness_max": COUNT, "version": COUNT,
+    "rounds": _list_of(COUNT), "accepted": _list_of(COUNT), "kinds": _list_of(COUNT),
+    "staleness": _object_of(COUNT),
+}  # fmt: skip
+
+ROW: Mapping[str, Kind] = {
+    "kind": TEXT, "seconds": NUMBER, "worker": _whole(0, MOST_TASKS), "loss": FIGURE, "test_loss": FIGURE,
+}  # fmt: skip
 
 
-def check(path: Path, content: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
-    """Raise `UserError` for the first value in a file that is not what its name says; what is missing is none of these.
-
-    Args:
-        path: of the file.
-        content: its values by name.
-        kinds: what they must be.
-    """
-    for name, (what, fits) in kinds.items():
-        if name in content and not fits(content[name]):
-            raise UserError(f"{path} is damaged: {name} must be {what}. Received: {_short(content[name])}")
+def is_row(content: Mapping[str, Any]) -> bool:
+    """True if an object can be a row of metrics.jsonl."""
+    needs = {"kind", "seconds", *(("worker",) if content.get("kind") == "worker" else ())}
+    return needs <= content.keys() and all(
+        ROW[name][1](value) if name in ROW else _is_figure(value) for name, value in content.items()
+    )
 
 
-def _short(value: Any) -> str:
+def _is_figure(value: Any, axes: int = MOST_AXES) -> bool:
+    """True for a number, or an array of them."""
+    if isinstance(value, list):
+        return axes > 0 and all(_is_figure(some, axes - 1) for some in value)
+    return FIGURE[1](value)
+
+
+def short(value: Any, most: int = 40) -> str:
+    """Return a value in at most that many characters."""
     try:
         text = repr(value)
     except ValueError:  # a number of more digits than Python writes
         return "a number of thousands of digits"
-    return text if len(text) <= 40 else f"{text[:40]}..."
+    return text if len(text) <= most else f"{text[:most]}..."

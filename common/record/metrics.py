@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from ..errors import CannotWrite
-from ..files import dumps, open_in_place, replacing, writing
+from ..files import dumps, open_in_place, read_rows, replacing, writing
+from .kinds import is_row
 
 LIMIT = 2000  # rows of a series, at most
 
@@ -60,7 +60,7 @@ class Metrics:
         self.series: dict[tuple[str, Any], Series] = {}
         self.number = 0
         self.ordered = True  # in the file; a row that comes late is not where it belongs
-        for row in _read(path) if goes_on else ():
+        for row in filter(is_row, read_rows(path)) if goes_on else ():  # the file may come from elsewhere
             self._add(row)
         self.file = open_in_place(path, "a", buffering=1)  # a line at a time, to be followed
         if goes_on:
@@ -121,10 +121,3 @@ class Metrics:
 def _in_order(rows: Iterable[Numbered]) -> list[Row]:
     """In that of their moments, which is not that in which they came: centers may be evaluated late."""
     return [row for _, row in sorted(rows, key=lambda numbered: (numbered[1]["seconds"], numbered[0]))]
-
-
-def _read(path: Path) -> Iterator[Row]:
-    with contextlib.suppress(OSError):
-        for line in path.read_text().splitlines():
-            with contextlib.suppress(ValueError):  # the last line of a run that was killed
-                yield json.loads(line)

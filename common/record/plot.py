@@ -36,7 +36,7 @@ def plot(rows: list[dict[str, Any]], config: dict[str, Any], file: Any) -> None:
         mine = [row for row in rows if row["kind"] == "worker" and row["worker"] == worker]
         losses.plot(
             [row["seconds"] - zero for row in mine],
-            [row["loss"] for row in mine],
+            [row.get("loss", math.nan) for row in mine],
             lw=1,
             alpha=0.6,
             label=f"worker {worker}, training",
@@ -47,7 +47,7 @@ def plot(rows: list[dict[str, Any]], config: dict[str, Any], file: Any) -> None:
         losses.plot(seconds, [row["loss"] for row in means], lw=1, alpha=0.6, label="mean of the workers, training")
     seconds = [row["seconds"] - zero for row in centers]
     if "test_loss" in centers[0]:
-        losses.plot(seconds, [row["test_loss"] for row in centers], "k.-", label="center, test")
+        losses.plot(seconds, [row.get("test_loss", math.nan) for row in centers], "k.-", label="center, test")
     positive = all(row.get("loss", 1) > 0 and row.get("test_loss", 1) > 0 for row in rows)
     time = "virtual seconds" if "platform" in config else "seconds"
     losses.set(xlabel=time, ylabel="loss", yscale="log" if positive else "linear")

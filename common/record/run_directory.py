@@ -26,13 +26,13 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from ..cluster.task_spec import TaskSpec
 from ..engine.flat_model import FlatModel
 from ..errors import CannotWrite, DistsgdError, Interrupted, UserError, message_of
 from ..files import Lock, cannot_write_into, dumps, finite, read_json, replacing, write_json
 from . import checkpoint, kinds
+from .arrays import read_arrays
+from .content import USUAL, read_config
 from .cpu import CpuRecord
 from .faults import Faults
 from .latest import ROOT, make_latest
@@ -47,9 +47,7 @@ NOT_FIGURES = {"event", "task", "when", "virtual"}  # of an event
 
 ROWS = {"worker": "worker", "center": "center", "passed": "center"}  # of metrics.jsonl, by the event
 
-FORMER = {"towers": "devices_per_worker", "legs": "earlier_step_targets"}  # names in folders of older versions
-
-USUAL = {"record": "full", "earlier_step_targets": [], "skew": None, "codec": "float32"}  # older folders say nothing
+SHOWN = 400  # characters of a value that differs
 
 # What must be the same when a run goes on from its checkpoints.
 RESUMED = (
@@ -64,24 +62,10 @@ def new_run_dir(algorithm: str, root: Path = ROOT) -> Path:
     return root / algorithm / f"{stamp}-{uuid.uuid4().hex[:6]}"
 
 
-def read_config(run_dir: Path) -> dict[str, Any]:
-    """The content of config.json, under the names of today.
-
-    Raises:
-        UserError: it is not there, or damaged.
-    """
-    if not (run_dir / "config.json").is_file():
-        raise UserError(f"not a run directory: it has no config.json. Received: {run_dir}")
-    path = run_dir / "config.json"
-    config = USUAL | {FORMER.get(name, name): value for name, value in read_json(path).items()}
-    kinds.check(path, config, kinds.CONFIG)
-    return config
-
-
 def load_center(model: FlatModel, run_dir: Path) -> None:
     """Give a model the center of a run that has ended, or its moving average if the run kept one."""
-    with np.load(run_dir / "center.npz") as saved:
-        model.load(saved["average" if "average" in saved else "center"], saved["state"])
+    saved = read_arrays(run_dir, "center.npz")
+    model.load(saved["average" if "average" in saved else "center"], saved["state"])
 
 
 class RunRecord:
@@ -136,9 +120,10 @@ class RunRecord:
         for name in RESUMED:
             known = name != "architecture" or name in before  # older folders say nothing
             if known and before.get(name) != wanted.get(name):
+                had, wants = (kinds.short(some.get(name), SHOWN) for some in (before, wanted))
                 raise UserError(
-                    f"{self.run_dir} holds checkpoints of a run with {name}={before.get(name)!r}: go on with the same, "
-                    f"or choose another run directory. Received: {name}={wanted.get(name)!r}"
+                    f"{self.run_dir} holds checkpoints of a run with {name}={had}: go on with the same, or choose "
+                    f"another run directory. Received: {name}={wants}"
                 )
         if (self.run_dir / "result.json").exists():
             done = False

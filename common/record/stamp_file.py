@@ -14,7 +14,7 @@ import numpy as np
 
 from ..engine.trace import UNKNOWN
 from ..errors import CannotWrite
-from ..files import no_link, open_in_place, own_folder, writing
+from ..files import no_link, open_in_place, open_to_read, own_folder, writing
 
 FOLDER = "rounds"
 
@@ -28,6 +28,11 @@ CHUNK = 1 << 16  # rows that are in memory at once
 def stamp_file(run_dir: Path, worker: int) -> Path:
     """Where a worker that writes into this folder has its moments."""
     return run_dir / FOLDER / f"worker-{worker}.bin"
+
+
+def stamp_files(run_dir: Path) -> list[Path]:
+    """The moments of all workers that have written into a folder."""
+    return sorted((run_dir / FOLDER).glob("worker-*.bin"))
 
 
 class StampWriter:
@@ -108,13 +113,15 @@ class StampReader:
     """
 
     def __init__(self, *paths: Path):
-        self.path = next((path for path in paths if path.exists()), None)
+        self.path = next((path for path in paths if path.is_file()), None)
 
     def read(self, first: int, number: int) -> np.ndarray:
         """Rounds from number `first` on: microseconds since 1970, [number, 3]."""
         found = np.full((number, len(MOMENTS)), UNKNOWN, np.int64)
         if self.path is not None:
-            rows = np.fromfile(self.path, "<i8", number * len(MOMENTS), offset=first * ROW_BYTES)
-            rows = rows[: len(rows) // len(MOMENTS) * len(MOMENTS)].reshape(-1, len(MOMENTS))
+            with open_to_read(self.path) as file:
+                file.seek(first * ROW_BYTES)
+                content = file.read(number * ROW_BYTES)
+            rows = np.frombuffer(content[: len(content) // ROW_BYTES * ROW_BYTES], "<i8").reshape(-1, len(MOMENTS))
             found[: len(rows)] = np.where(rows == 0, UNKNOWN, rows)
         return found

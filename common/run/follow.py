@@ -6,7 +6,6 @@ It reads files and writes one: it can be started and stopped at any time, and th
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,12 +13,12 @@ from typing import Any
 
 from ..engine.flat_model import FlatModel
 from ..errors import UserError, WaitTimeout, positive
-from ..files import dumps, open_in_place, writing
+from ..files import dumps, open_in_place, read_rows, writing
 from ..problems import data
 from ..problems.dataset import Dataset
 from ..problems.models import ModelRecipe
 from ..record import checkpoint
-from ..record.run_directory import read_config
+from ..record.content import read_config
 from .evaluation import Evaluation
 
 EVALUATIONS = "evaluations.jsonl"
@@ -53,18 +52,20 @@ def follow(
         raise UserError(
             f"a simulated run has no checkpoints: its center was measured meanwhile, see {run_dir / 'metrics.jsonl'}"
         )
+    problem: tuple[Dataset, ModelRecipe] | None = None
     evaluate: Evaluation | None = None
-    before = [json.loads(line) for line in _lines(run_dir / EVALUATIONS)]
+    before = [line for line in read_rows(run_dir / EVALUATIONS) if isinstance(line.get("version"), int)]
     for line in before:
         report(line)
     for path in _appearing(run_dir, {line["version"] for line in before}, wait_seconds):
-        evaluate = evaluate or _evaluation(run_dir)
+        problem = problem or problem_of(run_dir, read_config(run_dir))
         try:
             arrays = checkpoint.read(path).arrays
-        except UserError as problem:
+        except UserError as unreadable:
             if not _is_deleted(path):
-                warn(f"{problem}; it was passed over")
+                warn(f"{unreadable}; it was passed over")
             continue
+        evaluate = evaluate or _evaluation(run_dir, *problem, len(arrays["center"]))
         center = {"center": arrays.get("average", arrays["center"]), "state": arrays["states"].mean(0)}
         line = {"version": int(arrays["version"]), **evaluate(center)}
         with writing(run_dir / EVALUATIONS), open_in_place(run_dir / EVALUATIONS, "a") as file:
@@ -87,8 +88,8 @@ def _appearing(run_dir: Path, done: set[int], wait_seconds: float) -> Iterator[P
         fresh = [path for path in checkpoint.found(run_dir) if int(path.name) not in done]
         for path in fresh:
             done.add(int(path.name))
-            news = time.monotonic()
             yield path
+            news = time.monotonic()
         if ended and not fresh:
             return
         if time.monotonic() - news > wait_seconds:
@@ -99,13 +100,12 @@ def _appearing(run_dir: Path, done: set[int], wait_seconds: float) -> Iterator[P
         time.sleep(LOOK_SECONDS)
 
 
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
-
-
-def _evaluation(run_dir: Path) -> Evaluation:
-    """Of the Keras model that the configuration of a run names, on its test data."""
-    dataset, recipe = problem_of(run_dir, read_config(run_dir))
+def _evaluation(run_dir: Path, dataset: Dataset, recipe: ModelRecipe, parameters: int) -> Evaluation:
+    """Make the evaluation of a model with so many parameters; raises `UserError` if the model of the run has others."""
+    if parameters != (known := recipe.parameters):
+        raise UserError(
+            f"the checkpoints in {run_dir} have {parameters} parameters, and the model of the run has {known}"
+        )
     return Evaluation(FlatModel(recipe.build()), dataset.test)
 
 

@@ -24,7 +24,8 @@ from ..files import read_json
 from ..problems import inputs, skew
 from ..problems.models import ModelRecipe
 from ..record import checkpoint
-from ..record.run_directory import new_run_dir, read_config
+from ..record.content import read_config
+from ..record.run_directory import new_run_dir
 from .coordination import Coordination
 from .options import MAX_STEPS, Recovery, RunOptions
 from .plan import Plan

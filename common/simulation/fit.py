@@ -20,10 +20,10 @@ from ..contract.rounding import rounded
 from ..contract.scheme import Scheme
 from ..engine.traffic import Traffic
 from ..errors import UserError
-from ..files import read_json, with_tuples
+from ..files import with_tuples
 from ..record.arrays import read_arrays
+from ..record.content import read_config, read_result
 from ..record.round_log import NUMBER, WORKER
-from ..record.run_directory import read_config
 from ..spec import nearest
 from ..virtual_time.durations import Durations
 from ..virtual_time.order import order
@@ -57,10 +57,7 @@ def fit(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Likeness:
     Raises:
         UserError: the run does not say what its machines are like, and why.
     """
-    try:
-        return Recording.read(run_dir, schemes).fitted()
-    except KeyError as missing:
-        raise UserError(f"the files in {run_dir} are not those of a run: they have no {missing}") from None
+    return Recording.read(run_dir, schemes).fitted()
 
 
 def scheme_of(config: Mapping[str, Any], schemes: Mapping[str, type[Scheme]]) -> Scheme:
@@ -111,8 +108,7 @@ class Recording:
         spent.need(workers)
         arrays, ps = read_arrays(run_dir, "center.npz"), max(1, config["ps"])
         traffic = Traffic(scheme, scheme.codec, workers, even_sizes(len(arrays["center"]), ps), len(arrays["state"]))
-        ended = (run_dir / "result.json").is_file()
-        cpu = read_json(run_dir / "result.json").get("cpu") if ended else None
+        cpu = read_result(run_dir).get("cpu") if (run_dir / "result.json").is_file() else None
         core = core_seconds(cpu, rows, rounds)
         cores = cpu["cores"] if cpu and core else None
         sizes = traffic.message, traffic.reply

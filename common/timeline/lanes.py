@@ -12,8 +12,8 @@ import numpy as np
 from ..engine.trace import EVENTS, ROUND
 from ..errors import UserError
 from ..record.arrays import read_trace
+from ..record.content import read_config
 from ..record.round_log import FILE, UNKNOWN, RoundLog, Shares
-from ..record.run_directory import read_config
 
 STAMPS = ROUND[2:]
 
@@ -70,11 +70,8 @@ def read_lanes(
     if not run_dir.is_dir():
         raise UserError(f"no such folder: give the run directory of a run that has ended. Received: {run_dir}")
     config = read_config(run_dir)
-    try:
-        trace = read_trace(run_dir, config)
-        algorithm, about = config["algorithm"], _about(config)
-    except KeyError as missing:
-        raise UserError(f"config.json in {run_dir} is not that of a run: it has no {missing}") from None
+    trace = read_trace(run_dir, config)
+    algorithm, about = config["algorithm"], _about(config)
     log = _rounds(run_dir, config["workers"])
     if algorithm in exchange_first:
         log = RoundLog(_since_reply(log.rows))

@@ -1,0 +1,50 @@
+"""Temporary folders that go with the process that has made them."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+SCRATCH, OWNER = "distsgd-", "owner"
+
+FRESH_SECONDS = 60.0
+
+
+class Scratch:
+    """A temporary folder that goes with this process; what one that was killed has left is deleted by the next.
+
+    Attributes:
+        name: its path.
+    """
+
+    def __init__(self):
+        for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+            with contextlib.suppress(OSError):  # it is somebody's, or gone already
+                _sweep(left)
+        self.folder = tempfile.TemporaryDirectory(prefix=SCRATCH)
+        self.name = self.folder.name
+        self.owned = os.open(Path(self.name) / OWNER, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self.owned, fcntl.LOCK_EX)
+
+    def cleanup(self) -> None:
+        """Delete it."""
+        self.folder.cleanup()
+        os.close(self.owned)
+
+
+def _sweep(folder: Path) -> None:
+    """Delete a folder of this user whose owner is gone; raises `OSError` where there is one."""
+    owner = os.open(folder / OWNER, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        status = os.fstat(owner)
+        fresh = time.time() - status.st_mtime < FRESH_SECONDS  # it may be about to be locked
+        if status.st_uid == folder.lstat().st_uid == os.getuid() and not fresh:
+            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(owner)

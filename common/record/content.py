@@ -1,0 +1,64 @@
+"""The JSON files in a run directory, read and checked: they may come from elsewhere, or be damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..files import read_json
+from . import kinds
+
+FORMER = {"towers": "devices_per_worker", "legs": "earlier_step_targets"}  # names in folders of older versions
+
+USUAL = {"record": "full", "earlier_step_targets": [], "skew": None, "codec": "float32"}  # older folders say nothing
+
+
+class Content(dict[str, Any]):
+    """The values in a file of a run, by name; one that is missing is a `UserError` when it is asked for."""
+
+    def __init__(self, path: Path, values: Mapping[str, Any]):
+        super().__init__(values)
+        self.path = path
+
+    def __missing__(self, name: str) -> Any:
+        raise UserError(
+            f"the files in {self.path.parent} are not those of a run: they have no {name!r} ({self.path.name})"
+        )
+
+
+def checked(path: Path, content: Mapping[str, Any], known: Mapping[str, kinds.Kind]) -> Content:
+    """Return the values in a file.
+
+    Args:
+        path: of the file.
+        content: its values by name.
+        known: what they must be; a value that is missing is none of these.
+
+    Raises:
+        UserError: for the first value that is not what its name says.
+    """
+    for name, (what, fits) in known.items():
+        if name in content and not fits(content[name]):
+            raise UserError(f"{path} is damaged: {name} must be {what}. Received: {kinds.short(content[name])}")
+    return Content(path, content)
+
+
+def read_config(run_dir: Path) -> dict[str, Any]:
+    """The content of config.json, under the names of today.
+
+    Raises:
+        UserError: it is not there, or damaged.
+    """
+    if not (run_dir / "config.json").is_file():
+        raise UserError(f"not a run directory: it has no config.json. Received: {run_dir}")
+    path = run_dir / "config.json"
+    config = USUAL | {FORMER.get(name, name): value for name, value in read_json(path).items()}
+    return checked(path, config, kinds.CONFIG)
+
+
+def read_result(run_dir: Path) -> dict[str, Any]:
+    """The content of result.json; raises `UserError` if it is not there, or damaged."""
+    path = run_dir / "result.json"
+    return checked(path, read_json(path), kinds.RESULT)

@@ -1,0 +1,53 @@
+"""What a new run directory takes over from another one, whose run it goes on from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..errors import UserError
+from ..files import PART, copy, delete, own_folder, writing
+from . import checkpoint
+from .stamp_file import FOLDER, stamp_files
+
+
+def take_over(source: Path, run_dir: Path) -> list[str]:
+    """Let a new run directory go on from the newest checkpoint of another.
+
+    Returns:
+        What to tell about damaged ones, which are passed over.
+
+    Raises:
+        UserError: there is none that can be read.
+    """
+    if checkpoint.found(run_dir):
+        return []  # it has gone on already
+    if not checkpoint.found(source):
+        raise UserError(f"there is no checkpoint to resume from in {checkpoint.folder(source)}")
+    problems: list[checkpoint.Damaged] = []
+    last = checkpoint.newest(source, lambda path, problem: problems.append(problem))
+    if last is None:
+        raise checkpoint.all_damaged(source, *problems)
+    name = f"{last.version:012d}"
+    part = checkpoint.folder(run_dir) / f".{name}{PART}"
+    with writing(part):
+        own_folder(part.parent)
+        delete(part)
+        part.mkdir()
+        for file in (checkpoint.ARRAYS, checkpoint.ABOUT):
+            copy(checkpoint.folder(source) / name / file, part / file)
+        part.rename(checkpoint.folder(run_dir) / name)
+    take_over_record(source, run_dir)
+    return [f"{problem}; it was passed over" for problem in problems]
+
+
+def take_over_record(source: Path, run_dir: Path) -> None:
+    """Copy what a run has recorded so far, unless there is a record already."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    for name in ("config.json", "counts.json", "events.bin", "metrics.jsonl"):
+        if (source / name).exists() and not (run_dir / name).exists():
+            copy(source / name, run_dir / name)
+    if not (run_dir / FOLDER).exists():
+        for moments in stamp_files(source):
+            with writing(run_dir / FOLDER):
+                own_folder(run_dir / FOLDER)
+            copy(moments, run_dir / FOLDER / moments.name)
