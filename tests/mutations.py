@@ -1088,7 +1088,7 @@ ON_THE_PS = [
     Mutation(
         "a resumed worker has the newest center on the ps, and an older one itself",
         ENGINE,
-        "when(~copied, lambda: self.note_pull(slot))",
+        "self.note_pull(slot, unless=copied)",
         "self.note_pull(slot)",
         ("tests/test_resume.py::test_workers_of_an_asynchronous_run_go_on_from_the_centers_that_they_had",),
         "the first update of each after a resumption is wrong",
@@ -1269,8 +1269,8 @@ ON_THE_PS = [
     Mutation(
         "whoever joins has an old version",
         ENGINE,
-        "when(~copied, lambda: self.note_pull(slot))",
-        "when(copied, lambda: self.note_pull(slot))",
+        "self.note_pull(slot, unless=copied)",
+        "self.note_pull(slot, unless=~copied)",
         JOINED,
         "its first message counts as stale",
     ),

@@ -171,15 +171,18 @@ class Center:
         with tf.device(self.device):
             return tf.maximum(version - Row(self.pulled, slot.index).read_value(), 0)
 
-    def note_pull(self, slot: WorkerSlot) -> None:
-        """This worker has the present center."""
+    def note_pull(self, slot: WorkerSlot, unless: Any = None) -> None:
+        """Note that this worker has the present center, or still the one that was noted before if `unless` is true."""
         with tf.device(self.device):
             version = self.version.read_value()
+            if unless is not None:
+                version = tf.where(unless, tf.gather(self.pulled, slot.index), version)
             tf.raw_ops.ResourceScatterUpdate(resource=self.pulled.handle, indices=slot.index, updates=version)
         for part in self.slices:
             if part.anchors is not None:
                 with tf.device(part.device):
-                    Row(part.anchors, slot.index).assign(part.center.read_value())
+                    row, center = Row(part.anchors, slot.index), part.center.read_value()
+                    row.assign(center if unless is None else tf.where(unless, row.read_value(), center))
 
     # What an algorithm does with messages.
 

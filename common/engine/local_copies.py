@@ -95,7 +95,7 @@ class LocalCopies:
         Should it die in the middle, there is no copy.
         """
         is_holder = partial(self.transactions.admit, slot, lambda: [])
-        with self.transactions.lock([copy], is_holder):
+        with self.transactions.lock([copy], is_holder), tf.device(self.device):
             with tf.control_dependencies([self._write(self.rounds, slot, tf.constant(NONE, tf.int64))]):
                 laid_down = self._write(self.copies, slot, copy)
             with tf.control_dependencies([laid_down]):

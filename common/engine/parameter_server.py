@@ -194,7 +194,7 @@ class ParameterServer:
                 joined = {"folded": folded, "waits": waits, "copied": copied, "asked": asked}
                 restored, stopping = self.journal.restored[0], self.is_ending()
                 joined |= {"restored": restored, "stopping": stopping, "version": version}
-            when(~copied, lambda: self.note_pull(slot))  # a worker that takes its copy has the center that it had
+            self.note_pull(slot, unless=copied)  # a worker that takes its copy up has the center that it had
             parts = self.center.read()
         return self.center.bring(parts), state, joined
 
