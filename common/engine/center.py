@@ -14,7 +14,7 @@ from ..contract.scheme import Scheme
 from ..gates.store import WorkerSlot
 from .encoder import Encoder
 from .milestones import Milestones
-from .ops import zeros
+from .ops import unless_so, zeros
 from .slices import Row, Slice
 from .transport import Client, Transport
 
@@ -174,15 +174,13 @@ class Center:
     def note_pull(self, slot: WorkerSlot, unless: Any = None) -> None:
         """Note that this worker has the present center, or still the one that was noted before if `unless` is true."""
         with tf.device(self.device):
-            version = self.version.read_value()
-            if unless is not None:
-                version = tf.where(unless, tf.gather(self.pulled, slot.index), version)
+            version = unless_so(unless, lambda: tf.gather(self.pulled, slot.index), self.version.read_value())
             tf.raw_ops.ResourceScatterUpdate(resource=self.pulled.handle, indices=slot.index, updates=version)
         for part in self.slices:
             if part.anchors is not None:
                 with tf.device(part.device):
-                    row, center = Row(part.anchors, slot.index), part.center.read_value()
-                    row.assign(center if unless is None else tf.where(unless, row.read_value(), center))
+                    row = Row(part.anchors, slot.index)
+                    row.assign(unless_so(unless, row.read_value, part.center.read_value()))
 
     # What an algorithm does with messages.
 
