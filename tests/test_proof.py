@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from distsgd.algorithms import SCHEMES, AsyncSGD
 from distsgd.common import UserError
 from distsgd.common.cli.main import dispatch
-from distsgd.common.proof.replay import replay
+from distsgd.common.proof.limits import CERTAIN
+from distsgd.common.proof.replay import judge, read, replay
 from distsgd.common.proof.transcriptions import TRANSCRIPTIONS
 from runs import record
 
@@ -84,6 +86,43 @@ def test_the_record_of_a_run_is_what_the_equations_say(arguments, warm, tmp_path
     assert lines["algorithm"].strip().startswith(f"{name}, {result['workers']} worker")
     assert f"{result['updates']} updates of the center" in lines["events"]
     assert float(lines["relative error"].split()[0]) < 1e-5
+
+
+@pytest.fixture(scope="module")
+def voted(tmp_path_factory):
+    """A run of majority votes, so long that votes on gradients near zero take its center elsewhere."""
+    folder = tmp_path_factory.mktemp("voted") / "run"
+    arguments = ["--steps", "200", "--seed", "3", "--backend", "threads", "--evaluate-every", "10"]
+    assert dispatch(["signsgd_mv", *arguments, "--run-dir", str(folder)]) == 0
+    return folder
+
+
+def test_a_run_that_float32_takes_elsewhere_is_judged_by_its_test_losses_until_then(voted, capsys):
+    verdict = replay(voted, SCHEMES)
+    assert CERTAIN < verdict.error < verdict.limit
+    assert (verdict.agrees, verdict.differs) == (True, False)
+    code, lines = shown(voted, capsys)
+    assert code == 0
+    until = f"the run did what the paper's equations say up to update {verdict.until}, by its test losses"
+    assert lines["verdict"].strip().startswith(until)
+    assert 20 < verdict.until < 200
+
+
+@pytest.mark.parametrize(
+    ("rule", "factor"), [("learning_rate", 1.01), ("learning_rate", 0.99), ("momentum", 0.99), ("momentum", 0.5)]
+)
+def test_such_a_run_differs_from_a_rule_with_another_number(rule, factor, voted):
+    run = read(voted, SCHEMES)
+    verdict = judge(replace(run, scheme=replace(run.scheme, **{rule: factor * getattr(run.scheme, rule)})))
+    assert verdict.differs
+
+
+def test_such_a_run_differs_if_its_later_losses_are_those_of_other_versions(voted):
+    run = read(voted, SCHEMES)
+    losses = {version: run.losses[version - 100 if version > 120 else version] for version in range(10, 200, 10)}
+    verdict = judge(replace(run, losses=losses))
+    assert verdict.differs
+    assert verdict.reason.startswith("the test loss at update 1")
 
 
 def test_a_run_that_is_resumed_is_replayed_from_its_beginning(warm, tmp_path, capsys):

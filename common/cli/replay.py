@@ -44,6 +44,11 @@ def main(arguments: list[str]) -> int:
 
 
 def _in_words(verdict: Verdict) -> str:
+    if verdict.agrees and verdict.until:
+        return (
+            f"the run did what the paper's equations say up to update {verdict.until}, by its test losses; after that, "
+            "float32 decides signs of gradients near zero, which explains the distance"
+        )
     if verdict.agrees:
         return "the run did what the paper's equations say"
     if verdict.differs:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,19 @@ from . import reference
 
 # How messages are rounded off, and replies.
 ROUNDINGS = {"bf16": (reference.bf16, reference.bf16), "int8": (reference.int8, reference.whole)}
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What the equations of a run come to.
+
+    Attributes:
+        center: the last one, [P].
+        losses: on the test data, at the versions at which the run has some on record.
+    """
+
+    center: np.ndarray
+    losses: np.ndarray
 
 
 @dataclass
@@ -34,6 +47,8 @@ class Recorded:
         sparse: True if workers read and wrote the coordinates of their batch alone.
         codec: how messages were rounded off, on the slices of as many `ps`.
         layers: sizes of the model's variables, which lie one after the other in a vector [P]; none if they are unknown.
+        losses: on the test data, by the version of the center; only of schemes that update it all together.
+        loss: of a center [P] on the test data.
     """
 
     scheme: Scheme
@@ -49,6 +64,8 @@ class Recorded:
     codec: str = "float32"
     ps: int = 1
     layers: Sequence[int] = ()
+    losses: Mapping[int, float] = field(default_factory=dict)
+    loss: Callable[[np.ndarray], float] | None = None
 
     @property
     def order(self) -> list[int]:
@@ -78,7 +95,11 @@ class Recorded:
         return bool(recovery.get("evicted", recovery.get("expelled")))  # as it was called before
 
     def replay(self) -> np.ndarray:
-        """The last center by the paper's equations in the recorded order, [P], float64.
+        """The last center by the paper's equations in the recorded order, [P], float64; raises as `execute` does."""
+        return self.execute().center
+
+    def execute(self) -> Execution:
+        """Execute the paper's equations in the recorded order.
 
         Raises:
             UserError: its transcription does not know what happened in this run.
@@ -88,9 +109,10 @@ class Recorded:
 
         self._check_before()
         run = self if self.codec == "float32" else replace(self, gradient=self._pushed())
-        center = TRANSCRIPTIONS[self.scheme.name](run, self.scheme)[-1]
+        centers = TRANSCRIPTIONS[self.scheme.name](run, self.scheme)
         self._check_after()
-        return center
+        losses = [self.loss(centers[version - 1]) for version in self.losses] if self.loss else []
+        return Execution(centers[-1], np.array(losses))
 
     def _pushed(self) -> reference.Gradient:
         """What workers push in the place of gradients; it remembers what it has rounded off."""
@@ -102,6 +124,9 @@ class Recorded:
         updates, versions = self.result["updates"], self.trace["version"]
         must(updates > 0 and not self.joins.all(), "a run has messages and updates")
         must(0 <= versions.min() <= versions.max() <= updates, "how many updates there were")
+        must(max(self.losses, default=1) <= updates, "how many updates there were")
+        if self.scheme.gate.exchanges:
+            must(updates <= len(self.order), "how many updates there were")
         if not self.scheme.gate.exchanges:  # an event stands for several steps
             must(updates <= self.steps <= ALONE_STEPS * len(self.order), "how many steps there were")
             if updates < self.steps:

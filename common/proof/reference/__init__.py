@@ -12,7 +12,7 @@ from .asynchronous import aeamsgd, aeasgd, agn, async_sgd, async_sgd_reading_apa
 from .batches import batch, rows, skewed_rows
 from .compressed import ef_sgd, largest, scaled_sign, signsgd_mv
 from .delayed import async_diloco, dc_asgd, ringmaster, ssp
-from .problems import GradientOnRows, mlp_gradient, regularized, sparse_logistic_gradient
+from .problems import GradientOnRows, mlp_gradient, mlp_loss, regularized, sparse_logistic_gradient
 from .rounding import bf16, int8, pushed, whole
 from .synchronous import bmuf, diloco, easgd, local_sgd, sagn, slowmo, sync_sgd, sync_sgd_lr
 
@@ -38,6 +38,7 @@ __all__ = [
     "largest",
     "local_sgd",
     "mlp_gradient",
+    "mlp_loss",
     "pushed",
     "regularized",
     "ringmaster",

@@ -15,17 +15,10 @@ def mlp_gradient(x: np.ndarray, y: np.ndarray, sizes: Sequence[int]) -> Gradient
 
     The flat vector holds W_1, b_1, W_2, b_2, ... with W_i of shape [in, out]. Computes in the precision of the vector.
     """
-    shapes = list(itertools.pairwise(sizes))
 
     def gradient(params: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        layers, start = [], 0
-        for n, m in shapes:
-            layers.append((params[start : start + n * m].reshape(n, m), params[start + n * m : start + n * m + m]))
-            start += n * m + m
-        activations = [x[rows].astype(params.dtype)]
-        for i, (w, b) in enumerate(layers):
-            z = activations[-1] @ w + b
-            activations.append(z if i == len(layers) - 1 else np.tanh(z))
+        layers = _layers(params, sizes)
+        activations = _activations(layers, x[rows])
         logits = activations[-1] - activations[-1].max(axis=1, keepdims=True)
         delta = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
         delta[np.arange(len(rows)), y[rows]] -= 1
@@ -38,6 +31,35 @@ def mlp_gradient(x: np.ndarray, y: np.ndarray, sizes: Sequence[int]) -> Gradient
         return np.concatenate(parts)
 
     return gradient
+
+
+def mlp_loss(x: np.ndarray, y: np.ndarray, sizes: Sequence[int]) -> Callable[[np.ndarray], float]:
+    """The loss whose gradient that is, on all rows."""
+
+    def loss(params: np.ndarray) -> float:
+        logits = _activations(_layers(params, sizes), x)[-1]
+        logits = logits - logits.max(axis=1, keepdims=True)
+        return float(np.mean(np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(y)), y]))
+
+    return loss
+
+
+def _layers(params: np.ndarray, sizes: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """W and b of each layer."""
+    layers, start = [], 0
+    for n, m in itertools.pairwise(sizes):
+        layers.append((params[start : start + n * m].reshape(n, m), params[start + n * m : start + n * m + m]))
+        start += n * m + m
+    return layers
+
+
+def _activations(layers: Sequence[tuple[np.ndarray, np.ndarray]], x: np.ndarray) -> list[np.ndarray]:
+    """Of each layer, the data first; the last are the logits."""
+    activations = [x.astype(layers[0][0].dtype)]
+    for i, (w, b) in enumerate(layers):
+        z = activations[-1] @ w + b
+        activations.append(z if i == len(layers) - 1 else np.tanh(z))
+    return activations
 
 
 def sparse_logistic_gradient(indices: np.ndarray, values: np.ndarray, y: np.ndarray) -> GradientOnRows:
