@@ -33,7 +33,7 @@ def recorded(tmp_path_factory):
 
 
 def train(folder, steps=8):
-    """With more steps, the run goes on."""
+    """Train; with more steps than before, resume."""
     keep = Recovery(checkpoint_steps=1000)
     record(AsyncSGD(), folder, workers=2, backend="threads", steps=steps, hidden=(4,), recovery=keep)
 

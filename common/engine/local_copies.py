@@ -57,7 +57,7 @@ class LocalCopies:
 
         Returns:
             True for each that has laid down a copy after its last round, has finished, or is not counted on, [W]; how
-            many rounds of each are on record, [W]; True if the state is clean, and the run goes on.
+            many rounds of each are on record, [W]; True if the state is clean, and the run has not been stopped.
         """
         members, rounds = self.membership, self.journal.folded
         with self.transactions.lock([]), tf.device(self.device):

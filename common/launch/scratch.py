@@ -24,7 +24,7 @@ class Scratch:
 
     def __init__(self):
         for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
-            with contextlib.suppress(OSError):  # it is somebody's, or gone already
+            with contextlib.suppress(OSError):  # another process owns it, or it is deleted already
                 _sweep(left)
         self.folder = tempfile.TemporaryDirectory(prefix=SCRATCH)
         self.name = self.folder.name

@@ -9,8 +9,8 @@ and one order of float32 has other jumps than another. Of such a run (signs, the
 equations are executed a third time, with gradients that are disturbed by a hundred times the rounding of float32: that
 has all the jumps that a run may have, and more.
 
-Jumps make others, and in a long run of signs any two orders of float32 part. What such a run did before that is told by
-its test losses on record, which are those of the same equations until then.
+A jump causes further jumps, and in a long run of signs any two orders of float32 part. The test losses on record tell
+what such a run did before: until then they are those of the equations.
 """
 
 from __future__ import annotations

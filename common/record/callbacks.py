@@ -56,7 +56,7 @@ class CallbackList:
     def __init__(self, callbacks: Sequence[Callback], config: dict[str, Any], run_dir: Path):
         self.callbacks, self.stop = callbacks, run_dir / STOP
         with writing(self.stop):
-            self.stop.unlink(missing_ok=True)  # of the run that this one goes on from
+            self.stop.unlink(missing_ok=True)  # left by the run that is resumed
         self.spent = [0.0] * len(callbacks)  # seconds that each has taken
         self.current: tuple[int, float] | None = None  # which is at work, and since when
         for callback in callbacks:

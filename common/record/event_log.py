@@ -124,7 +124,7 @@ class EventLog:
         try:
             self._read_head()
             self._count()
-        except (OSError, ValueError):  # there is none, or what is there is none
+        except (OSError, ValueError):  # the file is missing or damaged
             self.restoration, self.first, self.length = 0, 0, 0
             self.counts.unlink(missing_ok=True)
             self._replace(np.zeros((0, len(RECORD)), np.int64))

@@ -1,4 +1,4 @@
-"""What a new run directory takes over from another one, whose run it goes on from."""
+"""Copies checkpoints and records into a new run directory, for a run that is resumed there."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ def _earlier_step_targets(before: Path, steps: int) -> list[int]:
 
 
 def _check_left(job: Job, before: Path) -> None:
-    """Raise `UserError` if the run that this one goes on from has done all the steps that are asked for."""
+    """Raise `UserError` if the run that is resumed has done all the steps that are asked for."""
     paths = checkpoint.found(before)
     config = read_config(before) if paths else {}
     wanted, had = job.steps, config.get("steps_per_worker", 0)

@@ -98,7 +98,7 @@ class RunOptions:
     it a worker of few labels."""
     run_dir: Path | None = None
     """Folder of the record of the run; a fresh one in runs/ if not given, to which runs/latest then points. One that
-    holds checkpoints, such as `latest`, goes on from them."""
+    holds checkpoints, such as `latest`, resumes from them."""
     clip_norm: float | None = None
     """Gradients longer than this, as one vector, are shortened to it."""
     l2: float = 0.0
