@@ -44,7 +44,7 @@ def synthetic(
 ) -> Dataset:
     """Gaussian clusters, two to a class, around unit vectors; `test` more test examples, 1/4 as many if not given."""
     total = examples + (test or max(1, examples // 4))
-    check_room(total, total * features)
+    check_room(total, (total + 2 * classes) * features)  # the centers of the clusters too
     rng = np.random.default_rng(0)
     centers = rng.standard_normal((2 * classes, features))
     centers /= np.linalg.norm(centers, axis=1, keepdims=True)

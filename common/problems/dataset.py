@@ -18,7 +18,11 @@ MOST_EXAMPLES, MOST_NUMBERS = 10**7, 10**9  # of generated data: a folder from e
 def check_room(examples: int, numbers: int) -> None:
     """Raise `UserError` before a data set is generated that has more examples, or takes room for more numbers."""
     at_most(MOST_EXAMPLES, examples=examples)
-    at_most(MOST_NUMBERS, numbers=numbers)
+    if numbers > MOST_NUMBERS:
+        raise UserError(
+            f"generated data would hold {numbers} numbers, and at most {MOST_NUMBERS} are made: "
+            "ask for fewer examples, features or classes"
+        )
 
 
 @dataclass(frozen=True)
