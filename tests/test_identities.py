@@ -312,9 +312,9 @@ def test_without_a_bound_it_is_async_sgd_with_a_share_of_the_rate(tmp_path):
 
 
 def test_a_vote_moves_each_weight_by_the_rate_or_not_at_all(tmp_path):
-    run = threads(SignSGDMV(learning_rate=0.01), tmp_path, workers=2, steps=1)
+    run = threads(SignSGDMV(learning_rate=0.01), tmp_path, workers=3, steps=1)
     moves = np.round(np.abs(run.center - run.start) / 0.01, 3)
-    assert set(moves) == {0.0, 1.0}  # two voters may disagree
+    assert set(moves) == {0.0, 1.0}  # the mean of three signs may be a third
 
 
 def test_momentum_and_decay_of_the_vote_are_the_papers(tmp_path):
@@ -404,8 +404,8 @@ def digits_model():
 
 
 def test_the_late_gradient_is_dropped_and_its_worker_goes_on(tmp_path):
-    run = threads(SyncSGD(backup_workers=1), tmp_path, workers=3, schedule=[0, 1, 2, 1, 2, 0, 0, 2])
-    assert run.trace["accepted"].tolist() == [1, 1, 0, 1, 1, 0, 1, 1]
+    run = threads(SyncSGD(backup_workers=1), tmp_path, workers=3, schedule=[0, 1, 1, 2, 2, 0, 0, 2])
+    assert run.trace["accepted"].tolist() == [1, 1, 1, 0, 1, 0, 1, 1]  # late in the middle of a set, and before one
     assert run.error() < 1e-5
     assert run.result["dropped"] == 2
 
