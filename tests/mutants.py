@@ -1,174 +1,146 @@
-"""`bash run.sh mutants`: a test suite is as good as the faults that it finds, so this makes some and looks.
+"""Mutation testing: make one fault at a time in a copy of the checkout, and check that the tests it names fail.
 
-Each mutation of `mutations.py` changes one place of the package in a copy of the checkout, and runs the tests that are
-about it there. A mutation that they do not notice has survived: a test is missing. Not a part of CI: it takes a while.
+The faults are `tests/mutations/*.diff`. The name of a file says what is wrong, its first lines what follows from that
+and which tests must fail. If these tests pass, the mutation has survived: a test is missing.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import multiprocessing
 import os
+import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from mutations import EQUIVALENT, MUTATIONS, Mutation
-
 ROOT = Path(__file__).resolve().parent.parent
-PRELOADED = [
-    "tensorflow",
-    "keras",
-    "pytest",
-    "rich.live",
-    "sklearn.datasets",
-    "matplotlib.figure",
-    "cloudpickle",
-]
-FOUND, MISSED, NOT_SOUND = "killed", "SURVIVED", "ERROR"
-LATE = "killed (time-out)"
+MUTATIONS = sorted((ROOT / "tests" / "mutations").glob("*.diff"))
+FOLDERS = "algorithms", "benchmarks", "common"
+PRELOADED = ["tensorflow", "keras", "pytest", "sklearn.datasets", "cloudpickle"]
+KILLED, SURVIVED = "killed", "SURVIVED"
 
 
-def mutated(mutation: Mutation, root: Path = ROOT) -> tuple[Path, str]:
-    """The file that a mutation changes, relative to the root, and its new text.
+def named_tests(diff: Path) -> list[str]:
+    """Return the tests that a mutation must turn red, as pytest names them."""
+    lines = (line.split(":", 1) for line in diff.read_text().splitlines() if line.startswith("Tests:"))
+    return [test for _, tests in lines for test in shlex.split(tests)]
+
+
+def apply(diff: Path, folder: Path) -> None:
+    """Make a fault in the files in `folder`, which need not be a repository.
 
     Raises:
-        ValueError: the old text is not there exactly once: the list has to follow the code.
+        ValueError: the lines that it changes are not there.
     """
-    place = root / mutation.place
-    texts = {path: path.read_text() for path in ([place] if place.is_file() else sorted(place.rglob("*.py")))}
-    counts = {path: text.count(mutation.old) for path, text in texts.items()}
-    if sum(counts.values()) != 1:
-        raise ValueError(
-            f"mutation {mutation.name!r}: its old text is {sum(counts.values())} times in {mutation.place}: "
-            f"{mutation.old!r}"
-        )
-    path = max(counts, key=lambda path: counts[path])
-    return path.relative_to(root), texts[path].replace(mutation.old, mutation.new)
+    environment = os.environ | {"GIT_CEILING_DIRECTORIES": str(folder.resolve().parent)}
+    command = ["git", "apply", "--unidiff-zero", str(diff)]  # most have no context, so that they survive edits around
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+    if done.returncode:
+        reason = "; ".join(done.stderr.splitlines())
+        raise ValueError(f"{diff.name} does not apply: {reason}: make it anew, see docs/contributing.md")
 
 
-def copy(folder: Path, mutation: Mutation | None) -> Path:
-    """A copy of the checkout with the packages under their names, so that the folder can be put on a path."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    packages = project["tool"]["setuptools"]["package-dir"]
-    for source in {Path(source).parts[0] for source in packages.values()}:
-        shutil.copytree(ROOT / source, folder / source, ignore=shutil.ignore_patterns("results", "__pycache__"))
-    for package, source in sorted(packages.items()):  # what contains others comes first
-        place = folder / package.replace(".", "/")
-        if "." in package:
-            place.parent.mkdir(exist_ok=True)
-            place.symlink_to(folder / source)
-        else:
-            shutil.copytree(folder / source, place)
-    shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+def copy(folder: Path) -> Path:
+    """Copy what tests need, with the packages under their names, so that the folder can be put on a path."""
+    for name in (*FOLDERS, "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("results", "__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
-    if mutation is not None:
-        path, text = mutated(mutation)
-        (folder / path).write_text(text)
+    shutil.copytree(folder / "common" / "toplevel", folder / "distsgd")
+    for name in FOLDERS:
+        (folder / "distsgd" / name).symlink_to(folder / name)
     return folder
 
 
-def run_tests(folder: Path, tests: Sequence[str], log: Path) -> None:
-    """The life of a forked process: pytest, in that copy. Its exit code says how it went."""
+def run_tests(folder: str, tests: Sequence[str], log: str) -> None:
+    """Run pytest in a copy, in a process of its own, whose exit code is pytest's."""
     os.setpgid(0, 0)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.chdir(folder)
-    os.environ["PYTHONPATH"] = str(folder)
-    sys.path.insert(0, str(folder))
-    importlib.invalidate_caches()
-    import distsgd.common  # noqa: I001  (the copy, from here on)
-    import pytest
-
-    assert Path(distsgd.common.__file__).is_relative_to(folder), distsgd.common.__file__
+    os.environ["PYTHONPATH"] = folder
+    sys.path.insert(0, folder)
+    pytest, common = importlib.import_module("pytest"), importlib.import_module("distsgd.common")
+    assert Path(common.__file__).is_relative_to(folder), common.__file__
     options = ["-x", "-n", "0", "-o", "addopts=", "--import-mode=importlib", "-p", "no:cacheprovider", "--tb=short"]
     code = pytest.main([*options, *tests])
     sys.stdout.flush()
-    os._exit(code)  # threads of a run that was broken may be left
+    os._exit(code)  # a run that was broken may have left threads, for which an exit would wait
 
 
-def judge(name: str, mutation: Mutation | None, tests: Sequence[str], seconds: float, logs: Path) -> tuple[str, float]:
-    """Run the tests on a changed copy; returns the verdict, and how long it took."""
-    began, log = time.monotonic(), logs / f"{name.replace(' ', '-').replace('/', '-')}.log"
-    with tempfile.TemporaryDirectory(prefix="distsgd-mutant-") as folder:
-        process: Any = CONTEXT.Process(target=run_tests, args=(copy(Path(folder), mutation), tests, log))
+def verdict_on(diff: Path | None, tests: Sequence[str], seconds: float, log: Path) -> str:
+    """Run the tests on a copy with that fault, or with none, for some seconds at most."""
+    with tempfile.TemporaryDirectory(prefix="distsgd-mutant-") as name:
+        folder = copy(Path(name).resolve())
+        if diff:
+            apply(diff, folder)
+        process: Any = CONTEXT.Process(target=run_tests, args=(str(folder), tests, str(log)))
         process.start()
         process.join(seconds)
-        late = process.is_alive()
+        is_late = process.is_alive()
         try:
-            os.killpg(process.pid, 9)  # whatever it has started
+            os.killpg(process.pid, 9)  # a test that was broken may have left processes
         except ProcessLookupError:
             process.kill()
         process.join()
+    if is_late:
+        return f"{KILLED} (time-out)"
     code = process.exitcode
-    verdict = {0: MISSED, 1: FOUND}.get(code, LATE if late else f"{NOT_SOUND} (pytest ended with {code}, see {log})")
-    if verdict == FOUND and "+ Timeout +" in log.read_text():
-        verdict = LATE
-    return verdict, time.monotonic() - began
+    return {0: SURVIVED, 1: KILLED}.get(code, f"ERROR (pytest ended with {code})")
+
+
+def told(diff: Path | None, tests: Sequence[str], seconds: float, logs: Path) -> str:
+    """Print the verdict on a mutation, or on the code without one, and return it."""
+    began, name = time.monotonic(), diff.stem if diff else "no-fault"
+    try:
+        verdict = verdict_on(diff, tests, seconds, logs / f"{name}.log")
+    except ValueError as error:
+        verdict = f"ERROR ({error})"
+    shown = "passed" if not diff and verdict == SURVIVED else verdict
+    print(f"{name:<52} {shown}  {time.monotonic() - began:.0f} s", flush=True)
+    return verdict
 
 
 CONTEXT = multiprocessing.get_context("forkserver")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns 0 if no mutation has survived."""
-    from rich.console import Console
-    from rich.table import Table
-
+    """Return 0 if each mutation was killed, else 1."""
     parser = argparse.ArgumentParser(
         prog="run.sh mutants", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument(
-        "--only", action="append", metavar="NAME", help="mutations whose names contain this; may be repeated"
-    )
-    parser.add_argument("--list", action="store_true", help="show the mutations, and why each matters; run nothing")
-    parser.add_argument("--jobs", type=int, default=2, help="mutations at a time (default: 2)")
-    parser.add_argument(
-        "--limit", type=float, default=180.0, help="seconds that the tests of a mutation may take (default: 180)"
-    )
-    parser.add_argument("--logs", type=Path, help="keep what pytest printed in this folder")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="mutations whose names contain this (default: all)")
+    parser.add_argument("--list", action="store_true", help="print the mutations and their tests; run nothing")
+    parser.add_argument("--limit", type=float, default=180.0, help="seconds for the tests of a mutation (default: 180)")
+    parser.add_argument("--logs", type=Path, help="folder for the output of pytest (default: a temporary one)")
     options = parser.parse_args(arguments)
-    chosen = [m for m in MUTATIONS if any(part in m.name for part in options.only or [""])]
-    console = Console(highlight=False, soft_wrap=True)
+    chosen = [diff for diff in MUTATIONS if not options.names or any(part in diff.stem for part in options.names)]
+    if not chosen:
+        parser.error(f"no mutation has such a name. Received: {' '.join(options.names)}. See --list")
     if options.list:
-        table = Table("mutation", "file", "why it matters", "tests", box=None, pad_edge=False)
-        for m in chosen:
-            table.add_row(m.name, m.place, m.why, " ".join(m.tests))
-        console.print(table)
-        for name, reason in EQUIVALENT.items():
-            console.print(f"not counted, no fault: {name}: {reason}")
+        for diff in chosen:
+            print(diff.read_text().partition("diff --git")[0].replace("Tests:", f"{diff.stem}:"))
         return 0
     logs = options.logs or Path(tempfile.mkdtemp(prefix="distsgd-mutants-"))
     logs.mkdir(parents=True, exist_ok=True)
-    for mutation in chosen:
-        mutated(mutation)  # before anything starts
     os.environ |= {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONDONTWRITEBYTECODE": "1"}
     CONTEXT.set_forkserver_preload(PRELOADED)  # each copy of the tests is forked from a process that has TensorFlow
-    tests = sorted({test for mutation in chosen for test in mutation.tests})
-    console.print(f"{len(chosen)} mutations; what pytest prints is in {logs}")
-    verdict, seconds = judge("no mutation", None, tests, options.limit * 10, logs)
-    console.print(f"{'without a mutation':<72}{'passed' if verdict == MISSED else 'FAILED'}  {seconds:5.0f} s")
-    if verdict != MISSED:
-        console.print(f"the tests fail without a mutation: see {logs / 'no-mutation.log'}")
+    print(f"{len(chosen)} mutations; the output of pytest is in {logs}", flush=True)
+    tests = sorted({test for diff in chosen for test in named_tests(diff)})
+    if told(None, tests, 10 * options.limit, logs) != SURVIVED:
+        print("without a fault these tests must pass: see no-fault.log")
         return 1
-    bad = 0
-    with ThreadPoolExecutor(options.jobs) as pool:
-        verdicts = pool.map(lambda m: judge(m.name, m, m.tests, options.limit, logs), chosen)
-        for mutation, (verdict, seconds) in zip(chosen, verdicts, strict=True):
-            console.print(f"{mutation.name:<72}{verdict}  {seconds:5.0f} s")
-            bad += not verdict.startswith(FOUND)
-    console.print(
-        f"{len(chosen) - bad} of {len(chosen)} killed; {len(EQUIVALENT)} more are no faults (--list says why)"
-    )
-    return int(bad > 0)
+    verdicts = [told(diff, named_tests(diff), options.limit, logs) for diff in chosen]
+    killed = sum(verdict.startswith(KILLED) for verdict in verdicts)
+    print(f"{killed} of {len(chosen)} killed")
+    return int(killed < len(chosen))
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def test(arguments: list[str]) -> int:
 
 
 def mutants(arguments: list[str]) -> int:
-    """Faults made on purpose, which the test suite must find."""
+    """Make one fault at a time in a copy of the checkout, and check that a test fails."""
     return subprocess.call([sys.executable, str(_checkout() / "tests" / "mutants.py"), *arguments])
 
 

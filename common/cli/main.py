@@ -115,7 +115,7 @@ def overview() -> int:
         ("doctor", "versions, machine, and what a run may do here: for a bug report"),
         ("tutorials", "the notebooks, in Jupyter Lab; installs it on first use (--execute: executes and saves them)"),
         ("test", "the test suite (arguments go to pytest)"),
-        ("mutants", "faults made on purpose, one at a time: does a test notice? (takes 20 minutes)"),
+        ("mutants", "mutation testing: make one fault at a time and check that a test fails (takes 6 minutes)"),
         ("benchmark", "what every algorithm needs to come to a loss, in virtual time (--quick: three minutes)"),
         ("soak", "runs whose tasks are killed and stopped at random: --minutes 5 --seed 1"),
         ("endurance", "memory and disk of a run at full speed, and how they grow: --minutes 10"),
