@@ -26,8 +26,6 @@ from distsgd.common.engine.stamps import Stamps, moment
 from distsgd.common.errors import UserError
 from distsgd.common.launch import sessions
 from distsgd.common.record.content import read_config
-from distsgd.common.run.center_path import CenterPath, Moment
-from distsgd.common.run.path_keeper import PathKeeper
 from doubles import HalvedLocalSGD
 from runs import DIGITS, record
 
@@ -289,22 +287,6 @@ def test_a_run_that_may_need_too_many_descriptors_is_refused_before_its_start(mo
 def test_a_run_without_large_vectors_needs_no_more_descriptors(monkeypatch, tmp_path, warm):
     monkeypatch.setattr(segments, "allowed", lambda: 100)
     assert record(AsyncSGD(), tmp_path, workers=1, steps=1, hidden=(8,)).result["outcome"] == "completed"
-
-
-def test_a_center_that_the_evaluator_keeps_holds_no_segment():
-    here = Segments()
-    vector = np.arange(4, dtype=np.float32)
-    center = Segments().take(here.put(vector.view(np.uint8))).view(np.float32)
-    snapshots = [{"at": 1, "center": center}]
-    calls = SimpleNamespace(version=lambda: 1, snapshot=snapshots.pop)
-    path = CenterPath(every=1, most=5, size=4)
-    keeper = PathKeeper(calls, path, lambda snapshot: Moment(0.0, {"version": 1}, {"center": snapshot["center"]}))
-    keeper.look()
-    del center
-    gc.collect()
-    here.put(np.zeros(16, np.uint8))
-    assert here.count() == 1
-    assert (path.close()[0].snapshot["center"] == vector).all()
 
 
 def test_a_reader_keeps_what_it_has_when_its_maker_forgets_it():

@@ -13,9 +13,9 @@ from ..contract.message import unpacked
 from ..contract.scheme import Scheme
 from ..gates.store import WorkerSlot
 from .encoder import Encoder
-from .milestones import Milestones
 from .ops import unless_so, zeros
 from .slices import Row, Slice
+from .snapshots import SnapshotBuffer
 from .transport import Client, Transport
 
 
@@ -37,12 +37,12 @@ class Center:
         initial: where the first value of each slice is fed.
         version: number of updates that it has had.
         pulled: the version that each worker has pulled last, [W].
-        milestones: where centers are set aside, if any are.
+        snapshots: where snapshots of the center are kept, if any are taken.
         messages: number of those that were accepted, if several make an update together.
         replies_center: True if all replies that have been built are the center as it is.
     """
 
-    milestones: Milestones | None = None
+    snapshots: SnapshotBuffer | None = None
     messages: Any = None
 
     def __init__(
@@ -162,8 +162,8 @@ class Center:
         with tf.device(self.device):
             number = tf.cast(number, tf.int64)
             version = tf.convert_to_tensor(self.version.assign_add(number))
-        if self.milestones is not None and self.scheme.gate.uses_ps:
-            self.milestones.pass_by(version, moved=number > 0)
+        if self.snapshots is not None and self.scheme.gate.uses_ps:
+            self.snapshots.save_if_due(version, moved=number > 0)
         return version
 
     def staleness(self, version: Any, slot: WorkerSlot) -> Any:
@@ -218,5 +218,5 @@ class Center:
     def come_to(self, version: Any, clock: Any, state: Any) -> None:
         """Where there is no ps, for the worker that has the center: it has come to `version`, after `clock` updates."""
         self.slices[0].move_average(clock)
-        if self.milestones is not None:
-            self.milestones.pass_by(version, state.read_value())
+        if self.snapshots is not None:
+            self.snapshots.save_if_due(version, state.read_value())

@@ -23,10 +23,10 @@ from .journal import Journal
 from .local_copies import LocalCopies
 from .look import Look
 from .membership import Membership, Slot
-from .milestones import Milestones, Multiples
 from .ops import is_finite, when
 from .persistence import Persistence
 from .slices import Slice
+from .snapshots import Multiples, SnapshotBuffer
 from .transaction import Transactions
 from .transport import Client, Transport
 from .view import has_no_views
@@ -47,7 +47,7 @@ class ParameterServer:
         min_workers: a gate goes on with this number of workers, if the others do not come; W without it.
         codec: how messages travel; the scheme's if not given.
         round_steps: local steps of a round, for learning rates that change; the scheme's period if not given.
-        multiples: versions of the center that are set aside; none if not given.
+        multiples: versions of the center of which snapshots are taken; none if not given.
         client: who feeds and saves vectors; it is on the first device, and there are sockets, if not given.
         holder: the device of the worker that has the whole center, if one does.
 
@@ -93,7 +93,7 @@ class ParameterServer:
         self.membership = members = Membership(transactions, self.devices, self.initial_state, scheme.gate.waits)
         self.copies = LocalCopies(transactions, journal, members)
         if multiples is not None:
-            center.milestones = Milestones(multiples, center.slices, members.states)
+            center.snapshots = SnapshotBuffer(multiples, center.slices, members.states)
 
         # What gates ask for, see `Store`.
         self.lock, self.exclusive = transactions.lock, transactions.exclusive

@@ -5,6 +5,6 @@
   `calls` (state manager, evaluator) and `worker_calls`;
 * a worker: its rounds in `loop`, how far it is in `progress`, waits in `barrier_wait`, `recovery` after a failure;
 * the chief: the global state in `state_manager`, when it is saved in `saving`;
-* the evaluator: `evaluator`, with `record_reader`, `observer` and `ending`; `evaluation` on the test data,
-  `milestone_reader`, `path_keeper` and `center_path` for what is measured later; `follow` reads checkpoints.
+* the evaluator: `evaluator`, with `record_reader`, `observer` and `ending`; `evaluation` on the test data; `follow`
+  reads checkpoints.
 """

@@ -8,7 +8,6 @@ non-trainable state.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -119,8 +118,6 @@ class Drained(NamedTuple):
 class ObserverCalls(Calls):
     """What the evaluator asks, which is a client of the first ps."""
 
-    _looking = threading.Lock()
-
     def present(self) -> int:
         """How many workers are counted on, or have finished."""
         return int(self._run(self.ops.present))
@@ -139,10 +136,9 @@ class ObserverCalls(Calls):
 
         With it comes how many messages of each worker were `refused`, [W].
         """
-        with self._looking:
-            found = self._run(self.ops.snapshot)
-            vectors = {name: whole_of(parts) for name, parts in found.pop("vectors").items()}
-            return found | (self._in_pieces() if self.ops.pieces else vectors)
+        found = self._run(self.ops.snapshot)
+        vectors = {name: whole_of(parts) for name, parts in found.pop("vectors").items()}
+        return found | (self._in_pieces() if self.ops.pieces else vectors)
 
     def _in_pieces(self) -> dict[str, np.ndarray]:
         """The vectors of a large center, which never is there twice."""
@@ -155,9 +151,9 @@ class ObserverCalls(Calls):
         self._run(self.ops.forget_look)
         return vectors
 
-    def milestones(self) -> dict[str, np.ndarray]:
-        """The centers that were set aside; see `engine.milestones.Milestones.read`."""
-        return self._run(self.ops.milestones)
+    def snapshots(self) -> dict[str, np.ndarray]:
+        """Return the snapshots that the ps has taken; see `engine.snapshots.SnapshotBuffer.read`."""
+        return self._run(self.ops.snapshots)
 
     def drain(self) -> Drained:
         """The part of the trace that is new."""

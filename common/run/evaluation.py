@@ -1,15 +1,38 @@
-"""The test data, and what a center comes to on them."""
+"""The evaluation of a center on the test data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from ..engine.flat_model import FlatModel
 from ..problems.models import batched
 from .results import load
 
 BATCH = 512  # examples
+
+
+@dataclass(frozen=True)
+class EvaluationPoint:
+    """A center at one time of the run.
+
+    Attributes:
+        when: on the clock `time.monotonic`.
+        figures: of the run at that time; `version` is among them.
+        snapshot: the vectors that are evaluated, `center` [P] and `state` [S]; empty without test data.
+    """
+
+    when: float
+    figures: dict[str, Any]
+    snapshot: Mapping[str, np.ndarray]
+
+    @property
+    def version(self) -> int:
+        """Updates that the center had."""
+        return self.figures["version"]
 
 
 class Evaluation:

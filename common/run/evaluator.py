@@ -49,7 +49,7 @@ class Evaluator:
 
     def follow(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """Evaluate now and then until all workers have finished (or `stopped()`), and once more then."""
-        with self.reader, self.observer.keeper:
+        with self.reader:
             self.observer.evaluate()  # the first time is slow, and belongs before the training
             self.calls.await_state()
             self.observer.begin()

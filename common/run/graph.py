@@ -32,7 +32,7 @@ class TaskGraph:
         scalars: names of what goes beside the vector of a message.
         ops: what is run on the global variables; see `calls`.
         worker_ops: what is run for worker k.
-        multiples: versions of the center that are set aside, if any are; not known where the graph was loaded.
+        multiples: versions of which snapshots are taken, if any are; not known where the graph was loaded.
         initial: center [P] and non-trainable state [S] that the run begins with; where the graph was loaded or has been
             exported, they are in a file, and take no memory but for what is read of them, as long as it is.
         frozen: arrays of the model that nobody changes; not known where there is no worker.
@@ -44,9 +44,9 @@ class TaskGraph:
     def __init__(self, job: Job, workers: Sequence[int] = (), model: FlatModel | None = None):
         import tensorflow as tf
 
-        from ..engine.milestones import Multiples
         from ..engine.ops import building
         from ..engine.parameter_server import ParameterServer
+        from ..engine.snapshots import Multiples
         from ..engine.transport import Client, Transport
 
         self.coordination, self.scalars = job.coordination, job.scheme.scalars
@@ -54,7 +54,7 @@ class TaskGraph:
         self._initial: Any = self.model.pack(), self.model.pack_state()
         self.frozen = self.model.frozen_values() if workers else []
         self.in_place = job.in_place and self.model.size >= IN_PLACE_FLOATS
-        # Without test data nobody looks at what is set aside.
+        # Without test data no snapshot would be evaluated.
         multiples = None if job.test is None else job.plan.multiples(self.model.size + self.model.state_size)
         self.multiples = None if multiples is None else Multiples(*multiples)
         place, slices = job.cluster.placement, job.slices(self.model.size)

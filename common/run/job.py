@@ -50,7 +50,7 @@ class Job:
     run_dir: Path  # of this task: the folder of the whole run, or one in it
     earlier_step_targets: Sequence[int] = ()  # steps of the runs that this one goes on from, if they were fewer
     evaluate_seconds: float = 0.1  # between two evaluations of the center
-    evaluate_later: bool = False  # only keep the path of the center during the run, and evaluate it afterwards
+    evaluate_later: bool = False  # evaluate only snapshots, after the training
     graph_file: Path | None = None  # where the evaluator leaves a graph for the workers of this machine
     identity: Mapping[str, Any] = field(default_factory=dict)  # what tasks on several machines must have in common
     program: str = ""  # which program has started this task, among those of several machines

@@ -1,8 +1,9 @@
-"""The observer: what the evaluator sees of the center, and what comes out of it on the test data."""
+"""The observer: evaluates the center during the run, and the snapshots that the ps took when the run has ended."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from ..files import finite
@@ -10,45 +11,37 @@ from ..record.event_log import Tally
 from ..reports import Report
 from ..waiting import paced
 from .calls import ObserverCalls
-from .center_path import CenterPath, Moment, even_choice
-from .evaluation import Evaluation
+from .evaluation import Evaluation, EvaluationPoint
 from .figures import Figures
 from .job import Job
-from .milestone_reader import MilestoneReader
-from .path_keeper import Cost, PathKeeper
 from .record_reader import RecordReader
 
-FOLLOW_SECONDS = 0.05  # a look at the ps costs it about a millisecond
+FOLLOW_SECONDS = 0.05  # between two questions to the ps, each of which costs it about a millisecond
 
 EVALUATION_SHARE = 10  # the pause between two evaluations is ten times an evaluation: a tenth of one core at most
 
 LONGEST_PAUSE_SECONDS = 30.0  # between two evaluations of a long run that could do more
 
-PASSED_BY_DEFAULT, PASSED_AT_MOST = 60, 1000  # centers on the way that are kept, if nothing is said and if it is
+ENOUGH = 40  # evaluations during a run make a curve: snapshots that were not asked for are not evaluated
 
-UNASKED_FLOATS = 1 << 25  # of all centers that are kept, if nothing is said: 128 MB
-
-ENOUGH = 40  # evaluations during a run make a curve: nothing is kept any more, unless that was asked for
-
-LATER_SECONDS, LATER_SHARE = 5.0, 0.1  # for what was not asked for, after a run: CPU time, or this part of its time
+LATER_SECONDS, LATER_SHARE = 5.0, 0.1  # CPU time for snapshots that were not asked for, or this part of the run's time
 
 Snapshot = dict[str, Any]  # see `ObserverCalls.snapshot`
 
 
 class Observer:
-    """Looks at the center from outside and evaluates it, now or at the end of the run.
+    """Evaluates the center from outside, during the run and at its end.
 
     Args:
-        job: whose parts it takes: the test data, when to evaluate, what figures are of.
-        calls: what it asks of the ps.
+        job: gives the test data, when to evaluate, and the plan that figures are computed from.
+        calls: the evaluator's questions to the ps.
         reader: of the record.
         report: where events go.
 
     Attributes:
-        evaluate: on the test data; `measures` if there are any.
-        milestones: centers that the ps sets aside, as long as they are wanted; where it does not, there is `path`.
-        metrics: of the newest evaluation: version, examples, bytes, staleness, and Keras' of the test data.
-        seen: what the record held at the newest look.
+        evaluate: the evaluation on the test data.
+        metrics: of the newest evaluation: version, examples, bytes, staleness, and Keras' metrics of the test data.
+        seen: the totals of the record at the newest evaluation.
     """
 
     def __init__(self, job: Job, calls: ObserverCalls, reader: RecordReader, report: Report):
@@ -59,102 +52,116 @@ class Observer:
         self.figures = Figures(job.plan, job.traffic(model))
         self.seen = Tally(job.cluster.workers)
         self.metrics: dict[str, Any] = {}
-        self.told: dict[str, Any] = {}  # the metrics that were reported last of a center during the run
-        multiples, most = calls.graph.multiples, PASSED_BY_DEFAULT if self.every is None else PASSED_AT_MOST
-        self.milestones = None if multiples is None else MilestoneReader(calls, reader, self.figures, multiples.every)
-        if job.test is None or self.milestones:  # the ps does it better
-            most = 0
-        size = model.size + model.state_size
-        most = most if self.every else min(most, UNASKED_FLOATS // size)
-        self.path = CenterPath(self.every or 1, most, size)
-        self.evaluated: list[tuple[int, float]] = []  # versions and when that was, as long as centers are kept
-        self.keeper = PathKeeper(calls, self.path, self._kept_moment)
-        self.due, self.evaluating = 0.0, Cost()  # the first look is at where it starts
+        self.reported: dict[str, Any] = {}  # the last metrics of a center during the run
+        self.multiples = calls.graph.multiples  # the versions of which the ps takes snapshots, if it takes any
+        self.evaluated: dict[int, float] = {}  # versions, and when each was evaluated
+        self.due, self.cost = 0.0, 0.0  # the first evaluation is due at once; what one takes is not known yet
         self.summaries = job.files.summaries()
 
     def begin(self) -> None:
-        """The training begins."""
+        """Note that the training begins."""
         self.began = time.monotonic()
 
-    def _kept_moment(self, snapshot: Snapshot) -> Moment:
-        return self._moment(snapshot, time.monotonic(), self.reader.drain())
-
-    def _moment(self, snapshot: Snapshot, when: float, seen: Tally) -> Moment:
-        """The center, if it was looked at, with what the run added up to then."""
-        figures = {"version": int(snapshot["at"]), **self.figures.of(seen)}
-        if "center" not in snapshot:
-            return Moment(when, figures, {})
-        evaluated = {"center": snapshot.get("average", snapshot["center"]), "state": snapshot["state"]}
-        return Moment(when, figures, evaluated)
-
     def observe_if_due(self) -> bool:
-        """Evaluate the center if it is time to."""
-        if self.later or (before := time.monotonic()) < self.due:
+        """Evaluate the center if the pause is over, or if the version is one that was asked for."""
+        if self.later or not (time.monotonic() >= self.due or self._is_wanted()):
             return False
+        before = time.monotonic()
         self.observe()
         now = time.monotonic()
-        self.evaluating.add(now - before)
-        self.due = now + self._pause(now - self.began)
+        if self.due:  # the first one is slow; of the others the least counts, as the machine may be busy
+            self.cost = min(self.cost or now - before, now - before)
+        pause = paced(now - self.began, LONGEST_PAUSE_SECONDS)  # rarer in a long run, which has enough of them
+        self.due = now + max(self.seconds, EVALUATION_SHARE * self.cost, pause)
         return True
 
-    def _pause(self, elapsed: float) -> float:
-        """Seconds to the next evaluation: the longer the run, the rarer, so that a long one has not too many."""
-        share = EVALUATION_SHARE * self.evaluating.seconds
-        return max(self.seconds, share, paced(elapsed, LONGEST_PAUSE_SECONDS))
+    def _is_wanted(self) -> bool:
+        """Return True for the first version at or after a multiple of which the ps takes no snapshot."""
+        if self.every is None or self.multiples or not self.measures:
+            return False
+        newest = max(self.evaluated, default=-1)
+        return self.calls.version() // self.every > newest // self.every
 
     def observe(self, last: bool = False) -> Snapshot:
-        """Read center and record, evaluate and report; at the end, also what was kept on the way.
+        """Read the center and the record, evaluate and report; at the end, evaluate the snapshots first.
 
-        Without test data nobody needs the center on the way, only how far it is.
+        Without test data only the version is read.
         """
         snapshot = self.calls.snapshot() if last or self.measures else {"at": self.calls.version()}
         when, self.seen = time.monotonic(), self.reader.drain()
-        if not last and int(snapshot["at"]) == self.told.get("version"):
+        if not last and int(snapshot["at"]) == self.reported.get("version"):
             return snapshot  # no update since: each version is reported once
-        moment = self._moment(snapshot, when, self.seen)
+        point = self._point(snapshot, when)
         if last:
-            self._catch_up(moment)
-        self._evaluate(moment, "center")
-        if self.path.room or self.milestones:
-            self.evaluated.append((moment.version, moment.when))
-        if len(self.evaluated) >= ENOUGH and self.every is None:
-            self.path.close()
-            self.milestones = None
+            self._evaluate_snapshots(point)
+        self._evaluate(point, "center")
+        self.evaluated[point.version] = point.when
         return snapshot
 
-    def _evaluate(self, moment: Moment, event: str) -> None:
+    def _point(self, snapshot: Snapshot, when: float) -> EvaluationPoint:
+        figures = {"version": int(snapshot["at"]), **self.figures.of(self.seen)}
+        if "center" not in snapshot:
+            return EvaluationPoint(when, figures, {})
+        center = snapshot.get("average", snapshot["center"])
+        return EvaluationPoint(when, figures, {"center": center, "state": snapshot["state"]})
+
+    def _evaluate(self, point: EvaluationPoint, event: str) -> None:
         """Evaluate a center, and report it, unless the last one that was reported is the same."""
-        measured = self.evaluate(moment.snapshot)
-        self.metrics = moment.figures | measured
-        if moment.version == self.told.get("version") and finite(measured).items() <= finite(self.told).items():
+        measured = self.evaluate(point.snapshot)
+        self.metrics = point.figures | measured
+        if point.version == self.reported.get("version") and finite(measured).items() <= finite(self.reported).items():
             return
         if event == "center":
-            self.told = self.metrics
-        self.report(event=event, when=moment.when, **self.metrics)
+            self.reported = self.metrics
+        self.report(event=event, when=point.when, **self.metrics)
         if self.summaries:
             self.summaries.write(self.metrics)
 
-    def _catch_up(self, end: Moment) -> None:
-        """Evaluate the path; if nobody has asked for it, an even choice that takes little time."""
-        known = dict(self.evaluated) | {end.version: end.when}
-        passed = self.milestones.read(known) if self.milestones else self.path.close()
-        moments = [moment for moment in passed if moment.version not in known]
+    def _evaluate_snapshots(self, end: EvaluationPoint) -> None:
+        """Evaluate all snapshots; if nobody has asked for them, an even choice that takes little time."""
+        known = self.evaluated | {end.version: end.when}
+        enough = self.every is None and len(self.evaluated) >= ENOUGH
+        points = [] if enough or not self.measures else self.snapshots(known)
+        points = [point for point in points if point.version not in known]
         if self.later:
-            moments = [self._origin(), *(moment for moment in moments if moment.version)]
-        elif moments and self.every is None:
-            moments = even_choice(moments, self._affordable(end))
-        for moment in moments:
-            self._evaluate(moment, "passed")
+            points = [self._origin(), *(point for point in points if point.version)]
+        elif points and self.every is None:
+            affordable = self._affordable(end)
+            points = points[:: -(-len(points) // affordable)] if affordable else []
+        for point in points:
+            self._evaluate(point, "passed")
 
-    def _origin(self) -> Moment:
-        """What the workers began with."""
+    def snapshots(self, known: Mapping[int, float]) -> list[EvaluationPoint]:
+        """Return the snapshots that the ps has taken.
+
+        Args:
+            known: versions that were evaluated, the last one among them, and when: each snapshot lies between two.
+        """
+        if self.multiples is None:
+            return []
+        every, asked, taken = self.multiples.every, time.monotonic(), self.calls.snapshots()
+        ago = asked - float(taken["now"])  # from the clock of the ps to the one here
+        rows = [i for i, passed in enumerate(taken["passed"]) if passed > 0 and i * every <= max(known)]
+        versions, tallies = [i * every for i in rows], []
+        self.reader.give(lambda log: tallies.extend(log.tallies(versions)))
+        points = []
+        for row, version, tally in zip(rows, versions, tallies, strict=True):
+            when = max([taken["passed"][row] + ago, *(when for other, when in known.items() if other < version)])
+            when = min([when, *(when for other, when in known.items() if other > version)])
+            figures = {"version": version, **self.figures.of(tally)}
+            vectors = {"center": taken["kept"][row], "state": taken["states"][row]}
+            points.append(EvaluationPoint(float(when), figures, vectors))
+        return points
+
+    def _origin(self) -> EvaluationPoint:
+        """Return the parameters that the workers began with."""
         center, state = self.initial
         figures = {"version": 0, "examples": 0, "bytes_pushed": 0, "bytes_pulled": 0}
-        return Moment(self.began, figures, {"center": center, "state": state})
+        return EvaluationPoint(self.began, figures, {"center": center, "state": state})
 
-    def _affordable(self, end: Moment) -> int:
-        """Centers that may be evaluated after the run, if nobody has asked for it."""
+    def _affordable(self, end: EvaluationPoint) -> int:
+        """Return how many snapshots may be evaluated that nobody has asked for."""
         began = time.process_time()  # where the machine is busy, an evaluation may seem to take many times as long
         self.evaluate(end.snapshot)
-        seconds = max(LATER_SECONDS, LATER_SHARE * (end.when - self.began))
-        return int(seconds / (time.process_time() - began))
+        allowed = max(LATER_SECONDS, LATER_SHARE * (end.when - self.began))
+        return int(allowed / (time.process_time() - began))

@@ -21,7 +21,7 @@ OF_KEEPERS = frozenset(
         "wake",
         "snapshot",
         "drain",
-        "milestones",
+        "snapshots",
         "acknowledge",
         "new_values",
         "alive",
@@ -32,7 +32,7 @@ OF_KEEPERS = frozenset(
         "restore",
         "call_back",
         "open",
-        "forget_milestones",
+        "clear_snapshots",
         "ask",
         "standing",
         "put_back",
@@ -136,8 +136,8 @@ class GlobalOps:
         self.pieces = [Operation(piece) for piece in ps.look.pieces()]
         self.forget_look = Operation(ps.look.forget())
         self.drain = Operation(traced(ps.journal.drain))
-        milestones = ps.center.milestones
-        self.milestones = Operation(milestones.read() if milestones else ())
+        snapshots = ps.center.snapshots
+        self.snapshots = Operation(snapshots.read() if snapshots else ())
         self.acknowledge = Operation(traced(ps.journal.acknowledge, *known), known)
 
     def _keeps(self, ps: Any) -> None:
@@ -152,8 +152,8 @@ class GlobalOps:
         self.restore = Operation(persistence.restore(self.new_values), (self.new_values, restoration))
         self.call_back = Operation(ps.call_back())
         self.open = Operation(persistence.open())
-        milestones = ps.center.milestones
-        self.forget_milestones = [Operation(task) for task in milestones.forget()] if milestones else []
+        snapshots = ps.center.snapshots
+        self.clear_snapshots = [Operation(task) for task in snapshots.clear()] if snapshots else []
 
     def _copies(self, ps: Any) -> None:
         """Copies of the workers' local states, for a checkpoint."""

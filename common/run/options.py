@@ -116,8 +116,9 @@ class RunOptions:
     stop_at_accuracy: float | None = None
     """End the run when the center has this accuracy on the test data."""
     evaluate_every: int | None = None
-    """Updates of the center between two evaluations: each multiple is set aside and evaluated after the training; of a
-    large model, the first center that is seen there. Between them it is evaluated as often as that slows no worker."""
+    """Evaluate the center every N updates. The ps takes snapshots at the multiples, which are evaluated after the
+    training; where these would need more than 256 MB, or are more than 1000, the evaluator evaluates the first center
+    that it sees at or after each multiple. Between them the center is evaluated as often as that slows no worker."""
     record: RecordMode = "full"
     """Keep every round (72 bytes each, and 104 in trace.npz and rounds.npz), or only what they add up to."""
     tensorboard: bool = False

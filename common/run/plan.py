@@ -27,7 +27,8 @@ ALONE_STEPS = 64  # steps of a call without a ps
 
 POINTS = 20  # of a curve, at least
 
-MILESTONE_BYTES, MILESTONES_AT_MOST = 1 << 24, 1000  # of the centers that the ps sets aside
+# Bytes of the snapshots that the ps takes, without and with `evaluate_every`, and how many they may be.
+SNAPSHOT_BYTES, WANTED_BYTES, MOST_SNAPSHOTS = 1 << 24, 1 << 28, 1000
 
 
 @dataclass(frozen=True)
@@ -109,18 +110,18 @@ class Plan:
         return round(messages * self.scheme.updates_per_round(self.workers) / self.workers)
 
     def multiples(self, floats: int) -> tuple[int, int] | None:
-        """Which versions of the center the ps sets aside: updates between two of them, and how many there are.
+        """Return the versions of which the ps takes snapshots: updates between two of them, and how many there are.
 
-        None where they would need much memory: such a run takes longer, and is looked at from outside.
+        None where they would need much memory: such a run takes longer, and is evaluated on the way.
 
         Args:
-            floats: of one of them.
+            floats: of one snapshot.
         """
         updates, every = self.updates, self.options.evaluate_every
-        if every is None:
-            every = round_number(updates // POINTS)
+        most = SNAPSHOT_BYTES if every is None else WANTED_BYTES
+        every = every or round_number(updates // POINTS)
         number = 1 + updates // every  # with the first
-        few = number * floats * FLOAT_BYTES <= MILESTONE_BYTES and number <= MILESTONES_AT_MOST
+        few = number * floats * FLOAT_BYTES <= most and number <= MOST_SNAPSHOTS
         counted = self.options.record == "full" or sum(map(len, self.all_rounds)) <= KEEP  # what they add up to
         return (every, number) if few and counted else None
 

@@ -114,7 +114,7 @@ class StateCalls(Calls):
             copies: of the local states of workers.
         """
         self._run(self.ops.shut)
-        for forget, alive in zip(self.ops.forget_milestones, self.alive(), strict=False):
+        for forget, alive in zip(self.ops.clear_snapshots, self.alive(), strict=False):
             if not alive:
                 self._run(forget)
         places = self.ops.new_values
