@@ -25,6 +25,8 @@ class ADAG(Scheme):
 
     paper = "Hermans 2017 (thesis)"
     keeps_anchors = True
+    elementwise = True
+    uses_gradient_sum = True
 
     communication_period: Period = 10
     """Local steps H between two exchanges."""

@@ -26,6 +26,7 @@ class AEASGD(Scheme):
 
     paper = "Zhang et al. 2015"
     exchange_first = True
+    elementwise = True
 
     communication_period: Period = 10
     """Local steps between two exchanges."""

@@ -23,6 +23,8 @@ class AGN(Scheme):
     """Means of gradients over a period, plain SGD on the server."""
 
     paper = "Hermans et al. 2017"
+    elementwise = True
+    uses_gradient_sum = True
 
     communication_period: Period = 10
     """Local steps H between two exchanges."""

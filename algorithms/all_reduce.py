@@ -21,6 +21,7 @@ class AllReduce(Scheme):
 
     paper = "Patarasuk & Yuan 2009"
     gate = Collective()
+    elementwise = True
 
     learning_rate: Rate = 0.2
     """Step size η of the mean gradient."""

@@ -28,6 +28,7 @@ class BMUF(Scheme):
 
     paper = "Chen & Huo 2016"
     gate = Barrier()
+    elementwise = True
 
     communication_period: Period = 10
     """Local steps of a block."""

@@ -29,6 +29,7 @@ class Downpour(Scheme):
     """Sums of gradients over a period, Adagrad on the server."""
 
     paper = "Dean et al. 2012"
+    elementwise = True
 
     communication_period: Period = 5
     """Local steps between two exchanges."""

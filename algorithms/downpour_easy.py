@@ -20,6 +20,8 @@ class DownpourEasy(Scheme):
     """Sums of gradients over a period, plain SGD on the server."""
 
     paper = "Dean et al. 2012"
+    elementwise = True
+    uses_gradient_sum = True
 
     communication_period: Period = 5
     """Local steps between two exchanges."""

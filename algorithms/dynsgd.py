@@ -24,6 +24,8 @@ class DynSGD(Scheme):
     """Sums of gradients over a period, divided by their lateness."""
 
     paper = "Jiang et al. 2017"
+    elementwise = True
+    uses_gradient_sum = True
 
     communication_period: Period = 5
     """Local steps between two exchanges."""

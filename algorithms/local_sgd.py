@@ -26,6 +26,7 @@ class LocalSGD(Scheme):
 
     paper = "Stich 2019"
     gate = Barrier()
+    elementwise = True
 
     communication_period: Period = 10
     """Local steps between two averages."""

@@ -23,6 +23,7 @@ class MultiGPU(Scheme):
     paper = "Krizhevsky 2014"
     gate = Alone()
     default_devices_per_worker = 2
+    elementwise = True
 
     learning_rate: Rate = 0.2
     """Step size η of the mean gradient."""

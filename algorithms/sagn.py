@@ -20,6 +20,8 @@ class SAGN(Scheme):
 
     paper = "none; Hermans et al. 2017, made synchronous"
     gate = Barrier()
+    elementwise = True
+    uses_gradient_sum = True
 
     communication_period: Period = 5
     """Local steps H between two updates."""

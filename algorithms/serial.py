@@ -18,6 +18,7 @@ class Serial(Scheme):
 
     paper = "Robbins & Monro 1951"
     gate = Alone()
+    elementwise = True
 
     learning_rate: Rate = 0.2
     """Step size η."""

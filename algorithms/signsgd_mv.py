@@ -29,6 +29,7 @@ class SignSGDMV(Scheme):
     gate = Barrier()
     codec = Signs()
     reply_codec = Signs()
+    elementwise = True
 
     learning_rate: Rate = 0.003
     """Step size η of each weight."""

@@ -25,6 +25,7 @@ class SlowMo(Scheme):
 
     paper = "Wang et al. 2020"
     gate = Barrier()
+    elementwise = True
 
     communication_period: Period = 10
     """Local steps between two averages."""

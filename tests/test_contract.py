@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from fedbuff import Fair, FedBuff, fedbuff
 
-from distsgd.algorithms import AsyncDiLoCo, Hogwild, SyncSGD, SyncSGDLR
+from distsgd.algorithms import AsyncDiLoCo, Hogwild, LocalSGD, SyncSGD, SyncSGDLR
 from distsgd.common import Cluster, Recovery, UserError, train
 from distsgd.common.contract import Barrier, Collective, Int8, Period, Rounds, Scheme, WithMemory, uniform_numbers
 from distsgd.common.contract.chance import uniform
@@ -191,8 +191,25 @@ class Early(SyncSGD):
         worker.params.assign_sub(worker.loss * gradient)
 
 
+class Unsaid(LocalSGD):
+    name = "unsaid"
+
+    def message(self, worker):
+        return worker.params - 0 * worker.gradient_sum
+
+
+class UnsaidOfOne(SyncSGD):
+    name = "unsaid_of_one"
+
+    def message(self, worker):
+        return worker.gradient_sum
+
+
 @pytest.mark.parametrize("backend", ["threads", "simulation"])
-@pytest.mark.parametrize(("scheme", "name"), [(Late(), "gradient"), (Early(), "loss")])
+@pytest.mark.parametrize(
+    ("scheme", "name"),
+    [(Late(), "gradient"), (Early(), "loss"), (Unsaid(), "gradient_sum"), (UnsaidOfOne(), "gradient_sum")],
+)
 def test_what_is_for_the_message_alone_is_refused_elsewhere(scheme, name, backend, tmp_path):
     with pytest.raises(UserError, match=rf"worker\.{name} is for Scheme\.message alone .* keep it in a local variable"):
         run(scheme, tmp_path, backend)

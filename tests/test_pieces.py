@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import tensorflow as tf
+from traced import is_elementwise
 
 from distsgd.algorithms import ADAG, AEAMSGD, SCHEMES, Downpour, DownpourEasy, LocalSGD
 from distsgd.common.contract import Period, sgd
@@ -12,8 +13,6 @@ from distsgd.common.engine import pieces
 from distsgd.common.engine.parameter_server import ParameterServer
 from distsgd.common.engine.pieces import Pieces
 from distsgd.common.engine.transport import Client, Transport
-from distsgd.common.engine.view import has_no_views, is_elementwise
-from distsgd.common.gates import Barrier
 from distsgd.common.problems.models import ModelRecipe
 from doubles import HalvedLocalSGD, RemembersHalf
 from runs import Table
@@ -21,7 +20,7 @@ from runs import Table
 
 @dataclass(frozen=True, kw_only=True)
 class Alone(LocalSGD):
-    """A scheme of somebody's own."""
+    """A scheme whose rules are those of local SGD."""
 
     communication_period: Period = 3
 
@@ -62,37 +61,33 @@ class Shifted(Alone):
         return tf.roll(worker.params.read_value(), 1, 0)
 
 
-class Counted(Alone):
-    """It sends a number as well."""
-
-    scalars = ("steps",)
-
-    def message(self, worker):
-        return worker.params, {"steps": worker.steps}
-
-
-@pytest.mark.parametrize("kind", [Normed, ByLayer, StartsNormed, OwnRates, Shifted, Counted])
-def test_a_scheme_that_thinks_of_more_than_a_coordinate_is_not_elementwise(kind):
+@pytest.mark.parametrize("kind", [Normed, ByLayer, StartsNormed, OwnRates, Shifted])
+def test_a_scheme_with_a_rule_of_its_own_is_elementwise_only_if_it_says_so(kind):
     assert is_elementwise(Alone())
+    assert Alone.elementwise
     assert not is_elementwise(kind())
+    assert not kind.elementwise
 
 
-def test_the_catalogue_takes_no_views_of_a_reply_that_others_read_too_and_who_does_has_one_alone():
-    assert all(has_no_views(kind()) for kind in SCHEMES.values() if isinstance(kind().gate, Barrier))
+def test_each_scheme_of_the_catalogue_says_the_truth_of_being_elementwise():
+    wrong = {kind.name for kind in SCHEMES.values() if kind.elementwise != is_elementwise(kind())}
+    assert wrong == set()
+    assert {name for name, kind in SCHEMES.items() if not kind.elementwise} == {
+        "async_diloco",
+        "diloco",
+        "ef_sgd",
+        "sync_sgd_lr",
+    }
+
+
+def test_workers_read_one_reply_only_if_the_scheme_is_elementwise():
     for scheme, shares in ((LocalSGD(), True), (HalvedLocalSGD(), False), (RemembersHalf(), False)):
-        assert has_no_views(scheme) == shares
+        assert is_elementwise(scheme) == scheme.elementwise == shares
         with tf.Graph().as_default():
             client, size = Client(Transport(shared=True), "/cpu:0"), 1 << 18
             sizes = {"sizes": [[size]], "state_size": 0, "num_workers": 2, "devices": ["/cpu:0"], "last_version": 1}
             ps, reply = ParameterServer(scheme, **sizes, client=client), tf.zeros([size])
             assert (ps.share(reply) is not reply) == shares
-
-
-def test_the_catalogues_local_steps_are_elementwise_but_for_those_that_start_with_a_scalar_of_the_vector():
-    schemes = [kind() for kind in SCHEMES.values()]
-    alone = {scheme.name: is_elementwise(scheme) for scheme in schemes if scheme.period > 1}
-    assert {name for name, elementwise in alone.items() if not elementwise} == {"diloco", "async_diloco"}
-    assert len(alone) > 10
 
 
 def test_large_variables_are_pieces_and_small_neighbours_are_one_together(monkeypatch):
@@ -139,6 +134,20 @@ def test_in_pieces_a_round_is_what_it_is_on_the_whole_vector(monkeypatch, scheme
     np.testing.assert_allclose(path, whole, rtol=1e-5, atol=1e-7)
 
 
-def test_a_loss_of_the_whole_vector_keeps_it_in_one_piece(monkeypatch):
+@dataclass(frozen=True, kw_only=True)
+class Counted(LocalSGD):
+    """It sends a number as well."""
+
+    elementwise = True
+    scalars = ("steps",)
+
+    def message(self, worker):
+        return worker.params, {"steps": worker.steps}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options"), [(DownpourEasy(), {"l2": 0.1}), (Counted(), {})], ids=["loss of the vector", "scalars"]
+)
+def test_what_needs_the_whole_vector_keeps_it_in_one_piece(monkeypatch, scheme, options):
     monkeypatch.setattr(pieces, "LARGE_FLOATS", 100)
-    assert centers(DownpourEasy(), 1, l2=0.1)[1] == 1
+    assert centers(scheme, 1, **options)[1] == 1

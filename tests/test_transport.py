@@ -463,7 +463,7 @@ def test_what_is_small_or_of_unknown_size_goes_through_sockets():
 
 
 def test_what_a_variable_keeps_of_memory_that_others_read_is_written_to_there():
-    """By TensorFlow, if it is a view and the last that is left: why `has_no_views` asks. A whole vector is copied."""
+    """TensorFlow does so if it is the last view left, and copies a whole vector: only elementwise schemes share one."""
     size, way = 1 << 18, transport.Transport(shared=True)
     with tf.Graph().as_default() as graph:
         given, ticket = tf.compat.v1.placeholder(tf.float32, [size]), tf.compat.v1.placeholder(tf.int64, [4])

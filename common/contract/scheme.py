@@ -29,6 +29,8 @@ from .hyperparameters import check_hyperparameters
 from .rounds import Event, Rounds
 from .views import Server, Tensor, Worker
 
+WORKER_RULES = ("local_variables", "gradient_point", "local_step", "message", "adopt")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
@@ -44,6 +46,8 @@ class Scheme:
     codec: ClassVar[Codec] = Codec()  # how messages travel; a property, where that is a hyperparameter
     reply_codec: ClassVar[Codec] = Codec()  # and replies
     scalars: ClassVar[tuple[str, ...]] = ()  # names of numbers that go beside the vector of a message, see `message`
+    elementwise: ClassVar[bool] = True  # the worker's rules treat each coordinate by itself, see `__init_subclass__`
+    uses_gradient_sum: ClassVar[bool] = False  # `message` reads `worker.gradient_sum`
     exchange_first: ClassVar[bool] = False  # elastic schemes exchange before the first step of a period
     keeps_anchors: ClassVar[bool] = False  # one more center for each worker on the ps
     in_place: ClassVar[bool] = False  # a worker only pushes gradients: with the center in its memory it needs no copy
@@ -51,7 +55,19 @@ class Scheme:
     default_devices_per_worker: ClassVar[int] = 1  # that share its batches, unless the user says how many
 
     def __init_subclass__(cls, **options: Any) -> None:
+        """Take name and idea from module and docstring, and set `elementwise` to False unless the class says it.
+
+        A class with a worker's rule of its own that says `elementwise = True` promises that each coordinate of its
+        vectors depends on that coordinate and on numbers alone, without slices or reshapes. Then a large model is kept
+        in several pieces, and workers behind a barrier read one reply in shared memory.
+        """
         super().__init_subclass__(**options)
+        where = {
+            name: next(i for i, kind in enumerate(cls.__mro__) if name in vars(kind))
+            for name in (*WORKER_RULES, "elementwise")
+        }
+        if min(where.values()) < where["elementwise"]:
+            cls.elementwise = False
         package, _, module = cls.__module__.rpartition(".")
         if package and "name" not in vars(cls):
             cls.name = module

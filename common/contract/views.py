@@ -27,7 +27,8 @@ class Worker(Protocol):
     gradient: Tensor
     """The gradient of the last step, [P]; for `message`, only if a round is one step."""
     gradient_sum: Tensor
-    """The sum of the gradients of this round, [P]; for `message`, not of schemes that exchange first."""
+    """The sum of the gradients of this round, [P]; for `message`, if the class has `uses_gradient_sum = True`; not of
+    schemes that exchange first."""
     round: Tensor
     """Rounds that this worker has done before this one, an int64 scalar; a restarted or resumed worker counts on."""
     step: Tensor
@@ -96,7 +97,7 @@ SERVER_NAMES = frozenset(Server.__annotations__)
 
 MESSAGE_ONLY = {
     "gradient": "there, and only if a round is one step",
-    "gradient_sum": "there, and not of schemes that exchange first",
+    "gradient_sum": "there, if the class has uses_gradient_sum = True, and not of schemes that exchange first",
     "loss": "there, and not of schemes that exchange first",
 }
 

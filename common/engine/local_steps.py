@@ -23,7 +23,6 @@ class LocalSteps:
         pieces: in which the worker keeps its vectors.
         views: what the scheme sees, one for each piece.
         clock: local steps done, for schedules.
-        sums_gradients: True if the message is made of the sum of the gradients.
         is_center: True if its parameters are the center.
     """
 
@@ -32,7 +31,6 @@ class LocalSteps:
     pieces: Pieces
     views: list[Any]
     clock: Any
-    sums_gradients: bool
     is_center: bool
 
     def _local_steps(self, rows: Any, after: Any, first: Any) -> Any:
@@ -41,8 +39,11 @@ class LocalSteps:
             loss, gradients = self._gradient(rows[0], after)
             self._step(gradients)
             show(self.views, step=first + 1)
-            show_each(self.views, gradient=gradients, gradient_sum=gradients)
+            show_each(self.views, gradient=gradients)
+            if self.scheme.uses_gradient_sum:
+                show_each(self.views, gradient_sum=gradients)
             return loss
+        sums_gradients = self.scheme.uses_gradient_sum and not self.scheme.exchange_first
 
         def step(t: Any, total: Any, sums: Any) -> tuple[Any, Any, Any]:
             show(self.views, step=first + tf.cast(t, tf.int64))
@@ -51,11 +52,11 @@ class LocalSteps:
             return t + 1, total + loss, [a + g for a, g in zip(sums, gradients, strict=True)] if sums else []
 
         with tf.control_dependencies([after]):
-            nothing = [zeros(size) for size in self.pieces.sizes] if self.sums_gradients else []
+            nothing = [zeros(size) for size in self.pieces.sizes] if sums_gradients else []
             start = tf.constant(0), tf.constant(0.0), nothing
         _, total, sums = tf.while_loop(lambda t, *_: t < tf.shape(rows)[0], step, start, parallel_iterations=1)
         show(self.views, step=first + tf.shape(rows, tf.int64)[0])
-        if self.sums_gradients:
+        if sums_gradients:
             show_each(self.views, gradient_sum=sums)
         return total
 

@@ -29,7 +29,6 @@ from .slices import Slice
 from .snapshots import Multiples, SnapshotBuffer
 from .transaction import Transactions
 from .transport import Client, Transport
-from .view import has_no_views
 
 
 class ParameterServer:
@@ -100,7 +99,7 @@ class ParameterServer:
         self.slices, self.each_slice = center.slices, center.each_slice
         self.receive, self.reply, self.merge, self.weigh = center.receive, center.reply, center.merge, center.weigh
         plain = type(scheme.reply_codec) is Codec  # else what lies there for all is not what travels
-        self.share = center.transport.share if plain and has_no_views(scheme) else lambda reply: reply
+        self.share = center.transport.share if plain and scheme.elementwise else lambda reply: reply
         self.read_version, self.count_updates = center.read_version, center.count_updates
         self.staleness, self.note_pull, self.when = center.staleness, center.note_pull, when
         self.record, self.folded = journal.record, journal.folded

@@ -12,7 +12,6 @@ import tensorflow as tf
 from ..contract.cut import cut_into, joined, parts_of
 from ..contract.scheme import Scheme
 from .replica import Replica
-from .view import is_elementwise
 
 LARGE_FLOATS = 1 << 16  # to copy a smaller variable of the model costs less than operations of its own
 
@@ -44,8 +43,8 @@ class Pieces:
         """Those of a worker of that scheme: several only if its local steps, and the loss, think of none but them."""
         sizes = [math.prod(shape) for shape in replica.model.shapes]
         several = cls(sizes, apart=True)
-        alone = scheme.gate.uses_ps and scheme.period > 1 and not replica.needs_vector
-        return several if len(several.sizes) > 1 and alone and is_elementwise(scheme) else cls(sizes, apart=False)
+        alone = not scheme.scalars and scheme.gate.uses_ps and scheme.period > 1 and not replica.needs_vector
+        return several if len(several.sizes) > 1 and alone and scheme.elementwise else cls(sizes, apart=False)
 
     def cut(self, vector: Any) -> list[Any]:
         """The pieces of a vector that has come from elsewhere, apart from it.

@@ -22,7 +22,7 @@ from .parameter_server import ParameterServer
 from .pieces import Pieces
 from .replica import Replica
 from .stamps import Stamps, moment, stack
-from .view import View, asks_for_sum, hide, no_mean, show
+from .view import View, hide, no_mean, show
 
 
 class Worker(LocalSteps):
@@ -57,7 +57,6 @@ class Worker(LocalSteps):
         mean = no_mean("worker.mean is for Scheme.message alone: take it there, and keep it in a local variable")
         self.local = partial(local_state, self)
         self.views: list[Any] = [View(mean=mean, **known, **variables) for variables in local]
-        self.sums_gradients = scheme.period > 1 and not scheme.exchange_first and asks_for_sum(scheme, self.views[0])
 
     def start(self, recorded: Any) -> dict[str, Any]:
         """Take a slot: the local variables become twins of the global ones."""

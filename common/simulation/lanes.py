@@ -18,7 +18,7 @@ from ..contract.scheme import Scheme
 from ..engine.batches import Stream
 from ..engine.ops import building
 from ..engine.replica import Replica
-from ..engine.view import View, asks_for_sum, no_mean
+from ..engine.view import View, no_mean
 from .cells import Cell
 from .tables import Tables, Values
 
@@ -52,7 +52,7 @@ class Lanes(Tables):
     def __init__(self, scheme: Scheme, replica: Replica, workers: int, initial: tuple[Any, Any], seed: int):
         super().__init__(scheme, replica.model, workers, initial)
         self.replica, self.seed = replica, seed
-        self.sums_gradients = scheme.period > 1 and not scheme.exchange_first and self._asks_for_sum(initial[0])
+        self.sums_gradients = scheme.period > 1 and not scheme.exchange_first and scheme.uses_gradient_sum
         self.forgetful = scheme.events == {"exchange"} and self._replaces_params(initial[0])
 
     # One worker, as cells.
@@ -88,11 +88,6 @@ class Lanes(Tables):
     def scheme_at(self, clock: Any) -> Scheme:
         """The scheme with its learning rates after that many local steps."""
         return self.scheme.at(clock) if self.scheme.scheduled else self.scheme
-
-    def _asks_for_sum(self, params: Any) -> bool:
-        """True if a message is made of the sum of gradients."""
-        with building(tf.Graph()):
-            return asks_for_sum(self.scheme, self._probe(Cell.of(tf.zeros(params.shape))))
 
     def _replaces_params(self, params: Any) -> bool:
         """True if what a worker has after a reply does not depend on its parameters before."""
@@ -189,8 +184,9 @@ class Lanes(Tables):
 
         `losses` are sums; `gradients` are those of the only step, or sums, or nothing that the scheme knows.
         """
-        names = [] if self.scheme.exchange_first else ["gradient", "gradient_sum"]
-        names = names if self.scheme.period == 1 else names[1:] if self.sums_gradients else []
+        names = ["gradient"] if self.scheme.period == 1 else []
+        names += ["gradient_sum"] if self.scheme.uses_gradient_sum else []
+        names = [] if self.scheme.exchange_first else names
 
         def act(cells: Values, index: Any, now: Any, loss: Any, *gradient: Any) -> Any:
             known = {} if self.scheme.exchange_first else {"loss": loss / now[1]}
