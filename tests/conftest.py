@@ -7,11 +7,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a suite in the backg
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
+from code_lines import budget, lines_of_common
 
 from distsgd.common import keep_warm
 from distsgd.common.cli.main import main
 from distsgd.common.errors import UserError
 from distsgd.common.record import run_directory
+
+
+def pytest_terminal_summary(terminalreporter):
+    terminalreporter.write_line(f"common/ has {lines_of_common():,} lines of code, of {budget():,} at most")
 
 
 def children() -> set[int]:

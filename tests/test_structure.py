@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from code_lines import budget, lines_of, lines_of_common
+
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = "algorithms", "benchmarks", "common"
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
@@ -75,3 +77,14 @@ def test_the_reference_imports_numpy_alone():
             for found in names:
                 assert found.split(".")[0] in {"numpy", *sys.stdlib_module_names}, (path, found)
             assert getattr(node, "level", 0) in (0, 1, None), path
+
+
+def test_lines_of_code_leave_out_comments_and_docstrings():
+    source = (
+        '"""Doc.\n\nMore."""\nx = 1  # one\n\n\ndef f(\n    a,\n):\n    """Doc."""\n    # no code\n    return "text"\n'
+    )
+    assert lines_of(source) == 5
+
+
+def test_common_stays_within_its_budget_of_code():
+    assert lines_of_common() <= budget()
