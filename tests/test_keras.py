@@ -224,7 +224,7 @@ def test_metrics_of_each_output_are_in_the_result(tmp_path):
 
 
 @keras.saving.register_keras_serializable("tests")
-class Tables(keras.metrics.Metric):
+class Worded(keras.metrics.Metric):
     """A metric whose result holds no numbers."""
 
     def update_state(self, y_true, y_pred, sample_weight=None):
@@ -290,7 +290,7 @@ def ragged():
             (X, CLASSES.argmax(1)),
             r"a metric of the model cannot be taken on validation_data: .*Received: x float32 \(8, 4\)",
         ),
-        (lambda: with_metrics(Tables()), (X, CLASSES), "a metric of the model cannot be taken on validation_data"),
+        (lambda: with_metrics(Worded()), (X, CLASSES), "a metric of the model cannot be taken on validation_data"),
         (lambda: frozen_float16(trainable=True), (X, Y), r"gradients pass .* float16 \(backbone\).*mixed_bfloat16"),
         (
             lambda: compiled(x := keras.Input((4,)), LAYERS.Dense(1)(x), optimizer=keras.optimizers.SGD(clipvalue=0.5)),
