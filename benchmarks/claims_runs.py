@@ -118,7 +118,7 @@ def execute(cell: Cell) -> dict[str, list[float]]:
         trace=dict(there.trace),
         center=problem.start,
         gradient=gradient,
-        result={"updates": int(there.trace["version"][-1]) + 1, "recovery": {}},
+        result={"updates": int(there.trace["version"][-1]) + 1, "recovery": {"evicted": []}},
         layers=problem.layers,
     )
     try:

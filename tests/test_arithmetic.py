@@ -76,7 +76,7 @@ def error(job, trace, hidden=8):
     """Relative distance of the last center from that of the equations, in NumPy."""
     found, arithmetic = executed(job, trace)
     gradient, start = network_gradient(job, [64, hidden, 10]), arithmetic.model.pack().astype(np.float64)
-    result = {"updates": int(found["at"]), "recovery": {}}
+    result = {"updates": int(found["at"]), "recovery": {"evicted": []}}
     scheme = (
         SCHEMES["async_sgd"](learning_rate=job.scheme.learning_rate) if job.scheme.name == "hogwild" else job.scheme
     )

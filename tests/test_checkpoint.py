@@ -85,11 +85,12 @@ def test_an_array_that_is_no_archive_is_passed_over_even_with_the_right_checksum
     assert checkpoint.newest(tmp_path).version == 1
 
 
-def test_one_of_another_format_is_refused_and_not_taken_for_damaged(tmp_path):
-    place = save(tmp_path, 2)
-    (place / "checkpoint.json").write_text(json.dumps({"format": 1, "algorithm": "x"}))
+def test_one_of_another_format_is_refused_and_not_taken_for_damaged(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "FORMAT", 3)
+    save(tmp_path, 2)
+    monkeypatch.undo()
     for look in (checkpoint.newest, checkpoint.tidy):
-        with pytest.raises(UserError, match="has format 1, and this program reads 2"):
+        with pytest.raises(UserError, match="has format 3, and this program reads 2: go on with the version"):
             look(tmp_path)
     assert versions(tmp_path) == [2]
 

@@ -36,7 +36,7 @@ THREADS = {"hidden": (8,), "batch_size": 8, "workers": 1, "backend": "threads"}
 CONFIG = {
     "algorithm": "x", "hyperparameters": {"rate": float("inf")}, "backend": "threads", "workers": 1, "ps": 1,
     "dataset": "d", "model": "m", "batch_size": 1, "ema_decay": None, "seed": 0, "steps_per_worker": 5,
-    "earlier_step_targets": [],
+    "earlier_step_targets": [], "record": "full",
 }  # fmt: skip
 
 

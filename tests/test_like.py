@@ -35,7 +35,7 @@ def recorded(run_dir, scheme, workers=4, steps=300, cpu=None, **machines):
     RoundLog(there.rounds).save(run_dir / "rounds.npz")
     np.savez(run_dir / "center.npz", center=np.zeros(PARAMETERS), state=np.zeros(0))
     config = {"algorithm": scheme.name, "hyperparameters": vars(scheme), "workers": workers, "ps": 1}
-    (run_dir / "config.json").write_text(json.dumps(config | {"steps_per_worker": steps}))
+    (run_dir / "config.json").write_text(json.dumps(config | {"codec": "float32", "steps_per_worker": steps}))
     (run_dir / "result.json").write_text(json.dumps({"cpu": cpu and cpu(there.rounds)}))
     return fit(run_dir, SCHEMES)
 

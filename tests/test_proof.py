@@ -256,7 +256,7 @@ def test_a_file_that_is_missing_or_damaged_is_named(file, says, copy):
 
 def test_files_of_something_else_are_no_run(copy):
     (copy / "config.json").write_text("{}")
-    with pytest.raises(UserError, match="not those of a run: they have no 'algorithm'"):
+    with pytest.raises(UserError, match="not those of a run: they have no 'codec'"):
         dispatch(["replay", str(copy)])
 
 

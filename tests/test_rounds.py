@@ -94,11 +94,10 @@ def job(tmp_path, scheme, steps, earlier=(), workers=2, backend="threads"):
     return made
 
 
-def test_a_run_directory_with_the_names_of_before_can_be_gone_on_from(tmp_path, monkeypatch):
+def test_a_resumed_run_knows_the_step_targets_of_earlier_ones(tmp_path, monkeypatch):
     config = describe(job(tmp_path, Downpour(), 150), "digits", "softmax")
     monkeypatch.setattr(checkpoint, "found", lambda folder: [folder / "checkpoints" / "1"])
-    before = {**config, "steps_per_worker": 70, "legs": [31], "towers": 1}
-    del before["earlier_step_targets"], before["devices_per_worker"]
+    before = {**config, "steps_per_worker": 70, "earlier_step_targets": [31]}
     (tmp_path / "config.json").write_text(json.dumps(before))
     again = job(tmp_path, Downpour(), 150)
     assert again.earlier_step_targets == [31, 70]

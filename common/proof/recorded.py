@@ -91,8 +91,7 @@ class Recorded:
     @property
     def evicted(self) -> bool:
         """True if the run went on without a worker."""
-        recovery = self.result["recovery"]
-        return bool(recovery.get("evicted", recovery.get("expelled")))  # as it was called before
+        return bool(self.result["recovery"]["evicted"])
 
     def replay(self) -> np.ndarray:
         """The last center by the paper's equations in the recorded order, [P], float64; raises as `execute` does."""

@@ -40,8 +40,6 @@ from .slices import write_array
 
 FORMAT = 2
 
-NO_CHECKSUM = 1  # an old format
-
 ARRAYS, ABOUT = "arrays.npz", "checkpoint.json"
 
 TYPES = f"{NUMBERS}bV"  # kinds of what is kept; V is bfloat16
@@ -253,10 +251,13 @@ def read(path: Path, names: Collection[str] = ()) -> Checkpoint:
         about = json.loads(read_text(path / ABOUT))
         checksum = about.pop("sha256", None)
         with open_to_read(path / ARRAYS) as file:
-            if checksum != _checksum(about, file) and about["format"] != NO_CHECKSUM:
+            if checksum != _checksum(about, file):
                 raise Damaged(f"the checkpoint {path} cannot be read: its checksum is wrong")
             if about["format"] != FORMAT:
-                raise UserError(f"the checkpoint {path} has format {about['format']}, and this program reads {FORMAT}")
+                raise UserError(
+                    f"the checkpoint {path} has format {about['format']}, and this program reads {FORMAT}: go on with "
+                    "the version that wrote it, or choose another run directory"
+                )
             file.seek(0)
             saved = stored_arrays(file, TYPES, names)
             checkpoint = Checkpoint({name: saved[name] for name in names or saved}, about)

@@ -10,10 +10,6 @@ from ..errors import UserError
 from ..files import read_json
 from . import kinds
 
-FORMER = {"towers": "devices_per_worker", "legs": "earlier_step_targets"}  # names in folders of older versions
-
-USUAL = {"record": "full", "earlier_step_targets": [], "skew": None, "codec": "float32"}  # older folders say nothing
-
 
 class Content(dict[str, Any]):
     """The values in a file of a run, by name; one that is missing is a `UserError` when it is asked for."""
@@ -24,7 +20,8 @@ class Content(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         raise UserError(
-            f"the files in {self.path.parent} are not those of a run: they have no {name!r} ({self.path.name})"
+            f"the files in {self.path.parent} are not those of a run: they have no {name!r} ({self.path.name}). Give "
+            "the folder of a run of this version"
         )
 
 
@@ -46,7 +43,7 @@ def checked(path: Path, content: Mapping[str, Any], known: Mapping[str, kinds.Ki
 
 
 def read_config(run_dir: Path) -> dict[str, Any]:
-    """The content of config.json, under the names of today.
+    """Return the content of config.json.
 
     Raises:
         UserError: it is not there, or damaged.
@@ -54,8 +51,7 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     if not (run_dir / "config.json").is_file():
         raise UserError(f"not a run directory: it has no config.json. Received: {run_dir}")
     path = run_dir / "config.json"
-    config = USUAL | {FORMER.get(name, name): value for name, value in read_json(path).items()}
-    return checked(path, config, kinds.CONFIG)
+    return checked(path, read_json(path), kinds.CONFIG)
 
 
 def read_result(run_dir: Path) -> dict[str, Any]:

@@ -47,7 +47,6 @@ def _text(value: Any) -> bool:
 
 
 TEXT: Kind = f"a text of one line, of at most {MOST_CHARACTERS} characters", _text
-OBJECT: Kind = "an object", lambda value: isinstance(value, dict)
 HYPERPARAMETERS: Kind = (
     f"an object, each text in it of one line and at most {MOST_CHARACTERS} characters",
     lambda value: (
@@ -74,8 +73,10 @@ CONFIG: Mapping[str, Kind] = {
 
 CPU: Mapping[str, Kind] = {"cores": TASKS, "begun": NUMBER, "ended": NUMBER, "seconds": _object_of(NUMBER)}
 
+RECOVERY: Kind = "an object with the evicted workers", _is({"evicted": _list_of(_whole(0, MOST_TASKS))})
+
 RESULT: Mapping[str, Kind] = {
-    "algorithm": TEXT, "updates": _or_null(_whole(0, 2**63 - 1)), "recovery": OBJECT,
+    "algorithm": TEXT, "updates": _or_null(_whole(0, 2**63 - 1)), "recovery": RECOVERY,
     "cpu": _or_null(("an object of cores, moments and seconds", _is(CPU))),
 }  # fmt: skip
 

@@ -130,13 +130,10 @@ class RoundLog:
         """
         path = run_dir / FILE
         if not path.exists():
-            raise UserError(
-                f"{run_dir} has no {FILE}: the rounds of a run with --record off, or of an older version, are not on "
-                "record"
-            )
+            raise UserError(f"{run_dir} has no {FILE}: the rounds of a run with --record off are not on record")
         columns = read_arrays(run_dir, FILE)
         if not whole_columns(columns, ROUND):
-            raise UserError(f"{path} is damaged, or of another version: run it again")
+            raise UserError(f"{path} is damaged: run it again")
         return cls(np.stack([columns[name] for name in ROUND], 1))
 
     def shares(self, worker: int | None = None) -> Shares | None:

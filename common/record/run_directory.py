@@ -32,7 +32,7 @@ from ..errors import CannotWrite, DistsgdError, Interrupted, UserError, message_
 from ..files import Lock, cannot_write_into, dumps, finite, read_json, replacing, write_json
 from . import checkpoint, kinds
 from .arrays import read_arrays
-from .content import USUAL, read_config
+from .content import read_config
 from .cpu import CpuRecord
 from .faults import Faults
 from .latest import ROOT, make_latest
@@ -116,10 +116,9 @@ class RunRecord:
     def _go_on(self) -> None:
         """The run is resumed: its metrics go on, if it is the same run."""
         before = read_config(self.run_dir)
-        wanted = USUAL | json.loads(dumps(self.config))
+        wanted = json.loads(dumps(self.config))
         for name in RESUMED:
-            known = name != "architecture" or name in before  # older folders say nothing
-            if known and before.get(name) != wanted.get(name):
+            if before.get(name) != wanted.get(name):
                 had, wants = (kinds.short(some.get(name), SHOWN) for some in (before, wanted))
                 raise UserError(
                     f"{self.run_dir} holds checkpoints of a run with {name}={had}: go on with the same, or choose "
@@ -265,7 +264,7 @@ class RunRecord:
             "stopped_by": self.stopped,
             "recovery": self.faults.summary(),
             "network": self.network,
-            "record": config.get("record", "full"),
+            "record": config["record"],
             "run_dir": str(self.run_dir),
         }
 
