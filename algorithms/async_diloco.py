@@ -22,7 +22,7 @@ share of the momentum.
 
 from dataclasses import dataclass
 
-from ..common.contract import Fraction, NotNegative, Period, Rate, Scheme, UserError, adamw
+from ..common.contract import Fraction, NotNegative, Period, Rate, Scheme, UserError, adamw, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +63,6 @@ class AsyncDiLoCo(Scheme):
         return worker.params
 
     def server_update(self, server, message, staleness):
-        import tensorflow as tf
-
         workers, c, moved = server.num_workers, self.momentum_share, server.anchor - message
         count = server.count.assign((server.count + 1) % workers)
         last = tf.equal(count, 0)

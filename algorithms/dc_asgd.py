@@ -23,7 +23,7 @@ centers, and q.
 from dataclasses import dataclass
 from typing import Literal
 
-from ..common.contract import Fraction, NotNegative, Rate, Scheme
+from ..common.contract import Fraction, NotNegative, Rate, Scheme, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +46,6 @@ class DCASGD(Scheme):
         return {"mean_square": 0 * center} if self.form == "adaptive" else {}
 
     def server_update(self, server, message, staleness):
-        import tensorflow as tf
-
         square, strength = message * message, self.compensation
         if self.form == "adaptive":
             mean_square = self.decay * server.mean_square + (1 - self.decay) * square

@@ -18,7 +18,7 @@ it may be another one even in the mean.
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Fraction, NotNegative, Rate, Scheme, Signs, sgd
+from ..common.contract import Barrier, Fraction, NotNegative, Rate, Scheme, Signs, sgd, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,16 +42,12 @@ class SignSGDMV(Scheme):
         return {"velocity": 0 * params} if self.momentum else {}
 
     def message(self, worker):
-        import tensorflow as tf
-
         if not self.momentum:
             return tf.sign(worker.gradient)
         worker.velocity.assign(self.momentum * worker.velocity + (1 - self.momentum) * worker.gradient)
         return tf.sign(worker.velocity)
 
     def server_update(self, server, message, staleness):
-        import tensorflow as tf
-
         vote = tf.sign(message)
         self._step(server.center, vote)
         return vote

@@ -13,7 +13,7 @@ that differ, another one than the mean. Staleness is always zero.
 from dataclasses import dataclass
 from typing import Literal
 
-from ..common.contract import Barrier, Positive, Scheme, UserError, sgd
+from ..common.contract import Barrier, Positive, Scheme, UserError, sgd, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +35,6 @@ class SyncSGDLR(Scheme):
             )
 
     def message(self, worker):
-        import tensorflow as tf
-
         rates = self.learning_rates * (worker.num_workers // len(self.learning_rates))
         return tf.gather(rates, worker.index) * worker.gradient
 

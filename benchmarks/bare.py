@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from ..common.lazy import tf
 from .peers import free_addresses, serve
 
 CALLS = 50
@@ -27,7 +28,7 @@ CALLS = 50
 
 def crowd(workers: int) -> dict[str, float]:
     """From the first fork to the last end."""
-    import tensorflow as tf  # noqa: F401
+    import tensorflow  # noqa: F401 # before the fork, which a lazy import would come after
 
     spec = free_addresses(workers)
     gc.freeze()  # what exists now stays shared with the children
@@ -59,8 +60,6 @@ def forked(act: Callable[[], None]) -> int:
 
 def work(spec: dict[str, list[str]], index: int) -> None:
     """The whole life of a worker."""
-    import tensorflow as tf
-
     config: Any = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=2)
     config.experimental.disable_thread_spinning = True
     server = tf.distribute.Server(spec, "worker", index, config=config)

@@ -22,6 +22,7 @@ import numpy as np
 
 from ..common.cli.commands import import_tensorflow
 from ..common.engine.flat_model import unpack
+from ..common.lazy import tf
 from ..common.problems.data import load
 from ..common.problems.models import ModelRecipe
 from ..common.problems.text import KINDS
@@ -148,8 +149,6 @@ def _transformer_recipe(seed: int) -> ModelRecipe:
 def _transformer() -> tuple[Callable[..., float], Callable[..., np.ndarray]]:
     """Loss and gradient at (params, x, y), of Keras' model on one core: processes have a run each."""
     import_tensorflow()
-    import tensorflow as tf
-
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     model = _transformer_recipe(0).flat()

@@ -17,6 +17,7 @@ import numpy as np
 from ..algorithms import EFSGD, Scheme
 from ..common.engine.flat_model import FlatModel, unpack
 from ..common.errors import UserError
+from ..common.lazy import tf
 
 
 def shares_runs(kind: type[Scheme]) -> bool:
@@ -51,8 +52,6 @@ def _vector(values: Sequence[float], size: int) -> Callable[[Any], Any]:
     """A schedule (see `Scheme.at`) that is constant in time, and differs between the copies."""
 
     def rate(step: Any) -> Any:
-        import tensorflow as tf
-
         del step
         return tf.constant(np.repeat(np.array(values, np.float32), size))
 
@@ -107,7 +106,6 @@ class Copies:
 
     def gradient(self, params: Any, state: Any, seeds: Any, frozen: Any, batch: Any) -> tuple[Any, ...]:
         """Mean of the losses, and in one vector the gradient of each copy, [K P]; where one has diverged it is 0."""
-        import tensorflow as tf
 
         def one(own: Any) -> Any:
             loss, parts, *_ = self.model.gradient(own, state, seeds, frozen, batch)
@@ -121,16 +119,12 @@ class Copies:
 
     def measure(self, params: np.ndarray, data: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         """Loss and accuracy of each copy on (x, y), [K] each."""
-        import tensorflow as tf
-
         if self._measure is None:
             self._measure = tf.function(self._measures(*map(tf.constant, data)), autograph=False)
         loss, accuracy = self._measure(tf.constant(params.reshape(self.number, -1)))
         return np.asarray(loss), np.asarray(accuracy)
 
     def _measures(self, x: Any, y: Any) -> Callable[[Any], Any]:
-        import tensorflow as tf
-
         keras_model, shapes = self.model.model, self.model.shapes
 
         def one(own: Any) -> Any:

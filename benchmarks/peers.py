@@ -28,6 +28,7 @@ from typing import Any
 
 from ..common.cluster.liveness import cpu_seconds
 from ..common.launch.isolation import enter_private_network
+from ..common.lazy import tf
 from ..common.problems.models import ModelRecipe
 
 WORKERS = 2
@@ -52,8 +53,6 @@ def examples(model: str) -> tuple[Any, ...]:
 
 def variables(units: tuple[int, ...]) -> list[Any]:
     """Weights and biases of each layer."""
-    import tensorflow as tf
-
     tf.random.set_seed(0)
     made = []
     for inputs, outputs in itertools.pairwise(units):
@@ -64,8 +63,6 @@ def variables(units: tuple[int, ...]) -> list[Any]:
 
 def logits(values: list[Any], x: Any) -> Any:
     """Of an mlp with these weights and biases."""
-    import tensorflow as tf
-
     for layer in range(0, len(values), 2):
         x = tf.matmul(x if layer == 0 else tf.tanh(x), values[layer]) + values[layer + 1]
     return x
@@ -73,8 +70,6 @@ def logits(values: list[Any], x: Any) -> Any:
 
 def step(params: list[Any], x: Any, y: Any, forward: Callable[[list[Any], Any], Any] = logits) -> None:
     """One step of SGD on one batch, of the model that `forward(values of its variables, x)` is."""
-    import tensorflow as tf
-
     values = [p.read_value() for p in params]  # one read each: on a ps, every further one is one more transfer
     with tf.GradientTape() as tape:
         tape.watch(values)
@@ -118,8 +113,6 @@ def timed(run: Callable[[int], None], seconds: float, pids: Mapping[str, int]) -
 
 def single(model: str, seconds: float) -> dict[str, Any]:
     """The limit of one process: batches are gathered and steps are looped over inside one graph call."""
-    import tensorflow as tf
-
     x, y = (tf.constant(a) for a in examples(model))
     params, forward = trained(model)
 
@@ -153,8 +146,6 @@ def pss(model: str, seconds: float) -> dict[str, Any]:
     with contextlib.suppress(OSError):
         enter_private_network()
     with servers() as (spec, pids):
-        import tensorflow as tf
-
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec(spec), rpc_layer="grpc")
         strategy = tf.distribute.ParameterServerStrategy(resolver)
         coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
@@ -211,8 +202,6 @@ def serve(spec: dict[str, list[str]], job: str, index: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return
-    import tensorflow as tf
-
     config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=max(1, CORES // WORKERS))
     tf.distribute.Server(spec, job_name=job, task_index=index, protocol="grpc", config=config).join()
 

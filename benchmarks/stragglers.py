@@ -30,6 +30,7 @@ from ..common.engine.traffic import Traffic
 from ..common.errors import UserError, at_least, fraction, not_negative
 from ..common.launch.client import keep_warm
 from ..common.launch.run import run
+from ..common.lazy import tf
 from ..common.problems.data import load
 from ..common.problems.dataset import Dataset
 from ..common.problems.models import ModelRecipe
@@ -186,8 +187,6 @@ def slow_batches(
     """A data function whose batches take as many `seconds` as are drawn for them, given generator and worker."""
 
     def make(context: Any) -> Any:
-        import tensorflow as tf
-
         worker, workers = context.input_pipeline_id, context.num_input_pipelines
         rng = np.random.default_rng((seed, worker))
 

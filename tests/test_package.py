@@ -15,6 +15,7 @@ import distsgd.common
 from distsgd.common.cli import main as cli
 from distsgd.common.cluster.fingerprint import source_digest
 from distsgd.common.errors import Interrupted
+from distsgd.common.lazy import tf
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("algorithms", "benchmarks", "common")
@@ -61,6 +62,60 @@ def test_importing_the_package_imports_nothing_heavy(tmp_path):
         print([name for name in {HEAVY} if name in sys.modules])"
     done = python("-c", code, cwd=tmp_path)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_virtual_time_orders_a_run_of_every_gate_without_tensorflow(tmp_path):
+    code = f"""
+import sys
+from distsgd.algorithms import SCHEMES
+from distsgd.common.virtual_time.order import order
+from distsgd.common.virtual_time.platform import Platform
+for name in ("downpour", "sync_sgd", "ssp", "local_sgd", "all_reduce"):
+    scheme = SCHEMES[name]()
+    order(scheme, Platform(), workers=2, rounds=scheme.rounds(4), seed=0, message_bytes=1e3, reply_bytes=1e3)
+print([name for name in {HEAVY} if name in sys.modules])
+"""
+    done = python("-c", code, cwd=tmp_path)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_a_lazy_module_is_imported_once_when_threads_first_read_it(tmp_path):
+    code = """
+import copy, pickle, sys, threading
+import cloudpickle
+from distsgd.common.lazy import tf
+assert copy.copy(tf) is pickle.loads(cloudpickle.dumps(tf)) is tf
+sys.modules["tensorflow"] = None
+try:
+    tf.add
+except ImportError:
+    del sys.modules["tensorflow"]
+assert "tensorflow" not in sys.modules
+together, found = threading.Barrier(4), []
+def read():
+    together.wait()
+    found.append((tf.add, tf.errors.OpError))
+threads = [threading.Thread(target=read) for _ in range(4)]
+[thread.start() for thread in threads], [thread.join() for thread in threads]
+import tensorflow
+print(found == [(tensorflow.add, tensorflow.errors.OpError)] * 4, hasattr(tf, "no_such"))
+"""
+    done = python("-c", code, cwd=tmp_path)
+    assert done.stdout == "True False\n", done.stderr
+
+
+def test_autograph_converts_a_function_that_uses_a_lazy_module():
+    @tf.function
+    def total(n):
+        found = tf.constant(0)
+        for i in tf.range(n):
+            if i % 2 == 0:
+                found += i
+        while found < 100:
+            found *= 2
+        return tf.cond(found > 150, lambda: found + 1, lambda: found)
+
+    assert int(total(tf.constant(7))) == 193
 
 
 def test_python_runs_the_package_as_the_console_script_does(tmp_path):

@@ -32,21 +32,29 @@ def test_no_import_runs_back_up(tmp_path):
         (tmp_path / "distsgd" / folder).symlink_to(ROOT / folder)
     done = linted(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 kept, 0 broken" in done.stdout
+    assert "4 kept, 0 broken" in done.stdout
 
 
-def test_a_reference_that_imports_more_than_numpy_is_noticed(tmp_path):
-    """The contract could not fail: import-linter left out what is not of the package."""
+def test_contracts_notice_tensorflow_where_it_is_not_allowed_also_by_a_lazy_import(tmp_path):
+    """A contract could not fail: import-linter left out what is not of the package."""
     shutil.copytree(ROOT / "common" / "toplevel", tmp_path / "distsgd")
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, tmp_path / "distsgd" / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    with (tmp_path / "distsgd" / "common" / "proof" / "reference" / "alone.py").open("a") as file:
-        file.write("\nimport scipy.special\nimport tensorflow\nfrom ....algorithms import AsyncSGD\n")
+    common = tmp_path / "distsgd" / "common"
+    with (common / "proof" / "reference" / "alone.py").open("a") as file:
+        file.write(
+            "\nimport scipy.special\nimport tensorflow\nfrom ....algorithms import AsyncSGD\nfrom ...lazy import tf\n"
+        )
+    with (common / "virtual_time" / "order.py").open("a") as file:
+        file.write("\nimport keras\nfrom ..lazy import tf\n")
     done = linted(tmp_path)
     assert done.returncode != 0
     assert "the reference imports NumPy alone BROKEN" in done.stdout
-    for package in ("scipy", "tensorflow", "distsgd.algorithms"):
+    assert "virtual time does without TensorFlow BROKEN" in done.stdout
+    for package in ("scipy", "tensorflow", "distsgd.algorithms", "distsgd.common.lazy"):
         assert f"distsgd.common.proof.reference.alone -> {package}" in done.stdout
+    for package in ("keras", "distsgd.common.lazy"):
+        assert f"distsgd.common.virtual_time.order -> {package}" in done.stdout
 
 
 def test_files_and_classes_are_short():

@@ -54,7 +54,7 @@ def use_tensorflow_here() -> None:
 def import_tensorflow() -> None:
     """The same, and imports them, for commands that train in this process: what they print then is no progress."""
     use_tensorflow_here()
-    with quiet():
+    with quiet():  # no lazy import: what they print comes at the import itself
         import keras  # noqa: F401
         import tensorflow  # noqa: F401
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from ..lazy import tf
+
 BackendName = Literal["processes", "threads", "simulation"]
 
 
@@ -105,8 +107,6 @@ def compute_devices(worker: str, number: int, first: int = 0) -> list[str]:
     """
     if number == 1 and worker:
         return [worker]
-    import tensorflow as tf
-
     gpus = len(tf.config.list_physical_devices("GPU"))
     if gpus:
         return [f"{worker}/device:GPU:{(first + i) % gpus}" for i in range(number)]

@@ -15,6 +15,8 @@ import threading
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from ..lazy import tf
+
 CALL_SECONDS = 5.0  # for a call; it is answered in milliseconds
 
 EVICTED = "evicted"  # owns a task that sends no messages, until the task is started again
@@ -33,8 +35,6 @@ class Rendezvous:
     """
 
     def __init__(self, address: str, task: tuple[str, int]):
-        import tensorflow as tf
-
         name = f"/job:{task[0]}/task:{task[1]}"
         with tf.Graph().as_default() as graph, tf.device(f"{name}/device:CPU:0"):
             self._build()
@@ -47,8 +47,6 @@ class Rendezvous:
         self._calls = threading.Lock()
 
     def _build(self) -> None:
-        import tensorflow as tf
-
         raw, placeholder = tf.raw_ops, tf.compat.v1.placeholder
         owners, specs, heartbeats = (
             raw.MutableHashTableV2(key_dtype=tf.int64, value_dtype=kind, shared_name=f"rendezvous_{name}")
@@ -69,8 +67,6 @@ class Rendezvous:
 
     def _claim(self, owners: Any, specs: Any) -> list[Any]:
         """Who owns a task, and its spec, after an attempt to own it: compared and set under a lock."""
-        import tensorflow as tf
-
         raw = tf.raw_ops
         lock = raw.MutexLock(mutex=raw.MutexV2(shared_name="rendezvous_lock"))
         with tf.control_dependencies([lock]):
@@ -87,8 +83,6 @@ class Rendezvous:
             return [tf.identity(value) for value in claimed]
 
     def _run(self, fetch: Any, feed: Mapping[Any, Any] | None = None) -> Any:
-        import tensorflow as tf
-
         with self._calls:
             try:
                 return self._sessions[-1].run(fetch, feed)
@@ -126,8 +120,6 @@ class Rendezvous:
 
 
 def _find(table: Any, key: Any) -> Any:
-    import tensorflow as tf
-
     return tf.raw_ops.LookupTableFindV2(table_handle=table, keys=key, default_value=tf.constant(""))
 
 

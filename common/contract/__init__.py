@@ -12,6 +12,7 @@ from ..gates.barrier import Barrier
 from ..gates.bounded import Bounded
 from ..gates.collective import Collective
 from ..gates.gate import Gate
+from ..lazy import tf
 from .chance import uniform_numbers
 from .codec import Codec, Coordinates, ScaledSigns, Signs
 from .hyperparameters import Count, Fraction, NotNegative, Period, Positive, Rate, unstable_above
@@ -54,6 +55,7 @@ __all__ = [
     "scaled_signs",
     "sgd",
     "take",
+    "tf",
     "top_k",
     "uniform_numbers",
     "unstable_above",

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ..lazy import tf
+
 GAMMA, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 WORD = 1 << 64
@@ -38,8 +40,6 @@ def _mixed(z: np.ndarray) -> np.ndarray:
 
 def uniform(seed: int, size: int, *key: Any) -> Any:
     """The same as a tensor, in the present graph; parts of the key may be scalars of any integer type."""
-    import tensorflow as tf
-
     if not key:
         raise TypeError("worker.uniform needs a key, such as worker.index, worker.round: else all draws are the same")
 
@@ -64,6 +64,4 @@ def uniform(seed: int, size: int, *key: Any) -> Any:
 
 def _word(value: int) -> Any:
     """64 bits as TensorFlow's kernels have them everywhere: with a sign."""
-    import tensorflow as tf
-
     return tf.constant(value if value < WORD // 2 else value - WORD, tf.int64)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..gates.store import Tensor
+from ..lazy import tf
 from .cut import Cut, cut_into
 
 FLOAT_BYTES = INDEX_BYTES = 4
@@ -79,15 +80,11 @@ class Coordinates(Codec):
 
     def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
         """Indices [m, 1] and values [m] of what is not zero."""
-        import tensorflow as tf
-
         where = tf.where(tf.not_equal(vector, 0))
         return [tf.cast(where, tf.int32), tf.gather_nd(vector, where)]
 
     def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
         """The others are zero."""
-        import tensorflow as tf
-
         where, values = wire
         return tf.scatter_nd(where, values, [size])
 
@@ -111,8 +108,6 @@ class BatchCoordinates(Codec):
 
     def cut(self, message: Any, sizes: Sequence[int]) -> Sequence[Any]:
         """The pairs that lie on each slice, with indices from its beginning."""
-        import tensorflow as tf
-
         cut = Cut(message.indices, sizes)
         return [tf.IndexedSlices(*pairs) for pairs in zip(cut.cut(message.values), cut.indices, strict=True)]
 
@@ -122,8 +117,6 @@ class BatchCoordinates(Codec):
 
     def decode(self, wire: Sequence[Tensor], size: int) -> Any:
         """The same pairs."""
-        import tensorflow as tf
-
         return tf.IndexedSlices(*wire)
 
     def bytes(self, sizes: Sequence[int]) -> float:
@@ -142,8 +135,6 @@ class Signs(Codec):
 
     def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
         """0, 1, 2 for -1, 0, 1, and 3 for what is not finite; [(n + 3) / 4] bytes."""
-        import tensorflow as tf
-
         finite = tf.math.is_finite(vector)
         digits = tf.where(finite, tf.sign(tf.where(finite, vector, 0.0)) + 1, 3.0)
         digits = tf.reshape(tf.pad(tf.cast(digits, tf.int32), [[0, -int(vector.shape[0]) % 4]]), [-1, 4])
@@ -151,8 +142,6 @@ class Signs(Codec):
 
     def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
         """Digits of base four, as floats."""
-        import tensorflow as tf
-
         digits = tf.cast(wire[0], tf.int32)[:, None] // [1, 4, 16, 64] % 4
         return tf.gather([-1.0, 0.0, 1.0, float("nan")], tf.reshape(digits, [-1])[:size])
 
@@ -177,8 +166,6 @@ class ScaledSigns(Signs):
 
     def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
         """Signs, and where another size begins, [m], and that size, [m]."""
-        import tensorflow as tf
-
         where = tf.where(tf.not_equal(vector, 0))[:, 0]
         sizes = tf.abs(tf.gather(vector, where))
         begins = tf.concat([tf.ones_like(sizes[:1], tf.bool), tf.not_equal(sizes[1:], sizes[:-1])], 0)
@@ -187,8 +174,6 @@ class ScaledSigns(Signs):
 
     def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
         """Zero before the first size; a sign that is not finite has none."""
-        import tensorflow as tf
-
         signs, begins, sizes = wire
         which = tf.searchsorted(begins, tf.range(size), side="right")
         scales = tf.gather(tf.concat([[0.0], sizes], 0), which)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from ..gates.store import Tensor
+from ..lazy import tf
 
 COPIES = "copies."  # begins the names, in a checkpoint, of what each slice has a copy of
 
@@ -40,16 +41,12 @@ def _between(parts: Sequence[Tensor], begin: int, end: int) -> Iterator[Tensor]:
 
 def parts_of(vector: Tensor) -> list[Tensor]:
     """The vectors that one, [n], is put together of, one after the other; none if it is not."""
-    import tensorflow as tf
-
     is_joined = tf.is_symbolic_tensor(vector) and vector.shape.rank == 1 and vector.op.type == "ConcatV2"
     return list(vector.op.inputs)[:-1] if is_joined else []
 
 
 def place_of(vector: Tensor) -> tuple[Tensor, int, int]:
     """The vector of which this one, [n], is a slice, and from where to where: itself, if it is none."""
-    import tensorflow as tf
-
     size = vector.shape[0]
     if vector.op.type == "StridedSlice" and vector.shape.rank == vector.op.inputs[0].shape.rank == 1:
         begin, end = (tf.get_static_value(bound) for bound in vector.op.inputs[1:3])
@@ -60,8 +57,6 @@ def place_of(vector: Tensor) -> tuple[Tensor, int, int]:
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
     """One vector of several, or the only one."""
-    import tensorflow as tf
-
     return tf.concat(parts, 0) if len(parts) > 1 else parts[0]
 
 
@@ -73,8 +68,6 @@ class Cut:
     """
 
     def __init__(self, indices: Tensor, sizes: Sequence[int]):
-        import tensorflow as tf
-
         self.count = len(sizes)
         ends = list(itertools.accumulate(sizes))
         self.owner = tf.searchsorted(tf.constant(ends, indices.dtype), indices, side="right")
@@ -82,14 +75,10 @@ class Cut:
 
     def cut(self, values: Tensor) -> list[Tensor]:
         """What belongs to each slice."""
-        import tensorflow as tf
-
         return tf.dynamic_partition(values, self.owner, self.count) if self.count > 1 else [values]
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         """The parts in the order in which they were before."""
-        import tensorflow as tf
-
         if self.count == 1:
             return parts[0]
         return tf.dynamic_stitch(self.cut(tf.range(tf.shape(self.owner)[0])), parts)

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..gates.store import Tensor
+from ..lazy import tf
 
 SCALARS = ".scalars"  # of a message that is kept, in a checkpoint
 
@@ -27,8 +28,6 @@ def packed(name: str, scalars: tuple[str, ...], message: Any) -> Tensor:
     Raises:
         UserError: it is not what the scheme says that it sends.
     """
-    import tensorflow as tf
-
     vector, beside = message if isinstance(message, tuple) else (message, {})
     if not isinstance(beside, Mapping) or set(beside) != set(scalars):
         sent = ", ".join(map(str, beside)) or "none"

@@ -14,6 +14,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ..lazy import tf
+
 
 def _has_kernel(variable: Any, rate: Any) -> bool:
     return hasattr(variable, "handle") and rate.shape.rank == 0
@@ -21,8 +23,6 @@ def _has_kernel(variable: Any, rate: Any) -> bool:
 
 def sgd(variable: Any, gradient: Any, learning_rate: Any) -> None:
     """X <- x - eta g; coordinates that occur several times in a sparse g add up."""
-    import tensorflow as tf
-
     if isinstance(gradient, tf.IndexedSlices):
         tf.raw_ops.ResourceScatterSub(
             resource=variable.handle, indices=gradient.indices, updates=learning_rate * gradient.values
@@ -47,8 +47,6 @@ def _undivided(gradient: Any, rate: Any) -> tuple[Any, Any]:
 
 def adagrad(variable: Any, squares: Any, gradient: Any, learning_rate: Any) -> None:
     """S <- S + g**2;  x <- x - gamma g / sqrt(S)   (Duchi, Hazan, Singer 2011; no epsilon, as in the paper)."""
-    import tensorflow as tf
-
     rate = tf.cast(learning_rate, tf.float32)
     if not _has_kernel(variable, rate):
         variable.assign_sub(rate * gradient / tf.sqrt(squares.assign_add(gradient * gradient)))
@@ -74,8 +72,6 @@ def adamw(
     t <- t + 1;  m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g**2;
     x <- x - eta (m / (1 - b1**t)) / (sqrt(v / (1 - b2**t)) + epsilon).
     """
-    import tensorflow as tf
-
     rate = tf.cast(learning_rate, tf.float32)
     t = steps.assign_add(1.0)  # a float stands still at 2**24, long after both powers have become zero
     power_1, power_2 = tf.pow(beta_1, t), tf.pow(beta_2, t)
@@ -103,8 +99,6 @@ def adamw(
 
 def top_k(vector: Any, share: float) -> Any:
     """The vector with all but its largest elements set to zero: `share` of them is kept, one at least."""
-    import tensorflow as tf
-
     _, where = tf.math.top_k(tf.abs(vector), max(1, int(share * vector.shape[0])), sorted=False)
     return tf.scatter_nd(where[:, None], tf.gather(vector, where), tf.shape(vector))
 
@@ -116,16 +110,12 @@ def scaled_signs(vector: Any, shapes: Sequence[Sequence[int]]) -> Any:
         vector: [P].
         shapes: of the variables, `worker.shapes`.
     """
-    import tensorflow as tf
-
     parts = tf.split(vector, [math.prod(shape) for shape in shapes])
     return tf.concat([tf.reduce_mean(tf.abs(part)) * tf.sign(part) for part in parts], 0)
 
 
 def take(variable: Any) -> Any:
     """The value of an accumulator, which starts anew from zero."""
-    import tensorflow as tf
-
     value = variable.read_value()
     variable.assign(tf.zeros_like(value))
     return value

@@ -29,6 +29,7 @@ from typing import Any, Literal
 
 from ..errors import UserError, one_of
 from ..gates.store import Tensor
+from ..lazy import tf
 from .codec import FLOAT_BYTES, Codec
 from .scheme import Scheme
 
@@ -43,14 +44,10 @@ class BFloat16(Codec):
 
     def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
         """[n], two bytes each."""
-        import tensorflow as tf
-
         return [tf.cast(vector, tf.bfloat16)]
 
     def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
         """The same numbers; what was not finite has stayed so."""
-        import tensorflow as tf
-
         return tf.cast(wire[0], tf.float32)
 
     def bytes(self, sizes: Sequence[int]) -> float:
@@ -67,8 +64,6 @@ class Int8(Codec):
 
     def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
         """Numbers [n], and scales [(n + BLOCK - 1) / BLOCK]."""
-        import tensorflow as tf
-
         size = int(vector.shape[0])
         blocks = _blocks(vector)
         scales = tf.reduce_max(tf.abs(blocks), 1) / LARGEST
@@ -78,8 +73,6 @@ class Int8(Codec):
 
     def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
         """Number times scale. Where the scale is not finite, that is not."""
-        import tensorflow as tf
-
         numbers, scales = wire
         return tf.reshape(_blocks(tf.cast(numbers, tf.float32)) * scales[:, None], [-1])[:size]
 
@@ -90,8 +83,6 @@ class Int8(Codec):
 
 def _blocks(vector: Tensor) -> Tensor:
     """A vector [n] as blocks, [m, BLOCK], with zeros at the end of the last."""
-    import tensorflow as tf
-
     missing = -int(vector.shape[0]) % BLOCK
     return tf.reshape(tf.pad(vector, [[0, missing]]) if missing else vector, [-1, BLOCK])
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from ..errors import UserError
+from ..lazy import keras
 from .scheme import Scheme
 
 Shape = Literal["constant", "linear", "cosine", "exponential"]
@@ -29,8 +30,6 @@ class Schedule:
 
     def __call__(self, step: Any) -> Any:
         """The rate after `step` local steps, a scalar tensor."""
-        import keras
-
         kinds = keras.optimizers.schedules
         schedule = {
             "linear": lambda: kinds.PolynomialDecay(self.initial, self.steps, end_learning_rate=0.0),

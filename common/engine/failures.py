@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 
 from ..errors import WaitTimeout
+from ..lazy import tf
 from .segments import GONE
 
 
 def is_refusal(error: BaseException) -> bool:
     """True if the ps refused a message or a look at a dirty state."""
-    import tensorflow as tf
-
     return isinstance(error, tf.errors.InvalidArgumentError) and "[refused]" in str(error)
 
 
@@ -29,8 +28,6 @@ def own_failure(error: BaseException) -> str:
     A file in its data, for instance: to try again is no help. TensorFlow says which task an operation ran on, and which
     other task it was waiting for, if it was; of several tasks, it lists what each says, in any order, with its code.
     """
-    import tensorflow as tf
-
     if not isinstance(error, tf.errors.NotFoundError | tf.errors.FailedPreconditionError):
         return ""
     said = re.split(r"^(?=(?:[A-Z_]+: )?From /job:)", str(error), flags=re.MULTILINE)
@@ -41,8 +38,6 @@ def own_failure(error: BaseException) -> str:
 
 def is_absence(error: BaseException) -> bool:
     """True if a peer is gone, has come back empty, or does not answer."""
-    import tensorflow as tf
-
     if own_failure(error):
         return False
     kinds = (
@@ -58,6 +53,4 @@ def is_absence(error: BaseException) -> bool:
 
 def is_late(error: BaseException) -> bool:
     """True if somebody was waited for in vain, who may be there."""
-    import tensorflow as tf
-
     return isinstance(error, (tf.errors.DeadlineExceededError, WaitTimeout))

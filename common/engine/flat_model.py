@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
+from ..lazy import keras, tf
 
 # What an optimizer may have been told to do that nobody does here, and what does it instead.
 INSTEAD = {
@@ -40,8 +41,6 @@ class FlatModel:
     """
 
     def __init__(self, model: Any, statistics: Sequence[int] = (), batch: Any = None):
-        import tensorflow as tf
-
         _check(model)
         if batch is not None:  # these variables cannot be made inside a graph
             model._symbolic_build(data_batch=batch)
@@ -127,9 +126,6 @@ class FlatModel:
         Returns:
             loss (scalar), gradient (a flat vector for each variable), new state [S], new seeds.
         """
-        import keras
-        import tensorflow as tf
-
         if isinstance(params, list):
             parts = [tf.reshape(part, shape) for part, shape in zip(params, self.shapes, strict=True)]
         else:
@@ -176,8 +172,6 @@ def loss_of(model: Any, batch: Sequence[Any], training: bool) -> Any:
 
 def _check(model: Any) -> None:
     """Raise `UserError` for a model that would not be trained as its user expects."""
-    import keras
-
     if not isinstance(model, keras.Model):
         raise UserError(f"the model must be a Keras model. Received: {_kind(model)}")
     if not model.built:
@@ -240,8 +234,6 @@ def _check_optimizer(optimizer: Any) -> None:
 
 def unused_optimizer(model: Any) -> str | None:
     """Name the optimizer that a user has compiled into a model, for it is not used; None for Keras' own default."""
-    import keras
-
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     usual = keras.optimizers.RMSprop()
     if optimizer is None or optimizer.get_config() == {**usual.get_config(), "name": optimizer.name}:
@@ -256,8 +248,6 @@ def _kind(value: Any) -> str:
 
 def unpack(vector: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
     """The tensors of those shapes that lie one after the other in a flat vector."""
-    import tensorflow as tf
-
     parts, start = [], 0
     for shape in shapes:
         size = int(np.prod(shape))

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..contract.rounds import Event
 from ..contract.scheme import Scheme
+from ..lazy import tf
 from .batches import Shard
 from .membership import Slot
 from .parameter_server import ParameterServer
@@ -37,8 +38,6 @@ class SparseWorker:
         A round begins when it has its coordinates. So it has its reply when the next one has them: to wait for more
         would cost time. The last has it when its push is acknowledged.
         """
-        import tensorflow as tf
-
         del event
         with tf.device(self.device):
             number = rows.shape[0]
@@ -52,8 +51,6 @@ class SparseWorker:
 
     def round(self, rows: Any, last: bool) -> tuple[Any, Stamps]:
         """Read x_v for all v in the batch; push the gradient there. Returns the loss, and the moments of the round."""
-        import tensorflow as tf
-
         indices, values, y = self.source.batch(rows)
         flat = tf.reshape(indices, [-1])
         x = tf.reshape(self.scheme.gate.gather(self.ps, self.slot, flat), tf.shape(values))
@@ -76,8 +73,6 @@ def logistic_gradient(x: Any, values: Any, y: Any) -> tuple[Any, Any]:
         values: the entries, [batch, entries].
         y: labels 0 or 1, [batch].
     """
-    import tensorflow as tf
-
     logits, y = tf.reduce_sum(x * values, 1), tf.cast(y, x.dtype)
     loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(y, logits))
     slope = (tf.sigmoid(logits) - y) / tf.cast(tf.shape(y)[0], x.dtype)

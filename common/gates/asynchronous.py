@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ..lazy import tf
 from .gate import Gate
 from .store import Store, Tensor, WorkerSlot
 
@@ -62,8 +63,6 @@ class Unlocked(Gate):
     @contextmanager
     def _received(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Iterator[list[Any]]:
         """What is built inside happens once the whole message is there, and finite; the staleness is taken then."""
-        import tensorflow as tf
-
         parts = ps.receive(slot, message)
         with tf.control_dependencies([ps.check(parts)]):
             yield parts

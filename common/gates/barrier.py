@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UserError, at_least
+from ..lazy import tf
 from .gate import Gate
 from .store import Store, Tensor, WorkerSlot
 
@@ -56,8 +57,6 @@ class Barrier(Gate):
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Tensor:
         """Arrive; the last one folds; wait for the token; read the reply."""
-        import tensorflow as tf
-
         parts = ps.receive(slot, message)
         with ps.event(slot, parts) as arrival:
             answers = self._arrive(ps, slot, parts)
@@ -70,8 +69,6 @@ class Barrier(Gate):
 
     def _arrive(self, ps: Store, slot: WorkerSlot, parts: list[Any]) -> list[Any]:
         """Under the lock: add a fresh message to the sums; if it is the last one needed, fold. As `_close_set`."""
-        import tensorflow as tf
-
         with tf.device(ps.devices[0]):
             version = ps.read_version()
             staleness = ps.staleness(version, slot)
@@ -102,8 +99,6 @@ class Barrier(Gate):
 
         Returns the variable of each slice in which the reply will be.
         """
-        import tensorflow as tf
-
         with tf.device(ps.devices[0]):
             arrived, active = ps.kept.arrived.read_value(), ps.active.read_value()
             needed = tf.gather([self.set_size(number) for number in range(ps.num_workers + 1)], ps.count(active))
@@ -137,6 +132,4 @@ class Barrier(Gate):
 
     def release(self, ps: Store) -> None:
         """Without those who are gone, the set may be complete."""
-        import tensorflow as tf
-
         self._close_set(ps, tf.constant(True), ps.read_version())

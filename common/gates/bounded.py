@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import at_least
+from ..lazy import tf
 from .gate import Gate
 from .store import Store, Tensor, WorkerSlot
 
@@ -34,8 +35,6 @@ class Bounded(Gate):
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Tensor:
         """Fold; wait until the slowest is near enough; read the center."""
-        import tensorflow as tf
-
         parts = ps.receive(slot, message)
         with ps.event(slot, parts) as pushed:
             ps.fold(slot, parts)
@@ -49,15 +48,11 @@ class Bounded(Gate):
 
     def awaited(self, ps: Store) -> Tensor:
         """Those too far behind somebody who waits."""
-        import tensorflow as tf
-
         rounds, arrived = ps.folded.read_value(), ps.kept.arrived.read_value()
         return ps.active & (rounds + self.lead < tf.reduce_max(tf.where(arrived, rounds, 0)))
 
     def release(self, ps: Store) -> None:
         """Whoever waits and is near enough goes on."""
-        import tensorflow as tf
-
         rounds, arrived = ps.folded.read_value(), ps.kept.arrived.read_value()
         slowest = tf.reduce_min(tf.where(ps.active & ~ps.finished, rounds, rounds.dtype.max))
         free = arrived & (rounds - self.lead <= slowest)

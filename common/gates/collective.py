@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..lazy import tf
 from .barrier import Barrier
 from .store import Store, Tensor, WorkerSlot
 
@@ -41,8 +42,6 @@ class Collective(Barrier):
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Tensor:
         """The mean message."""
-        import tensorflow as tf
-
         if ps.in_process:
             return super().exchange(ps, slot, message)
         mean = self._mean(ps, slot, message, spoils=True)
@@ -55,8 +54,6 @@ class Collective(Barrier):
 
     def is_finite(self, ps: Store, reply: Tensor) -> Tensor:
         """Whoever has added up a slice has looked at all of it, and spoiled it if need be: one element tells."""
-        import tensorflow as tf
-
         if ps.in_process or ps.num_workers == 1:
             return super().is_finite(ps, reply)
         slices = slices_of(reply.shape[0], ps.num_workers).values()
@@ -64,8 +61,6 @@ class Collective(Barrier):
 
     def mean(self, ps: Store, slot: WorkerSlot, vector: Tensor) -> Tensor:
         """The same reduction."""
-        import tensorflow as tf
-
         mean = self._mean(ps, slot, tf.reshape(vector, [-1]))
         return tf.ensure_shape(tf.reshape(mean, tf.shape(vector)), vector.shape)
 
@@ -75,8 +70,6 @@ class Collective(Barrier):
 
     def share_state(self, ps: Store, slot: WorkerSlot, state: Tensor) -> Tensor:
         """The mean over the workers, which worker 0 writes down for all."""
-        import tensorflow as tf
-
         if ps.in_process:
             return super().share_state(ps, slot, state)
         mean = self._mean(ps, slot, state)
@@ -89,8 +82,6 @@ class Collective(Barrier):
 
         If it `spoils`, a slice of the mean with an element that is not finite has none that is.
         """
-        import tensorflow as tf
-
         number, me, mail = ps.num_workers, slot.index, slot.mail
         if number == 1:
             return vector

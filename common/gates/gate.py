@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ..errors import UserError
+from ..lazy import tf
 from .store import Event, Store, Tensor, WorkerSlot
 
 __all__ = ["Event", "Gate", "Store", "WorkerSlot"]
@@ -95,8 +96,6 @@ class Gate:
 
         Default: flags [W] of who has arrived, if workers wait here.
         """
-        import tensorflow as tf
-
         return {"arrived": tf.zeros([ps.num_workers], tf.bool)} if self.waits else {}
 
     def slice_variables(self, ps: Store, part: Any) -> Mapping[str, Tensor]:
@@ -116,8 +115,6 @@ class Gate:
 
     def is_finite(self, ps: Store, reply: Tensor) -> Tensor:
         """Without a ps: True if the workers may adopt this reply, the same for all. Default: looks at each element."""
-        import tensorflow as tf
-
         del ps
         return tf.reduce_all(tf.math.is_finite(reply))  # of two sums one may overflow, and not the other
 
@@ -163,8 +160,6 @@ class Gate:
 
     def complete(self, ps: Store) -> Tensor:
         """True once the run has made its last update: nobody is admitted any more. Default: never."""
-        import tensorflow as tf
-
         return tf.constant(False)
 
     def rejoin(self, ps: Store, slot: WorkerSlot) -> Tensor:
@@ -173,8 +168,6 @@ class Gate:
         Returns:
             True if its last message still waits for others.
         """
-        import tensorflow as tf
-
         if self.arrived(ps) is None:
             return tf.constant(False)
         with tf.control_dependencies([slot.forget_tokens()]):
@@ -182,8 +175,6 @@ class Gate:
 
     def wake(self, ps: Store) -> None:
         """A token for everybody: the state has been restored. Whoever goes on is refused, and joins again."""
-        import tensorflow as tf
-
         if self.arrived(ps) is not None:
             ps.wake(tf.ones([ps.num_workers], tf.bool))
 
@@ -192,8 +183,6 @@ class Gate:
 
         Returns who was evicted, flags [W]; they are back when they join again. Default for all gates that wait.
         """
-        import tensorflow as tf
-
         with ps.exclusive(), tf.device(ps.devices[0]):
             evicted = self.awaited(ps) & ps.kept.arrived.read_value()[slot.index]
             enough = ps.count(ps.active & ~evicted) >= ps.min_workers
@@ -201,14 +190,10 @@ class Gate:
 
     def deregister(self, ps: Store, slot: WorkerSlot) -> Tensor:
         """The worker in that slot has done all its rounds: nobody waits for it any more. Returns its flag, [W]."""
-        import tensorflow as tf
-
         with ps.exclusive(), tf.device(ps.devices[0]):
             return self._go_on_without(ps, ps.only(slot))
 
     def _go_on_without(self, ps: Store, gone: Tensor) -> Tensor:
-        import tensorflow as tf
-
         with tf.control_dependencies(ps.close_slots(gone)):
             self.release(ps)
         return tf.identity(gone)

@@ -252,7 +252,7 @@ def import_tensorflow() -> None:
     modules: dict[str, Any] = sys.modules
     modules.update(dict.fromkeys(absent))  # with None there, an import raises ModuleNotFoundError
     gc.disable()
-    try:
+    try:  # no lazy import: tasks are forked with all of it, and these settings are for its first import
         import keras  # noqa: F401
         import tensorflow  # noqa: F401
 

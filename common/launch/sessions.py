@@ -11,6 +11,7 @@ from typing import Any
 from ..cluster.cluster import Cluster
 from ..cluster.task_spec import Addresses
 from ..errors import UserError, WaitTimeout
+from ..lazy import tf
 from ..waiting import reachable, wait_until
 
 # What the runtime does to the graph of a call before its first time, in that order. All that it knows takes twice as
@@ -33,8 +34,6 @@ def session_config(cluster: Cluster, devices: int, inter_op: int) -> Any:
         devices: of a worker.
         inter_op: operations that may be under way at once.
     """
-    import tensorflow as tf
-
     cores = len(os.sched_getaffinity(0))
     config = tf.compat.v1.ConfigProto(
         device_count={"CPU": devices},
@@ -48,8 +47,6 @@ def session_config(cluster: Cluster, devices: int, inter_op: int) -> Any:
 
 def start_server(addresses: Addresses, job_name: str, index: int, config: Any) -> Any:
     """The server of a task, on its port of all interfaces; `UserError` if it cannot have that port."""
-    import tensorflow as tf
-
     try:
         return tf.distribute.Server(addresses.as_dict(), job_name, index, config=config)
     except tf.errors.UnknownError as error:
@@ -63,7 +60,6 @@ def start_server(addresses: Addresses, job_name: str, index: int, config: Any) -
 
 def open_session(target: str, graph: Any, config: Any, call_seconds: float) -> Any:
     """A session whose calls end after `call_seconds`, and which is closed when nobody has it any more."""
-    import tensorflow as tf
 
     class Session(tf.compat.v1.Session):
         def __del__(self):

@@ -15,6 +15,7 @@ from ..cluster.member import Member
 from ..cluster.membership import announce_death, membership
 from ..cluster.task_spec import Addresses, TaskSpec
 from ..errors import WaitTimeout
+from ..lazy import tf
 from ..reports import Report
 from ..run.evaluator import Evaluator
 from ..run.graph import TaskGraph
@@ -55,8 +56,6 @@ def member(job: Job, spec: TaskSpec, task: tuple[str, int]) -> Member:
 
 def run_ps(job: Job, addresses: Addresses, index: int, report: Report) -> None:
     """Serve until the evaluator says that the run has ended, or no worker has been there for long."""
-    import tensorflow as tf
-
     from ..engine.ops import end_queue
 
     server = start_server(addresses, "ps", index, _config(job, 4))
@@ -84,8 +83,6 @@ def _config(job: Job, inter_op: int) -> Any:
 
 def _ended(session: Any, end: Any) -> bool:
     """Wait for a while; True if the evaluator has said that the run has ended."""
-    import tensorflow as tf
-
     try:
         session.run(end, options=tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * LOOK_SECONDS)))
     except tf.errors.DeadlineExceededError:
@@ -128,8 +125,6 @@ def _worker_graph(job: Job, index: int) -> TaskGraph:
 
 def run_evaluator(job: Job, addresses: Addresses, index: int, report: Report) -> None:
     """Follow the center from outside the cluster, as a client of the first ps."""
-    import tensorflow as tf
-
     wait_seconds = job.cluster.wait_seconds
     with joined(job, ("evaluator", index), report) as report:
         model = job.recipe.flat()

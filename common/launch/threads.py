@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from ..engine.flat_model import FlatModel
+from ..lazy import tf
 from ..reports import Report
 from ..run.ending import END_SECONDS
 from ..run.evaluator import Evaluator
@@ -20,8 +21,6 @@ TURN_SECONDS = 0.0005  # between two looks at a scripted interleaving: a turn ta
 
 def run_threads(job: Job, report: Report, model: FlatModel | None = None) -> Evaluator:
     """Workers as threads of this process, on one direct session; returns the evaluator at the end."""
-    import tensorflow as tf
-
     workers = range(job.cluster.workers)
     graph = TaskGraph(job, workers, model)
     config = session_config(job.cluster, job.devices_per_worker, max(2, len(workers)))

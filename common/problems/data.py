@@ -62,7 +62,7 @@ def quiet() -> AbstractContextManager[None]:
 
 
 def _keras(name: str) -> Dataset:
-    with quiet():
+    with quiet():  # no lazy import: what it prints comes at the import itself
         import keras
 
     try:

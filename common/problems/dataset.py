@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError, at_most
+from ..lazy import keras
 from .skew import labels_of, parsed
 
 MOST_EXAMPLES, MOST_NUMBERS = 10**7, 10**9  # of generated data: a folder from elsewhere may ask for any number
@@ -62,8 +63,6 @@ def is_arrays(data: Any) -> bool:
 
 def split_off(data: tuple[Any, ...], fraction: float) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """The first examples, and the last `fraction` of them, as Keras splits them."""
-    import keras
-
     examples = num_examples(data)
     at = int(examples * (1 - fraction))
     if not 0 < at < examples:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import UserError, fraction
+from ..lazy import keras, tf
 from .dataset import is_arrays, leaves, num_examples, split_off, weighted
 from .models import plain
 from .trial import described, telling
@@ -111,9 +112,6 @@ def first_batches(train: Any, test: Any, size: int, workers: int) -> tuple[Any, 
 
 def _batch(data: Any, size: int) -> Any:
     """The first `size` examples of the first batch of a data set; of arrays those that show faults."""
-    import keras
-    import tensorflow as tf
-
     if isinstance(data, tuple):
         return telling(data, size)
     try:
@@ -141,8 +139,6 @@ def _batch(data: Any, size: int) -> Any:
 
 def _dataset(make: DataFunction, workers: int | None = None) -> Any:
     """What a data function returns: for worker 0 or, if the number of workers is not given, for the evaluation."""
-    import tensorflow as tf
-
     try:
         return _checked(make(tf.distribute.InputContext(workers, 0, workers)) if workers else make())
     except UserError:
@@ -152,8 +148,6 @@ def _dataset(make: DataFunction, workers: int | None = None) -> Any:
 
 
 def _checked(dataset: Any) -> Any:
-    import tensorflow as tf
-
     if not isinstance(dataset, tf.data.Dataset):
         raise UserError(f"the data function must return a tf.data.Dataset. Received: {kind_of(dataset)}")
     return dataset

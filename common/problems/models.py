@@ -16,6 +16,7 @@ import numpy as np
 
 from ..engine.flat_model import FlatModel, _check
 from ..errors import UserError
+from ..lazy import keras, tf
 from ..spec import parse
 from .dataset import num_examples
 from .transformer import head_width, transformer
@@ -37,8 +38,6 @@ class ModelRecipe:
     @property
     def parameters(self) -> int:
         """How many train; no memory is taken for them."""
-        import tensorflow as tf
-
         with tf.Graph().as_default():
             return sum(math.prod(variable.shape) for variable in self.build().trainable_variables)
 
@@ -53,16 +52,12 @@ class ModelRecipe:
         Raises:
             UserError: the model cannot be trained here, or cannot be rebuilt from its configuration.
         """
-        import keras
-
         _check(model)
         objects = _custom_objects(model)
         weights = [(np.asarray(v.value), v.trainable) for v in model.variables]
         frozen = [layer.trainable for layer in model._flatten_layers()]  # a subclass does not have it in its config
 
         def build() -> Any:
-            import keras
-
             with keras.saving.custom_object_scope(objects):
                 # A copy of the configuration: Keras empties what it reads.
                 copy = keras.saving.deserialize_keras_object(deepcopy(config), safe_mode=False)
@@ -97,8 +92,6 @@ class ModelRecipe:
         sparse = name == "logistic"
 
         def build() -> Any:
-            import keras
-
             keras.utils.set_random_seed(seed)
             model = MODELS[name](shape, classes, **options)
             if sparse:
@@ -114,8 +107,6 @@ class ModelRecipe:
 
 def _custom_objects(model: Any) -> dict[str, Any]:
     """Classes and functions of the model that Keras cannot import by name in another process."""
-    import keras
-
     found: dict[str, Any] = {}
 
     def visit(value: Any) -> None:
@@ -176,16 +167,12 @@ def plain(error: BaseException) -> str:
 
 def softmax(shape: tuple[int, ...], classes: int) -> Any:
     """Softmax regression: one linear layer."""
-    import keras
-
     layers = keras.layers
     return keras.Sequential([keras.Input(shape), layers.Flatten(), layers.Dense(classes)])
 
 
 def mlp(shape: tuple[int, ...], classes: int, *, hidden: tuple[int, ...] = (128,)) -> Any:
     """Fully connected layers with tanh; `mlp:hidden=1024-1024`."""
-    import keras
-
     layers = keras.layers
     inner = [layers.Dense(units, activation="tanh") for units in hidden]
     return keras.Sequential([keras.Input(shape), layers.Flatten(), *inner, layers.Dense(classes)])
@@ -201,8 +188,6 @@ def image_side(shape: tuple[int, ...]) -> int:
 
 def cnn(shape: tuple[int, ...], classes: int, *, filters: int = 16) -> Any:
     """Two convolutions and a linear layer; flat inputs are taken as square images."""
-    import keras
-
     layers = keras.layers
     side = image_side(shape)
     image = [layers.Reshape((side, side, 1))] if len(shape) == 1 else []
@@ -221,8 +206,6 @@ def cnn(shape: tuple[int, ...], classes: int, *, filters: int = 16) -> Any:
 
 def logistic(shape: tuple[int, ...], classes: int) -> Any:
     """Logistic regression on sparse examples (indices, values), without a bias, which all examples would share."""
-    import keras
-
     del classes
     layers = keras.layers
     indices, values = keras.Input((None,), dtype="int32"), keras.Input((None,))
@@ -256,8 +239,6 @@ def batched(test: Any, size: int) -> Any:
 
     Keras makes one of arrays each time, which takes longer than the evaluation, and TensorFlow keeps its functions.
     """
-    import keras
-    import tensorflow as tf
 
     def tensor(array: np.ndarray) -> Any:
         floats = np.issubdtype(array.dtype, np.floating)

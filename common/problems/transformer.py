@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import UserError
+from ..lazy import keras
 
 
 def transformer(shape: tuple[int, ...], classes: int, *, layers: int = 2, width: int = 64, heads: int = 4) -> Any:
@@ -25,8 +26,6 @@ def transformer(shape: tuple[int, ...], classes: int, *, layers: int = 2, width:
     Returns:
         A model [batch, context] -> logits [batch, context, classes].
     """
-    import keras
-
     part = keras.layers
     tokens = keras.Input(shape, dtype="int32")
     positions = keras.ops.cumsum(keras.ops.ones_like(tokens), axis=1) - 1

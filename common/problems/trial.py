@@ -10,6 +10,7 @@ import numpy as np
 
 from ..engine.flat_model import FlatModel, computes_in_float16, loss_of
 from ..errors import UserError
+from ..lazy import keras, tf
 from .dataset import leaves
 from .models import ModelRecipe, plain
 
@@ -28,8 +29,6 @@ def try_out(
     Raises:
         UserError: the model does not take this batch, or its step does what cannot be distributed.
     """
-    import keras
-
     changed = _step(model, batch, "data", training=True)
     if validation is not None:
         _step(model, validation, "validation_data", training=False)
@@ -57,8 +56,6 @@ def try_out(
 
 def _compare(copy: Any, model: Any, batch: Sequence[Any]) -> None:
     """What another process rebuilds must be the same function."""
-    import keras
-
     tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, tuple(batch))
     with keras.StatelessScope(_values(copy), collect_losses=True):
         theirs = float(np.asarray(loss_of(copy, tensors, training=False)))
@@ -77,9 +74,6 @@ def _trace(recipe: ModelRecipe, model: Any, batch: Sequence[Any]) -> None:
     Raises:
         UserError: the user's own code cannot be put into a graph, or gradients pass layers in float16.
     """
-    import keras
-    import tensorflow as tf
-
     from ..engine.ops import building
 
     flat = recipe.flat(model)
@@ -137,9 +131,6 @@ def _take_metrics(copy: Any, batch: Sequence[Any], eagerly: bool) -> None:
     Raises:
         UserError: a metric does not take this batch, or is not made of numbers.
     """
-    import keras
-    import tensorflow as tf
-
     copy.run_eagerly = eagerly
     try:
         FlatModel(copy).measure(tf.data.Dataset.from_tensors(keras.tree.lists_to_tuples(tuple(batch))))
@@ -155,8 +146,6 @@ def _dtype(leaf: Any) -> str:
 
 def _step(model: Any, batch: Sequence[Any], what: str, training: bool) -> set[int]:
     """Take the loss of a batch; returns the ids of the Keras variables that this has assigned to."""
-    import keras
-
     read: dict[int, Any] = {}
 
     class Watched(keras.StatelessScope):
@@ -221,8 +210,6 @@ def telling(arrays: Sequence[Any], size: int) -> tuple[Any, ...]:
         arrays: nested arrays [examples, ...].
         size: of the batch.
     """
-    import keras
-
     rows: list[int] = []
     for array in leaves(arrays):
         width = max(1, array.size // max(1, len(array)))

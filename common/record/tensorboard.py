@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ..files import own_folder, writing
+from ..lazy import tf
 
 
 class Summaries:
     """Scalars of the center as TensorBoard files, written by TensorFlow itself: nothing else need be installed."""
 
     def __init__(self, folder: Path):
-        import tensorflow as tf
-
         with writing(folder):
             own_folder(folder)
         with tf.Graph().as_default():  # the writer refuses to live outside a graph
@@ -22,8 +21,6 @@ class Summaries:
 
     def write(self, metrics: dict[str, Any]) -> None:
         """One point for each number, at the version of the center; a vector has one for each element, `name/0`."""
-        import tensorflow as tf
-
         numbers = dict(_numbers({name: value for name, value in metrics.items() if name != "version"}))
         values = [tf.compat.v1.Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
         self.writer.add_summary(tf.compat.v1.Summary(value=values), metrics["version"])

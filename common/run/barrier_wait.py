@@ -13,6 +13,7 @@ import numpy as np
 
 from ..cluster.restarts import RestartRule
 from ..errors import WaitTimeout
+from ..lazy import tf
 from ..reports import Report
 from .worker_calls import Done, WorkerCalls
 
@@ -83,8 +84,6 @@ class BarrierWait:
 
     def _arrived(self) -> np.ndarray | None:
         """Who has arrived, [W]; None if the ps has not answered."""
-        import tensorflow as tf
-
         try:
             return self.calls.arrived()
         except tf.errors.DeadlineExceededError:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import WaitTimeout
+from ..lazy import tf
 from .feeds import whole_of
 from .graph import TaskGraph
 from .job import CHIEF
@@ -59,8 +60,6 @@ class Calls:
 
     def _run(self, operation: Operation, *values: Any, seconds: float | None = None) -> Any:
         """What the operation fetches, given the values of its inputs."""
-        import tensorflow as tf
-
         inputs = zip(tf.nest.flatten(operation.inputs), tf.nest.flatten(values), strict=True)
         seconds = self.wait_seconds if seconds is None else seconds
         options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * seconds))
@@ -69,8 +68,6 @@ class Calls:
 
     def _wait(self, operation: Operation, missing: Callable[[], str]) -> None:
         """Run an operation that waits for others."""
-        import tensorflow as tf
-
         try:
             self._run(operation)
         except tf.errors.DeadlineExceededError:
@@ -176,7 +173,5 @@ class ObserverCalls(Calls):
 
     def end_ps(self) -> None:
         """The run has ended: the ps tasks may go, perhaps before they have answered."""
-        import tensorflow as tf
-
         with contextlib.suppress(tf.errors.OpError):
             self._run(self.ops.end_ps, seconds=END_SECONDS)

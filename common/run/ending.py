@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import Diverged, WaitTimeout
+from ..lazy import tf
 from ..reports import Report
 from ..waiting import POLL_SECONDS
 from .calls import ObserverCalls
@@ -97,8 +98,6 @@ class Ending:
 
     def _shut_down(self) -> None:
         """The result is safe: the workers may go. A restoration in this very moment would have called them back."""
-        import tensorflow as tf
-
         with contextlib.suppress(tf.errors.OpError, WaitTimeout):
             expected = max(self.calls.shut_down(), self.told_to_stop)
             soon = time.monotonic() + END_SECONDS

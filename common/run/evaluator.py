@@ -12,6 +12,7 @@ from ..cluster.liveness import LifeSigns
 from ..engine.failures import is_absence, is_refusal, was_repeated
 from ..engine.trace import RECORD
 from ..errors import WaitTimeout
+from ..lazy import tf
 from ..reports import Report
 from .calls import Connect, ObserverCalls
 from .ending import Ending
@@ -56,8 +57,6 @@ class Evaluator:
             self._follow(stopped)
 
     def _follow(self, stopped: Callable[[], bool]) -> None:
-        import tensorflow as tf
-
         while not stopped():
             try:
                 roll = self.calls.roll()
@@ -76,8 +75,6 @@ class Evaluator:
 
     def _recover(self, error: BaseException) -> None:
         """Wait for state that is being restored; raise what cannot be helped."""
-        import tensorflow as tf
-
         now = time.monotonic()
         self.failing = self.failing or now
         deadline = self.failing + self.rule.repair_seconds

@@ -15,6 +15,7 @@ import numpy as np
 from ..cluster.placement import compute_devices
 from ..engine.flat_model import FlatModel
 from ..files import replacing
+from ..lazy import tf
 from .graph_parts import needed_for
 from .job import CHIEF, Job
 from .operations import OF_KEEPERS, GlobalOps, WorkerOps
@@ -42,8 +43,6 @@ class TaskGraph:
     in_place = False
 
     def __init__(self, job: Job, workers: Sequence[int] = (), model: FlatModel | None = None):
-        import tensorflow as tf
-
         from ..engine.ops import building
         from ..engine.parameter_server import ParameterServer
         from ..engine.snapshots import Multiples
@@ -84,8 +83,6 @@ class TaskGraph:
             self.worker_ops = {k: self._worker_ops(job, k, gradient) for k in workers}
 
     def _worker_ops(self, job: Job, k: int, gradient: Any) -> WorkerOps:
-        import tensorflow as tf
-
         from ..engine.in_place_worker import InPlaceWorker
         from ..engine.mail import Mail
         from ..engine.replica import Replica
@@ -120,8 +117,6 @@ class TaskGraph:
         Raises:
             CannotWrite: nothing is there.
         """
-        import tensorflow as tf
-
         all_ops, own = _names(self.ops), _names(self.worker_ops[CHIEF])
         ops = {name: op for name, op in all_ops.items() if name not in OF_KEEPERS}
         definition = self.graph.as_graph_def()
@@ -143,8 +138,6 @@ class TaskGraph:
 
     def without_workers(self) -> TaskGraph:
         """The part of this graph that is about the global variables, in a graph of its own."""
-        import tensorflow as tf
-
         names = _names(self.ops)
         part = copy(self)
         part.frozen, part.worker_ops, part.graph = [], {}, tf.Graph()
@@ -158,8 +151,6 @@ class TaskGraph:
     @classmethod
     def load(cls, job: Job, worker: int, path: Path) -> TaskGraph:
         """The graph of a worker, from what `export` has written for worker 0."""
-        import tensorflow as tf
-
         with path.open("rb") as file:
             graphs, names, frozen = pickle.load(file)
         serialized, global_names = graphs[worker != CHIEF]
@@ -202,15 +193,11 @@ def _move(definition: Any, before: str, after: str) -> None:
 
 def _names(ops: GlobalOps | WorkerOps) -> dict[str, Any]:
     """The same with names of tensors and operations of the graph in their place."""
-    import tensorflow as tf
-
     return tf.nest.map_structure(lambda op: op.name, vars(ops))
 
 
 def _found(kind: type[Ops], names: Mapping[str, Any], graph: Any) -> Ops:
     """What has these names in another graph."""
-    import tensorflow as tf
-
     ops = kind.__new__(kind)
     vars(ops).update(tf.nest.map_structure(graph.as_graph_element, names))
     return ops
@@ -218,8 +205,6 @@ def _found(kind: type[Ops], names: Mapping[str, Any], graph: Any) -> Ops:
 
 def _source(job: Job, worker: int) -> tuple[Any, Any]:
     """The batches of a worker in the current graph, and how x and y are nested."""
-    import tensorflow as tf
-
     from ..engine.batches import Shard, Stream
 
     if callable(job.train):

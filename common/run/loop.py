@@ -14,6 +14,7 @@ import numpy as np
 
 from ..contract.rounds import Event
 from ..errors import WaitTimeout
+from ..lazy import tf
 from ..reports import Report
 from ..waiting import wait_until
 from .barrier_wait import BarrierWait
@@ -88,8 +89,6 @@ class WorkerLoop:
 
     def run(self, turn: Callable[[], None] = lambda: None) -> None:
         """All rounds, whatever happens to others meanwhile; before each call, `turn()` may wait."""
-        import tensorflow as tf
-
         self.progress.begin()
         over = False
         while not over:
@@ -170,8 +169,6 @@ class WorkerLoop:
 
     def _depart(self) -> None:
         """The chief writes its last checkpoint when the others have stopped waiting for it."""
-        import tensorflow as tf
-
         save = self.state.end() if self.state is not None else lambda: None
         with contextlib.suppress(tf.errors.OpError):  # the ps may be gone already
             self.calls.depart()

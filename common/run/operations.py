@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..contract.rounds import Event
+from ..lazy import tf
 
 # What only the evaluator and the chief do. The graph of the other workers has none of it: it would take them longer to
 # load, and each kind of call longer to prepare.
@@ -50,8 +51,6 @@ class Operation(NamedTuple):
 
 def traced(build: Any, *arguments: Any) -> Any:
     """What `build` makes, as one function of the graph: it runs in the order in which it is written."""
-    import tensorflow as tf
-
     return tf.function(build, autograph=False)(*arguments)
 
 
@@ -64,8 +63,6 @@ class GlobalOps:
     """
 
     def __init__(self, ps: Any, sees_waiting: bool):
-        import tensorflow as tf
-
         with tf.device(ps.devices[0]):
             # Which worker calls is fed with every call: as a constant of each worker's own graph it would mean that
             # no worker can use another's.
@@ -99,8 +96,6 @@ class GlobalOps:
 
     def _signals(self, ps: Any) -> None:
         """The life of a run, from one signal to the next."""
-        import tensorflow as tf
-
         from ..engine.ops import turnstile
 
         members = ps.membership
@@ -124,8 +119,6 @@ class GlobalOps:
 
     def _observes(self, ps: Any) -> None:
         """What the evaluator does."""
-        import tensorflow as tf
-
         with tf.device(ps.devices[0]):
             evict = tf.group(*ps.close_slots(tf.equal(tf.range(ps.num_workers), self.index)))
             known = tuple(tf.compat.v1.placeholder(tf.int64, []) for _ in ("restoration", "events"))
@@ -157,8 +150,6 @@ class GlobalOps:
 
     def _copies(self, ps: Any) -> None:
         """Copies of the workers' local states, for a checkpoint."""
-        import tensorflow as tf
-
         copies = ps.copies
         with tf.device(ps.devices[0]):
             worker, number = (tf.compat.v1.placeholder(kind, []) for kind in (tf.int32, tf.int64))
@@ -184,8 +175,6 @@ class WorkerOps:
     """
 
     def __init__(self, worker: Any, ps: Any, fed: Any, batch_size: int, counts: set[int], sees_waiting: bool):
-        import tensorflow as tf
-
         slot, gate = worker.slot, ps.scheme.gate
         with tf.device(ps.devices[0]):
             recorded = tf.compat.v1.placeholder_with_default(True, [])

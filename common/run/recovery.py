@@ -13,6 +13,7 @@ from collections.abc import Callable
 from ..cluster.restarts import RestartRule
 from ..engine.failures import is_absence, is_refusal, own_failure, was_repeated
 from ..errors import Diverged, TaskFailed, WaitTimeout
+from ..lazy import tf
 from ..reports import Report
 from .barrier_wait import BarrierWait, GivenUp
 from .local_state import LocalState
@@ -44,8 +45,6 @@ class WorkerRecovery:
 
     def join(self, recorded: bool = True) -> None:
         """Take the slot, whatever its former owner does, and go on after its last round on record."""
-        import tensorflow as tf
-
         while (joined := self.calls.join(recorded)).waits:  # its last message is in a set that is not complete yet
             try:
                 self.calls.await_token()
@@ -60,8 +59,6 @@ class WorkerRecovery:
 
     def persist(self, action: Callable[[], None]) -> None:
         """Do something that needs the ps, again and again while it may be coming back, for a bounded time."""
-        import tensorflow as tf
-
         deadline = time.monotonic() + self.rule.repair_seconds
         while True:
             try:
@@ -126,8 +123,6 @@ class WorkerRecovery:
 
     def _join_once_it_is_back(self, error: BaseException) -> None:
         """A ps or a connection is gone, or the state is being restored: try until the chief has repaired it."""
-        import tensorflow as tf
-
         self._pause_in_vain(error)
         deadline = time.monotonic() + self.rule.repair_seconds
         while True:
@@ -149,8 +144,6 @@ class WorkerRecovery:
 
     def _join_at_once(self, error: BaseException) -> None:
         """Nobody is gone: join in the same session. If an update was cut in the middle, that is no help."""
-        import tensorflow as tf
-
         self._pause_in_vain(error)
         try:
             self._join_again()

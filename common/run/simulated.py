@@ -10,6 +10,7 @@ from typing import Any
 from ..cluster.cluster import Cluster
 from ..contract.scheme import Scheme
 from ..errors import UserError
+from ..lazy import keras
 from ..record import checkpoint
 from ..virtual_time.order import check
 from ..virtual_time.platform import Machines, Platform
@@ -25,8 +26,6 @@ def refuse_in_simulation(scheme: Scheme, train: Any, cluster: Cluster, options: 
 
 def refuse_loops(model: Any) -> None:
     """Raise `UserError` for a model with a loop: TensorFlow cannot compute it for many workers at once."""
-    import keras
-
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.RNN) and not layer.unroll:
             raise UserError(

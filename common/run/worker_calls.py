@@ -13,6 +13,7 @@ from ..contract.rounds import Event
 from ..engine.asked import NEVER
 from ..engine.failures import is_refusal
 from ..errors import WaitTimeout
+from ..lazy import tf
 from ..waiting import absent, wait_until
 from .calls import Connect
 from .graph import TaskGraph
@@ -104,8 +105,6 @@ class WorkerCalls(LocalCalls):
 
         Then there is more to do.
         """
-        import tensorflow as tf
-
         while True:
             try:
                 if self._run(self.ops.await_shutdown):
@@ -121,8 +120,6 @@ class WorkerCalls(LocalCalls):
 
     def await_ps_end(self, seconds: float) -> bool:
         """Wait for the end of the ps, which this task is itself; False if it has not come in that time."""
-        import tensorflow as tf
-
         try:
             self._run(self.ops.await_ps_end, seconds=seconds)
         except tf.errors.DeadlineExceededError:
@@ -143,8 +140,6 @@ class WorkerCalls(LocalCalls):
         Raises:
             WaitTimeout: with who is missing.
         """
-        import tensorflow as tf
-
         # Others decide how long a barrier takes; a call that waits for nobody may be slow, but not for ever.
         seconds = (1 if self.coordination.waits else SLOW) * self.patience
         options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * seconds) if limited else 0)
@@ -180,8 +175,6 @@ class WorkerCalls(LocalCalls):
 
     def refuse(self) -> bool:
         """Drop a message that was not finite for good: its round counts as done. False if the slot is another's now."""
-        import tensorflow as tf
-
         try:
             self._run(self.mine.refuse)
         except tf.errors.InvalidArgumentError as error:
