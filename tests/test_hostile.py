@@ -1,6 +1,7 @@
 """Run directories from elsewhere: what is wrong in their files ends in one line, and at once."""
 
 import functools
+import io
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ from distsgd.common.proof.replay import replay
 from distsgd.common.record import checkpoint
 from distsgd.common.run.follow import follow
 from distsgd.common.timeline.lanes import read_lanes
-from distsgd.common.timeline.page import page
+from distsgd.common.timeline.trace_export import write_trace
 from runs import record
 
 WRONG = (None, [], {}, "x", -1, 10**9, 10**30, float("nan"))
@@ -52,7 +53,7 @@ def copy(recorded, tmp_path):
 
 
 def draw(folder):
-    page([read_lanes(folder)])
+    write_trace([read_lanes(folder)], io.BytesIO())
 
 
 COMMANDS = {
@@ -78,7 +79,8 @@ def outcome(command, folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "command"), [("config.json", "replay"), ("config.json", "timeline"), ("result.json", "replay")]
+    ("name", "command"),
+    [(name, command) for name in ("config.json", "result.json") for command in ("replay", "timeline")],
 )
 def test_a_wrong_value_of_any_key_is_no_traceback(name, command, copy):
     path = copy / name

@@ -36,7 +36,7 @@ def test_latest_names_the_newest_run_of_all_and_of_each_algorithm(tiny, run_main
     first, second = fit(tiny, AsyncSGD(), steps=3), fit(tiny, SyncSGD(), steps=3)
     for word, folder in (("latest", second), ("async_sgd/latest", first), ("runs/sync_sgd/latest", second)):
         code, out, _ = run_main("timeline", word)
-        assert (code, Path(out.strip())) == (0, Path(folder) / "timeline.html")
+        assert (code, Path(out.splitlines()[0])) == (0, Path(folder) / "trace.json")
         assert run_main("replay", word)[2].startswith(f"error: the run in {folder} has a model or data of its own")
     assert json.loads(Path("runs/latest/result.json").read_text())["algorithm"] == "sync_sgd"
 

@@ -108,7 +108,7 @@ def overview() -> int:
         ("list", "the catalogue"),
         ("evaluate <run dir>", "measure the checkpoints of a run as they appear, from wherever its folder is seen"),
         ("replay <run dir>", "did the run do what the paper's equations say? Executes its record in NumPy"),
-        ("timeline <run dir> [<run dir>]", "who computed, waited and sent what, and when: a page for the browser"),
+        ("timeline <run dir> [<run dir>]", "when workers computed, waited and sent: a trace for Perfetto"),
         ("advise --workers 64", "which algorithm for these workers, links and stragglers? Predicted in virtual time"),
         ("simulate <algorithm>", "train in virtual time, on machines that are described: --workers 1000"),
         ("simulate --compare <a>,<b>", "several algorithms on the same machines, in a table"),

@@ -1,7 +1,9 @@
-"""`bash run.sh timeline RUN_DIR [RUN_DIR2]`: who computed, waited and sent, and when, as a page for the browser."""
+"""`bash run.sh timeline RUN_DIR [RUN_DIR2]`: a trace of one run, or of two, that Perfetto and chrome://tracing open."""
 
 from __future__ import annotations
 
+import gzip
+from contextlib import nullcontext
 from pathlib import Path
 
 from ...algorithms import SCHEMES
@@ -9,29 +11,30 @@ from ..errors import UserError, not_negative
 from ..files import replacing
 from ..record.latest import named
 from ..timeline.lanes import read_lanes
-from ..timeline.page import page
 from ..timeline.picture import FORMATS, draw
+from ..timeline.trace_export import write_trace
 from .flags import Parser, plain
+
+VIEWERS = "Open it in Perfetto (https://ui.perfetto.dev; the file stays on your machine) or in chrome://tracing."
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page, and the picture if it is wanted; prints where they are."""
-    about = "The timeline of a run, or of two above each other: one HTML file, which needs nothing else."
+    """Write the trace, and the picture if it is wanted; print where they are, and what is missing."""
+    about = "Write when workers computed, waited, pushed and pulled, as a trace for Perfetto or chrome://tracing."
     parser = Parser("run.sh timeline", about, usage="run.sh timeline run_dir [run_dir] [options]")
+    parser.add_argument("run_dir", nargs="+", type=plain(Path), help="folder of a run that has ended, or latest")
     parser.add_argument(
-        "run_dir", nargs="+", type=plain(Path), help="of a run that has ended, or latest; it is only read"
+        "--output",
+        type=plain(Path),
+        metavar="FILE",
+        help="the trace (default: trace.json in the first folder); compressed if it ends in .json.gz",
     )
-    parser.add_argument(
-        "--output", type=plain(Path), metavar="FILE", help="the page (default: timeline.html in the first folder)"
-    )
-    parser.add_argument(
-        "--picture", type=plain(Path), metavar="FILE", help="the same without a browser, as .png or .svg"
-    )
-    parser.add_argument("--begin", type=plain(float), default=0.0, metavar="SECONDS", help="show what comes later")
-    parser.add_argument("--end", type=plain(float), metavar="SECONDS", help="show what comes earlier")
+    parser.add_argument("--picture", type=plain(Path), metavar="FILE", help="draw a picture, too: .png or .svg")
+    parser.add_argument("--begin", type=plain(float), default=0.0, metavar="SECONDS", help="leave out earlier rounds")
+    parser.add_argument("--end", type=plain(float), metavar="SECONDS", help="leave out later rounds")
     options = parser.values(arguments)
     if len(options.run_dir) > 2:
-        raise UserError(f"timeline shows one run, or two above each other. Received: {len(options.run_dir)} folders")
+        raise UserError(f"timeline takes one run, or two to compare. Received: {len(options.run_dir)} folders")
     not_negative(begin=options.begin)
     if options.end is not None and not options.end > options.begin:
         raise UserError(f"--end must be later than --begin. Received: {options.begin:g} and {options.end:g} seconds")
@@ -41,10 +44,11 @@ def main(arguments: list[str]) -> int:
     folders = [named(folder) for folder in options.run_dir]
     first = {name for name, scheme in SCHEMES.items() if scheme.exchange_first}
     runs = [read_lanes(folder, options.begin, options.end, exchange_first=first) for folder in folders]
-    output = options.output or folders[0] / "timeline.html"
-    with replacing(output) as file:
-        file.write(page(runs).encode())
-    print(output)  # noqa: T201
+    output = options.output or folders[0] / "trace.json"
+    small = output.name.endswith(".json.gz")
+    with replacing(output) as file, gzip.open(file, "wb") if small else nullcontext(file) as target:
+        write_trace(runs, target)
+    print(output, VIEWERS, *(f"{run.name}: {note}" for run in runs for note in run.notes), sep="\n")  # noqa: T201
     if options.picture:
         with replacing(options.picture) as file:
             draw(runs, file, options.picture.suffix, options.begin, options.end)

@@ -1,8 +1,8 @@
-"""The timeline of a run: who computed, waited and sent what, and when.
+"""The timeline of a run: when workers computed, waited, pushed and pulled.
 
-* the run as lanes: `lanes`;
-* a page for the browser: `page`, and the files beside it, which become one;
-* a picture for print: `picture`.
+* its rounds, read from the record: `lanes`;
+* a trace for Perfetto and chrome://tracing: `trace_export`;
+* a picture: `picture`.
 
 It imports `record` and what is below.
 """

@@ -12,17 +12,15 @@ import numpy as np
 from ..engine.trace import EVENTS, ROUND
 from ..errors import UserError
 from ..record.arrays import read_trace
-from ..record.content import read_config
-from ..record.round_log import FILE, UNKNOWN, RoundLog, Shares
+from ..record.content import read_config, read_result
+from ..record.round_log import FILE, UNKNOWN, RoundLog
 
 STAMPS = ROUND[2:]
 
 # What lies between one stamp and the next; where those between are not known, they are one part.
 PARTS = ("compute", "push", "wait", "pull")
 
-COLUMNS = ("worker", "round", "event", "version", "staleness", "accepted", *STAMPS)
-
-MOST = 200_000  # rows that a browser draws without a delay
+COLUMNS = ("worker", "round", "event", "version", "after", "staleness", "accepted", *STAMPS)
 
 LATEST = np.iinfo(np.int64).max
 
@@ -36,10 +34,11 @@ class Lanes:
         algorithm: its name.
         about: how large the run was, in words.
         workers: how many lanes there are.
+        ps: how many parameter server tasks it had.
         columns: whole numbers, [n] for each name of `COLUMNS`: rounds, and workers that joined again, sorted by worker,
-            then time. Stamps are microseconds since the first of the run; what is not known is -1.
+            then time. A message finds the center at `version` and leaves it at `after`. Stamps are microseconds since
+            the first of the run; what is not known is -1.
         seconds: from the first stamp to the last.
-        shares: what rounds were spent on; None if it is not known.
         notes: what is missing, a sentence each.
     """
 
@@ -47,9 +46,9 @@ class Lanes:
     algorithm: str
     about: str
     workers: int
+    ps: int
     columns: Mapping[str, np.ndarray]
     seconds: float
-    shares: Shares | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -71,12 +70,13 @@ def read_lanes(
         raise UserError(f"no such folder: give the run directory of a run that has ended. Received: {run_dir}")
     config = read_config(run_dir)
     trace = read_trace(run_dir, config)
-    algorithm, about = config["algorithm"], _about(config)
-    log = _rounds(run_dir, config["workers"])
-    if algorithm in exchange_first:
-        log = RoundLog(_since_reply(log.rows))
-    columns, notes = _joined(trace, log.rows)
-    lanes = Lanes(str(run_dir), algorithm, about, config["workers"], columns, 0.0, log.shares(), notes)
+    rounds = _rounds(run_dir, config["workers"])
+    if config["algorithm"] in exchange_first:
+        rounds = _since_reply(rounds)
+    columns, notes = _joined(trace, rounds, read_result(run_dir)["updates"])
+    lanes = Lanes(
+        str(run_dir), config["algorithm"], _about(config), config["workers"], config["ps"], columns, 0.0, notes
+    )
     return _shortened(_from_zero(lanes), begin, end)
 
 
@@ -88,14 +88,14 @@ def _about(config: Mapping[str, Any]) -> str:
     return f"{tasks}; {config['dataset']}, {config['model']}; {where}"
 
 
-def _rounds(run_dir: Path, workers: int) -> RoundLog:
-    """The rounds in rounds.npz; none where there is no such file."""
+def _rounds(run_dir: Path, workers: int) -> np.ndarray:
+    """Return the rows of rounds.npz, [n, len(ROUND)]; none where there is no such file."""
     if not (run_dir / FILE).exists():
-        return RoundLog(np.empty((0, len(ROUND)), np.int64))
-    log = RoundLog.load(run_dir)
-    if not ((log.rows[:, 0] >= 0) & (log.rows[:, 0] < workers)).all():
+        return np.empty((0, len(ROUND)), np.int64)
+    rows = RoundLog.load(run_dir).rows
+    if not ((rows[:, 0] >= 0) & (rows[:, 0] < workers)).all():
         raise UserError(f"{FILE} is damaged: worker must be at least 0 and less than {workers}")
-    return log
+    return rows
 
 
 def _since_reply(rows: np.ndarray) -> np.ndarray:
@@ -107,11 +107,18 @@ def _since_reply(rows: np.ndarray) -> np.ndarray:
     return rows
 
 
-def _joined(trace: Mapping[str, np.ndarray], rounds: np.ndarray) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Each event with the stamps of its round, and rounds that are not on record."""
+def _joined(
+    trace: Mapping[str, np.ndarray], rounds: np.ndarray, last: int | None
+) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """Return each event with the stamps of its round, and rounds that are not on record; and notes.
+
+    The center has version `last` in the end. A message leaves it at the version that the next one finds.
+    """
     events = np.full((len(trace["worker"]), len(COLUMNS)), UNKNOWN, np.int64)
     for name in ("worker", "event", "version", "staleness", "accepted"):
         events[:, COLUMNS.index(name)] = trace[name]
+    if len(events):
+        events[:, COLUMNS.index("after")] = [*trace["version"][1:], UNKNOWN if last is None else last]
     is_round = trace["event"] != EVENTS.index("join")
     events[is_round, COLUMNS.index("round")] = _count(trace["worker"][is_round])
     arrived = COLUMNS.index("arrived")
@@ -170,21 +177,10 @@ def _from_zero(lanes: Lanes) -> Lanes:
 
 
 def _shortened(lanes: Lanes, begin: float, end: float | None) -> Lanes:
-    """Without rounds outside of those seconds, and without the last ones if there are too many."""
+    """Return the same without rounds outside of those seconds."""
     stamps = np.stack([lanes.columns[name] for name in STAMPS])
     first = np.where(stamps == UNKNOWN, LATEST, stamps).min(axis=0)
     keep = (stamps.max(axis=0) >= begin * 1e6) & (first <= (lanes.seconds if end is None else end) * 1e6)
     if not keep.any():
         raise UserError(f"the run in {lanes.name} takes {lanes.seconds:.3f} s: there is nothing in that time")
-    notes = list(lanes.notes)
-    if keep.sum() > MOST:
-        latest = np.partition(first[keep], MOST)[MOST]
-        notes.append(
-            f"Only the {MOST:,} first of {int(keep.sum()):,} rounds are here, up to {latest / 1e6:.3f} s: "
-            f"see others with --begin and --end."
-        )
-        keep &= first < latest
-    if keep.all():
-        return lanes
-    columns = {name: column[keep] for name, column in lanes.columns.items()}
-    return replace(lanes, columns=columns, notes=tuple(notes))
+    return replace(lanes, columns={name: column[keep] for name, column in lanes.columns.items()})

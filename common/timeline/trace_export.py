@@ -1,0 +1,134 @@
+"""The timeline of runs in Chrome's trace-event format: JSON that Perfetto and chrome://tracing open.
+
+A run is a process. The parameter server is its first thread, with the arrival of each message and a counter for the
+version of the center. Each worker is a thread, with a slice for each part of a round. Arrows lead from a computation to
+the arrival of its message, and from the event that released the worker to what it computed next.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import namedtuple
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ..engine.trace import EVENTS, UNKNOWN
+from .lanes import COLUMNS, PARTS, STAMPS, Lanes
+
+Row = namedtuple("Row", (*COLUMNS, "arrow"))
+
+Json = dict[str, Any]
+
+BLOCK = 4096  # rows that are Python objects at a time
+
+FRESH, STALE, DROPPED = "good", "bad", "terrible"  # colours of a message: the format reserves these names
+
+
+def write_trace(runs: Sequence[Lanes], file: Any) -> None:
+    """Write the runs, an event on each line; times are microseconds since the first stamp of each run."""
+    encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+    file.write(b'{"displayTimeUnit":"ms","traceEvents":[')
+    separator, pid, arrow = "", 1, 0
+    for run in runs:
+        for event in _events(run, pid, arrow):
+            file.write(f"{separator}\n{encode({'pid': pid} | event)}".encode())
+            separator = ","
+        pid += 1 + run.workers  # a thread has a number of its own in the whole file: Perfetto names threads by it
+        arrow += 2 * len(run.columns["worker"])
+    file.write(b"\n]}\n")
+
+
+def _events(run: Lanes, pid: int, arrow: int) -> Iterator[Json]:
+    """Yield all events of a run.
+
+    Viewers sort them by time. Where times are equal, they take them in the order of the file, and bind an arrow to the
+    slice before it. So all messages arrive first, then workers are released and compute.
+    """
+    yield from _names(run, pid)
+    by_arrival = np.lexsort((run.columns["version"], run.columns["arrived"]))
+    for row in _rows(run, by_arrival, arrow):
+        if row.event != UNKNOWN:
+            yield from _arrival(row, pid)
+    for row in _rows(run, np.arange(len(by_arrival)), arrow):
+        yield from _round(row, pid)
+
+
+def _names(run: Lanes, pid: int) -> Iterator[Json]:
+    yield {"ph": "M", "name": "process_name", "args": {"name": f"{run.algorithm}: {run.about}"}}
+    yield {"ph": "M", "name": "process_labels", "args": {"labels": run.name}}
+    yield {"ph": "M", "name": "process_sort_index", "args": {"sort_index": pid}}
+    threads = {pid: "parameter server" if run.ps else "center (no parameter server)"}
+    threads |= {pid + 1 + k: f"worker {k}" for k in np.unique(run.columns["worker"]).tolist()}
+    for tid, name in threads.items():
+        yield {"ph": "M", "name": "thread_name", "tid": tid, "args": {"name": name}}
+        yield {"ph": "M", "name": "thread_sort_index", "tid": tid, "args": {"sort_index": tid}}
+
+
+def _rows(run: Lanes, order: np.ndarray, arrow: int) -> Iterator[Row]:
+    """Yield the rows of a run in that order, with the number of the first of their two arrows."""
+    columns = [*(run.columns[name] for name in COLUMNS), arrow + 2 * np.arange(len(order))]
+    for begin in range(0, len(order), BLOCK):
+        some = order[begin : begin + BLOCK]
+        yield from map(Row._make, zip(*(column[some].tolist() for column in columns), strict=True))
+
+
+def _arrival(row: Row, pid: int) -> Iterator[Json]:
+    """Yield a message on its way, its arrival, and the version to which it led."""
+    event, worker = EVENTS[row.event], pid + 1 + row.worker
+    sent = event in ("exchange", "push") and UNKNOWN != row.ready <= row.arrived
+    arrow = {"name": "message", "cat": "message", "id": row.arrow}
+    if sent:
+        yield {"ph": "s", "ts": row.ready, "tid": worker} | arrow
+    yield {
+        "ph": "i",
+        "s": "t",
+        "name": event,
+        "ts": row.arrived,
+        "tid": pid,
+        "args": {"worker": row.worker} | _args(row),
+    }
+    if sent:
+        yield {"ph": "f", "bp": "e", "ts": row.arrived, "tid": pid} | arrow
+    if row.after != UNKNOWN:
+        yield {"ph": "C", "name": "center", "ts": row.arrived, "tid": pid, "args": {"version": row.after}}
+
+
+def _round(row: Row, pid: int) -> Iterator[Json]:
+    """Yield the parts of a round, and its reply."""
+    parts, worker = _parts(row), pid + 1 + row.worker
+    args = _args(row) | {"seconds": {name: (end - start) / 1e6 for name, start, end in parts}}
+    for name, start, end in parts:
+        bar = {"ph": "X", "name": name, "ts": start, "dur": end - start, "tid": worker, "args": args}
+        if name == PARTS[0] and row.event != UNKNOWN:
+            bar["cname"] = DROPPED if not row.accepted else STALE if row.staleness > 0 else FRESH
+        yield bar
+    released = max(row.arrived, row.released)
+    if row.event != UNKNOWN and EVENTS[row.event] in ("exchange", "pull") and released <= row.replied:
+        arrow = {"name": "reply", "cat": "message", "id": row.arrow + 1}
+        yield {"ph": "s", "ts": released, "tid": pid} | arrow
+        yield {"ph": "f", "ts": row.replied, "tid": worker} | arrow
+
+
+def _parts(row: Row) -> list[tuple[str, int, int]]:
+    """Return what lies between two stamps of a round that are known and differ: its name, start and end.
+
+    A stamp of another clock that comes before the stamp ahead of it, or after the reply, is taken for that one.
+    """
+    known: list[tuple[int, int]] = []
+    for i, name in enumerate(STAMPS):
+        if (stamp := getattr(row, name)) != UNKNOWN:
+            stamp = stamp if row.replied == UNKNOWN else min(stamp, row.replied)
+            known.append((i, max(stamp, known[-1][1]) if known else stamp))
+    return [(" + ".join(PARTS[i:j]), start, end) for (i, start), (j, end) in pairwise(known) if end > start]
+
+
+def _args(row: Row) -> Json:
+    """Return what a viewer tells of a round: what is known of its number, versions, staleness and fate."""
+    args = {"round": row.round, "version found": row.version, "version after": row.after}
+    if row.event != UNKNOWN and EVENTS[row.event] != "join":
+        args |= {"version pulled": row.version - row.staleness, "staleness": row.staleness}
+        args["dropped"] = not row.accepted
+    return {name: value for name, value in args.items() if value != UNKNOWN}
