@@ -125,7 +125,7 @@ def planted(finished, tmp_path):
     assert {path: path.read_bytes() if path.exists() else None for path in before} == before
 
 
-def test_a_page_is_not_written_through_a_link(planted, run_main):
+def test_a_trace_is_not_written_through_a_link(planted, run_main):
     run_dir = planted(".trace.json.part", "trace.json")
     assert run_main("timeline", str(run_dir))[0] == 0
     assert json.loads((run_dir / "trace.json").read_text())["traceEvents"]
