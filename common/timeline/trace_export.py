@@ -18,7 +18,7 @@ import numpy as np
 from ..engine.trace import EVENTS, UNKNOWN
 from .lanes import COLUMNS, PARTS, STAMPS, Lanes
 
-Row = namedtuple("Row", (*COLUMNS, "arrow"))
+RoundRow = namedtuple("RoundRow", (*COLUMNS, "arrow"))
 
 Json = dict[str, Any]
 
@@ -52,8 +52,12 @@ def _events(run: Lanes, pid: int, arrow: int) -> Iterator[Json]:
     for row in _rows(run, by_arrival, arrow):
         if row.event != UNKNOWN:
             yield from _arrival(row, pid)
+    before = None
     for row in _rows(run, np.arange(len(by_arrival)), arrow):
+        if before is not None and before.worker == row.worker and row.begun != UNKNOWN:
+            yield from _reply(before, pid)
         yield from _round(row, pid)
+        before = row
 
 
 def _names(run: Lanes, pid: int) -> Iterator[Json]:
@@ -67,53 +71,51 @@ def _names(run: Lanes, pid: int) -> Iterator[Json]:
         yield {"ph": "M", "name": "thread_sort_index", "tid": tid, "args": {"sort_index": tid}}
 
 
-def _rows(run: Lanes, order: np.ndarray, arrow: int) -> Iterator[Row]:
+def _rows(run: Lanes, order: np.ndarray, arrow: int) -> Iterator[RoundRow]:
     """Yield the rows of a run in that order, with the number of the first of their two arrows."""
     columns = [*(run.columns[name] for name in COLUMNS), arrow + 2 * np.arange(len(order))]
     for begin in range(0, len(order), BLOCK):
         some = order[begin : begin + BLOCK]
-        yield from map(Row._make, zip(*(column[some].tolist() for column in columns), strict=True))
+        yield from map(RoundRow._make, zip(*(column[some].tolist() for column in columns), strict=True))
 
 
-def _arrival(row: Row, pid: int) -> Iterator[Json]:
-    """Yield a message on its way, its arrival, and the version to which it led."""
+def _arrival(row: RoundRow, pid: int) -> Iterator[Json]:
+    """Yield the arrival of a message, the arrow that leads there, and the version of the center after it."""
     event, worker = EVENTS[row.event], pid + 1 + row.worker
     sent = event in ("exchange", "push") and UNKNOWN != row.ready <= row.arrived
     arrow = {"name": "message", "cat": "message", "id": row.arrow}
     if sent:
         yield {"ph": "s", "ts": row.ready, "tid": worker} | arrow
-    yield {
-        "ph": "i",
-        "s": "t",
-        "name": event,
-        "ts": row.arrived,
-        "tid": pid,
-        "args": {"worker": row.worker} | _args(row),
-    }
+    args = {"worker": row.worker} | _args(row)
+    yield {"ph": "i", "s": "t", "name": event, "ts": row.arrived, "tid": pid, "args": args}
     if sent:
         yield {"ph": "f", "bp": "e", "ts": row.arrived, "tid": pid} | arrow
     if row.after != UNKNOWN:
         yield {"ph": "C", "name": "center", "ts": row.arrived, "tid": pid, "args": {"version": row.after}}
 
 
-def _round(row: Row, pid: int) -> Iterator[Json]:
-    """Yield the parts of a round, and its reply."""
-    parts, worker = _parts(row), pid + 1 + row.worker
+def _round(row: RoundRow, pid: int) -> Iterator[Json]:
+    """Yield the parts of a round."""
+    parts = _parts(row)
     args = _args(row) | {"seconds": {name: (end - start) / 1e6 for name, start, end in parts}}
     for name, start, end in parts:
-        bar = {"ph": "X", "name": name, "ts": start, "dur": end - start, "tid": worker, "args": args}
+        bar = {"ph": "X", "name": name, "ts": start, "dur": end - start, "tid": pid + 1 + row.worker, "args": args}
         if name == PARTS[0] and row.event != UNKNOWN:
             bar["cname"] = DROPPED if not row.accepted else STALE if row.staleness > 0 else FRESH
         yield bar
+
+
+def _reply(row: RoundRow, pid: int) -> Iterator[Json]:
+    """Yield the arrow of a reply; viewers end it in the next slice of its worker, which follows in the file."""
     released = max(row.arrived, row.released)
     if row.event != UNKNOWN and EVENTS[row.event] in ("exchange", "pull") and released <= row.replied:
         arrow = {"name": "reply", "cat": "message", "id": row.arrow + 1}
         yield {"ph": "s", "ts": released, "tid": pid} | arrow
-        yield {"ph": "f", "ts": row.replied, "tid": worker} | arrow
+        yield {"ph": "f", "ts": row.replied, "tid": pid + 1 + row.worker} | arrow
 
 
-def _parts(row: Row) -> list[tuple[str, int, int]]:
-    """Return what lies between two stamps of a round that are known and differ: its name, start and end.
+def _parts(row: RoundRow) -> list[tuple[str, int, int]]:
+    """Return the parts of a round whose ends are known and differ: name, start and end.
 
     A stamp of another clock that comes before the stamp ahead of it, or after the reply, is taken for that one.
     """
@@ -125,8 +127,8 @@ def _parts(row: Row) -> list[tuple[str, int, int]]:
     return [(" + ".join(PARTS[i:j]), start, end) for (i, start), (j, end) in pairwise(known) if end > start]
 
 
-def _args(row: Row) -> Json:
-    """Return what a viewer tells of a round: what is known of its number, versions, staleness and fate."""
+def _args(row: RoundRow) -> Json:
+    """Return the arguments of a slice or an arrival: of round, versions, staleness and fate those that are known."""
     args = {"round": row.round, "version found": row.version, "version after": row.after}
     if row.event != UNKNOWN and EVENTS[row.event] != "join":
         args |= {"version pulled": row.version - row.staleness, "staleness": row.staleness}
