@@ -93,7 +93,7 @@ def test_each_event_is_joined_with_the_stamps_of_its_round(tmp_path):
     assert EVENTS[3] == "join"
 
 
-def test_a_run_without_rounds_is_drawn_from_its_trace_and_says_what_is_missing(tmp_path):
+def test_a_run_without_rounds_has_arrivals_and_a_note(tmp_path):
     run = read_lanes(save(tmp_path / "run", rounds=()))
     assert run.columns["arrived"].tolist() == [900, 0, 1_400, 1_900]  # since the first
     assert all((run.columns[name] == -1).all() for name in STAMPS if name != "arrived")
@@ -111,7 +111,7 @@ def test_rounds_without_an_event_and_events_without_a_round_are_told(tmp_path):
     )
 
 
-def test_where_workers_exchange_first_what_they_compute_after_the_reply_is_in_the_next_message(tmp_path):
+def test_an_elastic_round_begins_with_the_reply_before_it(tmp_path):
     later = [(1, 1, 0, 1, 9_000, 0), (1, 0, 0, 1, 9_500, 0)]
     rounds = [*ROUNDS[:2], (1, 1, 8_000, 8_500, 9_000, 9_000, 9_100), (0, 1, 7_000, 9_000, 9_500, 9_500, 9_600)]
     folder = save(tmp_path / "run", TRACE[:2] + later, rounds, algorithm="easgd")
@@ -130,7 +130,7 @@ def test_where_workers_exchange_first_what_they_compute_after_the_reply_is_in_th
         ([(1, 1, 60, 70, 80, 80, 90), (0, 1, 50, 60, 70, 70, 80), (1, 0, 5, 10, 20, 20, 30)], [50, 5, 30]),
     ],
 )
-def test_a_round_that_exchanges_first_begins_with_the_reply_of_the_round_before_and_of_no_other(rounds, begun):
+def test_a_round_begins_with_no_reply_but_that_of_the_round_before(rounds, begun):
     rows = lanes._since_reply(np.array(rounds, np.int64))
     assert rows[:, ROUND.index("begun")].tolist() == begun
 
