@@ -35,7 +35,8 @@ ROUNDS = [
     (1, 0, 0, 1_000, 1_100, 1_900, 2_000),
     (1, 1, 2_600, 2_900, 3_000, -1, 3_500),
 ]
-CONFIG = {"algorithm": "async_sgd", "workers": 2, "ps": 1, "dataset": "digits", "model": "mlp", "backend": "processes"}
+CONFIG = {"algorithm": "async_sgd", "workers": 2, "ps": 1, "dataset": "digits", "model": "mlp"}
+CONFIG |= {"backend": "processes", "record": "full"}
 
 
 def save(folder, trace=TRACE, rounds=ROUNDS, start=START, **config):
@@ -162,7 +163,7 @@ def changed(name, **columns):
     ("change", "message"),
     [
         (lambda folder: (folder / "config.json").unlink(), "not a run directory: it has no config.json"),
-        (lambda folder: (folder / "config.json").write_text("{}"), "not those of a run: they have no 'workers'"),
+        (lambda folder: (folder / "config.json").write_text("{}"), "not those of a run: they have no 'record'"),
         (lambda folder: (folder / "result.json").unlink(), "cannot read .*result.json"),
         (lambda folder: (folder / "trace.npz").unlink(), "has no trace.npz: it came to no result"),
         (lambda folder: (folder / "trace.npz").write_bytes(b"PK"), "cannot read .*trace.npz"),
