@@ -90,7 +90,7 @@ def test_one_of_another_format_is_refused_and_not_taken_for_damaged(tmp_path, mo
     save(tmp_path, 2)
     monkeypatch.undo()
     for look in (checkpoint.newest, checkpoint.tidy):
-        with pytest.raises(UserError, match="has format 3, and this program reads 2: go on with the version"):
+        with pytest.raises(UserError, match="has format 3, and this program reads 2: resume with the version"):
             look(tmp_path)
     assert versions(tmp_path) == [2]
 

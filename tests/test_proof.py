@@ -130,7 +130,7 @@ def test_a_run_that_is_resumed_is_replayed_from_its_beginning(warm, tmp_path, ca
     run(tmp_path / "run", "async_sgd", "--checkpoint-steps", "30", "--steps", "60")
     code, lines = shown(tmp_path / "run", capsys)
     assert (code, lines["algorithm"].strip()) == (0, "async_sgd, 2 workers, 60 local steps each")
-    with pytest.raises(UserError, match="holds checkpoints of a run with skew=None: go on with the same"):
+    with pytest.raises(UserError, match="holds checkpoints of a run with skew=None: resume with the same"):
         run(tmp_path / "run", "async_sgd", "--steps", "80", "--skew", "dirichlet:alpha=1")
 
 

@@ -160,4 +160,4 @@ def test_the_batch_file_goes_on_from_its_checkpoint_on_other_nodes_when_one_dies
         slurm.boot("n2")
     assert "task 1 on n2 is worker 0." in log.read_text()
     assert "task 1 on n3 is worker 0." in log.read_text()
-    assert f"the run goes on from version {before}" in log.read_text()
+    assert f"the run resumes from version {before}" in log.read_text()

@@ -1,5 +1,5 @@
-"""The record of a run, and who is told of it.
+"""The record of a run, and its display.
 
-Its folder, the trace of events, metrics, checkpoints, display, plot, callbacks. It imports `cluster` and what is
-below.
+Run directory, trace of events, metrics, checkpoints, terminal display, plot and callbacks. It imports `cluster` and the
+packages below.
 """

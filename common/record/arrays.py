@@ -1,4 +1,4 @@
-"""The arrays in a run directory, read and checked: they may come from elsewhere, or be damaged."""
+"""The arrays in a run directory, checked as they are read: they may be foreign or damaged."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from ..errors import UserError, first_line
 from ..files import open_to_read
 from .content import Content
 
-NUMBERS = "iuf"  # kinds of types
+NUMBERS = "iuf"  # kinds of NumPy types
 
 FORMATS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def read_arrays(run_dir: Path, name: str) -> dict[str, np.ndarray]:
-    """The arrays in a file of a run that has ended.
+    """Read the arrays in a file of a run that has ended.
 
     Raises:
-        UserError: it is not there, or damaged.
+        UserError: the file is missing or damaged.
     """
-    if not (run_dir / name).is_file():  # a device would be read for ever
-        raise UserError(f"the run in {run_dir} has no {name}: it came to no result")
+    if not (run_dir / name).is_file():  # reading a device would not end
+        raise UserError(f"the run in {run_dir} has no {name}: it ended without a result")
     try:
         with open_to_read(run_dir / name) as file:
             return Content(run_dir / name, stored_arrays(file))
-    except Exception as error:  # a file that is not ours may break NumPy and zipfile in many ways
+    except Exception as error:  # NumPy and zipfile raise many kinds of errors on damaged files
         raise UserError(
             f"cannot read {run_dir / name}, which is damaged: {first_line(error) or type(error).__name__}"
         ) from None
 
 
 def stored_arrays(file: Any, kinds: str = NUMBERS, names: Collection[str] = ()) -> dict[str, np.ndarray]:
-    """The arrays in an open file, which are as large as their bytes are: no header makes room for more than is there.
+    """Read arrays from an open file, without allocating more memory than the file has bytes, whatever its headers say.
 
     Args:
-        file: of NumPy's format npz, not compressed.
-        kinds: that the types of arrays may be of.
-        names: of the arrays that are read; all of them by default.
+        file: file of NumPy's format npz, not compressed.
+        kinds: permitted kinds of types.
+        names: names of the arrays to read; all by default.
 
     Raises:
-        ValueError: the file holds something else. One that is damaged may raise other errors, too.
+        ValueError: the file holds something else. A damaged file may raise other errors, too.
     """
     with zipfile.ZipFile(file) as archive:
         entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
@@ -73,28 +73,28 @@ def _header(file: Any) -> tuple[Sequence[int], bool, np.dtype]:
 
 
 def _product(shape: Sequence[int]) -> int:
-    size = 1  # no overflow: it is a Python number
+    size = 1  # a Python integer, which cannot overflow
     for length in shape:
         size *= int(length)
     return size
 
 
 def whole_columns(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> bool:
-    """True if these arrays are the columns of one table of whole numbers, [n] each of int64."""
+    """Return True if these arrays are exactly the columns of one table of integers, [n] each."""
     shapes = {column.shape for column in columns.values()}
     kinds = {column.dtype.kind for column in columns.values()}
     return set(columns) == set(names) and len(shapes) == 1 and len(*shapes) == 1 and kinds == {"i"}
 
 
 def read_trace(run_dir: Path, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The events of a run that has ended: a column for each name of `RECORD`.
+    """Read the events of a run that has ended: a column for each name of `RECORD`.
 
     Args:
-        run_dir: of the run.
-        config: what its config.json says.
+        run_dir: run directory.
+        config: content of its config.json.
 
     Raises:
-        UserError: there is no trace, or it is damaged.
+        UserError: the trace is missing or damaged.
     """
     if config["record"] == "off":
         raise UserError(f"the run in {run_dir} was recorded with record=off: there is no trace.npz")

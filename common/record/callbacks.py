@@ -1,9 +1,9 @@
-"""Hooks: code of the user that is told how a run goes on, and may end it; and summaries for TensorBoard.
+"""Callbacks: user code that receives the events of a run, and may end it.
 
-Callbacks live in the process that called `train`, not in the tasks, and are called one after the other in a thread of
-their own: one that is slow stops no training. If it falls behind, reports of progress (of workers, of the center) are
-left out, but for the newest, and a warning names it; `train` waits until all have been told everything. What a callback
-raises ends the run. The names are those of Keras where Keras has them.
+Callbacks run in the process that called `train`, not in the tasks, one after the other in a thread of their own: a slow
+callback does not delay training. If it falls behind, progress reports (of workers, of the center) are dropped except
+the newest, and a warning names the callback; `train` returns when all callbacks have received all other events. An
+exception in a callback ends the run. Methods have Keras' names where Keras has them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STOP = "stop"  # a file of this name in the run directory asks the evaluator to 
 
 
 class Callback:
-    """Override what you need. Setting `stop_training` ends the run, with what it has reached as its result.
+    """A user's hooks: override what you need. Setting `stop_training` ends the run, with the result so far.
 
     Example:
         >>> class Enough(Callback):
@@ -32,45 +32,45 @@ class Callback:
     stop_training = False
 
     def on_train_begin(self, logs: dict[str, Any]) -> None:
-        """Before anything is started; `logs` is the configuration."""
+        """Run before any task starts; `logs` is the configuration."""
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
-        """A worker has done `batch` local steps; `logs` has `worker`, `loss`.
+        """Run when a worker reports `batch` local steps; `logs` has `worker`, `loss`.
 
-        Not at each step: a few times a second, in a long run every two seconds.
+        A worker reports a few times a second, in a long run every two seconds; not at each step.
         """
 
     def on_test_end(self, logs: dict[str, Any]) -> None:
-        """The center has been evaluated; `logs` has `version`, `examples`, `test_loss`, ..."""
+        """Run after an evaluation of the center; `logs` has `version`, `examples`, `test_loss`, ..."""
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Anything that a task reports, also `restarted`, `restored`, `checkpoint`."""
+        """Run for every event of a task, also `restarted`, `restored`, `checkpoint`."""
 
     def on_train_end(self, logs: dict[str, Any]) -> None:
-        """The result is there."""
+        """Run at the end; `logs` is the result."""
 
 
 class CallbackList:
-    """Calls all callbacks of a run."""
+    """All callbacks of a run, called in order."""
 
     def __init__(self, callbacks: Sequence[Callback], config: dict[str, Any], run_dir: Path):
         self.callbacks, self.stop = callbacks, run_dir / STOP
         with writing(self.stop):
-            self.stop.unlink(missing_ok=True)  # left by the run that is resumed
-        self.spent = [0.0] * len(callbacks)  # seconds that each has taken
-        self.current: tuple[int, float] | None = None  # which is at work, and since when
+            self.stop.unlink(missing_ok=True)  # a stop request to the run that is resumed
+        self.spent = [0.0] * len(callbacks)  # seconds that each callback has taken
+        self.current: tuple[int, float] | None = None  # the running callback, and its start
         for callback in callbacks:
             callback.on_train_begin(config)
 
     def slowest(self) -> str:
-        """The name of the callback that has taken the most time so far."""
+        """Return the name of the callback that has taken the most time so far."""
         spent, current = list(self.spent), self.current
         if current is not None:
             spent[current[0]] += time.monotonic() - current[1]
         return f"callback {type(self.callbacks[spent.index(max(spent))]).__name__}"
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Tell everybody; then see whether somebody wants to stop."""
+        """Pass an event to each callback, and request the end of the run if one has set `stop_training`."""
         kind = event["event"]
         logs = {name: value for name, value in event.items() if name not in ("event", "task")}
         for number, callback in enumerate(self.callbacks):

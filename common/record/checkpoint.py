@@ -1,12 +1,12 @@
-"""Checkpoints: what a parameter server keeps, as files that hold numbers and nothing else.
+"""Checkpoints: the variables of the parameter servers as files that hold numbers and nothing else.
 
 checkpoints/<version>/
-    arrays.npz          every variable by name, vectors whole whatever the number of ps tasks; no pickle. Those of
-                        worker 3 are worker_3.<name>
-    checkpoint.json     what it belongs to, and a checksum of all of it
+    arrays.npz          every variable by name, without pickle; the slices of several ps tasks are joined. Variables
+                        of worker 3 are worker_3.<name>
+    checkpoint.json     the run that it belongs to, and a checksum of both files
 
-A checkpoint is written beside its place, flushed to the disk and renamed: it is there as a whole or not at all. One
-that is damaged nevertheless is set aside as <version>.damaged: it does not count among those that are kept.
+A checkpoint is written under a temporary name, flushed to the disk and renamed: it exists as a whole or not at all. A
+damaged checkpoint is renamed to <version>.damaged, and does not count among those that are kept.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ FORMAT = 2
 
 ARRAYS, ABOUT = "arrays.npz", "checkpoint.json"
 
-TYPES = f"{NUMBERS}bV"  # kinds of what is kept; V is bfloat16
+TYPES = f"{NUMBERS}bV"  # kinds of NumPy types; V is bfloat16
 
-LOCAL = re.compile(r"worker_\d+\.")  # begins the name of a part of a local state
+LOCAL = re.compile(r"worker_\d+\.")  # prefix of a variable of one worker
 
 DAMAGED = ".damaged"
 
 
 class Damaged(UserError):
-    """A checkpoint that is not what was written."""
+    """A checkpoint that differs from what was written."""
 
 
 @dataclass(frozen=True)
@@ -62,46 +62,46 @@ class Checkpoint:
 
     @property
     def version(self) -> int:
-        """Updates in its center."""
+        """Number of updates in its center."""
         return int(self.arrays["version"])
 
     @property
     def events(self) -> int:
-        """How many events were on record."""
+        """Number of events that were logged."""
         return int(self.arrays["folded"].sum() + self.arrays["joins"])
 
     @property
     def shared(self) -> dict[str, Any]:
-        """The arrays that are no worker's own."""
+        """Arrays that belong to no single worker, by name."""
         return {name: array for name, array in self.arrays.items() if not LOCAL.match(name)}
 
     def local(self, worker: int) -> dict[str, Any]:
-        """The arrays of the local state of a worker, by name."""
+        """Return the arrays of the local state of a worker, by name."""
         prefix = local_name(worker, "")
         return {name.removeprefix(prefix): array for name, array in self.arrays.items() if name.startswith(prefix)}
 
 
 def local_name(worker: int, name: str) -> str:
-    """What a part of the local state of a worker is called in a checkpoint."""
+    """Return the name of a worker's variable in a checkpoint."""
     return f"worker_{worker}.{name}"
 
 
 def folder(run_dir: Path) -> Path:
-    """Where the checkpoints of a run are."""
+    """Return the folder of the checkpoints of a run."""
     return run_dir / "checkpoints"
 
 
 def write(run_dir: Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint beside its place; `publish` puts it there.
+    """Write a checkpoint under a temporary name; `publish` renames it.
 
     Raises:
-        CannotWrite: nothing is left of it.
+        CannotWrite: the incomplete checkpoint has been deleted.
     """
     part = folder(run_dir) / f".{checkpoint.version:012d}{PART}"
     with writing(part):
         try:
             own_folder(part.parent)
-            delete(part)  # what an earlier attempt has left
+            delete(part)  # the rest of an earlier attempt
             part.mkdir()
             about = {"format": FORMAT, **checkpoint.about}
             with open_in_place(part / ARRAYS, "xb+") as file:
@@ -121,7 +121,7 @@ def write(run_dir: Path, checkpoint: Checkpoint) -> Path:
 
 
 def _checksum(about: Mapping[str, Any], arrays: Any) -> str:
-    """Of everything in a checkpoint, the arrays being an open file."""
+    """Return the checksum of a checkpoint: of `about`, and of the open file of its arrays."""
     arrays.seek(0)
     known = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     return hashlib.file_digest(arrays, lambda: known).hexdigest()
@@ -133,18 +133,18 @@ def discard(part: Path) -> None:
 
 
 def publish(part: Path, keep: int) -> Path:
-    """Give a written checkpoint its name, and delete all but this and the last `keep` - 1 others.
+    """Rename a written checkpoint to its final name, and delete all but this and the last `keep` - 1 others.
 
     Raises:
-        CannotWrite: it is not there.
+        CannotWrite: it cannot be renamed.
     """
     place = part.with_name(part.name.strip(".").removesuffix(PART))
     run_dir = place.parent.parent
-    for path in found(run_dir):  # those before the state that is being saved have been looked at when the run began
+    for path in found(run_dir):  # older ones than this have been checked at the start of the run
         if path.name >= place.name and (problem := damage(path)):
             set_aside(path, problem)
     with writing(place):
-        if place.exists():  # the same version again: the run was restored from it, or nothing has happened since
+        if place.exists():  # the same version again: the run was restored from it, or had no update since
             shutil.rmtree(part)
         else:
             part.rename(place)
@@ -158,17 +158,17 @@ def publish(part: Path, keep: int) -> Path:
 
 
 def found(run_dir: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first, but those that were set aside."""
+    """Return the checkpoints of a run, oldest first, without those renamed as damaged."""
     return sorted(path for path in folder(run_dir).glob("[0-9]*") if re.fullmatch(r"[0-9]+", path.name))
 
 
 def newest(
     run_dir: Path, passed_over: Callable[[Path, Damaged], object] = lambda path, problem: None
 ) -> Checkpoint | None:
-    """The newest checkpoint of a run that is not damaged, if there is one; damaged ones are `passed_over`.
+    """Return the newest checkpoint that is not damaged, if any; call `passed_over` for each damaged one.
 
     Raises:
-        UserError: it is of another format.
+        UserError: the checkpoint has another format.
     """
     for path in reversed(found(run_dir)):
         try:
@@ -179,16 +179,16 @@ def newest(
 
 
 def damage(path: Path) -> Damaged | None:
-    """What is wrong with a checkpoint, if anything is."""
+    """Return the error of a damaged checkpoint; None if it is intact."""
     try:
-        read(path, ["version", "folded", "joins"])  # the checksum is of all of it
+        read(path, ["version", "folded", "joins"])  # these arrays suffice: the checksum covers all
     except Damaged as problem:
         return problem
     return None
 
 
 def set_aside(path: Path, problem: Damaged) -> str:
-    """Take a damaged checkpoint out of the way, and keep it for whoever wants to look at it; returns what to tell."""
+    """Rename a damaged checkpoint, which is kept for inspection; returns a warning."""
     aside = path.with_name(path.name + DAMAGED)
     try:
         delete(aside)
@@ -199,24 +199,24 @@ def set_aside(path: Path, problem: Damaged) -> str:
 
 
 def is_set_aside(path: Path) -> bool:
-    """True if the checkpoint that was there is damaged, and out of the way."""
+    """Return True if the checkpoint of this path was renamed as damaged."""
     return path.with_name(path.name + DAMAGED).exists()
 
 
 def sweep(run_dir: Path) -> None:
-    """Delete what tasks that were killed have left of checkpoints, as far as that is possible."""
+    """Delete incomplete checkpoints of tasks that were killed; ignore those that cannot be deleted."""
     for part in folder(run_dir).glob(f".*{PART}"):
         discard(part)
 
 
 def tidy(run_dir: Path) -> list[str]:
-    """Look through the checkpoints of a run that goes on: damaged ones are set aside, leftovers deleted.
+    """Check the checkpoints of a run that is resumed: rename damaged ones, delete incomplete ones.
 
     Returns:
-        What to tell about it.
+        Warnings, one for each damaged checkpoint.
 
     Raises:
-        UserError: all are damaged, or one is of another format.
+        UserError: all are damaged, or one has another format.
     """
     try:
         refuse_link(folder(run_dir))
@@ -232,20 +232,20 @@ def tidy(run_dir: Path) -> list[str]:
 
 
 def all_damaged(run_dir: Path, *problems: Damaged) -> UserError:
-    """What to raise where no checkpoint of a run can be read."""
+    """Return the error for a run of which no checkpoint can be read."""
     why = f" ({problems[-1]})" if problems else ""
     return UserError(
-        f"all checkpoints in {folder(run_dir)} are damaged{why}: there is nothing to go on from. To start over, choose "
-        f"another run directory, or delete {run_dir}"
+        f"all checkpoints in {folder(run_dir)} are damaged{why}: no state is left to resume from. To start over, "
+        f"choose another run directory, or delete {run_dir}"
     )
 
 
 def read(path: Path, names: Collection[str] = ()) -> Checkpoint:
-    """A checkpoint from its folder, perhaps with arrays of these `names` alone. Nothing in it is executed.
+    """Read a checkpoint from its folder, all arrays or those of these `names`. Nothing in it is executed.
 
     Raises:
-        Damaged: it is not as it was written.
-        UserError: it is of another format, or this user may not read it.
+        Damaged: it differs from what was written.
+        UserError: it has another format, or this user may not read it.
     """
     try:
         about = json.loads(read_text(path / ABOUT))
@@ -255,7 +255,7 @@ def read(path: Path, names: Collection[str] = ()) -> Checkpoint:
                 raise Damaged(f"the checkpoint {path} cannot be read: its checksum is wrong")
             if about["format"] != FORMAT:
                 raise UserError(
-                    f"the checkpoint {path} has format {about['format']}, and this program reads {FORMAT}: go on with "
+                    f"the checkpoint {path} has format {about['format']}, and this program reads {FORMAT}: resume with "
                     "the version that wrote it, or choose another run directory"
                 )
             file.seek(0)

@@ -1,4 +1,4 @@
-"""Tables of integers as `np.savez` writes arrays, an array for each column; nothing is held whole."""
+"""Tables of integers in the format of `np.savez`, an array for each column, written in chunks of bounded memory."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ..files import replacing
 
 
 def save_columns(path: Path, names: Sequence[str], length: int, rows: Callable[[], Iterable[np.ndarray]]) -> None:
-    """Write a table of that `length`, whole or not at all.
+    """Write a table of that `length`, atomically.
 
     Args:
-        path: of the file, `.npz`.
-        names: of the columns.
-        length: how many rows there are.
-        rows: gives them from the first on, as arrays [n, columns]; called once for each column.
+        path: path of the file, `.npz`.
+        names: names of the columns.
+        length: number of rows.
+        rows: function that yields the rows from the first on, as arrays [n, columns]; called once for each column.
 
     Raises:
-        CannotWrite: what was there before is there still.
+        CannotWrite: the file is as it was before.
     """
     with replacing(path) as target, zipfile.ZipFile(target, "w") as archive:
         for column, name in enumerate(names):

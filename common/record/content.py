@@ -1,4 +1,4 @@
-"""The JSON files in a run directory, read and checked: they may come from elsewhere, or be damaged."""
+"""The JSON files in a run directory, checked as they are read: they may be foreign or damaged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from . import kinds
 
 
 class Content(dict[str, Any]):
-    """The values in a file of a run, by name; one that is missing is a `UserError` when it is asked for."""
+    """The values in a file of a run, by name; a missing one raises `UserError` when it is read."""
 
     def __init__(self, path: Path, values: Mapping[str, Any]):
         super().__init__(values)
@@ -26,15 +26,15 @@ class Content(dict[str, Any]):
 
 
 def checked(path: Path, content: Mapping[str, Any], known: Mapping[str, kinds.Kind]) -> Content:
-    """Return the values in a file.
+    """Check the values in a file, and return them.
 
     Args:
-        path: of the file.
-        content: its values by name.
-        known: what they must be; a value that is missing is none of these.
+        path: path of the file.
+        content: values by name.
+        known: the kind of each value; values may be missing.
 
     Raises:
-        UserError: for the first value that is not what its name says.
+        UserError: a value is not of its kind.
     """
     for name, (what, fits) in known.items():
         if name in content and not fits(content[name]):
@@ -46,7 +46,7 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     """Return the content of config.json.
 
     Raises:
-        UserError: it is not there, or damaged.
+        UserError: the file is missing or damaged.
     """
     if not (run_dir / "config.json").is_file():
         raise UserError(f"not a run directory: it has no config.json. Received: {run_dir}")
@@ -55,6 +55,6 @@ def read_config(run_dir: Path) -> dict[str, Any]:
 
 
 def read_result(run_dir: Path) -> dict[str, Any]:
-    """The content of result.json; raises `UserError` if it is not there, or damaged."""
+    """Return the content of result.json; raises `UserError` if it is missing or damaged."""
     path = run_dir / "result.json"
     return checked(path, read_json(path), kinds.RESULT)

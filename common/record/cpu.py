@@ -1,8 +1,8 @@
-"""The time of cores that the tasks of a run have used while all of its workers were at their rounds.
+"""The CPU time of the tasks of a run while all of its workers were computing rounds.
 
-Start-up takes more of it than many a run, so the count goes from when all workers have got going (each has told of its
-rounds a few times) to the end of the first one. Who shares the cores of a machine with others slows them: that is what
-a simulation has to know.
+Start-up may take more CPU time than the run, so the count begins when each worker has reported its rounds a few times,
+and ends with the first worker that finishes. A simulation needs these figures, because tasks that share the cores of a
+machine slow each other.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 from ..cluster.liveness import cpu_seconds
 
-REPORTS = 4  # of a worker: the rounds of the first two are single, the next ones are prepared for many in one call
+REPORTS = 4  # of each worker before the count: two of single rounds, then start-up of calls of many rounds
 
 
 class CpuRecord:
-    """Reads the clocks of the tasks on this machine, told by the events of a run.
+    """Reads the CPU clocks of the tasks on this machine at certain events of a run.
 
     Args:
-        workers: W.
-        cpu: CPU time that a process has used, given its pid; None if that is not known.
+        workers: number of workers.
+        cpu: function from a pid to the CPU time of the process in seconds; None if it is unknown.
     """
 
     def __init__(self, workers: int, cpu: Callable[[int], float | None] = cpu_seconds):
@@ -33,11 +33,11 @@ class CpuRecord:
         self.ended = 0.0
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Take note of one event."""
+        """Record one event."""
         kind = event["event"]
         if kind == "started":
             if any(self.pids.get(task, pid) != pid for task, pid in event["pids"].items()):
-                self.begun = None  # who is started again has another clock
+                self.begun = None  # the new process of a restarted task has another CPU clock
             self.pids = dict(event["pids"])
         elif kind == "worker" and self.pids and event["worker"] in self.awaited:
             self.awaited[event["worker"]] -= 1
@@ -53,10 +53,10 @@ class CpuRecord:
         return {task: seconds for task, seconds in used.items() if seconds is not None}
 
     def summary(self) -> dict[str, Any] | None:
-        """As it stands in result.json; None if it is not known, as in a run in virtual time.
+        """Return the entry of result.json; None if it is unknown, as in a run in virtual time.
 
-        `cores` of this machine that the run may use; `seconds` of a core that each task here has used between `begun`
-        and `ended`, microseconds since 1970.
+        `cores` is the number of cores that the run may use here; `seconds` is the CPU time of each task here between
+        `begun` and `ended`, which are microseconds since 1970.
         """
         if self.begun is None or not self.seconds:
             return None

@@ -1,4 +1,4 @@
-"""What a run shows while it runs."""
+"""The display of a run while it runs."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from .notebook import NotebookLine, in_notebook
 
 LINE_SECONDS = 2.0  # between two plain lines, at first
 
-SILENT_SECONDS = 10.0  # before the first evaluation: after that long without a line there is one of who does what
+SILENT_SECONDS = 10.0  # before the first evaluation: longest time between two lines, which then show the tasks' states
 
-PATIENCE = 10  # a plain line comes when the run has lasted longer by this part of it, in time
+PATIENCE = 10  # the next plain line comes when the run has lasted longer by 1/10
 
 LONGEST_SECONDS = 60.0  # between two plain lines, at last
 
 BAR_COLUMNS = 40
 
-NAMES = 4  # of tasks in one state; more are counted
+NAMES = 4  # tasks of one state that are named; the others are counted
 
-SETTLE_SECONDS = 0.2  # before a rate means something
+SETTLE_SECONDS = 0.2  # reports closer than that give no rate
 
-RATE_SECONDS = 30.0  # that a rate is taken over
+RATE_SECONDS = 30.0  # window of a rate
 
 TOLD = {
     "restarted": "{task} is started again ({reason})",
     "not_restarted": "{task} is not started again ({reason})",
-    "evicted": "the run goes on without worker {worker}",
-    "resumed": "the run goes on from version {version}",
+    "evicted": "the run continues without worker {worker}",
+    "resumed": "the run resumes from version {version}",
     "restored": "the state of version {version} has been restored",
     "refused": "a message of worker {worker} was refused: it is not finite",
     "warning": "{message}",
@@ -47,19 +47,19 @@ TOLD = {
 
 
 class Page(Console):
-    """Prints what is read at leisure: `| head` may stop reading, which is no error."""
+    """A console whose reader may stop early, as `| head` does, which is no error."""
 
     def on_broken_pipe(self) -> None:
-        """End the program; there is nobody to print for."""
+        """Exit with status 0: the reader has closed the pipe."""
         with contextlib.suppress(SystemExit):
             super().on_broken_pipe()
         raise SystemExit(0)
 
 
 class Display:
-    """One live display on a terminal, one line that changes in a notebook, a plain line now and then elsewhere.
+    """A live display on a terminal, a line that is rewritten in a notebook, a plain line now and then elsewhere.
 
-    The display draws itself, in a thread of its own; an event only changes what it will draw.
+    A thread redraws it; an event only changes the values to draw.
     """
 
     def __init__(self, config: dict[str, Any], console: Console | None = None):
@@ -70,7 +70,7 @@ class Display:
         self.steps: dict[int, int] = {}
         self.losses: dict[int, float] = {}
         self.entered = self.printed = time.monotonic()
-        self.reports: deque[tuple[float, int]] = deque(maxlen=1000)  # the latest of steps: when, and how many in all
+        self.reports: deque[tuple[float, int]] = deque(maxlen=1000)  # the latest: time, and steps of all workers
         self.notebook = NotebookLine(self.line) if console is None and in_notebook() else None
         self.live = self.notebook is not None or self.console.is_terminal
         self._changing = threading.Lock()
@@ -93,7 +93,7 @@ class Display:
             self._live.stop()
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Take note of what an event changed."""
+        """Update the values to draw, or print a line."""
         kind = event["event"]
         if kind == "network":
             self._network(event["state"])
@@ -122,12 +122,12 @@ class Display:
             self.tasks[task] = states.get(kind, "running")
 
     def task(self, task: TaskSpec, wait_seconds: float) -> None:
-        """What one task of several machines says at its start; the one that evaluates, who has which task."""
+        """Print the start of one task of several machines; the evaluator also prints which machine has which task."""
         if task.origin and task.evaluates:
             self.say(task.origin)
         others = len(task.all_tasks()) - len(task.tasks())
         address = task.addresses.of(task.job, task.index)
-        listens = f"listens on all interfaces at port {address.rpartition(':')[2]}, open to whoever can reach it"
+        listens = f"listens on all interfaces at port {address.rpartition(':')[2]}, open to anyone that can reach it"
         self.say(
             f"{task.job} {task.index} {listens if address else 'does not listen'}; "
             f"waits up to {wait_seconds:g} s for {others} other tasks."
@@ -137,28 +137,28 @@ class Display:
         if state.startswith("refused"):
             self.say(
                 f"No private network ({state.removeprefix('refused: ')}): "
-                "the ports of this run are open to whoever can reach this machine."
+                "the ports of this run are open to anyone that can reach this machine."
             )
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         if self.notebook is not None:
             return self.notebook.note(text)
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def headline(self) -> str:
-        """What is trained, on what, by whom."""
+        """Return algorithm, data set, model and tasks in one line."""
         config = self.config
         tasks = f"{config['ps']} ps + {config['workers']} workers" if config["ps"] else f"workers: {config['workers']}"
         return f"{config['algorithm']} on {config['dataset']}, {config['model']} ({tasks})"
 
     def _pause(self) -> float:
-        """Seconds between two plain lines: longer in longer runs."""
+        """Return the seconds between two plain lines, which are longer in longer runs."""
         least = LINE_SECONDS if self.center else SILENT_SECONDS
         return min(LONGEST_SECONDS, max(least, (time.monotonic() - self.entered) / PATIENCE))
 
     def _rate(self) -> float | None:
-        """Steps per second of all workers of late, if there have been enough reports to tell."""
+        """Return the recent steps per second of all workers; None with too few reports."""
         if not self.reports:
             return None
         (before, few), (after, many) = self.reports[0], self.reports[-1]
@@ -166,11 +166,11 @@ class Display:
 
     @property
     def done(self) -> int:
-        """Of `total`."""
+        """Local steps so far, of `total`."""
         return sum(self.steps.values())
 
     def progress(self) -> list[str]:
-        """How far the run is, and how long it takes."""
+        """Return the steps so far, the time elapsed, and the time left if a rate is known."""
         now, done = time.monotonic(), self.done
         found = [f"step {done:,} of {self.total:,}", f"{clock(now - self.entered)} elapsed"]
         if rate := self._rate():
@@ -178,7 +178,7 @@ class Display:
         return found
 
     def figures(self) -> dict[str, str]:
-        """The numbers to show, by name."""
+        """Return the figures to show, by name."""
         center = self.center
         found: dict[str, str] = {"version": f"{center.get('version', 0):,}"}
         if rate := self._rate():
@@ -193,16 +193,16 @@ class Display:
         return found
 
     def told(self) -> str:
-        """How far the run is, and its figures."""
+        """Return progress and figures in one line."""
         return "  ".join([", ".join(self.progress()), *(f"{k} {v}" for k, v in self.figures().items())])
 
     def line(self) -> str:
-        """All that a notebook shows."""
+        """Return the line of a notebook."""
         with self._changing:
             return f"{self.headline()}: {self.told() if self.tasks or self.done else 'starting TensorFlow ...'}"
 
     def picture(self) -> RenderableType:
-        """What the display shows now; it fits any width."""
+        """Return the live display at this moment, at any width of the terminal."""
         with self._changing:
             tasks = self.states() or "starting TensorFlow ..."
             done, progress, figures = self.done, self.progress(), self.figures()
@@ -218,7 +218,7 @@ class Display:
         )
 
     def states(self) -> str:
-        """Who is doing what."""
+        """Return the tasks by state, in one line."""
         names: dict[str, list[str]] = defaultdict(list)
         for task, state in self.tasks.items():
             names[state].append(task)
@@ -229,12 +229,12 @@ class Display:
 
 
 def _side_by_side(texts: list[Text]) -> Columns:
-    """In as many lines as the width demands, none of them broken."""
+    """Lay out texts in as many lines as the width demands; no text is broken."""
     return Columns(texts, padding=(0, 2))
 
 
 def clock(seconds: float) -> str:
-    """1:02:03, or 2:03."""
+    """Format a duration as 1:02:03, or 2:03."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

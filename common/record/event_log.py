@@ -1,4 +1,4 @@
-"""The events of a run: taken over from the ps, kept in a file, added up; the memory for that does not grow."""
+"""The events of a run, fetched from the ps: appended to a file and added up, in bounded memory."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ FILE, COUNTS = "events.bin", "counts.json"
 
 ROW_BYTES = 8 * len(RECORD)
 
-CHUNK = 1 << 17  # events that are in memory at once: 6 MB
+CHUNK = 1 << 17  # events in memory at once: 6 MB
 
 MOST_EVENTS = 1 << 60
 
-EXACT = 1 << 12  # staleness below this is counted value by value ...
+EXACT = 1 << 12  # staleness below this is counted exactly ...
 
-DIGITS = 8  # ... and above, by its first binary digits: to less than one per cent
+DIGITS = 8  # ... and above, by its first binary digits: to within one per cent
 
 
 class Tally:
-    """What events add up to.
+    """The totals of events.
 
     Attributes:
-        events: how many there were.
-        version: the largest, -1 before the first event.
-        rounds: of each worker, [W].
-        accepted: messages of each worker that were, [W].
+        events: their number.
+        version: the largest version of an event, -1 before the first.
+        rounds: rounds of each worker, [W].
+        accepted: accepted messages of each worker, [W].
         kinds: events of each kind, in the order of `EVENTS`.
         dropped: messages that were not accepted.
         staleness: accepted messages by staleness; see `rounded_down`.
-        staleness_sum: of the accepted messages, exactly; `staleness_max` too.
+        staleness_sum: exact sum over the accepted messages; `staleness_max` is exact, too.
     """
 
     def __init__(self, workers: int):
@@ -73,22 +73,22 @@ class Tally:
 
     @property
     def staleness_mean(self) -> float:
-        """Of the accepted messages; 0 without any."""
+        """Mean staleness of the accepted messages; 0 without any."""
         return self.staleness_sum / max(1, self.staleness.total())
 
     @property
     def shares(self) -> list[float]:
-        """The part of the accepted messages that is of each worker, [W]."""
+        """Share of each worker in the accepted messages, [W]."""
         return (self.accepted / max(1, self.accepted.sum())).round(6).tolist()
 
     def write(self, path: Path) -> None:
-        """As JSON, as a whole or not at all; raises `CannotWrite`."""
+        """Write the totals as JSON, atomically; raises `CannotWrite`."""
         arrays = {name: value.tolist() for name, value in vars(self).items() if isinstance(value, np.ndarray)}
         write_json(path, vars(self) | arrays)
 
     @classmethod
     def read(cls, path: Path, workers: int) -> Tally:
-        """From what `write` has written; of nothing if there is no such file."""
+        """Read the file of `write`; zero totals if it is missing."""
         tally = cls(workers)
         if path.exists():
             found = checked(path, read_json(path), TALLY)
@@ -102,7 +102,7 @@ class Tally:
 
 
 def rounded_down(staleness: np.ndarray) -> np.ndarray:
-    """Small values as they are; of large ones the first binary digits: a histogram has few different values."""
+    """Keep the first binary digits of large values, so that a histogram has few bins; small values are unchanged."""
     if staleness.max(initial=0) < EXACT:
         return staleness
     shift = np.where(staleness < EXACT, 0, np.frexp(staleness)[1] - DIGITS)
@@ -110,11 +110,11 @@ def rounded_down(staleness: np.ndarray) -> np.ndarray:
 
 
 class EventLog:
-    """The events as a file that outlives this process, and what they add up to.
+    """The events in a file that outlives this process, and their totals.
 
-    The first row of the file says which restoration of the run it belongs to, and how many events came before those
-    that follow: none, unless only the last `keep` to 2 `keep` events stay. What the others add up to is then in a file
-    beside it.
+    The first row of the file holds the number of the restoration that it belongs to, and the number of events that were
+    removed from its beginning: 0, unless only the last `keep` to 2 `keep` events are kept. The totals of removed events
+    are in counts.json.
     """
 
     def __init__(self, run_dir: Path, workers: int, keep: int | None = None):
@@ -124,7 +124,7 @@ class EventLog:
         try:
             self._read_head()
             self._count()
-        except (OSError, ValueError):  # the file is missing or damaged
+        except (OSError, ValueError):  # the file is missing or damaged: start with an empty one
             self.restoration, self.first, self.length = 0, 0, 0
             self.counts.unlink(missing_ok=True)
             self._replace(np.zeros((0, len(RECORD)), np.int64))
@@ -134,13 +134,13 @@ class EventLog:
         return self.length
 
     def chunks(self, start: int = 0, end: int | None = None) -> Iterator[np.ndarray]:
-        """The events from `start` on as arrays [n, len(RECORD)] of bounded size; those that are kept."""
+        """Yield the kept events from `start` on as arrays [n, len(RECORD)] of bounded size."""
         last = self.length if end is None else end
         for at in range(max(start, self.first), last, CHUNK):
             yield self._rows(at - self.first, min(last, at + CHUNK) - self.first)
 
     def tallies(self, versions: Sequence[int]) -> list[Tally]:
-        """What the events before each of these versions, which are in order, add up to."""
+        """Return the totals of the events before each of these versions, which are in order."""
         tally = Tally(self.workers) if self.first == 0 else Tally.read(self.counts, self.workers)
         found, left = [], list(versions)
         for events in self.chunks():
@@ -152,7 +152,7 @@ class EventLog:
         return found + [tally] * len(left)
 
     def append(self, events: np.ndarray) -> None:
-        """Add new events. After an error nothing has been added."""
+        """Append new events. After an error nothing has been added."""
         self._write(self.length - self.first, events)
         self.length += len(events)
         self.tally.add(events)
@@ -160,11 +160,11 @@ class EventLog:
             self._shorten(self.length - self.keep)
 
     def truncate(self, restoration: int, length: int) -> tuple[int, int]:
-        """Keep the first `length` events only.
+        """Remove all but the first `length` events.
 
         Returns:
-            how many updates that undoes, and how many of the events that it undoes remain counted: their rows are not
-            kept any more.
+            the number of updates that this undoes, and of undone events that stay in the totals, because their rows
+            were removed before.
         """
         version = self.tally.version
         counted = max(0, self.first - length)
@@ -174,7 +174,7 @@ class EventLog:
             base = Tally.read(self.counts, self.workers) if length else Tally(self.workers)
             base.events = length
             base.write(self.counts)
-        with writing(self.path), open_in_place(self.path, "r+b") as file:  # before it belongs to the new restoration
+        with writing(self.path), open_in_place(self.path, "r+b") as file:  # before the head names the new restoration
             file.truncate((1 + self.length - self.first) * ROW_BYTES)
         self.restoration = restoration
         self._write(-1, self._head())
@@ -186,7 +186,7 @@ class EventLog:
         save_columns(path, RECORD, self.length - self.first, self.chunks)
 
     def _read_head(self) -> None:
-        """Learn from the file what it holds; raises `OSError`, or `ValueError` if it can be no log of events."""
+        """Read the head of the file; raises `OSError`, or `ValueError` if the file is no log of events."""
         with open_to_read(self.path) as file:
             rows = os.fstat(file.fileno()).st_size // ROW_BYTES
         if not rows:
@@ -197,9 +197,9 @@ class EventLog:
         self.length = rows - 1 + self.first
 
     def _count(self) -> None:
-        """Start with what is counted and not kept; then all that is kept; raises as `_read_head` does."""
+        """Compute the totals: removed events from counts.json, then the kept ones; raises as `_read_head` does."""
         self.tally = Tally(self.workers) if self.keep is None else Tally.read(self.counts, self.workers)
-        if self.tally.events > self.first:  # whoever was to forget these was lost in the middle of it
+        if self.tally.events > self.first:  # a process was killed between counting and removing them: remove them now
             self._forget(self.tally.events)
         for events in self.chunks():
             for column, end in ((WORKER, self.workers), (KIND, len(EVENTS))):
@@ -208,7 +208,7 @@ class EventLog:
             self.tally.add(events)
 
     def _shorten(self, first: int) -> None:
-        """Only count the first events, up to that number."""
+        """Move the events before that number into counts.json, and remove their rows."""
         base = Tally.read(self.counts, self.workers)
         for events in self.chunks(base.events, first):
             base.add(events)
@@ -224,11 +224,11 @@ class EventLog:
         return np.array([[self.restoration, self.first, *[0] * (len(RECORD) - 2)]], np.int64)
 
     def _replace(self, events: np.ndarray) -> None:
-        with replacing(self.path) as file:  # whoever is lost in the middle of it leaves the old one
+        with replacing(self.path) as file:  # a process that is killed here leaves the old file
             file.write(np.concatenate([self._head(), events]).tobytes())
 
     def _rows(self, start: int, end: int) -> np.ndarray:
-        """Rows of the file; the first event that is kept is row 0."""
+        """Read rows of the file; the first kept event is row 0."""
         with open_to_read(self.path) as file:
             file.seek((1 + start) * ROW_BYTES)
             return np.frombuffer(file.read((end - start) * ROW_BYTES), np.int64).reshape(-1, len(RECORD))

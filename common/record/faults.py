@@ -1,4 +1,4 @@
-"""The faults that a run has survived, as its reports tell of them."""
+"""The faults that a run has survived, from its events."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Any
 
 
 class Faults:
-    """What went wrong in a run and was survived."""
+    """The faults that a run has survived: restarts, restorations, refusals, evictions, warnings."""
 
     def __init__(self):
         self.restarts: Counter[str] = Counter()
-        self.restored: dict[int, dict[str, int]] = {}  # by number, in order
-        self.undone: dict[int, int] = {}  # updates that were on record, by restoration
-        self.lost: list[dict[str, Any]] = []  # rounds of workers that had been acknowledged
-        self.resumed: dict[int, bool] = {}  # by restoration, what a chief calls so: True if nothing had happened yet
-        self.followed: int | None = None  # the beginning or restoration that the evaluator has met first
+        self.restored: dict[int, dict[str, int]] = {}  # by the number of the restoration, in order
+        self.undone: dict[int, int] = {}  # logged updates that each restoration has undone
+        self.lost: list[dict[str, Any]] = []  # events on acknowledged rounds of workers that were lost
+        self.resumed: dict[int, bool] = {}  # by restoration, "resumed" events: True if the training had not begun
+        self.followed: int | None = None  # the first restoration that the evaluator has seen
         self.under_way = False  # the training has begun
         self.checkpoints = self.version = 0
         self.refused: Counter[str] = Counter()
         self.evicted: list[int] = []
         self.warnings: list[str] = []
-        self.unsaved: dict[int, str] = {}  # warnings that there is no checkpoint of a version
+        self.unsaved: dict[int, str] = {}  # warnings on a version without a checkpoint
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Take note of one event; those of different tasks come in any order."""
+        """Record one event; events of different tasks come in any order."""
         kind = event["event"]
         self.under_way |= kind in ("worker", "center", "first_update", "checkpoint")
         if kind == "center":
@@ -49,7 +49,7 @@ class Faults:
             self.evicted.append(event["worker"])
         elif kind == "checkpoint":
             self.checkpoints += 1
-            if (unsaved := self.unsaved.pop(event["version"], None)) in self.warnings:  # it was possible later
+            if (unsaved := self.unsaved.pop(event["version"], None)) in self.warnings:  # a later attempt saved it
                 self.warnings.remove(unsaved)
         elif kind in ("warning", "not_restarted"):
             self.warnings.append(event.get("message") or f"{event['task']} ({event['reason']}) was not started again")
@@ -58,31 +58,31 @@ class Faults:
 
     @property
     def resumption(self) -> int | None:
-        """The number of the restoration that the run has begun with.
+        """The number of the restoration at which the run was resumed; None if it began anew.
 
-        A new chief with an empty ps cannot tell this from one in the middle of a run. It is this one if nothing had
-        happened before, or, since the chief may be heard late, if the evaluator has met no earlier one.
+        A new chief with an empty ps cannot tell it from a restoration in the middle of a run. It is the one before
+        which training had not begun; or the evaluator's first, since the event of the chief may come late.
         """
         return next((n for n, is_first in self.resumed.items() if is_first or n == self.followed), None)
 
     def _restored(self) -> list[dict[str, int]]:
-        """Each restoration, with the least number of updates that it has cost: nobody alone has seen all of them."""
+        """Return each restoration with the largest count of lost updates that a task has reported."""
         found, before = [], 0
         for number, entry in self.restored.items():
-            seen = 0 if number == self.resumption else entry["lost_updates"]  # what was seen first came after it
-            # A worker that was not there between two restorations tells at the second what the first has cost.
+            seen = 0 if number == self.resumption else entry["lost_updates"]  # updates that were seen came after it
+            # A worker that was down between two restorations reports the loss of the first at the second.
             mine = [event for event in self.lost if before <= event["before"] < number]
             rounds = [event["rounds"] for event in mine]
-            # Rounds of synchronous workers are the same updates.
+            # Synchronous workers share their updates: the losses of several are not added.
             acknowledged = max(rounds, default=0) if any(event["together"] for event in mine) else sum(rounds)
             cost = max(seen, self.undone.get(number, 0), acknowledged)
-            if cost or number != self.resumption:  # a run that goes on from where it stopped has lost nothing
+            if cost or number != self.resumption:  # a run that resumes at its last version has lost nothing
                 found.append(entry | {"lost_updates": cost})
             before = number
         return found
 
     def summary(self) -> dict[str, Any]:
-        """For result.json."""
+        """Return the entry of result.json."""
         restored = self._restored()
         return {
             "checkpoints": self.checkpoints,

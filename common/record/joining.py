@@ -1,6 +1,6 @@
-"""The moments of the workers and the events on the ps, joined: a row for each round that is on record.
+"""The join of the workers' timestamps with the events on the ps: a row for each logged round.
 
-The n-th event of a worker, but for those in which it only takes its slot, is its n-th round.
+The n-th event of a worker, not counting those in which it only takes its slot, is its n-th round.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from .stamp_file import StampReader
 
 
 class Join:
-    """Joins the rounds of a run, some at a time.
+    """Joins the rounds of a run, one chunk of events at a time.
 
     Args:
-        releases: of its gate.
-        stamps: of each worker.
-        before: rounds of each worker before the first event on record, [W].
-        collective: workers reduce their messages among themselves, and only worker 0 has events. Then a message has
-            arrived when it is ready, and waits for the last one that is: known if all have one clock.
-        one_clock: all workers have the same.
+        releases: release rule of the gate.
+        stamps: timestamps of each worker.
+        before: rounds of each worker before the first logged event, [W].
+        collective: workers reduce their messages among themselves, and only worker 0 has events. A message then counts
+            as arrived when it is ready, and is released when the last one is ready; this needs `one_clock`.
+        one_clock: all workers share one clock.
 
     Attributes:
-        waited: how many waits are known, but for the first of each worker, and their `seconds`.
-        spent: the rounds added up, but for the first of each worker.
+        waited: number of known waits, without the first of each worker; `seconds` is their sum.
+        spent: sums of the rounds, without the first of each worker.
     """
 
     def __init__(
@@ -46,19 +46,19 @@ class Join:
         self.waited, self.seconds, self.spent = 0, 0.0, Spent()
 
     def rows(self, chunks: Iterable[np.ndarray], version: int) -> Iterator[np.ndarray]:
-        """Rows [n, len(ROUND)] of all events in `chunks`, [n, len(RECORD)]; the center ends at that version."""
+        """Yield rows [n, len(ROUND)] of the events in `chunks`, [n, len(RECORD)]; the center ends at that version."""
         for events in chunks:
             yield self._joined(*self.releases.add(events))
         yield self._joined(*self.releases.end(version))
 
     @property
     def waiting(self) -> float | None:
-        """The mean wait in seconds; None if none is known."""
+        """Mean wait in seconds; None if no wait is known."""
         return self.seconds / self.waited if self.waited else None
 
     @property
     def shares(self) -> Shares | None:
-        """What rounds were spent on; None if not all workers' moments are here."""
+        """Shares of the rounds; None if the timestamps of a worker are missing."""
         return self.spent.shares if all(stamps.path for stamps in self.stamps) else None
 
     def _joined(self, events: np.ndarray, released: np.ndarray) -> np.ndarray:
@@ -73,8 +73,8 @@ class Join:
             rows[mine[:, None], [BEGUN, READY, REPLIED]] = moments
             self.next[worker] += len(mine)
         if self.one_clock:
-            # Worker 1 waits for its set when the state is restored, and is called back: what it is told is no reply,
-            # and it goes on waiting.
+            # A restore wakes a worker that waits at the barrier; it got no reply, and waits again. A reply before the
+            # release is such a wake-up: mark its time as unknown.
             told = np.where(rows[:, REPLIED] == UNKNOWN, rows[:, RELEASED], rows[:, REPLIED])
             called_back = rows[:, RELEASED] > np.maximum(rows[:, ARRIVED], told)
             rows[called_back, REPLIED] = UNKNOWN
@@ -84,7 +84,7 @@ class Join:
         return rows
 
     def _met(self, versions: np.ndarray, ready: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Without a ps, when each message was there, and the last one of its version."""
+        """Return, without a ps, when each message was ready, and when the last one of its version was."""
         if not self.one_clock or not len(ready):
             return np.full_like(ready, UNKNOWN), np.full_like(ready, UNKNOWN)
         starts = np.flatnonzero(np.diff(versions, prepend=versions[0] - 1))

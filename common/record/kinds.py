@@ -1,4 +1,4 @@
-"""What the values in the files of a run must be: a folder may come from elsewhere, or be damaged."""
+"""The kinds of the values in the files of a run, by which foreign or damaged files are detected."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-Kind = tuple[str, Callable[[Any], bool]]  # what a value must be, in words, and whether it is
+Kind = tuple[str, Callable[[Any], bool]]  # description for errors, and a predicate on a value
 
-MOST_TASKS = 2**20  # workers of a run, or ps tasks: more than any has, and few enough for a table of them
+MOST_TASKS = 2**20  # most workers or ps tasks of a run: a table of them still fits into memory
 
 MOST_STEPS = 10**12
 
-MOST_AXES = 4  # of a metric
+MOST_AXES = 4  # most dimensions of a metric
 
-MOST_CHARACTERS = 4096  # the path of a file may be in it
+MOST_CHARACTERS = 4096  # long enough for the path of a file
 
 
 def _whole(least: int, most: int) -> Kind:
@@ -77,7 +77,7 @@ RECOVERY: Kind = "an object with the evicted workers", _is({"evicted": _list_of(
 
 RESULT: Mapping[str, Kind] = {
     "algorithm": TEXT, "updates": _or_null(_whole(0, 2**63 - 1)), "recovery": RECOVERY,
-    "cpu": _or_null(("an object of cores, moments and seconds", _is(CPU))),
+    "cpu": _or_null(("an object of cores, timestamps and seconds", _is(CPU))),
 }  # fmt: skip
 
 COUNT = _whole(-1, 2**63 - 1)
@@ -94,7 +94,7 @@ ROW: Mapping[str, Kind] = {
 
 
 def is_row(content: Mapping[str, Any]) -> bool:
-    """True if an object can be a row of metrics.jsonl."""
+    """Return True if an object is a valid row of metrics.jsonl."""
     needs = {"kind", "seconds", *(("worker",) if content.get("kind") == "worker" else ())}
     return needs <= content.keys() and all(
         ROW[name][1](value) if name in ROW else _is_figure(value) for name, value in content.items()
@@ -102,16 +102,16 @@ def is_row(content: Mapping[str, Any]) -> bool:
 
 
 def _is_figure(value: Any, axes: int = MOST_AXES) -> bool:
-    """True for a number, or an array of them."""
+    """Return True for a number or null, and for nested lists of them."""
     if isinstance(value, list):
         return axes > 0 and all(_is_figure(some, axes - 1) for some in value)
     return FIGURE[1](value)
 
 
 def short(value: Any, most: int = 40) -> str:
-    """Return a value in at most that many characters."""
+    """Return the `repr` of a value, cut after that many characters."""
     try:
         text = repr(value)
-    except ValueError:  # a number of more digits than Python writes
+    except ValueError:  # Python refuses to print integers of more than 4300 digits
         return "a number of thousands of digits"
     return text if len(text) <= most else f"{text[:most]}..."

@@ -1,4 +1,4 @@
-"""The word `latest` for a run: links in `runs/` point to the newest folder there.
+"""The name `latest` for a run: links in `runs/` point to the newest run directory.
 
 runs/latest                 -> <algorithm>/<time>-<id>, the newest run
 runs/<algorithm>/latest     -> <time>-<id>, the newest run of that algorithm
@@ -18,20 +18,20 @@ LATEST = "latest"
 
 
 def make_latest(run_dir: Path) -> None:
-    """Point the links to a run that begins; a run whose folder lies elsewhere changes none of them."""
+    """Point the links to a run that begins, if its folder is in `runs/`."""
     if run_dir.parent.parent != ROOT:
         return
-    with contextlib.suppress(OSError):  # a file system without links: the run does not need them
+    with contextlib.suppress(OSError):  # some file systems have no links, and the run does not need them
         for folder in (run_dir.parent, ROOT):
             if (folder / LATEST).exists() and not (folder / LATEST).is_symlink():
-                continue  # of the user
+                continue  # a file of the user with this name
             fresh = folder / f".{LATEST}-{uuid.uuid4().hex[:6]}"
             fresh.symlink_to(run_dir.relative_to(folder))
             fresh.replace(folder / LATEST)
 
 
 def newest(run_dir: Path) -> Path:
-    """Return the folder that `latest` or `downpour/latest` stands for, if there is one; else the folder itself."""
+    """Return the folder to which `latest` or `downpour/latest` points, if it exists; else the folder itself."""
     if run_dir.name != LATEST:
         return run_dir
     link = next((path for path in (run_dir, ROOT / run_dir) if path.exists()), run_dir)
@@ -42,7 +42,7 @@ def named(run_dir: Path) -> Path:
     """Return the folder of a run that a user has named: `latest`, `downpour/latest`, or the folder itself.
 
     Raises:
-        UserError: the word is `latest`, and there is no such run in `runs/`.
+        UserError: `latest` was given, and `runs/` has no such run.
     """
     folder = newest(run_dir)
     if run_dir.name == LATEST and not folder.exists():

@@ -1,4 +1,4 @@
-"""The rows of metrics.jsonl: however long a run is, there are not too many of them, in memory and in the file."""
+"""The rows of metrics.jsonl, thinned so that their number is bounded in memory and in the file."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from ..errors import CannotWrite
 from ..files import dumps, open_in_place, read_rows, replacing, writing
 from .kinds import is_row
 
-LIMIT = 2000  # rows of a series, at most
+LIMIT = 2000  # most rows of a series
 
 Row = dict[str, Any]
 
-Numbered = tuple[int, Row]  # in the order of all rows
+Numbered = tuple[int, Row]  # the number orders all rows
 
 
 class Series:
-    """Rows without end, of which every n-th is kept, the first among them, and the last; n doubles now and then."""
+    """A series of rows that keeps every n-th, beginning with the first, and the last; n doubles at `LIMIT` rows."""
 
     def __init__(self):
         self.kept: list[Numbered] = []
-        self.last: list[Numbered] = []  # if it is not among these
+        self.last: list[Numbered] = []  # the last row, unless it is in `kept`
         self.every, self.seen = 1, 0
-        self.newest = 0.0  # seconds
+        self.newest = 0.0  # latest time of a row, seconds
 
     def add(self, row: Numbered) -> bool:
-        """Add a row; True if it is kept."""
+        """Add a row; returns True if it is kept."""
         keep = self.seen % self.every == 0
         self.seen += 1
         self.last = [] if keep else [row]
@@ -37,7 +37,7 @@ class Series:
         return keep
 
     def thin(self) -> bool:
-        """Keep half of the rows if there are too many; True if that was so."""
+        """Drop every other row if the series has reached its limit; returns True if it had."""
         if len(self.kept) < LIMIT:
             return False
         if len(self.kept) % 2 == 0:
@@ -48,34 +48,34 @@ class Series:
 
 
 class Metrics:
-    """The rows of a run; each is written when it comes, and those that are not kept leave the file later.
+    """The rows of a run; a row is written at once, and dropped rows leave the file when a series is thinned.
 
     Args:
-        path: of the file, with a line of JSON for each row.
-        goes_on: take over the rows that are there.
+        path: path of the file, which has a line of JSON for each row.
+        goes_on: keep the rows that the file holds.
     """
 
     def __init__(self, path: Path, goes_on: bool = False):
         self.path = path
         self.series: dict[tuple[str, Any], Series] = {}
         self.number = 0
-        self.ordered = True  # in the file; a row that comes late is not where it belongs
-        for row in filter(is_row, read_rows(path)) if goes_on else ():  # the file may come from elsewhere
+        self.ordered = True  # False if a row was appended after one with a later time
+        for row in filter(is_row, read_rows(path)) if goes_on else ():  # the file may be foreign
             self._add(row)
-        self.file = open_in_place(path, "a", buffering=1)  # a line at a time, to be followed
+        self.file = open_in_place(path, "a", buffering=1)  # line-buffered, so that other programs can follow it
         if goes_on:
             self._rewrite()
 
     @property
     def rows(self) -> list[Row]:
-        """What is kept, in the order of the moments that they are of; the first and the last of each series are."""
+        """The kept rows, the first and the last of each series among them, ordered by their times."""
         return _in_order(row for series in self.series.values() for row in (*series.kept, *series.last))
 
     def add(self, row: Row) -> None:
         """Add a row to the series of its kind and its worker.
 
         Raises:
-            CannotWrite: it has been added, but not written.
+            CannotWrite: the row was added in memory, but not written.
         """
         kept, thinned = self._add(row)
         if thinned:
@@ -85,12 +85,12 @@ class Metrics:
                 self.file.write(dumps(row) + "\n")
 
     def stop_writing(self) -> None:
-        """Write nothing any more."""
+        """Close the file; rows are kept in memory alone from here on."""
         with contextlib.suppress(OSError):
-            self.file.close()  # tries to write what is left
+            self.file.close()  # flushes the buffer, which may fail again
 
     def close(self) -> None:
-        """Write the last rows, and end the file; if rows have come late, all are put in order."""
+        """Write the last rows and close the file; sort all rows if some came late."""
         if not self.file.closed and not self.ordered:
             self._write(self.rows)
         elif not self.file.closed:
@@ -110,8 +110,8 @@ class Metrics:
             self._write(_in_order(row for series in self.series.values() for row in series.kept))
 
     def _write(self, rows: Iterable[Row]) -> None:
-        """Put these in the place of all that is in the file."""
-        with contextlib.suppress(CannotWrite):  # the old file is too long, no more
+        """Replace the content of the file by these rows."""
+        with contextlib.suppress(CannotWrite):  # the old file stays, which is only longer
             with replacing(self.path) as file:
                 file.writelines((dumps(row) + "\n").encode() for row in rows)
             self.file.close()
@@ -119,5 +119,5 @@ class Metrics:
 
 
 def _in_order(rows: Iterable[Numbered]) -> list[Row]:
-    """In that of their moments, which is not that in which they came: centers may be evaluated late."""
+    """Sort rows by their times; the order of arrival differs, since centers may be evaluated late."""
     return [row for _, row in sorted(rows, key=lambda numbered: (numbered[1]["seconds"], numbered[0]))]

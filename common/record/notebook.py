@@ -1,4 +1,4 @@
-"""What a run shows in a notebook: one line that is written anew, and at the end a small table."""
+"""The display of a run in a notebook: a line that is rewritten, and a small table at the end."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 
 from ..files import own_folder, standard_error_to, writing
 
-REFRESH_SECONDS = 0.5  # between two versions of the line
+REFRESH_SECONDS = 0.5  # between two updates of the line
 
-NOTES = 5  # lines that stay, such as warnings; of more, the newest
+NOTES = 5  # most lines that stay, such as warnings; the newest are kept
 
 LINE = '<pre style="white-space:pre-wrap;margin:0">{}</pre>'
 
 
 def in_notebook() -> bool:
-    """True in a Jupyter kernel, which shows what is published; false in IPython on a terminal."""
+    """Return True in a Jupyter kernel, which shows published output; False in IPython on a terminal."""
     try:
         from IPython.core.getipython import get_ipython
     except ImportError:
@@ -29,16 +29,16 @@ def in_notebook() -> bool:
 
 
 class NotebookLine:
-    """A line below the cell, written anew by a thread of its own, and above it notes that stay.
+    """A line below the cell, rewritten by a thread of its own, and above it notes that stay.
 
     Args:
-        text: what the line says now.
+        text: function that returns the current line.
     """
 
     def __init__(self, text: Callable[[], str]):
         self.text = text
         self.notes: list[str] = []
-        self._context = contextvars.copy_context()  # knows the cell, in whichever thread
+        self._context = contextvars.copy_context()  # publishes below this cell, from any thread
         self._handle: Any = None
         self._showing, self._over = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._refresh, daemon=True)
@@ -54,12 +54,12 @@ class NotebookLine:
         self.show()
 
     def note(self, text: str) -> None:
-        """One more line that stays."""
+        """Add a line that stays."""
         self.notes = [*self.notes, text][-NOTES:]
         self.show()
 
     def show(self) -> None:
-        """Show how it is now."""
+        """Publish the notes and the current line."""
         text = "\n".join([*self.notes, self.text()])
         with self._showing:
             self._context.run(self._publish, {"text/plain": text, "text/html": LINE.format(html.escape(text))})
@@ -79,7 +79,7 @@ class NotebookLine:
 
 
 def show_table(title: str, rows: Mapping[str, str]) -> None:
-    """A table of names and values below the cell."""
+    """Show a table of names and values below the cell."""
     from IPython.display import display
 
     width = max(map(len, rows))
@@ -95,10 +95,10 @@ def show_table(title: str, rows: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def native_output(file: Path) -> Iterator[None]:
-    """In here, what native code of this process writes to standard error goes to a file, as that of a task does.
+    """Redirect the standard error of native code in this process to a file while the context is open.
 
     Raises:
-        CannotWrite: the file.
+        CannotWrite: the file cannot be written.
     """
     with writing(file):
         own_folder(file.parent)

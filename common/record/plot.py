@@ -1,4 +1,4 @@
-"""The picture of a run: loss and accuracy over time."""
+"""The plot of a run: loss and accuracy over time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 
 def accuracy_of(metrics: dict[str, Any]) -> float | None:
-    """Return `accuracy` on the test data, else the first of Keras' accuracies; a vector is none."""
+    """Return `accuracy` on the test data, else the first of Keras' accuracies that is a number; None without any."""
     names = [name for name in metrics if name.startswith("test_") and name.endswith("accuracy")]
     found = (metrics[name] for name in sorted(names, key=lambda name: name != "test_accuracy"))
     return next((value for value in found if not isinstance(value, list)), None)
 
 
 def figure_class() -> Any:
-    """Matplotlib's `Figure`, without a word on the terminal about where it may keep its caches."""
+    """Import and return Matplotlib's `Figure`, without its messages about cache folders."""
     logger = logging.getLogger("matplotlib")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -27,11 +27,11 @@ def figure_class() -> Any:
 
 
 def plot(rows: list[dict[str, Any]], config: dict[str, Any], file: Any) -> None:
-    """Loss of the workers and of the center, and accuracy of the center, over time, as a PNG."""
+    """Write a PNG of the losses of workers and center, and of the accuracy of the center, over time."""
     figure = figure_class()(figsize=(9, 3.6), layout="constrained")
     losses, accuracy = figure.subplots(1, 2)
     zero = min(row["seconds"] for row in rows)
-    rows = [{k: math.nan if v is None else v for k, v in row.items()} for row in rows]  # as they come from JSON
+    rows = [{k: math.nan if v is None else v for k, v in row.items()} for row in rows]  # JSON has null for NaN
     for worker in sorted({row["worker"] for row in rows if row["kind"] == "worker"})[:10]:
         mine = [row for row in rows if row["kind"] == "worker" and row["worker"] == worker]
         losses.plot(
@@ -42,7 +42,7 @@ def plot(rows: list[dict[str, Any]], config: dict[str, Any], file: Any) -> None:
             label=f"worker {worker}, training",
         )
     centers = [row for row in rows if row["kind"] == "center"]
-    if means := [row for row in centers if "loss" in row]:  # of a run whose workers do not report one by one
+    if means := [row for row in centers if "loss" in row]:  # workers of a simulated run do not report one by one
         seconds = [row["seconds"] - zero for row in means]
         losses.plot(seconds, [row["loss"] for row in means], lw=1, alpha=0.6, label="mean of the workers, training")
     seconds = [row["seconds"] - zero for row in centers]

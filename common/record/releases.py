@@ -1,8 +1,8 @@
-"""When each worker need not wait any more, from the events on the ps alone.
+"""The times at which the gate released each worker, computed from the events on the ps.
 
-Nobody writes that down: it follows from who has arrived when, and from what the gate says of itself. What is not in the
-record is not known here either: a wait that ends because somebody is evicted, or has done all its rounds, seems to end
-with the last message before.
+Releases are not logged: they follow from the arrivals and from the rule of the gate. Evictions and the ends of workers
+are not among the events, so a wait that ends because another worker was evicted or has finished seems to end with the
+last message before.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ from .event_log import ACCEPTED, KIND, MICROSECONDS, VERSION, WORKER
 
 JOIN = EVENTS.index("join")
 
-HELD = 1 << 17  # events that may wait for one to be settled
+HELD = 1 << 17  # most events that are held back because an earlier one is not settled
 
-Settled = tuple[np.ndarray, np.ndarray]  # events in order, [n, len(RECORD)]; when each was released, [n]
+Settled = tuple[np.ndarray, np.ndarray]  # events in order, [n, len(RECORD)]; release time of each, [n]
 
 
 class Releases:
-    """The base, and what holds where nobody waits: whoever has arrived goes on."""
+    """The base class, and the rule without waiting: each message is released when it arrives."""
 
     def add(self, events: np.ndarray) -> Settled:
-        """Take more events, [n, len(RECORD)]; returns those, in order, of which all is settled now."""
+        """Add events, [n, len(RECORD)]; returns those, in order, whose release time is settled now."""
         return events, events[:, MICROSECONDS].copy()
 
     def end(self, version: int) -> Settled:
-        """There are no more events, and the center is at that version; returns those that were left."""
+        """End the events, with the center at that version; returns the events that were held back."""
         del version
         return _nothing()
 
 
 class UnknownReleases(Releases):
-    """A gate that does not say for whom workers wait there."""
+    """The rule of a gate with waiting of an unknown kind: all release times are unknown."""
 
     def add(self, events: np.ndarray) -> Settled:
-        """Nothing is known."""
+        """Return the events with unknown release times."""
         return events, np.full(len(events), UNKNOWN, np.int64)
 
 
 class ReleasesOfSets(Releases):
-    """Messages that make an update together: the last one of a version lets all go. A dropped one waits for nobody."""
+    """The rule of a barrier: the last message of a version releases all of them. A dropped one does not wait."""
 
     def __init__(self):
         self.held, _ = _nothing()
 
     def add(self, events: np.ndarray) -> Settled:
-        """Sets are settled when the next one has begun."""
+        """Add events; a set of messages is settled when the next one has begun."""
         events = np.concatenate([self.held, events])
         newest = events[:, VERSION].max(initial=-1)
         waiting = np.flatnonzero((events[:, ACCEPTED] != 0) & (events[:, VERSION] == newest))
@@ -60,7 +60,7 @@ class ReleasesOfSets(Releases):
         return settled, self._released(settled)
 
     def end(self, version: int) -> Settled:
-        """The last set was complete if the version is past it."""
+        """End the events; the last set was complete if the version is past it, else its release is unknown."""
         left, released = self.held, self._released(self.held)
         released[(left[:, ACCEPTED] != 0) & (left[:, VERSION] >= version)] = UNKNOWN
         return left, released
@@ -74,23 +74,25 @@ class ReleasesOfSets(Releases):
 
 
 class ReleasesByLead(Releases):
-    """Nobody goes on more than some rounds ahead of the slowest worker that has more to do: see `Lead`, which is told.
+    """The rule of bounded staleness: a worker waits if it is too many rounds ahead of the slowest unfinished one.
+
+    `Lead` applies the rule to the arrivals.
 
     Args:
-        gate: with the lead.
+        gate: gate with a `lead`.
         before: rounds of each worker before the first event, [W].
-        rounds: of each worker in all, [W].
+        rounds: total rounds of each worker, [W].
     """
 
     def __init__(self, gate: Gate, before: Sequence[int], rounds: Sequence[int]):
         self.done, self.rounds = [int(n) for n in before], [int(n) for n in rounds]
         unfinished = [n for n, number in zip(self.done, self.rounds, strict=True) if n < number]
         self.lead = Lead(gate, len(self.done), unfinished)
-        self.waiting: dict[int, int] = {}  # worker -> which of the events that are held is its
+        self.waiting: dict[int, int] = {}  # worker -> index of its event among the held ones
         self.held, self.released = _nothing()
 
     def add(self, events: np.ndarray) -> Settled:
-        """Events are settled up to the first worker that still waits."""
+        """Add events; they are settled up to the first worker that still waits."""
         start = len(self.held)
         self.held = np.concatenate([self.held, events])
         self.released = np.concatenate([self.released, events[:, MICROSECONDS]])
@@ -103,7 +105,7 @@ class ReleasesByLead(Releases):
         return self._cut(min(self.waiting.values(), default=len(self.held)))
 
     def end(self, version: int) -> Settled:
-        """Whoever waits still was let go by something that is not in the record."""
+        """End the events; a worker that still waits was released by an eviction or an end, at an unknown time."""
         del version
         self._give_up(len(self.held))
         return self._cut(len(self.held))
@@ -121,7 +123,7 @@ class ReleasesByLead(Releases):
             self.released[self.waiting.pop(k)] = now
 
     def _let_go(self, worker: int) -> None:
-        """Nobody knows when it went on: what let it go is not in the record."""
+        """Mark the release of a waiting worker as unknown: its cause is not among the events."""
         self.released[self.waiting.pop(worker)] = UNKNOWN
         self.lead.withdraw(worker)
 
@@ -137,7 +139,7 @@ class ReleasesByLead(Releases):
 
 
 def releases_of(gate: Gate, before: Sequence[int], rounds: Sequence[int]) -> Releases:
-    """The rule of this gate; `before` and `rounds` of each worker, see `ReleasesByLead`."""
+    """Return the rule of a gate; `before` and `rounds` are those of `ReleasesByLead`."""
     if gate.set_size(len(rounds)) is not None:
         return ReleasesOfSets()
     if gate.lead is not None:

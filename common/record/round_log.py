@@ -1,9 +1,9 @@
-"""The rounds of a run on the clocks of those who made them: what a round was spent on.
+"""The timestamps of all rounds of a run, and the shares of compute, waiting and communication.
 
-A round is computing (from `begun` to `ready`), waiting for others (from `arrived` to `released`), and for the rest,
-until the reply is there (`replied`), communication: message and reply on their way, and the work of the ps. Each part
-is a difference of two moments on one clock, so it is right where the clocks of several machines differ; what stands in
-one row cannot be compared there.
+A round computes (from `begun` to `ready`), waits for other workers (from `arrived` to `released`), and spends the rest
+until the reply (`replied`) on communication: transfer of message and reply, and the work of the ps. Each part is a
+difference of two timestamps of one clock, so it is right even if the clocks of the machines differ. Timestamps of one
+row are of two clocks, that of the worker and that of the ps, and can only be compared if the clocks agree.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ FILE = "rounds.npz"
 
 WORKER, NUMBER, BEGUN, READY, ARRIVED, RELEASED, REPLIED = range(len(ROUND))
 
-ENOUGH_ROUNDS = 100  # of all workers: fewer are mostly start-up
+ENOUGH_ROUNDS = 100  # of all workers: fewer rounds are mostly start-up
 
-ENOUGH_SECONDS = 10.0  # of all workers together: there is nothing to gain in a shorter run
+ENOUGH_SECONDS = 10.0  # summed over all workers: advice does not pay in a shorter run
 
-MUCH = 0.5  # a part of a round that is worth a sentence
+MUCH = 0.5  # share of a round from which advice is given
 
-LITTLE = 0.25  # the part that advice aims at
+LITTLE = 0.25  # share that the advice aims at
 
-LONGEST = 20  # times the period of the run: beyond that the loss per step suffers first
+LONGEST = 20  # times the period of the run: a longer period would harm the loss per step
 
 ADVICE = {
     "communication": {None: "larger batches, or an algorithm with a longer period, would help"},
@@ -47,14 +47,14 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Shares:
-    """What a round is spent on, in the mean over the rounds of all workers.
+    """The mean duration of a round, and its shares of compute, waiting and communication.
 
     Attributes:
-        rounds: that this is the mean of.
-        seconds: of a round, from its beginning to its reply.
-        compute: the part of it that is arithmetic.
-        waiting: the part that is waiting for other workers; None if it is not known, and part of `communication`.
-        communication: the rest.
+        rounds: number of rounds in the mean.
+        seconds: duration of a round, from its beginning to its reply.
+        compute: share of arithmetic.
+        waiting: share of waiting for other workers; None if it is unknown, and then part of `communication`.
+        communication: share of the rest.
     """
 
     rounds: int
@@ -65,10 +65,10 @@ class Shares:
 
     @classmethod
     def of(cls, rounds: int, compute: float, exchange: float, waiting: float | None) -> Shares | None:
-        """From the mean seconds of a round to its message, from there to the reply, and of waiting within that.
+        """Build the shares from mean seconds: to the message, from there to the reply, and of waiting within that.
 
-        Where no moments are kept, the means are of different rounds: those before a worker's last start count for
-        waiting alone. If somebody waited long then, it is not known what waiting is part of these rounds.
+        Without recorded timestamps, the means are over different rounds: rounds before a worker's last start count in
+        `waiting` alone. Waiting longer than `exchange` shows that such rounds dominate, and counts as unknown.
         """
         if waiting is not None and waiting > exchange:
             waiting = None
@@ -80,14 +80,13 @@ class Shares:
         return cls(rounds, seconds, compute / seconds, part, (exchange - others) / seconds)
 
     def as_dict(self) -> dict[str, float | int | None]:
-        """As it stands in result.json."""
+        """Return the shares in the form of result.json."""
         return {name: None if value is None else round(value, 6) for name, value in vars(self).items()}
 
     def in_words(self, hyperparameters: Mapping[str, Any]) -> str | None:
         """Return one sentence on what would make rounds shorter, given the hyperparameters of the run.
 
-        None if there is nothing to say, if there are too few rounds to say it, or if the run is so short that it does
-        not matter.
+        None if no share is large, if the rounds are too few to judge, or if the run is too short to matter.
         """
         if self.rounds < ENOUGH_ROUNDS or self.rounds * self.seconds < ENOUGH_SECONDS or self.waiting is None:
             return None
@@ -100,7 +99,7 @@ class Shares:
         return None
 
     def _longer(self, period: int) -> str:
-        """Return the advice to take more local steps in a round, which leaves its communication as it is."""
+        """Advise a longer period: more local steps in a round, at the same communication."""
         rest = 1 - self.communication
         times = min(LONGEST, math.ceil(self.communication * (1 - LITTLE) / (LITTLE * rest)) if rest else LONGEST)
         left = self.communication / (self.communication + rest * times)
@@ -123,23 +122,24 @@ class RoundLog:
 
     @classmethod
     def load(cls, run_dir: Path) -> RoundLog:
-        """The rounds of the run in a folder.
+        """Read rounds.npz of a run.
 
         Raises:
-            UserError: there is no such file, or it is damaged.
+            UserError: the file is missing or damaged.
         """
         path = run_dir / FILE
         if not path.exists():
-            raise UserError(f"{run_dir} has no {FILE}: the rounds of a run with --record off are not on record")
+            raise UserError(f"{run_dir} has no {FILE}: the rounds of a run with --record off are not recorded")
         columns = read_arrays(run_dir, FILE)
         if not whole_columns(columns, ROUND):
             raise UserError(f"{path} is damaged: run it again")
         return cls(np.stack([columns[name] for name in ROUND], 1))
 
     def shares(self, worker: int | None = None) -> Shares | None:
-        """What rounds were spent on, of all workers or of one: those that are wholly known, but for the first of each.
+        """Return the shares of the rounds of all workers, or of one.
 
-        The first of a worker is mostly start-up. None if there are no others.
+        Only rounds whose timestamps are all known count, without the first of each worker, which is mostly start-up.
+        None if there are no others.
         """
         rows = self.rows if worker is None else self.rows[self.rows[:, WORKER] == worker]
         spent = Spent()
@@ -148,11 +148,11 @@ class RoundLog:
 
 
 class Spent:
-    """What rounds were spent on, added up.
+    """The seconds of rounds, added up.
 
     Attributes:
-        rounds: of which the worker's moments are known, and those among them of which it is known how long they waited;
-            of both how many there are, and seconds of compute, exchange and waiting, [2, 4].
+        rounds: row 0 sums the rounds whose worker timestamps are known, row 1 those of them whose wait is known, too;
+            columns are their number, and seconds of compute, exchange and waiting, [2, 4].
     """
 
     def __init__(self):
@@ -168,7 +168,7 @@ class Spent:
 
     @property
     def shares(self) -> Shares | None:
-        """Of the rounds of which all is known; if there are none, waiting is not known. None without any."""
+        """Shares of the rounds whose wait is known; else of the others, without `waiting`. None without any round."""
         known, met = self.rounds
         number, *seconds = met if met[0] else known
         if not number:

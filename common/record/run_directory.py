@@ -1,19 +1,19 @@
 """The record of a run: its folder, with configuration, metrics, result and plot.
 
 runs/<algorithm>/<time>-<id>/
-    config.json     what was asked for
-    metrics.jsonl   a line for each report of a worker ("worker") and each evaluation of the center ("center"); of a
-                    long run every n-th of each
-    result.json     how it ended; written after a failure too
+    config.json     the configuration that was asked for
+    metrics.jsonl   a line for each report of a worker ("worker") and each evaluation of the center ("center");
+                    every n-th of each if the run is long
+    result.json     how the run ended; also written after a failure
     plot.png        loss and accuracy over time
-    checkpoints/    what the run can be resumed from; events.bin: the record so far (with record="off" the last of it,
-                    and counts.json)
+    checkpoints/    states from which the run can be resumed; events.bin: the events so far (with record="off" only
+                    the last ones, and counts.json)
     trace.npz       every event on the parameter server, in order (not with record="off")
     rounds.npz      every round: begun, ready, arrived, released, replied (not with record="off")
-    rounds/         the workers' own part of that
+    rounds/         the timestamps that each worker has written for rounds.npz
     center.npz      the center as one flat vector; model.keras: the same as a Keras model
-    logs/           what each task printed
-    .lock           belongs to the program whose run this is, as long as it is under way
+    logs/           the output of each task
+    .lock           held by the program of this run until it ends
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from .round_log import Shares
 
 RecordMode = Literal["full", "off"]
 
-NOT_FIGURES = {"event", "task", "when", "virtual"}  # of an event
+NOT_FIGURES = {"event", "task", "when", "virtual"}  # fields of an event that are no metrics
 
-ROWS = {"worker": "worker", "center": "center", "passed": "center"}  # of metrics.jsonl, by the event
+ROWS = {"worker": "worker", "center": "center", "passed": "center"}  # kind of row in metrics.jsonl, by event
 
-SHOWN = 400  # characters of a value that differs
+SHOWN = 400  # characters of a differing value that an error shows
 
-# What must be the same when a run goes on from its checkpoints.
+# Fields of the configuration that a resumed run must have in common with the run before.
 RESUMED = (
     "algorithm", "hyperparameters", "workers", "dataset", "model", "architecture", "batch_size", "ema_decay", "seed",
     "skew", "codec", "record",
@@ -57,13 +57,13 @@ RESUMED = (
 
 
 def new_run_dir(algorithm: str, root: Path = ROOT) -> Path:
-    """A fresh folder for a run."""
+    """Return the path of a new run directory; it is not created yet."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return root / algorithm / f"{stamp}-{uuid.uuid4().hex[:6]}"
 
 
 def load_center(model: FlatModel, run_dir: Path) -> None:
-    """Give a model the center of a run that has ended, or its moving average if the run kept one."""
+    """Load into a model the center of a run that has ended, or its moving average if the run kept one."""
     saved = read_arrays(run_dir, "center.npz")
     model.load(saved["average" if "average" in saved else "center"], saved["state"])
 
@@ -74,21 +74,21 @@ class RunRecord:
     def __init__(self, run_dir: Path, config: dict[str, Any], task: TaskSpec | None = None, lock: Lock | None = None):
         self.run_dir, self.config, self.task = run_dir, config, task
         self.lock = lock  # held until the end
-        self.tell: Callable[[dict[str, Any]], None] = self.on_event  # everybody who wants to know of an event
+        self.tell: Callable[[dict[str, Any]], None] = self.on_event  # publishes an event to all subscribers
         self.began = time.monotonic()
         self.finished: dict[int, dict[str, Any]] = {}
         self.steps: dict[int, int] = {}
         self.last: dict[str, Any] = {}
         self.first_update: float | None = None
         self.network: str | None = None
-        self.simulated: dict[str, Any] = {}  # of a run in virtual time: how long it took, virtual and real
+        self.simulated: dict[str, Any] = {}  # only of a run in virtual time: its virtual and real durations
         self.stopped: str | None = None
-        self.advice: str | None = None  # which matters more than that on the rounds
-        self.unwritten: list[str] = []  # why some of the results are not there
+        self.advice: str | None = None  # a warning on the losses, which takes precedence over advice on the rounds
+        self.unwritten: list[str] = []  # why some of the result files could not be written
         self.faults, self.cpu = Faults(), CpuRecord(config["workers"])
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
-            elsewhere = task is not None and task.separate_evaluator  # the chief has them, on its machine
+            elsewhere = task is not None and task.separate_evaluator  # the checkpoints are on the chief's machine
             goes_on = bool(checkpoint.found(run_dir)) or (elsewhere and (run_dir / "events.bin").exists())
             if goes_on:
                 self._go_on()
@@ -99,34 +99,34 @@ class RunRecord:
             write_json(run_dir / "config.json", config)
             make_latest(run_dir)
             self.metrics = Metrics(run_dir / "metrics.jsonl", goes_on)
-            self.began -= max((row["seconds"] for row in self.rows), default=0)  # of what it goes on from
+            self.began -= max((row["seconds"] for row in self.rows), default=0)  # seconds of the run that is resumed
         except OSError as error:
             raise cannot_write_into(run_dir, error) from None
 
     @property
     def rows(self) -> list[Row]:
-        """What workers and center have reported; of a long run every n-th of each, the first and the last."""
+        """Rows of metrics.jsonl; of a long run every n-th of each series, its first and its last."""
         return self.metrics.rows
 
     def _holds_results(self) -> bool:
-        """True if a run has got anywhere in this folder; one that failed before that is no loss."""
+        """Return True if the folder has results of a run; a run that failed before its first metrics has none."""
         metrics = self.run_dir / "metrics.jsonl"
         return (self.run_dir / "result.json").exists() and metrics.exists() and metrics.stat().st_size > 0
 
     def _go_on(self) -> None:
-        """The run is resumed: its metrics go on, if it is the same run."""
+        """Prepare to resume the run in this folder; raise `UserError` if its configuration is another one."""
         before = read_config(self.run_dir)
         wanted = json.loads(dumps(self.config))
         for name in RESUMED:
             if before.get(name) != wanted.get(name):
                 had, wants = (kinds.short(some.get(name), SHOWN) for some in (before, wanted))
                 raise UserError(
-                    f"{self.run_dir} holds checkpoints of a run with {name}={had}: go on with the same, or choose "
+                    f"{self.run_dir} holds checkpoints of a run with {name}={had}: resume with the same, or choose "
                     f"another run directory. Received: {name}={wants}"
                 )
         if (self.run_dir / "result.json").exists():
             done = False
-            with contextlib.suppress(UserError):  # a damaged one is as good as none
+            with contextlib.suppress(UserError):  # a damaged file counts as missing
                 done = read_json(self.run_dir / "result.json").get("outcome") == "completed"
             if done and self.config["steps_per_worker"] <= before["steps_per_worker"]:
                 raise UserError(
@@ -136,9 +136,9 @@ class RunRecord:
             (self.run_dir / "result.json").unlink()
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Take note of one event."""
+        """Record one event."""
         self.faults.on_event(event)
-        if self.task is None:  # else it would be the time of some of the tasks
+        if self.task is None:  # with several machines, it would see only some of the tasks
             self.cpu.on_event(event)
         now = event["virtual"] if "virtual" in event else event.get("when", time.monotonic()) - self.began
         kind = event["event"]
@@ -150,7 +150,7 @@ class RunRecord:
             self.steps[event["worker"]] = event["steps"]
         elif kind == "finished":
             self.finished[event["worker"]] = event
-            self.steps[event["worker"]] = event["steps"]  # one that came back may have had no more to do
+            self.steps[event["worker"]] = event["steps"]  # a restarted worker without rounds left reports nothing else
         elif kind in ("result", "center"):
             self.last |= {k: v for k, v in event.items() if k not in NOT_FIGURES}
             self.unwritten = event.get("unwritten", [])
@@ -168,7 +168,7 @@ class RunRecord:
         self.simulated |= {name: event[name] for name in ("order_seconds", "arithmetic_seconds") if name in event}
 
     def _add(self, row: Row) -> None:
-        """A full disk ends no run because of its metrics."""
+        """Add a row to the metrics; if it cannot be written, warn and continue the run without metrics on the disk."""
         try:
             self.metrics.add(row)
         except CannotWrite as error:
@@ -176,16 +176,16 @@ class RunRecord:
             self.tell({"event": "warning", "message": f"{error}: the metrics from here on are not on the disk"})
 
     def history(self) -> dict[str, list[Any]]:
-        """Metrics of the center over time, a list for each name; `loss` is the workers' mean so far."""
+        """Return the metrics of the center over time, a list for each name; `loss` is the workers' mean so far."""
         centers = [row for row in self.rows if row["kind"] == "center"]
         names = {name: None for row in centers for name in row if name != "kind"}
         return {name: [row.get(name) for row in centers] for name in names}
 
     def finish(self, error: BaseException | None, picture: bool = True) -> dict[str, Any]:
-        """Write result.json and the plot (if a `picture` is wanted); returns the result, as it can be written.
+        """Write result.json and the plot (if a `picture` is wanted); returns the result as JSON can hold it.
 
         Raises:
-            CannotWrite: the result of a run that went well otherwise.
+            CannotWrite: the run succeeded, but its result cannot be written.
         """
         with contextlib.suppress(OSError):
             self.metrics.close()
@@ -199,7 +199,7 @@ class RunRecord:
                     plot(self.rows, self.config, file)
         except CannotWrite as problem:
             if error is None:
-                with contextlib.suppress(CannotWrite):  # it may be the plot that had no room
+                with contextlib.suppress(CannotWrite):  # only the plot may have had no room
                     write_json(self.run_dir / "result.json", self._result(problem))
                 raise
             result["recovery"]["warnings"].append(str(problem))
@@ -216,12 +216,12 @@ class RunRecord:
             seconds = ended - min(e["started"] for e in self.finished.values())
         if "updates" in last and self.simulated:
             seconds = self.simulated["virtual_seconds"]
-        steps = last.get("steps", sum(self.steps.values()))  # at the end the ps knows best
+        steps = last.get("steps", sum(self.steps.values()))  # the count of the ps at the end is the exact one
         examples = steps * config["batch_size"]
         if seconds:
             rate = examples / seconds
         shares = _shares(last, self.finished.values())
-        # Of a run in virtual time: its machines, and what it took; the times of all else are virtual.
+        # Only of a run in virtual time: its machines and real durations. All other times are virtual there.
         simulated = {name: _rounded(value) for name, value in self.simulated.items()}
         simulated |= {"platform": config.get("platform")}
         outcome, code = "completed", 0
@@ -270,7 +270,7 @@ class RunRecord:
 
 
 def _shares(last: dict[str, Any], finished: Collection[dict[str, Any]]) -> Shares | None:
-    """What a round was spent on: of all rounds on record, or from what the workers have added up, and have waited."""
+    """Return the shares of a round: from rounds.npz if it was written, else from the sums of workers and ps."""
     if spent := last.get("round"):
         return Shares(**spent)
     rounds, compute, exchange = (

@@ -1,4 +1,4 @@
-"""What a simulated run shows while it runs: two phases, virtual time and real time, no line for each worker."""
+"""The display of a simulated run: two phases, virtual time and real time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rich.console import Console
 
 from .display import Display, clock
 
-MINUTES_SECONDS = 600  # from which on a time is shown as 10:00
+MINUTES_SECONDS = 600  # from that duration on the format is 10:00
 
 
 class SimulationDisplay(Display):
-    """As `Display`; what is counted are the events of one phase, then those of the other."""
+    """A `Display` whose bar counts the events of the first phase, then the local steps of the second."""
 
     def __init__(self, config: dict[str, Any], console: Console | None = None):
         self.phase = self.events = 0
@@ -24,46 +24,46 @@ class SimulationDisplay(Display):
 
     @property
     def done(self) -> int:
-        """Events of this phase, or local steps."""
+        """Events of the first phase so far, or local steps of the second."""
         return min(self.events, self.total)
 
     def headline(self) -> str:
-        """What is trained, on what, on how many machines that are not there."""
+        """Return algorithm, data set, model and simulated tasks in one line."""
         return f"simulation: {super().headline()}"
 
     def states(self) -> str:
-        """Which phase it is in."""
+        """Return the phase of the simulation."""
         return ("", "phase 1 of 2: the order of the events", "phase 2 of 2: the arithmetic")[self.phase]
 
     def _take(self, kind: str, event: dict[str, Any]) -> None:
         if kind in ("ordering", "ordered"):
             self.phase, self.events, self.total = 1, event["events"], event.get("of", event["events"])
         elif kind == "center":
-            if self.phase < 2:  # the look at the beginning
+            if self.phase < 2:  # the evaluation at the beginning
                 self.phase_began = time.monotonic()
             self.phase, self.center = 2, event
-            self.losses = {0: event["loss"]} if "loss" in event else {}  # of all
+            self.losses = {0: event["loss"]} if "loss" in event else {}  # mean of all workers
             self.events, self.total = event["steps"], self.steps_of_all
         if kind == "ordered":
             self.virtual_end = event["virtual"]
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Take note of what an event changed."""
+        """Update the values to draw; print a line after the first phase."""
         super().on_event(event)
         if event["event"] == "ordered" and not self.live:
             took = f"{event['order_seconds']:.1f} s"
             self.say(f"order of {event['events']:,} events in {took}: {duration(event['virtual'])} of virtual time")
 
     def _network(self, state: str) -> None:
-        """Nothing is sent."""
+        """Ignore the network: a simulation sends nothing."""
 
     def _rate(self) -> float | None:
-        """Local steps per second of virtual time."""
+        """Return the local steps per second of virtual time; None if they are unknown."""
         seconds = self.center.get("virtual")
         return self.events / seconds if self.phase == 2 and seconds else None
 
     def progress(self) -> list[str]:
-        """How far the run is, in virtual and in real time."""
+        """Return the progress of the run in virtual and in real time."""
         now, unit = time.monotonic(), ("event", "event", "step")[self.phase]
         found = [f"{unit} {self.done:,} of {self.total:,}"] if self.phase else []
         if self.virtual_end is not None:
@@ -75,5 +75,5 @@ class SimulationDisplay(Display):
 
 
 def duration(seconds: float) -> str:
-    """12.3 s, or 12:34."""
+    """Format a duration as 12.3 s, or 12:34."""
     return clock(seconds) if seconds >= MINUTES_SECONDS else f"{seconds:.3g} s"

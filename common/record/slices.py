@@ -1,4 +1,4 @@
-"""Vectors of a run in slices, as they lie on several ps tasks, and in one, as they are in a file."""
+"""Conversion of vectors between slices, as on several ps tasks, and whole vectors, as in a file."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..contract.cut import COPIES
 
 
 class Slices(list[np.ndarray]):
-    """A vector in slices, as it lies on several ps tasks. NumPy takes it for the whole vector."""
+    """A vector in slices, one of each ps task. NumPy converts it to the whole vector."""
 
     @property
     def nbytes(self) -> int:
-        """Of all."""
+        """Bytes of all slices."""
         return sum(part.nbytes for part in self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -23,9 +23,9 @@ class Slices(list[np.ndarray]):
 
 
 def whole(slices: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Vectors from the slices of the ps tasks, `name/0`, `name/1`, ...; what is no vector is the same on all.
+    """Join the slices of the ps tasks, `name/0`, `name/1`, ...; values that are no vectors are equal on all tasks.
 
-    A vector [n] in several slices is left in `Slices`: together it would be in memory twice.
+    A vector [n] in several slices is returned as `Slices`, since concatenating it would need its memory twice.
     """
     names = dict.fromkeys(name.rsplit("/", 1)[0] for name in slices)
     parts = {name: [slices[f"{name}/{i}"] for i in range(len(slices)) if f"{name}/{i}" in slices] for name in names}
@@ -39,7 +39,7 @@ def _together(parts: Sequence[np.ndarray]) -> Any:
 
 
 def sliced(array: Any, sizes: Sequence[int]) -> list[np.ndarray]:
-    """A vector, or what `whole` has made of it, as slices of those sizes, along its last axis."""
+    """Split a vector or a result of `whole` into slices of those sizes, along its last axis."""
     array = np.asarray(array)
     if array.ndim == 0:
         return [array] * len(sizes)
@@ -47,7 +47,7 @@ def sliced(array: Any, sizes: Sequence[int]) -> list[np.ndarray]:
 
 
 def write_array(file: Any, array: Any) -> None:
-    """As `np.save` does, but a vector that is in slices is not put together first."""
+    """Write an array as `np.save` does; `Slices` are written one by one, without joining them in memory."""
     if not isinstance(array, Slices):
         return np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
     kind = np.lib.format.dtype_to_descr(array[0].dtype)

@@ -1,7 +1,7 @@
-"""The moments of a worker's rounds in a file of its own: `rounds/worker-<k>.bin`, 24 bytes for each round.
+"""The timestamps of a worker's rounds in a file of its own: `rounds/worker-<k>.bin`, 24 bytes for each round.
 
-Where a round stands in the file says which one it is. So a round that is done again has the place that it had, and one
-whose moments nobody knows (its worker was killed in the middle of a call) leaves a place of zeros.
+The position in the file is the number of the round. So a repeated round overwrites its first attempt, and a round with
+unknown timestamps (its worker was killed in the middle of a call) leaves zeros.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ MOMENTS = ("begun", "ready", "replied")
 
 ROW_BYTES = 8 * len(MOMENTS)
 
-CHUNK = 1 << 16  # rows that are in memory at once
+CHUNK = 1 << 16  # rows in memory at once
 
 
 def stamp_file(run_dir: Path, worker: int) -> Path:
-    """Where a worker that writes into this folder has its moments."""
+    """Return the path of the timestamps of a worker that writes into this folder."""
     return run_dir / FOLDER / f"worker-{worker}.bin"
 
 
 def stamp_files(run_dir: Path) -> list[Path]:
-    """The moments of all workers that have written into a folder."""
+    """Return the files of timestamps of all workers that have written into a folder."""
     return sorted((run_dir / FOLDER).glob("worker-*.bin"))
 
 
 class StampWriter:
-    """Keeps the moments of the rounds of one worker, and adds them up.
+    """Writes the timestamps of one worker's rounds, and sums their durations.
 
     Args:
-        path: of the file; None keeps the sums alone.
-        exchange_first: a round goes on computing after its reply, for the next message.
+        path: path of the file; None keeps the sums alone.
+        exchange_first: a round continues to compute after its reply, for the next message.
 
     Attributes:
-        timed: rounds that were added up; the first of a process is none of them, it is mostly start-up.
-        compute: their seconds from their beginning to their message.
-        exchange: from there to the reply.
+        timed: number of rounds in the sums, without the first of the process, which is mostly start-up.
+        compute: seconds of these rounds from their beginning to their message.
+        exchange: seconds of these rounds from the message to the reply.
     """
 
     def __init__(self, path: Path | None, exchange_first: bool):
         self.path, self.exchange_first = path, exchange_first
         self.timed, self.compute, self.exchange = 0, 0.0, 0.0
         self.started = False
-        self.replied: float | None = None  # the last round, if the next one follows it
+        self.replied: float | None = None  # reply of the last round, unless the next round was restored
         self.file: int | None = None
 
     def add(self, first: int, stamps: np.ndarray) -> None:
-        """Rounds from number `first` on; `stamps` are their moments in seconds since 1970, [3, n].
+        """Add rounds from number `first` on; `stamps` are their timestamps in seconds since 1970, [3, n].
 
         Raises:
-            CannotWrite: the moments from here on are added up, and not on the disk.
+            CannotWrite: timestamps from here on are summed, but not written.
         """
         begun, ready, replied = stamps
         if self.exchange_first and self.replied is not None:
@@ -74,7 +74,7 @@ class StampWriter:
             self._write(first, (stamps.T * 1e6).astype("<i8"))
 
     def go_back(self, rounds: int) -> None:
-        """The next round is number `rounds`: what is there of later ones is void; raises `CannotWrite`."""
+        """Remove the timestamps of round number `rounds` and later ones, which are repeated; raises `CannotWrite`."""
         self.replied = None
         if self.path is not None and self.path.exists():
             with self._writing(self.path), open_in_place(self.path, "r+b") as file:
@@ -99,24 +99,24 @@ class StampWriter:
             raise
 
     def close(self) -> None:
-        """No more of it."""
+        """Close the file."""
         if self.file is not None:
             os.close(self.file)
             self.file = None
 
 
 class StampReader:
-    """The moments of one worker's rounds, in order; what is not there is `UNKNOWN`.
+    """Reads the timestamps of one worker's rounds; missing ones are `UNKNOWN`.
 
     Args:
-        paths: where the file may be.
+        paths: possible paths of the file, of which the first that exists is read.
     """
 
     def __init__(self, *paths: Path):
         self.path = next((path for path in paths if path.is_file()), None)
 
     def read(self, first: int, number: int) -> np.ndarray:
-        """Rounds from number `first` on: microseconds since 1970, [number, 3]."""
+        """Return the timestamps of rounds from number `first` on: microseconds since 1970, [number, 3]."""
         found = np.full((number, len(MOMENTS)), UNKNOWN, np.int64)
         if self.path is not None:
             with open_to_read(self.path) as file:

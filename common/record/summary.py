@@ -1,4 +1,4 @@
-"""What a run shows at its end."""
+"""The summary that a run prints at its end."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from rich.table import Table
 
 from .measured import others, shown
 
-UNEVEN = 0.001  # shares of workers that differ by less are the same
+UNEVEN = 0.001  # shares of workers that differ by less are not shown
 
 
 def summary(result: dict[str, Any]) -> Table:
-    """The result of a run as a table."""
+    """Return the result of a run as a table."""
     table = Table(title=f"{result['algorithm']}: {result['outcome']}", show_header=False, title_justify="left")
     for name, value in summary_rows(result).items():
         table.add_row(name, value)
@@ -20,7 +20,7 @@ def summary(result: dict[str, Any]) -> Table:
 
 
 def summary_rows(result: dict[str, Any]) -> dict[str, str]:
-    """The result of a run: what there is to know, by name."""
+    """Return the known figures of the result of a run, by name."""
     stale = result["staleness"]
     steady = "" if stale.get("steady") is None else f" ({stale['steady']:.2f} after the start-up)"
     rows = {
@@ -43,7 +43,7 @@ def summary_rows(result: dict[str, Any]) -> dict[str, str]:
 
 
 def _seconds(result: dict[str, Any]) -> str:
-    """How long a run took, in real time, and in virtual time if that was simulated."""
+    """Return the duration of a run in real time, and in virtual time if it was simulated."""
     total = f"{_format(result['seconds_total'], '.1f')} in all"
     if "simulated" not in result:
         return f"{_format(result['seconds_training'], '.1f')} training, {total}"
@@ -54,14 +54,14 @@ def _seconds(result: dict[str, Any]) -> str:
 
 
 def _shares(shares: list[float] | None) -> str | None:
-    """The part of the updates that each worker has made."""
+    """Return the range of the workers' shares of the updates; None if they are even."""
     if not shares or max(shares) - min(shares) < UNEVEN:
         return None
     return f"{min(shares):.1%} to {max(shares):.1%} of the updates for each worker"
 
 
 def _round(spent: dict[str, Any] | None) -> str | None:
-    """What a round was spent on, if that is known."""
+    """Return the mean duration of a round and its shares; None if they are unknown."""
     if spent is None:
         return None
     parts = [f"{spent[name]:.0%} {name}" for name in ("compute", "waiting", "communication") if spent[name] is not None]
@@ -73,7 +73,7 @@ def _format(value: float | None, form: str) -> str:
 
 
 def size_in_bytes(count: float) -> str:
-    """With the unit that fits: 6.8 MB."""
+    """Format a number of bytes with a fitting unit: 6.8 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Copies checkpoints and records into a new run directory, for a run that is resumed there."""
+"""Copying a checkpoint and a record into a new run directory, in which the run is resumed."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from .stamp_file import FOLDER, stamp_files
 
 
 def take_over(source: Path, run_dir: Path) -> list[str]:
-    """Let a new run directory go on from the newest checkpoint of another.
+    """Copy the newest checkpoint and the record of a run into a new run directory, to resume from there.
 
     Returns:
-        What to tell about damaged ones, which are passed over.
+        Warnings on damaged checkpoints, which are skipped.
 
     Raises:
-        UserError: there is none that can be read.
+        UserError: the source has no checkpoint that can be read.
     """
     if checkpoint.found(run_dir):
-        return []  # it has gone on already
+        return []  # it was resumed here before
     if not checkpoint.found(source):
         raise UserError(f"there is no checkpoint to resume from in {checkpoint.folder(source)}")
     problems: list[checkpoint.Damaged] = []
@@ -41,7 +41,7 @@ def take_over(source: Path, run_dir: Path) -> list[str]:
 
 
 def take_over_record(source: Path, run_dir: Path) -> None:
-    """Copy what a run has recorded so far, unless there is a record already."""
+    """Copy the files of the record of a run, except those that the new folder has."""
     run_dir.mkdir(parents=True, exist_ok=True)
     for name in ("config.json", "counts.json", "events.bin", "metrics.jsonl"):
         if (source / name).exists() and not (run_dir / name).exists():

@@ -11,16 +11,16 @@ from ..lazy import tf
 
 
 class Summaries:
-    """Scalars of the center as TensorBoard files, written by TensorFlow itself: nothing else need be installed."""
+    """Scalars of the center as TensorBoard files, written by TensorFlow itself, without the package tensorboard."""
 
     def __init__(self, folder: Path):
         with writing(folder):
             own_folder(folder)
-        with tf.Graph().as_default():  # the writer refuses to live outside a graph
+        with tf.Graph().as_default():  # the writer raises outside a graph
             self.writer = tf.compat.v1.summary.FileWriter(str(folder))
 
     def write(self, metrics: dict[str, Any]) -> None:
-        """One point for each number, at the version of the center; a vector has one for each element, `name/0`."""
+        """Write a point for each number, at the version of the center; elements of a vector are `name/0`, ..."""
         numbers = dict(_numbers({name: value for name, value in metrics.items() if name != "version"}))
         values = [tf.compat.v1.Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
         self.writer.add_summary(tf.compat.v1.Summary(value=values), metrics["version"])
