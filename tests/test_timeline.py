@@ -99,7 +99,7 @@ def test_a_run_without_rounds_has_arrivals_and_a_note(tmp_path):
     assert run.columns["arrived"].tolist() == [900, 0, 1_400, 1_900]  # since the first
     assert all((run.columns[name] == -1).all() for name in STAMPS if name != "arrived")
     assert run.notes == (
-        "There is no rounds.npz: when workers computed, waited and sent is not known, only when messages came.",
+        "rounds.npz is missing: only arrivals of messages are known, not when workers computed, waited and sent.",
     )
 
 
@@ -107,8 +107,8 @@ def test_rounds_without_an_event_and_events_without_a_round_are_told(tmp_path):
     run = read_lanes(save(tmp_path / "run", rounds=[*ROUNDS[:2], (0, 1, 2_500, 2_900, -1, -1, -1)]))
     assert rows(run.columns)[1] == (0, 1, -1, -1, -1, -1, -1, 2_500, 2_900, -1, -1, -1)
     assert run.notes == (
-        "Rounds of which only the moment is known at which the message came: 1 of 3.",
-        "Rounds that are not on record, as their messages were refused or undone: 1.",
+        "Rounds of which only the arrival of the message is known: 1 of 3.",
+        "Rounds that are not in the trace, as their messages were refused or undone: 1.",
     )
 
 
@@ -165,7 +165,7 @@ def changed(name, **columns):
         (lambda folder: (folder / "config.json").unlink(), "not a run directory: it has no config.json"),
         (lambda folder: (folder / "config.json").write_text("{}"), "not those of a run: they have no 'record'"),
         (lambda folder: (folder / "result.json").unlink(), "cannot read .*result.json"),
-        (lambda folder: (folder / "trace.npz").unlink(), "has no trace.npz: it came to no result"),
+        (lambda folder: (folder / "trace.npz").unlink(), "has no trace.npz: it ended without a result"),
         (lambda folder: (folder / "trace.npz").write_bytes(b"PK"), "cannot read .*trace.npz"),
         (changed("trace.npz", more=[1]), "trace.npz is damaged: it needs the columns version"),
         (changed("trace.npz", worker=[0, 1, 2, 0]), "trace.npz is damaged: worker must be .* less than 2"),
@@ -188,7 +188,7 @@ def test_what_is_no_record_of_a_run_is_refused_in_one_line(tmp_path, change, mes
         (["off"], "recorded with record=off"),
         (["empty"], "its trace is empty"),
         (["run", "run", "run"], "one run, or two to compare. Received: 3"),
-        (["run", "--begin", "5"], "takes 0.004 s: there is nothing in that time"),
+        (["run", "--begin", "5"], "takes 0.004 s: it has no round in that time"),
         (["run", "--begin", "2", "--end", "1"], "--end must be later than --begin"),
         (["run", "--picture", "a.jpg"], "ends in .png or .svg"),
         (["run", "--output", "no/where.json"], "cannot write no/where.json"),
@@ -389,7 +389,7 @@ def test_the_command_writes_a_trace_and_says_where_to_open_it(tmp_path, monkeypa
     assert written == "a/trace.json"
     assert "Perfetto" in where
     assert "chrome://tracing" in where
-    assert missing.startswith("b: There is no rounds.npz")
+    assert missing.startswith("b: rounds.npz is missing")
     events = parsed((tmp_path / "a" / "trace.json").read_bytes())
     assert chosen(events, "M", name="process_name")[0]["args"]["name"].startswith('own & "odd" \\ ü: 2 workers')
     assert dispatch(["timeline", "a", "b", "--output", "both.json.gz"]) == 0

@@ -1,8 +1,8 @@
 """The timeline of a run: when workers computed, waited, pushed and pulled.
 
-* its rounds, read from the record: `lanes`;
-* a trace for Perfetto and chrome://tracing: `trace_export`;
-* a picture: `picture`.
+* `lanes`: the rounds of a run, read from its record;
+* `trace_export`: a trace for Perfetto and chrome://tracing;
+* `picture`: a picture.
 
-It imports `record` and what is below.
+It imports `record` and the packages below.
 """

@@ -1,4 +1,4 @@
-"""A run as lanes: its rounds, each with the event on the ps that it led to."""
+"""A run as lanes: its rounds, each joined with its event on the ps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..record.round_log import FILE, UNKNOWN, RoundLog
 
 STAMPS = ROUND[2:]
 
-# What lies between one stamp and the next; where those between are not known, they are one part.
+# The parts of a round between one stamp and the next; parts with an unknown stamp between them are merged.
 PARTS = ("compute", "push", "wait", "pull")
 
 COLUMNS = ("worker", "round", "event", "version", "after", "staleness", "accepted", *STAMPS)
@@ -30,16 +30,16 @@ class Lanes:
     """The rounds of a run.
 
     Attributes:
-        name: of the folder.
-        algorithm: its name.
-        about: how large the run was, in words.
-        workers: how many lanes there are.
-        ps: how many parameter server tasks it had.
-        columns: whole numbers, [n] for each name of `COLUMNS`: rounds, and workers that joined again, sorted by worker,
+        name: path of the folder.
+        algorithm: name of the algorithm.
+        about: size of the run, in words.
+        workers: number of lanes.
+        ps: number of parameter server tasks.
+        columns: integers, [n] for each name of `COLUMNS`: rounds, and joins of restarted workers, sorted by worker,
             then time. A message finds the center at `version` and leaves it at `after`. Stamps are microseconds since
-            the first of the run; what is not known is -1.
-        seconds: from the first stamp to the last.
-        notes: what is missing, a sentence each.
+            the first of the run; unknown values are -1.
+        seconds: time from the first stamp to the last.
+        notes: missing data, one sentence each.
     """
 
     name: str
@@ -55,16 +55,16 @@ class Lanes:
 def read_lanes(
     run_dir: Path, begin: float = 0.0, end: float | None = None, *, exchange_first: Collection[str] = ()
 ) -> Lanes:
-    """The rounds of a run that has ended, real or simulated.
+    """Read the rounds of a run that has ended, real or simulated.
 
     Args:
-        run_dir: its folder.
+        run_dir: run directory.
         begin: seconds; rounds that ended before are left out.
         end: seconds; rounds that began later are left out.
-        exchange_first: algorithms whose workers go on computing when the reply is there, before the round ends.
+        exchange_first: algorithms whose workers continue to compute after the reply, before the round ends.
 
     Raises:
-        UserError: it has no trace, or a damaged one, or nothing happened in that time.
+        UserError: the trace is missing or damaged, or has no event in that time.
     """
     if not run_dir.is_dir():
         raise UserError(f"no such folder: give the run directory of a run that has ended. Received: {run_dir}")
@@ -81,7 +81,7 @@ def read_lanes(
 
 
 def _about(config: Mapping[str, Any]) -> str:
-    """The size of a run, in words."""
+    """Return the size of a run, in words."""
     workers, ps = config["workers"], config["ps"]
     where = "in virtual time" if config["backend"] == "simulation" else f"real, {config['backend']}"
     tasks = f"{workers:,} worker{'s' * (workers != 1)}, {ps or 'no'} parameter server{'s' * (ps > 1)}"
@@ -89,7 +89,7 @@ def _about(config: Mapping[str, Any]) -> str:
 
 
 def _rounds(run_dir: Path, workers: int) -> np.ndarray:
-    """Return the rows of rounds.npz, [n, len(ROUND)]; none where there is no such file."""
+    """Return the rows of rounds.npz, [n, len(ROUND)]; none if the file is missing."""
     if not (run_dir / FILE).exists():
         return np.empty((0, len(ROUND)), np.int64)
     rows = RoundLog.load(run_dir).rows
@@ -99,7 +99,7 @@ def _rounds(run_dir: Path, workers: int) -> np.ndarray:
 
 
 def _since_reply(rows: np.ndarray) -> np.ndarray:
-    """Rounds that begin with the reply of the round before: what is computed from there on is in the next message."""
+    """Let each round begin with the reply of the round before: the next message holds all steps computed since then."""
     rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
     worker, number, replied = rows[:, 0], rows[:, 1], rows[:, -1]
     follows = (worker[1:] == worker[:-1]) & (number[1:] == number[:-1] + 1) & (replied[:-1] != UNKNOWN)
@@ -110,9 +110,9 @@ def _since_reply(rows: np.ndarray) -> np.ndarray:
 def _joined(
     trace: Mapping[str, np.ndarray], rounds: np.ndarray, last: int | None
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Return each event with the stamps of its round, and rounds that are not on record; and notes.
+    """Return events with the stamps of their rounds, then rounds without an event; and notes.
 
-    The center has version `last` in the end. A message leaves it at the version that the next one finds.
+    The center has version `last` at the end. A message leaves it at the version that the next one finds.
     """
     events = np.full((len(trace["worker"]), len(COLUMNS)), UNKNOWN, np.int64)
     for name in ("worker", "event", "version", "staleness", "accepted"):
@@ -137,21 +137,19 @@ def _joined(
     notes = []
     if not len(rounds):
         notes.append(
-            f"There is no {FILE}: when workers computed, waited and sent is not known, only when messages came."
+            f"{FILE} is missing: only arrivals of messages are known, not when workers computed, waited and sent."
         )
     elif (without := int((events[is_round, COLUMNS.index("begun")] == UNKNOWN).sum())) > 0:
-        notes.append(
-            f"Rounds of which only the moment is known at which the message came: {without:,} of {is_round.sum():,}."
-        )
+        notes.append(f"Rounds of which only the arrival of the message is known: {without:,} of {is_round.sum():,}.")
     if lost := int((~on_record).sum()):
-        notes.append(f"Rounds that are not on record, as their messages were refused or undone: {lost:,}.")
+        notes.append(f"Rounds that are not in the trace, as their messages were refused or undone: {lost:,}.")
     rows = np.concatenate([events, more[~on_record]])
     rows = rows[np.lexsort((_start(rows), rows[:, 0]))]
     return {name: rows[:, i] for i, name in enumerate(COLUMNS)}, tuple(notes)
 
 
 def _count(worker: np.ndarray) -> np.ndarray:
-    """How many events of the same worker came before each."""
+    """Return for each event how many events of the same worker came before it."""
     order = np.argsort(worker, kind="stable")
     firsts = np.searchsorted(worker[order], worker[order])
     count = np.empty(len(worker), np.int64)
@@ -160,13 +158,13 @@ def _count(worker: np.ndarray) -> np.ndarray:
 
 
 def _start(rows: np.ndarray) -> np.ndarray:
-    """The first stamp of each row."""
+    """Return the first stamp of each row."""
     stamps = rows[:, -len(STAMPS) :]
     return np.where(stamps == UNKNOWN, LATEST, stamps).min(axis=1)
 
 
 def _from_zero(lanes: Lanes) -> Lanes:
-    """The stamps since the first of all."""
+    """Return the lanes with stamps counted from the first stamp of the run."""
     stamps = np.stack([lanes.columns[name] for name in STAMPS])
     known = stamps != UNKNOWN
     if not known.any():
@@ -177,10 +175,10 @@ def _from_zero(lanes: Lanes) -> Lanes:
 
 
 def _shortened(lanes: Lanes, begin: float, end: float | None) -> Lanes:
-    """Return the same without rounds outside of those seconds."""
+    """Return the lanes without rounds outside of those seconds."""
     stamps = np.stack([lanes.columns[name] for name in STAMPS])
     first = np.where(stamps == UNKNOWN, LATEST, stamps).min(axis=0)
     keep = (stamps.max(axis=0) >= begin * 1e6) & (first <= (lanes.seconds if end is None else end) * 1e6)
     if not keep.any():
-        raise UserError(f"the run in {lanes.name} takes {lanes.seconds:.3f} s: there is nothing in that time")
+        raise UserError(f"the run in {lanes.name} takes {lanes.seconds:.3f} s: it has no round in that time")
     return replace(lanes, columns={name: column[keep] for name, column in lanes.columns.items()})

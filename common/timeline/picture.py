@@ -12,32 +12,32 @@ from .lanes import STAMPS, Lanes
 
 FORMATS = (".png", ".svg")
 
-# Viridis (van der Walt & Smith 2015, CC0) at 17 points, without its ends: too near to black, and too pale beside white.
+# Viridis (van der Walt & Smith 2015, CC0) at 17 points, without its darkest and palest ends.
 SCALE = (
     "#472d7b", "#424086", "#3b528b", "#33638d", "#2c728e", "#26828e", "#21918c",
     "#1fa088", "#28ae80", "#3fbc73", "#5ec962", "#84d44b", "#addc30", "#d8e219",
 )  # fmt: skip
 
-UNKNOWN = "#b9bec7"  # of a round that is not on record
+UNKNOWN = "#b9bec7"  # colour of a round that is not in the trace
 
 TRANSFER, WAIT = "#7d8590", "#e4e7eb"
 
-SHARE = 99.0  # per cent of the messages have a colour of their own; a few late ones would take it from all others
+SHARE = 99.0  # percentile of staleness at which the scale ends: a few late messages would make all others look alike
 
-FEW = 200  # rounds: of more, the arrows would hide the bars
+FEW = 200  # most rounds with arrows: more would hide the bars
 
 INCHES_OF_A_LANE, MOST_INCHES = 0.26, 4.0
 
 
 def draw(runs: Sequence[Lanes], file: Any, suffix: str, begin: float = 0.0, end: float | None = None) -> None:
-    """Write a picture of runs above each other, with the same seconds below.
+    """Write a picture of runs above each other, on a common time axis.
 
     Args:
-        runs: what is drawn.
-        file: to write to.
+        runs: the runs, from top to bottom.
+        file: file to write to.
         suffix: one of `FORMATS`.
-        begin: the first second.
-        end: the last; that of the longest run if not given.
+        begin: first second.
+        end: last second; by default that of the longest run.
     """
     from matplotlib.colors import LinearSegmentedColormap, Normalize
 
@@ -52,7 +52,7 @@ def draw(runs: Sequence[Lanes], file: Any, suffix: str, begin: float = 0.0, end:
     panels[-1].set(xlabel="seconds since the start", xlim=(begin, longest if end is None else min(end, longest)))
     if any((run.columns["staleness"] > 0).any() for run in runs):
         scale = figure.colorbar(_mappable(norm, colours), ax=list(panels), pad=0.01, aspect=30)
-        scale.set_label("staleness", fontsize=8)  # no longer than one lane is high
+        scale.set_label("staleness", fontsize=8)  # the label must fit the height of one lane
     figure.legend(handles=_legend(colours(0.0)), ncols=4, loc="outside upper right", frameon=False, fontsize=8)
     figure.savefig(file, dpi=130, format=suffix[1:])
 
@@ -76,7 +76,7 @@ def _legend(compute: Any) -> list[Any]:
 
 
 def _lanes(axes: Any, run: Lanes, colour_of: Any) -> None:
-    """The ps above, a lane for each worker, and arrows between them if there are not too many."""
+    """Draw the ps above a lane for each worker, and the arrows of messages if the rounds are few."""
     columns = run.columns
     staleness, worker = columns["staleness"], columns["worker"]
     colours = colour_of(np.maximum(staleness, 0))
@@ -106,7 +106,7 @@ def _lanes(axes: Any, run: Lanes, colour_of: Any) -> None:
 
 
 def _bars(axes: Any, worker: np.ndarray, start: np.ndarray, end: np.ndarray, height: float, colours: Any) -> None:
-    """A bar for each round of which both ends are known."""
+    """Draw a bar for each round of which both ends are known."""
     from matplotlib.collections import PolyCollection
 
     known = end > start
@@ -126,6 +126,6 @@ def _rgba(colour: str) -> Any:
 
 
 def last_of_scale(runs: Sequence[Lanes]) -> int:
-    """The staleness from which on all have the last colour: the same for all runs, at least 1."""
+    """Return the staleness of the last colour, which larger ones share: one for all runs, at least 1."""
     known = np.concatenate([run.columns["staleness"][run.columns["staleness"] >= 0] for run in runs])
     return max(1, int(np.ceil(np.percentile(known, SHARE)))) if len(known) else 1

@@ -2,7 +2,7 @@
 
 A run is a process. The parameter server is its first thread, with the arrival of each message and a counter for the
 version of the center. Each worker is a thread, with a slice for each part of a round. Arrows lead from a computation to
-the arrival of its message, and from the event that released the worker to what it computed next.
+the arrival of its message, and from the event that released a worker to its next computation.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ RoundRow = namedtuple("RoundRow", (*COLUMNS, "arrow"))
 
 Json = dict[str, Any]
 
-BLOCK = 4096  # rows that are Python objects at a time
+BLOCK = 4096  # rows that are Python objects at once
 
 FRESH, STALE, DROPPED = "good", "bad", "terrible"  # colours of a message: the format reserves these names
 
 
 def write_trace(runs: Sequence[Lanes], file: Any) -> None:
-    """Write the runs, an event on each line; times are microseconds since the first stamp of each run."""
+    """Write the runs with one trace event on each line; times are microseconds since the first stamp of each run."""
     encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
     file.write(b'{"displayTimeUnit":"ms","traceEvents":[')
     separator, pid, arrow = "", 1, 0
@@ -36,7 +36,7 @@ def write_trace(runs: Sequence[Lanes], file: Any) -> None:
         for event in _events(run, pid, arrow):
             file.write(f"{separator}\n{encode({'pid': pid} | event)}".encode())
             separator = ","
-        pid += 1 + run.workers  # a thread has a number of its own in the whole file: Perfetto names threads by it
+        pid += 1 + run.workers  # thread ids must be unique in the file: Perfetto names threads by them
         arrow += 2 * len(run.columns["worker"])
     file.write(b"\n]}\n")
 
@@ -44,8 +44,8 @@ def write_trace(runs: Sequence[Lanes], file: Any) -> None:
 def _events(run: Lanes, pid: int, arrow: int) -> Iterator[Json]:
     """Yield all events of a run.
 
-    Viewers sort them by time. Where times are equal, they take them in the order of the file, and bind an arrow to the
-    slice before it. So all messages arrive first, then workers are released and compute.
+    Viewers sort events by time, and events of equal time by their order in the file; they bind an arrow to the slice
+    before it. So the file has all arrivals first, then releases and computations.
     """
     yield from _names(run, pid)
     by_arrival = np.lexsort((run.columns["version"], run.columns["arrived"]))
@@ -106,7 +106,7 @@ def _round(row: RoundRow, pid: int) -> Iterator[Json]:
 
 
 def _reply(row: RoundRow, pid: int) -> Iterator[Json]:
-    """Yield the arrow of a reply; viewers end it in the next slice of its worker, which follows in the file."""
+    """Yield the arrow of a reply; viewers end it in the worker's next slice, which follows in the file."""
     released = max(row.arrived, row.released)
     if row.event != UNKNOWN and EVENTS[row.event] in ("exchange", "pull") and released <= row.replied:
         arrow = {"name": "reply", "cat": "message", "id": row.arrow + 1}
@@ -117,7 +117,7 @@ def _reply(row: RoundRow, pid: int) -> Iterator[Json]:
 def _parts(row: RoundRow) -> list[tuple[str, int, int]]:
     """Return the parts of a round whose ends are known and differ: name, start and end.
 
-    A stamp of another clock that comes before the stamp ahead of it, or after the reply, is taken for that one.
+    A stamp of another clock may lie before the previous stamp or after the reply; it is moved to that stamp.
     """
     known: list[tuple[int, int]] = []
     for i, name in enumerate(STAMPS):
@@ -128,7 +128,7 @@ def _parts(row: RoundRow) -> list[tuple[str, int, int]]:
 
 
 def _args(row: RoundRow) -> Json:
-    """Return the arguments of a slice or an arrival: of round, versions, staleness and fate those that are known."""
+    """Return the arguments of a slice or an arrival: the known ones of round, versions, staleness and dropped."""
     args = {"round": row.round, "version found": row.version, "version after": row.after}
     if row.event != UNKNOWN and EVENTS[row.event] != "join":
         args |= {"version pulled": row.version - row.staleness, "staleness": row.staleness}
