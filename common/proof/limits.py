@@ -1,16 +1,16 @@
-"""How far float32 alone takes a run from the equations in float64: the limit of a replay.
+"""The limit of a replay: the largest distance from the equations in float64 that float32 alone explains.
 
-It is derived for each run: the same equations are executed in the same order once more, in float32, and what that
-makes of the center, ten times, is what a run may differ. Adam, which divides small gradients by their size, makes much
-of float32, and a sum of gradients little.
+The limit is computed for each run: the same equations are executed once more in the same order, in float32, and a run
+may differ by ten times the error of that execution. The error is large for Adam, which divides small gradients by their
+size, and small for a sum of gradients.
 
-Where an element near zero, or near the middle of two steps, falls on one side or the other, a difference is a jump,
-and one order of float32 has other jumps than another. Of such a run (signs, the largest elements, codecs) the
-equations are executed a third time, with gradients that are disturbed by a hundred times the rounding of float32: that
-has all the jumps that a run may have, and more.
+Signs, largest elements and codecs are discontinuous: an element near zero, or near the middle of two steps, may fall on
+either side. Such a jump depends on the order of the float32 operations. For these runs the equations are executed a
+third time, with gradients disturbed by a hundred times the rounding error of float32, which causes all jumps that a run
+may have, and more.
 
-A jump causes further jumps, and in a long run of signs any two orders of float32 part. The test losses on record tell
-what such a run did before: until then they are those of the equations.
+A jump causes further jumps, and in a long run of signs any two float32 executions diverge. Such a run is judged by its
+recorded test losses, which agree with the equations until then.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ import numpy as np
 from . import reference
 from .recorded import Execution, Recorded, distance
 
-LEAST = 2e-6  # of the center: the sums of TensorFlow are in another order than those of NumPy
+LEAST = 2e-6  # of the center: TensorFlow and NumPy sum in different orders
 
-CERTAIN = 1e-5  # of the center, or of a test loss: a run without a jump is as near, and one that has jumped is not
+CERTAIN = 1e-5  # of the center, or of a test loss: errors are below it without a jump, and above it after one
 
-SHARP = 0.005  # of the way of the center, of which a rate that is wrong by 1 % changes about a hundredth
+SHARP = 0.005  # of the center's distance from its start, which a rate wrong by 1 % changes by about 1 %
 
-FLOAT32 = 10  # how much nearer another execution in float32 may be by chance
+FLOAT32 = 10  # factor by which one float32 execution may be nearer than another by chance
 
-DISTURBED = 1e-5  # of a gradient's root mean square; float32 is about a hundredth of that
+DISTURBED = 1e-5  # of a gradient's root mean square, about a hundred times the rounding of float32
 
-JUMP = 1e-3  # of a test loss: more than a few jumps make of it
+JUMP = 1e-3  # of a test loss: larger than the effect of a few jumps
 
-WRONG = 1.01  # times a rate that is to show
+WRONG = 1.01  # factor of a wrong rate that must be detected
 
 JUMPS = ("signsgd_mv", "ef_sgd")
 
 
 def has_jumps(run: Recorded) -> bool:
-    """True if the messages of the scheme itself jump: a small difference of gradients may become a large one."""
+    """Return True if the scheme's messages are discontinuous functions of the gradients."""
     return run.scheme.name in JUMPS
 
 
 class References:
-    """Other executions of a run, which part from the equations in float64 as the run itself may do.
+    """Other executions of a run, which deviate from the equations in float64 as the run itself may.
 
     Args:
-        run: on record.
+        run: the recorded run.
         exact: its execution in float64.
 
     Raises:
-        ValueError: in float32, the center is not finite.
+        ValueError: the center is not finite in float32.
     """
 
     def __init__(self, run: Recorded, exact: Execution):
@@ -64,18 +64,18 @@ class References:
 
     @property
     def limit(self) -> float:
-        """The relative distance of the center that float32 explains."""
+        """Relative distance of the center that float32 explains."""
         single = distance(self.single.center, self.exact.center)
         if self.disturbed is None:
             return max(LEAST, FLOAT32 * single)
         return max(CERTAIN, 2 * single, 2 * distance(self.disturbed.center, self.exact.center))
 
     def course(self) -> tuple[int, str]:
-        """What the test losses on record tell.
+        """Compare the recorded test losses with those of the equations.
 
         Returns:
-            the version up to which they are those of the equations, so that a rate wrong by 1 % would have shown there
-            (0 if there is none); and where they are others than float32 explains, if they are.
+            the last version at which they agree so closely that a rate wrong by 1 % would be detected (0 if none); and
+            a description of the first difference that float32 does not explain, or an empty text.
         """
         run, losses = self.run, np.array(list(self.run.losses.values()))
         if self.disturbed is None or not len(losses):
@@ -96,7 +96,7 @@ class References:
 
 
 def _disturbed(gradient: reference.Gradient) -> reference.Gradient:
-    """Each gradient with some noise, but where it is zero: a weight that no example of the batch touches."""
+    """Add noise to each gradient, except to zeros: weights that no example of the batch touches."""
 
     def noisy(x: np.ndarray, k: int, t: int) -> np.ndarray:
         g = gradient(x, k, t)

@@ -1,4 +1,4 @@
-"""A recorded run: what a transcription executes, and how far the result is from it."""
+"""A recorded run: the input of a transcription, and the distance of its result from the run."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..errors import UserError
 from ..run.plan import ALONE_STEPS
 from . import reference
 
-# How messages are rounded off, and replies.
+# By codec: the rounding of messages, and that of replies.
 ROUNDINGS = {"bf16": (reference.bf16, reference.bf16), "int8": (reference.int8, reference.whole)}
 
 
 @dataclass(frozen=True)
 class Execution:
-    """What the equations of a run come to.
+    """The result of the equations of a run.
 
     Attributes:
-        center: the last one, [P].
-        losses: on the test data, at the versions at which the run has some on record.
+        center: the last center, [P].
+        losses: losses on the test data, at the versions of the recorded losses.
     """
 
     center: np.ndarray
@@ -34,21 +34,24 @@ class Execution:
 
 @dataclass
 class Recorded:
-    """A finished run: where it started, what happened in which order, where it ended.
+    """A finished run: its initial center, its events in order, and its final center.
 
     Attributes:
+        scheme: the algorithm with its hyperparameters.
+        workers: number of workers.
         steps: local steps of each worker.
-        start: the initial center, [P], float64.
+        start: initial center, [P], float64.
         trace: the columns of trace.npz, a row for each event.
-        center: at the end of the run, [P].
-        gradient: of worker k's t-th batch at x, as a function of (x, k, t).
-        result: the content of result.json.
-        earlier_step_targets: steps of the runs that this one goes on from.
-        sparse: True if workers read and wrote the coordinates of their batch alone.
-        codec: how messages were rounded off, on the slices of as many `ps`.
-        layers: sizes of the model's variables, which lie one after the other in a vector [P]; none if they are unknown.
-        losses: on the test data, by the version of the center; only of schemes that update it all together.
-        loss: of a center [P] on the test data.
+        center: final center, [P].
+        gradient: gradient of worker k's t-th batch at x, as a function of (x, k, t).
+        result: content of result.json.
+        earlier_step_targets: steps of the runs from which this one was resumed.
+        sparse: True if workers read and wrote only the coordinates of their batch.
+        codec: rounding of messages, which is applied to each slice of the center.
+        ps: number of slices of the center.
+        layers: sizes of the model's variables, in the order of a vector [P]; empty if they are unknown.
+        losses: recorded test losses, by the version of the center; only of schemes whose workers update it together.
+        loss: test loss as a function of a center [P].
     """
 
     scheme: Scheme
@@ -69,40 +72,40 @@ class Recorded:
 
     @property
     def order(self) -> list[int]:
-        """The worker of each event."""
+        """Worker of each event."""
         return self.trace["worker"].tolist()
 
     @property
     def contacts(self) -> list[int]:
-        """The worker k of each event, and ~k where worker k was lost and starts anew."""
+        """Worker k of each event, and ~k for an event at which a lost worker k starts anew."""
         return np.where(self.joins, ~self.trace["worker"], self.trace["worker"]).tolist()
 
     @property
     def reads(self) -> list[tuple[int, int]]:
-        """Of each message: its worker, and how many updates were in the center that the worker had read."""
+        """Worker of each message, and the number of updates in the center that it had read."""
         read = self.trace["version"] - self.trace["staleness"]
         return [(k, int(r)) for k, r, join in zip(self.order, read, self.joins, strict=True) if not join]
 
     @property
     def joins(self) -> np.ndarray:
-        """True for each event that is no message: a worker that was lost starts anew from the center."""
+        """Mask of the events that are no messages, at which a lost worker starts anew from the center."""
         return self.trace["event"] == EVENTS.index("join")
 
     @property
     def evicted(self) -> bool:
-        """True if the run went on without a worker."""
+        """True if the run continued without a worker."""
         return bool(self.result["recovery"]["evicted"])
 
     def replay(self) -> np.ndarray:
-        """The last center by the paper's equations in the recorded order, [P], float64; raises as `execute` does."""
+        """Return the last center of the equations in the recorded order, [P], float64; raises as `execute` does."""
         return self.execute().center
 
     def execute(self) -> Execution:
         """Execute the paper's equations in the recorded order.
 
         Raises:
-            UserError: its transcription does not know what happened in this run.
-            ValueError: the record is not that of a run of this scheme.
+            UserError: the transcription does not cover an event of this run.
+            ValueError: a run of this scheme cannot have this record.
         """
         from .transcriptions import TRANSCRIPTIONS
 
@@ -114,42 +117,42 @@ class Recorded:
         return Execution(centers[-1], np.array(losses))
 
     def _pushed(self) -> reference.Gradient:
-        """What workers push in the place of gradients; it remembers what it has rounded off."""
+        """Return the rounded gradients that workers push; the function keeps the rounding errors (error feedback)."""
         push, reply = ROUNDINGS[self.codec]
         return reference.pushed(self.gradient, push, even_sizes(len(self.start), self.ps), self.workers, reply)
 
     def _check_before(self) -> None:
-        """Raise `ValueError` if the record is not as large as it says: no run of it is executed."""
+        """Raise `ValueError` if the sizes in the record contradict each other, before any equation is executed."""
         updates, versions = self.result["updates"], self.trace["version"]
         must(updates > 0 and not self.joins.all(), "a run has messages and updates")
         must(0 <= versions.min() <= versions.max() <= updates, "how many updates there were")
         must(max(self.losses, default=1) <= updates, "how many updates there were")
         if self.scheme.gate.exchanges:
             must(updates <= len(self.order), "how many updates there were")
-        if not self.scheme.gate.exchanges:  # an event stands for several steps
+        if not self.scheme.gate.exchanges:  # an event covers several steps
             must(updates <= self.steps <= ALONE_STEPS * len(self.order), "how many steps there were")
             if updates < self.steps:
                 raise UserError("some steps were not finite and were left out: the reference knows of none")
 
     def _check_after(self) -> None:
-        """Raise `ValueError` if the record has other updates than result.json says."""
+        """Raise `ValueError` if the trace and result.json differ in the number of updates."""
         if self.scheme.gate.exchanges and self.scheme.gate.updates_per_round(self.workers) == self.workers:
             messages = ~self.joins & (self.trace["event"] != EVENTS.index("pull"))
             must(self.trace["accepted"][messages].sum() == self.result["updates"], "how many updates there were")
 
     def error(self) -> float:
-        """Distance between the replay and the run, relative to the replay; raises as both do."""
+        """Return the distance between replay and run, relative to the replay; raises as `replay` and `distance` do."""
         return distance(self.center, self.replay())
 
 
 def distance(center: np.ndarray, replayed: np.ndarray) -> float:
-    """Between two centers [P], relative to the second, in float64.
+    """Return the distance between two centers [P], relative to the second, in float64.
 
     Raises:
         ValueError: one of them is not finite.
     """
     center = center.astype(np.float64)
-    for name, vector in (("on record", center), ("of the replay", replayed)):
+    for name, vector in (("of the run", center), ("of the replay", replayed)):
         if not np.isfinite(vector).all():
             raise ValueError(f"the center {name} is not finite")
     apart, length = np.linalg.norm(replayed - center), np.linalg.norm(replayed)
@@ -157,10 +160,10 @@ def distance(center: np.ndarray, replayed: np.ndarray) -> float:
 
 
 def must(agrees: Any, what: str) -> None:
-    """What the rule says must be what is on record.
+    """Raise an error unless the rule agrees with the record.
 
     Raises:
-        ValueError: it is not.
+        ValueError: they differ in `what`.
     """
     if not agrees:
         raise ValueError(f"the rule and the record differ: {what}")

@@ -1,4 +1,4 @@
-"""A run directory against the papers' equations: what is on record is executed in NumPy, and the centers compared."""
+"""Replay of a run directory: the recorded events are executed by the papers' equations, and the centers compared."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ NO_ROOM = "the run has no room in this machine's memory: replay one that has a s
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a replay has found.
+    """The result of a replay.
 
     Attributes:
-        run: what was replayed.
-        error: relative distance of the run's center from that of the equations; infinite if the record is none that
-            the equations could make.
-        reason: what differs, if it is not the center alone.
-        limit: what float32 explains, see `limits`; a run that is farther away differs.
-        moved: how far the center has come, on the same scale.
-        until: update up to which the test losses on record are those of the equations; 0 if that was not needed.
+        run: the replayed run.
+        error: relative distance of the run's center from that of the equations; infinite if the equations cannot
+            produce the record.
+        reason: the difference, if it is not in the center alone.
+        limit: largest error that float32 explains, see `limits`; a run with a larger error differs.
+        moved: relative distance of the initial center from that of the equations.
+        until: update up to which the recorded test losses are those of the equations; 0 if that was not needed.
     """
 
     run: Recorded
@@ -58,14 +58,14 @@ class Verdict:
 
     @property
     def differs(self) -> bool:
-        """True if the run did something else than the equations say."""
+        """True if the run deviates from the equations."""
         return bool(self.reason) or not self.error < self.limit
 
     @property
     def agrees(self) -> bool:
-        """True if the run did what the equations say, and a factor that is wrong by a hundredth would have shown.
+        """True if the run follows the equations so closely that a factor wrong by 1 % would have been detected.
 
-        Where jumps have taken the center elsewhere, that is true up to the update `until`.
+        If jumps have changed the center, this holds up to the update `until`.
         """
         near = limits.CERTAIN if limits.has_jumps(self.run) else limits.SHARP * self.moved
         return not self.differs and (self.error < near or 0 < self.until < self.run.result["updates"])
@@ -75,11 +75,11 @@ def replay(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Verdict:
     """Execute the equations of a recorded run, and compare.
 
     Args:
-        run_dir: of a run that has ended.
+        run_dir: folder of a run that has ended.
         schemes: the catalogue, by name.
 
     Raises:
-        UserError: this run cannot be replayed, and why.
+        UserError: this run cannot be replayed; the message gives the reason.
     """
     try:
         run = read(run_dir, schemes)
@@ -89,9 +89,9 @@ def replay(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Verdict:
 
 
 def judge(run: Recorded) -> Verdict:
-    """Execute the equations in the order on record, and compare; raises `UserError` if they do not know the run."""
+    """Execute the equations in the recorded order, and compare; raises `UserError` if they do not cover the run."""
     try:
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is refused at the end
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # `distance` raises if it is not finite
             exact = run.execute()
             error, moved = (distance(center, exact.center) for center in (run.center, run.start))
             references = limits.References(run, exact)
@@ -101,22 +101,22 @@ def judge(run: Recorded) -> Verdict:
         raise
     except MemoryError:
         raise UserError(NO_ROOM) from None
-    except (ValueError, IndexError, ArithmeticError) as problem:  # an order that no run has
+    except (ValueError, IndexError, ArithmeticError) as problem:  # the order of the record is impossible
         return Verdict(run, float("inf"), first_line(problem) or type(problem).__name__)
 
 
 def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Recorded:
-    """The recorded run of a folder.
+    """Read the recorded run of a folder.
 
     Raises:
-        UserError: it cannot be replayed, and why.
+        UserError: the run cannot be replayed; the message gives the reason.
     """
     config = read_config(run_dir)
     if not (run_dir / "result.json").is_file():
         raise UserError(f"the run in {run_dir} has not ended: it has no result.json")
     result = read_result(run_dir)
     if result["updates"] is None:
-        raise UserError(f"the run in {run_dir} came to no result: result.json has no updates")
+        raise UserError(f"the run in {run_dir} ended without a result: result.json has no updates")
     one_of(("float32", *ROUNDINGS), codec=config["codec"])
     scheme = _scheme(config, schemes)
     trace, center = read_trace(run_dir, config), read_arrays(run_dir, "center.npz")["center"]
@@ -164,9 +164,9 @@ def batch_gradient(
     batch_size: int,
     skew: tuple[np.ndarray, float] | None = None,
 ) -> reference.Gradient:
-    """The gradient of worker k's t-th batch at x, as a function of (x, k, t): the reference draws its own batches.
+    """Return the gradient of worker k's t-th batch at x, as a function of (x, k, t), on the reference's batches.
 
-    With `skew`, labels and alpha, the shards are those of unequal workers.
+    With `skew`, a pair of labels and alpha, the shards have unequal labels.
     """
     if skew is None:
         order, size = reference.rows(seed, 0, examples, 1), examples // workers  # shards are parts of one permutation
@@ -178,7 +178,7 @@ def batch_gradient(
 
 
 def _scheme(config: Mapping[str, Any], schemes: Mapping[str, type[Scheme]]) -> Any:
-    """The algorithm of a run, with its hyperparameters."""
+    """Build the algorithm of a run, with its hyperparameters."""
     name = config["algorithm"]
     if name not in TRANSCRIPTIONS:
         why = "it takes no lock, so that its events have no order" if name == "hogwild" else "it is not transcribed"
@@ -194,7 +194,7 @@ def _scheme(config: Mapping[str, Any], schemes: Mapping[str, type[Scheme]]) -> A
         scheme = schemes[name](**given)
         check_scheme(scheme, config["workers"])
     except (TypeError, ValueError) as error:
-        raise UserError(f"{name} cannot have the hyperparameters on record: {first_line(error)}") from None
+        raise UserError(f"{name} cannot have the recorded hyperparameters: {first_line(error)}") from None
     return scheme
 
 
@@ -203,9 +203,9 @@ class Problem:
     """A model that the reference knows, on the data of a run.
 
     Attributes:
-        gradient: by hand.
-        size: parameters of the model.
-        loss: of parameters on the test data, if the reference knows it.
+        gradient: gradient of worker k's t-th batch, written by hand.
+        size: number of parameters of the model.
+        loss: test loss as a function of the parameters, if the reference has it.
     """
 
     gradient: reference.Gradient
@@ -214,7 +214,7 @@ class Problem:
 
 
 def _problem(config: Mapping[str, Any], dataset: Dataset) -> Problem:
-    """The problem of a run; raises `UserError` if the reference does not know it."""
+    """Build the problem of a run; raises `UserError` if the reference does not know it."""
     name, options = parse("model", config["model"], MODELS)
     loss = None
     x, y = dataset.train
@@ -242,7 +242,7 @@ def _problem(config: Mapping[str, Any], dataset: Dataset) -> Problem:
 
 
 def _losses(run_dir: Path) -> dict[int, float]:
-    """The losses on the test data that a run has on record, by the version of the center."""
+    """Return the recorded losses on the test data, by the version of the center."""
     rows = [row for row in read_rows(run_dir / "metrics.jsonl") if kinds.is_row(row) and row["kind"] == "center"]
     found = {row.get("version"): row.get("test_loss") for row in rows}
     losses = {version: loss for version, loss in found.items() if isinstance(version, int) and isinstance(loss, float)}
@@ -250,20 +250,20 @@ def _losses(run_dir: Path) -> dict[int, float]:
 
 
 def _check(run: Recorded) -> None:
-    """Raise `UserError` for what transcriptions do not know.
+    """Raise `UserError` for a run that its transcription does not cover.
 
-    A run that goes on from another one may have a short round in its middle; those of `downpour` know of it.
+    A resumed run may have a short round in its middle; only the transcription of `downpour` covers that.
     """
     name, period = run.scheme.name, run.scheme.period
     if not name.startswith("downpour") and any(target % period for target in run.earlier_step_targets):
         raise UserError(
-            f"the run goes on from one of {json.dumps(list(run.earlier_step_targets))} steps, whose last round was "
+            f"the run was resumed from one of {json.dumps(list(run.earlier_step_targets))} steps, whose last round was "
             f"shorter than the period of {period}: the transcription of {name} has no such round"
         )
 
 
 def _check_codec(run: Recorded) -> None:
-    """Raise `UserError` if messages that were rounded off are not known to the transcription."""
+    """Raise `UserError` if the transcription does not cover messages that a codec has rounded."""
     name = run.scheme.name
     if not only_takes_gradients(type(run.scheme)):
         raise UserError(f"with a codec, only schemes that push gradients can be replayed. Received: a run of {name}")

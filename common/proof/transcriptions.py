@@ -1,7 +1,7 @@
-"""Which transcription executes a recorded run of which scheme, and what it is told of the run.
+"""The transcription of each scheme, and its arguments from a recorded run.
 
-The trace says who came when. Where the rule says the rest (lengths of rounds, what was pulled, how many messages make
-an update), that is not taken from the run: a wrong one has to show.
+The trace gives the order of the workers. Quantities that the algorithm fixes (lengths of rounds, pulled versions,
+messages of an update) are recomputed rather than read from the trace, so that errors in them are detected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..errors import UserError
 from . import reference
 from .recorded import Recorded, must
 
-Centers = list[np.ndarray]  # after each event, or after each update of all workers; [P] each
+Centers = list[np.ndarray]  # the center after each event, or after each common update; [P] each
 
 
 def _compressor(run: Recorded, scheme: Any) -> Callable[[np.ndarray], np.ndarray]:
@@ -26,26 +26,26 @@ def _compressor(run: Recorded, scheme: Any) -> Callable[[np.ndarray], np.ndarray
 
 
 def _in_order(transcription: Callable[..., Centers], run: Recorded, memory: bool = False, **options: Any) -> Centers:
-    """Of an asynchronous scheme: one message after the other, ~k where worker k starts anew.
+    """Execute an asynchronous scheme: one message after the other, ~k where worker k starts anew.
 
-    With a `memory` of the workers, which one that is started again has lost.
+    `memory`: workers keep a state, which a restarted worker has lost.
     """
     _check_messages(run, memory)
     return transcription(run.start, run.gradient, run.contacts, run.workers, eta=_of(run).learning_rate, **options)
 
 
 def _in_rounds(transcription: Callable[..., Centers], run: Recorded, memory: bool = False, **options: Any) -> Centers:
-    """Of a synchronous scheme: the trace is only asked how many rounds there were.
+    """Execute a synchronous scheme: only the number of rounds is read from the trace.
 
-    With a `memory` of the workers, which one that is started again has lost.
+    `memory`: workers keep a state, which a restarted worker has lost.
     """
     if run.evicted:
-        raise UserError(f"the run went on without a worker, which the transcription of {run.scheme.name} cannot")
+        raise UserError(f"the run continued without a worker, which the transcription of {run.scheme.name} cannot")
     _check_messages(run, memory)
-    updates = run.result["updates"]  # fewer if the run was stopped early
+    updates = run.result["updates"]  # fewer than steps if the run was stopped early
     messages = np.bincount(run.trace["worker"][run.trace["accepted"] == 1], minlength=run.workers)
     must((messages == updates).all(), "how many messages each worker sent")
-    steps = min(run.steps, updates * run.scheme.period)  # those later are not in the center
+    steps = min(run.steps, updates * run.scheme.period)  # later steps are not in the center
     centers = transcription(run.start, run.gradient, run.workers, steps=steps, **options)
     must(updates <= len(centers), "how many updates there were")
     return centers[:updates]
@@ -59,7 +59,7 @@ def _async_sgd(run: Recorded, scheme: Any) -> Centers:
 
 
 def _check_messages(run: Recorded, memory: bool = False) -> None:
-    """Raise `UserError` if workers have lost what a transcription keeps, or messages were dropped."""
+    """Raise `UserError` if workers have lost a state that the transcription keeps, or messages were dropped."""
     if memory and run.joins.any():
         raise UserError(f"a worker was started again, whose memory the transcription of {run.scheme.name} would keep")
     pushes = np.isin(run.trace["event"], [EVENTS.index("exchange"), EVENTS.index("push")])
@@ -84,7 +84,7 @@ def _downpour(
 ) -> Centers:
     _check_messages(run)
     scheme, trace = _of(run), run.trace
-    first = [0] * run.workers  # updates in what each worker pulled first: its own business only after a warm start
+    first = [0] * run.workers  # updates in each worker's first pull; after a warm start it may be any number
     warm_start = min(getattr(scheme, "warm_start", 0), run.order.count(0))
     for k in range(1, run.workers):
         if len(mine := np.flatnonzero(trace["worker"] == k)):
@@ -108,9 +108,9 @@ def _downpour(
 def _sync_sgd(run: Recorded, backup_workers: int = 0) -> Centers:
     messages = {name: values[~run.joins] for name, values in run.trace.items()}
     pulled, sizes = (messages["version"] - messages["staleness"]).tolist(), []
-    if run.evicted:  # only the run knows how many were there
+    if run.evicted:  # only the trace tells how many workers were left
         sizes = np.bincount(messages["version"][messages["accepted"] == 1]).tolist()
-    elif not backup_workers:  # all go on together: whose n-th message it is, that one has pulled version n
+    elif not backup_workers:  # all continue together: the n-th message of a worker (from 0) follows a pull of version n
         mine = [np.cumsum(messages["worker"] == k) - 1 for k in range(run.workers)]
         pulled = [int(mine[k][i]) for i, k in enumerate(messages["worker"])]
     centers, kept = reference.sync_sgd(
@@ -144,7 +144,7 @@ def _ssp(run: Recorded, scheme: Any) -> Centers:
     return centers
 
 
-# By the name of the scheme: a function of the run and its scheme, whose hyperparameters are read here.
+# By name of the scheme: a function of the run and of its scheme with hyperparameters.
 TRANSCRIPTIONS: dict[str, Callable[[Recorded, Any], Centers]] = {
     "serial": _serial,
     "multi_gpu": _serial,
@@ -217,7 +217,7 @@ TRANSCRIPTIONS: dict[str, Callable[[Recorded, Any], Centers]] = {
     "bmuf": lambda run, s: _in_rounds(
         reference.bmuf,
         run,
-        memory=s.form == "nesterov",  # a worker that starts anew begins at θ, and not ahead of it
+        memory=s.form == "nesterov",  # a restarted worker begins at θ, not ahead of it
         eta=s.learning_rate,
         zeta=s.block_learning_rate,
         mu=1 - 1 / run.workers if s.block_momentum is None else s.block_momentum,

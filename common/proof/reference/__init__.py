@@ -1,10 +1,10 @@
-"""Every scheme in NumPy, float64, straight from the paper's equations. Imports NumPy alone, nothing of the package.
+"""Every scheme in NumPy, float64, transcribed from the paper's equations. Imports NumPy alone, nothing of the package.
 
 A recorded run is a total order of events on the server: (version, worker, staleness, accepted). Each function
 executes the paper's equations in a given order and returns the center after every event.
 
 `gradient(x, k, t)` is the gradient of worker k's t-th batch at x: a function, so the same code serves a neural
-network on recorded batches, a quadratic, or a gradient drawn from a list.
+network on recorded batches, a quadratic, or a list of gradients.
 """
 
 from .alone import Gradient, serial, window

@@ -1,4 +1,4 @@
-"""One worker by itself: serial SGD, and the local steps between two exchanges."""
+"""A single worker: serial SGD, and the local steps between two exchanges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Gradient = Callable[[np.ndarray, int, int], np.ndarray]
 
 
 def serial(start: np.ndarray, gradient: Gradient, steps: int, *, eta: float) -> list[np.ndarray]:
-    """θ ← θ − η g(θ)."""
+    """Execute θ ← θ − η g(θ)."""
     theta, path = start.copy(), []
     for t in range(steps):
         theta = theta - eta * gradient(theta, 0, t)
@@ -19,7 +19,7 @@ def serial(start: np.ndarray, gradient: Gradient, steps: int, *, eta: float) -> 
 
 
 def window(x: np.ndarray, gradient: Gradient, k: int, t: int, length: int, eta: float) -> tuple[np.ndarray, np.ndarray]:
-    """`length` local steps from x: x ← x − η g, A ← A + g. Returns x and A."""
+    """Execute `length` local steps from x: x ← x − η g, A ← A + g. Returns x and A."""
     a = np.zeros_like(x)
     for h in range(length):
         g = gradient(x, k, t + h)
@@ -37,7 +37,10 @@ def adamw_window(
     eta: float,
     weight_decay: float,
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """`length` AdamW steps from x (β₁ = .9, β₂ = .999, 1e-8); `moments` after t of them. Returns x and the moments."""
+    """Execute `length` AdamW steps from x (β₁ = .9, β₂ = .999, 1e-8), with the `moments` after t steps.
+
+    Returns x and the moments.
+    """
     first, second = moments
     for h in range(t, t + length):
         g = gradient(x, k, h)

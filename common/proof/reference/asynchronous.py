@@ -1,4 +1,4 @@
-"""The asynchronous schemes: each message is merged when it comes."""
+"""The asynchronous schemes: each message is applied when it arrives."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .alone import Gradient, window
 def async_sgd(
     start: np.ndarray, gradient: Gradient, order: Sequence[int], workers: int, *, eta: float
 ) -> list[np.ndarray]:
-    """Worker k: u = g_k(x_k), push; server: θ ← θ − η u; worker: x_k ← θ.
+    """Execute on worker k: u = g_k(x_k), push; server: θ ← θ − η u; worker: x_k ← θ.
 
-    `order` is who pushed when; ~k for worker k, who was lost and starts anew: x_k ← θ.
+    `order` lists the pushing workers; ~k stands for a lost worker k that starts anew: x_k ← θ.
     """
     theta, x, t, path = start.copy(), [start.copy() for _ in range(workers)], [0] * workers, []
     for k in order:
@@ -32,7 +32,7 @@ def async_sgd(
 def async_sgd_reading_apart(
     start: np.ndarray, gradient: Gradient, events: Sequence[tuple[int, int]], workers: int, *, eta: float
 ) -> list[np.ndarray]:
-    """θ ← θ − η g_k(θ_r), where r is how many updates were in what worker k read; events are (k, r)."""
+    """Execute θ ← θ − η g_k(θ_r), where r is the number of updates in the θ that worker k read; `events` are (k, r)."""
     path, t = [start.copy()], [0] * workers
     for k, read in events:
         path.append(path[-1] - eta * gradient(path[read], k, t[k]))
@@ -55,23 +55,23 @@ def downpour(
     accumulator: float = 0.1,
     first: Sequence[int] | None = None,
 ) -> list[np.ndarray]:
-    """Each worker runs the loop of Dean et al., as written in their appendix, with s from 0.
+    """Execute the loop of Dean et al. on each worker, as written in their appendix, with s from 0.
 
         if s mod n_fetch = 0:  x ← θ
         g = g_k(x);  A ← A + g;  x ← x − η g
         if s mod n_push = 0:  push A;  A ← 0
         s ← s + 1
 
-    and at the end of a run (of each of its `runs`, in steps, if it was resumed) what is left is pushed, and θ fetched.
-    That is `dean`; otherwise windows are whole: a push if s + 1 mod n_push = 0.
+    At the end of a run (of each of its `runs`, in steps, if it was resumed) the rest of A is pushed, and θ fetched.
+    This is `dean`; otherwise windows are whole: a push if s + 1 mod n_push = 0.
 
     Server: Adagrad with step γ, S ← S + A², θ ← θ − γ A/√S; without γ plain SGD, θ ← θ − η A ("easy").
-    `events` is who pushed ("push"), fetched ("pull"), or did one right after the other ("exchange"), in which order.
-    `first[k]` is the number of updates that worker k waited for before its first fetch. A worker that was lost starts
-    anew ("join"): x ← θ, A ← 0.
+    `events` lists (worker, event) in order: "push", "pull" (a fetch), or "exchange" (a push, then a pull).
+    `first[k]` is the number of updates that worker k waited for before its first fetch. A lost worker starts anew
+    ("join"): x ← θ, A ← 0.
 
     Raises:
-        ValueError: `events` are others than the loop makes.
+        ValueError: the loop does not produce these `events`.
     """
     path, squares, history = [], np.full_like(start, accumulator), [start.copy()]
     x, a = [start] * workers, [np.zeros_like(start) for _ in range(workers)]
@@ -121,11 +121,11 @@ def agn(
     gamma: float | None = None,
     distance_scale: float = np.inf,
 ) -> list[np.ndarray]:
-    """Worker: x ← pull; H times a ← a + η g, x ← x − η g; push a/H. Server: θ ← θ − a/H.
+    """Execute on a worker: x ← pull; H times a ← a + η g, x ← x − η g; push a/H. Server: θ ← θ − a/H.
 
     With γ, a rate of the server's own, θ ← θ − γ (1/H) Σ g. With a finite `distance_scale` c the thesis' ADAG:
-    θ ← θ − u / ((θ − m_k)²/c + 1), elementwise, where m_k is what worker k pulled. ~k in `order` is worker k, who was
-    lost and starts anew: x_k, m_k ← θ.
+    θ ← θ − u / ((θ − m_k)²/c + 1), elementwise, where m_k is the θ that worker k pulled. ~k in `order` is a
+    lost worker k that starts anew: x_k, m_k ← θ.
     """
     theta, x, t, path = start.copy(), [start.copy() for _ in range(workers)], [0] * workers, []
     anchor = [start.copy() for _ in range(workers)]
@@ -153,9 +153,9 @@ def dynsgd(
     period: int,
     steps: int,
 ) -> list[np.ndarray]:
-    """Worker: as DOWNPOUR; push (Σ η g, c_k). Server: θ ← θ − u/(τ + 1), τ = c − c_k; c ← c + 1.
+    """Execute on a worker: as DOWNPOUR; push (Σ η g, c_k). Server: θ ← θ − u/(τ + 1), τ = c − c_k; c ← c + 1.
 
-    ~k in `order` is worker k, who was lost and starts anew: x_k ← θ, c_k ← c.
+    ~k in `order` is a lost worker k that starts anew: x_k ← θ, c_k ← c.
     """
     theta, x, t, path = start.copy(), [start.copy() for _ in range(workers)], [0] * workers, []
     pulled = [0] * workers
@@ -185,10 +185,10 @@ def aeasgd(
     period: int,
     steps: int,
 ) -> list[np.ndarray]:
-    """Algorithm 1 of the paper, per worker with its own clock t_k.
+    """Execute Algorithm 1 of the paper, each worker with its own clock t_k.
 
     x ← x_k;  if τ divides t_k: x_k ← x_k − α(x − θ), θ ← θ + α(x − θ);  x_k ← x_k − η g(x);  t_k ← t_k + 1.
-    ~k in `order` is worker k, who was lost and starts anew: x_k ← θ.
+    ~k in `order` is a lost worker k that starts anew: x_k ← θ.
     """
     theta, x_k, t, path = start.copy(), [start.copy() for _ in range(workers)], [0] * workers, []
     for k in order:
@@ -221,9 +221,9 @@ def aeamsgd(
     period: int,
     steps: int,
 ) -> list[np.ndarray]:
-    """Algorithm 2 of the paper: as `aeasgd`, with the last line v ← δ v − η g(x + δ v), x_k ← x_k + v.
+    """Execute Algorithm 2 of the paper: as `aeasgd`, with the last line v ← δ v − η g(x + δ v), x_k ← x_k + v.
 
-    ~k in `order` is worker k, who was lost and starts anew: x_k ← θ, v ← 0.
+    ~k in `order` is a lost worker k that starts anew: x_k ← θ, v ← 0.
     """
     theta, x_k, v, path = start.copy(), [start.copy() for _ in range(workers)], [0 * start for _ in range(workers)], []
     t = [0] * workers

@@ -1,4 +1,4 @@
-"""Batches: a function of the seed of the run, the worker and its step."""
+"""Batches as a function of the seed of the run, the worker and its step."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import numpy as np
 
 
 def rows(seed: int, k: int, examples: int, workers: int) -> np.ndarray:
-    """The shard of worker k: the k-th of W equal parts of a permutation of all examples; the rest is unused."""
+    """Return the shard of worker k: the k-th of W equal parts of a permutation of all examples; the rest is unused."""
     size = examples // workers
     return np.random.default_rng([seed, 0]).permutation(examples)[k * size : (k + 1) * size]
 
 
 def skewed_rows(seed: int, labels: np.ndarray, workers: int, alpha: float) -> list[np.ndarray]:
-    """The shards of all workers, of equal size, with labels as Hsu et al. (2019) make them unequal.
+    """Return the shards of all workers, of equal size, with unequal labels by Hsu et al. (2019).
 
-    The examples of each label lie in the order of the permutation. Worker after worker draws q ~ Dirichlet(alpha p), p
-    the frequency of each label, and takes as many of each label from the front as a multinomial draw says. What it
-    cannot have of a label it draws again from the others, by q, or by what is left if it wants none of these.
+    The examples of each label lie in the order of the permutation. One after the other, each worker draws
+    q ~ Dirichlet(alpha p), p the frequency of each label, then a multinomial count of each label, and takes these from
+    the front. If a label is used up, missing examples are drawn again from the others, by q, or by their remaining
+    numbers if q is zero for all of them.
     """
     rng = np.random.default_rng([seed, 0])
     permutation = rng.permutation(len(labels))
@@ -41,11 +42,11 @@ def skewed_rows(seed: int, labels: np.ndarray, workers: int, alpha: float) -> li
 
 @functools.cache
 def epoch(seed: int, k: int, number: int, shard: int) -> np.ndarray:
-    """The order in which worker k goes through its shard in that epoch."""
+    """Return the order of the examples of worker k's shard in that epoch."""
     return np.random.default_rng([seed, 1 + k, number]).permutation(shard)
 
 
 def batch(seed: int, k: int, t: int, shard: int, size: int) -> np.ndarray:
-    """Worker k's t-th batch, as positions in its shard; what does not fill a batch at the end of an epoch is unused."""
+    """Return worker k's t-th batch, as positions in its shard; an incomplete batch at the end of an epoch is unused."""
     number, place = divmod(t, shard // size)
     return epoch(seed, k, number, shard)[place * size : (place + 1) * size]

@@ -1,4 +1,4 @@
-"""Synchronous schemes whose messages are small."""
+"""The synchronous schemes with compressed messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def signsgd_mv(
     beta: float = 0.0,
     weight_decay: float = 0.0,
 ) -> list[np.ndarray]:
-    """v_k ← (1 − β) g_k + β v_k;  x ← x − η (sign(Σ sign(v_k)) + λ x), with sign(0) = 0."""
+    """Execute v_k ← (1 − β) g_k + β v_k;  x ← x − η (sign(Σ sign(v_k)) + λ x), with sign(0) = 0."""
     theta, v, path = start.copy(), [0 * start for _ in range(workers)], []
     for t in range(steps):
         v = [(1 - beta) * gradient(theta, k, t) + beta * v[k] for k in range(workers)]
@@ -31,7 +31,7 @@ def signsgd_mv(
 
 
 def largest(kept: int) -> Compressor:
-    """So many elements, the largest by size; the others are zero."""
+    """Keep that many elements, the largest in magnitude; the others become zero."""
 
     def compress(p: np.ndarray) -> np.ndarray:
         q, where = 0 * p, np.argsort(-np.abs(p), kind="stable")[:kept]
@@ -42,7 +42,7 @@ def largest(kept: int) -> Compressor:
 
 
 def scaled_sign(layers: Sequence[int]) -> Compressor:
-    """(‖p‖₁/d) sign(p) for each layer by itself; `layers` are their sizes d."""
+    """Return p ↦ (‖p‖₁/d) sign(p) for each layer separately; `layers` are their sizes d."""
 
     def compress(p: np.ndarray) -> np.ndarray:
         parts = np.split(p, np.cumsum(layers)[:-1])
@@ -54,7 +54,7 @@ def scaled_sign(layers: Sequence[int]) -> Compressor:
 def ef_sgd(
     start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, compress: Compressor, steps: int
 ) -> list[np.ndarray]:
-    """p = η g_k + e_k;  q = C(p);  e_k ← p − q;  θ ← θ − mean q."""
+    """Execute p = η g_k + e_k;  q = C(p);  e_k ← p − q;  θ ← θ − mean q."""
     theta, memory, path = start.copy(), [0 * start for _ in range(workers)], []
     for t in range(steps):
         sent = []

@@ -1,4 +1,4 @@
-"""Asynchronous schemes that have an answer to delay."""
+"""The asynchronous schemes that compensate or limit delay."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def dc_asgd(
     compensation: float,
     m: float | None = None,
 ) -> list[np.ndarray]:
-    """Push: θ ← θ − η (g + λ g ⊙ g ⊙ (θ − w_k)); pull by worker k: w_k ← θ. `order` as in `async_sgd`.
+    """Execute a push θ ← θ − η (g + λ g ⊙ g ⊙ (θ − w_k)), then a pull by worker k, w_k ← θ. `order` as in `async_sgd`.
 
     With `m` (DC-ASGD-a): MeanSquare ← m MeanSquare + (1 − m) g ⊙ g first, and λ = λ₀/√(MeanSquare + 10⁻⁷).
     """
@@ -29,7 +29,7 @@ def dc_asgd(
         if k < 0:
             backup[~k] = theta.copy()
             continue
-        g = gradient(backup[k], k, t[k])  # the backup is what the worker has
+        g = gradient(backup[k], k, t[k])  # the backup equals the worker's parameters
         t[k] += 1
         lam = compensation
         if m is not None:
@@ -44,10 +44,10 @@ def dc_asgd(
 def ringmaster(
     start: np.ndarray, gradient: Gradient, order: Sequence[int], workers: int, *, eta: float, threshold: int
 ) -> tuple[list[np.ndarray], list[bool]]:
-    """A gradient of delay τ < R: θ ← θ − η g, and the delays of all others grow by one; else it is ignored.
+    """Apply a gradient of delay τ < R, θ ← θ − η g, which adds one to the delays of all others; ignore it otherwise.
 
-    Either way its worker goes on from θ, and its delay is 0. `order` as in `async_sgd`. Returns θ after each message,
-    and which were used.
+    In both cases its worker continues from θ, and its delay is 0. `order` as in `async_sgd`. Returns θ after each
+    message, and for each message whether it was applied.
     """
     theta, x, t = start.copy(), [start.copy() for _ in range(workers)], [0] * workers
     delay, path, used = [0] * workers, [], []
@@ -68,10 +68,10 @@ def ringmaster(
 def ssp(
     start: np.ndarray, gradient: Gradient, events: Sequence[tuple[int, int]], workers: int, *, eta: float, slack: int
 ) -> tuple[list[np.ndarray], bool]:
-    """θ ← θ − (η/W) g_k(x), where x is θ as worker k read it, when it was allowed to.
+    """Execute θ ← θ − (η/W) g_k(x), where x is θ as worker k read it, and check the staleness bound.
 
-    `events` holds (worker, updates in what it had read). Returns the path of θ, and whether each read saw all own
-    updates, and those of the first c − s clocks of everybody, c being the clocks of its worker.
+    `events` holds (worker, updates in the θ that it had read). Returns θ after each update, and True if each read saw
+    all updates of its worker, and those of the first c − s clocks of all workers, c being the clocks of its worker.
     """
     thetas, clocks, lawful = [start.copy()], [0] * workers, True
     seen = [[0] * workers]  # clocks of all, after each update
@@ -97,13 +97,13 @@ def async_diloco(
     steps: int,
     weight_decay: float,
 ) -> list[np.ndarray]:
-    """Delayed Nesterov, with N = W, for the n-th pseudo-gradient g = (θ as pulled) − x.
+    """Execute Delayed Nesterov, with N = W, for the n-th pseudo-gradient g = (θ as pulled) − x.
 
         always          D ← D + g
         N divides n     m ← β m + D/N;  θ ← θ − ε ((1 − cN + c) β m + g/N);  D ← 0
         otherwise       θ ← θ − ε (c β m + g/N)
 
-    Worker: H AdamW steps from what it pulled, its moments kept.
+    Worker: H AdamW steps from the θ that it pulled; its moments persist.
     """
     theta, m, buffer, path = start.copy(), 0 * start, 0 * start, []
     pulled, t = [start.copy() for _ in range(workers)], [0] * workers

@@ -1,4 +1,4 @@
-"""Gradients of the problems that are replayed, by hand: functions of (parameters [P], rows of the data)."""
+"""Gradients of the replayed problems, written by hand: functions of (parameters [P], rows of the data)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GradientOnRows = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def mlp_gradient(x: np.ndarray, y: np.ndarray, sizes: Sequence[int]) -> GradientOnRows:
-    """Gradient of the mean softmax cross-entropy of a tanh network on the rows given, by hand.
+    """Return the gradient of the mean softmax cross-entropy of a tanh network, a function of parameters and rows.
 
     The flat vector holds W_1, b_1, W_2, b_2, ... with W_i of shape [in, out]. Computes in the precision of the vector.
     """
@@ -34,7 +34,7 @@ def mlp_gradient(x: np.ndarray, y: np.ndarray, sizes: Sequence[int]) -> Gradient
 
 
 def mlp_loss(x: np.ndarray, y: np.ndarray, sizes: Sequence[int]) -> Callable[[np.ndarray], float]:
-    """The loss whose gradient that is, on all rows."""
+    """Return the loss of `mlp_gradient` on all rows."""
 
     def loss(params: np.ndarray) -> float:
         logits = _activations(_layers(params, sizes), x)[-1]
@@ -45,7 +45,7 @@ def mlp_loss(x: np.ndarray, y: np.ndarray, sizes: Sequence[int]) -> Callable[[np
 
 
 def _layers(params: np.ndarray, sizes: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """W and b of each layer."""
+    """Return W and b of each layer."""
     layers, start = [], 0
     for n, m in itertools.pairwise(sizes):
         layers.append((params[start : start + n * m].reshape(n, m), params[start + n * m : start + n * m + m]))
@@ -54,7 +54,7 @@ def _layers(params: np.ndarray, sizes: Sequence[int]) -> list[tuple[np.ndarray, 
 
 
 def _activations(layers: Sequence[tuple[np.ndarray, np.ndarray]], x: np.ndarray) -> list[np.ndarray]:
-    """Of each layer, the data first; the last are the logits."""
+    """Return the activations of each layer, from the data to the logits."""
     activations = [x.astype(layers[0][0].dtype)]
     for i, (w, b) in enumerate(layers):
         z = activations[-1] @ w + b
@@ -63,7 +63,7 @@ def _activations(layers: Sequence[tuple[np.ndarray, np.ndarray]], x: np.ndarray)
 
 
 def sparse_logistic_gradient(indices: np.ndarray, values: np.ndarray, y: np.ndarray) -> GradientOnRows:
-    """Gradient of the mean logistic loss log(1 + exp(-s z)), s = ±1, z = Σ values x[indices], on the rows given."""
+    """Return the gradient of the mean logistic loss log(1 + exp(-s z)), s = ±1, z = Σ values x[indices], on rows."""
 
     def gradient(params: np.ndarray, rows: np.ndarray) -> np.ndarray:
         g = np.zeros_like(params)
@@ -78,7 +78,7 @@ def sparse_logistic_gradient(indices: np.ndarray, values: np.ndarray, y: np.ndar
 
 
 def regularized(gradient: GradientOnRows, l2: float, clip_norm: float | None) -> GradientOnRows:
-    """The gradient of the loss + l2/2 |x|², which is then shortened to `clip_norm` if it is longer."""
+    """Return the gradient of the loss + l2/2 |x|², scaled down to norm `clip_norm` if it is longer."""
 
     def changed(params: np.ndarray, rows: np.ndarray) -> np.ndarray:
         g = gradient(params, rows) + l2 * params

@@ -1,4 +1,4 @@
-"""Messages that are rounded off, with error feedback; replies that are."""
+"""Rounding of messages, with error feedback, and of replies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Rounding = Callable[[np.ndarray], np.ndarray]
 
 
 def bf16(vector: np.ndarray) -> np.ndarray:
-    """The nearest numbers whose float32 ends in sixteen zeros; of two that are as near, the one before them is zero."""
+    """Round to the nearest numbers whose float32 ends in 16 zero bits; of two as near, to that with 17 zero bits."""
     bits = vector.astype(np.float32).view(np.uint32)
     up = 0x7FFF + (bits >> 16 & 1)
     near = ((bits + up) & 0xFFFF0000).view(np.float32)
@@ -20,7 +20,7 @@ def bf16(vector: np.ndarray) -> np.ndarray:
 
 
 def int8(vector: np.ndarray, block: int = 256) -> np.ndarray:
-    """In each block the nearest multiples of s = max |v| / 127, halves to even multiples."""
+    """Round each block to the nearest multiples of s = max |v| / 127, halves to even multiples."""
     near = np.empty_like(vector)
     for first in range(0, len(vector), block):
         part = vector[first : first + block]
@@ -30,16 +30,16 @@ def int8(vector: np.ndarray, block: int = 256) -> np.ndarray:
 
 
 def whole(vector: np.ndarray) -> np.ndarray:
-    """Nothing is rounded off."""
+    """Return the vector without rounding."""
     return vector
 
 
 def pushed(gradient: Gradient, rounding: Rounding, sizes: Sequence[int], workers: int, reply: Rounding) -> Gradient:
-    """What worker k pushes instead of its gradients, if each reply to it is rounded, too.
+    """Return the rounded gradients that workers push, with error feedback and rounded replies.
 
         g = g_k(reply(x)), or g_k(x) at the first time;  q = Q(g + e_k);  e_k ← g + e_k − q;  push q
 
-    Q rounds off each slice of the center by itself; they have these `sizes`. For one run: it remembers.
+    Q rounds each slice of the center separately; `sizes` are theirs. The function keeps e_k, so it serves one run only.
     """
     memory: list[np.ndarray | float] = [0.0] * workers
     ends = np.cumsum(sizes)[:-1]

@@ -1,4 +1,4 @@
-"""The synchronous schemes: messages are merged together."""
+"""The synchronous schemes: the messages of all workers make one update."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def sync_sgd(
     backup: int = 0,
     sizes: Sequence[int] = (),
 ) -> tuple[list[np.ndarray], list[bool]]:
-    """The server keeps the first R = W − b gradients computed at the present θ, averages, steps, releases all.
+    """Average the first R = W − b gradients computed at the present θ, step, and release all workers.
 
-    `order` holds (worker, version of θ that it had pulled): a released worker may read late, when θ has moved on.
-    After `updates` updates everything is dropped. `sizes`: messages in each update, where workers were lost. Returns θ
-    after each update, and which messages were kept.
+    `order` holds (worker, version of θ that it had pulled): a released worker may read late, after further updates.
+    After `updates` updates all messages are dropped. `sizes`: messages in each update, if workers were lost. Returns θ
+    after each update, and for each message whether it was kept.
     """
     thetas, t, inbox, kept = [start.copy()], [0] * workers, [], []
     for k, pulled in order:
@@ -42,7 +42,10 @@ def sync_sgd(
 def easgd(
     start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, beta: float, period: int, steps: int
 ) -> list[np.ndarray]:
-    """All right-hand sides old: x_k ← x_k − η g(x_k) − α (x_k − θ); θ ← (1 − β) θ + β mean x_k; elastic if τ | t."""
+    """Execute x_k ← x_k − η g(x_k) − α (x_k − θ); θ ← (1 − β) θ + β mean x_k; elastic if τ | t.
+
+    All right-hand sides are old values.
+    """
     theta, x, path = start.copy(), [start.copy() for _ in range(workers)], []
     for t in range(steps):
         old, center = [x_k.copy() for x_k in x], theta.copy()
@@ -59,7 +62,7 @@ def easgd(
 def sync_sgd_lr(
     start: np.ndarray, gradient: Gradient, workers: int, *, etas: Sequence[float], mean: bool, steps: int
 ) -> list[np.ndarray]:
-    """θ ← θ − Σ η_k g_k(θ), or the mean."""
+    """Execute θ ← θ − Σ η_k g_k(θ), or the mean."""
     theta, path = start.copy(), []
     for t in range(steps):
         pushed = [eta * gradient(theta, k, t) for k, eta in enumerate(etas)]
@@ -78,7 +81,7 @@ def sagn(
     period: int,
     steps: int,
 ) -> list[np.ndarray]:
-    """Workers as AGN; server as synchronous SGD on the window means: θ ← θ − γ (1/W) Σ ḡ_k."""
+    """Execute workers as in AGN, and the server as synchronous SGD on the window means: θ ← θ − γ (1/W) Σ ḡ_k."""
     theta, path = start.copy(), []
     for t in range(0, steps, period):
         length = min(period, steps - t)
@@ -91,7 +94,7 @@ def sagn(
 def local_sgd(
     start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, period: int, steps: int, synchronous: int = 0
 ) -> list[np.ndarray]:
-    """H(t) SGD steps from θ on every worker; θ ← mean_k x_k. Post-local: H(t) = 1 for the first steps, then H."""
+    """Execute H(t) SGD steps from θ on each worker; θ ← mean_k x_k. Post-local: H(t) = 1 at first, then H."""
     theta, path, t = start.copy(), [], 0
     while t < steps:
         length = 1 if t < synchronous else min(period, steps - t)
@@ -113,9 +116,9 @@ def diloco(
     steps: int,
     weight_decay: float | None,
 ) -> list[np.ndarray]:
-    """x_k ← θ; H inner steps; Δ = mean_k(θ − x_k); m ← μ m + Δ; θ ← θ − ε (Δ + μ m).
+    """Execute x_k ← θ; H inner steps; Δ = mean_k(θ − x_k); m ← μ m + Δ; θ ← θ − ε (Δ + μ m).
 
-    Inner: AdamW (β₁ = .9, β₂ = .999, 1e-8), its moments kept over rounds; plain SGD without `weight_decay`.
+    Inner steps: AdamW (β₁ = .9, β₂ = .999, 1e-8), whose moments persist over rounds; plain SGD without `weight_decay`.
     """
     theta, m, path = start.copy(), np.zeros_like(start), []
     moments = [(np.zeros_like(start), np.zeros_like(start)) for _ in range(workers)]
@@ -146,7 +149,7 @@ def bmuf(
     steps: int,
     nesterov: bool = True,
 ) -> list[np.ndarray]:
-    """From B: H local steps; D ← μ D + ζ (mean_k x_k − B); θ ← θ + D; B = θ + μ D, or θ. Returns θ."""
+    """Execute H local steps from B; D ← μ D + ζ (mean_k x_k − B); θ ← θ + D; B = θ + μ D, or θ. Returns θ."""
     theta, b, d, path = start.copy(), start.copy(), np.zeros_like(start), []
     for t in range(0, steps, period):
         length = min(period, steps - t)
@@ -169,7 +172,7 @@ def slowmo(
     period: int,
     steps: int,
 ) -> list[np.ndarray]:
-    """H steps of rate γ from θ; u ← β u + (θ − mean_k x_k)/γ; θ ← θ − α γ u. γ is `eta` here."""
+    """Execute H steps of rate γ from θ; u ← β u + (θ − mean_k x_k)/γ; θ ← θ − α γ u. γ is `eta` here."""
     theta, u, path = start.copy(), np.zeros_like(start), []
     for t in range(0, steps, period):
         length = min(period, steps - t)
