@@ -1,4 +1,4 @@
-"""Data and models: those that have a name, and the user's own, checked and cut into shards.
+"""Data and models, by name or the user's own: checks, shards and batches.
 
-It imports `engine` and what is below.
+It imports `engine` and the packages below.
 """

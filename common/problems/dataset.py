@@ -1,4 +1,4 @@
-"""Data as nested arrays: their shape, shards of workers, and batches."""
+"""Data as nested arrays: shapes, shards of workers, and batches."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..errors import UserError, at_most
 from ..lazy import keras
 from .skew import labels_of, parsed
 
-MOST_EXAMPLES, MOST_NUMBERS = 10**7, 10**9  # of generated data: a folder from elsewhere may ask for any number
+MOST_EXAMPLES, MOST_NUMBERS = 10**7, 10**9  # of generated data: a foreign run directory may ask for any number
 
 
 def check_room(examples: int, numbers: int) -> None:
-    """Raise `UserError` before a data set is generated that has more examples, or takes room for more numbers."""
+    """Raise `UserError` if a data set to be generated has too many examples or numbers."""
     at_most(MOST_EXAMPLES, examples=examples)
     if numbers > MOST_NUMBERS:
         raise UserError(
@@ -43,12 +43,12 @@ class Dataset:
 
     @property
     def kind(self) -> str:
-        """'text', 'sparse' or 'dense': what a model must be made for."""
+        """Kind of input that a model must accept: 'text', 'sparse' or 'dense'."""
         return "text" if self.text else "sparse" if self.features else "dense"
 
 
 def leaves(arrays: Any) -> list[Any]:
-    """The arrays of nested tuples, lists and dicts, in TensorFlow's order (dicts by sorted key)."""
+    """Return the arrays of nested tuples, lists and dicts, in TensorFlow's order (dicts by sorted key)."""
     if isinstance(arrays, dict):
         return [leaf for key in sorted(arrays) for leaf in leaves(arrays[key])]
     if isinstance(arrays, tuple | list):
@@ -57,12 +57,12 @@ def leaves(arrays: Any) -> list[Any]:
 
 
 def is_arrays(data: Any) -> bool:
-    """True for nested NumPy arrays."""
+    """Return True for nested NumPy arrays."""
     return all(isinstance(leaf, np.ndarray) for leaf in leaves(data))
 
 
 def split_off(data: tuple[Any, ...], fraction: float) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The first examples, and the last `fraction` of them, as Keras splits them."""
+    """Split data as Keras does: return the first examples, and the last `fraction` of them."""
     examples = num_examples(data)
     at = int(examples * (1 - fraction))
     if not 0 < at < examples:
@@ -72,7 +72,7 @@ def split_off(data: tuple[Any, ...], fraction: float) -> tuple[tuple[Any, ...], 
 
 
 def weighted(data: tuple[Any, ...], class_weight: Mapping[int, float]) -> tuple[Any, ...]:
-    """The data with the weight of its class for each example: y holds class numbers, or one-hot rows."""
+    """Return the data with the weight of its class for each example; y holds class numbers or one-hot rows."""
     if len(data) == 3:
         raise UserError("class_weight and sample_weight cannot be used at the same time: multiply them yourself")
     x, y = data
@@ -85,7 +85,7 @@ def weighted(data: tuple[Any, ...], class_weight: Mapping[int, float]) -> tuple[
 
 
 def num_examples(arrays: Any) -> int:
-    """Length of the first axis, which all arrays must share."""
+    """Return the length of the first axis; raise `UserError` if the arrays differ in it."""
     lengths = {len(a) for a in leaves(arrays)}
     if len(lengths) != 1:
         raise UserError(f"x and y must hold the same number of examples. Received lengths: {sorted(lengths)}")
@@ -93,15 +93,15 @@ def num_examples(arrays: Any) -> int:
 
 
 def shard_rows(data: Any, workers: int, seed: int, skew: str | None = None) -> np.ndarray:
-    """Row numbers of the shards of all workers, [workers, examples // workers]; there is no other way to them.
+    """Return the row numbers of all shards, [workers, examples // workers], as a function of the arguments alone.
 
-    They are disjoint and of equal size; what is left over is not used. A function of what is given here alone.
+    Shards are disjoint and of equal size; remaining examples are unused. All shards of the project are computed here.
 
     Args:
-        data: (x, y) or (x, y, sample_weight), nested arrays; y matters only if the shards are skewed.
-        workers: how many share them.
-        seed: of the run.
-        skew: what makes the labels of the workers differ, see `skew`.
+        data: (x, y) or (x, y, sample_weight), nested arrays; y is only used with a skew.
+        workers: number of workers.
+        seed: seed of the run.
+        skew: rule by which the labels of the workers differ, see `skew`.
     """
     examples, rng = num_examples(data), np.random.default_rng([seed, 0])
     order = rng.permutation(examples)
@@ -113,14 +113,14 @@ def shard_rows(data: Any, workers: int, seed: int, skew: str | None = None) -> n
 
 
 def epoch_order(shard: int, worker: int, seed: int, epoch: int) -> np.ndarray:
-    """The positions within its shard as a worker goes through them in an epoch, [shard]; batches are cut from it."""
+    """Return the order of a worker's examples in an epoch, as positions within its shard, [shard]."""
     return np.random.default_rng([seed, 1 + worker, epoch]).permutation(shard).astype(np.int32)
 
 
 def batches(shard: int, batch_size: int, worker: int, seed: int, done: int = 0) -> Iterator[np.ndarray]:
-    """Endless batches after the first `done`, as positions within the shard, [batch_size] each.
+    """Yield batches without end, after the first `done`, as positions within the shard, [batch_size] each.
 
-    Every epoch is shuffled anew, by seed, worker and epoch alone: to begin in the middle costs one epoch at most.
+    Each epoch is shuffled by seed, worker and epoch alone, so that a start in the middle shuffles one epoch only.
     """
     first, step = divmod(done, shard // batch_size)
     for epoch in itertools.count(first):

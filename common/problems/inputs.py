@@ -1,4 +1,4 @@
-"""The user's data, checked before a start: arrays, or a function that returns a `tf.data.Dataset`."""
+"""Checks of the user's data before a run: arrays, or a function that returns a `tf.data.Dataset`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .dataset import is_arrays, leaves, num_examples, split_off, weighted
 from .models import plain
 from .trial import described, telling
 
-DataFunction = Callable[..., Any]  # of nothing or of a tf.distribute.InputContext, returns a tf.data.Dataset
+DataFunction = Callable[..., Any]  # without argument or of a tf.distribute.InputContext, returns a tf.data.Dataset
 
 
 def prepared(data: Any, validation: Any, split: float, class_weight: Mapping[int, float] | None) -> tuple[Any, Any]:
-    """Training and validation data, after what Keras' `fit` does with arrays before it trains.
+    """Return training and validation data, split and weighted as by Keras' `fit`.
 
     Raises:
-        UserError: data of another kind, or a split or weights that do not go with them.
+        UserError: the data are of another kind, or do not permit a split or class weights.
     """
     fraction(validation_split=split)
     if callable(data):
@@ -33,7 +33,7 @@ def prepared(data: Any, validation: Any, split: float, class_weight: Mapping[int
 
 
 def arrays_of(data: Any, name: str) -> tuple[Any, ...]:
-    """(x, y) or (x, y, sample_weight) as a tuple; `UserError` for anything else."""
+    """Return (x, y) or (x, y, sample_weight) as a tuple; raise `UserError` for other data."""
     if not (isinstance(data, tuple | list) and len(data) in (2, 3) and is_arrays(tuple(data))):
         kinds = ", ".join(sorted({kind_of(leaf) for leaf in leaves(data)})) or "nothing"
         nested = isinstance(data, tuple | list | dict)
@@ -50,19 +50,19 @@ def arrays_of(data: Any, name: str) -> tuple[Any, ...]:
 
 
 def kind_of(leaf: Any) -> str:
-    """Library and type of what was given for an array."""
+    """Return library and type of an object that was given as an array."""
     return f"{type(leaf).__module__.split('.')[0]}.{type(leaf).__name__}".removeprefix("builtins.")
 
 
 def count_steps(data: Any, workers: int, batch_size: int, epochs: int, steps: int | None) -> int:
-    """Local steps of each worker: `steps` if given, else those of the epochs.
+    """Return the local steps of each worker: `steps` if given, else those of the epochs.
 
     Args:
         data: nested arrays, or a data function of an InputContext.
-        workers: how many share the data.
+        workers: number of workers that share the data.
         batch_size: examples of a step.
         epochs: passes over the data.
-        steps: instead of `epochs`.
+        steps: local steps, which replace `epochs`.
 
     Raises:
         UserError: a worker's shard is smaller than a batch, or the length of a `tf.data.Dataset` is not known.
@@ -87,23 +87,23 @@ def _steps_of_epoch(make: DataFunction, workers: int) -> int:
 
 
 def sharding(make: DataFunction) -> Callable[[Any], Any]:
-    """A data function of an InputContext, whatever the user's takes."""
+    """Return a data function of an InputContext; shard the data of a function without arguments."""
     if inspect.signature(make).parameters:
         return make
     return lambda context: _checked(make()).shard(context.num_input_pipelines, context.input_pipeline_id)
 
 
 def first_batches(train: Any, test: Any, size: int, workers: int) -> tuple[Any, Any]:
-    """A batch of the training data and, if there are any, one of the validation data, to try the model on.
+    """Return a batch of the training data, and one of the validation data or None, to try the model on.
 
     Args:
         train: nested arrays, or a data function of an InputContext.
-        test: nested arrays, a data function of nothing, or None.
+        test: nested arrays, a data function without arguments, or None.
         size: examples of a batch.
-        workers: how many share the data.
+        workers: number of workers that share the data.
 
     Raises:
-        UserError: a data function fails, or returns something else.
+        UserError: a data function raises an error, or returns another type.
     """
     train = _dataset(train, workers) if callable(train) else train
     test = _dataset(test) if callable(test) else test
@@ -111,7 +111,7 @@ def first_batches(train: Any, test: Any, size: int, workers: int) -> tuple[Any, 
 
 
 def _batch(data: Any, size: int) -> Any:
-    """The first `size` examples of the first batch of a data set; of arrays those that show faults."""
+    """Return the first `size` examples of a data set's first batch; of arrays, those of `telling`."""
     if isinstance(data, tuple):
         return telling(data, size)
     try:
@@ -138,7 +138,7 @@ def _batch(data: Any, size: int) -> Any:
 
 
 def _dataset(make: DataFunction, workers: int | None = None) -> Any:
-    """What a data function returns: for worker 0 or, if the number of workers is not given, for the evaluation."""
+    """Call a data function: for worker 0, or for the evaluation if `workers` is not given."""
     try:
         return _checked(make(tf.distribute.InputContext(workers, 0, workers)) if workers else make())
     except UserError:

@@ -1,11 +1,11 @@
-"""MNIST-1D: ten strokes of twelve points, each example deformed by chance, as sequences of 40 numbers.
+"""MNIST-1D: ten strokes of twelve points, randomly deformed, as sequences of 40 numbers.
 
 Greydanus, "Scaling down deep learning" (2020), arXiv:2011.14439. The shapes and the ranges of the deformations are the
-paper's; the random numbers are our own, so the examples are not those of the paper's file, but drawn as those are.
-It trains in seconds and still tells models apart. Test accuracy, all measured here on the default sizes: 32 % of
-logistic regression and 60 % of a network with 256 hidden units (scikit-learn, the network with 60 epochs of Adam), 65 %
-of two hidden layers and 90 % of three convolutions (Keras, 60 epochs of Adam). The paper has 32 %, 68 % and 94 % for
-linear, fully connected and convolutional models.
+paper's; the random numbers differ, so the examples are not those of the paper's file. A model trains on it in seconds,
+and accuracies of models still differ. Test accuracy, all measured here on the default sizes: 32 % of logistic
+regression and 60 % of a network with 256 hidden units (scikit-learn, the network with 60 epochs of Adam), 65 % of two
+hidden layers and 90 % of three convolutions (Keras, 60 epochs of Adam). The paper has 32 %, 68 % and 94 % for linear,
+fully connected and convolutional models.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import numpy as np
 
 from .dataset import Dataset, check_room
 
-LENGTH = 40  # of an example
+LENGTH = 40  # numbers of an example
 
-TEMPORARY = 10  # times as many numbers as an example has are there while it is made
+TEMPORARY = 10  # times the numbers of an example are in memory while it is generated
 
-PADDED = 72  # points of a stroke and the longest padding behind it: examples are deformed at this length
+PADDED = 72  # points of a stroke and its longest padding: the length at which examples are deformed
 
-PADDING = (36, 60)  # points behind a stroke: the fewer, the wider it becomes
+PADDING = (36, 60)  # least and most points behind a stroke: fewer make it wider
 
 HEIGHT = 1 / 6  # standard deviation of a stroke
 
-SHIFT, SCALE, SHEAR = 48, 0.4, 0.75  # points at most; widths of the ranges of a factor and of a slope
+SHIFT, SCALE, SHEAR = 48, 0.4, 0.75  # most points of a shift; widths of the ranges of a factor and of a slope
 
-WANDER, NOISE = 0.25, 0.02  # standard deviation where there is no stroke, before it is smoothed; and everywhere
+WANDER, NOISE = 0.25, 0.02  # standard deviations: outside of the stroke, before smoothing; and everywhere
 
-SMOOTHING = 2.0  # points
+SMOOTHING = 2.0  # standard deviation of the filter, points
 
 STROKES = np.array(
     [
@@ -47,7 +47,7 @@ STROKES = np.array(
 
 
 def mnist1d(*, examples: int = 4000, test: int = 1000) -> Dataset:
-    """MNIST-1D (Greydanus 2020), generated: ten strokes in noise, deformed, 40 numbers each; classes are balanced."""
+    """Generate MNIST-1D (Greydanus 2020): ten strokes in noise, deformed, 40 numbers each; classes are balanced."""
     check_room(examples + test, (examples + test) * LENGTH * TEMPORARY)
     rng = np.random.default_rng(0)
     digits = rng.permutation(np.arange(examples + test) % len(STROKES)).astype(np.int32)
@@ -56,22 +56,22 @@ def mnist1d(*, examples: int = 4000, test: int = 1000) -> Dataset:
 
 
 def _placed(digits: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Each digit's stroke, stretched, scaled and shifted, [n, PADDED]; and where it is."""
-    strokes = HEIGHT * (STROKES - STROKES[:, :1]) / STROKES.std(1, keepdims=True)  # they begin at zero
+    """Return each digit's stroke, stretched, scaled and shifted, [n, PADDED]; and a mask of its points."""
+    strokes = HEIGHT * (STROKES - STROKES[:, :1]) / STROKES.std(1, keepdims=True)  # strokes begin at zero
     padding = rng.integers(PADDING[0], PADDING[1] + 1, len(digits))
     scale = 1 + SCALE * (rng.random(len(digits)) - 0.5)
     shift = rng.integers(0, SHIFT, len(digits))
     points = strokes.shape[1]
-    at = np.linspace(0, 1, PADDED) * (points + padding - 1)[:, None]  # where each point was before it was stretched
+    at = np.linspace(0, 1, PADDED) * (points + padding - 1)[:, None]  # position of each point before stretching
     here = at < points
-    values = _between(strokes[digits], np.minimum(at, points - 1))  # they end at zero, too
+    values = _between(strokes[digits], np.minimum(at, points - 1))  # strokes end at zero, too
     columns = (np.arange(PADDED) - shift[:, None]) % PADDED
     rows = np.arange(len(digits))[:, None]
     return (values * scale[:, None])[rows, columns], here[rows, columns]
 
 
 def _noisy(x: np.ndarray, here: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A smooth random walk instead of the zeros where no stroke is, and white noise everywhere."""
+    """Replace the zeros outside of the stroke by smoothed noise, and add white noise everywhere."""
     from scipy.ndimage import gaussian_filter1d
 
     wander = gaussian_filter1d(WANDER * rng.standard_normal(x.shape), SMOOTHING, axis=1)
@@ -79,7 +79,7 @@ def _noisy(x: np.ndarray, here: np.ndarray, rng: np.random.Generator) -> np.ndar
 
 
 def _sheared(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Each example on a slope of its own."""
+    """Add a random slope to each example."""
     slope = SHEAR * (rng.random(len(x)) - 0.5)
     return x - slope[:, None] * np.linspace(-0.5, 0.5, x.shape[1])
 
@@ -89,7 +89,7 @@ def _resampled(x: np.ndarray, length: int) -> np.ndarray:
 
 
 def _between(x: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """The values of each row between its points, by straight lines; x [n, points], at [n, m] in 0 ... points - 1."""
+    """Interpolate each row linearly; x [n, points], at [n, m] in 0 ... points - 1."""
     below = np.minimum(at.astype(int), x.shape[1] - 2)
     rows = np.arange(len(x))[:, None]
     return x[rows, below] + (at - below) * (x[rows, below + 1] - x[rows, below])

@@ -1,4 +1,4 @@
-"""Models: any Keras 3 model as a function of one flat vector, and a few models by name."""
+"""Models: recipes of Keras 3 models, which other processes can rebuild, and a few models by name."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ class ModelRecipe:
 
     build: Callable[[], Any]
     sparse: bool = False  # logistic regression on (indices, values)
-    custom: bool = False  # with code of the user's own, which may do what cannot be done in a graph
-    statistics: Sequence[int] = ()  # see `FlatModel`; none before `trial.try_out`
+    custom: bool = False  # with code of the user's own, which may be impossible to trace into a graph
+    statistics: Sequence[int] = ()  # see `FlatModel`; empty before `trial.try_out`
     batch: Any = None
 
     @property
     def parameters(self) -> int:
-        """How many train; no memory is taken for them."""
+        """Number of trainable parameters, computed without allocating them."""
         with tf.Graph().as_default():
             return sum(math.prod(variable.shape) for variable in self.build().trainable_variables)
 
     def flat(self, model: Any = None) -> FlatModel:
-        """The model as a function of vectors: a new one, or one that is there already."""
+        """Return a new model, or the given one, as a function of flat vectors."""
         return FlatModel(self.build() if model is None else model, self.statistics, self.batch)
 
     @classmethod
     def of(cls, model: Any) -> ModelRecipe:
-        """The recipe of a compiled Keras model, weights included.
+        """Return the recipe of a compiled Keras model, weights included.
 
         Raises:
             UserError: the model cannot be trained here, or cannot be rebuilt from its configuration.
@@ -55,11 +55,11 @@ class ModelRecipe:
         _check(model)
         objects = _custom_objects(model)
         weights = [(np.asarray(v.value), v.trainable) for v in model.variables]
-        frozen = [layer.trainable for layer in model._flatten_layers()]  # a subclass does not have it in its config
+        frozen = [layer.trainable for layer in model._flatten_layers()]  # a subclass has no `trainable` in its config
 
         def build() -> Any:
             with keras.saving.custom_object_scope(objects):
-                # A copy of the configuration: Keras empties what it reads.
+                # Copy the configuration: Keras removes entries from it as it reads.
                 copy = keras.saving.deserialize_keras_object(deepcopy(config), safe_mode=False)
             for layer, trainable in zip(copy._flatten_layers(), frozen, strict=True):
                 layer.trainable = trainable
@@ -69,12 +69,12 @@ class ModelRecipe:
                     variable.trainable = trainable
             for layer in copy._flatten_layers():
                 if isinstance(layer, keras.layers.Normalization):
-                    layer.finalize_state()  # it computes with what it has made of its variables before
+                    layer.finalize_state()  # recompute the values that the layer derives from its variables
             return copy
 
         try:
             with warnings.catch_warnings(), _named(objects):
-                warnings.simplefilter("ignore")  # lambdas are unsafe in a file; this goes from memory to memory
+                warnings.simplefilter("ignore")  # Keras warns of lambdas in files; this configuration stays in memory
                 config = keras.saving.serialize_keras_object(model)
             copy = build()
             if getattr(model, "compiled", False) and not copy.compiled:
@@ -85,7 +85,7 @@ class ModelRecipe:
 
     @classmethod
     def named(cls, text: str, shape: tuple[int, ...], classes: int, seed: int) -> ModelRecipe:
-        """The recipe of a model by name, for inputs of `shape`."""
+        """Return the recipe of a model by name, for inputs of `shape`."""
         name, options = parse("model", text, MODELS)
         if name in CHECKS:
             CHECKS[name](shape, **{**(MODELS[name].__kwdefaults__ or {}), **options})
@@ -106,7 +106,7 @@ class ModelRecipe:
 
 
 def _custom_objects(model: Any) -> dict[str, Any]:
-    """Classes and functions of the model that Keras cannot import by name in another process."""
+    """Return the classes and functions of a model that Keras cannot import by name in another process."""
     found: dict[str, Any] = {}
 
     def visit(value: Any) -> None:
@@ -138,7 +138,7 @@ LAMBDA = "<lambda>"
 
 @contextmanager
 def _named(objects: dict[str, Any]) -> Iterator[None]:
-    """Inside, lambdas have the names under which they are carried: Keras writes down a lambda without its globals."""
+    """Give lambdas names while the context is open: Keras saves an unnamed lambda without its globals."""
     lambdas = {name: value for name, value in objects.items() if getattr(value, "__name__", "") == LAMBDA}
     try:
         for name, value in lambdas.items():
@@ -150,7 +150,7 @@ def _named(objects: dict[str, Any]) -> Iterator[None]:
 
 
 def _why_not_rebuilt(model: Any, error: Exception) -> str:
-    """What the user has to do so that Keras can rebuild the model from its configuration."""
+    """Return the error that tells the user how to make the model rebuildable from its configuration."""
     own = {type(layer) for layer in model._flatten_layers() if not type(layer).__module__.startswith("keras.")}
     silent = sorted(kind.__name__ for kind in own if kind.get_config.__module__.startswith("keras."))
     advice = f"give class {' and '.join(silent)} a get_config" if silent else "is its configuration complete?"
@@ -158,7 +158,7 @@ def _why_not_rebuilt(model: Any, error: Exception) -> str:
 
 
 def plain(error: BaseException) -> str:
-    """What an error of Keras or TensorFlow says, in one line without colours."""
+    """Format an error of Keras or TensorFlow in one line without colours."""
     text = re.sub(r"\x1b\[[0-9;]*m|\{\{.*?\}\}", "", str(error))
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     telling = lines[1] if len(lines) > 1 and lines[0].startswith("Exception encountered") else lines[0]
@@ -166,20 +166,20 @@ def plain(error: BaseException) -> str:
 
 
 def softmax(shape: tuple[int, ...], classes: int) -> Any:
-    """Softmax regression: one linear layer."""
+    """Build softmax regression: one linear layer."""
     layers = keras.layers
     return keras.Sequential([keras.Input(shape), layers.Flatten(), layers.Dense(classes)])
 
 
 def mlp(shape: tuple[int, ...], classes: int, *, hidden: tuple[int, ...] = (128,)) -> Any:
-    """Fully connected layers with tanh; `mlp:hidden=1024-1024`."""
+    """Build fully connected layers with tanh; `mlp:hidden=1024-1024`."""
     layers = keras.layers
     inner = [layers.Dense(units, activation="tanh") for units in hidden]
     return keras.Sequential([keras.Input(shape), layers.Flatten(), *inner, layers.Dense(classes)])
 
 
 def image_side(shape: tuple[int, ...]) -> int:
-    """Pixels on a side of an image, which may be given as a flat vector."""
+    """Return the side of an image in pixels; the image may be a flat vector."""
     side = round(shape[0] ** 0.5) if len(shape) == 1 else shape[0]
     if len(shape) not in (1, 3) or (len(shape) == 1 and side * side != shape[0]):
         raise UserError(f"model cnn needs images, or vectors of a square length. Received: shape {shape}")
@@ -187,7 +187,7 @@ def image_side(shape: tuple[int, ...]) -> int:
 
 
 def cnn(shape: tuple[int, ...], classes: int, *, filters: int = 16) -> Any:
-    """Two convolutions and a linear layer; flat inputs are taken as square images."""
+    """Build two convolutions and a linear layer; flat inputs are taken as square images."""
     layers = keras.layers
     side = image_side(shape)
     image = [layers.Reshape((side, side, 1))] if len(shape) == 1 else []
@@ -205,7 +205,7 @@ def cnn(shape: tuple[int, ...], classes: int, *, filters: int = 16) -> Any:
 
 
 def logistic(shape: tuple[int, ...], classes: int) -> Any:
-    """Logistic regression on sparse examples (indices, values), without a bias, which all examples would share."""
+    """Build logistic regression on sparse examples (indices, values), without a bias, which all would share."""
     del classes
     layers = keras.layers
     indices, values = keras.Input((None,), dtype="int32"), keras.Input((None,))
@@ -215,7 +215,7 @@ def logistic(shape: tuple[int, ...], classes: int) -> Any:
 
 MODELS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (softmax, mlp, cnn, logistic, transformer)}
 
-CHECKS: dict[str, Callable[..., Any]] = {  # what a shape and options must fit, before a task builds the model
+CHECKS: dict[str, Callable[..., Any]] = {  # checks of shape and options, before a task builds the model
     "cnn": lambda shape, **_: image_side(shape),
     "transformer": lambda _, *, width, heads, **__: head_width(width, heads),
 }
@@ -224,7 +224,7 @@ MADE_FOR = {"logistic": "sparse", "transformer": "text"}  # kinds of data; the o
 
 
 def name_for(text: str | None, kind: str) -> str:
-    """The model of a command line, for a data set of that kind (see `Dataset.kind`)."""
+    """Return the model of a command line, or the usual one, for a data set of that kind (see `Dataset.kind`)."""
     usual = {made_for: name for name, made_for in MADE_FOR.items()}.get(kind, "mlp")
     text = text or usual
     name = parse("model", text, MODELS)[0]
@@ -235,9 +235,10 @@ def name_for(text: str | None, kind: str) -> str:
 
 
 def batched(test: Any, size: int) -> Any:
-    """(x, y) or (x, y, sample_weight) of arrays as a data set of batches, to be evaluated on again and again.
+    """Convert (x, y) or (x, y, sample_weight) of arrays to a data set of batches for repeated evaluation.
 
-    Keras makes one of arrays each time, which takes longer than the evaluation, and TensorFlow keeps its functions.
+    Given arrays, Keras builds a data set each time, which takes longer than the evaluation, and TensorFlow never frees
+    its functions.
     """
 
     def tensor(array: np.ndarray) -> Any:

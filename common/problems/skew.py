@@ -1,4 +1,4 @@
-"""Unequal workers: shards of equal size whose labels are not those of all the data, `--skew dirichlet:alpha=0.1`."""
+"""Label skew: shards of equal size with unequal proportions of labels, `--skew dirichlet:alpha=0.1`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ..spec import parse
 def dirichlet(
     labels: np.ndarray, order: np.ndarray, workers: int, rng: np.random.Generator, *, alpha: float = 0.1
 ) -> np.ndarray:
-    """Each worker draws proportions of labels from Dirichlet(alpha * p), p those of all the data, and fills its shard.
+    """Draw each worker's proportions of labels from Dirichlet(alpha * p), p those of all the data, and fill its shard.
 
     Hsu, Qi, Brown, "Measuring the effects of non-identical data distribution for federated visual classification"
-    (2019), arXiv:1909.06335: a small alpha gives a worker one label, a large one those of all. Examples are drawn
-    without replacement, one worker after the other. Where a label is used up, its share goes to the others that the
-    worker wants, and if it wants none of those that are left, to these. So shards are disjoint and of equal size; the
-    last workers take what is there.
+    (2019), arXiv:1909.06335: a small alpha gives a worker one label, a large one the proportions of all the data.
+    Examples are drawn without replacement, one worker after the other. If a label is used up, its share goes to the
+    worker's other labels, or to all remaining labels if these are used up, too. So shards are disjoint and of equal
+    size; the last workers take the remaining examples.
 
     Args:
         labels: [examples], any numbers.
-        order: [examples], in which the examples of a label are taken.
-        workers: how many shards.
-        rng: which has drawn `order`.
+        order: [examples], the order in which the examples of a label are taken.
+        workers: number of shards.
+        rng: generator that has drawn `order`.
         alpha: concentration, more than 0.
 
     Returns:
@@ -47,14 +47,14 @@ def dirichlet(
 
 
 def _drawn(wanted: np.ndarray, left: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    """How many examples of each label a worker takes: `size` in all, none more often than there are."""
+    """Draw how many examples of each label a worker takes: `size` in all, at most those that are `left`."""
     taken = np.zeros_like(left)
     while missing := size - taken.sum():
         free = left - taken
         share = np.where(free > 0, wanted, 0.0)
         if not share.any():
             share = free.astype(float)
-        taken += np.minimum(rng.multinomial(missing, share / share.sum()), free)  # ends: a label is used up each time
+        taken += np.minimum(rng.multinomial(missing, share / share.sum()), free)  # ends: each time, a label is used up
     return taken
 
 
@@ -62,10 +62,10 @@ SKEWS: dict[str, Callable[..., np.ndarray]] = {"dirichlet": dirichlet}
 
 
 def parsed(spec: Any) -> tuple[Callable[..., np.ndarray], dict[str, Any]]:
-    """The rule of a skew as a user names it, and its options, those that are not given among them.
+    """Return the rule of a skew, and its options including defaults, from the text of a user.
 
     Raises:
-        UserError: there is no such rule or option.
+        UserError: the rule or an option is unknown.
     """
     if not isinstance(spec, str):
         raise UserError(f"skew must be a text, as in skew='dirichlet:alpha=0.1'. Received: {spec!r}")
@@ -74,10 +74,10 @@ def parsed(spec: Any) -> tuple[Callable[..., np.ndarray], dict[str, Any]]:
 
 
 def labels_of(data: Any) -> np.ndarray:
-    """The class number of each example, [examples], of (x, y) or (x, y, sample_weight).
+    """Return the class number of each example, [examples], of (x, y) or (x, y, sample_weight).
 
     Raises:
-        UserError: y is something else, or data come from a function.
+        UserError: y does not hold class numbers, or the data come from a function.
     """
     if callable(data):
         raise UserError("skew needs arrays: a data function does its own sharding. Received: a data function")
@@ -89,9 +89,9 @@ def labels_of(data: Any) -> np.ndarray:
 
 
 def distance(labels: np.ndarray, shards: np.ndarray) -> float:
-    """How far workers' labels are from those of all the data: 0 if they are even, near 1 if each has a label alone.
+    """Return how far the workers' labels are from those of all the data: 0 if even, near 1 if each has one label.
 
-    The mean over workers of the total variation distance between the proportions of labels.
+    It is the mean over workers of the total variation distance between the proportions of labels.
     """
     _, label = np.unique(labels, return_inverse=True)
     overall = np.bincount(label) / len(label)

@@ -1,10 +1,10 @@
-"""Sparse problems: logistic regression in which an example touches few coordinates, the setting of Hogwild.
+"""Sparse problems: logistic regression in which each example touches few coordinates, the setting of Hogwild.
 
 Rows are padded to one length: `indices` and `values`, [examples, entries]. Padding repeats a coordinate of its own row
 with the value 0, so that no example touches a coordinate that is not its own.
 
-A scheme with `sparse = True` pushes a `tf.IndexedSlices`; its worker holds no copy of the parameters, but gathers the
-coordinates of its batch from the center. All other schemes train the same model with dense vectors.
+A scheme with `sparse = True` pushes a `tf.IndexedSlices`; its workers hold no copy of the parameters, but gather the
+coordinates of a batch from the center. All other schemes train the same model with dense vectors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RHO_SAMPLE = 256  # examples whose collisions with all others are counted
 def sparse(
     *, examples: int = 8192, features: int = 2048, active: int = 8, collisions: float = 0.0, noise: float = 0.25
 ) -> Dataset:
-    """Examples with `active` coordinates each; 1/4 as many test examples are added.
+    """Generate examples with `active` coordinates each, and 1/4 as many test examples.
 
     Each coordinate is, with probability `collisions`, one of the first 2 * active, else any other. Labels are drawn
     with the probability that a random logistic model gives them; its logits are divided by `noise`.
@@ -54,7 +54,7 @@ def sparse(
 
 
 def libsvm(*, path: str = "", test: str = "") -> Dataset:
-    """A file in LIBSVM's format with two labels; without a `test` file, every fifth row is a test example."""
+    """Read a file in LIBSVM's format with two labels; without a `test` file, every fifth row is a test example."""
     from scipy.sparse import vstack
     from sklearn.datasets import load_svmlight_files
 
@@ -62,7 +62,7 @@ def libsvm(*, path: str = "", test: str = "") -> Dataset:
         raise UserError("data set libsvm needs a file: --dataset libsvm:path=train.svm or libsvm:path=a.svm,test=b.svm")
     files = [path, test] if test else [path]
     for file in files:
-        if Path(file).exists() and not Path(file).is_file():  # a device or a pipe may have no end
+        if Path(file).exists() and not Path(file).is_file():  # reading a device or a pipe may not end
             raise UserError(f"cannot read {file} as LIBSVM: it is no regular file")
     try:
         loaded = load_svmlight_files(files, dtype=np.float32)  # pyright: ignore[reportArgumentType]
@@ -80,7 +80,7 @@ def libsvm(*, path: str = "", test: str = "") -> Dataset:
 
 
 def padded(rows: Any) -> tuple[np.ndarray, np.ndarray]:
-    """A SciPy CSR matrix as `indices` and `values`, [examples, entries]."""
+    """Convert a SciPy CSR matrix to padded `indices` and `values`, [examples, entries]."""
     lengths = np.diff(rows.indptr)
     mask = np.arange(max(1, lengths.max())) < lengths[:, None]
     first = np.where(lengths > 0, rows.indices[np.minimum(rows.indptr[:-1], max(0, rows.nnz - 1))], 0)
@@ -91,7 +91,7 @@ def padded(rows: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def sparsity(x: tuple[np.ndarray, np.ndarray], features: int) -> dict[str, float]:
-    """The numbers of Niu et al. that say how often examples collide.
+    """Return the sparsity figures of Niu et al., which measure how often examples collide.
 
     Omega: the most coordinates of an example. Delta: the largest share of examples that have one coordinate in common.
     rho: the largest share of examples that collide with one example (of a sample of them).

@@ -1,8 +1,8 @@
-"""Text for a character model: Python's own standard library, which is wherever this package is.
+"""Text for a character model: Python's standard library, which needs no download.
 
-Source and documentation of the modules, `pydoc_data/topics.py` (the language reference, as prose) among them. The same
-Python gives the same text; other versions, and distributions with patches of their own, give another one. A digest of
-the data is among what tasks on several machines must have in common.
+It holds source and documentation of the modules, `pydoc_data/topics.py` (the language reference, as prose) among them.
+The text depends on the Python version, and on patches of a distribution. So tasks on several machines compare a digest
+of the data.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ import numpy as np
 from ..errors import UserError
 from .dataset import Dataset
 
-CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))  # numbered from 1; 0 is any other
+CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))  # numbered from 1; 0 stands for all others
 
 KINDS = 1 + len(CHARACTERS)
 
-# What is no text to learn from (tables of numbers, tests), or not part of each installation.
+# Folders without useful text (tables of numbers, tests), or missing in some installations.
 SKIPPED = {
     "__pycache__", "config", "dist-packages", "distutils", "encodings", "ensurepip", "idlelib", "lib2to3",
     "site-packages", "test", "tests", "tkinter", "turtledemo",
 }  # fmt: skip
 
-TEST_FILES = 8  # one of so many is a test file; 1/8 as many test characters are taken
+TEST_FILES = 8  # every 8th file is a test file; the test text has 1/8 as many characters
 
-FILE_LIMIT = 2**16  # characters of a file that are used: the text is one of many hands
+FILE_LIMIT = 2**16  # characters used of a file, so that no file dominates the text
 
 
 def text(*, context: int = 64, characters: int = 1_000_000) -> Dataset:
-    """Characters of Python's standard library, each to be told from those before it; the test text is of other files.
+    """Load characters of Python's standard library; the test text is of other files than the training text.
 
     Args:
         context: characters of an example.
-        characters: of the training text; it is cut into examples that do not overlap.
+        characters: length of the training text, which is cut into examples that do not overlap.
 
     Returns:
-        x [examples, context] and y, the same moved on by one character, int32 numbers below `KINDS`. They are views of
+        x [examples, context] and y, which is x shifted by one character, int32 numbers below `KINDS`. Both are views of
         one array.
     """
     files = library()
@@ -56,7 +56,7 @@ def text(*, context: int = 64, characters: int = 1_000_000) -> Dataset:
 
 
 def library(root: Path | None = None) -> list[Path]:
-    """The modules of the standard library, in an order by chance that depends on their names alone."""
+    """Return the modules of the standard library, shuffled by a hash of their names."""
     root = root or Path(sysconfig.get_paths()["stdlib"])
     found: list[str] = []
     for folder, inner, names in os.walk(root):
@@ -67,7 +67,7 @@ def library(root: Path | None = None) -> list[Path]:
 
 
 def windows(numbers: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
-    """x and y, [examples, context] each, of a text [characters]: windows one after the other, and one further on."""
+    """Cut a text [characters] into consecutive windows x, and y shifted by one; [examples, context] each."""
     count = (len(numbers) - 1) // context
     if count < 1:
         raise UserError(
@@ -78,10 +78,10 @@ def windows(numbers: np.ndarray, context: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _numbers(files: Iterable[Path], characters: int) -> np.ndarray:
-    """The first characters of files as int32 numbers.
+    """Return the first characters of files as int32 numbers.
 
     Raises:
-        UserError: there are not as many.
+        UserError: the files have fewer characters.
     """
     parts, total = [], 0
     for path in files:
@@ -94,8 +94,8 @@ def _numbers(files: Iterable[Path], characters: int) -> np.ndarray:
 
 
 def numbered(source: bytes) -> np.ndarray:
-    """The number of each character of a text in UTF-8, int32."""
+    """Return the number of each character of a text in UTF-8, int32."""
     table = np.zeros(256, np.int32)
     table[list(CHARACTERS.encode())] = np.arange(1, KINDS)
     code = np.frombuffer(source, np.uint8)
-    return table[code[(code & 0xC0) != 0x80]]  # what follows the first byte of a character is no character
+    return table[code[(code & 0xC0) != 0x80]]  # drop the continuation bytes of UTF-8

@@ -1,4 +1,4 @@
-"""One step on one batch before anything starts: whether model and data fit, and what a step changes."""
+"""A trial step on one batch before a run starts: checks model and data, and finds the variables that a step changes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from .models import ModelRecipe, plain
 def try_out(
     recipe: ModelRecipe, model: Any, batch: Sequence[Any], validation: Sequence[Any] | None = None
 ) -> ModelRecipe:
-    """The recipe, with what a training step has shown; the model itself is left as it was.
+    """Try a training step; return the recipe with the findings. The model is unchanged.
 
     Args:
-        recipe: of `model`.
+        recipe: recipe of `model`.
         model: compiled Keras model.
-        batch: (x, y) or (x, y, sample_weight), nested arrays or tensors: what a device of a worker trains on at once.
-        validation: the same of the validation data, if there are any.
+        batch: (x, y) or (x, y, sample_weight), nested arrays or tensors: the batch of one device of a worker.
+        validation: a batch of the validation data, if any.
 
     Raises:
-        UserError: the model does not take this batch, or its step does what cannot be distributed.
+        UserError: the model does not accept this batch, or its step cannot be distributed.
     """
     changed = _step(model, batch, "data", training=True)
     if validation is not None:
@@ -55,7 +55,7 @@ def try_out(
 
 
 def _compare(copy: Any, model: Any, batch: Sequence[Any]) -> None:
-    """What another process rebuilds must be the same function."""
+    """Raise `UserError` if the rebuilt model has another loss than the model."""
     tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, tuple(batch))
     with keras.StatelessScope(_values(copy), collect_losses=True):
         theirs = float(np.asarray(loss_of(copy, tensors, training=False)))
@@ -69,10 +69,10 @@ def _compare(copy: Any, model: Any, batch: Sequence[Any]) -> None:
 
 
 def _trace(recipe: ModelRecipe, model: Any, batch: Sequence[Any]) -> None:
-    """Make the graph that the tasks will make.
+    """Build the graph that the tasks will build.
 
     Raises:
-        UserError: the user's own code cannot be put into a graph, or gradients pass layers in float16.
+        UserError: the user's code cannot be traced into a graph, or gradients pass layers in float16.
     """
     from ..engine.ops import building
 
@@ -87,7 +87,7 @@ def _trace(recipe: ModelRecipe, model: Any, batch: Sequence[Any]) -> None:
             gradient = tf.function(flat.gradient, autograph=False)
             params = tf.zeros([flat.size]), tf.zeros([flat.state_size])
             traced = gradient.get_concrete_function(*params, seeds, frozen, inputs)
-            gradient(*params, seeds, frozen, inputs)  # tensors of another graph are found only where it is called
+            gradient(*params, seeds, frozen, inputs)  # only a call detects tensors of another graph
     except Exception as error:
         raise UserError(
             f"the model's own code cannot be put into a TensorFlow graph: {plain(error)}. Use keras.ops, "
@@ -104,7 +104,7 @@ def _trace(recipe: ModelRecipe, model: Any, batch: Sequence[Any]) -> None:
 
 
 def _before(tensors: Sequence[Any]) -> set[Any]:
-    """The operations of a graph that these tensors are made of."""
+    """Return the operations on which these tensors of a graph depend."""
     found: set[Any] = set()
     left = [tensor.op for tensor in tensors]
     while left:
@@ -116,20 +116,20 @@ def _before(tensors: Sequence[Any]) -> set[Any]:
 
 
 def _values(model: Any) -> list[tuple[Any, Any]]:
-    """The variables of a model with their values: in a stateless scope a regularizer sees only what it is given."""
+    """Return the variables of a model with their values, which regularizers need in a stateless scope."""
     return [(v, v.value) for v in model.variables]
 
 
 def _take_metrics(copy: Any, batch: Sequence[Any], eagerly: bool) -> None:
-    """Take each metric of a batch once, so that one that fails does so before the start.
+    """Evaluate each metric on a batch once, so that errors are raised before the start.
 
     Args:
-        copy: of the model; it counts the batch, and is not used any more.
-        batch: of the validation data.
-        eagerly: make no graph of the metrics, which takes longer: none of them is the user's own.
+        copy: copy of the model; its metrics count the batch, so it must not be used afterwards.
+        batch: batch of the validation data.
+        eagerly: skip tracing, which takes longer; only without metrics of the user's own.
 
     Raises:
-        UserError: a metric does not take this batch, or is not made of numbers.
+        UserError: a metric does not accept this batch, or does not return numbers.
     """
     copy.run_eagerly = eagerly
     try:
@@ -145,7 +145,7 @@ def _dtype(leaf: Any) -> str:
 
 
 def _step(model: Any, batch: Sequence[Any], what: str, training: bool) -> set[int]:
-    """Take the loss of a batch; returns the ids of the Keras variables that this has assigned to."""
+    """Compute the loss of a batch; returns the ids of the Keras variables that were assigned meanwhile."""
     read: dict[int, Any] = {}
 
     class Watched(keras.StatelessScope):
@@ -178,7 +178,7 @@ def _step(model: Any, batch: Sequence[Any], what: str, training: bool) -> set[in
 
 
 def described(batch: Sequence[Any]) -> str:
-    """Dtypes and shapes of (x, y) or (x, y, sample_weight): `x float32 (32, 4), y int32 (32,)`."""
+    """Describe dtypes and shapes of (x, y) or (x, y, sample_weight): `x float32 (32, 4), y int32 (32,)`."""
     return ", ".join(f"{name} {_shapes(part)}" for name, part in zip("xyw", batch, strict=False))
 
 
@@ -187,7 +187,7 @@ def _shapes(part: Any) -> str:
 
 
 def _check_finite(loss: np.ndarray, batch: Sequence[Any], what: str) -> None:
-    """A loss that is not finite because of the data is no fault of the learning rate."""
+    """Raise `UserError` if the data make the loss not finite; otherwise the learning rate may be the cause."""
     if np.isfinite(loss):
         return
     for name, part in zip(("x", "y", "sample_weight"), batch, strict=False):
@@ -196,7 +196,7 @@ def _check_finite(loss: np.ndarray, batch: Sequence[Any], what: str) -> None:
 
 
 def finite(array: np.ndarray) -> bool:
-    """True if all numbers of an array are finite; without another array of its size."""
+    """Return True if all numbers of an array are finite, without a temporary array of its size."""
     if array.dtype.kind != "f":
         return True
     with np.errstate(all="ignore"):
@@ -204,11 +204,11 @@ def finite(array: np.ndarray) -> bool:
 
 
 def telling(arrays: Sequence[Any], size: int) -> tuple[Any, ...]:
-    """A batch in which faults show: of each array the smallest number, the largest, one that is not finite; first rows.
+    """Choose a batch that exposes faults: rows of extreme integers and of non-finite numbers, then the first rows.
 
     Args:
         arrays: nested arrays [examples, ...].
-        size: of the batch.
+        size: size of the batch.
     """
     rows: list[int] = []
     for array in leaves(arrays):
