@@ -320,7 +320,7 @@ def test_the_command_line_needs_no_more_than_flags_or_tf_config(others, tmp_path
     result = json.loads(outputs[-2][0].splitlines()[-1])
     assert (result["outcome"], result["workers"], result["ps"], result["steps"]) == ("completed", 1 + others, 1, 132)
     assert "ps-0: completed" in outputs[-1][0]
-    assert f"port {ps.rpartition(':')[2]}, open to anyone that can reach it" in outputs[-1][1]
+    assert f"port {ps.rpartition(':')[2]}, open to any program that can reach it" in outputs[-1][1]
     assert (tmp_path / "chief" / "model.keras").exists()
     assert replay(tmp_path / "chief", SCHEMES).agrees
 

@@ -127,7 +127,7 @@ class Display:
             self.say(task.origin)
         others = len(task.all_tasks()) - len(task.tasks())
         address = task.addresses.of(task.job, task.index)
-        listens = f"listens on all interfaces at port {address.rpartition(':')[2]}, open to anyone that can reach it"
+        listens = f"listens on all interfaces, port {address.rpartition(':')[2]}, open to any program that can reach it"
         self.say(
             f"{task.job} {task.index} {listens if address else 'does not listen'}; "
             f"waits up to {wait_seconds:g} s for {others} other tasks."
@@ -137,7 +137,7 @@ class Display:
         if state.startswith("refused"):
             self.say(
                 f"No private network ({state.removeprefix('refused: ')}): "
-                "the ports of this run are open to anyone that can reach this machine."
+                "the ports of this run are open to any program that can reach this machine."
             )
 
     def say(self, text: str) -> None:
