@@ -36,7 +36,7 @@ ONE_SLOW = Platform(step_ms=20.0, step_factors="1,1,1,1,1,1,1,5")
 # Figures.
 
 
-def test_workers_that_nobody_disturbs_always_compute():
+def test_undisturbed_workers_always_compute():
     run = forecast(AGN(communication_period=4), EVEN, workers=8, parameters=1000)
     assert (run.compute, run.waiting, run.communication) == (1, 0, 0)
     assert run.updates == pytest.approx(8 / 0.08)
@@ -62,7 +62,7 @@ def test_a_barrier_waits_for_the_slowest_and_backup_workers_spare_that():
     assert spared.gradients == pytest.approx(7 / 0.02)  # those of the slow one are dropped
 
 
-def test_who_exchanges_first_computes_after_the_reply_and_that_counts_too():
+def test_elastic_workers_count_their_computing_after_the_reply():
     run = forecast(EASGD(), ONE_SLOW, workers=8, parameters=1000)
     late = forecast(SCHEMES["local_sgd"](), ONE_SLOW, workers=8, parameters=1000)
     assert run.compute == pytest.approx(late.compute, abs=0.03)
@@ -262,7 +262,7 @@ def test_on_slow_links_a_longer_period_is_found_and_several_are_worth_it(capsys)
     assert "--communication-period" in said
 
 
-def test_several_workers_that_make_less_than_a_third_more_than_one_are_not_recommended(capsys):
+def test_advice_is_one_worker_if_several_gain_less_than_a_third(capsys):
     _, said, _ = gradients("serial", *SLOW_LINKS, "--communication-period", "10", capsys=capsys)
     assert said.startswith("Take one worker: serial makes 10 gradients/s, and ")
     fast = ["--uplink", "100Gbit", "--downlink", "100Gbit", "--ps-link", "100Gbit", "--communication-period", "10"]
@@ -349,7 +349,7 @@ def test_algorithms_that_cannot_have_such_machines_are_left_out_and_named(capsys
     assert "all_reduce" in text.split("Left out")[1]
 
 
-def test_the_mean_staleness_is_the_same_in_advice_and_simulations_and_leaves_out_the_start_up():
+def test_mean_staleness_agrees_in_advice_and_simulation_without_start_up():
     """100 workers, 5 rounds each: 89.1 with the start-up, (49.5 + 4 x 99)/5; W - 1 without."""
     rounds = AsyncSGD().rounds(5)
     sizes = {"message_bytes": 1.0, "reply_bytes": 1.0}

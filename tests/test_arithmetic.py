@@ -182,7 +182,7 @@ def by_hand(*rows):
     return dict(zip(RECORD, table.T, strict=True))
 
 
-def test_a_worker_that_joins_again_starts_from_the_center_and_loses_its_round():
+def test_a_rejoined_worker_starts_from_the_center_and_loses_its_round():
     trace = by_hand(
         (0, 0, 0, 1, "exchange"),
         (1, 1, 0, 0, "join"),
@@ -224,7 +224,7 @@ def test_a_worker_that_ignores_replies_keeps_its_parameters():
     np.testing.assert_allclose(found["center"], center, rtol=1e-5, atol=1e-6)
 
 
-def test_what_is_not_finite_ends_the_run_in_one_line_before_it_reaches_the_center():
+def test_a_message_that_is_not_finite_ends_the_run_before_the_center():
     x, y = DIGITS.train
     x = x.copy()
     x[shard_rows((x, y), 3, 0)[1]] = np.nan  # all that worker 1 has

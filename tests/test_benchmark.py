@@ -46,7 +46,7 @@ def test_every_algorithm_is_covered(quick):
     assert len(set(studies)) == len(studies)
 
 
-def test_settings_are_chosen_on_seeds_of_their_own_and_files_are_told_apart():
+def test_settings_are_tuned_on_separate_seeds_and_have_distinct_files():
     studies = [study for study in convergence.plan(convergence.Options()) if study.algorithm in ("agn", "sync_sgd_lr")]
     tuning, shown = set(), set()
     for study in studies:
@@ -71,7 +71,7 @@ def test_the_search_goes_on_beyond_the_edge_at_which_the_best_is():
     ]
 
 
-def test_the_settings_are_chosen_that_come_to_the_target_first_with_every_seed():
+def test_the_settings_that_reach_the_target_first_on_all_seeds_are_chosen():
     def one(name, seconds, final=0.5):
         return {"settings": {"rate": name}, "reached": seconds and {"seconds": seconds}, "final": final}
 
@@ -153,7 +153,7 @@ def test_panels_show_what_their_labels_say_and_the_fastest_is_on_top():
             np.testing.assert_allclose(axes.lines[0].get_xydata(), [(2, value), (8, value)])
 
 
-def test_who_does_not_come_to_the_target_is_shown_so(tmp_path):
+def test_tables_show_algorithms_that_miss_the_target(tmp_path):
     outcomes = [outcome("main", "agn", 1.0, 3.0), outcome("main", "adag", 1.0, None)]
     outcomes += [outcome("workers", "agn", seconds, workers=w) for w, seconds in ((4, 0.25), (8, None))]
     kept.write(tmp_path / "convergence.json", outcomes)
@@ -167,7 +167,7 @@ def test_who_does_not_come_to_the_target_is_shown_so(tmp_path):
     np.testing.assert_array_equal(line.get_ydata(), [0.25, np.nan])
 
 
-def test_what_was_measured_is_kept_by_the_sources_of_its_algorithm_and_of_the_engine(monkeypatch, tmp_path):
+def test_kept_results_depend_on_sources_of_the_algorithm_and_the_engine(monkeypatch, tmp_path):
     """A changed algorithm was once shown with its old curves."""
 
     def change(place, text):
@@ -259,7 +259,7 @@ def test_bad_input_is_refused(arguments, message, tmp_path):
         convergence.main(arguments, cache=tmp_path)
 
 
-def test_a_measurement_of_throughput_that_fails_is_passed_over_and_sigterm_ends_them_all(monkeypatch):
+def test_throughput_skips_a_measurement_that_fails_and_ends_on_sigterm(monkeypatch):
     asked = []
 
     def contender(name, outcome):
@@ -342,7 +342,7 @@ def test_bare_processes_of_tensorflow_end_and_say_what_they_took():
     assert found["seconds"] > 0
 
 
-def test_steps_per_second_are_the_slope_of_the_events_while_all_are_at_work():
+def test_steps_per_second_are_the_slope_of_events_while_all_workers_work():
     """Worker 0 begins alone, and ends alone; both make a round of five steps each 0.1 s."""
     moments = np.concatenate([np.arange(0, 110), np.arange(10.5, 90)]) * 1e5
     worker = np.repeat([0, 1], [110, 80])
@@ -419,7 +419,7 @@ raise SystemExit(stragglers.main([*command.split(), "--repetitions", "1"]))
 
 
 @pytest.mark.slow
-def test_stragglers_are_measured_with_and_without_backup_workers_and_tensorflow_is_not_heard(tmp_path):
+def test_stragglers_measures_backup_workers_and_tensorflow_prints_nothing(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     command = [sys.executable, "-c", STRAGGLERS]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
@@ -457,7 +457,7 @@ def test_the_soak_says_what_was_survived_and_that_it_was_right(where, capsys):
     assert sum(number for name, number in counted.items() if name.startswith(("SIG", "crash", "cut"))) > 0
 
 
-def test_endurance_finds_who_grows_by_a_line_through_the_second_half(tmp_path):
+def test_endurance_finds_growing_tasks_by_a_line_through_the_second_half(tmp_path):
     watch = endurance.Watch(tmp_path, seconds=600)
     for second in range(0, 600, 10):
         ended = 10**8 + 10**5 * min(second, 200)

@@ -72,7 +72,7 @@ def test_one_with_missing_files_or_under_another_name_is_passed_over(tmp_path):
     assert checkpoint.newest(tmp_path).version == 1
 
 
-def test_an_array_that_is_no_archive_is_passed_over_even_with_the_right_checksum(tmp_path):
+def test_a_file_that_is_no_archive_is_skipped_despite_a_right_checksum(tmp_path):
     save(tmp_path, 1)
     place = save(tmp_path, 2)
     about = {"format": 2}
@@ -115,7 +115,7 @@ def test_a_good_one_takes_the_place_of_a_damaged_one_of_the_same_version(tmp_pat
     np.testing.assert_array_equal(checkpoint.read(again).arrays["center"], np.arange(5))
 
 
-def test_a_run_that_goes_on_sets_damaged_ones_aside_says_so_and_sweeps_what_was_not_finished(tmp_path):
+def test_a_resumed_run_renames_damaged_checkpoints_and_deletes_parts(tmp_path):
     save(tmp_path, 1)
     spoil(save(tmp_path, 2))
     checkpoint.write(tmp_path, checkpoint.Checkpoint({"version": np.int64(3), **ARRAYS}, {}))
@@ -200,7 +200,7 @@ def test_what_was_read_before_a_restoration_is_not_published_after_it(chief, tmp
     assert [event["event"] for event in said] == ["checkpoint"]
 
 
-def test_checkpoints_that_fail_are_told_once_until_one_succeeds_and_leave_nothing(chief, tmp_path):
+def test_failed_checkpoints_warn_once_until_one_succeeds_and_leave_nothing(chief, tmp_path):
     saver, said = chief
 
     def late(calls, events):

@@ -196,7 +196,7 @@ def made_up(monkeypatch, best):
     return asked
 
 
-def test_a_grid_at_whose_end_the_best_setting_stands_is_made_longer_or_the_setting_is_marked(monkeypatch):
+def test_a_grid_with_its_best_setting_at_the_end_is_extended_or_marked(monkeypatch):
     places = {"4": {"workers": 4, "steps": 1}}
     for best, chosen, edges, further in ((0.2, 0.2, [], 0), (0.8, 0.8, [], 2), (1e9, 25.6, ["learning_rate"], 6)):
         made_up(monkeypatch, best)
@@ -206,7 +206,7 @@ def test_a_grid_at_whose_end_the_best_setting_stands_is_made_longer_or_the_setti
         assert (row.tried, row.further) == (3, further)
 
 
-def test_a_grid_of_two_has_no_middle_and_one_of_momenta_comes_nearer_to_one():
+def test_a_grid_of_two_has_only_edges_and_one_of_momenta_nears_one():
     arm = Arm("agn", "agn", {"momentum": (0.8, 0.9), "form": ("a",), "delay_threshold": (2, 6)})
     longer = arm.beyond({"momentum": 0.9, "form": "a", "delay_threshold": 2})
     assert longer.grid == {"momentum": (0.8, 0.9, 0.95), "form": ("a",), "delay_threshold": (2, 6)}
@@ -221,7 +221,7 @@ def test_arms_have_as_many_settings(monkeypatch):
         claims_study.study("", arms, {"4": {"workers": 4, "steps": 1}}, claims_study.final_loss)
 
 
-def test_all_arms_of_a_claim_had_as_many_settings_and_no_best_one_stands_at_the_end_of_its_grid():
+def test_arms_of_a_claim_had_as_many_settings_and_no_best_one_at_an_end():
     for name, content in json.loads(claims_page.RESULTS.read_text()).items():
         rows = Found.of_json(content).rows
         assert not [row for row in rows if row.edges], name
@@ -230,7 +230,7 @@ def test_all_arms_of_a_claim_had_as_many_settings_and_no_best_one_stands_at_the_
         assert len({len(row.scores) for row in rows}) == 1, name  # differences are paired over seeds
 
 
-def test_the_quadratic_has_its_minimum_where_it_says_and_too_late_gradients_count_nothing():
+def test_the_quadratic_has_its_stated_minimum_and_ignores_late_gradients():
     x = -(1 - np.arange(1, claims_quadratic.SIZE + 1) / (claims_quadratic.SIZE + 1))
     assert np.abs(claims_quadratic.gradient(x)).max() < 1e-12
     assert claims_quadratic.value(x) == claims_quadratic.least() < claims_quadratic.value(x + 1e-3)
@@ -263,7 +263,7 @@ def test_a_run_on_text_learns_and_is_kept(monkeypatch, tmp_path):
     assert claims_kept.outcomes([cell], "kept")[0]["loss"] == curve["loss"]
 
 
-def test_who_does_not_get_there_is_in_the_picture():
+def test_the_picture_shows_arms_that_never_reach_the_target():
     figure = dots(found(a={"even": 3.0, "pareto": NEVER}, b={"even": 5.0, "pareto": 9.0}), "seconds")
     assert [len(axes.collections[-1].get_offsets()) for axes in figure.axes] == [0, 1]
 

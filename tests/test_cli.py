@@ -128,7 +128,7 @@ def test_a_flag_of_each_kind_reaches_its_field_and_nothing_else(flags, changed):
     assert parse_flags(Flagged, flags)[0] == dataclasses.replace(Flagged(), **changed)
 
 
-def test_help_shows_the_algorithms_own_flags_and_the_common_ones_with_defaults():
+def test_help_shows_flags_of_the_algorithm_and_common_ones_with_defaults():
     shown = distsgd("downpour", "--help").stdout
     for flag in (
         "communication-period", "server-learning-rate", "workers", "ps", "epochs", "steps", "batch-size", "dataset",

@@ -260,7 +260,7 @@ def test_the_part_of_a_round_that_is_computing(period, utilisation):
 STRAGGLERS = Path(__file__).parent.parent / "benchmarks" / "results" / "stragglers.json"
 
 
-def test_the_benchmark_of_stragglers_is_predicted_within_a_tenth_in_every_row_from_its_first():
+def test_each_row_of_stragglers_is_predicted_within_a_tenth_from_its_first():
     """What is committed: real runs, and what simulations said that were fitted to the one without backup workers."""
     for runs in json.loads(STRAGGLERS.read_text())["runs"].values():
         real = np.mean([run["milliseconds"] for run in runs])

@@ -144,7 +144,7 @@ def test_what_a_codec_of_ones_own_rounds_off_goes_with_a_later_message(backend, 
     assert result.metrics["bytes_pushed"] == workers * ROUNDS * 5
 
 
-def test_who_joins_again_remembers_nothing():
+def test_a_rejoined_worker_has_no_codec_memory():
     data = Dataset((np.ones((8, 1), np.float32), np.tile(SLOPES, (8, 1))), None, classes=0)
     with Table(RoundedSGD(learning_rate=1.0), workers=1, ps=2, model=linear(), data=data) as table:
         worker = table.player(0)
@@ -154,7 +154,7 @@ def test_who_joins_again_remembers_nothing():
         np.testing.assert_array_equal(table.run("center"), -3 * sent(SLOPES, 1))
 
 
-def test_a_codec_of_replies_with_a_memory_and_a_codec_without_a_ps_are_refused():
+def test_a_reply_codec_with_memory_and_a_codec_without_a_ps_are_refused():
     @dataclass(frozen=True, kw_only=True)
     class Replies(RoundedSGD):
         name = "replies"

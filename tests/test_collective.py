@@ -107,7 +107,7 @@ def test_the_mean_of_a_number_and_of_a_vector_of_unknown_length():
             assert (number, vector.tolist()) == (3.5, [4.5, 6.5])
 
 
-def test_running_statistics_are_the_mean_over_the_workers_for_each_of_them_and_where_they_are_kept():
+def test_running_statistics_are_the_workers_mean_at_each_worker_and_stored():
     with tf.Graph().as_default() as graph:
         store = SimpleNamespace(num_workers=3, min_workers=3, in_process=False, states=tf.Variable(tf.zeros([3, 2])))
 

@@ -261,7 +261,7 @@ def compared(theta, order):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_operators_compare_values_and_take_rows_and_numbers_on_each_back_end(backend, warm, tmp_path):
+def test_operators_compare_values_and_take_rows_and_numbers_on_backends(backend, warm, tmp_path):
     start = np.linspace(-2, 2, 9)
     model, cluster = quadratic(start), Cluster.local(workers=3, ps=2, backend=backend)
     options = {"steps": 6, "batch_size": 4, "record": "full", "run_dir": tmp_path / "run"}
@@ -276,7 +276,7 @@ def test_operators_compare_values_and_take_rows_and_numbers_on_each_back_end(bac
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("scheme", [FedBuff(), Fair(buffer_size=4)], ids=["fedbuff", "fair"])
-def test_several_messages_make_an_update_where_nobody_waits(scheme, backend, warm, tmp_path):
+def test_several_messages_make_an_update_of_an_asynchronous_gate(scheme, backend, warm, tmp_path):
     start = [1.0, -2.0, 0.5, 3.0]
     model, cluster = quadratic(start), Cluster.local(workers=3, ps=2, backend=backend)
     options = {"steps": 30, "batch_size": 4, "evaluate_every": 2, "record": "full", "run_dir": tmp_path / "run"}
@@ -364,7 +364,7 @@ class Waits(FedBuff):
     gate = Barrier()
 
 
-def test_several_messages_make_an_update_only_where_nobody_waits(tmp_path):
+def test_several_messages_make_an_update_only_of_an_asynchronous_gate(tmp_path):
     with pytest.raises(UserError, match=r"asynchronously.*messages_per_update=3, gate=Barrier\(\)"):
         run(Waits(), tmp_path)
 
@@ -460,7 +460,7 @@ class Numbered(Hogwild):
     [(Drawn(), None, False), (Numbered(), None, True), (Numbered(), SPARSE, False)],
     ids=["dense", "in place", "sparse"],
 )
-def test_rounds_of_one_call_have_the_counts_that_they_have_in_calls_of_their_own(scheme, data, in_place, monkeypatch):
+def test_rounds_of_one_call_have_the_same_counts_as_in_separate_calls(scheme, data, in_place, monkeypatch):
     monkeypatch.setattr(plan, "LONG_RUN_ROUNDS", 1)
     monkeypatch.setattr(plan, "ROUNDS_PER_CALL", 3)
     monkeypatch.setattr(graph, "IN_PLACE_FLOATS", 0 if in_place else 1 << 40)

@@ -36,7 +36,7 @@ def test_skewed_shards_are_disjoint_of_equal_size_and_the_same_each_time(alpha):
         np.testing.assert_array_equal(shards, skewed(alpha, workers))
 
 
-def test_a_small_alpha_gives_workers_few_labels_and_a_large_one_those_of_all_data():
+def test_a_small_alpha_gives_workers_few_labels_and_a_large_one_all():
     far, near = (distance(LABELS, skewed(alpha)) for alpha in (0.1, 1000))
     assert far > 0.5
     assert near < 0.15  # and what the draws of 250 labels add
@@ -220,7 +220,7 @@ def test_an_example_of_text_is_told_its_own_next_characters():
     assert np.shares_memory(x, y)
 
 
-def test_text_is_of_other_files_than_its_test_and_in_the_same_order_each_time():
+def test_training_text_shares_no_file_with_its_test_and_keeps_its_order():
     made, again = (data.load("text:context=32,characters=20000") for _ in range(2))
     np.testing.assert_array_equal(made.train[0], again.train[0])
     assert (made.train[0].shape, made.test[0].shape, made.kind) == ((624, 32), (78, 32), "text")

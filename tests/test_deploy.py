@@ -76,7 +76,7 @@ def test_every_pod_of_the_kubernetes_objects_finds_its_role_and_its_name():
     ]
 
 
-def test_a_pod_that_was_killed_comes_back_and_a_run_that_failed_is_not_repeated():
+def test_a_killed_pod_is_restarted_and_a_failed_run_is_not():
     ours = {kind.exit_code for kind in (DistsgdError, *KINDS.values())}
     killed = {128 + signal.SIGKILL, 128 + signal.SIGTERM}
     _, fail = of_kind("Job")["spec"]["podFailurePolicy"]["rules"]
@@ -114,7 +114,7 @@ def test_no_pod_can_fill_the_memory_or_the_disk_of_its_node():
         assert sum(volumes) <= in_bytes(limits["ephemeral-storage"])
 
 
-def test_the_network_policy_admits_the_tasks_and_nobody_else():
+def test_the_network_policy_admits_only_the_tasks():
     policy = of_kind("NetworkPolicy")["spec"]
     tasks = {"app": "distsgd"}
     assert policy["podSelector"]["matchLabels"] == tasks
@@ -131,7 +131,7 @@ def test_the_network_policy_admits_the_tasks_and_nobody_else():
         assert security["readOnlyRootFilesystem"]
 
 
-def test_every_pod_of_the_tfjob_finds_its_role_in_the_tf_config_that_the_operator_sets(monkeypatch):
+def test_every_pod_of_the_tfjob_finds_its_role_in_its_tf_config(monkeypatch):
     (job,) = objects("tfjob.yaml")
     assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "TFJob")
     replicas = job["spec"]["tfReplicaSpecs"]

@@ -65,7 +65,7 @@ def strictly(text):
 # Whose folder it is.
 
 
-def test_a_run_directory_belongs_to_one_run_and_whoever_is_refused_writes_nothing(tmp_path):
+def test_a_run_directory_belongs_to_one_run_and_another_writes_nothing(tmp_path):
     first = files.Lock(tmp_path)
     (tmp_path / "result.json").write_text("{}")
     before = content(tmp_path)
@@ -96,7 +96,7 @@ def test_a_run_that_was_refused_or_has_ended_leaves_the_folder_free(tmp_path):
     files.Lock(tmp_path).release()
 
 
-def test_temporary_folders_of_processes_that_were_killed_are_deleted_and_no_others(tmp_path, monkeypatch):
+def test_only_temporary_folders_of_killed_processes_are_deleted(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     code = "import tempfile, sys; tempfile.tempdir = sys.argv[1]; from distsgd.common.launch.scratch import Scratch; "
     code += "scratch = Scratch(); print(scratch.name, flush=True); sys.stdin.read()"
@@ -118,7 +118,7 @@ def test_temporary_folders_of_processes_that_were_killed_are_deleted_and_no_othe
 # What was there before.
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_its_record_is_kept(tmp_path):
+def test_a_run_with_only_damaged_checkpoints_is_refused_with_record_kept(tmp_path):
     keep = Recovery(checkpoint_steps=5)
     record(AsyncSGD(), tmp_path, steps=20, recovery=keep, **THREADS)
     for path in checkpoint.found(tmp_path):
@@ -204,7 +204,7 @@ def test_metrics_that_find_the_disk_full_end_no_run_and_it_is_said_once(tmp_path
     assert log.history()["version"] == [0, 1, 2]
 
 
-def test_a_result_that_cannot_be_written_is_an_error_in_one_line_and_the_old_one_stays(tmp_path):
+def test_a_result_that_cannot_be_written_is_an_error_and_the_old_one_stays(tmp_path):
     log = RunRecord(tmp_path, CONFIG)
     (tmp_path / "result.json").write_text("old")
     (tmp_path / ".result.json.part").mkdir()  # as good as full
@@ -214,7 +214,7 @@ def test_a_result_that_cannot_be_written_is_an_error_in_one_line_and_the_old_one
     assert log.finish(CannotWrite("first"), picture=False)["message"] == "first"
 
 
-def test_results_for_which_there_is_no_room_are_named_and_the_others_are_there(tmp_path, monkeypatch):
+def test_a_full_disk_names_the_results_it_lost_and_has_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "flush", no_room("center.npz", "trace.npz"))
     with pytest.raises(CannotWrite, match=r"^cannot write .*center.npz: No space .*; cannot write .*trace.npz: No sp"):
         record(AsyncSGD(), tmp_path, steps=20, **THREADS)
@@ -225,7 +225,7 @@ def test_results_for_which_there_is_no_room_are_named_and_the_others_are_there(t
     assert not list(tmp_path.glob(".*.part*"))
 
 
-def test_a_checkpoint_for_which_there_is_no_room_is_a_warning_and_leaves_nothing(tmp_path, monkeypatch):
+def test_a_checkpoint_on_a_full_disk_is_a_warning_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "flush", no_room())
     run = record(AsyncSGD(), tmp_path, steps=20, recovery=Recovery(checkpoint_steps=5), **THREADS)
     assert run.result["recovery"]["checkpoints"] == 0
@@ -327,7 +327,7 @@ def test_a_last_checkpoint_that_does_not_come_is_told(end, tmp_path, monkeypatch
 
 
 @pytest.mark.slow
-def test_the_last_checkpoint_is_there_though_it_takes_longer_than_everything_else_at_the_end(warm, tmp_path):
+def test_a_run_ends_with_its_last_checkpoint_even_on_a_slow_disk(warm, tmp_path):
     run = record(SlowDisk(), tmp_path, steps=30, workers=2, hidden=(8,), batch_size=8,
                  recovery=Recovery(checkpoint_seconds=1000))  # fmt: skip
     assert checkpoint.newest(tmp_path).version == run.result["updates"] == 60
@@ -352,7 +352,7 @@ cat "$folder/run/result.json"
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_run_that_fills_its_disk_ends_in_one_line_and_goes_on_when_there_is_room(tmp_path):
+def test_a_run_that_fills_its_disk_ends_in_one_line_and_resumes_with_room(tmp_path):
     alone = ["unshare", "--user", "--map-root-user", "--mount"]
     probe = subprocess.run([*alone, "mount", "-t", "tmpfs", "tmpfs", tmp_path], capture_output=True, text=True)
     if probe.returncode:

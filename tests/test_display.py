@@ -83,7 +83,7 @@ def test_without_a_terminal_there_is_a_first_line_at_once_and_then_few(now):
     assert re.match(r"step 0 of 44,000, 0:03 elapsed  version 2,100  test loss 0.1235", lines[0])
 
 
-def test_a_start_that_takes_long_says_who_does_what_before_anything_is_evaluated(now):
+def test_a_long_start_shows_the_state_of_each_task_before_any_evaluation(now):
     file = io.StringIO()
     there = Display(CONFIG, Console(file=file, width=80))
     for event in (

@@ -405,7 +405,7 @@ def test_local_steps_of_a_first_round_may_take_longer_than_a_wait(tmp_path):
         assert loop.calls.version() == 1
 
 
-def test_whoever_does_not_come_to_the_first_round_is_named_after_one_wait(tmp_path):
+def test_workers_missing_in_the_first_round_are_named_after_one_wait(tmp_path):
     import tensorflow as tf
 
     job = job_on(DIGITS.train, LocalSGD(), 3, tmp_path)

@@ -146,14 +146,14 @@ def test_where_the_record_is_off_a_file_of_bounded_size_counts_all(short, tmp_pa
         assert figures(read.tally) == tally_of(events)
 
 
-def test_where_the_record_is_off_a_restoration_goes_back_exactly_within_what_is_kept(short, tmp_path):
+def test_with_record_off_a_restoration_is_exact_within_the_kept_events(short, tmp_path):
     log, events = short
     assert log.truncate(restoration=5, length=930) == (70, 0)
     for read in (log, EventLog(tmp_path, WORKERS, keep=100)):
         assert figures(read.tally) == tally_of(events[:930])
 
 
-def test_where_the_record_is_off_a_restoration_to_what_is_not_kept_says_what_remains_counted(short, tmp_path):
+def test_with_record_off_a_restoration_beyond_kept_events_returns_excess(short, tmp_path):
     log, events = short
     gone = 1000 - len(kept(log))
     assert log.truncate(restoration=5, length=500)[1] == gone - 500
@@ -165,7 +165,7 @@ def test_where_the_record_is_off_a_restoration_to_what_is_not_kept_says_what_rem
     assert figures(log.tally) == figures(EventLog(tmp_path, WORKERS, keep=100).tally) == tally_of(events[:0])
 
 
-def test_a_log_that_is_lost_while_it_shortens_its_file_counts_each_event_once(short, tmp_path, monkeypatch):
+def test_a_log_lost_while_shortening_its_file_counts_each_event_once(short, tmp_path, monkeypatch):
     log, events = short
     more = some_events(200, seed=1)
     with monkeypatch.context() as patch:

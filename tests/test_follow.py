@@ -28,7 +28,7 @@ class UntilMeasured(Callback):
         self.stop_training = bool(self.seen)
 
 
-def test_checkpoints_are_measured_while_the_run_goes_on_and_the_last_is_its_result(tmp_path):
+def test_checkpoints_are_measured_during_a_run_and_the_last_is_its_result(tmp_path):
     run_dir, seen = tmp_path / "run", []
     follower = threading.Thread(target=follow, args=(run_dir, patience(60), seen.append), daemon=True)
     follower.start()  # before there is anything to follow
@@ -48,7 +48,7 @@ def test_checkpoints_are_measured_while_the_run_goes_on_and_the_last_is_its_resu
     assert again == seen == [json.loads(line) for line in (run_dir / "evaluations.jsonl").read_text().splitlines()]
 
 
-def test_a_run_that_does_not_come_or_has_data_of_its_own_is_an_error_that_says_so(tmp_path):
+def test_following_a_missing_run_or_one_with_its_own_data_is_an_error(tmp_path):
     with pytest.raises(WaitTimeout, match="waited 1 s for a checkpoint in"):
         follow(tmp_path, 1, print)
     (tmp_path / "checkpoints" / "000000000007").mkdir(parents=True)

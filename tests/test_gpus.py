@@ -21,7 +21,7 @@ def test_worker_k_sees_gpu_k_in_turn_and_takes_what_it_needs():
     assert two == ["0,1", "2,0"]
 
 
-def test_ps_and_evaluator_see_none_and_who_is_placed_by_others_keeps_what_it_has():
+def test_ps_and_evaluator_see_no_gpu_and_a_placed_worker_keeps_its_own():
     for task in ("ps", "evaluator"):
         assert seen_by(task, 0, 1, ["0"], placed=False) == {"CUDA_VISIBLE_DEVICES": "-1"}
     assert "CUDA_VISIBLE_DEVICES" not in seen_by("evaluator", 0, 2, ["0"], placed=False)  # it names their devices
@@ -39,7 +39,7 @@ def test_the_gpus_of_a_machine_are_those_that_the_run_may_use(tmp_path):
 
 @pytest.mark.parametrize("scheme", [Serial(), AllReduce()])
 @pytest.mark.parametrize(("backend", "center"), [("processes", "/job:worker/task:0"), ("threads", "/device:GPU:0")])
-def test_without_a_ps_the_center_is_where_worker_0_computes_and_the_books_are_on_its_cpu(
+def test_without_a_ps_the_center_is_on_worker_0_and_bookkeeping_on_its_cpu(
     monkeypatch, tmp_path, scheme, backend, center
 ):
     import tensorflow as tf
@@ -58,9 +58,7 @@ def test_without_a_ps_the_center_is_where_worker_0_computes_and_the_books_are_on
 
 
 @pytest.mark.parametrize(("number", "devices"), [(0, ["", ""]), (1, [0, 0]), (2, [0, 1])])
-def test_workers_of_one_process_are_on_its_gpus_in_turn_and_the_center_on_the_cpu(
-    monkeypatch, tmp_path, number, devices
-):
+def test_workers_of_one_process_take_gpus_in_turn_and_the_center_the_cpu(monkeypatch, tmp_path, number, devices):
     import tensorflow as tf
 
     monkeypatch.setattr(

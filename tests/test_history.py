@@ -105,7 +105,7 @@ def test_a_version_is_told_once_however_often_it_is_looked_at(monkeypatch, table
     assert watching.versions("center") == [watching.start]
 
 
-def test_rows_that_come_late_are_where_they_belong_in_memory_and_in_the_file(tmp_path):
+def test_late_rows_are_sorted_in_memory_and_in_the_file(tmp_path):
     metrics = Metrics(tmp_path / "metrics.jsonl")
     for seconds in (0.0, 2.0, 5.0, 1.0, 3.0, 6.0):
         metrics.add({"kind": "center", "seconds": seconds})

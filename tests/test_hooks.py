@@ -68,7 +68,7 @@ class Waits(Callback):
         self.seen.append("end")
 
 
-def test_a_callback_that_is_slow_stops_no_training_is_named_and_is_waited_for(tmp_path, monkeypatch):
+def test_a_slow_callback_stops_no_training_is_named_and_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(listener, "LATE_SECONDS", 0.05)
     slow = Waits(tmp_path / "run", updates=2 * 500)
     run = record(
@@ -118,7 +118,7 @@ class Leaves(Callback):
         pytest.param("on_train_batch_end", "processes", marks=pytest.mark.slow),
     ],
 )
-def test_a_callback_that_ends_the_program_leaves_a_result_and_a_free_folder(method, backend, warm, tmp_path):
+def test_a_callback_that_exits_leaves_a_result_and_a_free_folder(method, backend, warm, tmp_path):
     """The next run in the same notebook was refused: another one was under way."""
     options = {"backend": backend, "steps": 100, "workers": 1, "hidden": (16,)}
     with pytest.raises(SystemExit, match="3"):

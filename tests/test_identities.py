@@ -151,7 +151,7 @@ def test_two_schemes_are_one_in_a_limit(one, other, options, tmp_path, runs):
     np.testing.assert_allclose(runs(one, **options).center, threads(other, tmp_path, **options).center, **CLOSE)
 
 
-def test_post_local_sgd_is_synchronous_once_also_if_the_run_is_resumed_meanwhile():
+def test_post_local_sgd_is_synchronous_once_even_if_the_run_is_resumed():
     def lengths(steps, done=0):
         return [length for length, _ in LocalSGD(communication_period=4, synchronous_steps=6).rounds(steps, done)]
 
@@ -168,7 +168,7 @@ def test_diloco_with_sgd_inside_is_blockwise_model_update_filtering(tmp_path):
     np.testing.assert_allclose(run.center, path[-1] + 0.8 * (path[-1] - path[-2]), **CLOSE)
 
 
-def test_bmuf_shows_its_global_model_and_begins_blocks_at_the_center_of_diloco(tmp_path, runs):
+def test_bmuf_shows_its_global_model_and_starts_blocks_at_diloco_s_center(tmp_path, runs):
     bmuf = BMUF(block_momentum=0.9, block_learning_rate=0.7, communication_period=6)
     diloco = runs(DiLoCo(inner_optimizer="sgd", learning_rate=0.1, communication_period=6), **TOGETHER).center
     before, last = (threads(bmuf, tmp_path, str(steps), workers=3, steps=steps) for steps in (18, 24))
@@ -216,7 +216,7 @@ def test_a_warm_start_longer_than_the_run_is_one_worker_after_the_other(tmp_path
     assert run.error() < 1e-5
 
 
-def test_dean_s_phase_pushes_one_gradient_first_and_forgets_its_newest_steps(tmp_path):
+def test_dean_s_phase_first_pushes_one_gradient_and_drops_its_newest_steps(tmp_path):
     scheme = Downpour(phase="dean", communication_period=3)
     assert list(scheme.rounds(8)) == [(1, "push"), (2, "pull"), (1, "push"), (2, "pull"), (1, "push"), (1, "exchange")]
     run = threads(scheme, tmp_path, workers=2, schedule=[0, 1, 1, 0, 0, 1, 0, 1])
@@ -288,7 +288,7 @@ def test_a_scripted_interleaving_replays(scheme, tmp_path):
 
 
 @pytest.mark.parametrize("slack", [0, slow(1), slow(3)])
-def test_nobody_runs_further_ahead_than_the_slack(slack, tmp_path):
+def test_no_worker_is_further_ahead_than_the_slack(slack, tmp_path):
     run = threads(SSP(slack=slack), tmp_path, workers=3, steps=40)
     clocks, ahead = [0] * 3, 0
     for k in run.order:
@@ -325,7 +325,7 @@ def test_momentum_and_decay_of_the_vote_are_the_papers(tmp_path):
     assert np.linalg.norm(plain - run.center) > 0.01 * np.linalg.norm(run.center)
 
 
-def test_without_momentum_and_decay_one_worker_steps_along_the_signs_of_its_gradient(tmp_path):
+def test_without_momentum_and_decay_one_worker_steps_along_gradient_signs(tmp_path):
     run = threads(SignSGDMV(learning_rate=0.01, momentum=0.0), tmp_path, steps=6)
     theta = run.start
     for t in range(6):
@@ -361,7 +361,7 @@ def test_staleness_sums_to_the_bookkeeping_of_versions_on_real_processes(warm, t
 
 
 @pytest.mark.slow
-def test_synchronous_workers_and_devices_are_serial_sgd_with_a_larger_batch(tmp_path):
+def test_synchronous_workers_and_devices_are_serial_sgd_on_larger_batches(tmp_path):
     x, y = (array[:96] for array in DIGITS.train)
 
     def batches(size):
@@ -492,7 +492,7 @@ def test_adamw_is_that_of_keras_with_the_epsilon_of_the_paper():
 
 
 @pytest.mark.parametrize(("share", "kept"), [(1e-9, 1), (0.19, 1), (0.2, 2), (0.59, 5), (1.0, 10)])
-def test_of_a_vector_that_share_of_its_largest_elements_is_kept_one_at_least(share, kept):
+def test_top_k_keeps_that_share_of_the_largest_elements_and_at_least_one(share, kept):
     vector = np.array([1, -10, 3, -2, 5, 9, -8, 4, 7, -6], "f")
     largest = np.where(np.abs(vector) > 10 - kept, vector, 0)
     np.testing.assert_array_equal(top_k(tf.constant(vector), share), largest)
@@ -536,7 +536,7 @@ def test_elastic_workers_in_turn_are_stable_exactly_below_the_papers_bound(worke
 
 @pytest.mark.parametrize(("factor", "stable"), [(0.93, True), (1.07, False)])
 @pytest.mark.parametrize("workers", [1, slow(4)])
-def test_synchronous_elastic_workers_are_stable_exactly_below_the_known_bound(workers, factor, stable, tmp_path):
+def test_synchronous_elastic_workers_are_stable_only_below_the_known_bound(workers, factor, stable, tmp_path):
     """On ½x² with period one: α ≤ (4 − 2η)/(2 + W(2 − η))."""
     eta = 1.2
     alpha = factor * (4 - 2 * eta) / (2 + workers * (2 - eta))

@@ -197,7 +197,7 @@ def test_all_metrics_are_in_the_result_and_vectors_are_lists(tmp_path, capsys):
     assert [shown[f"test_f1_score/{i}"] for i in range(3)] == pytest.approx(evaluated["f1_score"], rel=1e-4)
 
 
-def test_a_vector_that_is_called_accuracy_is_in_the_result_and_the_number_of_that_name_comes_first(tmp_path):
+def test_a_vector_named_accuracy_is_in_the_result_but_numbers_come_first(tmp_path):
     vector = run(with_metrics(keras.metrics.F1Score(name="accuracy")), (X, CLASSES), tmp_path / "vector").metrics
     assert len(vector["test_accuracy"]) == len(summary_rows(vector)["test accuracy"].split()) == 3
     model = with_metrics(keras.metrics.TopKCategoricalAccuracy(k=3, name="a_accuracy"), "accuracy")
@@ -387,7 +387,7 @@ def test_a_model_with_a_lambda_trains_without_a_warning_of_keras(tmp_path, recwa
 
 
 @pytest.mark.parametrize("layer", [LAYERS.SimpleRNN, LAYERS.GRU])
-def test_a_masked_recurrent_layer_is_simulated_if_it_is_unrolled_and_else_refused(layer, tmp_path):
+def test_a_masked_recurrent_layer_is_simulated_if_unrolled_else_refused(layer, tmp_path):
     """A mask is data that a simulation has for each worker; with one worker the steps are those of `fit`."""
 
     def make(unroll):

@@ -173,7 +173,7 @@ def test_a_fork_server_that_is_stopped_in_a_run_is_named(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_launcher_that_was_suspended_for_longer_than_any_wait_goes_on_with_its_run(tmp_path):
+def test_a_launcher_suspended_longer_than_any_wait_continues_its_run(tmp_path):
     seconds = patience(4)
     process, _ = command_line_run(tmp_path, subprocess.PIPE, "unhurried_barrier", "--wait-seconds", f"{seconds:.0f}")
     process.send_signal(signal.SIGSTOP)
@@ -308,7 +308,7 @@ def test_a_task_that_dies_when_the_result_is_there_harms_nothing(warm, tmp_path)
 
 
 @pytest.mark.parametrize(("scheme", "module"), [(SyncSGD(), "distsgd.algorithms.sync_sgd"), (RaisesInWorker(), None)])
-def test_before_it_forks_the_fork_server_imports_algorithms_of_this_package_and_no_others(tmp_path, scheme, module):
+def test_the_fork_server_imports_only_algorithms_of_this_package(tmp_path, scheme, module):
     recipe, options = ModelRecipe.named("softmax", (64,), 10, 0), RunOptions(steps=1, run_dir=tmp_path)
     job = make_job(scheme, recipe, DIGITS.train, None, Cluster.local(2), options)
     assert pickle.loads(write(job, tmp_path).read_bytes())[2] == module

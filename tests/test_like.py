@@ -43,7 +43,7 @@ def recorded(run_dir, scheme, workers=4, steps=300, cpu=None, **machines):
 # What is recovered.
 
 
-def test_computing_messages_and_the_lock_are_recovered_and_waits_for_it_are_not_taken_for_machines(tmp_path):
+def test_the_fit_recovers_computing_messages_and_lock_without_lock_waits(tmp_path):
     found = recorded(
         tmp_path,
         AsyncSGD(),
@@ -114,7 +114,7 @@ def test_a_card_is_told_from_a_lock_and_from_latencies_that_vary(tmp_path, schem
 
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD(), LocalSGD(communication_period=10)])
 @pytest.mark.parametrize("links", [{"latency": "5ms"}, {"latency": "2ms", "latency_sigma": 0.5}, {"uplink": "20Mbit"}])
-def test_links_that_nobody_shares_are_not_taken_for_a_card_or_a_lock(tmp_path, scheme, links):
+def test_the_fit_takes_unshared_links_for_no_card_and_no_lock(tmp_path, scheme, links):
     found = recorded(tmp_path, scheme, steps=600, step_ms=20, compute="lognormal:sigma=0.5", **links)
     assert (found.card, found.service) == (np.inf, None)
     (said,) = [line for line in found.in_words() if line.startswith("card of the ps")]
@@ -140,7 +140,7 @@ def test_what_the_record_cannot_tell_is_said(tmp_path):
     assert any("too few waited for it to say: none is assumed (--service)" in line for line in seldom)
 
 
-def test_one_slow_machine_among_many_can_be_said_of_machines_like_those_of_a_run(tmp_path, capsys):
+def test_step_factors_override_like_for_one_slow_machine_among_many(tmp_path, capsys):
     """Of three workers one is slow: of six, two would be; --step-factors says how workers differ instead."""
     mean = recorded(
         tmp_path, AsyncSGD(), workers=3, step_ms=20, step_factors="1,1,2.5", compute="lognormal:sigma=0.3"
@@ -153,7 +153,7 @@ def test_one_slow_machine_among_many_can_be_said_of_machines_like_those_of_a_run
     assert one == pytest.approx((5 + 1 / 2.5) / 0.020, rel=0.03)
 
 
-def test_who_exchanges_first_computes_from_the_reply_to_the_next_message(tmp_path):
+def test_elastic_workers_compute_from_the_reply_to_the_next_message(tmp_path):
     found = recorded(tmp_path, AEASGD(communication_period=10), steps=600, step_ms=7, latency="2ms")
     assert (found.period, found.step) == (10, pytest.approx(0.007, rel=0.001))
     assert found.latency == pytest.approx(0.002, rel=0.01)
@@ -166,7 +166,7 @@ def test_without_a_ps_a_round_has_two_latencies(tmp_path):
 
 
 @pytest.mark.parametrize("other", [AsyncSGD(), SyncSGD(backup_workers=2), LocalSGD(communication_period=10)])
-def test_the_fit_predicts_other_algorithms_with_more_workers_and_longer_periods(tmp_path, other):
+def test_the_fit_predicts_other_algorithms_worker_counts_and_periods(tmp_path, other):
     machines = {
         "step_ms": 20, "step_factors": "1,1.4", "compute": "shifted:fixed=0.5", "latency": "3ms", "service": "1ms",
     }  # fmt: skip
@@ -246,7 +246,7 @@ def test_blocks_keep_what_rounds_have_to_do_with_each_other(tmp_path):
         assert abs(correlation(drawn[1], lag)) < 0.05
 
 
-def test_rounds_that_have_nothing_to_do_with_each_other_are_drawn_one_by_one():
+def test_independent_rounds_are_drawn_one_by_one():
     assert block_of(np.random.default_rng(0).lognormal(size=(3, 500))) == 1
     assert block_of(np.ones((2, 50))) == 1
 
@@ -299,7 +299,7 @@ def test_a_model_of_another_size_has_longer_messages_than_the_run(tmp_path, caps
     assert rates[1] == pytest.approx(6 / 0.420, rel=0.05)
 
 
-def test_where_a_card_was_found_a_larger_model_takes_longer_there_alone_and_that_is_said(tmp_path, capsys):
+def test_with_a_fitted_card_a_larger_model_is_slower_there_with_a_note(tmp_path, capsys):
     recorded(tmp_path, AsyncSGD(), steps=600, **SHARED)
     machines = ["--like", str(tmp_path), "--workers", "16", "--parameters", "50k"]
     assert dispatch(["advise", *machines]) == 0
@@ -347,7 +347,7 @@ def test_an_algorithm_that_is_not_known_is_to_be_imported(tmp_path):
         fit(tmp_path, {"agn": AGN})
 
 
-def test_a_network_and_a_run_exclude_each_other_and_real_runs_are_like_nothing(tmp_path):
+def test_like_excludes_a_network_and_real_runs(tmp_path):
     with pytest.raises(UserError, match="--like and --network exclude each other"):
         dispatch(["advise", "--like", str(tmp_path), "--network", "internet"])
     with pytest.raises(UserError, match="--like describes simulated machines: give --backend simulation too"):
@@ -376,7 +376,7 @@ def test_the_time_of_cores_is_counted_while_all_workers_are_at_work():
     assert told["begun"] <= told["ended"]
 
 
-def test_who_is_started_again_has_another_clock():
+def test_a_restart_voids_the_cpu_summary_since_its_clock_is_new():
     record = CpuRecord(workers=1, cpu=lambda pid: 1.0)
     record.on_event({"event": "started", "pids": {"worker-0": 2}})
     for _ in range(REPORTS):

@@ -30,7 +30,7 @@ def test_what_is_seen_in_pieces_is_the_center(ps, decay, small_pieces):
     assert all(len(seen[name]) == len(center) for name in {"center", "average"} & set(seen))
 
 
-def test_a_look_shows_the_center_of_its_moment_and_is_gone_when_it_was_fetched(small_pieces):
+def test_a_snapshot_keeps_its_center_until_it_is_forgotten(small_pieces):
     with Table(AsyncSGD(), workers=1) as table:
         player, own = table.player(0), table.graph.ps.look
         with table.graph.graph.as_default():

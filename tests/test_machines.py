@@ -86,7 +86,7 @@ def test_a_run_over_several_hosts_replays(machines, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_evaluator_of_its_own_has_the_results_and_a_run_without_ps_meets_at_worker_0(machines, tmp_path):
+def test_a_separate_evaluator_has_the_results_of_a_run_without_a_ps(machines, tmp_path):
     cluster = Run(machines, tmp_path, ps=0, separate_evaluator=True)
     tasks = cluster.start_all(AllReduce())
     evaluator = cluster.start(AllReduce(), "evaluator", 0)
@@ -193,7 +193,7 @@ def test_a_task_that_is_lost_ends_the_run_everywhere_and_is_named(how, machines,
 
 
 @pytest.mark.slow
-def test_a_ps_whose_machine_crashes_is_named_by_those_who_lost_it(machines, tmp_path):
+def test_tasks_name_the_ps_that_they_lost_in_a_crash_of_its_machine(machines, tmp_path):
     tasks = (run := Run(machines, tmp_path)).start_all(AsyncSGD(), **FOREVER)
     wait_until(run.trains)
     machines[0].crash()
@@ -208,7 +208,7 @@ def test_a_ps_whose_machine_crashes_is_named_by_those_who_lost_it(machines, tmp_
 
 
 @pytest.mark.slow
-def test_a_loss_that_becomes_nan_on_one_machine_ends_the_run_on_all_as_diverged(machines, tmp_path):
+def test_a_nan_loss_on_one_machine_ends_the_run_on_all_as_diverged(machines, tmp_path):
     tasks = Run(machines, tmp_path).start_all(AsyncSGD(learning_rate=1e38), **FOREVER)
     for task in tasks.values():
         error = task.end()

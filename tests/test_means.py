@@ -105,7 +105,7 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path):
         Table(PowerSGD(), recovery=Recovery(min_workers=1))
 
 
-def test_whoever_has_waited_in_vain_for_a_mean_ends_the_run(tmp_path, monkeypatch):
+def test_a_worker_that_waited_in_vain_for_a_mean_ends_the_run(tmp_path, monkeypatch):
     """It once did the round again, and what it had sent the first time was taken for its part of the next one."""
     calls, gave_up, plain = Counter(), threading.Event(), WorkerCalls.rounds
 

@@ -13,7 +13,7 @@ def rows_of(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_long_series_is_thinned_out_evenly_and_keeps_its_first_and_last_row(tmp_path):
+def test_a_long_series_is_thinned_evenly_and_keeps_its_first_and_last_row(tmp_path):
     metrics = Metrics(tmp_path / "metrics.jsonl")
     number = 10 * LIMIT + 7
     for n in range(number):
@@ -53,7 +53,7 @@ def test_a_short_series_is_kept_as_it_is_and_goes_on(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_the_first_and_the_last_row_stay_wherever_a_series_ends_and_all_are_in_order(late, tmp_path, monkeypatch):
+def test_a_series_of_any_length_keeps_both_ends_and_its_order(late, tmp_path, monkeypatch):
     """A center may be evaluated after those that are newer."""
     monkeypatch.setattr(module, "LIMIT", 8)
     for number in range(1, 35):

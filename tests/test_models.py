@@ -33,7 +33,7 @@ def test_the_flat_vector_holds_every_weight_in_order():
     np.testing.assert_array_equal(model.get_weights()[1], [12, 13, 14])
 
 
-def test_the_gradient_is_that_of_keras_with_regularization_and_sample_weights():
+def test_the_gradient_matches_keras_with_regularization_and_sample_weights():
     model = compiled(keras.layers.Dense(3, kernel_regularizer="l2"), shape=(4,))
     x, y = np.random.default_rng(0).normal(size=(6, 4)).astype("f"), np.array([0, 1, 2, 0, 1, 2])
     weight = np.arange(6, dtype="f")
@@ -56,7 +56,7 @@ def test_the_gradient_is_that_of_keras_with_regularization_and_sample_weights():
         ("transformer:layers=2,width=8,heads=2", (6,)),
     ],
 )
-def test_the_loss_rises_along_each_part_of_the_gradient_as_much_as_that_part_is_long(name, shape):
+def test_the_loss_rises_along_each_part_of_the_gradient_by_its_norm(name, shape):
     """Central differences of the loss in the direction of the gradient of one variable at a time."""
     flat = ModelRecipe.named(name, shape, 10, 0).flat()
     rng = np.random.default_rng(2)
@@ -116,7 +116,7 @@ def test_the_transformer_knows_where_a_character_stands(transformer):
     assert (np.abs(np.diff(logits, axis=0)).max(axis=1) > 1e-4).all()
 
 
-def test_the_transformer_is_a_function_of_a_flat_vector_with_the_loss_of_each_character(transformer):
+def test_the_transformer_takes_a_flat_vector_and_has_a_loss_per_character(transformer):
     recipe, model = transformer
     flat = recipe.flat()
     rng = np.random.default_rng(1)
@@ -135,7 +135,7 @@ def test_the_transformer_is_a_function_of_a_flat_vector_with_the_loss_of_each_ch
 
 
 @pytest.mark.slow
-def test_the_transformer_learns_more_of_text_than_how_frequent_characters_are(tmp_path):
+def test_the_transformer_learns_more_than_the_frequencies_of_characters(tmp_path):
     text = "text:context=32,characters=60000"
     flags = ["--dataset", text, "--model", "transformer:layers=1,width=32,heads=2", "--steps", "150"]
     assert dispatch(["serial", "--learning-rate", "0.5", *flags, "--run-dir", str(tmp_path / "run")]) == 0
@@ -145,7 +145,7 @@ def test_the_transformer_learns_more_of_text_than_how_frequent_characters_are(tm
     assert json.loads((tmp_path / "run" / "result.json").read_text())["test_loss"] < of_frequencies - 0.1
 
 
-def test_a_transformer_whose_heads_do_not_divide_its_width_is_refused_before_it_is_built():
+def test_a_transformer_whose_heads_do_not_divide_its_width_is_refused():
     with pytest.raises(UserError, match=r"heads must divide the width of a transformer\. Received: width=64, heads=5"):
         ModelRecipe.named("transformer:heads=5", (6,), 97, 0)
 

@@ -83,7 +83,7 @@ def test_links_are_shared_as_if_water_were_poured():
         np.testing.assert_allclose(found, expected, atol=8, err_msg=str(trial))  # nanoseconds, rounded up
 
 
-def test_who_comes_later_takes_its_share_from_all_who_are_there():
+def test_a_later_message_takes_its_share_from_all_present_ones():
     # 1000 bytes alone for 500 ns, then half each: 500 + 1000; the second has 500 left then, and all of it.
     assert ends(Fair(1.0, [1.0] * 2, [0, 0], [math.inf]), [(0, 0, 1000.0), (500, 1, 1000.0)]) == [1500, 2000]
 
@@ -93,19 +93,19 @@ def test_first_come_first_served_lets_one_through_after_the_other():
     assert ends(link, [(0, 0, 1000.0), (500, 1, 1000.0), (9000, 0, 10.0)]) == [1000, 3000, 9010]
 
 
-def test_who_comes_later_has_what_those_before_it_leave():
+def test_a_later_message_has_the_rate_that_earlier_ones_leave():
     link = OneByOne(1.0, [0.75, 0.75, 1.0], [0, 0, 0], [math.inf])
     # 0.75 and 0.25 until 1000; then 0.75 and 0.25, until 2000; the third has all of the link for its last 750.
     assert ends(link, [(0, 0, 750.0), (0, 1, 1000.0), (0, 2, 1000.0)]) == [1000, 2000, 2750]
 
 
-def test_a_full_region_holds_up_nobody_of_another_one():
+def test_a_full_region_delays_no_message_of_another_region():
     link = OneByOne(9.0, [1.0] * 3, [0, 0, 1], [1.0, 2.0])
     assert ends(link, [(0, 0, 1000.0), (0, 1, 1000.0), (0, 2, 1000.0)]) == [1000, 2000, 1000]
 
 
 @pytest.mark.parametrize("ways", [{"uplink": "8Mbit", "downlink": "8Mbit"}, {"regions": ",".join(["0ms/8Mbit"] * 5)}])
-def test_links_that_are_not_shared_take_messages_of_all_workers_at_once_in_either_order(ways):
+def test_unshared_links_carry_messages_of_all_workers_at_once(ways):
     """Five workers with a link each: 10 ms of computing, a second there and one back."""
     for sharing in ("fair", "fifo"):
         assert happens(SyncSGD(), workers=5, steps=1, sharing=sharing, **ways).seconds == 2.010
@@ -128,7 +128,7 @@ def test_a_transfer_takes_its_latency_and_its_bytes():
     assert found.trace["microseconds"].tolist() == [1_015_000, 2_137_000]
 
 
-def test_a_question_for_the_center_has_no_bytes_and_no_push_waits_for_bytes():
+def test_a_pull_request_has_no_bytes_and_no_push_waits_for_reply_bytes():
     scheme = Downpour(push_period=1, pull_period=2, communication_period=1)
     found = happens(scheme, workers=1, steps=3, uplink="8Mbit", downlink="8Mbit")
     names = [EVENTS[event] for event in found.trace["event"]]
@@ -149,7 +149,7 @@ def test_the_lock_of_the_ps_takes_one_after_the_other():
     assert found.trace["microseconds"].tolist() == [10_000, 12_000, 14_000]
 
 
-def test_several_ps_tasks_divide_the_bytes_of_a_message_and_not_its_time_under_the_lock():
+def test_several_ps_tasks_share_the_bytes_of_a_message_but_not_its_service():
     """There is one lock: 1 ms of service for each message, and half of its 2 ms of bytes on each of two ps."""
     found = happens(AsyncSGD(), workers=3, steps=1, service="1ms", ps_rate="500MB", ps=2)
     assert found.trace["microseconds"].tolist() == [10_000, 12_000, 14_000]
@@ -197,7 +197,7 @@ def test_latency_varies_around_its_mean_and_slow_links_stay_slow():
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD(backup_workers=1), SSP(), AllReduce(), Downpour(warm_start=5)])
-def test_every_network_runs_every_kind_of_gate_and_its_stamps_follow_each_other(network, scheme):
+def test_every_network_runs_every_kind_of_gate_with_ordered_stamps(network, scheme):
     found = happens(scheme, workers=7, steps=20, network=network, compute="lognormal")
     stamps = found.rounds[:, 2:]
     assert (np.diff(stamps, axis=1) >= 0).all()
@@ -229,7 +229,7 @@ CRASHES = {"failures": "crashes:every=200ms,down=50ms", "compute": "lognormal"}
 
 
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD(), SyncSGD(backup_workers=1), SSP(slack=1), Downpour()])
-def test_who_crashes_comes_back_anew_and_all_do_their_rounds(scheme):
+def test_crashed_workers_rejoin_and_all_workers_do_their_rounds(scheme):
     steps = 100
     found = happens(scheme, workers=4, steps=steps, uplink="1Gbit", downlink="1Gbit", **CRASHES)
     event, worker = found.trace["event"], found.trace["worker"]
@@ -252,7 +252,7 @@ def test_who_crashes_comes_back_anew_and_all_do_their_rounds(scheme):
     assert 0 < lost.sum() < joins.sum() + 4 or not lost.any()
 
 
-def test_a_crash_loses_the_round_in_flight_and_a_barrier_waits_for_who_is_away():
+def test_a_crash_loses_its_round_and_a_barrier_waits_for_absent_workers():
     with_crashes = happens(SyncSGD(), workers=4, steps=100, **CRASHES)
     without = happens(SyncSGD(), workers=4, steps=100, compute="lognormal")
     assert with_crashes.seconds > without.seconds + 0.05 * 5
@@ -281,7 +281,7 @@ class Scripted:
         ((20, 150), [10, 160, 210]),  # the set is complete before it is back
     ],
 )
-def test_who_crashes_while_its_message_waits_joins_once_more(times, rounds_of_0, monkeypatch):
+def test_a_worker_that_crashes_while_its_message_waits_joins_once_more(times, rounds_of_0, monkeypatch):
     """Worker 0 takes 10 ms for a round, worker 1 takes 100."""
     monkeypatch.setattr("distsgd.common.virtual_time.course.Failures", lambda *_: Scripted(*times))
     found = happens(SyncSGD(), workers=2, steps=3, step_factors="1,10")
@@ -380,7 +380,7 @@ def test_failures_without_a_ps_are_refused_before_anything_is_started(run_main):
         assert "starting TensorFlow" not in errors
 
 
-def test_crashes_between_which_hardly_a_round_ends_are_refused_before_anything_is_started(run_main):
+def test_crashes_too_frequent_for_a_round_are_refused_before_the_start(run_main):
     often = ["--failures", "crashes:every=1ms,down=1ms", "--latency", "3ms"]
     code, out, errors = run_main("simulate", "async_sgd", "--workers", "2", "--steps", "5", *often)
     assert (code, out) == (2, "")
@@ -398,6 +398,6 @@ def test_a_run_of_more_than_a_century_is_one_line(scheme, slow):
 
 
 @pytest.mark.parametrize("scheme", [AllReduce(), Serial()])
-def test_without_a_ps_nobody_can_come_back(scheme):
+def test_without_a_ps_failures_are_refused(scheme):
     with pytest.raises(UserError, match="leave failures out"):
         happens(scheme, workers=1, failures="crashes")

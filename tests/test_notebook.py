@@ -44,7 +44,7 @@ class Reader(NotebookClient):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the client's
-def test_a_run_shows_one_line_that_changes_and_a_small_table_and_nothing_else(tmp_path):
+def test_a_run_shows_only_one_line_that_changes_and_a_small_table(tmp_path):
     cells = [nbformat.v4.new_code_cell(source) for source in (IMPORTS, MODEL, TRAINING)]
     client = Reader(nbformat.v4.new_notebook(cells=cells), timeout=500, resources={"metadata": {"path": str(tmp_path)}})
     client.execute()

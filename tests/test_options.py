@@ -88,7 +88,7 @@ def test_a_schedule_of_keras_is_a_function_of_the_local_step(scheme, workers, tm
     np.testing.assert_allclose(run.center, theta, **CLOSE)
 
 
-def test_on_the_server_a_schedule_counts_the_local_steps_of_the_average_worker(tmp_path):
+def test_a_server_s_schedule_counts_local_steps_of_the_average_worker(tmp_path):
     scheme = Downpour(communication_period=2, server_learning_rate=keras.optimizers.schedules.CosineDecay(0.1, 20))
     run = threads(scheme, tmp_path)
     theta, squares, path = run.start, np.full_like(run.start, 0.1), []
@@ -152,9 +152,7 @@ def test_devices_train_a_model_with_batch_normalisation_and_dropout(tmp_path):
         pytest.param(AllReduce(), 3, "processes", marks=pytest.mark.slow),
     ],
 )
-def test_running_statistics_are_the_means_of_those_that_the_workers_have_of_their_shards(
-    scheme, workers, backend, warm, tmp_path
-):
+def test_running_statistics_are_the_means_of_those_of_the_workers_shards(scheme, workers, backend, warm, tmp_path):
     """Each batch is the whole shard, so that NumPy knows its mean and variance."""
     data = np.random.default_rng(0).normal([1, -2, 3], [1, 2, 3], (60, 3)).astype("f"), np.zeros(60, "i")
     model = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization(momentum=0.7), keras.layers.Dense(2)])

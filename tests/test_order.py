@@ -29,7 +29,7 @@ def rows(found, *names):
     return list(zip(*(found.trace[name].tolist() for name in names), strict=True))
 
 
-def test_asynchronous_messages_are_folded_one_by_one_and_each_is_as_stale_as_there_were_others():
+def test_asynchronous_messages_merge_singly_each_as_stale_as_others_merged():
     found = happens(AsyncSGD(), workers=3, steps=4)
     assert rows(found, "version", "worker", "staleness", "accepted") == [
         (3 * r + k, k, 3 - 1 if r else k, 1) for r in range(4) for k in range(3)
@@ -52,7 +52,7 @@ def test_behind_a_barrier_the_slowest_sets_the_pace_and_nothing_is_stale():
     assert found.seconds == 5 * 0.03
 
 
-def test_a_run_with_backup_workers_ends_with_its_last_update_and_late_messages_are_dropped_at_once():
+def test_backup_workers_drop_late_messages_and_end_with_the_last_update():
     found = happens(SyncSGD(backup_workers=1), workers=3, steps=4, step_factors="1,1,1.3")
     assert rows(found, "version", "worker", "staleness", "accepted", "microseconds") == [
         (0, 0, 0, 1, 10_000),
@@ -69,7 +69,7 @@ def test_a_run_with_backup_workers_ends_with_its_last_update_and_late_messages_a
     ]
 
 
-def test_nobody_begins_a_round_more_than_the_slack_ahead_of_the_slowest():
+def test_no_worker_begins_a_round_beyond_the_slack_ahead_of_the_slowest():
     slack = 2
     found = happens(SSP(slack=slack), workers=3, steps=20, step_factors="1,1,4")
     worker, number, begun, replied = (found.rounds[:, ROUND.index(n)] for n in ("worker", "round", "begun", "replied"))
@@ -110,7 +110,7 @@ def test_what_is_too_stale_is_on_record_and_counts_no_update():
     assert found.trace["version"][-1] + found.trace["accepted"][-1] == found.trace["accepted"].sum()
 
 
-def test_worker_0_warms_up_alone_and_the_others_start_from_what_it_has_reached():
+def test_worker_0_warms_up_alone_and_the_others_start_from_its_center():
     found = happens(Downpour(warm_start=3, communication_period=1), workers=3, steps=6)
     assert found.trace["worker"][:3].tolist() == [0, 0, 0]
     first = [np.flatnonzero(found.trace["worker"] == k)[0] for k in (1, 2)]
@@ -119,7 +119,7 @@ def test_worker_0_warms_up_alone_and_the_others_start_from_what_it_has_reached()
     assert np.bincount(found.trace["worker"]).tolist() == [6, 6, 6]
 
 
-def test_a_warm_start_longer_than_the_run_is_one_worker_alone_then_the_others():
+def test_a_warm_start_longer_than_the_run_is_worker_0_alone_then_the_rest():
     found = happens(Downpour(warm_start=100, communication_period=1), workers=3, steps=4)
     assert found.trace["worker"][:4].tolist() == [0] * 4
     assert len(found.trace["worker"]) == 12
@@ -153,7 +153,7 @@ class Instants:
         return what
 
 
-def test_at_a_tie_what_is_shared_comes_last_and_the_first_thing_before_the_second():
+def test_shared_resources_come_last_at_a_tie_in_their_own_order():
     happened = []
     things = Instants(5), Instants(5)
     shared = [
@@ -179,7 +179,7 @@ def test_rounds_tell_what_they_were_spent_on():
     ]
 
 
-def test_a_gate_that_waits_and_does_not_say_for_whom_is_refused():
+def test_a_waiting_gate_without_set_size_or_lead_is_refused():
     from leashed import Leashed
 
     with pytest.raises(UserError, match=re.escape("set_size or lead".replace(" or ", "` or `"))):
@@ -207,7 +207,7 @@ class Leashed(leashed.Leashed):
 """
 
 
-def test_with_its_lead_a_gate_of_ones_own_runs_as_the_stock_gate_of_that_kind():
+def test_a_custom_gate_with_a_lead_runs_as_the_stock_gate_of_that_kind():
     made = {}
     exec(LEASHED, made)
     uneven = {"step_factors": "1,2.5,1", "compute": "lognormal"}
@@ -220,7 +220,7 @@ SCHEMES = [AsyncSGD(), SyncSGD(), SyncSGD(backup_workers=2), SSP(), AllReduce(),
 
 @pytest.mark.parametrize("network", ["ideal", "internet", "federated"])
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
-def test_the_same_seed_gives_the_same_order_to_the_bit_and_another_seed_another(scheme, network):
+def test_a_seed_gives_the_same_order_to_the_bit_and_another_seed_another(scheme, network):
     first, again, other = (happens(scheme, seed=s, compute="lognormal", network=network) for s in (3, 3, 4))
     assert first.rounds.tobytes() == again.rounds.tobytes()
     assert all(first.trace[name].tobytes() == again.trace[name].tobytes() for name in RECORD)
@@ -237,7 +237,7 @@ MODELS = ["exponential", "shifted", "lognormal", "pareto", "phases:length=4,prob
 
 
 @pytest.mark.parametrize("compute", MODELS)
-def test_a_worker_more_or_another_algorithm_changes_nobody_s_durations(compute):
+def test_durations_of_a_worker_depend_on_no_other_worker_and_no_algorithm(compute):
     options = {"compute": compute, "step_factors": "lognormal:sigma=0.5", "steps": 20}
     few = computing(happens(AsyncSGD(), workers=3, **options))
     for other in (happens(AsyncSGD(), workers=4, **options), happens(SyncSGD(), workers=5, **options)):

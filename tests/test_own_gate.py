@@ -36,7 +36,7 @@ def trains(run_dir):
 
 
 @pytest.mark.slow
-def test_a_gate_of_ones_own_on_processes_survives_a_killed_worker_and_keeps_its_bound(tmp_path):
+def test_a_custom_gate_survives_a_killed_process_and_keeps_its_bound(tmp_path):
     command = [sys.executable, "-m", "distsgd.common.cli.main", "--import", str(FILE), "leashed", "--json"]
     command += ["--length", str(LENGTH), "--workers", "3", "--ps", "2", "--steps", str(STEPS), "--batch-size", "8"]
     command += ["--max-restarts", "1", "--run-dir", "run", "--record", "full"]
@@ -100,9 +100,7 @@ class Gossip(Scheme):
 
 
 @pytest.mark.parametrize("command", [["simulate", "gossip"], ["rumour", "--backend", "simulation"]])
-def test_a_gate_with_an_exchange_of_its_own_is_not_simulated_as_the_one_that_it_is_derived_from(
-    command, tmp_path, run_main
-):
+def test_a_gate_that_overrides_exchange_is_not_simulated_as_its_base(command, tmp_path, run_main):
     (tmp_path / "ring.py").write_text(RING.replace("gossip", command[command[0] == "simulate"]))
     try:
         code, out, errors = run_main("--import", str(tmp_path / "ring.py"), *command, "--workers", "5", "--steps", "5")
@@ -133,7 +131,7 @@ def varied(parent, **own):
         (varied(Gate), False),
     ],
 )
-def test_what_a_gate_has_of_its_own_is_refused_unless_it_says_that_it_is_simulated(gate, known):
+def test_a_gate_s_own_methods_are_refused_unless_it_declares_simulated(gate, known):
     assert gate.can_be_simulated() is known
     if known:
         assert waiting_at(gate, 1)

@@ -37,7 +37,7 @@ def curves(axes):
     return {line.get_label(): line.get_xydata().tolist() for line in axes.lines if len(line.get_xydata()) > 2}
 
 
-def test_curves_are_losses_and_accuracies_over_the_seconds_since_the_first_row(axes_of):
+def test_curves_are_losses_and_accuracies_over_seconds_since_the_first_row(axes_of):
     rows = [
         {"kind": kind, "seconds": 10.5 + second, **({"worker": k, "loss": k + 2 - second / 4} if k is not None else {})}
         | ({"version": second, "test_loss": 2 - second / 2, "test_my_accuracy": second / 4} if k is None else {})

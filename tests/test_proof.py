@@ -97,7 +97,7 @@ def voted(tmp_path_factory):
     return folder
 
 
-def test_a_run_that_float32_takes_elsewhere_is_judged_by_its_test_losses_until_then(voted, capsys):
+def test_a_run_that_float32_makes_diverge_is_judged_by_earlier_test_losses(voted, capsys):
     verdict = replay(voted, SCHEMES)
     assert CERTAIN < verdict.error < verdict.limit
     assert (verdict.agrees, verdict.differs) == (True, False)
@@ -117,7 +117,7 @@ def test_such_a_run_differs_from_a_rule_with_another_number(rule, factor, voted)
     assert verdict.differs
 
 
-def test_such_a_run_differs_if_its_later_losses_are_those_of_other_versions(voted):
+def test_such_a_run_differs_if_its_later_losses_are_of_other_versions(voted):
     run = read(voted, SCHEMES)
     losses = {version: run.losses[version - 100 if version > 120 else version] for version in range(10, 200, 10)}
     verdict = judge(replace(run, losses=losses))

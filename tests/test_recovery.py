@@ -91,7 +91,7 @@ def arrays(version=7):
     }
 
 
-def test_a_checkpoint_is_there_whole_or_not_at_all_and_the_last_ones_are_kept(tmp_path):
+def test_a_checkpoint_exists_whole_or_not_at_all_and_the_last_are_kept(tmp_path):
     for version in (7, 8, 10):
         part = checkpoint.write(tmp_path, checkpoint.Checkpoint(arrays(version), {"algorithm": "x"}))
         assert version not in [int(path.name) for path in checkpoint.found(tmp_path)]
@@ -102,7 +102,7 @@ def test_a_checkpoint_is_there_whole_or_not_at_all_and_the_last_ones_are_kept(tm
     np.testing.assert_array_equal(read.arrays["center"], np.arange(5))
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_one_with_a_pickle_is_not_loaded(tmp_path):
+def test_damaged_checkpoints_are_skipped_and_pickles_are_not_loaded(tmp_path):
     for version in (1, 2, 3):
         checkpoint.publish(checkpoint.write(tmp_path, checkpoint.Checkpoint(arrays(version), {})), keep=3)
     _, second, third = checkpoint.found(tmp_path)
@@ -153,7 +153,7 @@ def test_a_run_goes_on_from_its_checkpoint_with_another_number_of_ps(scheme, wor
         record(scheme, tmp_path / "run", workers=workers, ps=ps[0], steps=120, recovery=keep, **SMALL)
 
 
-def test_an_interrupted_run_goes_on_in_another_folder_from_its_last_checkpoint(warm, tmp_path):
+def test_an_interrupted_run_resumes_in_another_folder_from_its_checkpoint(warm, tmp_path):
     keep = Recovery(checkpoint_steps=20)
     run = Going(AsyncSGD(), tmp_path / "run", steps=10**6, workers=2, recovery=keep)
     wait_until(lambda: checkpoint.found(tmp_path / "run"))
@@ -210,7 +210,7 @@ def test_a_checkpoint_of_another_run_is_refused(warm, tmp_path):
     ],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_a_task_that_is_killed_at_that_moment_comes_back_and_the_run_replays(scheme, moment, victim, warm, tmp_path):
+def test_a_task_killed_at_that_moment_is_restarted_and_the_run_replays(scheme, moment, victim, warm, tmp_path):
     (tmp_path / "armed").touch()
     pausing = scheme(folder=str(tmp_path), moment=moment)
     steps = 60 * pausing.period
@@ -228,7 +228,7 @@ def test_a_task_that_is_killed_at_that_moment_comes_back_and_the_run_replays(sch
 
 
 @pytest.mark.slow
-def test_a_run_with_several_rounds_in_a_call_survives_the_loss_of_one_of_two_ps(going):
+def test_a_run_with_several_rounds_per_call_survives_losing_one_of_two_ps(going):
     run = going(SyncSGD(), ps=2, steps=504, workers=2, recovery=OFTEN)
     run.send("ps-1", signal.SIGKILL)
     recovery = run.survived()
@@ -238,7 +238,7 @@ def test_a_run_with_several_rounds_in_a_call_survives_the_loss_of_one_of_two_ps(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=["async_sgd", "sync_sgd"])
-def test_a_run_in_shared_memory_survives_the_loss_of_its_ps_and_of_a_worker(scheme, going):
+def test_a_run_in_shared_memory_survives_the_loss_of_its_ps_and_a_worker(scheme, going):
     run = going(scheme, steps=60, updates=10, workers=2, hidden=(1024, 256), recovery=OFTEN)
     run.send("worker-1", signal.SIGKILL)
     run.send("ps-0", signal.SIGKILL)
@@ -247,7 +247,7 @@ def test_a_run_in_shared_memory_survives_the_loss_of_its_ps_and_of_a_worker(sche
 
 
 @pytest.mark.slow
-def test_a_run_that_keeps_no_trace_survives_the_loss_of_its_ps_and_its_evaluator_and_counts_right(going):
+def test_a_run_without_trace_survives_losing_ps_and_evaluator_with_counts(going):
     run = going(AsyncSGD(), steps=600, workers=2, recovery=OFTEN, record="off")
     run.send("evaluator-0", signal.SIGKILL)
     run.send("ps-0", signal.SIGKILL)
@@ -282,7 +282,7 @@ def test_a_stopped_ps_is_started_again_and_its_state_restored(going):
 
 
 @pytest.mark.slow
-def test_a_ps_that_dies_while_a_worker_is_stopped_is_restored_and_the_worker_started_again(going):
+def test_a_ps_lost_beside_a_stopped_worker_is_restored_and_both_restarted(going):
     """Found by the soak: the others came back into a set that waits for the stopped one, and nobody said so."""
     several = Recovery(checkpoint_seconds=0.5, max_restarts=6)
     run = going(SyncSGD(), ps=2, steps=600, workers=3, wait_seconds=patience(5), recovery=several)
@@ -305,7 +305,7 @@ def test_a_synchronous_run_goes_on_without_a_lost_worker_if_it_may(going):
 
 
 @pytest.mark.slow
-def test_without_leave_to_go_on_a_stopped_worker_ends_an_asynchronous_run_with_its_name(going):
+def test_a_stopped_worker_is_named_by_an_asynchronous_run_without_restarts(going):
     run = going(AsyncSGD(), steps=5000, workers=2, wait_seconds=patience(4))
     run.send("worker-1", signal.SIGSTOP)
     error = run.end()
@@ -348,7 +348,7 @@ def test_a_message_that_is_not_finite_can_be_dropped_and_is_counted(tmp_path):
     assert np.isfinite(run.center).all()
 
 
-def test_what_restorations_have_cost_is_counted_once_in_whatever_order_it_is_told():
+def test_losses_by_restorations_are_counted_once_in_any_order_of_events():
     faults = Faults()
 
     def lost(rounds, before, together=False):
@@ -372,7 +372,7 @@ def test_what_restorations_have_cost_is_counted_once_in_whatever_order_it_is_tol
     assert faults.summary()["lost_updates"] == 7
 
 
-def test_what_is_lost_when_chief_and_ps_die_at_once_is_counted_though_the_chief_takes_it_for_a_run_that_is_resumed():
+def test_updates_lost_with_chief_and_ps_are_counted_as_a_restoration():
     faults = Faults()
     faults.on_event({"event": "center", "version": 950})
     faults.on_event({"event": "resumed", "version": 6, "restoration": 100})
@@ -383,7 +383,7 @@ def test_what_is_lost_when_chief_and_ps_die_at_once_is_counted_though_the_chief_
     assert recovery["lost_updates"] == 946
 
 
-def test_a_resumption_is_one_also_if_the_chief_is_heard_after_the_evaluator():
+def test_a_resumption_is_recognised_in_any_order_of_chief_and_evaluator():
     events = [
         {"event": "followed", "restoration": 100},
         {"event": "center", "version": 30},
@@ -400,7 +400,7 @@ def test_a_resumption_is_one_also_if_the_chief_is_heard_after_the_evaluator():
 
 
 @pytest.mark.parametrize("undone", [0, 40])
-def test_a_run_that_is_resumed_says_what_was_on_record_and_in_no_checkpoint(undone):
+def test_a_resumed_run_counts_the_logged_updates_that_no_checkpoint_has(undone):
     faults = Faults()
     faults.on_event({"event": "resumed", "version": 60, "restoration": 100})
     if undone:
@@ -417,7 +417,7 @@ def test_a_run_that_is_resumed_says_what_was_on_record_and_in_no_checkpoint(undo
     [pytest.param(AsyncSGD(), marks=pytest.mark.thorough), pytest.param(SyncSGD(), marks=pytest.mark.slow)],
     ids=lambda scheme: scheme.name,
 )
-def test_a_chief_and_a_ps_that_die_at_once_come_back_to_those_who_are_left(going, scheme):
+def test_a_chief_and_a_ps_killed_at_once_rejoin_the_remaining_workers(going, scheme):
     """To them it looks like a run that is resumed, and whoever has stayed may be in the middle of it."""
     # There is no checkpoint but that of the beginning: what has been done is lost, and counted.
     run = going(scheme, steps=1500, workers=3, recovery=Recovery(checkpoint_seconds=1000, max_restarts=4))

@@ -91,7 +91,7 @@ def test_slices_take_as_long_as_water_through_the_same_links(regions, caps, plac
     assert found == pytest.approx(expected, rel=0.02)
 
 
-def test_a_ring_whose_every_hop_leaves_its_region_has_no_more_than_a_part_of_the_link():
+def test_a_ring_shares_the_link_of_its_region_if_every_hop_leaves_it():
     workers, size = 16, 4e6
     machines = {"regions": "0ms/200Mbit,0ms/200Mbit", "collective": "ring", "latency": "1ms"}
     each = size / workers / (200 * MBIT / 8)  # eight hops cross each link at once
@@ -101,7 +101,7 @@ def test_a_ring_whose_every_hop_leaves_its_region_has_no_more_than_a_part_of_the
     assert once < 2 * 15 * (size / workers / (200 * MBIT) + 0.001) * 1.01
 
 
-def test_a_tree_crosses_regions_with_its_small_messages_where_partners_that_are_far_apart_are_at_home():
+def test_a_tree_crosses_regions_only_with_small_messages_if_alternating():
     machines = {"regions": "0ms/200Mbit,0ms/200Mbit", "collective": "tree"}
     size, workers = 4e6, 16
     across = 2 * size / workers * 8 / (200 * MBIT)  # eight workers of each region, at distance one, there and back
@@ -150,7 +150,7 @@ def test_every_message_of_a_ring_and_a_tree_draws_its_latency(kind, distances):
     assert found == pytest.approx(expected.max(1).mean(), rel=0.02)
 
 
-def test_latencies_that_vary_are_longer_than_those_that_do_not_and_the_same_for_the_same_seed():
+def test_varying_latencies_cost_more_than_steady_ones_and_follow_the_seed():
     machines = {"latency": "40ms", "workers": 16, "size": 4e6, "rounds": 20}
     steady, varied, again, other = (
         seconds(**machines, latency_sigma=sigma, seed=seed) for sigma, seed in ((0.0, 0), (1.0, 0), (1.0, 0), (1.0, 1))

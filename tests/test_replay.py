@@ -224,7 +224,7 @@ def test_an_event_is_on_record_once_although_its_round_is_counted_later(evaluato
 
 
 @pytest.mark.parametrize("lost", ["append", "acknowledge"])
-def test_an_evaluator_that_is_lost_in_the_middle_of_its_work_leaves_the_record_whole(lost, evaluators, monkeypatch):
+def test_an_evaluator_lost_during_its_work_leaves_the_record_whole(lost, evaluators, monkeypatch):
     """What it had been given and had not written was gone; the crash of a chief and its evaluator broke a replay."""
     happen, evaluator_that = evaluators
     reported = []

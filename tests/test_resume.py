@@ -50,7 +50,7 @@ def go_on(model, run_dir, steps, learning_rate=0.1):
     )
 
 
-def test_a_cell_that_is_run_again_goes_on_and_with_another_model_is_refused(tmp_path):
+def test_a_cell_run_again_resumes_and_with_another_model_is_refused(tmp_path):
     first, again, other = cell(), cell(), cell(units=9)
     assert first.name != again.name
     go_on(first, tmp_path / "run", 10)
@@ -61,7 +61,7 @@ def test_a_cell_that_is_run_again_goes_on_and_with_another_model_is_refused(tmp_
         go_on(cell(name="mine"), tmp_path / "run", 30)
 
 
-def test_a_run_with_a_schedule_of_keras_goes_on_and_with_another_schedule_is_refused(tmp_path):
+def test_a_run_resumes_with_an_equal_keras_schedule_and_refuses_another(tmp_path):
     decay = keras.optimizers.schedules.ExponentialDecay
     first, again, other = decay(0.1, 9, 0.9), decay(0.1, 9, 0.9), decay(0.1, 9, 0.8)
     go_on(cell(), tmp_path / "run", 10, first)
@@ -146,7 +146,7 @@ OFTEN = {"recovery": Recovery(checkpoint_steps=1000, keep_checkpoints=9), "steps
 
 
 @pytest.mark.parametrize("scheme", [AsyncDiLoCo(communication_period=2), AEAMSGD(communication_period=2)])
-def test_workers_of_an_asynchronous_run_go_on_from_the_centers_that_they_had(scheme, halfway, monkeypatch, tmp_path):
+def test_workers_of_an_asynchronous_run_resume_from_the_centers_they_had(scheme, halfway, monkeypatch, tmp_path):
     """Also on the ps, which knows them: its rule compares what a worker sends with the center that it has pulled."""
     inner, seen, keep = LocalState.between_calls, [], OFTEN | {"steps": 60}
 
@@ -204,7 +204,7 @@ def test_a_completed_run_that_is_asked_for_more_steps_is_the_longer_one(tmp_path
     assert again.error() < 1e-5  # no worker has begun anew
 
 
-def test_a_worker_that_does_not_come_holds_up_no_checkpoint_and_its_state_is_missed(halfway, monkeypatch, tmp_path):
+def test_an_absent_worker_delays_no_checkpoint_and_its_missing_state_warns(halfway, monkeypatch, tmp_path):
     inner = LocalState.is_asked
     monkeypatch.setattr(LocalState, "is_asked", lambda self: self.calls.index == 0 and inner(self))
     monkeypatch.setattr(loop, "Standstill", lambda keeping, patience: Standstill(keeping, lambda: 0.3))
@@ -270,7 +270,7 @@ def test_a_checkpoint_whose_center_is_of_another_length_is_refused(tmp_path):
         record(Serial(), tmp_path / "run", steps=8, **keep)
 
 
-def test_workers_that_may_be_ahead_of_each_other_come_to_the_same_round_for_a_checkpoint(halfway, tmp_path):
+def test_workers_within_a_slack_reach_the_same_round_for_a_checkpoint(halfway, tmp_path):
     """One that waits at the gate for another that stands cannot come."""
     keep = OFTEN | {"workers": 3, "codec": "int8"}
     run = record(SSP(slack=1), tmp_path / "run", **keep)
@@ -280,7 +280,7 @@ def test_workers_that_may_be_ahead_of_each_other_come_to_the_same_round_for_a_ch
     assert all(before.local(k).keys() == {"codec.memory", "params"} for k in range(3))
 
 
-def test_checkpoints_have_the_states_of_workers_that_go_on_when_worker_0_has_finished(halfway, tmp_path):
+def test_checkpoints_after_worker_0_finished_have_the_other_workers_states(halfway, tmp_path):
     halfway.worker, halfway.ready = 1, lambda calls: calls.roll().finished[CHIEF]
     run = record(ShortFirst(), tmp_path / "run", **OFTEN | {"recovery": Recovery(keep_checkpoints=9)})
     assert run.result["recovery"]["warnings"] == []
@@ -312,7 +312,7 @@ def test_a_meeting_that_is_asked_for_again_after_a_restoration_is_kept(halfway, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", [EFSGD(), HeavyAllReduce()], ids=["ef_sgd", "all_reduce"])
-def test_a_run_of_processes_whose_chief_is_killed_goes_on_as_if_it_had_not_been(scheme, warm, tmp_path):
+def test_a_run_of_processes_resumes_as_if_its_chief_had_not_been_killed(scheme, warm, tmp_path):
     """With several rounds in a call, and at arbitrary moments."""
     asked = {"steps": 1500, "workers": 2, "batch_size": 8, "hidden": (16,)}
     often = Recovery(checkpoint_seconds=0.3)

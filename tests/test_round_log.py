@@ -103,13 +103,13 @@ def test_behind_a_barrier_the_message_that_completes_the_set_lets_all_go(cut):
     assert released(rule, some, version=2, cut=cut) == [15, 15, 18, 30, 21, 30, -1]
 
 
-def test_where_nobody_waits_whoever_has_arrived_goes_on():
+def test_an_asynchronous_gate_releases_each_worker_at_its_event():
     some = events((0, 0, 1, 10, "exchange"), (1, 1, 1, 12, "push"))
     assert released(releases_of(Async(), [0, 0], [1, 1]), some, version=2) == [10, 12]
 
 
 @pytest.mark.parametrize("cut", [None, 2, 4])
-def test_with_a_lead_the_round_after_which_the_slowest_was_near_enough_lets_go(cut):
+def test_a_lead_releases_at_the_round_that_brings_the_slowest_within_it(cut):
     some = events(
         (0, 0, 1, 10, "exchange"),  # one ahead
         (1, 0, 1, 20, "exchange"),  # two ahead: waits ...
@@ -123,7 +123,7 @@ def test_with_a_lead_the_round_after_which_the_slowest_was_near_enough_lets_go(c
     assert released(releases_of(Bounded(slack=0), [0, 7], [3, 7]), done, version=3) == [10, 20, 30]
 
 
-def test_a_gate_that_does_not_say_for_whom_it_waits_is_unknown():
+def test_releases_are_unknown_for_a_gate_without_a_lead():
     class Secret(Bounded):
         lead = None  # pyright: ignore
 
@@ -161,7 +161,7 @@ def test_the_sums_leave_out_the_start_up_and_need_no_file():
     assert (writer.timed, writer.compute, writer.exchange) == (2, 4.0, 6.0)
 
 
-def test_who_exchanges_first_computes_from_one_reply_to_the_next_message():
+def test_elastic_workers_compute_from_one_reply_to_the_next_message():
     writer = StampWriter(None, exchange_first=True)
     stamped(writer, 0, (0, 1, 2))
     stamped(writer, 1, (7, 8, 9))  # from 2 to 7 it made the other steps of its round 0
@@ -221,7 +221,7 @@ def test_waiting_of_other_rounds_is_not_taken_for_a_part_of_these():
     assert (shares.waiting, round(shares.compute + shares.communication, 9)) == (None, 1.0)
 
 
-def test_who_is_called_back_by_a_restoration_has_no_reply_and_goes_on_waiting(tmp_path):
+def test_a_worker_woken_by_a_restoration_has_no_reply_and_keeps_waiting(tmp_path):
     for k, replied in ((0, 12), (1, 31)):
         stamped(StampWriter(stamp_file(tmp_path, k), exchange_first=False), 0, (0, 1, 2), (2, 10, replied))
     moments = [(0, 0, 1), (0, 1, 2), (1, 0, 11), (1, 1, 30)]

@@ -108,7 +108,7 @@ def test_replies_are_rounded_where_they_are_the_place_of_a_gradient_alone():
         ("serial", "serial has no parameter server"),
     ],
 )
-def test_who_cannot_round_is_told_in_one_line(name, wrong):
+def test_schemes_that_cannot_round_are_refused_in_one_line(name, wrong):
     with pytest.raises(UserError, match=f"^{wrong}.*leave codec out. Received: codec=bf16$"):
         rounded(SCHEMES[name](), "bf16")
 
@@ -120,7 +120,7 @@ def test_coordinates_of_a_batch_are_not_rounded(tmp_path):
 
 
 @pytest.mark.parametrize("ps", [1, 2])
-def test_a_run_sends_what_numpy_says_and_who_joins_again_remembers_nothing(ps):
+def test_a_run_sends_numpy_s_vectors_and_forgets_the_residual_on_rejoining(ps):
     data = Dataset((np.ones((8, 1), np.float32), np.tile(SLOPES, (8, 1))), None, classes=0)
     sizes = [5] if ps == 1 else [3, 2]
     sent = reference.pushed(lambda x, k, t: SLOPES, reference.int8, sizes, 1, lambda x: x)

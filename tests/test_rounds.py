@@ -57,7 +57,7 @@ SCHEMES = [
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=repr)
-def test_rounds_are_those_of_each_step_looked_at_and_can_be_counted_from_anywhere(scheme):
+def test_rounds_match_a_scan_of_single_steps_from_any_start(scheme):
     for steps, done in itertools.product((0, 1, 2, 11, 12, 13, 24, 50), (0, 5, 20)):
         expected = list(one_by_one(scheme, steps, done))
         rounds = scheme.rounds(steps, done)
@@ -124,7 +124,7 @@ def test_the_plan_of_a_resumed_run_is_the_same_from_wherever_it_begins(scheme, w
             np.testing.assert_array_equal(a, b)
 
 
-def test_to_begin_after_a_thousand_million_rounds_costs_no_more_than_at_the_start(tmp_path):
+def test_batches_after_a_thousand_million_rounds_are_found_directly(tmp_path):
     """Each rejoin once made all batches since the start again, and summed all rounds."""
     made = job(tmp_path, Downpour(push_period=3, pull_period=4), 10**10)
     rounds = made.plan.rounds(0)
@@ -145,7 +145,7 @@ def test_rounds_follow_each_other():
     assert list(Rounds()) == []
 
 
-def test_the_graph_of_a_worker_that_is_not_the_chief_has_all_that_it_asks_for_and_nothing_of_keepers(tmp_path):
+def test_a_worker_s_graph_has_all_ops_that_it_uses_and_none_of_the_chief_s(tmp_path):
     made = job(tmp_path, SyncSGD(), 20, backend="processes")
     TaskGraph(made, [0]).export(tmp_path / "graph")
     chief, other = (TaskGraph.load(made, k, tmp_path / "graph") for k in (0, 1))

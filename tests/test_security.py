@@ -45,7 +45,7 @@ def test_a_center_or_trace_that_holds_a_pickle_is_refused_and_not_run(tmp_path):
     assert mark.exists(), "the trap does not work, so the test above shows nothing"
 
 
-def test_a_model_file_with_code_in_it_is_refused_by_keras_unless_it_is_told_otherwise(tmp_path, monkeypatch):
+def test_keras_refuses_a_model_file_with_code_unless_safe_mode_is_off(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     mark = tmp_path / "ran"
     trap = keras.layers.Lambda(lambda x: (__import__("pathlib").Path("ran").touch(), x)[1])

@@ -32,7 +32,7 @@ SPARSE = load("sparse:examples=64,features=64,active=2")
     ],
     ids=["asynchronous", "barrier", "sparse"],
 )
-def test_a_message_of_whoever_sat_there_before_is_refused_and_leaves_no_trace(scheme, events, data):
+def test_a_message_of_a_slot_s_former_holder_is_refused_without_a_trace(scheme, events, data):
     with Table(scheme, workers=1, data=data) as table:
         before, now = table.player(0), table.player(0)
         untouched = table.state()
@@ -48,7 +48,7 @@ def test_a_message_of_whoever_sat_there_before_is_refused_and_leaves_no_trace(sc
         assert table.run("folded").tolist() == [len(events)]
 
 
-def test_nobody_is_admitted_while_the_state_is_not_whole_nor_before_joining_again():
+def test_no_worker_is_admitted_to_a_dirty_state_nor_before_rejoining():
     with Table(AsyncSGD(), workers=1) as table:
         player = table.player(0)
         table.run("shut")  # as before a restoration
@@ -66,7 +66,7 @@ def test_nobody_is_admitted_while_the_state_is_not_whole_nor_before_joining_agai
             player.round()
 
 
-def test_an_event_that_was_cut_in_the_middle_closes_the_ps_also_to_those_who_sit_there_rightly():
+def test_an_interrupted_event_closes_the_ps_even_to_admitted_workers():
     with Table(AsyncSGD(), workers=1) as table:
         player = table.player(0)
         with table.graph.graph.as_default():
@@ -77,7 +77,7 @@ def test_an_event_that_was_cut_in_the_middle_closes_the_ps_also_to_those_who_sit
         assert (table.run("version"), table.run("recorded")) == (0, 0)
 
 
-def test_whoever_takes_a_slot_has_the_newest_center_and_owes_nothing_from_before():
+def test_a_joining_worker_has_the_newest_center_and_no_older_gradient():
     with Table(Downpour(push_period=2, pull_period=3, server_learning_rate=0.1), workers=2) as table:
         first, late = table.player(0), table.player(1)
         first.round("push")
@@ -97,7 +97,7 @@ def test_whoever_takes_a_slot_has_the_newest_center_and_owes_nothing_from_before
         np.testing.assert_allclose(table.run("center"), before - 0.1 * sum(g) / np.sqrt(table_squares), atol=1e-5)
 
 
-def test_a_message_that_is_not_finite_never_reaches_the_center_and_is_counted_when_it_is_given_up():
+def test_a_message_that_is_not_finite_is_kept_from_the_center_and_counted():
     with Table(AsyncSGD(), workers=1, start=np.full(650, np.nan, np.float32)) as table:
         player = table.player(0)
         with pytest.raises(REFUSED, match="refused"):
@@ -108,7 +108,7 @@ def test_a_message_that_is_not_finite_never_reaches_the_center_and_is_counted_wh
         assert table.run("refused").tolist() == [1]
 
 
-def test_a_token_for_whoever_sat_there_before_is_void():
+def test_a_token_for_a_slot_s_former_holder_is_void():
     with Table(SyncSGD()) as table:
         table.player(0)
         other = table.player(1)
@@ -123,7 +123,7 @@ def test_a_token_for_whoever_sat_there_before_is_void():
         assert (table.run("version"), table.run("folded").tolist()) == (1, [1, 1])
 
 
-def test_a_slot_whose_message_waits_at_the_barrier_says_so_until_the_set_is_complete():
+def test_a_slot_reports_its_waiting_message_until_the_set_is_complete():
     with Table(SyncSGD()) as table:
         first, other = table.player(0), table.player(1)
         waiting = first.starts()
@@ -135,7 +135,7 @@ def test_a_slot_whose_message_waits_at_the_barrier_says_so_until_the_set_is_comp
         assert (joined.rounds, joined.waits) == (1, False)
 
 
-def test_a_worker_that_does_not_wait_itself_evicts_nobody():
+def test_a_worker_that_does_not_wait_evicts_no_other():
     """Its set was completed in this very moment, or it has not come to the gate: the others need not go."""
     with Table(SyncSGD(), workers=3, recovery=Recovery(min_workers=1)) as table:
         players = [table.player(k) for k in range(3)]
@@ -147,7 +147,7 @@ def test_a_worker_that_does_not_wait_itself_evicts_nobody():
         assert table.run("version") == 1
 
 
-def test_a_set_is_completed_without_those_who_have_left_or_were_evicted():
+def test_a_set_is_completed_without_workers_that_left_or_were_evicted():
     with Table(SyncSGD(), workers=4, recovery=Recovery(min_workers=2)) as table:
         start = table.run("center")
         players = [table.player(k) for k in range(4)]
@@ -184,7 +184,7 @@ def by_hand(table, k, params=None):
     return reference.mlp_gradient(x, y, [64, 10])(params, row)
 
 
-def test_with_backup_workers_a_late_message_is_dropped_and_the_last_update_is_the_end_for_everybody():
+def test_backup_workers_drop_a_late_message_and_all_end_at_the_last_update():
     with Table(SyncSGD(backup_workers=1), workers=3, steps=2) as table:
         fast, second, late = (table.player(k) for k in range(3))
         for version in (1, 2):
@@ -202,7 +202,7 @@ def test_with_backup_workers_a_late_message_is_dropped_and_the_last_update_is_th
         assert (table.run("version"), table.run("folded").tolist()) == (2, [2, 2, 1])
 
 
-def test_a_message_that_is_too_stale_for_its_scheme_counts_no_update_and_is_answered():
+def test_a_message_too_stale_for_its_scheme_is_answered_without_an_update():
     with Table(Threshold(), workers=2) as table:
         first, second = table.player(0), table.player(1)
         first.round()
@@ -217,7 +217,7 @@ def test_a_message_that_is_too_stale_for_its_scheme_counts_no_update_and_is_answ
         np.testing.assert_allclose(table.run("center") - center, -0.1 * by_hand(table, 1, center), atol=1e-6)
 
 
-def test_a_scheme_may_keep_a_row_of_each_worker_and_knows_whose_message_it_merges():
+def test_a_scheme_may_keep_worker_rows_and_knows_the_sender_of_a_message():
     with Table(PerWorker(), workers=2, ps=2) as table:
         start, players = table.run("center"), [table.player(k) for k in (0, 1)]
         for k in (1, 0, 1):
@@ -238,7 +238,7 @@ def test_at_a_barrier_each_message_counts_as_its_scheme_has_weighed_it():
         np.testing.assert_allclose(table.run("center"), start - 0.2 * mean, atol=1e-6)
 
 
-def test_nobody_begins_a_round_more_than_the_slack_ahead_of_the_slowest():
+def test_no_worker_begins_a_round_beyond_the_slack_ahead_of_the_slowest():
     with Table(Waiting(slack=1), workers=3, recovery=Recovery(min_workers=2)) as table:
         fast, middle, slow = (table.player(k) for k in range(3))
         fast.round()  # one ahead
@@ -310,7 +310,7 @@ def summed(build):
     return model
 
 
-def test_each_worker_has_its_own_running_statistics_and_the_center_has_their_mean():
+def test_each_worker_has_own_running_statistics_and_the_center_their_mean():
     model = summed(lambda layers: [layers.BatchNormalization(momentum=0.75, scale=False)])
     with Table(AsyncSGD(), model=model) as table:
         players = [table.player(k) for k in (0, 1)]
@@ -346,7 +346,7 @@ def test_no_two_workers_devices_or_rounds_drop_the_same_units():
 # Atomicity: seen once, and read off the graph.
 
 
-def test_while_an_update_is_half_way_nobody_reads_the_center():
+def test_the_center_is_not_read_during_an_update():
     with Table(HalfWay(push_period=2, pull_period=3), ps=2) as table:
         with table.graph.graph.as_default():
             reached, go_on = queue("half_way").size(), queue("go_on").enqueue(True)
@@ -407,7 +407,7 @@ def before(operation):
     [(ADAG(), None), (AsyncSGD(), SPARSE), (SyncSGD(backup_workers=1), None)],
     ids=["asynchronous", "sparse", "backup workers"],
 )
-def test_every_event_reads_and_writes_the_global_variables_under_the_lock_and_nowhere_else(scheme, data):
+def test_events_read_and_write_global_variables_only_under_the_lock(scheme, data):
     """Torn reads are rare, and what they do is small: here none is possible. (Hogwild is for those who want them.)"""
     for name, graph, shared in graphs(scheme, data):
         touching = [op for op in graph.get_operations() if any(tensor.name in shared for tensor in op.inputs)]
@@ -418,7 +418,7 @@ def test_every_event_reads_and_writes_the_global_variables_under_the_lock_and_no
             assert any(lock in before(op) and op in needed for lock, needed in held), f"{name}: {op.name} is outside"
 
 
-def test_nobody_is_released_from_the_barrier_before_all_slices_and_the_version_are_written():
+def test_the_barrier_releases_after_all_slices_and_the_version_are_written():
     (graph,) = (graph for name, graph, _ in graphs(SyncSGD()) if name == "exchange")
     branches = [op for op in graph.get_operations() if op.type in ("If", "StatelessIf")]
     inside = {op: graph._get_function(op.get_attr("then_branch").name).graph.get_operations() for op in branches}
@@ -432,7 +432,7 @@ def test_nobody_is_released_from_the_barrier_before_all_slices_and_the_version_a
 
 
 @pytest.mark.parametrize(("scheme", "same"), [(Hogwild(), True), (AsyncSGD(), False)], ids=lambda value: str(value)[:9])
-def test_in_one_memory_a_worker_of_hogwild_takes_its_gradient_at_the_center_as_it_is(monkeypatch, scheme, same):
+def test_hogwild_in_one_memory_takes_gradients_at_the_center_as_it_is(monkeypatch, scheme, same):
     monkeypatch.setattr(task_graph, "IN_PLACE_FLOATS", 0)
     centers = []
     for late in (False, True):
@@ -444,7 +444,7 @@ def test_in_one_memory_a_worker_of_hogwild_takes_its_gradient_at_the_center_as_i
     assert np.array_equal(*centers) == same
 
 
-def test_one_worker_of_hogwild_does_the_same_at_the_center_itself_and_at_a_copy_of_it(monkeypatch):
+def test_hogwild_with_one_worker_gives_the_same_in_place_and_on_a_copy(monkeypatch):
     centers = []
     for least in (0, task_graph.IN_PLACE_FLOATS):
         monkeypatch.setattr(task_graph, "IN_PLACE_FLOATS", least)

@@ -50,7 +50,7 @@ def arrays(run_dir, name):
 # The folder of a run.
 
 
-def test_a_simulated_run_leaves_what_any_run_leaves_and_its_seconds_are_virtual(tmp_path):
+def test_a_simulated_run_leaves_the_files_of_a_run_with_virtual_seconds(tmp_path):
     log, error, _ = simulated(Downpour(), tmp_path, test=DIGITS.test, tensorboard=True)
     result = log.finish(error)
     assert error is None
@@ -201,7 +201,7 @@ def test_what_a_simulation_cannot_do_is_refused_before_anything_is_started(tmp_p
     assert not (tmp_path / "run").exists()
 
 
-def test_machines_are_described_for_a_simulation_alone_and_it_may_have_many():
+def test_only_simulations_take_a_platform_and_up_to_100000_workers():
     assert Cluster.local(100_000, backend="simulation").simulated == Platform()
     assert Cluster.local(2, backend="threads").simulated is None
     with pytest.raises(UserError, match="workers must be at most 100000"):
@@ -356,7 +356,7 @@ def display(seen, **options):
 
 
 @pytest.mark.parametrize("width", [40, 100])
-def test_the_display_has_both_phases_both_times_and_no_line_for_each_worker(width):
+def test_the_display_has_both_phases_and_both_times_but_no_worker_lines(width):
     there, file = display([ORDERING], width=width, force_terminal=True, color_system=None)
     there.console.print(there.picture())
     first = file.getvalue()

@@ -93,7 +93,7 @@ def test_two_jobs_on_the_same_nodes_train_with_the_readmes_command(slurm, start,
     assert ", step 0: tasks 0 to 1 on n1 to n2 are workers 0 to 1.\n" in (tmp_path / "narrow").read_text()
 
 
-def test_the_tasks_of_a_step_agree_on_ports_that_no_other_step_on_their_nodes_has(slurm):
+def test_tasks_of_a_step_agree_on_ports_that_no_other_step_there_has(slurm):
     step = f"srun --exact -N2 -n4 -c1 --distribution=block {sys.executable} -c '{ADDRESSES}' &"
     jobs = [slurm.ask("salloc", "-N2", "-n8", "bash", "-c", f"{step} {step} wait").splitlines() for _ in range(2)]
     places = [json.loads(line) for lines in jobs for line in lines if line.startswith("{")]
@@ -103,7 +103,7 @@ def test_the_tasks_of_a_step_agree_on_ports_that_no_other_step_on_their_nodes_ha
     assert len(set.union(*steps.values())) == 2 * 2 * 4
 
 
-def test_a_job_that_is_cancelled_ends_as_interrupted_and_leaves_nothing_on_its_nodes(slurm, start, tmp_path):
+def test_a_cancelled_job_ends_as_interrupted_and_leaves_no_process(slurm, start, tmp_path):
     run_dir = tmp_path / "run"
     srun = start("output", "srun", "-N2", "--nodelist=n1,n2", *train(run_dir), *FOREVER)
     wait_for(lambda: trains(run_dir))
@@ -133,7 +133,7 @@ def test_a_node_that_dies_ends_the_run_with_the_name_of_its_task(slurm, start, t
         slurm.boot("n1")
 
 
-def test_the_batch_file_goes_on_from_its_checkpoint_on_other_nodes_when_one_dies(slurm, start, tmp_path):
+def test_the_batch_file_resumes_on_other_nodes_when_one_dies(slurm, start, tmp_path):
     """Slurm puts the job back into the queue; its number, and so its run directory, stay the same."""
     (tmp_path / "run.sh").write_text(f'exec bash {ROOT}/run.sh "$@"\n')
     options = ["downpour", *FOREVER, "--checkpoint-seconds", "0.5"]

@@ -186,7 +186,7 @@ def test_a_libsvm_file_is_read_as_it_is_written(tmp_path):
     assert set(made.train[0][0][0]) == {0, 2}  # padding repeats a coordinate of the row
 
 
-def test_without_a_test_file_every_fifth_row_of_a_libsvm_file_is_a_test_example(tmp_path):
+def test_every_fifth_row_of_a_libsvm_file_without_test_file_is_for_tests(tmp_path):
     (tmp_path / "a.svm").write_text("".join(f"{'+-'[row % 2]}1 1:{row}\n" for row in range(1, 12)))
     made = load(f"libsvm:path={tmp_path / 'a.svm'}")
     assert made.test[0][1].ravel().tolist() == [5, 10]

@@ -35,7 +35,7 @@ def test_no_import_runs_back_up(tmp_path):
     assert "4 kept, 0 broken" in done.stdout
 
 
-def test_contracts_notice_tensorflow_where_it_is_not_allowed_also_by_a_lazy_import(tmp_path):
+def test_contracts_notice_forbidden_tensorflow_even_by_a_lazy_import(tmp_path):
     """A contract could not fail: import-linter left out what is not of the package."""
     shutil.copytree(ROOT / "common" / "toplevel", tmp_path / "distsgd")
     for folder in FOLDERS:

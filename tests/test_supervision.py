@@ -129,7 +129,7 @@ def test_a_dead_task_is_started_again_while_restarts_are_left():
     assert str(run.error).startswith("ps-0 was killed by SIGKILL")
 
 
-def test_a_task_that_lost_its_peer_is_started_again_and_one_that_failed_is_not():
+def test_a_task_that_lost_its_peer_is_restarted_and_a_failed_one_is_not():
     ps_is_lost = [lost_peer("worker-1"), killed("ps-0"), None, ended("worker-1", 1), None]
     run = Watched(*ps_is_lost, *ALL_END, rule=restarts(2))
     assert run.error is None
@@ -162,7 +162,7 @@ def test_a_restart_that_is_due_is_dropped_when_the_result_is_there(monkeypatch):
         (restarts(2), [("threads", 0)], "threads"),
     ],
 )
-def test_who_has_nothing_to_go_on_from_is_not_started_again(rule, names, backend):
+def test_a_task_with_nothing_to_resume_from_is_not_restarted(rule, names, backend):
     task = "-".join(map(str, names[0]))
     run = Watched(killed(task), names=names, rule=rule, backend=backend)
     assert type(run.error) is TaskLost
@@ -177,7 +177,7 @@ def test_one_worker_alone_goes_on_from_its_checkpoint():
 
 @pytest.mark.parametrize(("victim", "least", "goes_on"), [("worker-1", 1, True), ("worker-1", 2, False),
                                                           ("worker-0", 1, False), ("ps-0", 1, False)])  # fmt: skip
-def test_a_run_goes_on_without_a_worker_if_enough_are_left_and_it_is_not_the_chief(victim, least, goes_on):
+def test_a_run_continues_without_a_worker_if_enough_remain_and_not_chief(victim, least, goes_on):
     run = Watched(killed(victim), *[e for e in ALL_END if e["task"] != victim], rule=restarts(0, min_workers=least))
     assert (run.error is None) == goes_on
     expected = [{"event": "not_restarted", "task": victim, "reason": "SIGKILL"}]
@@ -191,7 +191,7 @@ def test_a_silent_worker_is_killed_to_be_started_again_once():
     assert Watched(silent(1), *ALL_END).asked == []
 
 
-def test_without_a_ps_whoever_says_nothing_is_named_beside_those_who_complain():
+def test_without_a_ps_silent_workers_are_named_beside_a_complaint():
     workers = [("worker", k) for k in range(3)]
     complaints = [error(f"worker-{k}", "WaitTimeout") for k in (2, 0)]
     run = Watched(*complaints, names=workers, rule=COLLECTIVE)
@@ -209,7 +209,7 @@ def test_without_a_ps_a_worker_that_was_found_silent_is_named_alone(monkeypatch)
     assert "worker-0" not in str(run.error)
 
 
-def test_other_machines_are_told_of_a_task_that_was_killed_unless_they_wait_for_it_to_come_back():
+def test_other_machines_hear_of_a_killed_task_unless_it_may_be_restarted():
     def spec(events, rule):
         run = Watched(*events, names=[("worker", 1), ("evaluator", 0)], rule=rule, spec=FAR)
         return [request for request in run.asked if request[0] == "restart"]

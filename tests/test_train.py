@@ -100,7 +100,7 @@ SCRIPT = """
 """
 
 
-def test_classes_and_functions_of_a_script_or_a_notebook_cell_reach_the_processes(tmp_path):
+def test_classes_and_functions_of_a_script_or_notebook_reach_the_processes(tmp_path):
     """No `if __name__ == "__main__"`, and as in a notebook no file to import from."""
     code = f"RUN = {str(tmp_path / 'run')!r}\n" + textwrap.dedent(SCRIPT)
     command = [sys.executable, "-"]
@@ -344,7 +344,7 @@ def test_frozen_layers_are_the_same_everywhere_and_stay_at_home(backend, warm, t
         np.testing.assert_array_equal(one, other)
 
 
-def test_class_weights_are_for_training_and_validation_data_go_before_a_split():
+def test_class_weights_are_for_training_and_validation_data_beat_a_split():
     x, y = np.arange(8.0), np.arange(8) % 2
     (_, _, weight), validation = prepared((x, y), None, 0.25, {1: 3.0})
     np.testing.assert_array_equal(weight, [1, 3, 1, 3, 1, 3])

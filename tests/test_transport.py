@@ -88,7 +88,7 @@ def test_a_process_that_lets_no_other_in_shares_no_memory(monkeypatch):
         there.take(here.put(WORDS))
 
 
-def test_a_segment_is_written_again_only_when_nobody_reads_it_any_more():
+def test_a_segment_is_written_again_only_when_its_last_reader_released_it():
     here, there = Segments(), Segments()
     first = there.take(here.put(WORDS))
     second = there.take(here.put(WORDS[::-1].copy()))
@@ -110,7 +110,7 @@ def test_a_segment_on_its_way_is_not_written_again():
     assert Segments().take(ticket).tobytes() == b"in one place"
 
 
-def test_what_many_read_is_laid_down_once_and_written_again_when_the_last_of_them_has_let_go():
+def test_a_shared_segment_is_written_once_and_reused_after_its_last_reader():
     here, there = Segments(), Segments()
     kept = here.take(here.put(WORDS))
     tickets = [here.put(kept) for _ in range(3)]
@@ -151,7 +151,7 @@ def test_what_a_reader_has_is_free_when_it_dies_however_that_is(reader, end):
 
 
 @pytest.mark.parametrize("elsewhere", [True, False])
-def test_what_two_read_in_one_process_is_not_written_again_when_the_first_has_let_go(elsewhere):
+def test_a_segment_with_two_readers_is_kept_after_the_first_released_it(elsewhere):
     """And no other reader is on the way to it."""
     here = Segments()
     there = Segments() if elsewhere else here
@@ -182,7 +182,7 @@ def clock(monkeypatch):
     return now
 
 
-def test_segments_that_are_not_used_any_more_are_closed_by_maker_and_reader(clock):
+def test_unused_segments_are_closed_by_maker_and_reader(clock):
     before, here, there = descriptors(), Segments(), Segments()
     kept = [there.take(here.put(WORDS)) for _ in range(8)]
     assert (here.count(), descriptors() - before) == (8, 32)  # of maker and reader, a map has one, too
@@ -248,7 +248,7 @@ def test_of_too_many_segments_that_was_used_last_stays_open(monkeypatch, opened)
     assert len(opened) == 3
 
 
-def test_segments_of_a_process_that_has_ended_are_closed_with_the_next_that_is_opened():
+def test_segments_of_an_ended_process_are_closed_when_another_is_opened():
     there, here = Segments(), Segments()
     code = "import sys, numpy as np; from distsgd.common.engine.segments import Segments; made = Segments(); "
     code += "[print(*made.put(np.full(3, k, np.uint8)), flush=True) for k in range(3)]; sys.stdin.read()"
@@ -275,7 +275,7 @@ def test_too_few_descriptors_are_said_before_tensorflow_aborts(monkeypatch):
         here.put(WORDS)
 
 
-def test_a_run_that_may_need_too_many_descriptors_is_refused_before_its_start(monkeypatch, tmp_path):
+def test_a_run_that_may_need_too_many_descriptors_is_refused_at_its_start(monkeypatch, tmp_path):
     """A ps was killed by SIGABRT in the middle of the run, and nothing said why."""
     monkeypatch.setattr(segments, "allowed", lambda: 150)
     with pytest.raises(
@@ -297,7 +297,7 @@ def test_a_reader_keeps_what_it_has_when_its_maker_forgets_it():
     assert words.tobytes() == b"in one place"
 
 
-def test_a_ticket_of_who_is_gone_is_an_absence():
+def test_a_ticket_of_an_ended_process_is_an_absence():
     process = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     with pytest.raises(RuntimeError, match="does not have its segment any more") as raised:
         Segments().take(ticket := np.array([int(process.stdout), 3, 1, 8]))
@@ -344,7 +344,7 @@ def test_tensors_of_every_codec_arrive_as_they_were(dtype):
     assert np.array_equal(came, sent)
 
 
-def test_a_vector_that_is_put_together_to_be_sent_is_put_together_in_the_segment():
+def test_a_concatenated_message_is_concatenated_in_the_segment():
     size = transport.SHARED_BYTES // 8
     with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
         parts = [tf.fill([size], 1.0), tf.fill([1], 2.0), tf.range(float(size))]
@@ -357,7 +357,7 @@ def test_a_vector_that_is_put_together_to_be_sent_is_put_together_in_the_segment
 
 
 @pytest.mark.parametrize("sizes", [[1 << 18, 1 << 18], [1 << 17, 1 << 18, 1 << 17]], ids=["apart", "across"])
-def test_whoever_steps_on_pieces_of_a_reply_writes_nothing_where_others_read_it(sizes, monkeypatch):
+def test_a_step_on_pieces_of_a_reply_writes_nothing_that_others_read(sizes, monkeypatch):
     """Of two ps tasks. TensorFlow takes the last view of a segment for memory of its own."""
     monkeypatch.setattr(transport, "SEGMENTS", Segments())
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -397,7 +397,7 @@ def test_a_reply_to_many_is_copied_once_and_stays_when_the_center_goes_on():
     assert all((there.take(ticket).view(np.float32) == 1).all() for ticket in tickets)
 
 
-def test_slices_of_what_is_put_together_are_laid_down_without_being_cut_or_put_together():
+def test_slices_of_a_concatenated_vector_are_written_without_copies():
     size = transport.SHARED_BYTES // 2
     with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
         parts = [tf.range(float(size)), tf.fill([3], 7.0), tf.range(float(size))]
@@ -462,7 +462,7 @@ def test_what_is_small_or_of_unknown_size_goes_through_sockets():
         assert transport.Transport().depart(large) is large
 
 
-def test_what_a_variable_keeps_of_memory_that_others_read_is_written_to_there():
+def test_a_variable_that_keeps_a_view_of_shared_memory_writes_to_it():
     """TensorFlow does so if it is the last view left, and copies a whole vector: only elementwise schemes share one."""
     size, way = 1 << 18, transport.Transport(shared=True)
     with tf.Graph().as_default() as graph:

@@ -79,7 +79,7 @@ def test_the_form_of_a_tutorial(path):
     ids=lambda value: getattr(value, "stem", f"{value} times"),
 )
 @pytest.mark.filterwarnings("ignore")  # of the client's
-def test_a_tutorial_gives_what_is_committed_also_the_second_time_in_a_kernel(path, times):
+def test_a_tutorial_gives_its_committed_output_also_the_second_time(path, times):
     committed = nbformat.read(path, as_version=4)
     assert any("deterministic" in cell.metadata.get("tags", []) for cell in code_cells(committed))
     executed = execute(path, times=times)
@@ -136,7 +136,7 @@ def test_without_a_screen_jupyter_prints_its_address():
 
 
 @pytest.mark.parametrize(("user", "told"), [(0, True), (1000, False)])
-def test_root_who_is_alone_in_a_container_can_start_jupyter(monkeypatch, user, told):
+def test_root_can_start_jupyter_in_a_container(monkeypatch, user, told):
     monkeypatch.setattr(tutorials.os, "geteuid", lambda: user)
     assert ("--allow-root" in lab(has_screen=False)) == told
 
@@ -154,7 +154,7 @@ def test_what_is_missing_is_installed_with_the_pinned_versions(monkeypatch):
     assert start[1:3] == ["-m", "jupyterlab"]
 
 
-def test_a_notebook_is_executed_and_saved_without_what_does_not_belong_to_it(tmp_path):
+def test_a_notebook_is_saved_without_foreign_metadata(tmp_path):
     path = tmp_path / "01-a.ipynb"
     nbformat.write(notebook(("1 + 1", "", [])), path)
     saved = nbformat.read(path, as_version=4)

@@ -69,7 +69,7 @@ class Leaving(Clipped):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["threads", "simulation"])
-def test_behind_a_barrier_nobody_waits_for_a_worker_that_has_done_its_rounds(tmp_path, backend):
+def test_a_barrier_does_not_wait_for_a_worker_that_has_done_its_rounds(tmp_path, backend):
     run = record(Leaving(limit=LIMIT), tmp_path, backend=backend, steps=12, batch_size=8, hidden=(HIDDEN,))
     assert run.result["updates"] == 12
     assert np.bincount(run.trace["version"]).tolist() == [3] * 3 + [2] * 3 + [1] * 6
@@ -101,7 +101,7 @@ def course(job, **machines):
 
 @pytest.mark.slow
 @SCHEMES
-def test_workers_that_crash_in_virtual_time_go_on_with_the_rounds_that_are_theirs(scheme, replay):
+def test_workers_that_crash_in_virtual_time_resume_their_own_rounds(scheme, replay):
     job = job_of(scheme)
     there = course(job, compute="exponential", latency="1ms", failures="crashes:every=150ms,down=20ms")
     joins = there.trace["event"] == EVENTS.index("join")
@@ -120,7 +120,7 @@ def test_workers_that_crash_in_virtual_time_go_on_with_the_rounds_that_are_their
     assert difference(center, expected) < 1e-5
 
 
-def test_a_round_in_virtual_time_takes_as_long_as_its_steps_which_last_what_they_always_last():
+def test_a_round_in_virtual_time_lasts_as_long_as_its_usual_steps():
     job = job_of(Clipped(), steps=8)
     there = course(job, step_ms=10, step_factors="1,1,3")
     ends = [there.trace["microseconds"][there.trace["worker"] == k].tolist() for k in range(3)]
@@ -130,7 +130,7 @@ def test_a_round_in_virtual_time_takes_as_long_as_its_steps_which_last_what_they
     np.testing.assert_allclose(last[0], last[1], atol=8)  # the same steps, cut into rounds in another way
 
 
-def test_a_worker_that_joins_again_goes_on_with_the_batch_after_its_own_rounds():
+def test_a_rejoined_worker_resumes_with_the_batch_after_its_own_rounds():
     job = job_of(Clipped(), steps=9)
     for k, lengths in enumerate([[1] * 9, [2, 2, 2, 2, 1], [4, 4, 1]]):
         whole = list(job.plan.batches(k))
@@ -146,13 +146,13 @@ def test_what_takes_how_long_is_predicted_with_the_rounds_of_each_worker():
     assert found.sent == pytest.approx((100 + 50 + 25) / 3 * 4 * 101, rel=0.02)
 
 
-def test_a_rate_that_falls_on_the_server_falls_with_the_steps_of_the_average_worker():
+def test_a_server_s_falling_rate_counts_steps_of_the_average_worker():
     assert job_of(Clipped(), steps=40).plan.round_steps == pytest.approx(120 / (40 + 20 + 10))
     assert job_of(FedNova(), steps=40).plan.round_steps == pytest.approx(70 / 30)
     assert job_of(Clipped(local_steps=(4,)), steps=40).plan.round_steps == 4
 
 
-def test_the_config_of_a_run_has_the_steps_of_each_worker_if_they_are_not_those_asked_for():
+def test_the_config_has_the_steps_of_each_worker_if_not_those_asked_for():
     assert describe(job_of(FedNova(), steps=40), "", "")["steps_of_workers"] == [10, 20, 40]
     assert "steps_of_workers" not in describe(job_of(Clipped(), steps=40), "", "")
 
@@ -233,7 +233,7 @@ def told(scheme=None, **options):
     return Table(scheme or Told(), workers=2, model=quadratic(START), data=DATA, **options)
 
 
-def test_a_barrier_weighs_each_message_by_its_own_scalar_and_merges_with_their_means():
+def test_a_barrier_weighs_messages_by_their_scalars_and_merges_with_means():
     with told(ps=2) as table:
         first = table.player(0).starts()
         table.player(1).round()

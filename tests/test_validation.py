@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_each_run_is_predicted_from_another_number_of_workers_or_another_period(quick):
+def test_each_run_is_predicted_from_another_worker_count_or_period(quick):
     pairs = validation.plan(quick)
     measured = {cell.name for cell, _ in pairs}
     for cell, other in pairs:
@@ -31,7 +31,7 @@ def test_each_run_is_predicted_from_another_number_of_workers_or_another_period(
         assert any(cell.scheme.backup_workers for cell, _ in pairs if isinstance(cell.scheme, SyncSGD))
 
 
-def test_where_nobody_waits_the_run_ends_with_an_update_while_all_are_at_work():
+def test_an_asynchronous_run_ends_at_an_update_while_all_workers_work():
     options = Options(seconds=8, milliseconds=40)
     asynchronous = Cell(AsyncSGD(), 4).options(options, None)
     assert asynchronous.stop_at_version == round(200 * 4 * (1 + 1 / 1.5) / 2)
@@ -48,7 +48,7 @@ def test_every_second_worker_takes_half_as_much_again():
     assert min(draw(rng, 0) for _ in range(1000)) >= 0.02
 
 
-def test_a_run_that_was_measured_is_not_measured_again_but_one_that_was_cut_off_is(monkeypatch, tmp_path):
+def test_a_measured_run_is_not_repeated_but_an_interrupted_one_is(monkeypatch, tmp_path):
     data, options, cell, runs = load(validation.DATASET), Options(), Cell(AsyncSGD(), 2), []
 
     class Record:

@@ -39,7 +39,7 @@ def test_what_it_took_is_between_two_looks():
     assert Course([0], [0], [0], [0], [math.nan]).final == math.inf
 
 
-def test_where_nobody_waits_the_fastest_worker_has_as_many_steps_as_it_may_need():
+def test_the_fastest_asynchronous_worker_has_as_many_steps_as_it_may_need():
     asked = {"workers": 4, "gradients": 4000, "platform": UNEVEN, "seed": 0}
     assert needed_steps(SyncSGD(), **asked) == 1000
     share = (1 / 0.58) / (1 / 0.58 + 1 / 0.75 + 1 / 1.51 + 1 / 3.33)

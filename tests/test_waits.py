@@ -39,7 +39,7 @@ def listening(count):
         yield [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
 
 
-def test_a_task_that_loses_its_connections_before_its_address_is_named_all_the_same(monkeypatch):
+def test_a_task_that_loses_its_connections_before_its_address_is_named(monkeypatch):
     with listening(3) as (ps, *workers):
 
         def look(host):
@@ -97,7 +97,7 @@ def server_of(channel: Channel, number: int = 1) -> ForkServer:
     return server
 
 
-def test_what_a_task_of_an_earlier_run_says_is_not_taken_for_a_word_of_this_one(channels):
+def test_events_of_a_task_of_an_earlier_run_are_ignored(channels):
     here, there = channels
     server = server_of(here, number=2)
     there.send(event="exit", task="worker-0", status=-9, run=1)
@@ -108,7 +108,7 @@ def test_what_a_task_of_an_earlier_run_says_is_not_taken_for_a_word_of_this_one(
     assert server.receive(0) is None
 
 
-def test_a_fork_server_that_does_not_read_is_an_error_and_no_wait_without_end(channels):
+def test_a_fork_server_that_does_not_read_is_an_error_not_an_endless_wait(channels):
     here, _ = channels
     here.socket.settimeout(0.1)
     with pytest.raises(TaskLost, match="takes no requests"):
@@ -134,7 +134,7 @@ def progress(worker: int, steps: int):
     return {"event": "worker", "worker": worker, "steps": steps}
 
 
-def test_a_slow_listener_stops_nobody_and_gets_the_newest_progress_and_all_else():
+def test_a_slow_listener_blocks_no_sender_and_skips_only_old_progress():
     held = Held()
     slow = Listener(held, room=0)
     slow.tell({"event": "started"})
@@ -191,7 +191,7 @@ def test_an_audience_is_left_when_all_have_been_told_everything(monkeypatch):
     assert "waiting for callback Held" in said[0]
 
 
-def test_nobody_is_waited_for_after_ctrl_c(monkeypatch):
+def test_no_listener_is_waited_for_after_ctrl_c(monkeypatch):
     monkeypatch.setattr(listener, "INTERRUPTED_SECONDS", 0.0)
     held = Held()
     with pytest.raises(KeyboardInterrupt), Audience(print) as audience:  # noqa: PT012
@@ -230,7 +230,7 @@ class World:
             self.signs.look()
 
 
-def test_whoever_is_not_heard_of_is_silent_and_nobody_else():
+def test_only_a_task_without_messages_is_silent():
     world = World()
     world.passes(20, speaking=["worker-0", "somebody else"])
     assert world.signs.silent() == {"ps-0": 20}
@@ -246,7 +246,7 @@ def test_a_process_that_works_without_a_word_is_not_silent():
     assert world.signs.quiet(50).keys() == {"ps-0"}
 
 
-def test_whoever_was_suspended_himself_complains_of_nobody():
+def test_a_supervisor_that_was_suspended_complains_of_no_task():
     world = World()
     world.time += 10_000
     world.signs.look()
@@ -308,7 +308,7 @@ def test_a_task_that_is_silent_is_killed_and_then_named():
         supervised(server, [("ps", 0)]).run()
 
 
-def test_who_complains_of_a_wait_is_not_named_without_whoever_says_nothing(monkeypatch):
+def test_a_complaint_of_a_wait_is_reported_with_the_silent_task(monkeypatch):
     monkeypatch.setattr(supervision, "QUIET_SECONDS", 0.0)
     monkeypatch.setattr(verdict, "CAUSE_SECONDS", 0.0)
     complaint = {
@@ -379,7 +379,7 @@ assert here == there, f"{there} descriptors in the child of a server with {here}
 """
 
 
-def test_a_child_is_in_its_group_at_once_and_has_no_port_of_others_and_an_orphan_does_not_begin():
+def test_a_child_joins_its_group_inherits_no_port_and_ends_as_an_orphan():
     command = [sys.executable, "-P", "-c", FORKS]
     one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(command, env=one_thread, capture_output=True, text=True, timeout=300, check=False)
@@ -394,7 +394,7 @@ def test_a_worker_that_waits_for_the_graph_names_the_evaluator(tmp_path, monkeyp
         tasks._worker_graph(job, 0)
 
 
-def test_a_session_that_nobody_has_any_more_is_closed():
+def test_a_session_without_references_is_closed():
     import tensorflow as tf
 
     with tf.Graph().as_default() as graph:
@@ -406,7 +406,7 @@ def test_a_session_that_nobody_has_any_more_is_closed():
     wait_until(lambda: there() is None)
 
 
-def test_whoever_has_a_pace_of_its_own_is_silent_after_a_wait_and_twice_its_longest_silence():
+def test_a_task_is_silent_after_a_wait_and_twice_its_longest_silence():
     """Whoever could send nothing while the ps was away is not: it has time from the end of that on."""
     world = World()
     signs = world.signs = LifeSigns(5.0, own_pace=True, clock=lambda: world.time)
@@ -439,7 +439,7 @@ def test_whoever_has_a_pace_of_its_own_is_silent_after_a_wait_and_twice_its_long
     assert signs.silent() == {"fast": 56, "slow": 56, "new": 56}
 
 
-def test_the_first_of_the_machines_ends_the_run_if_the_heartbeat_of_one_stands_still():
+def test_the_first_machine_ends_the_run_if_the_heartbeat_of_one_stops():
     time_, numbers, ended = [0.0], {0: 0, 1: 0}, []
     watch = object.__new__(heartbeat.Heartbeat)
     tasks, rule = [("ps", 0), ("worker", 0), ("worker", 1)], RestartRule(uses_ps=True, wait_seconds=10.0)

@@ -40,7 +40,7 @@ RULES = {
 
 @pytest.mark.parametrize("workers", [1, 3, 5])
 @pytest.mark.parametrize("scheme", RULES, ids=lambda scheme: scheme.name)
-def test_elastic_workers_are_warned_exactly_where_exchanges_drive_them_apart(scheme, workers):
+def test_elastic_workers_are_warned_only_where_exchanges_drive_them_apart(scheme, workers):
     limit = 2 * workers / (workers + 1) if scheme is EASGD else workers
     for factor, stable in ((0.97, True), (1.03, False)):
         beta = factor * limit
