@@ -1,7 +1,7 @@
 """`bash run.sh claims [NAME ...]`: what the papers claim, each in a regime where it can show, and what came out.
 
 Everything is in virtual time: `claims_runs` says how. What was run is kept, by its sources, so that an interrupted
-command goes on where it stopped.
+command resumes where it stopped.
 """
 
 from __future__ import annotations

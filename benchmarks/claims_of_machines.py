@@ -55,7 +55,7 @@ def _platforms() -> list[Row]:
 
 
 def judge_asynchronous(found: Found) -> Verdict:
-    """Nobody waits: sooner than synchronous SGD where workers differ or come late."""
+    """An asynchronous algorithm: sooner than synchronous SGD where workers differ or come late."""
     places = [place for place in found.places if place != "even"]
     words = [f"{_times(found['sync_sgd', p], found['async_sgd', p])} ({p})" for p in found.places]
     return compared(

@@ -74,7 +74,7 @@ def bars(found: Found, xlabel: str) -> Any:
 
 
 def dots(found: Found, xlabel: str) -> Any:
-    """A panel for each place, a row for each arm; who did not get there is a cross at the right edge."""
+    """A panel for each place, a row for each arm; an arm that missed the target is a cross at the right edge."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter
 

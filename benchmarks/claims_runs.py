@@ -1,6 +1,6 @@
 """Runs in virtual time without TensorFlow: order from the simulator, arithmetic from the papers' equations.
 
-`common/virtual_time` says who comes when, as for any simulated run; `common/proof` executes the equations in NumPy in
+`common/virtual_time` orders the events, as for any simulated run; `common/proof` executes the equations in NumPy in
 that order, as it does to replay a run. The replays prove that the modules of the catalogue do the same. A run of a
 thousand gradients takes a tenth of a second here, which hundreds of runs for tuning need.
 """

@@ -24,7 +24,7 @@ FURTHER = 6  # times at most that a grid is made longer at the end at which the 
 
 LAST = 5  # of the moments at which the center is measured: their mean is the loss at the end
 
-GUESSING = math.log(8)  # the loss of who knows nothing of eight classes
+GUESSING = math.log(8)  # the loss of a model that guesses among eight classes
 
 Outcome = Mapping[str, Sequence[float]]
 Score = Callable[[Outcome], float]

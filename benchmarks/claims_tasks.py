@@ -31,7 +31,7 @@ from ..common.proof.replay import batch_gradient
 
 FEATURES, CLASSES, HIDDEN, NOISE = 20, 8, 32, 1.5
 
-TEST = 2048  # examples that nobody trains on
+TEST = 2048  # examples that are not trained on
 
 TEST_SEED = 10**6
 

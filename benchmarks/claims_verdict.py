@@ -25,7 +25,7 @@ class Claim:
 
     Attributes:
         name: of the claim on the command line.
-        paper: who says it.
+        paper: where it is published.
         sentence: what they say.
         experiment: what is done here, in a sentence or two.
         unit: what the numbers of the table are.

@@ -57,7 +57,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Contender:
-    """Whoever is measured."""
+    """A system whose throughput is measured."""
 
     title: str
     measure: Callable[[str, float, float], Measured]
@@ -105,7 +105,7 @@ def told_by(command: Sequence[str], name: str, seconds: float) -> dict[str, Any]
         except subprocess.TimeoutExpired:
             raise DistsgdError(f"{name} has not ended {PEER_SECONDS} s after its time") from None
         finally:
-            with contextlib.suppress(ProcessLookupError):  # nobody is left
+            with contextlib.suppress(ProcessLookupError):  # no process is left
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         if process.returncode:

@@ -3,7 +3,7 @@
 The benchmark is a list of *studies*: an algorithm, with so many workers and such a period. A study is a few runs with
 all settings of a grid, whose seeds are used for nothing else, and then runs of the best with seeds of their own. Each
 of these, a *cell*, is kept in a file that is named by a hash of all that it depends on, the sources included. So an
-interrupted benchmark goes on where it stopped, and a changed algorithm is measured anew.
+interrupted benchmark resumes where it stopped, and a changed algorithm is measured anew.
 """
 
 from __future__ import annotations

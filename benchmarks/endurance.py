@@ -1,4 +1,4 @@
-"""Endurance: one run at full speed, and what its processes and its folder need as time goes on.
+"""Endurance: one run at full speed, and what its processes and its folder need as time passes.
 
 `bash run.sh endurance --minutes 10` prints private memory and file descriptors of every process, the memory that they
 share and the size of the run directory each minute, at the end a straight line through the second half: what grows
@@ -124,7 +124,7 @@ class Watch(Callback):
         self._thread = threading.Thread(target=self._look_now_and_then, daemon=True)
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Take note of who is there, and how far the run is."""
+        """Record the tasks that run, and the progress of the run."""
         if event["event"] == "started":
             self.pids.update(processes(event))
         elif event["event"] == "center":

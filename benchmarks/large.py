@@ -1,6 +1,6 @@
 """`bash run.sh large`: models of 21 and 100 million parameters from their start to their end.
 
-A run trains for some steps, is evaluated, writes checkpoints, and ends; a second run goes on from its checkpoint. Of
+A run trains for some steps, is evaluated, writes checkpoints, and ends; a second run resumes from its checkpoint. Of
 both, how long each part takes, and the peak of the memory that each process has for itself, in vectors of P floats.
 """
 
@@ -132,7 +132,7 @@ def peak_bytes(pid: int) -> tuple[int, int]:
     if "VmHWM" not in status:  # it is about to go
         return 0, 0
     segments = status["RssShmem"]
-    alone = max(0, 2 * now["Pss_Shmem"] - segments)  # of them, what nobody else has any more
+    alone = max(0, 2 * now["Pss_Shmem"] - segments)  # of them, memory that no other process maps
     return 1024 * (status["VmHWM"] - now["Shared_Clean"] - now["Shared_Dirty"] - alone), 1024 * segments
 
 
@@ -187,7 +187,7 @@ def told(one: Passage) -> str:
 
 
 def passage(model: str, ps: int, options: Options) -> Passage:
-    """Train, end, go on, end."""
+    """Train to the end, then resume and train to the end again."""
     with tempfile.TemporaryDirectory(prefix="distsgd-large-") as folder:
         first = one_run(model, ps, options, Path(folder) / "first", options.steps, None)
         again = one_run(model, ps, options, Path(folder) / "again", 2 * options.steps, Path(folder) / "first")
@@ -216,7 +216,7 @@ def passage(model: str, ps: int, options: Options) -> Passage:
 
 
 def one_run(model: str, ps: int, options: Options, folder: Path, steps: int, resume: Path | None) -> Watch:
-    """A run that writes checkpoints, and is evaluated as it goes on."""
+    """Run with checkpoints, and evaluate during the training."""
     data = synthetic(examples=EXAMPLES, features=FEATURES)
     named = f"mlp:hidden={'-'.join(map(str, HIDDEN[model]))}"
     job = make_job(

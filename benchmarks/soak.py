@@ -176,7 +176,7 @@ class Chaos(threading.Thread, Callback):
         self.done = threading.Event()
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Take note of who is there."""
+        """Record the tasks that run."""
         self.events.append(event)
 
     def run(self) -> None:

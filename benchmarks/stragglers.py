@@ -1,7 +1,7 @@
 """`bash run.sh stragglers`: synchronous SGD with more and more backup workers, where some batches come late.
 
 The delays are made here: each batch takes a worker `milliseconds`, and `slow_milliseconds` with probability
-`slow_share`. All else is real: threads, barrier, dropped gradients. `async_sgd`, which waits for nobody, is beside it.
+`slow_share`. All else is real: threads, barrier, dropped gradients. `async_sgd`, without any wait, is beside it.
 
 Machines are fitted to the first run of each seed, as `simulate --like` does it, and all runs with that seed are
 predicted from them: delays are drawn by seed and worker, so the first run has those of all.

@@ -84,7 +84,7 @@ class Options:
             raise UserError(f"the page has all contenders: leave one of the two out. Received: page, only={self.only}")
 
     def contenders(self, model: str) -> dict[str, Contender]:
-        """Who is measured with that model."""
+        """Return the contenders that are measured with that model."""
         only = self.only or (ON_GPUS if self.device == "gpu" else ())
         return {
             name: contender
@@ -147,7 +147,7 @@ def main(arguments: list[str]) -> int:
 
 
 def use(device: Literal["cpu", "gpu"]) -> str:
-    """See to it that everybody computes there; returns the GPUs, for a heading.
+    """Make all contenders compute there; return the GPUs, for a heading.
 
     Raises:
         UserError: TensorFlow sees none.

@@ -2,7 +2,7 @@
 
 Batches take workers a known random time, every second worker half as much again; all else is real: processes, messages,
 gates, arithmetic. A run with two workers and a period of one (or with four, where two are to be predicted) gives the
-machines of all others. Each run is kept in a folder, so that an interrupted validation goes on where it stopped.
+machines of all others. Each run is kept in a folder, so that an interrupted validation resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Cell:
         return f"{self.scheme.name}{backups.replace(' -b 0', '')}{period} W={self.workers}"
 
     def options(self, asked: Options, folder: Path | None) -> RunOptions:
-        """How long it trains: where nobody waits, until all together have made so many updates."""
+        """Return the length of the run: asynchronous workers stop after so many updates of all together."""
         steps = max(1, round(1e3 * asked.seconds / asked.milliseconds / self.scheme.period))  # of a fast worker, alone
         seed = int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:2], "big")
         how: dict[str, Any] = {"batch_size": BATCH, "seed": seed, "run_dir": folder}

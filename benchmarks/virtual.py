@@ -166,7 +166,7 @@ def simulated(
 def needed_steps(scheme: Scheme, workers: int, gradients: int, platform: Platform, seed: int) -> int:
     """Local steps that each worker may have to do until all together have done enough.
 
-    Where nobody waits, the fastest do more than their share.
+    In asynchronous algorithms the fastest workers do more than their share.
     """
     devices, gate = scheme.default_devices_per_worker, scheme.gate
     number = 1 if not gate.exchanges else workers

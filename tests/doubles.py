@@ -103,7 +103,7 @@ class Weighed(SyncSGD):
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting(AsyncSGD):
-    """Nobody is far ahead."""
+    """No worker is far ahead."""
 
     slack: int = 1
 

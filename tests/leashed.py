@@ -10,7 +10,7 @@ from distsgd.common.gates import Gate
 
 @dataclass(frozen=True)
 class Leash(Gate):
-    """Nobody begins a round more than `length` rounds ahead of the last."""
+    """A gate: no worker begins a round more than `length` rounds ahead of the last."""
 
     length: int = 1
     waits = True

@@ -34,7 +34,7 @@ from distsgd.common.run.job import describe, make_job
 from distsgd.common.run.options import Recovery, RunOptions
 from runs import DIGITS, network_gradient, patience
 
-# In a new user namespace, where everybody may do this: a bridge, and machines joined to it by veth pairs.
+# In a new user namespace, where any user may do this: a bridge, and machines joined to it by veth pairs.
 NETWORK = """
 set -e
 ip link set lo up
@@ -83,7 +83,7 @@ class Machine:
         self.tasks.clear()
 
     def address(self) -> str:
-        """An address of this machine that nobody uses."""
+        """Return an unused address of this machine."""
         if self.enter:
             return f"{self.ip}:{next(self.ports)}"
         with socket.socket() as probe:

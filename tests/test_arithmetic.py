@@ -195,7 +195,7 @@ def test_a_rejoined_worker_starts_from_the_center_and_loses_its_round():
 
 @dataclass(frozen=True, kw_only=True)
 class Deaf(Scheme):
-    """Workers send their gradients and go on with what they have; the barrier does not change that."""
+    """Workers send their gradients and continue from what they have; the barrier does not change that."""
 
     name = "deaf"
     gate = Barrier()

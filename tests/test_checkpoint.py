@@ -167,7 +167,7 @@ def test_a_variable_of_any_name_is_kept_and_objects_are_not_written(tmp_path):
     assert not list(checkpoint.folder(tmp_path).glob(".*"))
 
 
-# The chief, who writes them.
+# The chief, which writes them.
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ NETWORKS = [
 
 @pytest.mark.parametrize("machines", NETWORKS, ids=str)
 def test_mean_staleness_is_all_other_workers_whatever_they_run_on(machines):
-    """Little's law: everybody is always in a cycle, and each update ends one of them."""
+    """Little's law: each worker is always in a cycle, and each update ends one of them."""
     workers = 16
     found = happens(AsyncSGD(), workers, 400, message=1e5, reply=1e5, compute="lognormal:sigma=0.8", **machines)
     at = found.trace["microseconds"]
@@ -95,7 +95,7 @@ def test_staleness_is_geometric_where_computing_has_no_memory():
 
 
 def test_an_update_with_every_kth_message_divides_staleness_by_k():
-    """K-batch-async: W/(K E[X]) updates, (W - 1)/K old. Nobody waits, so its order is that of `async_sgd`."""
+    """K-batch-async: W/(K E[X]) updates, (W - 1)/K old. No worker waits, so its order is that of `async_sgd`."""
     workers = 8
     found = happens(AsyncSGD(), workers, 3000, compute="lognormal:sigma=0.8")
     version, staleness, at = (middle(found, name) for name in ("version", "staleness", "microseconds"))

@@ -103,7 +103,7 @@ def test_only_temporary_folders_of_killed_processes_are_deleted(tmp_path, monkey
     with subprocess.Popen([sys.executable, "-c", code, tmp_path], stdin=-1, stdout=-1, text=True) as other:
         theirs = Path(other.stdout.readline().strip())
         ours = Scratch()
-        (tmp_path / "distsgd-of-somebody").mkdir()
+        (tmp_path / "distsgd-of-another").mkdir()
         long_ago = (0, 0)
         for folder in (theirs, Path(ours.name)):
             os.utime(folder / "owner", long_ago)
@@ -111,7 +111,7 @@ def test_only_temporary_folders_of_killed_processes_are_deleted(tmp_path, monkey
         assert theirs.exists()
         other.kill()
     Scratch().cleanup()
-    assert sorted(tmp_path.iterdir()) == sorted([Path(ours.name), tmp_path / "distsgd-of-somebody"])
+    assert sorted(tmp_path.iterdir()) == sorted([Path(ours.name), tmp_path / "distsgd-of-another"])
     ours.cleanup()
 
 
@@ -308,11 +308,11 @@ def test_the_launcher_waits_for_a_checkpoint_as_long_as_it_may_take(tmp_path):
     watching, said = supervision(tmp_path)
     began = time.monotonic()
     watching.judge.see(saving(seconds=500))
-    assert watching.judge.deadline == math.inf  # the run goes on
+    assert watching.judge.deadline == math.inf  # the run continues
     watching.judge.see(RESULT)
     assert began + 500 <= watching.judge.deadline <= time.monotonic() + 500
     watching.judge.see({"event": "exit", "task": "worker-0", "status": 0})
-    assert watching.judge.deadline <= time.monotonic() + LEAVE_SECONDS  # nobody is waited for any more
+    assert watching.judge.deadline <= time.monotonic() + LEAVE_SECONDS  # no task is waited for any more
     assert said == []
 
 

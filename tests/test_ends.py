@@ -64,7 +64,7 @@ def softmax():
 
 
 def test_a_run_with_backup_workers_ends_with_its_last_update(tmp_path):
-    """Whoever was late once worked off all its rounds alone, to be dropped: up to a fifth of the time of a run."""
+    """A late worker once worked off all its rounds alone, to be dropped: up to a fifth of the time of a run."""
     tells = Tells(20)
     result = train(
         softmax(),
@@ -366,7 +366,7 @@ def test_a_missing_file_ends_a_run_that_may_restart_its_tasks(warm, tmp_path):
 
 
 def test_a_worker_that_connects_anew_goes_on_with_its_next_batch():
-    """The iterator of a data function went away with the session: whoever came back after the ps had none."""
+    """The iterator of a data function went away with the session: a worker that rejoined after the ps had none."""
     import tensorflow as tf
 
     graph = tf.Graph()

@@ -69,7 +69,7 @@ def test_a_wait_without_an_end_or_for_what_is_no_folder_is_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """Three runs that go on from each other, whose checkpoints are those of their ends."""
+    """Three runs that resume from each other, whose checkpoints are those of their ends."""
     run_dir = tmp_path_factory.mktemp("follow") / "run"
     recovery = Recovery(checkpoint_steps=1000, keep_checkpoints=9)
     for steps in (10, 20, 30):

@@ -23,7 +23,7 @@ from runs import DIGITS, Table, record
 
 
 class Empty:
-    """A record that nobody takes over."""
+    """A record without a reader."""
 
     def drain(self):
         return Tally(1)
@@ -163,7 +163,7 @@ def history(scheme, run_dir, **options):
 
 
 def check_points(rows, every, end, batch):
-    """Each multiple is there, with what the run added up to; others are there because somebody looked just then.
+    """Each multiple is there, with what the run added up to; others exist where the observer read the center.
 
     `batch` is that of an update.
     """
@@ -171,7 +171,7 @@ def check_points(rows, every, end, batch):
     in_order = sorted(rows, key=lambda row: (row["version"], row["seconds"]))
     assert [row["seconds"] for row in in_order] == [row["seconds"] for row in rows]
     beyond = [row["examples"] - row["version"] * batch for row in rows if row["version"] % every == 0]
-    assert min(beyond) == 0  # who looks from outside may see messages that came a moment later
+    assert min(beyond) == 0  # a reader from outside may see messages that came a moment later
     assert beyond.count(0) > len(beyond) / 2
     assert rows[-1]["test_accuracy"] > rows[0]["test_accuracy"] + 0.3
 
@@ -243,7 +243,7 @@ def test_snapshots_are_the_center_at_exact_multiples(tmp_path, scheme):
 
 @pytest.fixture
 def passing(tmp_path):
-    """A run with snapshots that nobody has asked for, of every second version."""
+    """A run with snapshots that were not asked for, of every second version."""
     with Table(AsyncSGD(), workers=1, steps=40, test=DIGITS.test) as table:
         assert table.graph.multiples == (2, 21)
         passing = Passing(table, tmp_path)

@@ -165,7 +165,7 @@ def test_a_task_that_is_lost_ends_the_run_everywhere_and_is_named(how, machines,
     if how == "unplugged" and not machines.real:
         pytest.skip(f"this machine allows no network of its own: {machines.refusal}")
     cluster = Run(machines, tmp_path)
-    # Of waiting: whoever is stopped says so at once, and for somebody who is killed his program says it.
+    # Seconds of waiting: a stopped task reports that at once, and a killed task is reported by its program.
     seconds = patience(8) if how == "unplugged" else 10**3
     tasks = cluster.start_all(SyncSGD(), **FOREVER, wait_seconds=seconds)
     wait_until(cluster.trains)
@@ -392,7 +392,7 @@ def test_a_machine_that_was_lost_is_back_in_the_run_with_the_same_command(how, v
     tasks[victim] = cluster.start(AsyncSGD(), *victim, **options)
     assert [task.end() for task in tasks.values()] == [None] * 3
     recovery = survived(tasks["worker", 0])
-    if victim != ("worker", 0):  # who writes the record has not seen his own end
+    if victim != ("worker", 0):  # the writer of the record has not seen its own end
         assert recovery["restarts"] == {"-".join(map(str, victim)): 1}
 
 
@@ -434,7 +434,7 @@ def test_a_worker_that_hangs_is_told_to_go_and_started_again(machines, tmp_path)
 
 @pytest.mark.slow
 def test_what_does_not_come_back_ends_the_run_everywhere(machines, tmp_path):
-    """The chief's machine is gone, and the first ps has been started again: its tables do not know who is missing."""
+    """The chief's machine is gone, and the first ps has been started again: its tables name no missing task."""
     cluster = Run(machines, tmp_path)
     tasks = cluster.start_all(AsyncSGD(), **FOREVER, recovery=AGAIN, wait_seconds=patience(3))
     wait_until(cluster.trains)

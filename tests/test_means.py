@@ -65,10 +65,10 @@ class AtServer(PowerSGD):
 def test_a_gate_with_a_parameter_server_refuses_in_one_line():
     with pytest.raises(UserError, match=r"\(scalars\), or use gate = Collective\(\)\. Received: gate = Barrier\(\)$"):
         Table(AtServer())
-    nobody: Any = SimpleNamespace()
+    unused: Any = SimpleNamespace()
     for gate in (Async(), Bounded(1)):
         with pytest.raises(UserError, match=rf"^worker\.mean needs .* Received: gate = {type(gate).__name__}\(\)$"):
-            gate.mean(nobody, nobody, nobody)
+            gate.mean(unused, unused, unused)
 
 
 def test_a_simulation_refuses_in_one_line(tmp_path):
@@ -131,8 +131,8 @@ def test_a_worker_that_waited_in_vain_for_a_mean_ends_the_run(tmp_path, monkeypa
 
 def test_a_worker_alone_has_its_own():
     vector: Any = tf.constant([1.0, 2.0])
-    nobody: Any = SimpleNamespace()
-    assert Alone().mean(nobody, nobody, vector) is vector
+    unused: Any = SimpleNamespace()
+    assert Alone().mean(unused, unused, vector) is vector
 
 
 def test_the_file_asks_for_public_things_alone():

@@ -42,7 +42,7 @@ def test_a_short_series_is_kept_as_it_is_and_goes_on(tmp_path, monkeypatch):
         first.add(row)
     first.close()
     with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"kind": "cen')  # whoever wrote this was killed
+        file.write('{"kind": "cen')  # the process that wrote this was killed
     assert first.rows == rows
     again = Metrics(tmp_path / "metrics.jsonl", goes_on=True)
     again.add({"kind": "center", "seconds": 7})

@@ -242,7 +242,7 @@ def test_crashed_workers_rejoin_and_all_workers_do_their_rounds(scheme):
         assert np.bincount(worker[~joins]).tolist() == [len(scheme.rounds(steps))] * 4
     else:
         assert found.trace["version"].max() == steps - 1
-    for k in range(4):  # who has joined has read the center of then
+    for k in range(4):  # a worker that joined has read the center of that version
         own = np.flatnonzero(worker == k)
         for row, following in itertools.pairwise(own):
             if joins[row] and not joins[following]:

@@ -1,4 +1,4 @@
-"""The order of events in virtual time: who waits for whom, what is on record, and that it is repeatable."""
+"""The order of events in virtual time: which workers wait, what is logged, and that it is repeatable."""
 
 import re
 
@@ -57,7 +57,7 @@ def test_backup_workers_drop_late_messages_and_end_with_the_last_update():
     assert rows(found, "version", "worker", "staleness", "accepted", "microseconds") == [
         (0, 0, 0, 1, 10_000),
         (0, 1, 0, 1, 10_000),
-        (1, 2, 1, 0, 13_000),  # goes on with version 1
+        (1, 2, 1, 0, 13_000),  # continues with version 1
         (1, 0, 0, 1, 20_000),
         (1, 1, 0, 1, 20_000),
         (2, 2, 1, 0, 26_000),

@@ -1,4 +1,4 @@
-"""Workers whose vectors are in pieces: who is one of them, and that their rounds are those of a worker with one."""
+"""Workers whose vectors are in pieces: which schemes have them, and their rounds are those of a worker with one."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""State that survives: checkpoints, resuming, and tasks that are killed, stopped or poisoned while a run goes on.
+"""State that survives: checkpoints, resuming, and tasks that are killed, stopped or poisoned during a run.
 
 Every run that survives a fault is replayed: nothing was folded twice, and nothing that counts was lost.
 """
@@ -283,7 +283,7 @@ def test_a_stopped_ps_is_started_again_and_its_state_restored(going):
 
 @pytest.mark.slow
 def test_a_ps_lost_beside_a_stopped_worker_is_restored_and_both_restarted(going):
-    """Found by the soak: the others came back into a set that waits for the stopped one, and nobody said so."""
+    """Found by the soak: the others came back into a set that waits for the stopped one, and no message said so."""
     several = Recovery(checkpoint_seconds=0.5, max_restarts=6)
     run = going(SyncSGD(), ps=2, steps=600, workers=3, wait_seconds=patience(5), recovery=several)
     run.send("worker-2", signal.SIGSTOP)
@@ -418,7 +418,7 @@ def test_a_resumed_run_counts_the_logged_updates_that_no_checkpoint_has(undone):
     ids=lambda scheme: scheme.name,
 )
 def test_a_chief_and_a_ps_killed_at_once_rejoin_the_remaining_workers(going, scheme):
-    """To them it looks like a run that is resumed, and whoever has stayed may be in the middle of it."""
+    """To them it looks like a run that is resumed, and a worker that stayed may be in the middle of it."""
     # There is no checkpoint but that of the beginning: what has been done is lost, and counted.
     run = going(scheme, steps=1500, workers=3, recovery=Recovery(checkpoint_seconds=1000, max_restarts=4))
     run.send("worker-0", signal.SIGKILL)

@@ -49,7 +49,7 @@ def poured(flows, capacity):
 
 
 def all_to_all(places, size, uplinks, downlinks, regions):
-    """Seconds of both turns: everybody sends everybody its slice, and the sum of its own."""
+    """Seconds of both turns: each worker sends each other its slice, and then the sum of its own."""
     workers = len(places)
     capacity = {f"up{k}": rate for k, rate in enumerate(uplinks)}
     capacity |= {f"down{k}": rate for k, rate in enumerate(downlinks)}

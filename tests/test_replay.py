@@ -64,7 +64,7 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "downpour with a warm start": Downpour(warm_start=8),
     "sync_sgd with a backup worker": SyncSGD(backup_workers=1),
 }
-# One of each way through the code between processes: nobody waits, a bound, a barrier, no ps, exchanges before the
+# One of each way through the code between processes: no wait, a bound, a barrier, no ps, exchanges before the
 # steps, messages that are no vectors, pushes and pulls apart. What the others add is their rule.
 WAYS = ("async_sgd", "ssp", "sync_sgd", "all_reduce", "aeasgd", "ef_sgd", "downpour with periods of its own")
 

@@ -97,7 +97,7 @@ def test_behind_a_barrier_the_message_that_completes_the_set_lets_all_go(cut):
         (1, 2, 1, 20, "exchange"),
         (1, 0, 0, 21, "join"),
         (1, 1, 1, 30, "exchange"),
-        (2, 0, 1, 40, "exchange"),  # nobody completes this set
+        (2, 0, 1, 40, "exchange"),  # no worker completes this set
     )
     rule = releases_of(Barrier(backup_workers=1), [0, 0, 0], [3, 3, 3])
     assert released(rule, some, version=2, cut=cut) == [15, 15, 18, 30, 21, 30, -1]
@@ -142,7 +142,7 @@ def test_a_round_that_is_done_again_has_the_place_that_it_had(tmp_path):
     path = stamp_file(tmp_path, 1)
     writer = StampWriter(path, exchange_first=False)
     stamped(writer, 0, (1, 2, 3), (3, 4, 5))
-    stamped(writer, 4, (7, 8, 9))  # two were done, and nobody knows when
+    stamped(writer, 4, (7, 8, 9))  # two were done, and their times are unknown
     read = StampReader(path).read
     assert read(0, 6).tolist()[:2] == [[SECOND, 2 * SECOND, 3 * SECOND], [3 * SECOND, 4 * SECOND, 5 * SECOND]]
     assert (read(2, 2) == -1).all()
@@ -151,7 +151,7 @@ def test_a_round_that_is_done_again_has_the_place_that_it_had(tmp_path):
     again.go_back(1)
     stamped(again, 2, (20, 21, 22))
     assert read(0, 5)[:, 0].tolist() == [SECOND, -1, 20 * SECOND, -1, -1]
-    assert (StampReader(tmp_path / "nobody").read(0, 2) == -1).all()
+    assert (StampReader(tmp_path / "absent").read(0, 2) == -1).all()
 
 
 def test_the_sums_leave_out_the_start_up_and_need_no_file():

@@ -1,4 +1,4 @@
-"""Messages that are rounded off: codecs against NumPy, what is remembered, who may have its replies rounded."""
+"""Quantised messages: codecs against NumPy, the residual, and which schemes may have quantised replies."""
 
 import json
 from types import SimpleNamespace

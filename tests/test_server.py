@@ -1,4 +1,4 @@
-"""The events of the parameter server, one by one: who is admitted, who waits for whom, what happens under the lock."""
+"""Single events of the parameter server: admission of workers, waiting, and the order under the lock."""
 
 import itertools
 from concurrent.futures import wait
@@ -112,7 +112,7 @@ def test_a_token_for_a_slot_s_former_holder_is_void():
     with Table(SyncSGD()) as table:
         table.player(0)
         other = table.player(1)
-        table.run("wake")  # a token for everybody, and nobody is waiting
+        table.run("wake")  # a token for each worker, and none is waiting
         other.run("await_token")
         now = table.player(0)
         with pytest.raises(tf.errors.DeadlineExceededError):
@@ -130,7 +130,7 @@ def test_a_slot_reports_its_waiting_message_until_the_set_is_complete():
         now = table.player(0)
         assert (now.joined.rounds, now.joined.waits) == (1, True)
         other.round()
-        waiting.result(200)  # the token was for the message, whoever holds the slot
+        waiting.result(200)  # the token was for the message, whichever worker holds the slot
         joined = now.join()
         assert (joined.rounds, joined.waits) == (1, False)
 
@@ -193,7 +193,7 @@ def test_backup_workers_drop_a_late_message_and_all_end_at_the_last_update():
             waiting.result(200)
             assert table.run("version") == version
             if version == 1:
-                late.round()  # nobody waits for it, and it waits for nobody
+                late.round()  # no worker waits for it, and it waits for none
         for player in (late, fast, second):
             with pytest.raises(REFUSED, match="refused"):
                 player.round()
@@ -323,7 +323,7 @@ def test_each_worker_has_own_running_statistics_and_the_center_their_mean():
         variance = np.full(64, ((1 - once) + (1 - twice)) / 2)
         np.testing.assert_allclose(table.run("state"), np.concatenate([mean, variance]), atol=1e-6)
         assert table.player(1).joined.rounds == 2
-        players[0].round()  # goes on from its own, not from the mean
+        players[0].round()  # continues from its own, not from the mean
         mean = (twice * rows[0] + twice * rows[1]) / 2
         np.testing.assert_allclose(table.run("state")[:64], mean, atol=1e-6)
 

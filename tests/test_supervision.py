@@ -150,7 +150,7 @@ def test_nothing_is_started_again_in_a_run_that_has_failed():
 
 
 def test_a_restart_that_is_due_is_dropped_when_the_result_is_there(monkeypatch):
-    monkeypatch.setattr(supervision.Supervision, "look_after", lambda self: None)  # nobody has got round to it
+    monkeypatch.setattr(supervision.Supervision, "look_after", lambda self: None)  # the supervisor has not polled yet
     run = Watched(killed("worker-1"), RESULT, ended("ps-0"), ended("worker-0"), ended("evaluator-0"), rule=restarts(1))
     assert (run.error, run.asked) == (None, [])
 

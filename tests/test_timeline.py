@@ -406,7 +406,7 @@ def test_the_scale_ends_where_one_message_in_a_hundred_is_later(tmp_path):
 
 
 def test_the_colours_are_told_apart_by_their_lightness_alone():
-    """By everybody, then: it rises in steps of one size."""
+    """All workers then add to it: it rises in steps of one size."""
     rgb = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in SCALE]) / 255
     light = np.where(rgb > 0.04045, ((rgb + 0.055) / 1.055) ** 2.4, rgb / 12.92) @ [0.2126, 0.7152, 0.0722]
     steps = np.diff(116 * np.cbrt(light) - 16)

@@ -119,7 +119,7 @@ def test_a_shared_segment_is_written_once_and_reused_after_its_last_reader():
     assert here.count() == 1
     del kept, first
     gc.collect()
-    for holder in ("one who reads", "one on the way"):
+    for holder in ("a reader", "one on the way"):
         here.take(here.put(WORDS[::-1].copy()))
         assert here.count() == 2, holder
         assert second is None or second.tobytes() == b"in one place"

@@ -1,4 +1,4 @@
-"""Nobody waits for ever, and nobody waits for whoever is slow: messages, threads that hand on events, signs of life."""
+"""No task waits for ever, nor for a slow listener: messages, threads that hand on events, signs of life."""
 
 import itertools
 import os
@@ -232,7 +232,7 @@ class World:
 
 def test_only_a_task_without_messages_is_silent():
     world = World()
-    world.passes(20, speaking=["worker-0", "somebody else"])
+    world.passes(20, speaking=["worker-0", "a stranger"])
     assert world.signs.silent() == {"ps-0": 20}
     world.signs.forget("ps-0")
     assert not world.signs.silent()
@@ -368,7 +368,7 @@ ran = []
 import distsgd.common.launch.forkserver as module
 module.run_task = lambda *_: os.write(1, b"an orphan ran") and 0
 if os.fork() == 0:
-    server.become("worker", 0, parent=1 << 22)  # somebody else has taken it over: the fork server is gone
+    server.become("worker", 0, parent=1 << 22)  # another process has taken it over: the fork server is gone
 os.wait()
 module.run_task = lambda *_: len(os.listdir("/proc/self/fd"))
 here = len(os.listdir("/proc/self/fd"))
@@ -407,7 +407,7 @@ def test_a_session_without_references_is_closed():
 
 
 def test_a_task_is_silent_after_a_wait_and_twice_its_longest_silence():
-    """Whoever could send nothing while the ps was away is not: it has time from the end of that on."""
+    """A worker that could send nothing while the ps was away is not silent: it has time from the end of that on."""
     world = World()
     signs = world.signs = LifeSigns(5.0, own_pace=True, clock=lambda: world.time)
     for worker in ("fast", "slow", "new"):
