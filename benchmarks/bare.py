@@ -27,7 +27,7 @@ CALLS = 50
 
 
 def crowd(workers: int) -> dict[str, float]:
-    """From the first fork to the last end."""
+    """Return the seconds from the first fork to the last end, and the CPU seconds of the workers."""
     import tensorflow  # noqa: F401 # before the fork, which a lazy import would come after
 
     spec = free_addresses(workers)
@@ -46,7 +46,7 @@ def crowd(workers: int) -> dict[str, float]:
 
 
 def forked(act: Callable[[], None]) -> int:
-    """The pid of a child that does that, and ends."""
+    """Fork a child that runs `action` and ends; return its pid."""
     pid = os.fork()
     if pid:
         return pid
@@ -59,7 +59,7 @@ def forked(act: Callable[[], None]) -> int:
 
 
 def work(spec: dict[str, list[str]], index: int) -> None:
-    """The whole life of a worker."""
+    """Do all that a worker does, from its server to its end."""
     config: Any = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=2)
     config.experimental.disable_thread_spinning = True
     server = tf.distribute.Server(spec, "worker", index, config=config)

@@ -32,20 +32,20 @@ class Cell:
 
     @property
     def file(self) -> str:
-        """Name of the file that keeps the outcome."""
+        """Return the name of the file that keeps the outcome."""
         task = {"task": asdict(SYNTHETIC), "platform": UNEVEN.described()}
         text = json.dumps(asdict(self) | task | {"sources": sources(self.algorithm)}, sort_keys=True)
         return f"{self.part}-{self.algorithm}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
     def outcomes(self, cache: Path) -> list[dict[str, Any]]:
-        """What the runs came to; they are done now if they were not before."""
+        """Return the outcomes of the runs; run them now if they are not kept."""
         path = cache / self.file
         if not path.exists():
             write(path, self.measure())
         return [one | {"settings": with_tuples(one["settings"])} for one in json.loads(path.read_text())]
 
     def measure(self) -> list[dict[str, Any]]:
-        """What the runs with all settings came to; of a search for the best no more than what it took."""
+        """Return the outcomes of runs with all settings; a search for the best runs only the settings it needs."""
         how: dict[str, Any] = {"workers": self.workers, "seed": self.seed, "gradients": self.gradients}
         until = None if self.part == "main" else self.target
         courses = simulated(self.algorithm, self.settings, until=until, **how)

@@ -16,7 +16,7 @@ KEPT = Path(__file__).parent / "cache" / "claims.jsonl"
 
 
 def outcomes(cells: Sequence[Any], about: str) -> list[dict[str, list[float]]]:
-    """Of all cells, in their order; what has been run before is taken from the file in which it was kept.
+    """Return the outcomes of all cells, in their order; those that were run before are read from the file.
 
     A cell has an `execute`, a `key` by which its outcome is kept, and a `weight`: the heaviest begin first.
     """
@@ -44,6 +44,6 @@ def _execute(cell: Any) -> dict[str, list[float]]:
 
 
 def _kept() -> dict[str, dict[str, list[float]]]:
-    """What was run before; the last line may have been cut off."""
+    """Return the outcomes that were kept; the last line of the file may have been cut off."""
     lines = KEPT.read_text().splitlines() if KEPT.exists() else []
     return dict(json.loads(line) for line in lines if line.endswith("]}]"))

@@ -21,7 +21,7 @@ def _hogwild() -> list[Row]:
 
 
 def judge_hogwild(found: Found) -> Verdict:
-    """Late gradients cost nothing where examples seldom share a coordinate, and something where they do."""
+    """Judge that late gradients cost nothing where examples seldom share a coordinate, and something where they do."""
     (arm,) = found.arms
     cost = {}
     for kind in ("rare", "certain"):
@@ -49,7 +49,7 @@ def _dc_asgd() -> list[Row]:
 
 
 def judge_dc_asgd(found: Found) -> Verdict:
-    """Better than without the correction, each at its best rate."""
+    """Judge that the correction makes the loss better, each arm at its best rate."""
     base, *corrected = found.arms
     pairs = [(found[arm, place], found[base, place]) for place in found.places for arm in corrected]
     words = [f"{one.mean:.3f} (`{one.arm}`) against {other.mean:.3f} at {one.place} workers" for one, other in pairs]

@@ -14,7 +14,7 @@ SAME = 0.02  # of loss
 
 
 def last_loss(outcome: Outcome) -> float:
-    """After the last round: with six of them in all, those before it are another time."""
+    """Return the loss after the last round: with six rounds in all, those before it are at another time."""
     return outcome["loss"][-1] if outcome["loss"] else float("inf")
 
 
@@ -48,7 +48,7 @@ def _language() -> list[Row]:
 
 
 def judge_language(found: Found) -> Verdict:
-    """With the longest period: clearly better than local SGD and than averaging, and level with a message each step."""
+    """Judge the longest period: clearly better than local SGD and averaging, and level with a message each step."""
     often, seldom = str(PERIODS[0]), str(PERIODS[-1])
     diloco, local = found["diloco", seldom], found["local_sgd", seldom]
     averaged, each_step = (found["AdamW inside, averaging", place] for place in (seldom, often))

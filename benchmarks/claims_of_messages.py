@@ -25,7 +25,7 @@ def _compressed() -> list[Row]:
 
 
 def judge_ef(found: Found) -> Verdict:
-    """With memory as good as whole messages, after the same examples, and better than without."""
+    """Judge error feedback: as good as whole messages after the same examples, and better than without memory."""
     (place,) = found.places
     whole, *rows = (found[arm, place] for arm in found.arms)
     parts, words = [], []
@@ -51,7 +51,7 @@ def _signs() -> list[Row]:
 
 
 def judge_sign(found: Found) -> Verdict:
-    """As good as whole messages, with the paper's momentum and a falling rate on both sides, if seeds can tell."""
+    """Judge signs: as good as whole messages, with the paper's momentum and a falling rate on both sides, if seeds can tell."""
     first, place = found.places[0], found.places[-1]
     signs, whole = found["signs", place], found["whole messages", place]
     excess, error = difference(signs, whole)

@@ -37,7 +37,7 @@ def _per_update() -> list[Row]:
 
 
 def judge_per_update(found: Found) -> Verdict:
-    """With more than one worker the loss after as many examples is less, at the best rate of each."""
+    """Judge that with several workers the loss after as many examples is less, at the best rate of each."""
     sync, *late = found.arms
     many = found.places[1:]
     pairs = [(found[sync, place], found[arm, place]) for arm in late for place in many]
@@ -68,7 +68,7 @@ def _local_sgd() -> list[Row]:
 
 
 def judge_local_sgd(found: Found) -> Verdict:
-    """Rounds to the loss fall with the period, and examples do not more than double."""
+    """Judge that rounds to the loss fall with the period, and that examples do not more than double."""
     (arm,) = found.arms
     rounds = {int(place): found[arm, place].mean for place in found.places}
     fewer = [period for period in rounds if period > 1 and rounds[period] * 2 <= rounds[1]]
@@ -87,7 +87,7 @@ FEW = {"communication_period": 20}
 
 
 def _outer() -> list[Row]:
-    """Each arm has 27 settings."""
+    """Return arms that have 27 settings each."""
     sgd, plain = FEW | {"inner_optimizer": "sgd"}, {"momentum": 0.0}
     rates, small = {"learning_rate": geometric(0.2, 2**0.5, 9)}, {"learning_rate": geometric(0.016, 2**0.5, 9)}
     steps = {"outer_learning_rate": (0.7, 1.0, 1.4)}
@@ -111,12 +111,12 @@ def _outer() -> list[Row]:
 
 
 def judge_outer(found: Found) -> Verdict:
-    """Nesterov's outer step against plain averaging, for either optimiser inside."""
+    """Judge Nesterov's outer step against plain averaging, for either optimiser inside."""
     return _against_averaging(found, ["outer Nesterov"], ("SGD", "AdamW"))
 
 
 def judge_slow(found: Found) -> Verdict:
-    """The momenta of SlowMo and BMUF against plain averaging."""
+    """Judge the momenta of SlowMo and BMUF against plain averaging."""
     return _against_averaging(found, ["slowmo", "bmuf"], ("SGD",))
 
 
@@ -160,7 +160,7 @@ def _post_local() -> list[Row]:
 
 
 def judge_post_local(found: Found) -> Verdict:
-    """Is there a gap between small and large batches, and do local steps close it?"""
+    """Judge whether large batches are worse than small ones, and whether local steps close that gap."""
     sync, local = found.arms
     small, large = found.places[0], found.places[1:]
     words = [f"{found[sync, place].mean:.1%} ({place})" for place in found.places]

@@ -43,7 +43,7 @@ def _ringmaster() -> list[Row]:
 
 
 def judge_ringmaster(found: Found) -> Verdict:
-    """Nearer to the minimum at each moment than the others, each at its best rate."""
+    """Judge whether Ringmaster is nearest to the minimum at each moment, each arm at its best rate."""
     ring, *others = found.arms
     words = [", ".join(f"{found[arm, place].mean:.3g}" for arm in found.arms) + f" ({place})" for place in found.places]
     names = ", ".join(f"`{arm}`" for arm in found.arms)

@@ -22,7 +22,7 @@ def update_page(page: Path = PAGE, results: Path = RESULTS) -> None:
 
 
 def with_tables(text: str, results: Path = RESULTS) -> str:
-    """The text with each `<!-- claims: ... -->` ... `<!-- end -->` filled in, as far as there are results."""
+    """Return the text with each `<!-- claims: ... -->` ... `<!-- end -->` filled in, as far as results exist."""
     content = json.loads(results.read_text()) if results.exists() else {}
     found = {claim: Found.of_json(content[claim.name]) for claim in CLAIMS if claim.name in content}
     blocks, shown = {"verdicts": verdicts(found)}, {}
@@ -38,7 +38,7 @@ def with_tables(text: str, results: Path = RESULTS) -> str:
 
 
 def verdicts(found: dict[Claim, Found]) -> str:
-    """A row for each claim."""
+    """Return a table with a row for each claim."""
     rows = ["| claim | | what was measured |", "|---|---|---|"]
     for claim, mine in found.items():
         verdict = claim.judge(mine)
@@ -49,14 +49,14 @@ def verdicts(found: dict[Claim, Found]) -> str:
 
 
 def about(claim: Claim, first: str) -> str:
-    """What is claimed and done; where the table is, if that is not below."""
+    """Return the claim and its experiment; and where its table is, if that is not below."""
     where = "" if first == claim.name else f" The numbers are in the table of [{first}](#{first})."
     whose = f"The experiment is {claim.whose}."
     return f"*{claim.paper}: {claim.sentence}.* {claim.experiment} {whose}{where} `bash run.sh claims {claim.name}`"
 
 
 def table(claim: Claim, found: Found) -> str:
-    """What was measured for a claim: an algorithm in each row, with what was chosen."""
+    """Return the results of a claim: an algorithm in each row, with the chosen settings."""
     rows = [
         f"| {claim.unit}; {claim.column} | {' | '.join(found.places)} |".replace("; |", " |"),
         "|---" * (1 + len(found.places)) + "|",
@@ -75,7 +75,7 @@ def table(claim: Claim, found: Found) -> str:
 
 
 def cell(row: Row | None) -> str:
-    """Mean and spread, and what was chosen."""
+    """Return mean, spread and the chosen settings."""
     if row is None:
         return "-"
     if math.isinf(row.mean):
@@ -91,7 +91,7 @@ def cell(row: Row | None) -> str:
 
 
 def short(name: str) -> str:
-    """A letter for a hyperparameter that is tuned."""
+    """Return a letter for a hyperparameter that is tuned."""
     letters = {
         "learning_rate": "η", "server_learning_rate": "γ", "outer_learning_rate": "ε", "momentum": "μ",
         "distance_scale": "c", "slow_momentum": "β", "block_learning_rate": "ζ", "compensation": "λ",

@@ -20,7 +20,7 @@ def against_places(
     most: float | None = None,
     level: tuple[float, str] | None = None,
 ) -> Any:
-    """A line for each arm, a point for each place; the places are numbers.
+    """Plot a line for each arm, a point for each place; the places are numbers.
 
     Args:
         found: what was measured.
@@ -58,7 +58,7 @@ def against_places(
 
 
 def bars(found: Found, xlabel: str) -> Any:
-    """A bar for each arm at the only place, with its spread; the axis begins near the least."""
+    """Plot a bar for each arm at the only place, with its spread; the axis begins near the least."""
     from matplotlib.figure import Figure
 
     (place,) = found.places
@@ -74,7 +74,7 @@ def bars(found: Found, xlabel: str) -> Any:
 
 
 def dots(found: Found, xlabel: str) -> Any:
-    """A panel for each place, a row for each arm; an arm that missed the target is a cross at the right edge."""
+    """Plot a panel for each place, a row for each arm; an arm that missed the target is a cross at the right edge."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -104,7 +104,7 @@ def dots(found: Found, xlabel: str) -> Any:
 
 
 def on_logarithms(found: Found, xlabel: str, ylabel: str) -> Any:
-    """A line for each arm against places by their names, scores by their logarithms."""
+    """Plot a line for each arm against places by their names, scores by their logarithms."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.2, 4.0), layout="constrained")

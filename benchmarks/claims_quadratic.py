@@ -45,16 +45,16 @@ class QuadraticCell:
 
     @property
     def key(self) -> str:
-        """By which its outcome is kept."""
+        """Return the key by which the outcome is kept."""
         return f"{_sources()} {json.dumps(asdict(self), sort_keys=True)}"
 
     @property
     def weight(self) -> float:
-        """How long it takes, compared with others of its kind."""
+        """Return the expected duration, compared with other cells of this kind."""
         return -self.settings["learning_rate"]
 
     def execute(self) -> dict[str, list[float]]:
-        """Columns `seconds` and `loss`, f − f*; nothing if it diverged."""
+        """Return columns `seconds` and `loss`, f − f*; nothing if the run diverged."""
         gaps = run(self.scheme, self.seed, **self.settings)
         return {"seconds": [float(STEP * (i + 1)) for i in range(len(gaps))], "loss": gaps}
 
@@ -65,7 +65,7 @@ def _sources() -> str:
 
 
 def gradient(x: np.ndarray) -> np.ndarray:
-    """A x − b."""
+    """Return A x − b."""
     g = 0.5 * x
     g[1:] -= 0.25 * x[:-1]
     g[:-1] -= 0.25 * x[1:]
@@ -74,7 +74,7 @@ def gradient(x: np.ndarray) -> np.ndarray:
 
 
 def value(x: np.ndarray) -> float:
-    """f(x), with b = ¼ (−1, 0, ...)."""
+    """Return f(x), with b = ¼ (−1, 0, ...)."""
     without_b = gradient(x)
     without_b[0] -= 0.25
     return float(0.5 * x @ without_b + 0.25 * x[0])
@@ -82,14 +82,14 @@ def value(x: np.ndarray) -> float:
 
 @cache
 def least() -> float:
-    """f*: x* solves A x = b, which is x_i = −(1 − i / (d + 1))."""
+    """Return f*: x* solves A x = b, which is x_i = −(1 − i / (d + 1))."""
     return value(-(1 - np.arange(1, SIZE + 1) / (SIZE + 1)))
 
 
 def run(
     scheme: str, seed: int, *, learning_rate: float, delay_threshold: float = math.inf, workers: int = WORKERS
 ) -> list[float]:
-    """F − f* every ten seconds; empty if it diverged.
+    """Return F − f* every ten seconds; empty if the run diverged.
 
     A gradient of delay τ, the number of updates since its worker began: `ringmaster` ignores it if τ ≥ R;
     `delay_adaptive` (Mishchenko et al. 2022) takes the rate γ min(1, n/τ) for it, with n workers.

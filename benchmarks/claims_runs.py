@@ -73,22 +73,22 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """By which its outcome is kept."""
+        """Return the key by which the outcome is kept."""
         return f"{sources()} {json.dumps(asdict(self), sort_keys=True)}"
 
     @property
     def weight(self) -> float:
-        """How long it takes, compared with others."""
+        """Return the expected duration, compared with other cells."""
         return self.workers * self.steps
 
     def execute(self) -> dict[str, list[float]]:
-        """See `execute`."""
+        """Run `execute`."""
         return execute(self)
 
 
 @cache
 def sources() -> str:
-    """A digest of the sources on which runs depend."""
+    """Return a digest of the sources on which runs depend."""
     return source_digest(within=DECISIVE)
 
 
@@ -97,7 +97,7 @@ class Diverged(Exception):
 
 
 def execute(cell: Cell) -> dict[str, list[float]]:
-    """The run: columns `updates`, `gradients`, `seconds` (virtual), `loss`, `accuracy` of the center on the way.
+    """Return columns `updates`, `gradients`, `seconds` (virtual), `loss`, `accuracy` of the center during the run.
 
     A run that diverges has the loss infinity at its end, and nothing else.
     """
@@ -146,7 +146,7 @@ def _order(cell: Cell, scheme: Scheme, parameters: int) -> Order:
 
 
 def _curve(path: list[np.ndarray], there: Order, scheme: Scheme, steps: int, measure: Any) -> dict[str, list[float]]:
-    """The center at some of its versions. A path has a center after each message, or after each set of messages."""
+    """Return the center at some of its versions. A path has a center after each message, or each set of messages."""
     messages = {name: values[there.trace["event"] != EVENTS.index("join")] for name, values in there.trace.items()}
     lengths = np.array([length for length, _ in scheme.rounds(steps)])
     number = _number(messages["worker"])
@@ -170,7 +170,7 @@ def _curve(path: list[np.ndarray], there: Order, scheme: Scheme, steps: int, mea
 
 
 def _number(workers: np.ndarray) -> np.ndarray:
-    """Of each message, how many its worker has sent before, [n]."""
+    """Count, for each message, the earlier messages of its worker, [n]."""
     by_worker = np.argsort(workers, kind="stable")
     number = np.empty_like(workers)
     number[by_worker] = np.arange(len(workers)) - np.searchsorted(workers[by_worker], workers[by_worker])

@@ -41,14 +41,14 @@ class Arm:
     run: Mapping[str, Any] = field(default_factory=dict)
 
     def settings(self) -> list[dict[str, Any]]:
-        """All that are tried."""
+        """Return all settings that are tried."""
         return [
             {**self.fixed, **dict(zip(self.grid, chosen, strict=True))}
             for chosen in itertools.product(*self.grid.values())
         ]
 
     def beyond(self, settings: Mapping[str, Any]) -> Arm:
-        """This arm with one number more at the end of each grid at which these settings stand, where there is one."""
+        """Return this arm with one more number at the end of each grid at which these settings stand, if it exists."""
         grid = dict(self.grid)
         for name in self.edges(settings):
             tried, value = self.grid[name], settings[name]
@@ -58,17 +58,17 @@ class Arm:
         return replace(self, grid=grid)
 
     def edges(self, settings: Mapping[str, Any]) -> list[str]:
-        """What was chosen at the end of its grid, where a wider one might have something better."""
+        """Name the hyperparameters at an end of their grid, where a wider one might have something better."""
         return [name for name, tried in self.grid.items() if len(tried) > 1 and settings[name] in (tried[0], tried[-1])]
 
 
 def geometric(first: float, ratio: float, count: int) -> tuple[float, ...]:
-    """So many numbers, each `ratio` times the one before it."""
+    """Return so many numbers, each `ratio` times the one before it."""
     return tuple(float(f"{first * ratio**i:.3g}") for i in range(count))
 
 
 def following(name: str, value: Any, neighbour: Any) -> Any:
-    """The number beyond the last of a geometric grid; of a momentum, its distance from one is geometric.
+    """Return the number beyond the last of a geometric grid; of a momentum, its distance from one is geometric.
 
     None if there is none: of words, of a momentum below zero, of a whole number below one.
     """
@@ -102,12 +102,12 @@ class Row:
 
     @property
     def mean(self) -> float:
-        """Over seeds; infinite if one of them is."""
+        """Return the mean over seeds; infinite if one of them is."""
         return fmean(self.scores)
 
     @property
     def spread(self) -> float:
-        """The standard deviation over seeds."""
+        """Return the standard deviation over seeds."""
         return pstdev(self.scores) if math.isfinite(self.mean) else math.nan
 
 
@@ -124,23 +124,23 @@ class Found:
         return self._by_name[name]
 
     def get(self, arm: str, place: str) -> Row | None:
-        """None if this was not measured."""
+        """Return a row; None if it was not measured."""
         return self._by_name.get((arm, place))
 
     def as_json(self) -> list[dict[str, Any]]:
-        """What is infinite has no number."""
+        """Return the rows for JSON: infinite scores become null."""
         return [
             asdict(row) | {"scores": [float(s) if math.isfinite(s) else None for s in row.scores]} for row in self.rows
         ]
 
     @classmethod
     def of_json(cls, rows: Iterable[Mapping[str, Any]]) -> Found:
-        """What `as_json` has written."""
+        """Read the rows that `as_json` has written."""
         return cls(Row(**{**row, "scores": [math.inf if s is None else s for s in row["scores"]]}) for row in rows)
 
 
 def clearly_less(one: Row, other: Row) -> bool:
-    """By more than what seeds make of the difference: rows have the same seeds, so that differences are paired.
+    """Return True if the difference exceeds its noise: rows have the same seeds, so that differences are paired.
 
     The mean difference is more than three standard errors.
     """
@@ -151,33 +151,33 @@ def clearly_less(one: Row, other: Row) -> bool:
 
 
 def difference(one: Row, other: Row) -> tuple[float, float]:
-    """By how much the scores of the one are more, in the mean over seeds, and its standard error."""
+    """Return the mean over seeds of the first row's scores minus the second's, and its standard error."""
     differences = [a - b for a, b in zip(one.scores, other.scores, strict=True)]
     return fmean(differences), stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else 0.0
 
 
 def places(workers: Sequence[int], gradients: int) -> dict[str, dict[str, Any]]:
-    """So many gradients in all."""
+    """Return places with so many gradients in all."""
     return {str(number): {"workers": number, "steps": gradients // number} for number in workers}
 
 
 def mean_loss(row: Row, digits: int = 2) -> str:
-    """The mean of a row, as a sentence has it."""
+    """Return the mean of a row, formatted for a sentence."""
     return f"{row.mean:.{digits}f}" if math.isfinite(row.mean) else "infinity"
 
 
 def final_loss(outcome: Outcome) -> float:
-    """At the end of a run; infinite if it diverged."""
+    """Return the loss at the end of a run; infinite if it diverged."""
     return fmean(outcome["loss"][-LAST:]) if outcome["loss"] else math.inf
 
 
 def final_error(outcome: Outcome) -> float:
-    """The share of wrong answers at the end."""
+    """Return the share of wrong answers at the end."""
     return 1 - fmean(outcome["accuracy"][-LAST:]) if outcome["accuracy"] else math.inf
 
 
 def until(loss: float, column: str) -> Score:
-    """How many updates, gradients or seconds it took to a loss, between measurements on a straight line."""
+    """Count updates, gradients or seconds to a loss, interpolated between measurements on a straight line."""
 
     def score(outcome: Outcome) -> float:
         there = crossing(outcome["loss"], loss)
@@ -195,13 +195,13 @@ class Search:
     ranks: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
 
     def missing(self) -> list[dict[str, Any]]:
-        """What is still to be tried; nothing if there is nothing to tune."""
+        """Return the settings that are still to be tried; nothing if nothing is tuned."""
         known, settings = [settings for _, settings in self.ranks], self.arm.settings()
         return [each for each in settings if each not in known] if len(settings) > 1 else []
 
     @property
     def best(self) -> dict[str, Any]:
-        """The settings whose rank is least."""
+        """Return the settings whose rank is least."""
         return min(self.ranks, key=lambda pair: pair[0])[1] if self.ranks else self.arm.settings()[0]
 
     def widen(self) -> None:
@@ -272,7 +272,7 @@ def _cell(kind: Any, arm: Arm, place: Mapping[str, Any], settings: Mapping[str, 
 
 
 def _rank(found: Sequence[Outcome], score: Score) -> tuple[int, float, float]:
-    """The less the better: seeds that did not get there, the mean score of those that did, and the last losses."""
+    """Rank outcomes, less is better: seeds that missed the target, the mean score of the others, the last losses."""
     scores = [score(outcome) for outcome in found]
     there = [value for value in scores if math.isfinite(value)]
     return len(scores) - len(there), fmean(there) if there else 0, fmean(final_loss(outcome) for outcome in found)

@@ -59,7 +59,7 @@ class Task:
 
 
 def task(name: str, *, workers: int, steps: int, batch: int, seed: int) -> Task:
-    """The problem of that name; the seed decides on initial parameters, examples and batches.
+    """Return the problem of that name; the seed decides on initial parameters, examples and batches.
 
     Args:
         name: one of the above.
@@ -89,7 +89,7 @@ def _endless(scales: np.ndarray) -> Callable[[int, int, int, int], Task]:
 
 
 def _clusters(examples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """As `synthetic` has them, but for the seed of the examples."""
+    """Make clusters as `synthetic` does, but for the seed of the examples."""
     centers = np.random.default_rng(0).standard_normal((2 * CLASSES, FEATURES))
     centers /= np.linalg.norm(centers, axis=1, keepdims=True)
     rng = np.random.default_rng([seed, 7])
@@ -116,7 +116,7 @@ def _sparse(options: str) -> Callable[[int, int, int, int], Task]:
         gradient = batch_gradient(on_rows, examples=len(y), workers=workers, seed=seed, batch_size=batch)
 
         def measure(params: np.ndarray) -> tuple[float, float]:
-            """Of the training data: Hogwild's claim is about them."""
+            """Measure on the training data: Hogwild's claim is about them."""
             logits = (params[indices] * values).sum(1)
             return float(np.logaddexp(0, np.where(y == 1, -logits, logits)).mean()), np.nan
 
@@ -126,7 +126,7 @@ def _sparse(options: str) -> Callable[[int, int, int, int], Task]:
 
 
 def _text(workers: int, steps: int, batch: int, seed: int) -> Task:
-    """No example is seen twice; which worker gets which is drawn."""
+    """Make the text problem: no example is seen twice; which worker gets which is drawn."""
     examples = workers * steps * batch
     data = load(f"text:context={CONTEXT},characters={max(examples, 8 * LANGUAGE_TEST) * CONTEXT + 1}")
     (x, y), (test, labels) = data.train, (part[:LANGUAGE_TEST] for part in data.test)
@@ -147,7 +147,7 @@ def _transformer_recipe(seed: int) -> ModelRecipe:
 
 @cache
 def _transformer() -> tuple[Callable[..., float], Callable[..., np.ndarray]]:
-    """Loss and gradient at (params, x, y), of Keras' model on one core: processes have a run each."""
+    """Compute loss and gradient at (params, x, y), of Keras' model on one core: processes have a run each."""
     import_tensorflow()
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
@@ -174,7 +174,7 @@ def _sparse_data(options: str) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarra
 
 
 def _initial(sizes: list[int], seed: int) -> np.ndarray:
-    """Weights as Glorot and Bengio draw them, uniformly; biases are zero."""
+    """Draw weights as Glorot and Bengio do, uniformly; biases are zero."""
     rng, parts = np.random.default_rng([seed, 8]), []
     for n, m in itertools.pairwise(sizes):
         limit = np.sqrt(6 / (n + m))
@@ -183,7 +183,7 @@ def _initial(sizes: list[int], seed: int) -> np.ndarray:
 
 
 def _classification(x: np.ndarray, y: np.ndarray, sizes: list[int]) -> Callable[[np.ndarray], tuple[float, float]]:
-    """Mean cross-entropy and accuracy of a tanh network."""
+    """Return mean cross-entropy and accuracy of a tanh network."""
 
     def measure(params: np.ndarray) -> tuple[float, float]:
         out, start = x, 0

@@ -95,7 +95,7 @@ def main(arguments: list[str]) -> int:
 
 
 def measure(scheme: Scheme, data: Dataset, workers: int, seed: int = 0) -> dict[str, float]:
-    """One run: examples per second, training loss at the end, mean staleness."""
+    """Measure one run: examples per second, training loss at the end, mean staleness."""
     recipe = ModelRecipe.named("logistic", data.shape, data.classes, seed)
     with tempfile.TemporaryDirectory() as folder:
         job = make_job(
@@ -116,14 +116,14 @@ def measure(scheme: Scheme, data: Dataset, workers: int, seed: int = 0) -> dict[
 
 
 def logistic_loss(params: np.ndarray, data: Dataset) -> float:
-    """Mean loss on the training data."""
+    """Return the mean loss on the training data."""
     (indices, values), y = data.train
     logits = (params[indices] * values).sum(1)
     return float(np.mean(np.logaddexp(0, np.where(y == 1, -logits, logits))))
 
 
 def table(content: dict[str, Any]) -> Table:
-    """Medians."""
+    """Print the medians."""
     made = Table(box=None, pad_edge=False)
     for i, column in enumerate(("collisions", "", "workers", "examples/s", "training loss", "mean staleness")):
         made.add_column(column, justify="right" if i > 1 else "left")
@@ -136,7 +136,7 @@ def table(content: dict[str, Any]) -> Table:
 
 
 def plot(content: dict[str, Any], path: Path) -> None:
-    """Throughput and loss against workers, for both collision rates."""
+    """Plot throughput and loss against workers, for both collision rates."""
     import matplotlib as mpl
 
     mpl.use("Agg")

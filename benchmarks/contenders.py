@@ -66,7 +66,7 @@ class Contender:
     group: str = ""  # of peers that are measured only if that is asked for
 
     def expected(self, model: str) -> float:
-        """Steps per second to expect on two cores at first."""
+        """Return the steps per second to expect on two cores at first."""
         return self.guess.get(model, {"small": 1000.0, "medium": 100.0, "large": 5.0, "cnn": 50.0}[model])
 
 
@@ -88,7 +88,7 @@ def torch_peer(kind: str, model: str, seconds: float, expected: float) -> Measur
 
 
 def told_by(command: Sequence[str], name: str, seconds: float) -> dict[str, Any]:
-    """What a peer prints at its end, as JSON; whatever it has started ends with it."""
+    """Return the JSON that a peer prints at its end; all processes that it started end with it."""
     environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
     environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "OPENBLAS_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with tempfile.TemporaryFile() as log:
@@ -127,7 +127,7 @@ class Ours:
 
     @property
     def title(self) -> str:
-        """How it stands in the table."""
+        """Return the title in the table."""
         several = "" if self.workers == WORKERS else f", {self.workers} worker{'s' * (self.workers > 1)}"
         rounded = f", {self.codec}" if self.codec != "float32" else ""
         through = ", sockets" if self.transport == "sockets" else ""
@@ -170,7 +170,7 @@ class Ours:
 
 
 def steady_rate(microseconds: np.ndarray, worker: np.ndarray, each: int) -> float:
-    """Local steps per second of all workers, `each` to an event: the slope of a trace while all were at work."""
+    """Return local steps per second of all workers, `each` to an event: the slope of a trace while all were at work."""
     start = microseconds.min()
     end = min(microseconds[worker == k].max() for k in np.unique(worker))
     low, high = (start + part * (end - start) for part in STEADY)
@@ -179,7 +179,7 @@ def steady_rate(microseconds: np.ndarray, worker: np.ndarray, each: int) -> floa
 
 
 def cpu_of_a_step(used: Mapping, microseconds: np.ndarray, each: int) -> dict[str, float]:
-    """CPU milliseconds of each task for one local step of any worker, while all of them were at work."""
+    """Return CPU milliseconds of each task for one local step of any worker, while all of them were at work."""
     steps = each * np.count_nonzero((microseconds >= used["begun"]) & (microseconds <= used["ended"]))
     return {task: 1e3 * seconds / steps for task, seconds in used["seconds"].items()} if steps else {}
 
@@ -192,7 +192,7 @@ HOGWILD, ALL_REDUCE = Hogwild(learning_rate=LEARNING_RATE), AllReduce(learning_r
 
 
 def ours(*setup: object, models: Sequence[str] = tuple(MLPS), **guess: float) -> Contender:
-    """A contender of our own."""
+    """Return a contender of our own."""
     run = Ours(*setup)  # type: ignore[arg-type]
     return Contender(run.title, run, models, guess)
 

@@ -84,7 +84,7 @@ class Options:
 
     @property
     def folder(self) -> Path:
-        """Where results go: less than everything does not replace the committed ones."""
+        """Return the folder of the results: a part of the benchmark does not replace the committed ones."""
         return self.output or (PARTIAL if self.names or self.parts or self.quick else RESULTS)
 
 
@@ -102,12 +102,12 @@ class Study:
     seeds: int = 3
 
     def tuning(self, settings: Sequence[Mapping[str, Any]]) -> list[Cell]:
-        """Runs with some settings."""
+        """Return the runs for tuning, with some settings."""
         tried = tuple(dict(one) for one in settings)
         return [self._cell("tuning", tried, TUNING_SEED + i) for i in range(self.tuning_seeds)]
 
     def showing(self, settings: Mapping[str, Any]) -> list[Cell]:
-        """Runs with the chosen ones."""
+        """Return the runs that are shown, with the chosen settings."""
         part = "sweep" if self.part == "workers" else "main"
         return [self._cell(part, (dict(settings),), seed) for seed in range(self.seeds)]
 
@@ -116,19 +116,19 @@ class Study:
 
 
 def alone(algorithm: str) -> bool:
-    """True if one worker is all there is."""
+    """Return True if the algorithm has one worker only."""
     return not SCHEMES[algorithm]().gate.exchanges
 
 
 def main_studies(options: Options) -> Iterator[Study]:
-    """Every algorithm."""
+    """Return a study of every algorithm."""
     gradients, seeds = (QUICK_GRADIENTS, 1) if options.quick else (GRADIENTS, options.seeds)
     for name in SCHEMES:
         yield Study("main", name, 1 if alone(name) else WORKERS, PERIOD, gradients, TARGET, seeds, seeds)
 
 
 def worker_studies(options: Options) -> Iterator[Study]:
-    """More and more workers."""
+    """Return studies with more and more workers."""
     seeds = min(options.seeds, 2)
     for workers in MANY_WORKERS:
         gradients = max(GRADIENTS, STEPS * workers)
@@ -137,7 +137,7 @@ def worker_studies(options: Options) -> Iterator[Study]:
 
 
 def period_studies(options: Options) -> Iterator[Study]:
-    """Communicating less and less often."""
+    """Return studies that communicate less and less often."""
     for period in PERIODS:
         for name in BY_PERIOD:
             yield Study("period", name, WORKERS, period, GRADIENTS, TARGET, options.seeds, options.seeds)
@@ -147,13 +147,13 @@ PARTS = {"main": main_studies, "workers": worker_studies, "period": period_studi
 
 
 def plan(options: Options) -> list[Study]:
-    """The studies of the benchmark."""
+    """Return the studies of the benchmark."""
     parts = ("main",) if options.quick else options.parts or tuple(PARTS)
     return [study for part in parts for study in PARTS[part](options) if study.algorithm in (options.names or SCHEMES)]
 
 
 def chosen(outcomes: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """The settings that come to the target first, in the geometric mean over seeds.
+    """Choose the settings that reach the target first, in the geometric mean over seeds.
 
     Those that do not with every seed come after those that do, by how often they do and then by their loss at the end.
 
@@ -170,7 +170,7 @@ def chosen(outcomes: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
 
 
 def tried(study: Study, cache: Path) -> list[list[dict[str, Any]]]:
-    """Outcomes of the grid of a study, and beyond it until the best is at no edge: of each seed, of each setting."""
+    """Return outcomes of a study's grid, and beyond it until the best is at no edge: of each seed, of each setting."""
     found = [cell.outcomes(cache) for cell in study.tuning(candidates(study.algorithm, study.period))]
     for _ in range(BEYOND):
         more = beyond(chosen(found), [one["settings"] for one in found[0]])
@@ -181,7 +181,7 @@ def tried(study: Study, cache: Path) -> list[list[dict[str, Any]]]:
 
 
 def carry_out(study: Study, cache: Path, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A study from its cells.
+    """Carry out a study from its cells.
 
     Args:
         study: which.
@@ -195,13 +195,13 @@ def carry_out(study: Study, cache: Path, settings: Mapping[str, Any] | None = No
 
 
 def chosen_before() -> dict[str, dict[str, Any]]:
-    """The settings of the main comparison in the committed results, by algorithm."""
+    """Return the settings of the main comparison in the committed results, by algorithm."""
     found = json.loads((RESULTS / FILE).read_text()) if (RESULTS / FILE).exists() else []
     return {row["algorithm"]: with_tuples(row["settings"]) for row in found if row["part"] == "main"}
 
 
 def complete(options: Options, cache: Path, console: Console) -> tuple[list[dict[str, Any]], int]:
-    """Outcomes of all studies, and how many failed."""
+    """Return outcomes of all studies, and how many failed."""
     cache.mkdir(parents=True, exist_ok=True)
     studies, before = plan(options), chosen_before() if options.quick else {}
     found: dict[Study, dict[str, Any]] = {}
@@ -229,7 +229,7 @@ def complete(options: Options, cache: Path, console: Console) -> tuple[list[dict
 
 
 def _alone() -> None:
-    """A process of the pool: it says nothing, and its parent alone hears the keyboard."""
+    """Silence a process of the pool, and leave Ctrl-C to its parent."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

@@ -21,12 +21,12 @@ from ..common.lazy import tf
 
 
 def shares_runs(kind: type[Scheme]) -> bool:
-    """True if several settings of the algorithm can go into one run."""
+    """Return True if several settings of the algorithm can go into one run."""
     return not issubclass(kind, EFSGD)
 
 
 def with_values(settings: Sequence[Scheme], size: int) -> Scheme:
-    """One scheme for as many copies of a model with P = `size` parameters as there are settings.
+    """Return one scheme for as many copies of a model with P = `size` parameters as there are settings.
 
     Raises:
         UserError: the settings differ in something that is no number.
@@ -49,7 +49,7 @@ def with_values(settings: Sequence[Scheme], size: int) -> Scheme:
 
 
 def _vector(values: Sequence[float], size: int) -> Callable[[Any], Any]:
-    """A schedule (see `Scheme.at`) that is constant in time, and differs between the copies."""
+    """Return a schedule (see `Scheme.at`) that is constant in time, and differs between the copies."""
 
     def rate(step: Any) -> Any:
         del step
@@ -68,7 +68,7 @@ class OneForAll:
         return 1
 
     def __call__(self, step: Any) -> tuple[Any]:
-        """The tuple, after that many local steps."""
+        """Return the tuple, after that many local steps."""
         return (self.rate(step),)
 
 
@@ -93,19 +93,19 @@ class Copies:
         self._measure: Any = None
 
     def pack(self) -> np.ndarray:
-        """The initial weights, the same for each copy, [K P]."""
+        """Return the initial weights, the same for each copy, [K P]."""
         return np.tile(self.model.pack(), self.number)
 
     def pack_state(self) -> np.ndarray:
-        """Nothing, [0]."""
+        """Return no state, [0]."""
         return self.model.pack_state()
 
     def frozen_values(self) -> list[np.ndarray]:
-        """Nothing."""
+        """Return no values."""
         return []
 
     def gradient(self, params: Any, state: Any, seeds: Any, frozen: Any, batch: Any) -> tuple[Any, ...]:
-        """Mean of the losses, and in one vector the gradient of each copy, [K P]; where one has diverged it is 0."""
+        """Return the mean of the losses, and in one vector the gradient of each copy, [K P]; 0 where a copy has diverged."""
 
         def one(own: Any) -> Any:
             loss, parts, *_ = self.model.gradient(own, state, seeds, frozen, batch)
@@ -118,7 +118,7 @@ class Copies:
         return tf.reduce_mean(losses), [tf.where(tf.math.is_finite(flat), flat, 0.0)], state, []
 
     def measure(self, params: np.ndarray, data: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Loss and accuracy of each copy on (x, y), [K] each."""
+        """Return loss and accuracy of each copy on (x, y), [K] each."""
         if self._measure is None:
             self._measure = tf.function(self._measures(*map(tf.constant, data)), autograph=False)
         loss, accuracy = self._measure(tf.constant(params.reshape(self.number, -1)))

@@ -15,7 +15,7 @@ class Crossing:
     part: float
 
     def of(self, spent: Sequence[float]) -> float:
-        """What had been spent then, given what was at each measurement."""
+        """Return the expense at the crossing, given that at each measurement."""
         if self.number == 0:
             return spent[0]
         before = spent[self.number - 1]
@@ -23,7 +23,7 @@ class Crossing:
 
 
 def crossing(losses: Sequence[float], level: float) -> Crossing | None:
-    """Where the loss is at that level for the first time; None if it never is."""
+    """Find the first time at which the loss is at that level; None if it never is."""
     number = next((i for i, loss in enumerate(losses) if loss <= level), None)
     if not number:
         return None if number is None else Crossing(0, 1.0)

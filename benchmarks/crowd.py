@@ -27,7 +27,7 @@ WAIT_SECONDS = 180.0  # many processes share few cores
 
 
 def digits_job(folder: Path, workers: int, steps: int, batch_size: int) -> Job:
-    """DOWNPOUR on the digits data, without evaluation."""
+    """Return a job of DOWNPOUR on the digits data, without evaluation."""
     data = digits()
     return make_job(
         Downpour(),
@@ -40,7 +40,7 @@ def digits_job(folder: Path, workers: int, steps: int, batch_size: int) -> Job:
 
 
 def measure_crowd(workers: int) -> dict[str, Any]:
-    """A whole run of that many workers, beyond the import.
+    """Measure a whole run of that many workers, beyond the import.
 
     Returns:
         its `seconds`, and `cpu_seconds` of all tasks; and when each worker has done its first round: `threads` and
@@ -68,7 +68,7 @@ def measure_crowd(workers: int) -> dict[str, Any]:
 
 
 def held(pids: dict[str, int]) -> dict[str, Any]:
-    """What the tasks of a run hold: of the median worker, and of the ps."""
+    """Return the resources that the tasks of a run hold: of the median worker, and of the ps."""
     workers = [pid for name, pid in pids.items() if name.startswith("worker")]
     found: dict[str, Any] = {}
     for kind, folder in (("threads", "task"), ("descriptors", "fd")):
@@ -81,7 +81,7 @@ def held(pids: dict[str, int]) -> dict[str, Any]:
 
 
 def private_bytes(pid: int) -> int | None:
-    """Private pages of a process, clean and dirty."""
+    """Return private bytes of a process, clean and dirty."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:  # it has ended, or is not ours to read
@@ -103,16 +103,16 @@ def descriptors(pid: int) -> tuple[int, dict[int, int]]:
 
 
 def _stat(pid: int) -> list[str]:
-    """What the kernel says of a process, from its state on; see proc(5)."""
+    """Return the kernel's figures of a process, from its state on; see proc(5)."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def parent_of(pid: int) -> int:
-    """The process that has started this one."""
+    """Return the process that has started this one."""
     return int(_stat(pid)[1])
 
 
 def ended_seconds(pid: int) -> float:
-    """CPU time of all children of a process that have ended, user and system, in seconds."""
+    """Return CPU time of all children of a process that have ended, user and system, in seconds."""
     user, system = _stat(pid)[13:15]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")

@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
 
 
 def endure(options: argparse.Namespace, run_dir: Path) -> tuple[Watch, dict[str, Any]]:
-    """The run, and what was seen of it."""
+    """Run, and return what was measured."""
     from ..algorithms import SCHEMES
 
     if options.scheme not in SCHEMES:
@@ -134,7 +134,7 @@ class Watch(Callback):
             self._thread.start()
 
     def end(self) -> None:
-        """No more of it."""
+        """Stop measuring."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -157,11 +157,11 @@ class Watch(Callback):
 
     @property
     def second_half(self) -> list[Sample]:
-        """Without the start."""
+        """Return the samples without the start."""
         return self.samples[len(self.samples) // 2 :] or [Sample(0.0, 0, 0)]
 
     def growth(self) -> dict[str, float]:
-        """MB an hour of each process, by a straight line through the second half."""
+        """Return MB an hour of each process, by a straight line through the second half."""
         found = {}
         for name in self.second_half[-1].memory:
             points = [(s.seconds / 3600, s.memory[name] / 1e6) for s in self.second_half if name in s.memory]
@@ -176,12 +176,12 @@ class Watch(Callback):
         return [name for name, slope in self.growth().items() if slope > GROWTH_LIMIT or name in more]
 
     def bytes_per_million(self) -> float:
-        """Bytes of the run directory for a million updates, in the second half."""
+        """Return bytes of the run directory for a million updates, in the second half."""
         first, last = self.second_half[0], self.second_half[-1]
         return 1e6 * (last.folder - first.folder) / max(1, last.version - first.version)
 
     def summary(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the results for programs."""
         return {
             "mb_per_hour": {name: round(slope, 2) for name, slope in self.growth().items()},
             "folder_bytes_per_million_updates": round(self.bytes_per_million()),
@@ -191,7 +191,7 @@ class Watch(Callback):
         }
 
     def verdict(self) -> list[str]:
-        """For people."""
+        """Return the results for people."""
         first, last = self.second_half[0], self.second_half[-1]
         lines = ["", f"{'process':<14}{'MB at half':>12}{'at the end':>12}{'MB an hour':>12}{'a day adds':>12}"]
         for name, slope in self.growth().items():
@@ -221,7 +221,7 @@ def _line(before: Sample, now: Sample) -> str:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of all files below."""
+    """Return the bytes of all files below."""
     total = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):  # it has been replaced meanwhile
@@ -230,7 +230,7 @@ def _size(folder: Path) -> int:
 
 
 def processes(started: dict[str, Any]) -> dict[str, int]:
-    """All processes of a run, given the event that says which were started."""
+    """Return all processes of a run, given the event that lists the started ones."""
     return {"launcher": os.getpid(), "fork server": parent_of(next(iter(started["pids"].values())))} | started["pids"]
 
 

@@ -35,7 +35,7 @@ GRIDS: dict[str, dict[str, Sequence[Any]]] = {
 
 
 def candidates(algorithm: str, period: int) -> list[dict[str, Any]]:
-    """The settings that are tried for an algorithm, at a communication period if it has one."""
+    """Return the settings that are tried for an algorithm, at a communication period if it has one."""
     grid = GRIDS.get(algorithm, {"learning_rate": RATES})
     return [
         with_period(algorithm, period) | dict(zip(grid, values, strict=True))
@@ -44,7 +44,7 @@ def candidates(algorithm: str, period: int) -> list[dict[str, Any]]:
 
 
 def beyond(best: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Settings outside of those that were tried, next to the best, for each of its numbers that is at an edge."""
+    """Return settings outside of those that were tried, next to the best, for each number that is at an edge."""
     found = []
     for name, value in best.items():
         values = sorted({one[name] for one in tried})
@@ -61,6 +61,6 @@ def _number(value: Any) -> float:
 
 
 def with_period(algorithm: str, period: int) -> dict[str, Any]:
-    """The setting of the communication period, if the algorithm has one."""
+    """Return the setting of the communication period, if the algorithm has one."""
     has = "communication_period" in {field.name for field in fields(SCHEMES[algorithm])}
     return {"communication_period": period} if has else {}

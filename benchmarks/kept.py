@@ -22,7 +22,7 @@ DECISIVE = (  # on which the course of a simulated run depends
 
 @cache
 def sources(algorithm: str) -> str:
-    """A digest of what decides on a run of the algorithm: its module, the engine, and TensorFlow."""
+    """Return a digest of what decides on a run of the algorithm: its module, the engine, and TensorFlow."""
     kind = SCHEMES[algorithm]
     mine = kind.__module__.rpartition(".")[2]
     own = class_digest(kind)  # empty if it is of the catalogue
@@ -31,7 +31,7 @@ def sources(algorithm: str) -> str:
 
 
 def merged(outcomes: Sequence[dict[str, Any]], path: Path) -> list[dict[str, Any]]:
-    """The outcomes beside those in the file, whose rows of other algorithms and parts stay; in a fixed order."""
+    """Return the outcomes beside those in the file, whose rows of other algorithms and parts stay; in a fixed order."""
 
     def place(outcome: dict[str, Any]) -> tuple[str, str]:
         return outcome["part"], outcome["algorithm"]
@@ -43,6 +43,6 @@ def merged(outcomes: Sequence[dict[str, Any]], path: Path) -> list[dict[str, Any
 
 
 def write(path: Path, content: Any, indent: int | None = None) -> None:
-    """Write JSON into a folder that may not be there yet, whole or not at all; in one line unless it is indented."""
+    """Write JSON into a folder that may not exist yet, whole or not at all; in one line unless it is indented."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, content, indent)

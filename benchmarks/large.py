@@ -92,19 +92,19 @@ class Watch(Callback):
         self._thread.start()
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Take note of it."""
+        """Record an event."""
         self._take(event["event"])
         if event["event"] == "started":
             self.pids = processes(event)
 
     def end(self) -> None:
-        """No more of it."""
+        """Stop measuring."""
         self._take("over")
         self._over.set()
         self._thread.join()
 
     def seconds(self, after: str, until: str) -> float:
-        """From the first of one to the first of the other; not a number if one has not been."""
+        """Return the seconds between the first events of two kinds; not a number if one is missing."""
         return self.first.get(until, math.nan) - self.first.get(after, math.nan)
 
     def _take(self, kind: str) -> None:
@@ -120,7 +120,7 @@ class Watch(Callback):
 
 
 def peak_bytes(pid: int) -> tuple[int, int]:
-    """The most memory that a process has had so far, less what it shares with others now; 0 if it has gone.
+    """Return the most memory that a process has had so far, less what it shares with others now; 0 if it has gone.
 
     And what lies in segments that were made to be shared, also by those that have gone meanwhile.
     """
@@ -137,7 +137,7 @@ def peak_bytes(pid: int) -> tuple[int, int]:
 
 
 def _numbers(text: str) -> dict[str, int]:
-    """kB by name."""
+    """Return kB by name."""
     lines = (line.split() for line in text.splitlines() if line.endswith(" kB"))
     return {name.rstrip(":"): int(number) for name, number, _ in lines}
 
@@ -176,7 +176,7 @@ def main(arguments: list[str]) -> int:
 
 
 def told(one: Passage) -> str:
-    """A line on the terminal."""
+    """Print a line on the terminal."""
     seconds = ", ".join(f"{what} {value:g}" for what, value in one.seconds.items())
     memory = ", ".join(
         f"{name} {number:g} MB ({one.vectors[name]:g} vectors"

@@ -45,14 +45,14 @@ LAYERS = {**MLPS, "cnn": (784, 10)}
 
 
 def examples(model: str) -> tuple[Any, ...]:
-    """X and y."""
+    """Return X and y."""
     from ..common.problems.data import synthetic
 
     return synthetic(examples=EXAMPLES, features=LAYERS[model][0]).train
 
 
 def variables(units: tuple[int, ...]) -> list[Any]:
-    """Weights and biases of each layer."""
+    """Return weights and biases of each layer."""
     tf.random.set_seed(0)
     made = []
     for inputs, outputs in itertools.pairwise(units):
@@ -62,14 +62,14 @@ def variables(units: tuple[int, ...]) -> list[Any]:
 
 
 def logits(values: list[Any], x: Any) -> Any:
-    """Of an mlp with these weights and biases."""
+    """Return the logits of an mlp with these weights and biases."""
     for layer in range(0, len(values), 2):
         x = tf.matmul(x if layer == 0 else tf.tanh(x), values[layer]) + values[layer + 1]
     return x
 
 
 def step(params: list[Any], x: Any, y: Any, forward: Callable[[list[Any], Any], Any] = logits) -> None:
-    """One step of SGD on one batch, of the model that `forward(values of its variables, x)` is."""
+    """Make one step of SGD on one batch, of the model that `forward(values of its variables, x)` is."""
     values = [p.read_value() for p in params]  # one read each: on a ps, every further one is one more transfer
     with tf.GradientTape() as tape:
         tape.watch(values)
@@ -80,7 +80,7 @@ def step(params: list[Any], x: Any, y: Any, forward: Callable[[list[Any], Any], 
 
 
 def trained(model: str) -> tuple[list[Any], Callable[[list[Any], Any], Any]]:
-    """The variables of a model, and its function of their values and x. The cnn is the one that is ours."""
+    """Return the variables of a model, and its function of their values and x. The cnn is ours."""
     if model in MLPS:
         return variables(MLPS[model]), logits
     pixels, classes = LAYERS[model]
@@ -89,7 +89,7 @@ def trained(model: str) -> tuple[list[Any], Callable[[list[Any], Any], Any]]:
 
 
 def timed(run: Callable[[int], None], seconds: float, pids: Mapping[str, int]) -> dict[str, Any]:
-    """What `run(steps)` does in a second, after a warm-up which also tells how many steps to take.
+    """Measure `run(steps)` per second, after a warm-up which also finds how many steps to take.
 
     Args:
         run: takes that many steps.
@@ -112,7 +112,7 @@ def timed(run: Callable[[int], None], seconds: float, pids: Mapping[str, int]) -
 
 
 def single(model: str, seconds: float) -> dict[str, Any]:
-    """The limit of one process: batches are gathered and steps are looped over inside one graph call."""
+    """Measure the limit of one process: batches are gathered and steps are looped over inside one graph call."""
     x, y = (tf.constant(a) for a in examples(model))
     params, forward = trained(model)
 
@@ -126,7 +126,7 @@ def single(model: str, seconds: float) -> dict[str, Any]:
 
 
 def apart(model: str, seconds: float) -> dict[str, Any]:
-    """As many such processes as workers, each with a core of its own, which have nothing to do with each other."""
+    """Measure as many independent processes as workers, each with a core of its own."""
     cores = itertools.cycle(sorted(os.sched_getaffinity(0)))
     command = [sys.executable, "-m", __spec__.name, "single", model, str(seconds)]
     started = [
@@ -139,7 +139,7 @@ def apart(model: str, seconds: float) -> dict[str, Any]:
 
 
 def pss(model: str, seconds: float) -> dict[str, Any]:
-    """`ParameterServerStrategy` with `ClusterCoordinator`: a full queue of single steps, then one join.
+    """Measure `ParameterServerStrategy` with `ClusterCoordinator`: a full queue of single steps, then one join.
 
     The private network needs a process with one thread, so OPENBLAS_NUM_THREADS must be 1 from the start.
     """
@@ -168,7 +168,7 @@ def pss(model: str, seconds: float) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def servers() -> Iterator[tuple[dict[str, list[str]], dict[str, int]]]:
-    """The servers of one ps and two workers as processes: where, and their pids. They are gone at the end."""
+    """Start the servers of one ps and two workers as processes; yield addresses and pids, and end them."""
     spec = free_addresses()
     started: list[subprocess.Popen[bytes]] = []
     try:
@@ -186,7 +186,7 @@ def servers() -> Iterator[tuple[dict[str, list[str]], dict[str, int]]]:
 
 
 def free_addresses(workers: int = WORKERS) -> dict[str, list[str]]:
-    """A free port of this machine for each server, of one ps and that many workers."""
+    """Return a free port of this machine for each server, of one ps and that many workers."""
     with contextlib.ExitStack() as held:
         ports = []
         for _ in range(1 + workers):
@@ -197,7 +197,7 @@ def free_addresses(workers: int = WORKERS) -> dict[str, list[str]]:
 
 
 def serve(spec: dict[str, list[str]], job: str, index: int) -> None:
-    """Be one server until killed, at the latest when the coordinator ends."""
+    """Run one server until it is killed, at the latest when the coordinator ends."""
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -207,7 +207,7 @@ def serve(spec: dict[str, list[str]], job: str, index: int) -> None:
 
 
 def main() -> None:
-    """Entry point of the processes above."""
+    """Run one of the processes above."""
     role, *rest = sys.argv[1:]
     if role == "server":
         serve(json.loads(rest[0]), rest[1], int(rest[2]))

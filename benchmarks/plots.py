@@ -28,24 +28,24 @@ AXES = {
 
 
 def colour(algorithm: str) -> str:
-    """The same in every picture."""
+    """Return the colour of an algorithm, the same in every picture."""
     from ..algorithms import SCHEMES
 
     return PALETTE[list(SCHEMES).index(algorithm) % len(PALETTE)]
 
 
 def of_part(outcomes: Sequence[Outcome], part: str) -> list[Outcome]:
-    """The outcomes of one part of the benchmark."""
+    """Return the outcomes of one part of the benchmark."""
     return [outcome for outcome in outcomes if outcome["part"] == part]
 
 
 def reached(outcome: Outcome, what: str) -> list[float]:
-    """What the seeds that came to the target needed for it."""
+    """Return the expense of the seeds that reached the target."""
     return [run["reached"][what] for run in outcome["runs"] if run["reached"]]
 
 
 def needed(outcome: Outcome, what: str) -> float:
-    """Geometric mean over the seeds; NaN if not all of them came to the target."""
+    """Return the geometric mean over the seeds; NaN if not all of them reached the target."""
     values = reached(outcome, what)
     if len(values) < len(outcome["runs"]):
         return math.nan
@@ -53,7 +53,7 @@ def needed(outcome: Outcome, what: str) -> float:
 
 
 def draw(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
-    """All pictures for which there is something to show."""
+    """Draw all pictures for which results exist."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, make in PICTURES.items():
@@ -65,13 +65,13 @@ def draw(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
 
 
 def bare(axes: Any) -> None:
-    """A faint grid, and no more of a frame than is needed."""
+    """Draw a faint grid, and only the needed parts of a frame."""
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def to_target(outcomes: Sequence[Outcome]) -> Any:
-    """What each algorithm needed, a row each: a dot for each seed, on logarithmic axes."""
+    """Plot the expense of each algorithm, a row each: a dot for each seed, on logarithmic axes."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -102,7 +102,7 @@ def to_target(outcomes: Sequence[Outcome]) -> Any:
 
 
 def panels(names: Sequence[str], title: str, xlabel: str, ylabel: str) -> tuple[Any, Iterator[tuple[str, Any]]]:
-    """A figure with a titled panel for each name, on common axes."""
+    """Make a figure with a titled panel for each name, on common axes."""
     from matplotlib.figure import Figure
 
     columns = min(COLUMNS, len(names))
@@ -123,7 +123,7 @@ def panels(names: Sequence[str], title: str, xlabel: str, ylabel: str) -> tuple[
 
 
 def band(runs: Sequence[dict[str, Any]], x: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """x, and mean and standard deviation over seeds of the loss, where all runs have been."""
+    """Return x, and mean and standard deviation over seeds of the loss, over the range that all runs cover."""
     courses = [run["course"] for run in runs if None not in run["course"]["loss"]]
     if not courses:
         return None
@@ -135,7 +135,7 @@ def band(runs: Sequence[dict[str, Any]], x: str) -> tuple[np.ndarray, np.ndarray
 
 
 def curves(x: str) -> Callable[[Sequence[Outcome]], Any]:
-    """A picture of the loss against examples, seconds or bytes."""
+    """Plot the loss against examples, seconds or bytes."""
 
     def make(outcomes: Sequence[Outcome]) -> Any:
         scale, xlabel = AXES[x]
@@ -161,7 +161,7 @@ def curves(x: str) -> Callable[[Sequence[Outcome]], Any]:
 
 
 def sweep(part: str, setting: str, title: str, xlabel: str, shown: Sequence[str]) -> Callable[[Sequence[Outcome]], Any]:
-    """What it takes to the target against a setting, a line for each algorithm."""
+    """Plot the expense to the target against a setting, a line for each algorithm."""
 
     def make(outcomes: Sequence[Outcome]) -> Any:
         from matplotlib.figure import Figure

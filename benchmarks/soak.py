@@ -95,28 +95,28 @@ class SoakRun:
 
     @classmethod
     def draw(cls, rng: random.Random, run_dir: Path, say: Callable[[str], None]) -> SoakRun:
-        """What is to be run, and hurt how often."""
+        """Draw the run, and the number of its faults."""
         scheme, steps = rng.choice([(AsyncSGD(), 1500), (SyncSGD(), 800), (AEASGD(), 8000), (Downpour(), 6000)])
         own = random.Random(rng.random())  # how many faults a run has time for must not change the next one
         return cls(own, run_dir, say, scheme, steps, ps=rng.choice([1, 2]), faults=rng.randint(1, 4))
 
     def deal(self, fault: str, victim: str) -> None:
-        """Take note of a fault."""
+        """Record a fault."""
         self.counts[f"{fault} {'chief' if victim == 'worker-0' else victim.split('-')[0]}"] += 1
         self.say(f"{fault} {victim}")
 
     @property
     def options(self) -> dict[str, Any]:
-        """Of the run, wherever it takes place."""
+        """Return the options of the run, on whatever machines."""
         return {"steps": self.steps, "batch_size": 8, "seed": 0}
 
     @property
     def recovery(self) -> dict[str, Any]:
-        """What the run does about faults."""
+        """Return the recovery options of the run."""
         return {"checkpoint_seconds": CHECKPOINT_SECONDS, "max_restarts": 3 * self.faults}
 
     def judge(self, take_place: Callable[[SoakRun], Any]) -> tuple[bool, str]:
-        """Let it take place; says whether it ended right, and how."""
+        """Run, and report whether it ended right, and how."""
         began, right = time.monotonic(), False
         try:
             take_place(self)
@@ -180,7 +180,7 @@ class Chaos(threading.Thread, Callback):
         self.events.append(event)
 
     def run(self) -> None:
-        """One fault after the other."""
+        """Inject one fault after the other."""
         rng = self.of.rng
         while not any(event["event"] == "first_update" for event in self.events):
             if self.done.wait(0.05):
@@ -235,7 +235,7 @@ def _over_machines() -> Any:
 
 
 def _hurt(run: SoakRun, hosts: Any, cluster: Any, tasks: dict[tuple[str, int], Any], options: dict[str, Any]) -> None:
-    """A process is killed, a machine crashes and comes back, or its cable is out for a while."""
+    """Kill a process, crash a machine and boot it, or unplug its cable for a while."""
     victim = run.rng.choice([*cluster.on, ("evaluator", 0)])
     name, place = "-".join(map(str, victim)), victim if victim in cluster.on else ("worker", 0)
     machine = cluster.on[place]

@@ -21,7 +21,7 @@ from .crowd import CROWDS, ROUNDS, digits_job, measure_crowd, private_bytes
 
 
 def measure_startup(console: Console) -> dict[str, Any]:
-    """All of it, shown and as a dictionary."""
+    """Measure all of it; show it, and return it as a dictionary."""
     found: dict[str, Any] = first_update() | {"import_to_first_update_seconds": after_import()}
     console.print(
         f"\n[bold]start[/]\ncold `downpour`: first update {found['first_update_seconds']:.2f} s after the "
@@ -46,12 +46,12 @@ def measure_startup(console: Console) -> dict[str, Any]:
 
 
 def bare(workers: int) -> dict[str, float]:
-    """Seconds, and CPU seconds, of as many processes that have a server of TensorFlow and do nothing with it."""
+    """Return seconds, and CPU seconds, of as many processes with an idle server of TensorFlow."""
     return told_by([sys.executable, "-m", "distsgd.benchmarks.bare", str(workers)], "bare TensorFlow", 0)
 
 
 def first_update() -> dict[str, float]:
-    """Seconds to the first update of `distsgd downpour`, with nothing running beforehand."""
+    """Return seconds to the first update of `distsgd downpour`, with nothing running beforehand."""
     with tempfile.TemporaryDirectory(prefix="distsgd-benchmark-") as folder:
         command = [
             sys.executable,
@@ -78,7 +78,7 @@ def first_update() -> dict[str, float]:
 
 
 def private_megabytes() -> float | None:
-    """Memory that a worker process does not share, while it trains; None where the kernel does not tell."""
+    """Return the private memory of a worker process during training; None where the kernel does not tell."""
     pids: dict[str, int] = {}
     seen: list[float] = []
 
@@ -95,7 +95,7 @@ def private_megabytes() -> float | None:
 
 
 def after_import() -> float:
-    """Seconds from the end of TensorFlow's import to the first update, in a cold run."""
+    """Return seconds from the end of TensorFlow's import to the first update, in a cold run."""
     when: dict[str, float] = {}
 
     def on_event(event: dict[str, Any]) -> None:

@@ -118,7 +118,7 @@ def main(arguments: list[str]) -> int:
 
 
 def measure(scheme: Scheme, data: Dataset, options: Options, seed: int, folder: Path) -> dict[str, Any]:
-    """One run: milliseconds for each update, share of dropped gradients, test loss at the end and on the way."""
+    """Measure one run: milliseconds for each update, share of dropped gradients, test loss at the end and during the run."""
     job = make_job(
         scheme,
         recipe_for(data, seed),
@@ -146,7 +146,7 @@ def measure(scheme: Scheme, data: Dataset, options: Options, seed: int, folder: 
 
 
 def predict(scheme: Scheme, machines: Machines, options: Options, parameters: int) -> dict[str, float]:
-    """What such a run would be like on these machines: milliseconds for each update, share of dropped gradients."""
+    """Predict such a run on these machines: milliseconds for each update, share of dropped gradients."""
     traffic = Traffic(scheme, scheme.codec, options.workers, [parameters])
     sizes: dict[str, Any] = {"message_bytes": traffic.message, "reply_bytes": traffic.reply}
     rounds, found = scheme.rounds(options.updates), []
@@ -160,18 +160,18 @@ def predict(scheme: Scheme, machines: Machines, options: Options, parameters: in
 
 
 def dropped(scheme: Scheme, options: Options, late: int, updates: int) -> float:
-    """The share of gradients that came too late, of all that came."""
+    """Return the share of gradients that came too late, of all that came."""
     used = options.workers - scheme.backup_workers if isinstance(scheme, SyncSGD) else 1  # gradients of an update
     return late / (late + used * updates)
 
 
 def recipe_for(data: Dataset, seed: int) -> ModelRecipe:
-    """The model."""
+    """Return the model."""
     return ModelRecipe.named(MODEL, data.train[0].shape[1:], data.classes, seed)
 
 
 def late_batches(train: Any, options: Options, seed: int) -> Callable[[Any], Any]:
-    """A data function whose batches take their time; which ones are late depends on worker and seed."""
+    """Return a data function whose batches are delayed; which ones are late depends on worker and seed."""
 
     def seconds(rng: np.random.Generator, worker: int) -> float:
         del worker
@@ -184,7 +184,7 @@ def late_batches(train: Any, options: Options, seed: int) -> Callable[[Any], Any
 def slow_batches(
     train: Any, seconds: Callable[[np.random.Generator, int], float], seed: int, batch: int = BATCH
 ) -> Callable[[Any], Any]:
-    """A data function whose batches take as many `seconds` as are drawn for them, given generator and worker."""
+    """Return a data function whose batches take as many `seconds` as are drawn for them, given generator and worker."""
 
     def make(context: Any) -> Any:
         worker, workers = context.input_pipeline_id, context.num_input_pipelines
@@ -209,7 +209,7 @@ def slow_batches(
 
 
 def plot(content: dict[str, Any], path: Path) -> None:
-    """Time of an update against backup workers, and test loss against time."""
+    """Plot the time of an update against backup workers, and test loss against time."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 

@@ -24,7 +24,7 @@ def update_page(page: Path = PAGE, results: Path = RESULTS) -> None:
 
 
 def with_tables(text: str, results: Path = RESULTS) -> str:
-    """The text with each `<!-- table: name -->` ... `<!-- end -->` filled in, as far as there are results."""
+    """Return the text with each `<!-- table: name -->` ... `<!-- end -->` filled in, as far as results exist."""
     for name, make in TABLES.items():
         block = make(results)
         if block:
@@ -39,7 +39,7 @@ def _outcomes(results: Path) -> list[dict[str, Any]]:
 
 
 def main_table(results: Path) -> str:
-    """What each algorithm needed for the target: means over seeds."""
+    """Return a table of the expense of each algorithm to the target: means over seeds."""
     columns = (
         "algorithm",
         "virtual seconds",
@@ -65,14 +65,14 @@ def main_table(results: Path) -> str:
 
 
 def _with_spread(values: Sequence[float], number: int) -> str:
-    """Mean and standard deviation; how many of the runs came to the target, if not all did."""
+    """Return mean and standard deviation; the number of runs that reached the target, if not all did."""
     if len(values) < number:
         return f"{len(values)} of {number}"
     return f"{mean(values):.1f} ± {pstdev(values):.1f}"
 
 
 def tuning(results: Path) -> str:
-    """The chosen settings."""
+    """Return a table of the chosen settings."""
     rows = ["| algorithm | chosen | tried |", "|---|---|---|"]
     for outcome in of_part(_outcomes(results), "main"):
         own = {k: v for k, v in outcome["settings"].items() if k != "communication_period"}
@@ -82,7 +82,7 @@ def tuning(results: Path) -> str:
 
 
 def sweep(part: str, setting: str) -> Any:
-    """Virtual seconds to the target against a setting; with the loss at the end where it was not reached."""
+    """Return a table of virtual seconds to the target against a setting; with the last loss where it was not reached."""
 
     def make(results: Path) -> str:
         found = of_part(_outcomes(results), part)
@@ -105,7 +105,7 @@ def _in_sweep(outcome: dict[str, Any]) -> str:
 
 
 def stragglers(results: Path) -> str:
-    """What backup workers are worth; with the time to a loss that every run has come to."""
+    """Return a table of backup workers; with the time to a loss that every run has reached."""
     path = results / "stragglers.json"
     if not path.exists():
         return ""
@@ -133,7 +133,7 @@ def stragglers(results: Path) -> str:
 
 
 def _predicted(runs: Sequence[dict[str, Any]]) -> tuple[str, str]:
-    """Milliseconds for an update, and dropped gradients, as they were predicted; dashes if they were not."""
+    """Return the predicted milliseconds for an update, and dropped gradients; dashes if they were not predicted."""
     said = [one["predicted"] for one in runs if "predicted" in one]
     if len(said) < len(runs):
         return "-", "-"
@@ -143,12 +143,12 @@ def _predicted(runs: Sequence[dict[str, Any]]) -> tuple[str, str]:
 
 
 def seconds_to(level: float, curve: dict[str, list[float]]) -> float:
-    """When a test loss was reached first."""
+    """Return the seconds to a test loss."""
     return next(seconds for seconds, loss in zip(*curve.values(), strict=True) if loss <= level)
 
 
 def validation(results: Path) -> str:
-    """Real runs, and what the simulation had predicted of them."""
+    """Return a table of real runs beside their simulations."""
     path = results / "validation.json"
     if not path.exists():
         return ""
@@ -189,7 +189,7 @@ def _measured(results: Path) -> dict[str, Any]:
 
 
 def throughput(results: Path) -> str:
-    """Steps per second, and CPU milliseconds for one of them: medians."""
+    """Return a table of steps per second, and CPU milliseconds for one of them: medians."""
     models = _measured(results)["models"]
     titles = {name: row["title"] for model in models.values() for name, row in model["contenders"].items()}
     columns = [f"{model}: {what}" for model in models for what in ("steps/s", "CPU ms a step")]
@@ -207,7 +207,7 @@ def throughput(results: Path) -> str:
 
 
 def goals(results: Path) -> str:
-    """The ratios that were to be reached, with what was."""
+    """Return a table of the ratios that were to be reached, with those measured."""
     models = _measured(results)["models"]
     ratios = dict.fromkeys(goal["ratio"] for model in models.values() for goal in model["goals"])
     rows = [f"| | {' | '.join(models)} |", "|---" * (len(models) + 1) + "|"]
@@ -222,7 +222,7 @@ def goals(results: Path) -> str:
 
 
 def startup(results: Path) -> str:
-    """How long a run takes to start, and what a worker costs."""
+    """Return a table of start-up times, and of a worker's memory."""
     found = _measured(results).get("startup")
     if not found:
         return ""
@@ -238,7 +238,7 @@ def startup(results: Path) -> str:
 
 
 def crowds(results: Path) -> str:
-    """What many workers take, and hold."""
+    """Return a table of the resources that many workers need."""
     found = (_measured(results).get("startup") or {}).get("crowds", [])
     columns = "workers", "seconds", "CPU s", "bare TensorFlow: seconds", "CPU s", "threads", "descriptors", "MB"
     rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
@@ -253,7 +253,7 @@ def crowds(results: Path) -> str:
 
 
 def large(results: Path) -> str:
-    """Large models from start to end: seconds, and the most memory that a process has for itself."""
+    """Return a table of large models from start to end: seconds, and the most private memory of a process."""
     path = results / "large.json"
     passages = json.loads(path.read_text())["passages"] if path.exists() else []
     columns = (
@@ -269,19 +269,19 @@ def large(results: Path) -> str:
 
 
 def _memory(passage: dict[str, Any], kind: str) -> str:
-    """MB, and vectors of 4P bytes, of those allowed."""
+    """Return MB, and vectors of 4P bytes, of those allowed."""
     told, most = passage["vectors"][kind], passage["allowed"].get(kind)
     limit = "" if most is None else f" of {most}{missed(told > most)}"
     return f"{passage['megabytes'][kind]:.0f} ({told:.1f}{limit})"
 
 
 def three_digits(value: float) -> str:
-    """Or all before the point."""
+    """Format three digits, or all before the point."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def missed(much: bool) -> str:
-    """A mark on what is farther off than it should be."""
+    """Return a mark for a value that is farther off than it should be."""
     return " **!**" * much
 
 

@@ -103,7 +103,7 @@ class Goal:
 
     @property
     def name(self) -> str:
-        """As it stands in the tables."""
+        """Return the name in the tables."""
         return f"{self.contender} / {self.over}"
 
 
@@ -164,7 +164,7 @@ def use(device: Literal["cpu", "gpu"]) -> str:
 
 
 def measure(options: Options, console: Console) -> dict[str, Measurements]:
-    """All repetitions of all contenders, by model; fewer where one has failed."""
+    """Return all repetitions of all contenders, by model; fewer where one has failed."""
     contenders = {model: options.contenders(model) for model in options.models}
     found: dict[str, Measurements] = {model: {name: [] for name in contenders[model]} for model in options.models}
     with keep_warm():  # TensorFlow is imported once for all of ours
@@ -187,24 +187,24 @@ def measure(options: Options, console: Console) -> dict[str, Measurements]:
 
 
 def total_cpu(measured: Measured) -> float:
-    """CPU milliseconds of all processes together for one step."""
+    """Return CPU milliseconds of all processes together for one step."""
     return sum(measured.cpu.values())
 
 
 def rate(measured: Measurements, name: str) -> float | None:
-    """The median of a contender, or the best of those that the name stands for; None if there is none."""
+    """Return the median of a contender, or the best of those that the name stands for; None without results."""
     medians = [median(m.rate for m in measured[one]) for one in ONE_OF.get(name, (name,)) if measured.get(one)]
     return max(medians, default=None)
 
 
 def ratio(measured: Measurements, contender: str, over: str) -> float | None:
-    """Of their rates; None if one of the two was not measured."""
+    """Return the ratio of their rates; None if one of the two was not measured."""
     mine, its = rate(measured, contender), rate(measured, over)
     return None if mine is None or its is None else mine / its
 
 
 def _rounded(value: float) -> str:
-    """Three digits, or all before the point."""
+    """Format three digits, or all before the point."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -213,7 +213,7 @@ def _shown(value: float | None) -> str:
 
 
 def table(title: str, columns: Sequence[str]) -> Table:
-    """An empty table: the first column is text, the others are numbers."""
+    """Return an empty table: the first column is text, the others are numbers."""
     made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for i, column in enumerate(columns):
         made.add_column(column, justify="right" if i else "left")
@@ -221,7 +221,7 @@ def table(title: str, columns: Sequence[str]) -> Table:
 
 
 def rate_table(model: str, measured: Measurements) -> Table:
-    """Steps per second of one model."""
+    """Return a table of the steps per second of one model."""
     units = "-".join(map(str, LAYERS[model]))
     made = table(f"\n{model} ({units})", ["contender", "steps/s", "min - max", "CPU ms a step", "/ pss", "/ two cores"])
     for name, values in measured.items():
@@ -238,7 +238,7 @@ def rate_table(model: str, measured: Measurements) -> Table:
 
 
 def goal_table(model: str, measured: Measurements) -> Table:
-    """What was to be reached with one model."""
+    """Return a table of the goals of one model."""
     made = table(f"\ngoals, {model}", ["ratio", "at least", "measured", ""])
     for goal, value in reached(model, measured):
         verdict = "[green]met[/]" if value >= goal.least[model] else "[red]missed[/]"
@@ -247,18 +247,18 @@ def goal_table(model: str, measured: Measurements) -> Table:
 
 
 def reached(model: str, measured: Measurements) -> list[tuple[Goal, float]]:
-    """The goals whose contenders were measured, with the ratio."""
+    """Return the goals whose contenders were measured, with the ratio."""
     values = [(goal, ratio(measured, goal.contender, goal.over)) for goal in GOALS if model in goal.least]
     return [(goal, value) for goal, value in values if value is not None]
 
 
 def place(options: Options) -> Path:
-    """Where the results go; git ignores `partial`."""
+    """Return the folder of the results; git ignores `partial`."""
     return RESULTS / ("throughput.json" if options.page else "partial/throughput.json")
 
 
 def save(options: Options, measured: Mapping[str, Measurements], startup: Mapping[str, Any] | None = None) -> None:
-    """Everything as JSON, with nothing in it that names this machine; and the page if that is asked for."""
+    """Save all results as JSON without the name of this machine; and update the page if that is asked for."""
     path = place(options)
     before = json.loads(path.read_text()) if options.page and path.exists() else {}
     rows = {
@@ -288,7 +288,7 @@ def save(options: Options, measured: Mapping[str, Measurements], startup: Mappin
 
 
 def _row(name: str, values: Sequence[Measured]) -> dict[str, Any]:
-    """One contender with one model."""
+    """Return a row: one contender with one model."""
     tasks = values[0].cpu if values else ()
     cpu = {task: round(median(one.cpu.get(task, 0.0) for one in values), 4) for task in tasks}
     return {"title": CONTENDERS[name].title, "rates": [round(one.rate, 2) for one in values], "cpu_ms": cpu}

@@ -14,7 +14,7 @@ PLACE = ROOT / ".venv-torch"
 
 
 def torch_python(place: Path = PLACE, pins: Path = PINS) -> Path:
-    """The Python of that environment.
+    """Return the Python of that environment.
 
     Raises:
         UserError: it is not there, and cannot be made.
@@ -31,7 +31,7 @@ def torch_python(place: Path = PLACE, pins: Path = PINS) -> Path:
 
 
 def run(*command: str) -> None:
-    """A step of the set-up; `UserError` with the last line of what it says if it fails."""
+    """Run a step of the set-up; raise `UserError` with the last line of its output if it fails."""
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr or done.stdout).strip().splitlines()[-1:] or [f"exit code {done.returncode}"]

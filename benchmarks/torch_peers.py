@@ -22,7 +22,7 @@ WARM_STEPS = 12  # DDP cuts its buckets anew after the first
 
 
 def network(units: list[int]) -> Any:
-    """Fully connected layers with tanh between them."""
+    """Return fully connected layers with tanh between them."""
     layers: list[Any] = []
     for inputs, outputs in itertools.pairwise(units):
         layers += [torch.nn.Linear(inputs, outputs), torch.nn.Tanh()]
@@ -30,7 +30,7 @@ def network(units: list[int]) -> Any:
 
 
 def train(model: Any, optimizer: Any, x: Any, y: Any, batch: int, steps: int) -> None:
-    """Steps of SGD on random batches."""
+    """Make steps of SGD on random batches."""
     loss_of = torch.nn.CrossEntropyLoss()
     for _ in range(steps):
         rows = torch.randint(len(x), (batch,))
@@ -40,7 +40,7 @@ def train(model: Any, optimizer: Any, x: Any, y: Any, batch: int, steps: int) ->
 
 
 def work(rank: int, kind: str, task: dict[str, Any], model: Any, meeting: str, begin: Any, results: Any) -> None:
-    """One worker: puts its steps per second and its CPU seconds into `results`."""
+    """Run one worker: put its steps per second and its CPU seconds into `results`."""
     torch.set_num_threads(1)
     torch.manual_seed(rank)
     if kind == "ddp":

@@ -83,7 +83,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What it is called in the table."""
+        """Return the name in the table."""
         backups = f" -b {self.scheme.backup_workers}" if isinstance(self.scheme, SyncSGD) else ""
         period = f" H={self.scheme.period}" if self.scheme.period > 1 else ""
         return f"{self.scheme.name}{backups.replace(' -b 0', '')}{period} W={self.workers}"
@@ -100,7 +100,7 @@ class Cell:
 
 
 def plan(quick: bool) -> list[tuple[Cell, Cell]]:
-    """The runs, each with the one that it is predicted from."""
+    """Return the runs, each with the one that it is predicted from."""
     two, four = Cell(AsyncSGD(), 2), Cell(AsyncSGD(), 4)
     found = []
     for workers in (2, 4) if quick else (2, 4, 8):
@@ -151,7 +151,7 @@ def main(arguments: list[str]) -> int:
 
 
 def measured(cell: Cell, data: Dataset, options: Options) -> Path:
-    """The folder of a real run: measured now, or before."""
+    """Return the folder of a real run: measured now, or before."""
     what = [sources(cell.scheme.name), cell.name, options.seconds, options.milliseconds, SLOWER, FIXED, BATCH, MODEL]
     folder = CACHE / f"{cell.name.replace(' ', '_')}-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]}"
     result = folder / "result.json"
@@ -170,7 +170,7 @@ def measured(cell: Cell, data: Dataset, options: Options) -> Path:
 
 
 def batch_seconds(milliseconds: float) -> Any:
-    """How long a batch takes, given a generator and the worker: shifted exponential, with that mean for worker 0."""
+    """Return a function of generator and worker that draws a batch's time: shifted exponential, with that mean for worker 0."""
 
     def draw(rng: np.random.Generator, worker: int) -> float:
         return milliseconds / 1e3 * (SLOWER if worker % 2 else 1) * (FIXED + (1 - FIXED) * rng.exponential())
@@ -179,12 +179,12 @@ def batch_seconds(milliseconds: float) -> Any:
 
 
 def recipe(data: Dataset, seed: int) -> ModelRecipe:
-    """The model."""
+    """Return the model."""
     return ModelRecipe.named(MODEL, data.train[0].shape[1:], data.classes, seed)
 
 
 def compared(cell: Cell, data: Dataset, options: Options, real: Path, other: Cell, recorded: Path) -> dict[str, Any]:
-    """A real run beside its prediction, from machines that are fitted to another run."""
+    """Compare a real run with its prediction, from machines that are fitted to another run."""
     network = fit(recorded, {other.scheme.name: type(other.scheme)}).write(recorded)
     folder = real.with_name(f"{real.name}-predicted")
     shutil.rmtree(folder, ignore_errors=True)
@@ -207,7 +207,7 @@ def compared(cell: Cell, data: Dataset, options: Options, real: Path, other: Cel
 
 
 def figures_of(cell: Cell, folder: Path) -> dict[str, Any]:
-    """Of a run on record: between its first third and its end."""
+    """Return figures of a recorded run, between its first third and its end."""
     trace = read_arrays(folder, "trace.npz")
     size = len(read_arrays(folder, "center.npz")["center"])
     traffic = Traffic(cell.scheme, cell.scheme.codec, cell.workers, even_sizes(size, 1))
@@ -222,7 +222,7 @@ def figures_of(cell: Cell, folder: Path) -> dict[str, Any]:
 
 
 def curve(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Test loss over time, since each worker has made an update or so: what comes before is start-up."""
+    """Return test loss over time, since each worker has made an update or so: what comes before is start-up."""
     trace, lines = read_arrays(folder, "trace.npz"), (folder / "metrics.jsonl").read_text().splitlines()
     centers = [row for row in map(json.loads, lines) if row["kind"] == "center"]
     versions, moments = trace["version"] + 1, trace["microseconds"] / 1e6
@@ -234,13 +234,13 @@ def curve(folder: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def seconds_to(level: float, seconds: Sequence[float] | np.ndarray, losses: np.ndarray) -> float | None:
-    """When a loss was reached first; between two looks, in proportion."""
+    """Return the seconds to a loss, interpolated between two evaluations."""
     there = crossing(losses.tolist(), level)
     return round(float(there.of(list(seconds))), 3) if there else None
 
 
 def line(row: dict[str, Any]) -> str:
-    """One line on the terminal."""
+    """Print one line on the terminal."""
     real, said = row["real"], row["predicted"]
     wrong = said["updates"] / real["updates"] - 1
     return (

@@ -101,17 +101,17 @@ class Course:
     updates: int = 0
 
     def to(self, target: float) -> Reached | None:
-        """What it took to a loss, between two looks by a straight line; None if that was not reached."""
+        """Return the expense to a loss, interpolated between two evaluations; None if that was not reached."""
         there = crossing(self.loss, target)
         return there and Reached(*map(there.of, (self.examples, self.rounds, self.bytes, self.seconds)))
 
     @property
     def final(self) -> float:
-        """The last loss; infinite if the run has diverged."""
+        """Return the last loss; infinite if the run has diverged."""
         return self.loss[-1] if self.loss and math.isfinite(self.loss[-1]) else math.inf
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: what is not finite is None."""
+        """Return the values for JSON: those that are not finite are None."""
         return asdict(self) | {
             k: [v if math.isfinite(v) else None for v in getattr(self, k)] for k in ("loss", "accuracy")
         }
@@ -164,7 +164,7 @@ def simulated(
 
 
 def needed_steps(scheme: Scheme, workers: int, gradients: int, platform: Platform, seed: int) -> int:
-    """Local steps that each worker may have to do until all together have done enough.
+    """Return the local steps that each worker may have to do until all together have done enough.
 
     In asynchronous algorithms the fastest workers do more than their share.
     """
@@ -225,7 +225,7 @@ class _Run:
         )
 
     def _enough(self, steps: int) -> int:
-        """How many events there are until all workers together have done so many local steps."""
+        """Return how many events it takes until all workers together have done so many local steps."""
         done, lengths = np.zeros(self.job.cluster.workers, np.int64), [n for n, _ in self.job.plan.rounds(CHIEF)]
         total = 0
         for i, worker in enumerate(self.events[:, WORKER].tolist()):
@@ -237,7 +237,7 @@ class _Run:
         return len(self.events)
 
     def follow(self, until: float | None, patience: float, number: int, fails: bool = False) -> list[Course]:
-        """All looks; with `fails`, a run that diverges just ends."""
+        """Evaluate at all points; with `fails`, a run that diverges just ends."""
         courses = [Course() for _ in range(self.model.number)]
         tally = Tally(self.job.cluster.workers)
         self._look(courses, tally, 0.0)
@@ -281,6 +281,6 @@ class _Run:
 
 
 def _settled(courses: Sequence[Course], until: float, patience: float) -> bool:
-    """True if the first that was there has been for a while, or all have been."""
+    """Return True if the first run that reached the target has stayed there for a while, or all have reached it."""
     times = [reached.seconds for course in courses if (reached := course.to(until))]
     return bool(times) and (len(times) == len(courses) or courses[0].seconds[-1] >= patience * min(times))
