@@ -46,7 +46,7 @@ def crowd(workers: int) -> dict[str, float]:
 
 
 def forked(act: Callable[[], None]) -> int:
-    """Fork a child that runs `action` and ends; return its pid."""
+    """Fork a child that runs `act` and ends; return its pid."""
     pid = os.fork()
     if pid:
         return pid

@@ -43,7 +43,7 @@ def _agn() -> list[Row]:
 
 
 def judge_agn(found: Found) -> Verdict:
-    """Settings kept: flat where DOWNPOUR breaks first. Each at its best: flat, and better with the most workers."""
+    """Judge AGN: with kept settings flat where DOWNPOUR breaks first; each tuned: flat, and better with most workers."""
     downpour, agn, downpour_kept, agn_kept = found.arms
     first, most = found.places[0], found.places[-1]
     broken = [place for place in found.places if found[downpour_kept, place].mean > GUESSING]
@@ -64,7 +64,7 @@ def judge_agn(found: Found) -> Verdict:
 
 
 def _tuned_and_kept(about: str, arms: list[Arm]) -> list[Row]:
-    """Tuned for each number of workers; and for four, whose settings all others keep."""
+    """Tune for each number of workers; and for four, whose settings all others keep."""
     rows = study(about, arms, places(WORKERS, 8000), final_loss)
     kept = [replace(arm, name=f"{arm.name}, {KEPT}") for arm in arms]
     return rows + study(about, kept, places(WORKERS, 8000), final_loss, tuned_at="4")
@@ -81,7 +81,7 @@ def _adag() -> list[Row]:
 
 
 def judge_adag(found: Found) -> Verdict:
-    """Wherever the undamped rule is worse than guessing, the damped one is not."""
+    """Judge that the damped rule is never worse than guessing where the undamped rule is."""
     return _where_it_breaks(
         found, "the undamped rule never breaks", "undamped it is worse than guessing at {} workers; damped: {}"
     )
@@ -102,7 +102,7 @@ def _dynsgd() -> list[Row]:
 
 
 def judge_dynsgd(found: Found) -> Verdict:
-    """At a fixed large rate it holds; each at its own best rate it is better with the most workers."""
+    """Judge that it holds at a fixed large rate, and is better with the most workers, each at its own best rate."""
     most = found.places[-1]
     held = found["dynsgd, η = 0.2", most].mean < GUESSING < found["downpour_easy, η = 0.2", most].mean
     tuned, plain = found["dynsgd", most], found["downpour_easy", most]
@@ -131,7 +131,7 @@ def _downpour() -> list[Row]:
 
 
 def judge_downpour(found: Found) -> Verdict:
-    """Where plain SGD is worse than guessing with settings kept, Adagrad is not; each at its best, it is better."""
+    """Judge that Adagrad holds where plain SGD with kept settings breaks, and is better with each at its best."""
     plain, adagrad, plain_kept, adagrad_kept = found.arms
     broken = [place for place in found.places if found[plain_kept, place].mean > GUESSING]
     if not broken:
@@ -147,7 +147,7 @@ def judge_downpour(found: Found) -> Verdict:
 
 
 def _where_it_breaks(found: Found, never: str, why: str) -> Verdict:
-    """Where the first arm is worse than guessing, the second is not; `why` has room for these places and its losses."""
+    """Judge that the second arm beats guessing where the first does not; `why` has room for these places and losses."""
     plain, other = found.arms
     broken = [place for place in found.places if found[plain, place].mean > GUESSING]
     if not broken:
@@ -187,7 +187,7 @@ def _periods() -> list[Row]:
 
 
 def judge_momentum(found: Found) -> Verdict:
-    """Fewer gradients to the loss than without momentum, at each period, and than with the master's momentum."""
+    """Judge that gradients to the loss are fewer than without momentum, at each period, and than with the master's."""
     elastic, momentum, master = found.arms
     each_step = found[master, found.places[0]]
     mine = [found[momentum, place] for place in found.places]
@@ -201,7 +201,7 @@ def judge_momentum(found: Found) -> Verdict:
 
 
 def judge_period(found: Found) -> Verdict:
-    """Between the best and the worst period the loss differs little, and that of DOWNPOUR much."""
+    """Judge that the loss depends little on the period, and that of DOWNPOUR much."""
     losses = {arm: [found[arm, place].mean for place in found.places] for arm in found.arms}
     change = {arm: max(mine) - min(mine) for arm, mine in losses.items()}
     parts = [change["aeasgd"] < FLAT, change["aeamsgd"] < FLAT, max(losses["downpour_easy"]) > GUESSING]

@@ -33,7 +33,7 @@ PLATFORMS: dict[str, dict[str, Any]] = {
 
 
 def arms() -> list[Arm]:
-    """What is compared on the platforms; each run is long enough for its algorithm to get there."""
+    """Return the arms on the platforms; each run is long enough for its algorithm to reach the loss."""
     together, late = {"learning_rate": (0.8, 1.6, 3.2, 6.4)}, {"learning_rate": (0.05, 0.1, 0.2, 0.4)}
     period, ahead = {"communication_period": 10}, {"learning_rate": (0.8, 1.6, 3.2, 6.4)}
     rounds, messages = {"steps": 400, "updates": 400}, {"steps": 2000, "updates": 3000}
@@ -55,7 +55,7 @@ def _platforms() -> list[Row]:
 
 
 def judge_asynchronous(found: Found) -> Verdict:
-    """An asynchronous algorithm: sooner than synchronous SGD where workers differ or come late."""
+    """Judge that an asynchronous algorithm is sooner than synchronous SGD where workers differ or are late."""
     places = [place for place in found.places if place != "even"]
     words = [f"{_times(found['sync_sgd', p], found['async_sgd', p])} ({p})" for p in found.places]
     return compared(
@@ -65,7 +65,7 @@ def judge_asynchronous(found: Found) -> Verdict:
 
 
 def judge_backups(found: Found) -> Verdict:
-    """They save time where there are stragglers, however many there are."""
+    """Judge that backup workers save time with stragglers, however many there are."""
     names = [arm for arm in found.arms if "backups" in arm]
     late = "lognormal", "pareto"
     parts = [clearly_less(found[name, place], found["sync_sgd", place]) for place in late for name in names]
@@ -77,7 +77,7 @@ def judge_backups(found: Found) -> Verdict:
 
 
 def judge_ssp(found: Found) -> Verdict:
-    """A bounded lead is sooner than both ends, a barrier and no bound at all, wherever workers are not even."""
+    """Judge that a bounded lead is sooner than a barrier and than no bound, wherever workers are not even."""
     names = [arm for arm in found.arms if arm.startswith("ssp")]
     late, ends = [place for place in found.places if place != "even"], ("sync_sgd", "async_sgd")
     parts = [clearly_less(found[arm, place], found[end, place]) for place in late for arm in names for end in ends]
@@ -91,7 +91,7 @@ def judge_ssp(found: Found) -> Verdict:
 
 
 def _of_each(found: Found, base: str, names: Sequence[str], place: str) -> str:
-    """How many times as fast as the base each of these is."""
+    """Return how many times as fast as the base each of these is."""
     return ", ".join(_times(found[base, place], found[name, place]) for name in names)
 
 
@@ -122,7 +122,7 @@ LARGE: dict[str, tuple[str, dict[str, Any]]] = {
 def _forecasts(
     schemes: Mapping[str, tuple[str, Mapping[str, Any]]], platforms: Mapping[str, Mapping[str, Any]], workers: int
 ) -> list[Row]:
-    """Milliseconds for a gradient, by the order of some rounds."""
+    """Return milliseconds for a gradient, by the order of some rounds."""
     rows = []
     for (name, (scheme, settings)), (place, fields) in itertools.product(schemes.items(), platforms.items()):
         made = SCHEMES[scheme](**settings)
@@ -142,7 +142,7 @@ def _bandwidth() -> list[Row]:
 
 
 def judge_bandwidth(found: Found) -> Verdict:
-    """Long periods win where links are slow; where they are fast it does not matter much."""
+    """Judge that long periods win where links are slow, and matter little where they are fast."""
     fastest = {
         place: min((found[arm, place] for arm in found.arms), key=lambda row: row.mean) for place in found.places
     }
@@ -160,7 +160,7 @@ RING = 2, 4, 8, 16, 32, 64
 
 
 def _all_reduce() -> list[Row]:
-    """Milliseconds of an update besides its gradients."""
+    """Return milliseconds of an update besides its gradients."""
     link = {"step_ms": 1e-6, "uplink": "10Gbit", "downlink": "10Gbit", "ps_link": "10Gbit", "latency": "100us"}
     rows = []
     for workers in RING:
@@ -178,7 +178,7 @@ def _all_reduce() -> list[Row]:
 
 
 def judge_all_reduce(found: Found) -> Verdict:
-    """Less time than through a parameter server."""
+    """Judge that a reduction takes less time than a parameter server."""
     parts = [found["ring", place].mean < found["one ps", place].mean for place in found.places]
     last = found.places[-1]
     ratio = found["one ps", last].mean / found["ring", last].mean
@@ -211,7 +211,7 @@ def _failures() -> list[Row]:
 
 
 def judge_failures(found: Found) -> Verdict:
-    """How much dearer a gradient is where workers crash: less without a barrier."""
+    """Judge how much dearer a gradient is where workers crash: less without a barrier."""
     never, often = found.places[0], found.places[-1]
     dearer = {arm: found[arm, often].mean / found[arm, never].mean for arm in found.arms}
     words = ", ".join(f"{times:.1f} (`{arm}`)" for arm, times in dearer.items())
@@ -220,7 +220,7 @@ def judge_failures(found: Found) -> Verdict:
 
 
 def on_platforms(name: str, paper: str, sentence: str, experiment: str, judge: Any, draw: Any = None) -> Claim:
-    """A claim on the runs of the five platforms."""
+    """Return a claim on the runs of the five platforms."""
     return Claim(
         name, paper, sentence, experiment, f"virtual seconds to a loss of {TARGET}", "platform", _platforms, judge, draw
     )

@@ -51,7 +51,7 @@ def _signs() -> list[Row]:
 
 
 def judge_sign(found: Found) -> Verdict:
-    """Judge signs: as good as whole messages, with the paper's momentum and a falling rate on both sides, if seeds can tell."""
+    """Judge signs: as good as whole messages, with the paper's momentum and a falling rate on both sides."""
     first, place = found.places[0], found.places[-1]
     signs, whole = found["signs", place], found["whole messages", place]
     excess, error = difference(signs, whole)

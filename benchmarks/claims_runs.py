@@ -146,7 +146,7 @@ def _order(cell: Cell, scheme: Scheme, parameters: int) -> Order:
 
 
 def _curve(path: list[np.ndarray], there: Order, scheme: Scheme, steps: int, measure: Any) -> dict[str, list[float]]:
-    """Return the center at some of its versions. A path has a center after each message, or each set of messages."""
+    """Measure the center at some of its versions. A path has a center after each message, or each set of messages."""
     messages = {name: values[there.trace["event"] != EVENTS.index("join")] for name, values in there.trace.items()}
     lengths = np.array([length for length, _ in scheme.rounds(steps)])
     number = _number(messages["worker"])

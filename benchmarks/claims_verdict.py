@@ -49,12 +49,12 @@ class Claim:
 
 
 def of_parts(parts: list[bool], why: str) -> Verdict:
-    """Return "shown" if all parts are, "refuted" if none is."""
+    """Return a verdict: shown if all parts are, refuted if none is."""
     return Verdict("shown" if all(parts) else "shown in part" if any(parts) else "refuted", why)
 
 
 def compared(pairs: list[tuple[Row, Row]], why: str) -> Verdict:
-    """Return "shown" if the first of each pair is clearly less; without any clear difference it is no refutation."""
+    """Return a verdict: shown if the first of each pair is clearly less; no clear difference is no refutation."""
     parts = [clearly_less(one, other) for one, other in pairs]
     if not any(parts) and not any(clearly_less(other, one) for one, other in pairs):
         return Verdict("not at this scale", f"{why}: no clear difference")

@@ -123,7 +123,7 @@ def logistic_loss(params: np.ndarray, data: Dataset) -> float:
 
 
 def table(content: dict[str, Any]) -> Table:
-    """Print the medians."""
+    """Return a table of the medians."""
     made = Table(box=None, pad_edge=False)
     for i, column in enumerate(("collisions", "", "workers", "examples/s", "training loss", "mean staleness")):
         made.add_column(column, justify="right" if i > 1 else "left")

@@ -121,14 +121,14 @@ def alone(algorithm: str) -> bool:
 
 
 def main_studies(options: Options) -> Iterator[Study]:
-    """Return a study of every algorithm."""
+    """Yield a study of every algorithm."""
     gradients, seeds = (QUICK_GRADIENTS, 1) if options.quick else (GRADIENTS, options.seeds)
     for name in SCHEMES:
         yield Study("main", name, 1 if alone(name) else WORKERS, PERIOD, gradients, TARGET, seeds, seeds)
 
 
 def worker_studies(options: Options) -> Iterator[Study]:
-    """Return studies with more and more workers."""
+    """Yield studies with more and more workers."""
     seeds = min(options.seeds, 2)
     for workers in MANY_WORKERS:
         gradients = max(GRADIENTS, STEPS * workers)
@@ -137,7 +137,7 @@ def worker_studies(options: Options) -> Iterator[Study]:
 
 
 def period_studies(options: Options) -> Iterator[Study]:
-    """Return studies that communicate less and less often."""
+    """Yield studies that communicate less and less often."""
     for period in PERIODS:
         for name in BY_PERIOD:
             yield Study("period", name, WORKERS, period, GRADIENTS, TARGET, options.seeds, options.seeds)

@@ -105,7 +105,7 @@ class Copies:
         return []
 
     def gradient(self, params: Any, state: Any, seeds: Any, frozen: Any, batch: Any) -> tuple[Any, ...]:
-        """Return the mean of the losses, and in one vector the gradient of each copy, [K P]; 0 where a copy has diverged."""
+        """Return the mean loss, and in one vector the gradient of each copy, [K P]; 0 where a copy has diverged."""
 
         def one(own: Any) -> Any:
             loss, parts, *_ = self.model.gradient(own, state, seeds, frozen, batch)

@@ -176,7 +176,7 @@ def main(arguments: list[str]) -> int:
 
 
 def told(one: Passage) -> str:
-    """Print a line on the terminal."""
+    """Return a line for the terminal."""
     seconds = ", ".join(f"{what} {value:g}" for what, value in one.seconds.items())
     memory = ", ".join(
         f"{name} {number:g} MB ({one.vectors[name]:g} vectors"

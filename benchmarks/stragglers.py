@@ -118,7 +118,7 @@ def main(arguments: list[str]) -> int:
 
 
 def measure(scheme: Scheme, data: Dataset, options: Options, seed: int, folder: Path) -> dict[str, Any]:
-    """Measure one run: milliseconds for each update, share of dropped gradients, test loss at the end and during the run."""
+    """Measure one run: milliseconds for each update, share of dropped gradients, test loss at the end and over time."""
     job = make_job(
         scheme,
         recipe_for(data, seed),

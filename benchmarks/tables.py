@@ -82,7 +82,7 @@ def tuning(results: Path) -> str:
 
 
 def sweep(part: str, setting: str) -> Any:
-    """Return a table of virtual seconds to the target against a setting; with the last loss where it was not reached."""
+    """Return a table of virtual seconds to the target against a setting; or the last loss if it was not reached."""
 
     def make(results: Path) -> str:
         found = of_part(_outcomes(results), part)

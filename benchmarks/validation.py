@@ -170,7 +170,7 @@ def measured(cell: Cell, data: Dataset, options: Options) -> Path:
 
 
 def batch_seconds(milliseconds: float) -> Any:
-    """Return a function of generator and worker that draws a batch's time: shifted exponential, with that mean for worker 0."""
+    """Return a function of generator and worker that draws a batch's time: shifted exponential, mean for worker 0."""
 
     def draw(rng: np.random.Generator, worker: int) -> float:
         return milliseconds / 1e3 * (SLOWER if worker % 2 else 1) * (FIXED + (1 - FIXED) * rng.exponential())
