@@ -43,7 +43,7 @@ def _agn() -> list[Row]:
 
 
 def judge_agn(found: Found) -> Verdict:
-    """Judge AGN: with kept settings flat where DOWNPOUR breaks first; each tuned: flat, and better with most workers."""
+    """Judge AGN: with kept settings flat where DOWNPOUR breaks; tuned: flat, and better with the most workers."""
     downpour, agn, downpour_kept, agn_kept = found.arms
     first, most = found.places[0], found.places[-1]
     broken = [place for place in found.places if found[downpour_kept, place].mean > GUESSING]

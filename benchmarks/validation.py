@@ -240,7 +240,7 @@ def seconds_to(level: float, seconds: Sequence[float] | np.ndarray, losses: np.n
 
 
 def line(row: dict[str, Any]) -> str:
-    """Print one line on the terminal."""
+    """Return one line for the terminal."""
     real, said = row["real"], row["predicted"]
     wrong = said["updates"] / real["updates"] - 1
     return (

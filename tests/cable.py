@@ -21,14 +21,14 @@ FRAME_BYTES = 65536
 
 
 def device(name: str) -> int:
-    """A new TAP device: what is sent to it can be read here, and what is written here it receives."""
+    """Make a new TAP device: frames sent to it can be read here, and frames written here it receives."""
     end = os.open("/dev/net/tun", os.O_RDWR)
     fcntl.ioctl(end, TUNSETIFF, struct.pack("16sH22x", name.encode(), TAP | NO_PI))
     return end
 
 
 def carry(ends: tuple[int, int], delay: float, jitter: float, loss: float) -> tuple[int, int]:
-    """Carry frames until there is something to read on the standard input; returns how many, and how many were lost."""
+    """Carry frames until the standard input has data; return how many, and how many were lost."""
     rng, number = random.Random(0), itertools.count()
     to = dict(zip(ends, reversed(ends), strict=True))
     under_way: list[tuple[float, int, int, bytes]] = []  # when it arrives, an order among equals, where, what

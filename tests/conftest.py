@@ -20,7 +20,7 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def children() -> set[int]:
-    """Processes started by this one, and theirs, that are still there (zombies apart)."""
+    """Return the running processes that this one or its children started (zombies apart)."""
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -37,13 +37,13 @@ def children() -> set[int]:
 
 @pytest.fixture(autouse=True)
 def blank_pictures(monkeypatch):
-    """The plot of a run takes as long as a small run: runs in this process leave an empty file in its place."""
+    """Replace the plot of a run, which takes as long as a small run, by an empty file in this process."""
     monkeypatch.setattr(run_directory, "plot", lambda rows, config, file: None)
 
 
 @pytest.fixture
 def run_main(monkeypatch, capsys):
-    """Runs the command line in this process; returns its exit code, and what it has printed."""
+    """Return a function that runs the command line in this process, and returns its exit code and output."""
     monkeypatch.setattr("signal.signal", lambda *_: None)
 
     def run(*arguments):
@@ -57,14 +57,14 @@ def run_main(monkeypatch, capsys):
 
 @pytest.fixture(scope="session")
 def warm():
-    """One fork server for all runs of the session: TensorFlow is imported once."""
+    """Start one fork server for all runs of the session: TensorFlow is imported once."""
     with keep_warm("auto"):
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left():
-    """The suite leaves no process behind."""
+    """Check that the suite leaves no process behind."""
     yield
     import multiprocessing.resource_tracker as tracker
 
@@ -74,7 +74,7 @@ def nothing_left():
 
 @pytest.fixture(scope="session")
 def private_network() -> bool:
-    """Whether this machine allows private networks."""
+    """Return whether this machine allows private networks."""
     try:
         with keep_warm("require"):
             return True

@@ -75,7 +75,7 @@ class Fair(FedBuff):
 
 
 def fedbuff(theta, order, gradient, scheme):
-    """The center of each version, and version and staleness of each message.
+    """Return the center of each version, and version and staleness of each message.
 
     Args:
         theta: the first center.

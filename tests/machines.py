@@ -70,12 +70,12 @@ class Machine:
         self.server = client.ForkServer("off", [*self.enter, sys.executable])
 
     def crash(self) -> None:
-        """Everything that runs here is gone at once; `boot` makes the machine usable again."""
+        """Kill all processes on this machine at once; `boot` makes it usable again."""
         os.kill(self.server.process.pid, signal.SIGKILL)
         self.server.process.wait()
 
     def tidy(self) -> None:
-        """Nothing of a run that has failed is left for the next one."""
+        """Remove the remains of a failed run."""
         if any(task.thread.is_alive() for task in self.tasks):
             self.crash()
             self.server.close()
@@ -91,7 +91,7 @@ class Machine:
             return f"{self.ip}:{probe.getsockname()[1]}"
 
     def python(self, code: str, *arguments: str) -> str:
-        """What a Python program prints that runs on this machine."""
+        """Return the output of a Python program that runs on this machine."""
         command = [*self.enter, sys.executable, "-c", code, *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
 
@@ -114,7 +114,7 @@ class Network:
         self.refusal = "" if self.real else self.process.communicate()[1].strip()
 
     def enter(self, number: int) -> list[str]:
-        """What to put before a command that is to run on a machine, or (-1) where the bridge is."""
+        """Return the prefix of a command that is to run on a machine, or (-1) on the bridge."""
         return ["nsenter", "--target", self.pids[number], "--net", *self.entrance]
 
     def plug(self, number: int, state: str) -> None:
@@ -142,7 +142,7 @@ class Machines(list[Machine]):
 
     @contextmanager
     def slow_cable(self, number: int, *, delay: float, jitter: float, loss: float) -> Iterator[Cable]:
-        """Meanwhile a machine has a cable on which frames are late or lost: seconds, seconds, and a share."""
+        """Give a machine a cable on which frames are late or lost: seconds, seconds, and a share."""
         near, far = f"near{number + 1}", f"far{number + 1}"
         outside, inside = (self.network.enter(i) for i in (-1, number))
         address = f"{self[number].ip}/24"
@@ -189,7 +189,7 @@ class Cable:
 
 @contextmanager
 def machines_with_servers(count: int) -> Iterator[Machines]:
-    """So many machines; a run started in a thread that plays one of them takes place on it."""
+    """Yield so many machines; a run started in a thread that plays one of them takes place on it."""
     everywhere = launcher.fork_server
 
     @contextmanager
@@ -272,7 +272,7 @@ class Task:
         return (self.run_dir / str(self.spec) / "logs" / f"{self.spec}.log").read_text()
 
     def recorded(self, earlier_step_targets: Sequence[int] = ()) -> Recorded:
-        """What a replay needs, of the task that has evaluated."""
+        """Return the run for a replay, of the task that has evaluated."""
         with np.load(self.run_dir / "trace.npz") as file:
             trace = dict(file)
         with np.load(self.run_dir / "center.npz") as file:
@@ -308,7 +308,7 @@ class Run:
         return {task: self.start(scheme, *task, **options) for task in self.on}
 
     def version(self):
-        """Of the center, as reported last."""
+        """Return the version of the center that was reported last."""
         rows = [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
         return max(row.get("version", 0) for row in rows)
 
@@ -316,7 +316,7 @@ class Run:
         return time.time() - (self.run_dir / "metrics.jsonl").stat().st_mtime
 
     def trains(self, workers=1):
-        """True once so many workers have reported; fails if the run has."""
+        """Return True once so many workers have reported; fail if the run has failed."""
         for task in self.started:
             assert task.error is None, task.error
         metrics = self.run_dir / "metrics.jsonl"
@@ -325,7 +325,7 @@ class Run:
 
 
 def task_process(run_dir: Path, name: str) -> int:
-    """The pid of the task that writes the log of that name below a run directory."""
+    """Return the pid of the task that writes the log of that name below a run directory."""
     for pid in children():
         try:
             log = Path(os.readlink(f"/proc/{pid}/fd/1"))

@@ -70,7 +70,7 @@ class PowerSGD(WithoutPS):
 
 
 def side_of(size):
-    """Of the smallest square that has so many elements."""
+    """Return the side of the smallest square that has so many elements."""
     return int(np.ceil(np.sqrt(size)))
 
 
@@ -78,7 +78,7 @@ def side_of(size):
 
 
 def normalised(x, gradient, workers, steps, eta, period):
-    """The last center."""
+    """Return the last center."""
     for first in range(0, steps, period):
         sums = [sum(gradient(x, k, t) for t in range(first, first + period)) for k in range(workers)]
         x = x - eta * np.mean(sums, axis=0) / np.mean([np.linalg.norm(s) for s in sums])
@@ -86,7 +86,7 @@ def normalised(x, gradient, workers, steps, eta, period):
 
 
 def power_sgd(x, gradient, workers, steps, eta):
-    """The last center."""
+    """Return the last center."""
     side = side_of(len(x))
     errors, q = np.zeros((workers, side, side)), np.ones(side)
     for t in range(steps):

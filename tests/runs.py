@@ -93,7 +93,7 @@ def record(
 
 
 def check_rounds(run_dir: Path, trace: dict[str, np.ndarray], result: dict[str, Any]) -> None:
-    """Each round of a run on one machine is on record, with its moments in order; what it was spent on is known."""
+    """Check that each round of a run on one machine is logged, with ordered timestamps and shares of its time."""
     if spent := result["round"]:
         parts = [spent[name] for name in ("compute", "waiting", "communication")]
         assert min(parts) >= 0, spent
@@ -117,7 +117,7 @@ def check_rounds(run_dir: Path, trace: dict[str, np.ndarray], result: dict[str, 
 
 
 def network_gradient(job: Any, sizes: Sequence[int]) -> reference.Gradient:
-    """The gradient of worker k's t-th batch of a job on digits."""
+    """Return the gradient of worker k's t-th batch of a job on digits."""
     x, y = DIGITS.train
     drawn = {"workers": job.cluster.workers, "seed": job.seed, "batch_size": job.batch_size}
     return batch_gradient(reference.mlp_gradient(x, y, sizes), examples=len(x), **drawn)
@@ -127,7 +127,7 @@ def network_gradient(job: Any, sizes: Sequence[int]) -> reference.Gradient:
 
 
 def quadratic(start: Sequence[float], curvature: float = 1.0) -> Any:
-    """A Keras model whose loss is h/2 |x|², whatever the data."""
+    """Build a Keras model whose loss is h/2 |x|², whatever the data."""
     import keras
 
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(len(start), use_bias=False)])
@@ -154,7 +154,7 @@ def spoiled(context):
 
 
 def unhurried(context):
-    """Batches of 8, each 30 ms after the other: a run that lasts until a test ends it leaves the cores to others."""
+    """Return batches of 8 at intervals of 30 ms: a run that lasts until a test ends it leaves the cores to others."""
     import tensorflow as tf
     from tensorflow.python.data.experimental.ops.testing import sleep
 
@@ -164,7 +164,7 @@ def unhurried(context):
 
 
 def patience(seconds: float) -> float:
-    """Seconds that a test waits until a task is given up: up to five times as long where others keep the machine busy.
+    """Return the timeout of a task in a test, in seconds: up to five times as long where others keep the machine busy.
 
     A run on an idle machine answers in less than half of the seconds; with twice as many threads as cores, in as many.
     """
@@ -172,7 +172,7 @@ def patience(seconds: float) -> float:
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 300) -> Any:
-    """The first value of a condition that counts as true."""
+    """Return the first true value of a condition, polled until then."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, "waited too long"
@@ -236,7 +236,7 @@ class Table:
         return np.concatenate(found) if isinstance(found, list) else found  # the slices of a vector
 
     def state(self) -> dict[str, Any]:
-        """Everything that a checkpoint would keep, and the length of the record."""
+        """Return all variables of a checkpoint, and the length of the record."""
         names = [name for name in self.fetches if name.startswith("saved/")]
         return {name: np.array(self.run(name)).tolist() for name in [*names, "recorded"]}
 
@@ -256,15 +256,15 @@ class Player:
         return self.calls.join()
 
     def run(self, name: str, seconds: float = 100) -> Any:
-        """One of its operations, by name."""
+        """Run one of its operations, by name."""
         return self.calls._run(getattr(self.calls.mine, name), seconds=seconds)
 
     def round(self, event: str = "exchange", steps: int = 1) -> Any:
-        """One round on the first rows of its shard; returns the loss."""
+        """Do one round on the first rows of its shard; return the loss."""
         return self.calls.rounds(event, np.zeros((1, steps, self.table.job.batch_size), np.int32))[0]
 
     def starts(self, event: str = "exchange") -> Future:
-        """The same in a thread of its own; returns when its message is on record."""
+        """Start a round in a thread of its own; return when its message is logged."""
         before = self.table.run("recorded")
         future = in_thread(lambda: self.round(event))
         wait_until(lambda: future.done() or self.table.run("recorded") > before)
@@ -272,7 +272,7 @@ class Player:
 
 
 def in_thread(action: Callable[[], Any]) -> Future:
-    """What the action will return; a test that fails does not wait for it."""
+    """Start an action in a thread and return its future; a test that fails does not wait for it."""
     future: Future = Future()
 
     def act() -> None:

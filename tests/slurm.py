@@ -53,7 +53,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def missing() -> str:
-    """Why there can be no Slurm here, or nothing."""
+    """Return the reason why Slurm cannot run here, or nothing."""
     absent = [name for name in PROGRAMS if not shutil.which(name)]
     if absent:
         return f"Slurm cannot be tried: this machine has no {', '.join(absent)}"
@@ -78,40 +78,40 @@ class Slurm:
         self.munge_files = [f"--{name}={folder}/munge.{ending}" for name, ending in MUNGE_FILES.items()]
 
     def boot(self, node: str) -> None:
-        """A node starts, or starts again."""
+        """Start a node, or start it again."""
         (self.folder / f"spool-{node}").mkdir(exist_ok=True)
         self._start(node, ["slurmd", "-D", "-N", node])
 
     def crash(self, node: str) -> None:
-        """Nothing runs there any more, from one moment to the next."""
+        """Kill all processes of a node at once."""
         daemon = self.daemons[node]
         daemon.kill()
         daemon.wait()
 
     def miss(self, node: str) -> None:
-        """Slurm notices that a node is gone, which by itself takes it `SlurmdTimeout`."""
+        """Make Slurm notice that a node is gone, which by itself takes it `SlurmdTimeout`."""
         self.ask("scontrol", "update", f"nodename={node}", "state=down", "reason=crashed")
 
     def command(self, *words: object) -> list[str]:
-        """A command as it has to be started here in order to run on the controller's machine."""
+        """Return a command as it must be started here in order to run on the controller's machine."""
         control = str(self.daemons["control"].pid)
         around = [f"--unset={name}" for name in os.environ if name.startswith("SLURM_")]  # of a job that we may be in
         environment = [*around, f"--chdir={os.getcwd()}", f"SLURM_CONF={self.configuration}"]
         return ["nsenter", "--target", control, "--net", "--mount", "--uts", "env", *environment, *map(str, words)]
 
     def ask(self, *words: object) -> str:
-        """What one of Slurm's commands prints."""
+        """Return the output of one of Slurm's commands."""
         done = subprocess.run(
             self.command(*words), stdout=subprocess.PIPE, text=True, timeout=READY_SECONDS, check=False
         )
         return done.stdout.strip()
 
     def wait_for_nodes(self) -> None:
-        """Until all nodes are there and have nothing to do."""
+        """Block until all nodes are up and idle."""
         self._until(lambda: self.ask("sinfo", "--noheader", "--format=%T %D") == f"idle {len(NODES)}")
 
     def programs(self, node: str) -> list[str]:
-        """What runs on a node, Slurm itself apart."""
+        """Return the programs on a node, Slurm itself apart."""
         network = os.readlink(f"/proc/{self.network.pids[self._number(node)]}/ns/net")
         found: list[str] = []
         for process in Path("/proc").glob("[0-9]*"):

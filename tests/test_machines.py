@@ -329,7 +329,7 @@ def test_the_command_line_needs_no_more_than_flags_or_tf_config(others, tmp_path
 
 
 def survived(chief, workers=2):
-    """The end of a run that must have got over it, replay included."""
+    """Return the result of a run that must have survived its faults, replay included."""
     assert chief.recorded().error() < TOLERANCE
     assert chief.result["steps"] == workers * chief.options["steps"]
     return chief.result["recovery"]

@@ -21,7 +21,7 @@ def happens(scheme, workers=4, steps=10, seed=0, size=1e6, ps=1, **machines):
 
 
 def ends(shared, sends):
-    """When each of `sends`, (time, worker, size), gets through."""
+    """Return when each of `sends`, (time, worker, size), is complete."""
     found, left = {}, sorted(enumerate(sends), key=lambda item: (item[1][0], item[0]))
     while left or shared.next < NEVER:
         if left and left[0][1][0] <= shared.next:

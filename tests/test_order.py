@@ -25,7 +25,7 @@ def happens(scheme, workers=4, steps=10, seed=0, rounds=None, **options):
 
 
 def rows(found, *names):
-    """Columns of the trace, as tuples."""
+    """Return columns of the trace, as tuples."""
     return list(zip(*(found.trace[name].tolist() for name in names), strict=True))
 
 
@@ -229,7 +229,7 @@ def test_a_seed_gives_the_same_order_to_the_bit_and_another_seed_another(scheme,
 
 
 def computing(found):
-    """How long each round of each worker computed."""
+    """Return how long each round of each worker computed."""
     return {(k, r): ready - begun for k, r, begun, ready in found.rounds[:, :4].tolist()}
 
 

@@ -48,7 +48,7 @@ class Going:
             self.outcome = error
 
     def version(self) -> int:
-        """Updates that the evaluator has seen."""
+        """Return the updates that the evaluator has seen."""
         try:
             rows = [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
         except (OSError, ValueError):
@@ -66,7 +66,7 @@ class Going:
         return self.outcome
 
     def survived(self):
-        """The end of a run that must have got over it, replay included."""
+        """Return the recovery figures of a run that must have survived its faults, replay included."""
         run = self.end()
         assert not isinstance(run, Exception), run
         assert run.error() < TOLERANCE

@@ -177,7 +177,7 @@ def test_a_set_is_completed_without_workers_that_left_or_were_evicted():
 
 
 def by_hand(table, k, params=None):
-    """The gradient of worker k on its first row, which is all that a `Player` trains on; at the start, or elsewhere."""
+    """Return the gradient of worker k on its first row, the only one of a `Player`; at the start, or elsewhere."""
     x, y = table.job.train
     row = reference.rows(table.job.seed, k, len(x), table.job.cluster.workers)[:1]
     params = table.graph.initial[0].astype(float) if params is None else params
@@ -302,7 +302,7 @@ def test_each_worker_has_the_learning_rate_of_its_own(reduction):
 
 
 def summed(build):
-    """A model whose loss is the sum of what comes out."""
+    """Build a model whose loss is the sum of its outputs."""
     import keras
 
     model = keras.Sequential([keras.Input((64,)), *build(keras.layers)])
@@ -366,7 +366,7 @@ def test_the_center_is_not_read_during_an_update():
 
 
 def graphs(scheme, data=None):
-    """The graph of each event that a scheme has, by name, with the variables of the ps and its mutex in it."""
+    """Yield the graph of each event of a scheme, by name, with the variables of the ps and its mutex in it."""
     gate = scheme.gate
     table = Table(scheme, ps=2, data=data)
     ps = table.graph.ps
@@ -393,7 +393,7 @@ def graphs(scheme, data=None):
 
 
 def before(operation):
-    """What has to happen before an operation, it included, in its graph."""
+    """Return all operations that must run before an operation, itself included, in its graph."""
     found, left = set(), [operation]
     while left:
         if (one := left.pop()) not in found:

@@ -34,7 +34,7 @@ from runs import wait_until
 
 @contextmanager
 def listening(count):
-    """Sockets that listen on this machine."""
+    """Yield sockets that listen on this machine."""
     with ExitStack() as stack:
         yield [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
 
@@ -90,7 +90,7 @@ def test_the_end_of_the_other_side_is_read_as_such(channels):
 
 
 def server_of(channel: Channel, number: int = 1) -> ForkServer:
-    """A launcher's end without a process."""
+    """Build a launcher's end without a process."""
     server = object.__new__(ForkServer)
     server.channel, server.number = channel, number
     server.log, server.log_stays = Path("none.log"), True

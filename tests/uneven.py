@@ -83,7 +83,7 @@ class Clipped(Uneven):
 
 
 def fed_nova(x, gradient, rounds, local_steps, eta):
-    """The last center."""
+    """Return the last center."""
     for r in range(rounds):
         mean_steps = []
         for k, number in enumerate(local_steps):
@@ -96,7 +96,7 @@ def fed_nova(x, gradient, rounds, local_steps, eta):
 
 
 def clipped(x, gradient, contacts, steps, local_steps, eta, limit):
-    """The last center; ~k in the contacts means that worker k starts anew from the center."""
+    """Return the last center; ~k in the contacts means that worker k starts anew from the center."""
     read, done = [x] * len(local_steps), [0] * len(local_steps)
     for contact in contacts:
         k = max(contact, ~contact)

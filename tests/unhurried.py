@@ -9,7 +9,7 @@ from distsgd.algorithms import AsyncSGD, SyncSGD
 
 
 def rested(message: Any) -> Any:
-    """The same message, 100 ms later."""
+    """Return the same message, 100 ms later."""
     import tensorflow as tf
     from tensorflow.python.data.experimental.ops.testing import sleep
 
