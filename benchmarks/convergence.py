@@ -247,7 +247,7 @@ def main(arguments: list[str], cache: Path = CACHE) -> int:
     try:
         outcomes, failed = complete(options, cache, console)
     except KeyboardInterrupt as interrupt:
-        console.print("interrupted; the same command goes on from here")
+        console.print("interrupted; the same command resumes from here")
         return getattr(interrupt, "exit_code", 130)
     file = options.folder / FILE
     if options.folder != PARTIAL:

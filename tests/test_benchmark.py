@@ -218,7 +218,7 @@ def test_it_measures_draws_and_continues_where_it_was_interrupted(monkeypatch, t
 
     monkeypatch.setattr(convergence.Cell, "measure", interrupted_at_the_third)
     assert convergence.main(command, cache=tmp_path / "cache") == 130
-    assert "goes on from here" in capsys.readouterr().out
+    assert "resumes from here" in capsys.readouterr().out
     monkeypatch.setattr(convergence.Cell, "measure", lambda cell: began.append(cell) or measure(cell))
     assert convergence.main(command, cache=tmp_path / "cache") == 0
     assert [(cell.algorithm, cell.part) for cell in began] == [

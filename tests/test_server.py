@@ -408,7 +408,7 @@ def before(operation):
     ids=["asynchronous", "sparse", "backup workers"],
 )
 def test_events_read_and_write_global_variables_only_under_the_lock(scheme, data):
-    """Torn reads are rare, and what they do is small: here none is possible. (Hogwild is for those who want them.)"""
+    """Torn reads are rare, and what they do is small: here none is possible. (Hogwild allows them.)"""
     for name, graph, shared in graphs(scheme, data):
         touching = [op for op in graph.get_operations() if any(tensor.name in shared for tensor in op.inputs)]
         unlocks = [op for op in graph.get_operations() if op.type == "ConsumeMutexLock"]
