@@ -46,6 +46,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 SlurmdTimeout=300
+SchedulerParameters=sched_interval=1
 ReturnToService=2
 NodeName=n[1-3] CPUs=4 RealMemory=6000 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP

@@ -150,12 +150,13 @@ def test_the_batch_file_resumes_on_other_nodes_when_one_dies(slurm, start, tmp_p
         wait_for(lambda: slurm.ask("squeue", "--noheader", "--format=%T") == "PENDING")
         before = newest()
 
-        def goes_on():
-            if newest() == before:  # it would wait for two minutes; while it still ends, it hears of nothing else
-                slurm.ask("scontrol", "update", f"jobid={job}", "starttime=now")
-            return newest() > before
+        def is_scheduled():
+            """Slurm would wait for two minutes. A node refuses a job in the second in which it was killed there."""
+            command = slurm.command("scontrol", "update", f"jobid={job}", "starttime=now+2")
+            return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0  # not while it ends
 
-        wait_for(goes_on)
+        wait_for(is_scheduled)
+        wait_for(lambda: newest() > before)
     finally:
         slurm.boot("n2")
     assert "task 1 on n2 is worker 0." in log.read_text()
