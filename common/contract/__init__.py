@@ -1,8 +1,8 @@
-"""The contract of an algorithm: the questions that a scheme answers.
+"""The contract of an algorithm: the methods that a scheme overrides.
 
-Besides: what it sees of a worker and of the server, types of hyperparameters, the rounds of a worker, learning rates
-that fall, and the update rules that schemes are made of. It imports `gates`, and what is below. What a module of
-`algorithms/` needs, gates included, can be imported from here.
+The package also has the views of a worker and of the server, types of hyperparameters, the rounds of a worker,
+learning-rate schedules, and the update rules that schemes are made of. It imports `gates` and the packages below. A
+module of `algorithms/` can import all that it needs, gates included, from here.
 """
 
 from ..errors import UserError

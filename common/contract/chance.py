@@ -1,7 +1,7 @@
-"""Random numbers that are a function of a seed and a key: the same on all back ends, and in NumPy for a replay.
+"""Counter-based random numbers, a function of a seed and a key: equal on all back ends, and in NumPy for a replay.
 
 The generator is SplitMix64 (Steele, Lea, Flood, *Fast Splittable Pseudorandom Number Generators*, 2014): the i-th
-number is a hash of a counter. It needs integers alone, so TensorFlow and NumPy agree to the bit.
+number is a hash of a counter. It uses integer operations only, so TensorFlow and NumPy agree to the bit.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ WORD = 1 << 64
 
 
 def uniform_numbers(seed: int, size: int, *key: int) -> np.ndarray:
-    """What `worker.uniform(*key)` draws in a run with that seed, in NumPy: [size], float32, at least 0 and below 1.
+    """Return the numbers of `worker.uniform(*key)` in NumPy: [size], float32, at least 0 and below 1.
 
     Args:
-        seed: of the run.
-        size: how many numbers, P.
+        seed: seed of the run.
+        size: number of values, P.
         key: whole numbers, such as a worker's index and its round.
     """
     state = np.zeros(1, np.uint64)
@@ -39,11 +39,11 @@ def _mixed(z: np.ndarray) -> np.ndarray:
 
 
 def uniform(seed: int, size: int, *key: Any) -> Any:
-    """The same as a tensor, in the present graph; parts of the key may be scalars of any integer type."""
+    """Return `uniform_numbers` as a tensor in the current graph; the key may have scalars of any integer type."""
     if not key:
         raise TypeError("worker.uniform needs a key, such as worker.index, worker.round: else all draws are the same")
 
-    def shifted(z: Any, places: int) -> Any:  # an integer with a sign keeps it: the bits from the left are not its own
+    def shifted(z: Any, places: int) -> Any:  # a shift of a signed integer copies the sign bit: mask these copies
         return tf.bitwise.bitwise_and(tf.bitwise.right_shift(z, _word(places)), _word((1 << 64 - places) - 1))
 
     def mixed(z: Any) -> Any:
@@ -63,5 +63,5 @@ def uniform(seed: int, size: int, *key: Any) -> Any:
 
 
 def _word(value: int) -> Any:
-    """64 bits as TensorFlow's kernels have them everywhere: with a sign."""
+    """Return 64 bits as a signed integer: TensorFlow's kernels for unsigned ones are not on every device."""
     return tf.constant(value if value < WORD // 2 else value - WORD, tf.int64)

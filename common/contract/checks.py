@@ -1,4 +1,4 @@
-"""What is checked of every scheme before a run starts, whatever the scheme itself checks."""
+"""Checks of every scheme before a run starts, besides the scheme's own (`Scheme.check`)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .views import check_names
 
 
 def check_scheme(scheme: Scheme, workers: int) -> None:
-    """Check gate, codecs, scalars and variables of a scheme, then what the scheme itself checks (`Scheme.check`).
+    """Check gate, codecs, scalars and variables of a scheme, then call its own `Scheme.check`.
 
     Args:
         scheme: the algorithm.
-        workers: W.
+        workers: number of workers, W.
 
     Raises:
         UserError: the scheme cannot work with that number of workers, or its parts do not fit together.
@@ -44,7 +44,7 @@ def check_scheme(scheme: Scheme, workers: int) -> None:
 
 
 def _check_messages(scheme: Scheme) -> None:
-    """Check how messages and replies travel, and how many make an update."""
+    """Check the codecs and scalars of messages and replies, and the number of messages per update."""
     name, gate, codecs = scheme.name, scheme.gate, (scheme.codec, scheme.reply_codec)
     if scheme.reply_codec.remembers:
         raise UserError(
@@ -70,14 +70,14 @@ def _check_messages(scheme: Scheme) -> None:
 
 
 def check_update(scheme: Scheme, in_process: bool) -> None:
-    """Check that there is a server's rule where there is a parameter server.
+    """Check that the scheme has a `server_update` if the run calls it.
 
     Args:
         scheme: the algorithm.
-        in_process: all workers are in one process: without a ps, the mean of their messages is merged there.
+        in_process: True if all workers are in one process, which then merges their mean message even without a ps.
 
     Raises:
-        UserError: there is none.
+        UserError: the scheme has no `server_update`.
     """
     uses_ps = scheme.gate.uses_ps
     if scheme.gate.exchanges and (uses_ps or in_process) and type(scheme).server_update is Scheme.server_update:
@@ -92,7 +92,7 @@ def check_variables(
     rows: Mapping[str, Any] = {},
     numbers: Mapping[str, Any] = {},
 ) -> None:
-    """Raise `UserError` if a variable of that scheme has a name that is taken."""
+    """Raise `UserError` if a variable of that scheme has a name that cannot be used."""
     check_names(scheme, "local variable", local)
     check_names(scheme, "global variable", own)
     check_names(scheme, "worker row", rows, others=own)
@@ -100,15 +100,15 @@ def check_variables(
 
 
 def _declared(build: Callable[[Any], Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The variables that a scheme declares, before the start; none if that takes more than arithmetic on an array.
+    """Return the variables that a scheme declares; none if building them needs more than arithmetic on an array.
 
-    TensorFlow is not imported for it, and if the user has imported it, it only builds a graph: an operation would take
-    threads, and a GPU. What is not found here is found by the engine, when it builds its graph.
+    This does not import TensorFlow, and if the user has imported it, only builds a graph: running an operation before
+    the start would take threads, and a GPU. The engine checks again when it builds its graph, and finds the rest.
     """
     try:
         with _without_operations():
             return dict(build(np.zeros(3, np.float32)))
-    except Exception:  # if it is a fault, it is raised again where the whole vectors are
+    except Exception:  # an error in the scheme is raised again when the engine builds the variables at full size
         return {}
 
 
@@ -119,7 +119,7 @@ def _without_operations() -> Iterator[None]:
         with tensorflow.Graph().as_default():
             yield
         return
-    sys.modules[name] = None  # type: ignore[assignment] # to import it raises ImportError
+    sys.modules[name] = None  # type: ignore[assignment] # makes `import tensorflow` raise ImportError
     try:
         yield
     finally:

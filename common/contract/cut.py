@@ -1,4 +1,4 @@
-"""A vector [P] and its slices on the ps tasks: where they are cut, and which coordinates lie on which."""
+"""The cut of a vector [P] into slices on the ps tasks, and the slice of each coordinate."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from collections.abc import Iterator, Sequence
 from ..gates.store import Tensor
 from ..lazy import tf
 
-COPIES = "copies."  # begins the names, in a checkpoint, of what each slice has a copy of
+COPIES = "copies."  # in a checkpoint, prefix of the names of variables of which each slice has a copy
 
 
 def even_sizes(size: int, parts: int) -> list[int]:
-    """Sizes of `parts` contiguous slices of a vector of `size`, different by one at most."""
+    """Return the sizes of `parts` contiguous slices of a vector of `size`, different by one at most."""
     return [size // parts + (i < size % parts) for i in range(parts)]
 
 
 def cut_into(vector: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    """The slices of a vector, which share its memory where they are aligned; `tf.split` copies.
+    """Return the slices of a vector, which share its memory where they are aligned; `tf.split` copies.
 
-    One that is put together of parts need not be: each slice is put together of what it needs of them.
+    If the vector is a concatenation, each slice is concatenated from its share of the parts, so that the whole vector
+    need not be built.
     """
     if len(sizes) == 1:
         return [vector]
@@ -30,7 +31,7 @@ def cut_into(vector: Tensor, sizes: Sequence[int]) -> list[Tensor]:
 
 
 def _between(parts: Sequence[Tensor], begin: int, end: int) -> Iterator[Tensor]:
-    """What lies there of a vector that the parts are, one after the other."""
+    """Yield the pieces from `begin` to `end` of the concatenation of the parts."""
     first = 0
     for part in parts:
         last = first + part.shape[0]
@@ -40,13 +41,13 @@ def _between(parts: Sequence[Tensor], begin: int, end: int) -> Iterator[Tensor]:
 
 
 def parts_of(vector: Tensor) -> list[Tensor]:
-    """The vectors that one, [n], is put together of, one after the other; none if it is not."""
+    """Return the vectors of which a vector [n] is the concatenation; none if it is no concatenation."""
     is_joined = tf.is_symbolic_tensor(vector) and vector.shape.rank == 1 and vector.op.type == "ConcatV2"
     return list(vector.op.inputs)[:-1] if is_joined else []
 
 
 def place_of(vector: Tensor) -> tuple[Tensor, int, int]:
-    """The vector of which this one, [n], is a slice, and from where to where: itself, if it is none."""
+    """Return the vector of which this one, [n], is a slice, its begin and its end; itself if it is no slice."""
     size = vector.shape[0]
     if vector.op.type == "StridedSlice" and vector.shape.rank == vector.op.inputs[0].shape.rank == 1:
         begin, end = (tf.get_static_value(bound) for bound in vector.op.inputs[1:3])
@@ -56,12 +57,12 @@ def place_of(vector: Tensor) -> tuple[Tensor, int, int]:
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
-    """One vector of several, or the only one."""
+    """Concatenate vectors; a single one is returned as it is."""
     return tf.concat(parts, 0) if len(parts) > 1 else parts[0]
 
 
 class Cut:
-    """Cuts coordinates of the whole vector into the parts that lie on each slice.
+    """A partition of coordinates of the whole vector by the slices on which they lie.
 
     Attributes:
         indices: for each slice, the coordinates on it, counted from its beginning.
@@ -74,11 +75,11 @@ class Cut:
         self.indices = [part - start for part, start in zip(self.cut(indices), [0, *ends[:-1]], strict=True)]
 
     def cut(self, values: Tensor) -> list[Tensor]:
-        """What belongs to each slice."""
+        """Partition one value for each coordinate by slice."""
         return tf.dynamic_partition(values, self.owner, self.count) if self.count > 1 else [values]
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
-        """The parts in the order in which they were before."""
+        """Merge the partitions into the original order."""
         if self.count == 1:
             return parts[0]
         return tf.dynamic_stitch(self.cut(tf.range(tf.shape(self.owner)[0])), parts)

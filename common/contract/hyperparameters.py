@@ -1,8 +1,8 @@
-"""Types of hyperparameters. A type says what a value must be; it is checked when a scheme is made.
+"""Types of hyperparameters, with the constraint on the value, which is checked when a scheme is made.
 
     period: Period = 10         # 0 is refused: "period must be at least 1. Received: period=0"
 
-The command line reads the same annotations, so a flag takes what the type is made of.
+The command line reads the same annotations to parse its flags.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Count = Annotated[int, functools.partial(at_least, 0)]
 
 
 def unstable_above(limit: float, workers: int, **value: float) -> list[str]:
-    """A line that says so if a value is above the limit at which a run is stable where its loss is flat; else none."""
+    """Return a warning if a value exceeds the limit of stability on a flat loss; else an empty list."""
     ((name, received),) = value.items()
     if received <= limit:
         return []
@@ -41,8 +41,8 @@ def unstable_above(limit: float, workers: int, **value: float) -> list[str]:
 def check_hyperparameters(scheme: Any) -> None:
     """Raise `UserError` for the first field of a dataclass whose value is not of its annotated type.
 
-    A type of one's own is `Annotated[int, refuse]`, where `refuse(name=value)` raises. A plain `int` or `float` is
-    taken as it is.
+    A custom type is `Annotated[int, refuse]`, where `refuse(name=value)` raises. Values of a plain `int` or `float` are
+    not checked.
     """
     kinds = _kinds(type(scheme))
     for field in fields(scheme):
@@ -53,7 +53,7 @@ def check_hyperparameters(scheme: Any) -> None:
 def _kinds(scheme: type) -> dict[str, Any]:
     try:
         return get_type_hints(scheme, include_extras=True)
-    except NameError:  # of a class made inside a function, whose types are known there alone
+    except NameError:  # a class made inside a function may use types that are not visible here
         return {}
 
 

@@ -1,7 +1,8 @@
-"""A message as it leaves a worker: a vector [P], and beside it the scalars that its scheme names (`Scheme.scalars`).
+"""The layout of a message: a vector [P], followed by the scalars that its scheme names (`Scheme.scalars`).
 
-To gates it is one vector [P + m], the scalars at its end: a barrier adds them up and divides them as it does the rest.
-On the parameter server each slice of it has all of them at its end, for each slice of the center merges on its own.
+Gates see one vector [P + m] with the scalars at its end, so a barrier takes their mean with that of the vector. On the
+parameter server each slice of the message has all scalars at its end, because each slice of the center merges on its
+own.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from ..errors import UserError
 from ..gates.store import Tensor
 from ..lazy import tf
 
-SCALARS = ".scalars"  # of a message that is kept, in a checkpoint
+SCALARS = ".scalars"  # in a checkpoint, suffix of the name of a kept message's scalars
 
 
 def packed(name: str, scalars: tuple[str, ...], message: Any) -> Tensor:
-    """What `Scheme.message` returned, as one vector [P + m].
+    """Return the result of `Scheme.message` as one vector [P + m].
 
     Args:
-        name: of the scheme.
-        scalars: that it names.
+        name: name of the scheme.
+        scalars: names of the scheme's scalars.
         message: a vector [P]; with scalars a vector and a mapping of each name to a number.
 
     Raises:
-        UserError: it is not what the scheme says that it sends.
+        UserError: the message does not have exactly these scalars.
     """
     vector, beside = message if isinstance(message, tuple) else (message, {})
     if not isinstance(beside, Mapping) or set(beside) != set(scalars):
@@ -40,9 +41,10 @@ def packed(name: str, scalars: tuple[str, ...], message: Any) -> Tensor:
 
 
 def cut_off(slices: Mapping[str, Any], names: Sequence[str], number: int) -> dict[str, Any]:
-    """Values of slices, `name/0`, `name/1`, ..., where messages of these names lose their scalars to `name.scalars/0`.
+    """Move the scalars of messages with these names from their slices, `name/0`, `name/1`, ..., to `name.scalars/0`.
 
-    All slices have the same scalars; with other slices a run could not go on from vectors that have them in between.
+    All slices have the same scalars. If they stayed in the slices, a run with another number of slices could not resume
+    from the concatenated vectors.
     """
     apart = dict(slices)
     for name in names:
@@ -60,7 +62,7 @@ class Sent(SimpleNamespace):
 
 
 def unpacked(scalars: tuple[str, ...], message: Any, size: int) -> tuple[Tensor, Sent]:
-    """The vector [size] of a message, or of a slice of it, and its scalars."""
+    """Split a message, or a slice of it, into its vector [size] and its scalars."""
     if not scalars:
         return message, Sent()
     return message[:size], Sent(**{name: message[size + i] for i, name in enumerate(scalars)})

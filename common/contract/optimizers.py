@@ -2,10 +2,10 @@
 
 A variable is a `tf.Variable` of shape [P], a gradient a tensor of shape [P]. The kernels hold the
 variable's own lock while they write, so concurrent updates of one variable are never lost. The gradient of `sgd` may
-also be a `tf.IndexedSlices`: then only its coordinates are written, in place, and nothing keeps others out.
+also be a `tf.IndexedSlices`: then only its coordinates are written, in place and without a lock.
 
-What is no `tf.Variable` but has its interface (a cell of the simulation) has no kernel, and no kernel takes a learning
-rate for each weight, [P]: there the same formula is written out.
+Kernels need a `tf.Variable` and a scalar learning rate. For objects with the interface of a variable (a cell of the
+simulation), and for a learning rate for each weight, [P], the same formula is written with ordinary operations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _has_kernel(variable: Any, rate: Any) -> bool:
 
 
 def sgd(variable: Any, gradient: Any, learning_rate: Any) -> None:
-    """X <- x - eta g; coordinates that occur several times in a sparse g add up."""
+    """Apply x <- x - eta g; coordinates that occur several times in a sparse g add up."""
     if isinstance(gradient, tf.IndexedSlices):
         tf.raw_ops.ResourceScatterSub(
             resource=variable.handle, indices=gradient.indices, updates=learning_rate * gradient.values
@@ -37,8 +37,8 @@ def sgd(variable: Any, gradient: Any, learning_rate: Any) -> None:
 
 
 def _undivided(gradient: Any, rate: Any) -> tuple[Any, Any]:
-    """The gradient s / n is s, with the rate eta / n: in a graph that spares two passes over the vector."""
-    operation = getattr(gradient, "op", None)  # eager tensors and variables have none that counts
+    """Return s and the rate eta / n for a gradient s / n, which in a graph saves two passes over the vector."""
+    operation = getattr(gradient, "op", None)  # eager tensors and variables have no division to undo
     if operation is None or operation.type != "RealDiv" or operation.inputs[1].shape.rank != 0:
         return gradient, rate
     total, number = operation.inputs
@@ -46,7 +46,7 @@ def _undivided(gradient: Any, rate: Any) -> tuple[Any, Any]:
 
 
 def adagrad(variable: Any, squares: Any, gradient: Any, learning_rate: Any) -> None:
-    """S <- S + g**2;  x <- x - gamma g / sqrt(S)   (Duchi, Hazan, Singer 2011; no epsilon, as in the paper)."""
+    """Apply S <- S + g**2;  x <- x - gamma g / sqrt(S)   (Duchi, Hazan, Singer 2011; no epsilon, as in the paper)."""
     rate = tf.cast(learning_rate, tf.float32)
     if not _has_kernel(variable, rate):
         variable.assign_sub(rate * gradient / tf.sqrt(squares.assign_add(gradient * gradient)))
@@ -67,7 +67,7 @@ def adamw(
     beta_2: float = 0.999,
     epsilon: float = 1e-8,
 ) -> None:
-    """AdamW (Loshchilov and Hutter 2019): x <- x - eta lambda x, then Adam's step (Kingma and Ba 2015, algorithm 1).
+    """Apply AdamW (Loshchilov and Hutter 2019): x <- x - eta lambda x, then Adam (Kingma and Ba 2015, algorithm 1).
 
     t <- t + 1;  m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g**2;
     x <- x - eta (m / (1 - b1**t)) / (sqrt(v / (1 - b2**t)) + epsilon).
@@ -98,24 +98,24 @@ def adamw(
 
 
 def top_k(vector: Any, share: float) -> Any:
-    """The vector with all but its largest elements set to zero: `share` of them is kept, one at least."""
+    """Return the vector with all but its largest elements set to zero; a fraction `share` is kept, one at least."""
     _, where = tf.math.top_k(tf.abs(vector), max(1, int(share * vector.shape[0])), sorted=False)
     return tf.scatter_nd(where[:, None], tf.gather(vector, where), tf.shape(vector))
 
 
 def scaled_signs(vector: Any, shapes: Sequence[Sequence[int]]) -> Any:
-    """(‖p‖₁/d) sign(p) for each of the variables p, of d elements, that lie in the vector one after the other.
+    """Return (‖p‖₁/d) sign(p) for each variable p, of d elements, of a concatenated vector.
 
     Args:
-        vector: [P].
-        shapes: of the variables, `worker.shapes`.
+        vector: the vector, [P].
+        shapes: shapes of the variables, `worker.shapes`.
     """
     parts = tf.split(vector, [math.prod(shape) for shape in shapes])
     return tf.concat([tf.reduce_mean(tf.abs(part)) * tf.sign(part) for part in parts], 0)
 
 
 def take(variable: Any) -> Any:
-    """The value of an accumulator, which starts anew from zero."""
+    """Return the value of an accumulator and reset it to zero."""
     value = variable.read_value()
     variable.assign(tf.zeros_like(value))
     return value

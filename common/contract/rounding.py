@@ -1,18 +1,18 @@
-"""Codecs that round off: `--codec` sends the messages of any scheme in fewer bits, and loses nothing for good.
+"""Quantising codecs: `--codec` sends the messages of any scheme in fewer bits, with error feedback.
 
-What a message loses by rounding goes with the next one (error feedback): with Q the rounding, u a message and e what
-the worker remembers,
+The residual of a quantised message is added to the next one (error feedback): with Q the rounding, u a message and e
+the worker's residual,
 
     send Q(u + e),  e ← u + e − Q(u + e)
 
-so the sum of what was sent and what is remembered is the sum of all messages, whatever they are: gradients, sums of
-them, differences, or parameters.
+so the sum of the sent messages and the residual is the sum of all messages, of whatever kind: gradients, sums of
+gradients, differences, or parameters.
 
-A reply has no memory, for the center has many readers. It is rounded only where it is nothing but the place of the next
-gradient: a scheme whose workers push their gradient and take over the center. There small updates add up in the float32
-of the ps, as the master weights of training in mixed precision do. A worker that goes on from the reply by itself, and
-sends where it has come to, would bring the rounding into the center: such a scheme has its replies in float32. So has
-int8: a byte is too coarse for parameters.
+A reply has no error feedback, because the center has many readers. It is rounded only in schemes whose workers push a
+gradient and replace their parameters by the center, which use the reply for nothing but the next gradient. There small
+updates add up in the float32 center on the ps, as in the master weights of mixed-precision training. A worker that
+continues from the reply by itself and sends its parameters would bring the rounding error into the center, so such a
+scheme has replies in float32. So has int8, because a byte is too coarse for parameters.
 
 References: Seide, Fu, Droppo, Li, Yu, *1-Bit Stochastic Gradient Descent*, Interspeech 2014 (the memory); Karimireddy,
 Rebjock, Stich, Jaggi, *Error Feedback Fixes SignSGD and other Gradient Compression Schemes*, ICML 2019,
@@ -33,9 +33,9 @@ from ..lazy import tf
 from .codec import FLOAT_BYTES, Codec
 from .scheme import Scheme
 
-BLOCK = 256  # elements of a vector that have a scale in common
+BLOCK = 256  # consecutive elements of a vector that share a scale
 
-LARGEST = 127  # number that an int8 holds on both sides of zero
+LARGEST = 127  # largest int8 whose negative is an int8, too
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,15 @@ class BFloat16(Codec):
     """The upper half of each float32, rounded to the nearest, to even in the middle: eight bits of precision."""
 
     def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
-        """[n], two bytes each."""
+        """Return the vector as bfloat16, [n]."""
         return [tf.cast(vector, tf.bfloat16)]
 
     def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
-        """The same numbers; what was not finite has stayed so."""
+        """Return the numbers as float32; elements that were not finite still are not."""
         return tf.cast(wire[0], tf.float32)
 
     def bytes(self, sizes: Sequence[int]) -> float:
-        """Two for each."""
+        """Return two bytes for each element."""
         return 2 * sum(sizes)
 
 
@@ -63,7 +63,7 @@ class Int8(Codec):
     """
 
     def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
-        """Numbers [n], and scales [(n + BLOCK - 1) / BLOCK]."""
+        """Return numbers [n] and scales [(n + BLOCK - 1) / BLOCK]."""
         size = int(vector.shape[0])
         blocks = _blocks(vector)
         scales = tf.reduce_max(tf.abs(blocks), 1) / LARGEST
@@ -72,54 +72,54 @@ class Int8(Codec):
         return [tf.reshape(numbers, [-1])[:size], scales]
 
     def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
-        """Number times scale. Where the scale is not finite, that is not."""
+        """Return numbers times scales; a block whose scale is not finite has no finite element."""
         numbers, scales = wire
         return tf.reshape(_blocks(tf.cast(numbers, tf.float32)) * scales[:, None], [-1])[:size]
 
     def bytes(self, sizes: Sequence[int]) -> float:
-        """One for each element, and a float for each block; a slice begins a new one."""
+        """Return the bytes: one for each element, and a float for each block; each slice begins a new block."""
         return sum(sizes) + FLOAT_BYTES * sum(-(-size // BLOCK) for size in sizes)
 
 
 def _blocks(vector: Tensor) -> Tensor:
-    """A vector [n] as blocks, [m, BLOCK], with zeros at the end of the last."""
+    """Return a vector [n] as blocks, [m, BLOCK], padded with zeros."""
     missing = -int(vector.shape[0]) % BLOCK
     return tf.reshape(tf.pad(vector, [[0, missing]]) if missing else vector, [-1, BLOCK])
 
 
 @dataclass(frozen=True)
 class WithMemory(Codec):
-    """Another codec, with error feedback.
+    """A quantising codec with error feedback.
 
     Args:
-        rounding: the codec that rounds off.
+        rounding: the codec that quantises.
     """
 
     rounding: Codec
 
     def local_variables(self, vector: Tensor) -> Mapping[str, Tensor]:
-        """What has been rounded off so far."""
+        """Return the initial residual, zero."""
         return {"memory": 0 * vector}
 
     def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
-        """The vector and what is remembered, rounded off; what that loses is remembered."""
+        """Encode the sum of the vector and the residual; the rounding error is the new residual."""
         kept.memory.assign_add(vector)  # in place: a message may be large
         wire = self.rounding.encode(kept.memory.read_value(), None)
         kept.memory.assign_sub(self.rounding.decode(wire, int(vector.shape[0])))
         return wire
 
     def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
-        """As without a memory."""
+        """Decode with the inner codec."""
         return self.rounding.decode(wire, size)
 
     def bytes(self, sizes: Sequence[int]) -> float:
-        """As without a memory."""
+        """Return the bytes of the inner codec."""
         return self.rounding.bytes(sizes)
 
 
 Rounding = Literal["float32", "bf16", "int8"]
 
-# Of messages, and of replies where they may be rounded.
+# By name: the codec of messages, and that of replies in schemes whose replies may be rounded.
 CODECS: Mapping[str, tuple[Codec, Codec]] = {
     "bf16": (WithMemory(BFloat16()), BFloat16()),
     "int8": (WithMemory(Int8()), Codec()),
@@ -127,10 +127,10 @@ CODECS: Mapping[str, tuple[Codec, Codec]] = {
 
 
 def rounded(scheme: Scheme, codec: Rounding) -> Scheme:
-    """The scheme with its messages rounded off, and its replies if it can do with such.
+    """Return the scheme with a quantising codec for its messages, and for its replies if they may be rounded.
 
     Raises:
-        UserError: its messages have a codec of their own, or do not go to a ps.
+        UserError: the scheme has a codec of its own, or no parameter server.
     """
     one_of(("float32", *CODECS), codec=codec)
     if codec == "float32":
@@ -147,6 +147,6 @@ def rounded(scheme: Scheme, codec: Rounding) -> Scheme:
 
 
 def only_takes_gradients(kind: type[Scheme]) -> bool:
-    """True if a reply to a worker is nothing but the place of its next gradient, which is all that it sends."""
+    """Return True if workers use a reply only as the point of the next gradient, and send only that gradient."""
     questions = ("gradient_point", "local_step", "message", "adopt", "local_variables")
     return all(getattr(kind, name) is getattr(Scheme, name) for name in questions)

@@ -1,4 +1,4 @@
-"""The rounds that a worker does, written short: what repeats is there once, whatever the length of a run."""
+"""The rounds of a worker in compact form: a repeated pattern is stored once, whatever the length of a run."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from dataclasses import dataclass
 
 from ..gates.store import Event
 
-Round = tuple[int, Event]  # local steps, and how it ends
+Round = tuple[int, Event]  # local steps, and the event at the end
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """Rounds, one after the other. To count them, to add up their steps and to begin in the middle costs nothing.
+    """A sequence of rounds. Its length, its sum of steps and a start in the middle are found without iterating over it.
 
     Attributes:
-        parts: rounds that follow each other, and how many times they do.
+        parts: patterns of consecutive rounds, each with its number of repetitions.
     """
 
     parts: tuple[tuple[Sequence[Round], int], ...] = ()
 
     @classmethod
     def even(cls, steps: int, period: int) -> Rounds:
-        """Exchanges after each period; the last round is shorter if the period does not divide the steps."""
+        """Build rounds of one period each, ending with exchanges; the last is shorter if the steps are no multiple."""
         whole, rest = divmod(steps, period)
         return cls(((((period, "exchange"),), whole),)) + cls(((((rest, "exchange"),), min(rest, 1)),))
 
     @classmethod
     def repeating(cls, rounds: Callable[[int, bool], Iterable[Round]], steps: int, *periods: int) -> Rounds:
-        """Rounds that repeat when all periods end together.
+        """Build rounds whose pattern repeats after the least common multiple of the periods.
 
         Args:
-            rounds: those of that number of steps, which are the last ones of the run or not.
-            steps: of the run; its last cycle, perhaps a part of one, is never a repetition.
-            periods: of what happens in a round.
+            rounds: returns the rounds of a number of steps; the flag is True for the last cycle of the run.
+            steps: steps of the run; its last cycle, which may be incomplete, is never a repetition.
+            periods: periods, in steps, of all that recurs in the rounds.
         """
         cycle = math.lcm(*periods)
         cycles = max(0, steps - 1) // cycle
@@ -53,7 +53,7 @@ class Rounds:
 
     @property
     def messages(self) -> int:
-        """Rounds that end with a message."""
+        """Number of rounds that end with a message."""
         return sum(sum(event != "pull" for _, event in pattern) * times for pattern, times in self.parts)
 
     @property
@@ -62,11 +62,11 @@ class Rounds:
         return max((steps for pattern, times in self.parts if times for steps, _ in pattern), default=0)
 
     def first(self, number: int) -> Rounds:
-        """The first `number` rounds."""
+        """Return the first `number` rounds."""
         return Rounds(((tuple(itertools.islice(self, number)), 1),))
 
     def after(self, done: int) -> Iterator[Round]:
-        """The rounds that are left when `done` are done."""
+        """Yield the rounds after the first `done`."""
         for pattern, times in self.parts:
             number = len(pattern) * times
             for i in range(min(done, number), number):
@@ -74,7 +74,7 @@ class Rounds:
             done = max(0, done - number)
 
     def steps(self, done: float = math.inf) -> int:
-        """Local steps of the first `done` rounds, or of all."""
+        """Return the local steps of the first `done` rounds, or of all."""
         total = 0
         for pattern, times in self.parts:
             here = int(min(done, len(pattern) * times))

@@ -11,7 +11,7 @@ from .scheme import Scheme
 
 Shape = Literal["constant", "linear", "cosine", "exponential"]
 
-LAST = 0.01  # what an exponential decay leaves of a rate at the end of the run
+LAST = 0.01  # final rate of an exponential decay, as a fraction of the initial rate
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Schedule:
     """A rate that falls over the run: linearly or as a cosine to zero, or exponentially to a hundredth.
 
     Attributes:
-        shape: of the curve.
+        shape: shape of the curve.
         initial: the rate at the beginning.
         steps: local steps of a worker in the run.
     """
@@ -29,7 +29,7 @@ class Schedule:
     steps: int
 
     def __call__(self, step: Any) -> Any:
-        """The rate after `step` local steps, a scalar tensor."""
+        """Return the rate after `step` local steps, a scalar tensor."""
         kinds = keras.optimizers.schedules
         schedule = {
             "linear": lambda: kinds.PolynomialDecay(self.initial, self.steps, end_learning_rate=0.0),
@@ -40,10 +40,10 @@ class Schedule:
 
 
 def shaped(scheme: Scheme, shape: Shape, steps: int) -> Scheme:
-    """The scheme with all its learning rates falling over `steps` local steps.
+    """Return the scheme with a schedule of this shape over `steps` local steps for each of its learning rates.
 
     Raises:
-        UserError: it has no learning rate of its own.
+        UserError: the scheme has no learning rate.
     """
     if shape == "constant":
         return scheme

@@ -1,18 +1,18 @@
-"""The contract of an algorithm: the questions that every module of `algorithms/` answers.
+"""The contract of an algorithm: the methods that every module of `algorithms/` may override.
 
-A worker repeats **rounds**. One round is: `communication_period` local steps, each on a fresh batch;
-a message; the server's update and reply, one atomic event; what the worker does with the reply.
+A worker repeats **rounds**. In one round it makes `communication_period` local steps, each on a fresh batch, and
+pushes a message; the server merges it and replies, as one atomic event; the worker uses the reply.
 
-    gradient_point  where does a worker take its gradients?
-    local_step      what does it do alone?
-    message         what does it push?
-    gate            who waits for whom?
-    server_update   how does the server merge a message, and what does it answer?
-    adopt           what does the worker do with the reply?
+    gradient_point  the parameters at which a worker takes its gradient
+    local_step      the worker's own update between two exchanges
+    message         the vector that a worker pushes
+    gate            the synchronization rule: asynchronous, bounded staleness, or barrier
+    server_update   the server's update with a message, and its reply
+    adopt           the worker's use of the reply
 
 Vectors have shape [P], the number of trainable parameters (on the server: the slice of one ps task, so
 rules are elementwise). The functions are traced once into a TensorFlow graph, in which reads and writes of a
-variable happen in the order in which they are written here.
+variable happen in the order of the Python code.
 """
 
 from __future__ import annotations
@@ -34,32 +34,36 @@ WORKER_RULES = ("local_variables", "gradient_point", "local_step", "message", "a
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """An algorithm. Its fields are its hyperparameters: they are checked by their types, see `hyperparameters`.
+    """An algorithm. Its fields are its hyperparameters, which are checked by their types, see `hyperparameters`.
 
-    The defaults: plain data flow, no state of its own, asynchronous.
+    A class that overrides nothing but `server_update` pushes plain gradients, keeps no state and is asynchronous.
     """
 
-    name: ClassVar[str]  # the command, `bash run.sh <name>`; of a module in a package, its name
+    name: ClassVar[str]  # the command, `bash run.sh <name>`; by default the name of the module
     idea: ClassVar[str]  # one line for the catalogue: the first of the class' docstring
     paper: ClassVar[str] = "none"  # authors and year
-    gate: ClassVar[Gate] = Async()  # who waits for whom; a property, where that is a hyperparameter
-    codec: ClassVar[Codec] = Codec()  # how messages travel; a property, where that is a hyperparameter
-    reply_codec: ClassVar[Codec] = Codec()  # and replies
-    scalars: ClassVar[tuple[str, ...]] = ()  # names of numbers that go beside the vector of a message, see `message`
+    gate: ClassVar[Gate] = Async()  # the synchronization rule; a property if it depends on a hyperparameter
+    codec: ClassVar[Codec] = Codec()  # encoding of messages; a property if it depends on a hyperparameter
+    reply_codec: ClassVar[Codec] = Codec()  # encoding of replies
+    scalars: ClassVar[tuple[str, ...]] = ()  # names of the numbers in a message besides its vector, see `message`
     elementwise: ClassVar[bool] = True  # the worker's rules treat each coordinate by itself, see `__init_subclass__`
     uses_gradient_sum: ClassVar[bool] = False  # `message` reads `worker.gradient_sum`
-    exchange_first: ClassVar[bool] = False  # elastic schemes exchange before the first step of a period
-    keeps_anchors: ClassVar[bool] = False  # one more center for each worker on the ps
-    in_place: ClassVar[bool] = False  # a worker only pushes gradients: with the center in its memory it needs no copy
-    sparse: ClassVar[bool] = False  # on a sparse problem, pushes gradients on the coordinates of the batch alone
-    default_devices_per_worker: ClassVar[int] = 1  # that share its batches, unless the user says how many
+    # The worker takes the gradient of its first batch, exchanges, and then makes the steps of the round (elastic
+    # schemes). The message holds nothing of this round.
+    exchange_first: ClassVar[bool] = False
+    keeps_anchors: ClassVar[bool] = False  # the ps keeps the center that each worker pulled last, `server.anchor`
+    # Worker threads may take gradients at the shared center itself instead of a copy (large models). Only for schemes
+    # whose workers do nothing but push gradients.
+    in_place: ClassVar[bool] = False
+    sparse: ClassVar[bool] = False  # on a sparse problem, messages hold the coordinates of the batch alone
+    default_devices_per_worker: ClassVar[int] = 1  # devices that share a worker's batches, unless the user sets them
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Take name and idea from module and docstring, and set `elementwise` to False unless the class says it.
+        """Take name and idea from module and docstring, and set `elementwise` to False unless the class declares it.
 
-        A class with a worker's rule of its own that says `elementwise = True` promises that each coordinate of its
-        vectors depends on that coordinate and on numbers alone, without slices or reshapes. Then a large model is kept
-        in several pieces, and workers behind a barrier read one reply in shared memory.
+        A class that overrides a rule of the worker and declares `elementwise = True` promises that each coordinate of
+        its vectors depends only on that coordinate and on scalars, without slices or reshapes. Then the engine keeps a
+        large model in several pieces, and workers behind a barrier read one reply in shared memory.
         """
         super().__init_subclass__(**options)
         where = {
@@ -79,24 +83,24 @@ class Scheme:
 
     @property
     def period(self) -> int:
-        """Local steps of a round; if they differ, of the longest."""
+        """Local steps of a round, or of the longest round if they differ."""
         return getattr(self, "communication_period", 1)
 
     @property
     def events(self) -> frozenset[Event]:
-        """How rounds may end."""
+        """The kinds of event with which rounds may end."""
         return frozenset({"exchange"})
 
     def rounds(self, steps: int, done: int = 0, worker: int = 0) -> Rounds:
-        """The rounds of a worker in a run of `steps` local steps: their steps, and how each ends.
+        """Return the rounds of a worker in a run of `steps` local steps: the steps of each, and the event at its end.
 
-        Workers may differ in how long their rounds are, how many, and how many steps that makes. Behind a barrier
-        nobody waits for a worker that has done all of its own; without a ps all must have as many.
+        Workers may have different numbers and lengths of rounds, and make different numbers of steps in all. With a
+        barrier the others continue without a worker that has finished; without a ps the numbers must be equal.
 
         Args:
-            steps: what the user has asked for, of each worker.
+            steps: local steps of each worker that the user has asked for.
             done: steps of the run that this one resumes; its last round may have been shorter than a period.
-            worker: which one, from 0.
+            worker: its index, from 0.
         """
         return Rounds.even(steps, self.period)
 
@@ -111,25 +115,25 @@ class Scheme:
         return 1
 
     def updates_per_round(self, workers: int) -> float:
-        """How many updates of the center one round of all workers makes."""
+        """Return the number of updates of the center in one round of all workers."""
         return self.gate.updates_per_round(workers) / self.messages_per_update
 
     @property
     def warmup_updates(self) -> int:
-        """Updates that worker 0 makes alone before the others start."""
+        """Number of updates that worker 0 makes alone before the others start."""
         return getattr(self, "warm_start", 0)
 
     def at(self, step: Tensor) -> Scheme:
-        """This scheme, with every learning-rate schedule replaced by its value after that many local steps.
+        """Return this scheme with every learning-rate schedule replaced by its value after `step` local steps.
 
-        A worker's local step has the rate of that step. Its message has the rate at the beginning of the round, and the
-        server that of the average worker.
+        With a schedule, `local_step` gets η(t), t = local steps that this worker has done. `message` and `adopt` get η
+        at the first step of the round. `server_update` gets η(version × period / updates per round).
         """
         schedules = {f.name: value for f in fields(self) if callable(value := getattr(self, f.name))}
         return self.but(**{name: schedule(step) for name, schedule in schedules.items()}) if schedules else self
 
     def but(self, **attributes: Any) -> Self:
-        """A copy with other attributes, be they hyperparameters or not; hyperparameters are not checked again."""
+        """Return a copy with other attributes, of whatever kind; hyperparameters are not checked again."""
         now = copy.copy(self)
         for name, value in attributes.items():
             object.__setattr__(now, name, value)
@@ -141,83 +145,90 @@ class Scheme:
         return any(callable(getattr(self, f.name)) for f in fields(self))
 
     def check(self, workers: int) -> None:
-        """Raise `UserError` if the hyperparameters do not fit that number of workers. Default: they do.
+        """Raise `UserError` if the hyperparameters do not fit that number of workers. Default: no check.
 
-        Called beside the engine's own checks of gate, codecs and scalars (`contract.checks`), never instead of them.
+        The engine's own checks of gate, codecs and scalars (`contract.checks`) always run as well.
         """
 
     def warnings(self, workers: int) -> Iterable[str]:
-        """What is known beforehand to go wrong with that number of workers, a line each; the run warns, and begins.
+        """Return warnings for that number of workers, a line each; the run prints them and begins.
 
-        Only what needs no knowledge of the loss: a limit that depends on its curvature is for the module's docstring.
+        Warn only of limits that do not depend on the loss. A limit that depends on its curvature belongs in the
+        module's docstring.
         """
         return []
 
     def local_variables(self, params: Tensor) -> Mapping[str, Tensor]:
-        """Initial values of further variables on the worker, by name; `params` is the initial center."""
+        """Return the initial values of further variables on the worker, by name; `params` is the initial center."""
         return {}
 
     def global_variables(self, center: Tensor) -> Mapping[str, Tensor]:
-        """Initial values of further variables beside the center, by name; `center` is its initial value."""
+        """Return the initial values of further variables on the server, by name; `center` is the initial center."""
         return {}
 
     def worker_rows(self, center: Tensor) -> Mapping[str, Tensor]:
-        """Initial values of variables that the ps keeps for each worker, by name: a row [P] each.
+        """Return the initial values of variables that the ps keeps for each worker, by name: a row [P] each.
 
-        In `server_update` and `weigh`, `server.<name>` is the row of the sender, used like a variable [P].
-        Behind a barrier `server_update` has no sender: there it is all rows, a variable [W, P].
+        In `weigh`, and in an asynchronous `server_update`, `server.<name>` is the sender's row, used like a variable
+        [P]. In the `server_update` of a barrier it is the matrix of all workers' rows, a variable [W, P].
         """
         return {}
 
     def worker_numbers(self) -> Mapping[str, float]:
-        """Initial values of numbers that the ps keeps for each worker, by name: where a row would be too much.
+        """Return the initial values of numbers that the ps keeps for each worker, by name; they are smaller than rows.
 
-        In `server_update` and `weigh`, `server.<name>` is the number of the sender, used like a variable. Behind a
-        barrier `server_update` has no sender: there it is all numbers, a variable [W].
+        In `weigh`, and in an asynchronous `server_update`, `server.<name>` is the sender's number, used like a
+        variable. In the `server_update` of a barrier it is the vector of all workers' numbers, a variable [W].
 
-        Each ps task has a copy of its own, which the rule writes when it merges that task's slice. So make them of what
-        all slices have in common: staleness, `server.sent`, `server.completes` and other numbers, not of vectors.
+        Each ps task has its own copy, which the rule writes when it merges that task's slice. So compute them only from
+        values that are equal on all slices (staleness, `server.sent`, `server.completes`, other numbers), not from
+        vectors.
         """
         return {}
 
     def accepts(self, staleness: Tensor) -> Tensor | bool:
-        """False if a message that is so stale is dropped: it counts no update, and its reply is the center.
+        """Return False to drop a message of this staleness: the version does not change, the worker gets the center.
 
-        Asked where each message is folded when it arrives; a barrier takes messages of the present version alone.
+        Asynchronous and bounded gates ask; `Barrier` does not: it drops all messages older than the present version.
         """
         return True
 
     def weigh(self, server: Server, message: Tensor, staleness: Tensor) -> Tensor:
-        """A message as it counts in the mean of a barrier, [P]; asked when it arrives. Default: the message."""
+        """Return the vector [P] that a barrier adds to its sum for this message. Default: the message.
+
+        Called for barriers only, under the lock, for each message when it arrives. It may write worker rows, through
+        which `server_update` can see each message.
+        """
         return message
 
     def gradient_point(self, worker: Worker) -> Tensor:
-        """Where the gradient of the next step is taken, [P]. Default: the worker's parameters."""
+        """Return the point [P] at which the next gradient is taken. Default: the worker's parameters."""
         return worker.params.read_value()
 
     def local_step(self, worker: Worker, gradient: Tensor) -> None:
-        """One step alone: update `worker.params` and the local variables. Default: nothing, the gradient is pushed."""
+        """Make one local step: update `worker.params` and the local variables. Default: nothing."""
 
     def message(self, worker: Worker) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
-        """What is pushed, [P]; of a scheme with `scalars`, that and a number for each of their names.
+        """Return the vector to push, [P]; with `scalars`, also a number for each of their names. Default: the gradient.
 
             scalars = ("steps",)
             ...
                 return worker.gradient_sum, {"steps": worker.steps}
 
-        On the server they are `server.sent.steps`, floats, of the message that is merged or weighed; where the message
-        is the mean of a set, so are they. One that is not finite spoils its message as an element of the vector would.
+        The server reads them as floats, `server.sent.steps`, of the message that is merged or weighed; where the
+        message is the mean over the workers, they are means, too. A message with a scalar that is not finite is refused
+        like a message with such an element.
         """
         return worker.gradient
 
     def server_update(self, server: Server, message: Tensor, staleness: Tensor) -> Tensor:
-        """Merge one message into the center, inside the lock; returns the reply.
+        """Merge one message into the center, under the lock; returns the reply.
 
         Without a barrier, `message` is that of one worker, and `staleness` the number of updates since its last pull,
-        a float scalar. Behind a barrier `message` is the mean over the workers, and `staleness` 0.
+        a float scalar. With a barrier, `message` is the mean over the workers, and `staleness` is 0.
         """
         raise NotImplementedError(f"{type(self).__name__} has no server_update")
 
     def adopt(self, worker: Worker, reply: Tensor) -> None:
-        """Use the reply. Default: the worker goes on from the center."""
+        """Use the reply. Default: assign it to the worker's parameters."""
         worker.params.assign(reply)

@@ -1,12 +1,12 @@
-"""What a scheme sees of a worker and of the parameter server.
+"""The views of a worker and of the parameter server that a scheme receives.
 
-P is the number of trainable parameters. On the server vectors are the slice of one ps task, so they are shorter there:
-rules must be elementwise. Besides what stands here, each has the variables of the scheme itself, by their names: the
-worker its local variables, the server its global variables, worker rows and worker numbers. So names that stand here
-are taken. A local and a global variable may share a name.
+P is the number of trainable parameters. On the server, vectors are the slice of one ps task, which is shorter, so rules
+must be elementwise. Each view also has the scheme's own variables as attributes: the worker its local variables, the
+server its global variables, worker rows and worker numbers. So the names below are reserved. A local and a global
+variable may share a name.
 
-What can be read where: what has "for `message`" below is refused elsewhere, in all back ends alike; the rest can be
-read in each function that gets the view.
+Attributes marked "for `message`" can be read in `Scheme.message` alone; all back ends refuse them elsewhere. The other
+attributes can be read in each function that gets the view.
 """
 
 from __future__ import annotations
@@ -23,48 +23,48 @@ class Worker(Protocol):
     """A worker, and the local variables of the scheme by name."""
 
     params: Tensor
-    """Its parameters, a variable of shape [P]."""
+    """The worker's parameters, a variable of shape [P]."""
     gradient: Tensor
     """The gradient of the last step, [P]; for `message`, only if a round is one step."""
     gradient_sum: Tensor
-    """The sum of the gradients of this round, [P]; for `message`, if the class has `uses_gradient_sum = True`; not of
-    schemes that exchange first."""
+    """The sum of the gradients of this round, [P]; for `message`, if the class has `uses_gradient_sum = True`; not in
+    schemes with `exchange_first`."""
     round: Tensor
-    """Rounds that this worker has done before this one, an int64 scalar; a restarted or resumed worker counts on."""
+    """Rounds that this worker did before this one, an int64 scalar; it continues after a restart or a resumed run."""
     step: Tensor
-    """Local steps that it has done, an int64 scalar: in `local_step` the number of the step, from 0, and in `message`
-    and `adopt` those up to the message. A restarted or resumed worker counts on."""
+    """Local steps that this worker has done, an int64 scalar: in `local_step` the number of the step, from 0; in
+    `message` and `adopt` the steps before the message. A restarted or resumed worker continues to count."""
     steps: Tensor
     """Local steps of this round, a float scalar, see `Scheme.rounds`; by default the period, or fewer at the end."""
     loss: Tensor
-    """The mean loss of the steps of this round, a float scalar; for `message`, not of schemes that exchange first."""
+    """The mean loss of the steps of this round, a float scalar; for `message`; not in schemes with `exchange_first`."""
     index: Any
-    """Which worker this is, a whole number or scalar from 0."""
+    """The worker's index, a whole number or scalar from 0."""
     num_workers: int
-    """Workers W of the run."""
+    """Number W of workers of the run."""
     shapes: Sequence[tuple[int, ...]]
-    """Shapes of the model's variables, which lie one after the other in a vector [P]."""
+    """Shapes of the model's variables, which are concatenated in a vector [P]."""
 
     def uniform(self, *key: Any) -> Tensor:
-        """Random numbers [P], float32, at least 0 and below 1, that follow from the run's seed and the key.
+        """Return random numbers [P], float32, at least 0 and below 1, a function of the run's seed and the key.
 
             mask = worker.uniform(worker.index, worker.round) < self.share
 
-        The key is one or more whole numbers. The same key gives the same numbers, in each function, on each worker
-        (all draw one mask with `worker.uniform(worker.round)`) and on each back end. `contract.uniform_numbers` is the
-        same in NumPy.
+        The key is one or more whole numbers. The same key gives the same numbers in each function, on each worker
+        (`worker.uniform(worker.round)` is the same mask on all) and on each back end. `contract.uniform_numbers`
+        returns the same numbers in NumPy.
         """
         ...
 
     def mean(self, vector: Tensor) -> Tensor:
-        """The mean over all workers of a float tensor, which has one shape on all: the same result on each.
+        """Return the mean of a float tensor over all workers (an all-reduce); its shape must be the same on all.
 
-        For `message`, and each worker must ask for the same means in the same order, in each of its rounds. Only gates
-        without a parameter server have it, such as `Collective`. The wait for the others counts as computing. What it
-        sends, 4 bytes for each element 2 (W - 1)/W times, is not in `bytes_pushed` and `bytes_pulled`.
+        For `message`; each worker must call it for the same means in the same order, in each of its rounds. Only gates
+        without a parameter server, such as `Collective`, have it. The wait for the other workers counts as computing.
+        Its traffic, 4 bytes for each element 2 (W - 1)/W times, is not in `bytes_pushed` and `bytes_pulled`.
 
         Raises:
-            UserError: the gate cannot, the run is simulated, or it is asked for elsewhere.
+            UserError: the gate has no mean, the run is simulated, or the call is not in `message`.
         """
         ...
 
@@ -72,26 +72,26 @@ class Worker(Protocol):
 
 
 class Server(Protocol):
-    """The slice of one ps task, and the global variables of the scheme by name."""
+    """The slice of the center on one ps task, and the global variables of the scheme by name."""
 
     center: Tensor
     """The parameters θ that workers share, a variable."""
     num_workers: int
-    """Workers W of the run."""
+    """Number W of workers of the run."""
     sender: Any
-    """The worker whose message it is, a whole number or scalar from 0; None behind a barrier: there it is a mean."""
+    """Index of the worker that sent the message, a whole number or scalar from 0; None if the message is a mean."""
     sent: Any
-    """The scalars of the message as attributes, `server.sent.<name>`; of a mean of messages, their means."""
+    """The scalars of the message as attributes, `server.sent.<name>`; their means if the message is a mean."""
     completes: Tensor
-    """True if this message completes an update, a bool scalar: the last of `Scheme.messages_per_update`."""
+    """True if this message is the last of `Scheme.messages_per_update` and so completes an update, a bool scalar."""
     anchor: Tensor
-    """The center that the sender of this message pulled last; only if the scheme `keeps_anchors`."""
+    """The center that the sender of this message pulled last; only with `Scheme.keeps_anchors`."""
 
     def __getattr__(self, name: str) -> Tensor: ...
 
 
-# A variable of a scheme cannot have one of these names, nor begin with an underscore. What the engine and gates keep
-# for themselves takes no name.
+# A variable of a scheme cannot have one of these names, nor begin with an underscore. Variables of the engine and of
+# gates do not appear in the views, so they reserve no names.
 WORKER_NAMES = frozenset({*Worker.__annotations__, "mean", "uniform"})
 SERVER_NAMES = frozenset(Server.__annotations__)
 
@@ -103,7 +103,7 @@ MESSAGE_ONLY = {
 
 
 def not_here(name: str) -> UserError:
-    """The error where a scheme reads what a worker has in `Scheme.message` alone, the same in all back ends."""
+    """Return the error for an attribute that is read outside `Scheme.message`; the same in all back ends."""
     return UserError(
         f"worker.{name} is for Scheme.message alone ({MESSAGE_ONLY[name]}): take it there, and keep it in a local "
         "variable"
@@ -111,16 +111,16 @@ def not_here(name: str) -> UserError:
 
 
 def check_names(scheme: str, kind: str, names: Iterable[str], others: Iterable[str] = ()) -> None:
-    """Refuse a variable that has the name of something else.
+    """Refuse variables whose names are reserved, used twice, or no identifiers.
 
     Args:
-        scheme: its name.
-        kind: of its variables: "local variable", "global variable", "worker row" or "worker number".
-        names: of these variables.
+        scheme: name of the scheme.
+        kind: "local variable", "global variable", "worker row" or "worker number".
+        names: names of the scheme's variables of this kind.
         others: names of its other variables in the same view.
 
     Raises:
-        UserError: there is one.
+        UserError: a name cannot be used.
     """
     view, taken = ("worker", WORKER_NAMES) if kind == "local variable" else ("server", SERVER_NAMES)
     for name in names:
