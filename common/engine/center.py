@@ -1,4 +1,4 @@
-"""The center: the parameters of a run, cut into slices, and what an algorithm keeps beside them."""
+"""The center: the parameters of a run, cut into slices, with the algorithm's global variables."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from .transport import Client, Transport
 
 
 class Center:
-    """The flat center [P], cut into contiguous slices; its version is with the first.
+    """The flat center [P], cut into contiguous slices; its version is on the device of the first.
 
     Args:
         scheme: the algorithm.
-        sizes: of the slices on each device.
+        sizes: sizes of the slices on each device.
         devices: one for each ps task.
-        num_workers: W.
-        ema_decay: of the average of the center; no average without it.
-        codec: how messages travel; the scheme's if not given.
-        round_steps: local steps of a round, for learning rates that change; the scheme's period if not given.
-        client: who feeds the first value; it is on the first device, and there are sockets, if not given.
+        num_workers: number of workers, W.
+        ema_decay: decay of the average of the center; no average without it.
+        codec: codec of the messages; the scheme's if not given.
+        round_steps: local steps of a round, for learning-rate schedules; the scheme's period if not given.
+        client: the client that feeds the initial value; by default on the first device, through sockets.
         holder: the device of the worker that has the whole center, if one does; versions are on the first of `devices`.
 
     Attributes:
-        initial: where the first value of each slice is fed.
-        version: number of updates that it has had.
+        initial: placeholders of the initial value of each slice.
+        version: number of updates of the center.
         pulled: the version that each worker has pulled last, [W].
-        snapshots: where snapshots of the center are kept, if any are taken.
-        messages: number of those that were accepted, if several make an update together.
-        replies_center: True if all replies that have been built are the center as it is.
+        snapshots: buffer of snapshots of the center, if any are taken.
+        messages: number of accepted messages, if several make an update together.
+        replies_center: True if all replies that have been built are the unchanged center.
     """
 
     snapshots: SnapshotBuffer | None = None
@@ -82,14 +82,14 @@ class Center:
         return part
 
     def keep(self, build: Callable[[Slice], Mapping[str, Any]]) -> None:
-        """Variables beside each slice, with the initial values that `build(slice)` names."""
+        """Make variables on the device of each slice, with the names and initial values of `build(slice)`."""
         for part in self.slices:
             with tf.device(part.device):
                 part.keep(self.scheme.name, build(part))
 
     @property
     def saved(self) -> dict[str, list[Any]]:
-        """What a checkpoint keeps, by name: one variable, or the slices of a vector."""
+        """Variables for a checkpoint, by name: one variable, or the slices of a vector."""
         of_slices = [part.saved for part in self.slices]
         sliced = {name: [values[name] for values in of_slices] for name in of_slices[0]}
         if self.messages is not None:
@@ -99,23 +99,23 @@ class Center:
     # Vectors and their slices.
 
     def encoder(self, name: str) -> Encoder:
-        """What encodes the messages of a worker, on the present device; `name` begins the names of its variables."""
+        """Build the encoder of a worker's messages on the current device; `name` is the prefix of its variables."""
         return Encoder(self.codec, self.sizes, name)
 
     def receive(self, slot: Any, message: Any) -> list[Any]:
-        """A message of the worker in that slot, in slices that are on their ps tasks; a list is cut already."""
+        """Encode, send and decode a worker's message; returns its slices on their ps tasks. A list is cut already."""
         if isinstance(message, list):
             return self.each_slice(lambda _, u: tf.identity(u), message)
-        encoder = slot.encoder or self.encoder("codec")  # of whoever is no worker: it keeps nothing
+        encoder = slot.encoder or self.encoder("codec")  # a sender that is no worker has no codec variables
         scalars = []
         if self.scheme.scalars:
             message, beside = cut_into(message, [sum(self.sizes), len(self.scheme.scalars)])
-            scalars = [beside]  # they go to all
+            scalars = [beside]  # each ps task gets all scalars
         wires = [[*map(self.transport.depart, wire)] for wire in encoder.encode(message)]
         return self.each_slice(lambda part, wire: self._decoded(self.codec, wire, part, scalars), wires)
 
     def each_slice(self, build: Callable[[Slice, Any], Any], values: Sequence[Any] | None = None) -> list[Any]:
-        """`build(slice, value)` on the device of each slice."""
+        """Call `build(slice, value)` on the device of each slice; returns the results."""
         results = []
         for part, value in zip(self.slices, values or [None] * len(self.slices), strict=True):
             with tf.device(part.device):
@@ -123,34 +123,34 @@ class Center:
         return results
 
     def bring(self, parts: Sequence[Any]) -> Any:
-        """The slices of a vector, as they are, as one vector where the caller is."""
+        """Send the slices of a vector, without a codec, to the caller's device; returns one vector."""
         parcels = self.each_slice(lambda _, part: self.transport.depart(part), parts)
         return joined([*map(self.transport.arrive, parcels)])
 
     def reply(self, replies: Sequence[Any]) -> Any:
-        """The slices of a reply, which travel as the scheme's codec has it, as one vector where the caller is."""
+        """Send the slices of a reply, with the scheme's codec, to the caller's device; returns one vector."""
         codec = self.scheme.reply_codec
         wires = self.each_slice(lambda _, reply: [*map(self.transport.depart, codec.encode(reply, None))], replies)
         return joined([self._decoded(codec, *pair) for pair in zip(wires, self.slices, strict=True)])
 
     def _decoded(self, codec: Codec, wire: Sequence[Any], part: Slice, scalars: Sequence[Any] = ()) -> Any:
-        """What has come to the present device as a vector, with the scalars at its end; there when all of it is."""
+        """Return the received tensors as a decoded vector on the current device, with the scalars at its end."""
         vector = codec.decode([*map(self.transport.arrive, wire)], self.sizes[part.index])
         return tf.concat([vector, *scalars], 0) if scalars else vector
 
     def read(self) -> list[Any]:
-        """The slices of the center as they are now."""
+        """Read the slices of the center."""
         return self.each_slice(lambda part, _: part.center.read_value())
 
     # Versions.
 
     def read_version(self) -> Any:
-        """Number of updates that the center has had."""
+        """Read the number of updates of the center."""
         with tf.device(self.device):
             return self.version.read_value()
 
     def count_message(self, accepted: Any) -> Any:
-        """Count a message that is merged on its own, if it is `accepted`; returns True if it completes an update."""
+        """Count a message of an asynchronous update if it is `accepted`; returns True if it completes an update."""
         if self.messages is None:
             return accepted
         with tf.device(self.device):
@@ -158,7 +158,7 @@ class Center:
             return tf.equal(messages % self.scheme.messages_per_update, 0) & accepted
 
     def count_updates(self, number: Any) -> Any:
-        """The version after `number` more updates."""
+        """Count `number` more updates, and save a snapshot if one is due; returns the version."""
         with tf.device(self.device):
             number = tf.cast(number, tf.int64)
             version = tf.convert_to_tensor(self.version.assign_add(number))
@@ -167,12 +167,12 @@ class Center:
         return version
 
     def staleness(self, version: Any, slot: WorkerSlot) -> Any:
-        """Updates since this worker pulled last, at `version`; without a lock it is an estimate, never below 0."""
+        """Return the updates from this worker's last pull to `version`; without a lock an estimate, at least 0."""
         with tf.device(self.device):
             return tf.maximum(version - Row(self.pulled, slot.index).read_value(), 0)
 
     def note_pull(self, slot: WorkerSlot, unless: Any = None) -> None:
-        """Note that this worker has the present center, or still the one that was noted before if `unless` is true."""
+        """Note that this worker has pulled the current center; if `unless` is true, the noted version stays."""
         with tf.device(self.device):
             version = unless_so(unless, lambda: tf.gather(self.pulled, slot.index), self.version.read_value())
             tf.raw_ops.ResourceScatterUpdate(resource=self.pulled.handle, indices=slot.index, updates=version)
@@ -182,7 +182,7 @@ class Center:
                     row = Row(part.anchors, slot.index)
                     row.assign(unless_so(unless, row.read_value, part.center.read_value()))
 
-    # What an algorithm does with messages.
+    # The algorithm's treatment of messages.
 
     def merge(
         self,
@@ -193,7 +193,10 @@ class Center:
         slot: WorkerSlot | None = None,
         completes: Any = True,
     ) -> Any:
-        """The scheme's rule on one slice, then the average; returns the reply. Without a slot it is a set's message."""
+        """Apply the scheme's rule to one slice, then update the average; returns the reply.
+
+        Without a slot, the message is the mean of a set.
+        """
         scheme = self.scheme
         if scheme.scheduled:  # in local steps of the average worker, as on the workers
             steps = tf.cast(version, tf.float32) * self.round_steps
@@ -207,7 +210,7 @@ class Center:
         return reply
 
     def weigh(self, part: Slice, message: Any, staleness: Any, slot: WorkerSlot) -> Any:
-        """A slice of a message, as it counts in a set; its scalars count as they are."""
+        """Return a slice of a message as a barrier adds it to its sum; the scalars are not weighted."""
         size = self.sizes[part.index]
         vector, sent = unpacked(self.scheme.scalars, message, size)
         weighed = self.scheme.weigh(
@@ -216,7 +219,10 @@ class Center:
         return tf.concat([weighed, message[size:]], 0) if self.scheme.scalars else weighed
 
     def come_to(self, version: Any, clock: Any, state: Any) -> None:
-        """Where there is no ps, for the worker that has the center: it has come to `version`, after `clock` updates."""
+        """Update the average, and save a snapshot if one is due, on the worker that has the center without a ps.
+
+        The center has just reached `version`, after `clock` updates.
+        """
         self.slices[0].move_average(clock)
         if self.snapshots is not None:
             self.snapshots.save_if_due(version, state.read_value())

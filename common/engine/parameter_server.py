@@ -1,6 +1,6 @@
 """The parameter server: the global variables of a run, and the atomic events on them.
 
-Every task builds the same description; TensorFlow's runtime shares the variables by name. It is put together here from
+Every task builds the same graph of the variables; TensorFlow's runtime shares them by name. `ParameterServer` composes
 parts with one concern each, and has the events that concern several of them.
 """
 
@@ -32,32 +32,33 @@ from .transport import Client, Transport
 
 
 class ParameterServer:
-    """Global variables and events, built into the current graph. This is the `Store` that gates see.
+    """Global variables and events, built into the current graph. Gates see it as their `Store`.
 
     Args:
         scheme: the algorithm.
-        sizes: of the slices of the center on each ps task.
+        sizes: sizes of the slices of the center on each ps task.
         state_size: S, the length of the model's non-trainable float state (batch normalisation), as one vector.
-        num_workers: W.
+        num_workers: number of workers, W.
         devices: one device for each ps task.
         last_version: rounds of the worker with the most, after which a barrier ends the run; None if they are scripted.
-        ema_decay: of the average of the center; no average without it.
+        ema_decay: decay of the average of the center; no average without it.
         in_process: True if all workers are threads of this process.
-        min_workers: a gate goes on with this number of workers, if the others do not come; W without it.
-        codec: how messages travel; the scheme's if not given.
-        round_steps: local steps of a round, for learning rates that change; the scheme's period if not given.
+        min_workers: number of workers with which a gate continues if the others do not join; default W.
+        codec: codec of the messages; the scheme's if not given.
+        round_steps: local steps of a round, for learning-rate schedules; the scheme's period if not given.
         multiples: versions of the center of which snapshots are taken; none if not given.
-        client: who feeds and saves vectors; it is on the first device, and there are sockets, if not given.
+        client: the client that feeds and saves vectors; by default on the first device, through sockets.
         holder: the device of the worker that has the whole center, if one does.
 
     Attributes:
-        transactions: the lock, and who is admitted.
+        transactions: the lock and the admission of workers.
         center: slices and versions.
-        journal: the record.
-        membership: of the workers; `copies`, of their local states.
-        persistence: what is saved, and how it is restored.
+        journal: the event log.
+        membership: flags, tokens and states of the workers.
+        copies: copies of the workers' local states.
+        persistence: save and restore of checkpoints.
         kept: the gate's variables, by name.
-        look: what a client sees of the center.
+        look: read-only snapshot of the center for a client.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class ParameterServer:
         self.in_process, self.last_version = in_process, last_version
         self.min_workers = num_workers if min_workers is None else min_workers
         self.devices, self.client = list(devices), client or Client(Transport(), devices[0])
-        with tf.device(self.client.device):  # fed once; everything that starts from the model starts from these
+        with tf.device(self.client.device):  # fed once; initial value of all copies of the model's state
             self.initial_state = tf.compat.v1.placeholder(tf.float32, [state_size], name="initial_state")
         self.center = center = Center(
             scheme, sizes, devices, num_workers, ema_decay, codec, round_steps, self.client, holder
@@ -94,11 +95,11 @@ class ParameterServer:
         if multiples is not None:
             center.snapshots = SnapshotBuffer(multiples, center.slices, members.states)
 
-        # What gates ask for, see `Store`.
+        # The interface of gates, see `Store`.
         self.lock, self.exclusive = transactions.lock, transactions.exclusive
         self.slices, self.each_slice = center.slices, center.each_slice
         self.receive, self.reply, self.merge, self.weigh = center.receive, center.reply, center.merge, center.weigh
-        plain = type(scheme.reply_codec) is Codec  # else what lies there for all is not what travels
+        plain = type(scheme.reply_codec) is Codec  # an encoded reply is another tensor: sharing the plain one is no use
         self.share = center.transport.share if plain and scheme.elementwise else lambda reply: reply
         self.read_version, self.count_updates = center.read_version, center.count_updates
         self.staleness, self.note_pull, self.when = center.staleness, center.note_pull, when
@@ -120,13 +121,13 @@ class ParameterServer:
         self.persistence = Persistence(saved, self.devices, transactions, journal, members, self.client)
 
     def event(self, slot: WorkerSlot, parts: Sequence[Any] = ()) -> Any:
-        """The lock, for what a worker sends, perhaps with a message in `parts`: refused if it is not to be folded."""
-        checked = parts and self.scheme.gate.uses_ps  # without a ps, workers look at the mean of all messages
+        """Lock for a worker's request, with a message in `parts` if any; refused if the message cannot be merged."""
+        checked = parts and self.scheme.gate.uses_ps  # without a ps, workers check the mean of all messages
         finite = self.each_slice(lambda _, u: is_finite(u), parts) if checked else []
         return self.transactions.event(slot, [*parts, *finite], lambda: [~self.scheme.gate.complete(self), *finite])
 
     def fold(self, slot: WorkerSlot, parts: Sequence[Any], event: Event = "exchange", locked: bool = True) -> list[Any]:
-        """The whole of an asynchronous update: recorded, merged into every slice, counted; returns the replies."""
+        """Build a whole asynchronous update: log it, merge it into every slice, count it; returns the replies."""
         version = self.read_version()
         staleness = self.staleness(version, slot)
         with tf.device(self.devices[0]):
@@ -135,11 +136,11 @@ class ParameterServer:
 
         def merge(part: Slice, message: Any) -> Any:
             reply = self.merge(part, message, lateness, version, slot, completes)
-            return reply if event == "push" else tf.convert_to_tensor(reply)  # nobody reads that of a push
+            return reply if event == "push" else tf.convert_to_tensor(reply)  # the reply to a push is not read
 
         def merge_if_accepted(part: Slice, message: Any) -> Any:
             merged = tf.cond(accepted, lambda: tf.convert_to_tensor(merge(part, message)), part.center.read_value)
-            return tf.identity(merged)  # a result waits for the update, a control edge from `tf.cond` would not
+            return tf.identity(merged)  # the identity waits for the update; a control edge from `tf.cond` would not
 
         with tf.control_dependencies([self.record(version, slot.index, staleness, accepted, event, locked)]):
             completes = self.center.count_message(accepted)
@@ -147,24 +148,24 @@ class ParameterServer:
             self.count_updates(completes)
         return replies
 
-    # What tasks do besides rounds.
+    # Events besides rounds.
 
     def slot(self, worker: int, index: Any, mail: Any = None) -> Slot:
-        """The slot of a worker; `index` is its number as the graph shall see it, `mail` is to and from others."""
+        """Return the slot of a worker; `index` is its number in the graph, `mail` its queues to and from the others."""
         return self.membership.slot(worker, index, mail)
 
     def pull(self, slot: WorkerSlot) -> Any:
-        """The center as it is now."""
+        """Read the center, as an event of the worker."""
         with self.event(slot):
             version = self.read_version()
             noted = self.record(version, slot.index, self.staleness(version, slot), accepted=False, event="pull")
-            with tf.control_dependencies([noted]):  # what is read is read after the moment that is on record
+            with tf.control_dependencies([noted]):  # read the center after the logged time, not before it
                 self.note_pull(slot)
                 parts = self.center.read()
         return self.center.bring(parts)
 
     def gather(self, slot: WorkerSlot, indices: Any, locked: bool) -> Any:
-        """Some coordinates of the center as they are now; under the lock, all at one moment."""
+        """Read some coordinates of the center; with `locked`, all at one version."""
         cut = Cut(indices, self.center.sizes)
         parts = self.each_slice(lambda _, i: tf.identity(i), cut.indices)
         with self.lock(after=parts) if locked else nullcontext():
@@ -173,14 +174,14 @@ class ParameterServer:
         return cut.join(values)
 
     def join(self, slot: WorkerSlot, recorded: Any) -> tuple[Any, Any, dict[str, Any]]:
-        """A worker takes its slot, for the first time or again; whoever held it before is refused from now on.
+        """Give a worker its slot, for the first time or again; requests of its previous holder are refused from now on.
 
         Args:
-            slot: of the worker.
-            recorded: False if this is no event of the run. Nor is it where the worker takes a copy of its local state.
+            slot: slot of the worker.
+            recorded: False if the join is not logged. It is not logged either if the worker resumes from a local copy.
 
         Returns:
-            the center, the worker's own state, and what it is told, see `run.worker_calls.Joined`.
+            the center, the worker's own state, and the fields of `run.worker_calls.Joined`.
         """
         with self.transactions.joining():
             with tf.device(self.devices[0]):
@@ -193,38 +194,38 @@ class ParameterServer:
                 joined = {"folded": folded, "waits": waits, "copied": copied, "asked": asked}
                 restored, stopping = self.journal.restored[0], self.is_ending()
                 joined |= {"restored": restored, "stopping": stopping, "version": version}
-            self.note_pull(slot, unless=copied)  # a worker that takes its copy up has the center that it had
+            self.note_pull(slot, unless=copied)  # a worker that resumes from a copy keeps its older center
             parts = self.center.read()
         return self.center.bring(parts), state, joined
 
     def refuse(self, slot: WorkerSlot) -> Any:
-        """A message that was not finite is dropped for good: its round counts as done."""
+        """Drop a message that was not finite for good, and count its round as done."""
         with self.event(slot), tf.device(self.devices[0]):
             self.journal.count_refused(slot, tf.constant(1, tf.int64))
             self.record(self.read_version(), slot.index, 0, accepted=False)
         return tf.constant(True)
 
     def is_ending(self) -> Any:
-        """True if workers shall leave: somebody wants the run to end, or its last update has been made."""
+        """Return True if workers shall leave: the run was stopped, or its last update has been made."""
         with tf.device(self.devices[0]):
             return self.membership.stopping | self.scheme.gate.complete(self)
 
     def wake_all(self) -> Any:
-        """Whoever waits at the gate goes on, whatever it waits for."""
+        """Wake all workers that wait at the gate."""
         self.scheme.gate.wake(self)
         return tf.constant(True)
 
     def call_back(self) -> Any:
-        """The state was restored: whoever waits, for the start, at the gate or for the end, goes on and joins again."""
+        """Wake all waiting workers (for the start, at the gate, for the end) after a restore, to join again."""
         return self.membership.call_back(self.wake_all)
 
     def check_clean(self) -> Any:
-        """The version; refused if the state is dirty."""
+        """Return the version; refused if the state is dirty."""
         with self.transactions.clean():
             return self.read_version()
 
     def snapshot(self) -> dict[str, Any]:
-        """At one moment: version (`at`), state (the mean over the workers), and what the `look` sees of the center."""
+        """Read version (`at`), state (the mean over the workers) and center (through `look`) under one lock."""
         with self.transactions.clean():
             version, vectors = self.read_version(), self.look.take()
             with tf.device(self.devices[0]):
@@ -233,7 +234,7 @@ class ParameterServer:
 
 
 def _of_gate(scheme: Scheme, kept: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """What a checkpoint keeps of the gate's variables, by name; `UserError` if the engine has one of that name."""
+    """Return the gate's variables for a checkpoint, by name; `UserError` if the engine has one of that name."""
     if taken := kept.keys() & saved.keys():
         raise UserError(f"{scheme.name}: its gate cannot keep {', '.join(sorted(taken))}: the engine has one")
     return {name: [variable] for name, variable in kept.items()}

@@ -1,7 +1,7 @@
-"""The moments of a round on the clock of its worker, taken in the graph.
+"""Timestamps of a round on the clock of its worker, taken in the graph.
 
-Rounds follow one another in one call, so only the graph knows when each of them is where. The moments are in order:
-each is taken after the one before it, and a message leaves after the moment at which it is ready.
+One call executes several rounds, so only the graph can take the time of each. The timestamps are in order: each is
+taken after the one before it, and a message leaves after the timestamp of its completion.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from ..contract.cut import parts_of
 
 
 def moment(after: Sequence[Any] = ()) -> Any:
-    """The time when everything in `after` is there: seconds since 1970, float64."""
+    """Return the time at which every tensor in `after` is computed: seconds since 1970, float64."""
     with tf.control_dependencies(tf.nest.flatten(after, expand_composites=True)):
         now = tf.timestamp()
-    # A function orders its stateful operations, that of the ps to release the lock among them: to wait for that would
-    # be a message more in each round.
+    # `tf.function` orders stateful ops automatically. Exempt the timestamp from that order: otherwise the worker would
+    # wait for the ps to unlock, one extra RPC per round.
     if order := getattr(now.graph, "experimental_acd_manager", None):
         order.run_independently(now.op)
     return now
 
 
 class Stamps:
-    """The moments of one round, in the order in which the round is built.
+    """The timestamps of one round, taken in the order in which the round is built.
 
     Args:
-        begun: when it began.
+        begun: start of the round.
 
     Attributes:
         begun, ready, replied: scalars in seconds since 1970, float64.
@@ -40,13 +40,13 @@ class Stamps:
         self.begun = self.ready = self.replied = begun
 
     def send(self, message: Any) -> Any:
-        """The message (or what else is there when the worker has computed enough), once its moment has been taken.
+        """Take the time at which the message (or another result of the computation) is ready; returns it afterwards.
 
-        One that is put together of several parts is put together after that moment, perhaps where it lies in memory.
+        If the message is a concatenation, the timestamp precedes it: the transport may concatenate in shared memory.
         """
         if parts := parts_of(message):
             return tf.concat(self.send(parts), 0)
-        # A control edge from a function's result does not wait for it, one from a tensor made of it does.
+        # A control edge from a function's result does not wait for it; an edge from an identity of it does.
         there = tf.nest.map_structure(tf.identity, message, expand_composites=True)
         self.ready = moment([there, self.begun])
         with tf.control_dependencies([self.ready]):
@@ -54,7 +54,7 @@ class Stamps:
 
     @contextmanager
     def reply(self) -> Iterator[None]:
-        """The reply is there when all that is built inside has been done."""
+        """Take the time of the reply when every operation built inside the context has run."""
         graph = tf.compat.v1.get_default_graph()
         first = len(graph.get_operations())
         yield
@@ -63,7 +63,7 @@ class Stamps:
 
 
 def stack(taken: Sequence[Stamps]) -> Any:
-    """The moments of several rounds, in one operation: one for each round would be in the way of the next.
+    """Stack the timestamps of several rounds in one operation: an operation for each round would delay the next.
 
     Returns:
         `begun`, `ready`, `replied`, [rounds, 3].

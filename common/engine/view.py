@@ -11,7 +11,7 @@ from ..errors import UserError
 
 
 class View(SimpleNamespace):
-    """A worker as its scheme sees it: `contract.views.Worker`."""
+    """The implementation of `contract.views.Worker`."""
 
     def __getattr__(self, name: str) -> Any:
         if name in MESSAGE_ONLY:
@@ -21,27 +21,27 @@ class View(SimpleNamespace):
 
 
 def show(views: Iterable[Any], **known: Any) -> None:
-    """The same to the scheme in each piece of a worker."""
+    """Set the same attributes on the view of each piece of a worker."""
     for view in views:
         vars(view).update(known)
 
 
 def hide(views: Iterable[Any]) -> None:
-    """From now on the scheme cannot read what is for its message alone."""
+    """Remove the attributes that only `Scheme.message` may read."""
     for view in views:
         for name in MESSAGE_ONLY:
             vars(view).pop(name, None)
 
 
 def show_each(views: Iterable[Any], **vectors: Sequence[Any]) -> None:
-    """Vectors to the scheme, to each piece its own."""
+    """Set attributes that differ between the views: for each name, one vector for each piece."""
     for name, parts in vectors.items():
         for view, part in zip(views, parts, strict=True):
             setattr(view, name, part)
 
 
 def no_mean(why: str) -> Callable[[Any], Any]:
-    """`worker.mean` where there is none."""
+    """Return a `worker.mean` that raises `UserError`."""
 
     def mean(vector: Any) -> Any:
         del vector

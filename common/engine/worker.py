@@ -32,25 +32,25 @@ class Worker(LocalSteps):
         scheme: the algorithm.
         replica: the model on its devices, and its batches.
         ps: the global variables.
-        slot: the worker's place there.
+        slot: the worker's slot on the ps.
         name: prefix of the names of its variables.
-        seed: of the run.
+        seed: seed of the run.
 
     Raises:
-        UserError: a local variable has the name of something else.
+        UserError: a local variable has a name that cannot be used.
     """
 
     def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: Slot, name: str, seed: int = 0):
         self.scheme, self.replica, self.ps = scheme, replica, ps
         self.device, self.pieces = replica.devices[0], Pieces.of(scheme, replica)
-        self.is_center = not self.scheme.gate.uses_ps and (name == "worker_0")  # what the chief has, without a ps
+        self.is_center = not self.scheme.gate.uses_ps and (name == "worker_0")  # without a ps the chief has the center
         with tf.device(self.device):
             center = ps.slices[0].center if self.is_center else None
             sizes = enumerate(self.pieces.sizes)
             local = [_variables(scheme, f"{name}_{i}" if i else name, size, center) for i, size in sizes]
             self.clock = tf.Variable(tf.constant(0, tf.int64), name=f"{name}_clock")  # local steps done, for schedules
             self.encoder = ps.center.encoder(f"{name}_codec")
-            self.initialize = tf.group(self.clock.initializer, replica.initialize)  # `start` gives the rest its values
+            self.initialize = tf.group(self.clock.initializer, replica.initialize)  # `start` assigns the other variables
         self.slot, self.slots = replace(slot, encoder=self.encoder), [*local[0]]
         known = {"index": slot.index, "num_workers": ps.num_workers, "shapes": replica.model.shapes}
         known["uniform"] = partial(uniform, seed, sum(self.pieces.sizes))
@@ -59,7 +59,7 @@ class Worker(LocalSteps):
         self.views: list[Any] = [View(mean=mean, **known, **variables) for variables in local]
 
     def start(self, recorded: Any) -> dict[str, Any]:
-        """Take a slot: the local variables become twins of the global ones."""
+        """Take a slot and initialise the local variables from the center; returns the results of `join`."""
         with tf.device(self.device):
             center, state, admitted = self.ps.join(self.slot, recorded)
             for view, part in zip(self.views, self.pieces.cut(center), strict=True):
@@ -72,15 +72,15 @@ class Worker(LocalSteps):
         return admitted
 
     def rounds(self, rows: Any, event: Event, before: Any) -> Any:
-        """Several rounds, one after the other in one call.
+        """Build several consecutive rounds into one call.
 
         Args:
             rows: the batches, [rounds, steps, batch size].
-            event: how each of them ends.
+            event: the event at the end of each round.
             before: rounds and local steps that the worker has done, [2].
 
         Returns:
-            of each round the mean loss, and how many of its steps count, [rounds, 2]; and its `Stamps`, see `stack`.
+            the mean loss of each round and the number of its steps that count, [rounds, 2]; the `Stamps`, see `stack`.
         """
         with tf.device(self.device):
             results, taken, now = [], [], moment()
@@ -92,12 +92,12 @@ class Worker(LocalSteps):
             return tf.stack(results), stack(taken)
 
     def round(self, rows: Any, event: Event, stamps: Stamps, number: Any, first: Any) -> Any:
-        """One round on the batches `rows`, [steps, batch size]; returns its mean loss, and how many steps count.
+        """Build one round on the batches `rows`, [steps, batch size]; returns its mean loss and its steps that count.
 
-        It is the round of that number, and begins with the step `first`.
+        The round has the given `number`, and its first step the number `first`.
 
-        A scheme with `exchange_first` sends what it has at once: what it computes between a reply and the next message
-        is steps of two rounds.
+        A scheme with `exchange_first` exchanges after the first gradient, so the steps between a reply and the next
+        message belong to two rounds.
         """
         scheme, ps, state = self._scheme_now(), self.ps, self.replica.state
         hide(self.views)
@@ -130,7 +130,7 @@ class Worker(LocalSteps):
             return
         message = stamps.send(message_of(scheme, self, stamps.begun, total))
         if event == "push":
-            with stamps.reply():  # what is acknowledged is no reply, but the next round waits for it
+            with stamps.reply():  # a push has no reply; the next round waits for its acknowledgement
                 scheme.gate.push(self.ps, self.slot, message)
             return
         reply = scheme.gate.exchange(self.ps, self.slot, message)
@@ -142,10 +142,10 @@ class Worker(LocalSteps):
         for view, part in zip(self.views, self.pieces.cut(reply), strict=True):
             scheme.adopt(view, part)
 
-    # Without a ps nobody else refuses what is not finite.
+    # Without a ps, which would refuse it, the worker itself drops a gradient or a mean that is not finite.
 
     def _steps_alone(self, rows: Any, stamps: Stamps, first: Any) -> tuple[Any, Any]:
-        """The local steps of a worker that is all there is, but for those that are not finite; returns how many."""
+        """Make the local steps of a single worker, skipping those that are not finite; returns loss and steps made."""
 
         def step(t: Any, total: Any, done: Any) -> tuple[Any, Any, Any]:
             state = self.replica.state.read_value()
@@ -173,7 +173,7 @@ class Worker(LocalSteps):
         self.ps.center.come_to(self.ps.read_version() + uncounted, self.clock.read_value(), self.replica.state)
 
     def _collective_round(self, scheme: Scheme, rows: Any, stamps: Stamps, first: Any) -> tuple[Any, Any]:
-        """All have the same mean message: if it is not finite, all go on without it, and the round does not count."""
+        """Build a round without a ps. If the mean message, equal on all workers, is not finite, the round is dropped."""
         state, clock = self.replica.state.read_value(), self.clock.read_value()
         total = self._local_steps(rows, stamps.begun, first)
         message = stamps.send(message_of(scheme, self, stamps.begun, total))
@@ -192,7 +192,7 @@ class Worker(LocalSteps):
 
 
 def _variables(scheme: Scheme, name: str, size: int, center: Any = None) -> dict[str, Any]:
-    """The parameters of a piece and its local variables, by name; a worker that has the center steps on that."""
+    """Make the parameters of a piece and its local variables, by name; `center` serves as the parameters if given."""
     slots = first_values(scheme.local_variables, tf.zeros([size]))
     check_names(scheme.name, "local variable", slots)
     params = tf.Variable(tf.zeros([size]), name=f"{name}_params") if center is None else center
@@ -200,11 +200,11 @@ def _variables(scheme: Scheme, name: str, size: int, center: Any = None) -> dict
 
 
 def local_state(worker: Worker) -> dict[str, list[Any]]:
-    """What joining does not give back to a worker, by name, in pieces or slices.
+    """Return the local state to save, which joining does not restore: variables in pieces or slices, by name.
 
-    The variables of worker, codec and model. Parameters that are the center when all workers have ended a round are
-    left out. A worker that does not meet the others there has an older center: it keeps that beside other local state,
-    and joins with the newest one if it has none.
+    It has the variables of worker, codec and model. Parameters are left out if they equal the center whenever all
+    workers have ended a round. Without a barrier of all workers, a worker has an older center: it saves that together
+    with other local state, and joins with the newest center if it has no other local state.
     """
     scheme, center, workers = worker.scheme, worker.ps.center, worker.views[0].num_workers
     adopts = type(scheme).adopt is Scheme.adopt and "push" not in scheme.events and not scheme.exchange_first
@@ -217,12 +217,12 @@ def local_state(worker: Worker) -> dict[str, list[Any]]:
 
 
 def message_of(scheme: Scheme, worker: Worker, begun: Any, total: Any = None) -> Any:
-    """What a worker sends, [P + m].
+    """Build the message of a worker, [P + m].
 
     Args:
-        scheme: with its learning rates of this moment.
-        worker: whose round it is.
-        begun: the moment when it began. Means come one after the other, after those of the round before.
+        scheme: the algorithm, with its current learning rates.
+        worker: the worker.
+        begun: start of the round, a tensor. The means of a message run in sequence, after those of the round before.
         total: the sum of the losses of the round, if they are known.
     """
     last = begun
@@ -242,5 +242,7 @@ def message_of(scheme: Scheme, worker: Worker, begun: Any, total: Any = None) ->
     hide(worker.views)
     if last is begun:
         return message
-    with tf.control_dependencies([last]):  # also those that are no part of it come before the exchange
+    # The exchange must follow every mean, also one whose result the message does not use: otherwise workers could run
+    # their collective operations in different orders.
+    with tf.control_dependencies([last]):
         return tf.identity(message)
