@@ -1,4 +1,4 @@
-"""The local steps of a worker: a gradient on each batch, and what its scheme makes of it."""
+"""The local steps of a worker: a gradient on each batch, and the scheme's step with it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .view import show, show_each
 
 
 class LocalSteps:
-    """What a worker does between two messages.
+    """The computation of a worker between two messages.
 
     Attributes:
         scheme: the algorithm.
         replica: the model on its devices, and its batches.
-        pieces: in which the worker keeps its vectors.
-        views: what the scheme sees, one for each piece.
+        pieces: pieces of the worker's vectors.
+        views: the scheme's views of the worker, one for each piece.
         clock: local steps done, for schedules.
-        is_center: True if its parameters are the center.
+        is_center: True if the worker's parameters are the center.
     """
 
     scheme: Scheme
@@ -34,7 +34,7 @@ class LocalSteps:
     is_center: bool
 
     def _local_steps(self, rows: Any, after: Any, first: Any) -> Any:
-        """One local step for each of `rows`, the `first` of that number, `after` that moment; returns their loss."""
+        """Make one local step for each of `rows`, numbered from `first`, after the tensor `after`; returns their loss."""
         if self.scheme.period == 1:
             loss, gradients = self._gradient(rows[0], after)
             self._step(gradients)
@@ -62,8 +62,10 @@ class LocalSteps:
 
     def _step(self, gradients: Sequence[Any]) -> None:
         scheme = self._scheme_now()
-        if len(gradients) > 1:  # a variable that the rest of the backward pass still reads would be copied first
-            gradients = [tf.identity(gradient) for gradient in gradients]  # the results of a function, see `Stamps`
+        if len(gradients) > 1:
+            # Update no variable before all gradients are computed: TensorFlow would copy a variable that the rest of
+            # the backward pass still reads. The identities make the control edges wait, see `Stamps`.
+            gradients = [tf.identity(gradient) for gradient in gradients]
         with tf.control_dependencies(gradients if len(gradients) > 1 else []):
             for view, gradient in zip(self.views, gradients, strict=True):
                 scheme.local_step(view, gradient)
@@ -71,11 +73,11 @@ class LocalSteps:
             self.clock.assign_add(1)
 
     def _scheme_now(self) -> Scheme:
-        """The scheme with its learning rates of this moment."""
+        """Return the scheme with its current learning rates."""
         return self.scheme.at(tf.cast(self.clock.read_value(), tf.float32)) if self.scheme.scheduled else self.scheme
 
     def _gradient(self, rows: Any, *after: Any) -> tuple[Any, list[Any]]:
-        """Loss and gradient (its pieces) on one batch, `after` a moment; the batch itself may be fetched before."""
+        """Return loss and gradient (in pieces) on one batch. Parameters are read after `after`, the batch perhaps before."""
         with tf.control_dependencies(after):
             point = [tf.identity(self.scheme.gradient_point(view)) for view in self.views]
         loss, gradient = self.replica.gradient(self.pieces.of_variables(point), rows)

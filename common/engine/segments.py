@@ -1,21 +1,21 @@
-"""Shared memory between the processes of one machine: who has a vector writes it once, who needs it reads it there.
+"""Shared memory between the processes of one machine: the maker writes a vector once, readers map the same memory.
 
 A segment is memory without a name on disk (`memfd_create`), so the kernel frees it when the last process that has it
-ends, however that ends. Its maker sends a ticket: which process, which descriptor, which segment. Whoever has the
-ticket opens the segment through the maker's descriptor, and keeps it open.
+ends, however that ends. Its maker sends a ticket: process, descriptor, name of the segment, mark. The reader opens the
+segment through the maker's descriptor, and keeps it open.
 
-    maker     a segment that is free; a mark that a reader comes; write; ticket ---- a few bytes, through a socket --->
-    reader    lock the segment (shared); take the mark away; an array that *is* the segment; unlock when it is dropped
+    maker     find a free segment; set a mark for the reader; write; send the ticket, a few bytes, through a socket --->
+    reader    lock the segment (shared); clear the mark; return an array that *is* the segment; unlock when it is freed
 
-A segment is closed, by its maker and by each reader, when it has not been used for `IDLE_SECONDS`; of one maker, a
-reader keeps at most `SEEN` open. So descriptors have a bound, see `needed`: a vector to be kept for long is copied.
+Maker and readers close a segment when they have not used it for `IDLE_SECONDS`; a reader keeps at most `SEEN` segments
+of one maker open. So the number of descriptors is bounded, see `needed`. A vector to be kept for long is copied.
 
-A segment is free if nobody is on the way to it, and nobody has locked it. The lock is the kernel's (`flock`), so a
-reader that dies lets go of it. What is read is never copied, and never changes as long as somebody has the array: a
-variable may be it.
+A segment is free if no mark is set and no process has locked it. The lock is the kernel's (`flock`), so that of a
+reader that dies is released. A reader's array is never copied, and does not change as long as it exists: a variable may
+use it as its buffer.
 
-What many shall read is written once, too: its maker takes it, where it is. As long as it has that array, each time
-that it puts it somebody gets a ticket for the same segment, with a mark of his own.
+A vector with several readers is also written once: its maker takes it as an array of its segment. As long as the maker
+has that array, each `put` of it returns a ticket for the same segment, with a new mark.
 """
 
 from __future__ import annotations
@@ -38,51 +38,51 @@ import numpy as np
 
 GONE = "[segment gone]"
 
-HEADER = mmap.PAGESIZE  # the name and the marks come first; what follows is aligned as TensorFlow wants it
+HEADER = mmap.PAGESIZE  # the name and the marks come first; the bytes after them are aligned as TensorFlow requires
 
-MARKS = 8  # where they begin: a byte for each reader on its way, which that reader alone takes away
+MARKS = 8  # offset of the marks: one byte for each expected reader, which that reader alone clears
 
 ON_ITS_WAY, NOBODY = b"\1", b"\0"
 
 PR_GET_DUMPABLE = 3
 
-SHARED_BYTES = 1 << 20  # a smaller tensor is through a socket before two functions of Python have been called
+SHARED_BYTES = 1 << 20  # sending a smaller tensor through a socket is faster than calling two Python functions
 
 IDLE_SECONDS = 10.0
 
-SEEN = 16  # segments of one maker that a reader keeps open: to open one again takes time
+SEEN = 16  # segments of one maker that a reader keeps open, as reopening takes time
 
-RESERVE = 64  # descriptors of a task for all else: without them TensorFlow aborts
+RESERVE = 64  # descriptors of a task for other purposes: without them TensorFlow aborts
 
 
 def needed(tasks: int) -> int:
-    """Return how many descriptors a task of a run needs at most, with that number of tasks; a segment takes two."""
+    """Return the most descriptors that a task needs in a run of that number of tasks; a segment takes two."""
     return RESERVE + 2 * SEEN * max(1, tasks - 1)
 
 
 def allowed() -> int:
-    """Return how many descriptors a task may have: a process can raise its limit to that."""
+    """Return the hard limit of descriptors, to which a process can raise its own limit."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[1] & sys.maxsize  # -1 is no limit
 
 
 def raise_limit() -> None:
-    """Let this process, and those that it forks, have as many descriptors as the system allows."""
+    """Raise the limit of descriptors, of this process and those that it forks, to the hard limit."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class Segment:
-    """Memory that is here, and perhaps elsewhere: the bytes of one vector.
+    """A mapping of shared memory that holds the bytes of one vector.
 
     Args:
-        descriptor: of the memory, which closes with this object.
-        made_here: arrays of this process are counted, which needs no lock of the kernel.
+        descriptor: descriptor of the memory, closed with this object.
+        made_here: True in the maker, which counts its own arrays instead of taking the kernel's lock.
 
     Attributes:
         name: a number that no other segment has.
         size: bytes of the vector.
-        used: when it was written or read last, on the clock `time.monotonic`.
+        used: time of the last write or read, on the clock `time.monotonic`.
     """
 
     def __init__(self, descriptor: int, made_here: bool = False):
@@ -90,15 +90,15 @@ class Segment:
         self.memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
         self.name, self.size = int.from_bytes(self.memory[:MARKS], "little"), len(self.memory) - HEADER
         self.address = self.bytes().ctypes.data
-        self._readers = 0  # arrays that this process has of it
-        self._counting = threading.RLock()  # an array may be dropped while one counts
+        self._readers = 0  # arrays of the segment in this process
+        self._counting = threading.RLock()  # the finalizer of an array may run in the thread that holds this lock
 
     def __del__(self) -> None:
         os.close(self.descriptor)
 
     @classmethod
     def new(cls, size: int) -> Segment:
-        """One that nobody has yet, for so many bytes."""
+        """Make a segment for that many bytes."""
         _check_descriptors()
         descriptor = os.memfd_create("distsgd", os.MFD_CLOEXEC)
         os.ftruncate(descriptor, HEADER + size)
@@ -106,26 +106,26 @@ class Segment:
         return cls(descriptor, made_here=True)
 
     def is_free(self) -> bool:
-        """True if nobody has it, and nobody is on the way to it."""
+        """Return True if no process reads the segment, and no reader is expected."""
         if self.memory.find(ON_ITS_WAY, MARKS, HEADER) >= 0:
             return False
-        if self._readers:  # a reader counts before it takes its mark away
+        if self._readers:  # a reader counts itself before it clears its mark
             return False
         try:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # somebody reads it
+        except BlockingIOError:  # a process reads it
             return False
         fcntl.flock(self.descriptor, fcntl.LOCK_UN)
         return True
 
     def expect(self) -> int:
-        """One more reader is on its way from now on; returns where its mark is."""
+        """Set a mark for one more reader; returns its offset."""
         mark = MARKS + self.memory[MARKS:HEADER].index(NOBODY)
         self.memory[mark : mark + 1] = ON_ITS_WAY
         return mark
 
     def read(self, mark: int) -> np.ndarray:
-        """The bytes where they lie, [size]; the segment is locked until nobody has this array any more."""
+        """Return the bytes without a copy, [size]; the segment stays locked until this array is freed."""
         with self._counting:
             self._readers += 1
             if not self.made_here:
@@ -137,7 +137,7 @@ class Segment:
         return array
 
     def bytes(self) -> np.ndarray:
-        """The bytes, [size], whoever may have them."""
+        """Return the bytes, [size], without locking them."""
         return np.frombuffer(self.memory, np.uint8, self.size, HEADER)
 
     def _let_go(self) -> None:
@@ -148,19 +148,19 @@ class Segment:
 
 
 class Segments:
-    """Those that this process has made, and those of others that it has read."""
+    """The segments that this process has made, and those of others that it has read."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # TensorFlow's threads come here
+        self._lock = threading.Lock()  # several threads of TensorFlow call `put` and `take`
         self._own: dict[int, list[Segment]] = {}  # by size
-        self._seen: dict[tuple[int, ...], Segment] = {}  # by ticket, without the mark; the last that was used, last
-        self._looked = time.monotonic()  # for those that are idle
+        self._seen: dict[tuple[int, ...], Segment] = {}  # by ticket without the mark, in the order of last use
+        self._looked = time.monotonic()  # time of the last search for idle segments
 
     def put(self, *data: np.ndarray) -> np.ndarray:
-        """Lay down some bytes, one after the other, unless that is where they are.
+        """Concatenate some bytes in a free segment, unless they are the bytes of a segment already.
 
         Returns:
-            the ticket, int64 [4], which is good for one reader.
+            the ticket, int64 [4], valid for one reader.
         """
         with self._lock:
             self._close_idle()
@@ -173,7 +173,7 @@ class Segments:
         return np.array([os.getpid(), segment.descriptor, segment.name, mark], np.int64)
 
     def _kept(self, first: np.ndarray, *others: np.ndarray) -> Segment | None:
-        """Return the segment of this process that these bytes are, if a reader here has it; else None."""
+        """Return the segment of this process whose bytes these are, or None."""
         own = [] if others else self._own.get(first.nbytes, [])
         return next((one for one in own if one.address == first.ctypes.data), None)
 
@@ -186,10 +186,10 @@ class Segments:
         return segment
 
     def take(self, ticket: np.ndarray) -> np.ndarray:
-        """The bytes that were laid down, uint8 [n], not copied.
+        """Return the bytes of a ticket, uint8 [n], without a copy.
 
         Raises:
-            RuntimeError: whoever laid them down is gone.
+            RuntimeError: the maker of the segment has ended.
         """
         *key, mark = (int(number) for number in ticket)
         key = tuple(key)
@@ -207,12 +207,12 @@ class Segments:
             return segment.read(mark)
 
     def _made(self, process: int, descriptor: int, name: int) -> Segment | None:
-        """The segment of this ticket, if this process has made it."""
+        """Return the segment of this ticket if this process has made it, else None."""
         own = (one for same in self._own.values() for one in same) if process == os.getpid() else ()
         return next((one for one in own if (one.descriptor, one.name) == (descriptor, name)), None)
 
     def _close_idle(self) -> None:
-        """Close what has not been used for a while. Arrays keep their memory, and their lock, as long as they are."""
+        """Close idle segments. Arrays keep their memory and their lock as long as they exist."""
         now = time.monotonic()
         if now - self._looked < IDLE_SECONDS:
             return
@@ -222,12 +222,12 @@ class Segments:
         self._seen = {key: one for key, one in self._seen.items() if now - one.used < IDLE_SECONDS}
 
     def count(self) -> int:
-        """How many this process has made."""
+        """Return the number of segments that this process has made."""
         return sum(map(len, self._own.values()))
 
 
 def _check_descriptors() -> None:
-    """Refuse to open one more where that would leave too few for TensorFlow, which aborts without them."""
+    """Refuse to open one more descriptor if too few remain for TensorFlow, which aborts without them."""
     used, most = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)[0] & sys.maxsize
     if used + RESERVE // 2 > most:
         raise RuntimeError(
@@ -244,7 +244,7 @@ def _opened(process: int, descriptor: int, name: int) -> Segment:
         raise RuntimeError(
             f"process {process} lets no other into its memory ({error}): use --transport sockets"
         ) from None
-    except (OSError, ValueError) as error:  # the number may be of something else by now
+    except (OSError, ValueError) as error:  # the descriptor may belong to another file by now
         raise RuntimeError(f"{GONE} process {process} does not have its segment any more: {error}") from None
     if segment.name != name:
         raise RuntimeError(f"{GONE} process {process} has ended, and its number is another's")
@@ -252,9 +252,9 @@ def _opened(process: int, descriptor: int, name: int) -> Segment:
 
 
 def available() -> bool:
-    """True where processes can share memory this way: on Linux, unless it closes this one to others of the same user.
+    """Return True if processes can share memory this way: on Linux, if processes of one user may open each other's files.
 
-    It does so for a Python with capabilities of its own, or one that its user may start and not read.
+    Linux forbids that for a Python with capabilities of its own, or one whose executable the user may not read.
     """
     try:
         segments: Any = Segments()

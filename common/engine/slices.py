@@ -1,4 +1,4 @@
-"""A slice of the center on one ps task: its variables, and what a scheme sees of it."""
+"""A slice of the center on one ps task: its variables, and its view for the scheme."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..gates.store import WorkerSlot
 from .ops import first_values
 from .stand_in import StandIn
 
-OWN = "scheme."  # begins the names of a scheme's variables in a checkpoint: those of engine and gate are free
+OWN = "scheme."  # in a checkpoint, prefix of a scheme's variables, so they may be named like those of engine and gate
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class Row(StandIn):
     index: Any
 
     def read_value(self) -> Any:
-        """The row, [...]."""
+        """Read the row, [...]."""
         return tf.raw_ops.ResourceGather(resource=self.rows.handle, indices=self.index, dtype=self.rows.dtype)
 
     def assign(self, value: Any) -> None:
@@ -38,34 +38,34 @@ class Row(StandIn):
 
 
 class ServerView(SimpleNamespace):
-    """A slice as `Scheme.server_update` sees it: `contract.views.Server`, and the scheme's variables by name."""
+    """The implementation of `contract.views.Server` for one slice, with the scheme's variables by name."""
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"the server has no {name} for this scheme", name=name, obj=self)
 
 
 class Slice(SimpleNamespace):
-    """A slice of the center on one ps task. Besides what is below, it has the gate's variables."""
+    """A slice of the center on one ps task. Besides these attributes, it has the gate's variables."""
 
     index: int
     device: str
-    ema_decay: float | None = None  # of the average
+    ema_decay: float | None = None  # decay of the average
     center: Any
-    initial: Any  # value of the center
+    initial: Any  # initial value of the center
     num_workers: int
     own: dict[str, Any]  # the scheme's global variables, by name
-    rows: dict[str, Any]  # its worker rows, variables [W, n]
-    numbers: dict[str, Any]  # and its worker numbers, variables [W]
-    average: Any = None  # of the center, for evaluation
+    rows: dict[str, Any]  # the scheme's worker rows, variables [W, n]
+    numbers: dict[str, Any]  # the scheme's worker numbers, variables [W]
+    average: Any = None  # average of the center, for evaluation
     anchors: Any = None  # the center that each worker pulled last, [W, n]
-    no_message: Any = None  # a message of zeros as it arrives, [n + m]: this slice, and m scalars
+    no_message: Any = None  # a received message of zeros, [n + m]: this slice and m scalars
 
     def seen_by(self, slot: WorkerSlot | None, **known: Any) -> Any:
-        """What a scheme sees while a message is merged or weighed, besides what is `known`.
+        """Build the scheme's view of this slice for merging or weighing a message.
 
         Args:
-            slot: of its worker, which has rows and numbers of its own; None where the message is the mean of a set.
-            known: `sent`, `completes`.
+            slot: slot of the sender, which selects its rows and numbers; None if the message is the mean of a set.
+            known: the attributes `sent` and `completes` of the view.
         """
         seen = ServerView(center=self.center, num_workers=self.num_workers, sender=None, **known, **self.own)
         of_workers = self.rows | self.numbers
@@ -79,14 +79,14 @@ class Slice(SimpleNamespace):
         return seen
 
     def make(self, scheme: Scheme, ema_decay: float | None) -> None:
-        """Its variables, on the present device: those of the scheme, the center, and what the engine keeps beside.
+        """Make the slice's variables on the current device: those of the scheme, the center, its average, the anchors.
 
         Args:
             scheme: the algorithm.
-            ema_decay: of the average of the center; no average without it.
+            ema_decay: decay of the average of the center; no average without it.
 
         Raises:
-            UserError: a variable of the scheme has a name that is taken.
+            UserError: a variable of the scheme has a name that cannot be used.
         """
         rows, own = (first_values(build, self.initial) for build in (scheme.worker_rows, scheme.global_variables))
         numbers = scheme.worker_numbers()
@@ -109,10 +109,10 @@ class Slice(SimpleNamespace):
         self.keep(scheme.name, kept)
 
     def keep(self, scheme: str, values: Mapping[str, Any]) -> None:
-        """Variables with these initial values, as attributes, on the present device; for engine and gate.
+        """Make variables with these initial values on the current device, as attributes; for engine and gate.
 
         Raises:
-            UserError: there is something of that name.
+            UserError: the slice has an attribute of that name.
         """
         for name, value in values.items():
             if getattr(self, name, None) is not None:
@@ -120,9 +120,9 @@ class Slice(SimpleNamespace):
             setattr(self, name, tf.Variable(value, name=f"{name}_{self.index}"))
 
     def move_average(self, version: Any, completes: Any = None) -> None:
-        """A <- d A + (1 - d) theta, with d = min(decay, (1 + n) / (10 + n)) as TensorFlow's averages have it.
+        """Update A <- d A + (1 - d) theta, with d = min(decay, (1 + n) / (10 + n)) as in TensorFlow's averages.
 
-        If a message only `completes` an update when that is True, else the average stays as it is.
+        If `completes` is given and False, the average does not change.
         """
         if self.ema_decay is not None:
             n = tf.cast(version, tf.float32)
@@ -132,7 +132,7 @@ class Slice(SimpleNamespace):
 
     @property
     def saved(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it, by name."""
+        """Variables of the slice for a checkpoint, by name."""
         own = {OWN + name: value for name, value in {**self.own, **self.rows}.items()}
         copies = {COPIES + name: value for name, value in self.numbers.items()}
         return {name: value for name, value in vars(self).items() if isinstance(value, tf.Variable)} | own | copies

@@ -1,4 +1,4 @@
-"""The lock of the first ps task, and who is admitted under it: what makes each event whole or refused."""
+"""The lock of the first ps task and the admission under it, by which each event is applied as a whole or refused."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Transactions:
     """Atomic events on the global variables.
 
     Args:
-        device: of the first ps task.
-        num_workers: W.
-        version: of the center, for messages of errors.
+        device: device of the first ps task.
+        num_workers: number of workers, W.
+        version: version of the center, for error messages.
 
     Attributes:
-        incarnations: [W + 1], a fencing token for each slot, and in the end `CLEAN` or `DIRTY`. Joining writes a new
-            token. Worker 1 is taken for dead and started again; the new process joins with 77; what the old one (52)
-            still sends is refused.
-        incarnation: what a caller says that it is, [2]: its number, and `CLEAN`. Fed with every call.
+        incarnations: [W + 1], a fencing token for each slot, and as last element `CLEAN` or `DIRTY`. Joining writes a
+            new token. Worker 1 is taken for dead and started again; the new process joins with 77; requests of the old
+            one (52) are refused.
+        incarnation: the caller's incarnation and `CLEAN`, [2]. Fed with every call.
     """
 
     def __init__(self, device: str, num_workers: int, version: Any):
@@ -48,11 +48,11 @@ class Transactions:
         enter: Callable[[], Any] | None = None,
         leave: Callable[[], Any] | None = None,
     ) -> Iterator[Held]:
-        """Whatever is built inside happens atomically, once everything in `after` is there.
+        """Run the operations that are built inside the context atomically, once every tensor in `after` is computed.
 
         The unlock waits for every operation built inside. `released` of the yielded object is the unlock. `enter`
-        builds what comes first under the lock, `leave` what comes last. The lock of a worker that dies is released:
-        the runtime drops its step, and with it the lock.
+        builds the first operation under the lock, `leave` the last. The lock of a worker that dies is released: the
+        runtime drops its step, and with it the lock.
         """
         graph = tf.compat.v1.get_default_graph()
         with tf.control_dependencies(tf.nest.flatten(after, expand_composites=True)), tf.device(self.device):
@@ -64,7 +64,8 @@ class Transactions:
         first = len(graph.get_operations())
         with tf.control_dependencies([entered]):
             yield held
-        # All of it on the ps: else the lock would be held for a round trip to the worker, or for ever if that has died.
+        # The operations that lead to the unlock are all on the ps. On the worker they would hold the lock for a round
+        # trip, or for ever if the worker has died.
         with tf.device(self.device):
             inside = tf.group(*graph.get_operations()[first:])  # one edge for each device, not for each operation
             with tf.control_dependencies([inside]):
@@ -75,17 +76,17 @@ class Transactions:
     def event(
         self, slot: WorkerSlot, after: Sequence[Any], conditions: Callable[[], Sequence[Any]]
     ) -> AbstractContextManager[Held]:
-        """The lock, for what a worker sends, once everything in `after` is there: it is admitted first, or refused.
+        """Lock for a worker's request, once every tensor in `after` is computed; the request is admitted or refused.
 
-        `conditions` builds, under the lock, what else must be True of it.
+        `conditions` builds further conditions of admission, under the lock.
 
-        Should the event be cut in the middle (a ps dies, the sender's step is dropped), the state is dirty, and
-        nobody is admitted any more until the chief has restored it.
+        If the event is interrupted (a ps dies, the sender's step is dropped), the state is dirty, and no worker is
+        admitted until the chief has restored it.
         """
         return self.lock(after, lambda: self.admit(slot, conditions), lambda: self.mark(CLEAN))
 
     def admit(self, slot: WorkerSlot, conditions: Callable[[], Sequence[Any]]) -> Any:
-        """Refuse what comes from a former holder of the slot, meets a dirty state, or fails one of the conditions."""
+        """Refuse a request from a former holder of the slot, in a dirty state, or that fails one of the conditions."""
         with tf.device(self.device):
             here = tf.gather(self.incarnations, tf.stack([slot.index, self.num_workers]))
             right = tf.reduce_all(tf.equal(here, slot.incarnation))
@@ -93,13 +94,13 @@ class Transactions:
             return tf.raw_ops.Assert(condition=tf.reduce_all(fine), data=[REFUSED, here, fine, self.version])
 
     def check(self, conditions: Sequence[Any]) -> Any:
-        """Refuse what fails one of the conditions. The version is read, so whatever has changed it before is done."""
+        """Refuse a request that fails one of the conditions. It reads the version, so earlier writes to it are done."""
         with tf.device(self.device):
             fine = tf.stack(conditions)
             return tf.raw_ops.Assert(condition=tf.reduce_all(fine), data=[REFUSED, fine, self.version])
 
     def exclusive(self) -> AbstractContextManager[Held]:
-        """The lock, for an event that is no worker's message; cut in the middle, it leaves a dirty state behind."""
+        """Lock for an event that is no worker's message; if interrupted, it leaves a dirty state."""
 
         def enter() -> Any:
             with tf.control_dependencies([self.check_clean()]):
@@ -108,36 +109,36 @@ class Transactions:
         return self.lock([], enter, lambda: self.mark(CLEAN))
 
     def clean(self) -> AbstractContextManager[Held]:
-        """The lock, for whoever only looks: refused if the state is dirty."""
+        """Lock for reading; refused if the state is dirty."""
         return self.lock([], self.check_clean)
 
     def joining(self) -> AbstractContextManager[Held]:
-        """The lock, for a worker that is nobody yet: refused if the state is dirty."""
+        """Lock for a worker that has no incarnation yet; refused if the state is dirty."""
         return self.lock([], self.check_clean, lambda: self.mark(CLEAN))
 
     def check_clean(self) -> Any:
-        """Refuse to go on from a dirty state."""
+        """Refuse to continue from a dirty state."""
         clean = tf.equal(self.incarnations[self.num_workers], CLEAN)
         return tf.raw_ops.Assert(condition=clean, data=[REFUSED, self.incarnations.read_value()])
 
     def mark(self, state: int) -> Any:
-        """From now on the state is `DIRTY`, or `CLEAN`."""
+        """Mark the state as `DIRTY` or `CLEAN`."""
         return tf.raw_ops.ResourceScatterUpdate(
             resource=self.incarnations.handle, indices=self.num_workers, updates=tf.constant(state, tf.int64)
         )
 
     def void(self, flags: Any) -> Any:
-        """Whoever holds the slots in `flags` [W] is refused from now on."""
+        """Refuse from now on the holders of the slots in `flags` [W]."""
         with tf.device(self.device):
             everybody = tf.concat([flags, [False]], 0)
             return self.incarnations.assign(tf.where(everybody, tf.constant(NOBODY, tf.int64), self.incarnations))
 
     def void_all(self, state: int) -> Any:
-        """Nobody is admitted until it joins again; from a `DIRTY` state, nobody can join either."""
+        """Refuse all workers until they join again; in a `DIRTY` state they cannot join either."""
         with tf.device(self.device):
             return self.incarnations.assign(tf.constant([*[NOBODY] * self.num_workers, state], tf.int64))
 
     def read_incarnations(self) -> Any:
-        """The incarnations, while nobody is in the middle of an event."""
+        """Read the incarnations under the lock, so between two events."""
         with self.lock([]), tf.device(self.device):
             return self.incarnations.read_value()

@@ -50,7 +50,7 @@ class Worker(LocalSteps):
             local = [_variables(scheme, f"{name}_{i}" if i else name, size, center) for i, size in sizes]
             self.clock = tf.Variable(tf.constant(0, tf.int64), name=f"{name}_clock")  # local steps done, for schedules
             self.encoder = ps.center.encoder(f"{name}_codec")
-            self.initialize = tf.group(self.clock.initializer, replica.initialize)  # `start` assigns the other variables
+            self.initialize = tf.group(self.clock.initializer, replica.initialize)  # `start` assigns the others
         self.slot, self.slots = replace(slot, encoder=self.encoder), [*local[0]]
         known = {"index": slot.index, "num_workers": ps.num_workers, "shapes": replica.model.shapes}
         known["uniform"] = partial(uniform, seed, sum(self.pieces.sizes))
@@ -173,7 +173,7 @@ class Worker(LocalSteps):
         self.ps.center.come_to(self.ps.read_version() + uncounted, self.clock.read_value(), self.replica.state)
 
     def _collective_round(self, scheme: Scheme, rows: Any, stamps: Stamps, first: Any) -> tuple[Any, Any]:
-        """Build a round without a ps. If the mean message, equal on all workers, is not finite, the round is dropped."""
+        """Build a round without a ps. If the mean message, equal on all workers, is not finite, drop the round."""
         state, clock = self.replica.state.read_value(), self.clock.read_value()
         total = self._local_steps(rows, stamps.begun, first)
         message = stamps.send(message_of(scheme, self, stamps.begun, total))
