@@ -1,7 +1,7 @@
-"""What the chief may ask of the workers: a copy of their local states at some meeting, from 0; or one of these."""
+"""Values of the chief's request for copies of local states: the index of a meeting, from 0, or one of these."""
 
 from __future__ import annotations
 
-NONE = -1  # no copy is asked for
+NONE = -1  # no copy is requested
 
-NEVER = -2  # none is asked for, and there has been no checkpoint yet
+NEVER = -2  # no copy is requested, and the run has no checkpoint yet

@@ -1,4 +1,4 @@
-"""Where the batches of a worker come from."""
+"""Sources of a worker's batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 
 class Shard:
-    """Batches from arrays kept on the worker's device; a batch is named by its rows."""
+    """Batches from arrays on the worker's device; the rows select the examples of a batch."""
 
     def __init__(self, arrays: Sequence[np.ndarray], prefix: str):
         self.fed = [tf.compat.v1.placeholder(a.dtype, a.shape) for a in arrays]
@@ -20,14 +20,14 @@ class Shard:
         self.initialize = tf.group(*(v.initializer for v in self.variables))
 
     def batch(self, rows: Any) -> list[Any]:
-        """The examples in those rows."""
+        """Return the examples in those rows."""
         return [tf.gather(v, rows) for v in self.variables]
 
 
 class Stream:
     """Batches from a `tf.data.Dataset`; the rows only count steps.
 
-    The iterator has a name, so that it belongs to the task and not to a session: a worker that connects anew goes on
+    The iterator has a name, so that it belongs to the task and not to a session: a worker that reconnects continues
     with the next batch.
     """
 
@@ -37,6 +37,6 @@ class Stream:
         self.fed: list[Any] = []
 
     def batch(self, rows: Any) -> list[Any]:
-        """The next batch."""
+        """Return the next batch."""
         del rows
         return tf.nest.flatten(self.iterator.get_next())

@@ -1,4 +1,4 @@
-"""The worker's side of a codec: messages are cut and encoded here, with what it keeps from one to the next."""
+"""The worker's side of a codec, which cuts and encodes messages and holds the codec's variables."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Encoder:
     """Encodes the messages of one worker; built on its device.
 
     Args:
-        codec: how they travel.
-        sizes: of the slices of the center.
+        codec: the codec of the messages.
+        sizes: sizes of the slices of the center.
         name: prefix of the names of the codec's variables.
 
     Attributes:
@@ -35,7 +35,7 @@ class Encoder:
         return [self.codec.local_variables(zeros(size)) for size in self.sizes]
 
     def begin_again(self) -> None:
-        """Everything kept has its first value: a worker joins."""
+        """Reset the codec's variables to their initial values, when a worker joins."""
         if self.codec.remembers:
             for kept, first in zip(self.kept, self._first(), strict=True):
                 for name, value in first.items():
@@ -43,10 +43,10 @@ class Encoder:
 
     @property
     def local(self) -> dict[str, list[Any]]:
-        """The codec's variables by name, of each slice."""
+        """The codec's variables by name, one for each slice."""
         return {name: [getattr(kept, name) for kept in self.kept] for name in vars(self.kept[0])} if self.kept else {}
 
     def encode(self, message: Any) -> list[Any]:
-        """What travels to each ps task instead of a message."""
+        """Return the encoded slices of a message, a list of tensors for each slice."""
         parts = self.codec.cut(message, self.sizes)
         return [self.codec.encode(part, kept) for part, kept in zip(parts, self.kept, strict=True)]

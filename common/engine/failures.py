@@ -1,4 +1,4 @@
-"""What TensorFlow's errors mean: a peer is gone, a message was refused, an operation failed here."""
+"""Classification of TensorFlow's errors: a peer is gone, a message was refused, an operation failed here."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from .segments import GONE
 
 
 def is_refusal(error: BaseException) -> bool:
-    """True if the ps refused a message or a look at a dirty state."""
+    """Return True if the ps refused a message, or a read in a dirty state."""
     return isinstance(error, tf.errors.InvalidArgumentError) and "[refused]" in str(error)
 
 
 def was_repeated(error: BaseException) -> bool:
-    """True if TensorFlow's transport has delivered a call twice, which the receiver refuses: nobody is gone.
+    """Return True if TensorFlow's transport delivered a call twice, which the receiver refuses; no peer is gone.
 
-    Seen about once in a million calls, on a busy machine.
+    This happens about once in a million calls, on a busy machine.
     """
     return "request was received twice" in str(error)
 
 
 def own_failure(error: BaseException) -> str:
-    """What TensorFlow says of an operation of the worker itself that found something missing; empty if there is none.
+    """Return TensorFlow's message if an operation of the worker itself found something missing; else an empty string.
 
-    A file in its data, for instance: to try again is no help. TensorFlow says which task an operation ran on, and which
-    other task it was waiting for, if it was; of several tasks, it lists what each says, in any order, with its code.
+    An example is a missing file of its data, where a retry does not help. TensorFlow's message names the task of an
+    operation, and the task for which it was waiting, if any; for several tasks it lists the message of each with its
+    code, in any order.
     """
     if not isinstance(error, tf.errors.NotFoundError | tf.errors.FailedPreconditionError):
         return ""
@@ -37,7 +38,7 @@ def own_failure(error: BaseException) -> str:
 
 
 def is_absence(error: BaseException) -> bool:
-    """True if a peer is gone, has come back empty, or does not answer."""
+    """Return True if a peer is gone, has restarted without its variables, or does not answer."""
     if own_failure(error):
         return False
     kinds = (
@@ -52,5 +53,5 @@ def is_absence(error: BaseException) -> bool:
 
 
 def is_late(error: BaseException) -> bool:
-    """True if somebody was waited for in vain, who may be there."""
+    """Return True if a wait timed out; the peer may be alive."""
     return isinstance(error, (tf.errors.DeadlineExceededError, WaitTimeout))

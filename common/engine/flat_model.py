@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import UserError
 from ..lazy import keras, tf
 
-# What an optimizer may have been told to do that nobody does here, and what does it instead.
+# Options of a Keras optimizer that are not applied here, each with the option to use instead.
 INSTEAD = {
     "clipnorm": "use clip_norm=... of train",
     "global_clipnorm": "use clip_norm=... of train",
@@ -27,17 +27,17 @@ INSTEAD = {
 class FlatModel:
     """A compiled Keras model whose trainable variables are one float32 vector [P], in the order Keras lists them.
 
-    Its other variables are of three kinds. `statistics` are what a training step changes (batch normalisation's
-    averages): a second float32 vector [S], which travels with the messages. `seeds` of dropout and the like differ
-    between workers. Everything else is `frozen`: the same everywhere, of any dtype, and not sent again.
+    Its other variables are of three kinds. `statistics` change in a training step (averages of batch normalisation):
+    they are a second float32 vector [S], which is sent with the messages. `seeds` of dropout and the like differ
+    between workers. The rest is `frozen`: equal on all tasks, of any dtype, sent only once.
 
     Args:
         model: built, and compiled with a loss.
-        statistics: which of `model.non_trainable_variables` a training step changes, by position (see `trial`).
+        statistics: positions in `model.non_trainable_variables` of those that a training step changes (see `trial`).
         batch: shapes and dtypes of a batch, for a model whose loss has variables of its own (one for each output).
 
     Raises:
-        UserError: the model cannot be trained here, and why.
+        UserError: the model cannot be trained here; the message has the reason.
     """
 
     def __init__(self, model: Any, statistics: Sequence[int] = (), batch: Any = None):
@@ -52,7 +52,7 @@ class FlatModel:
         self.seeds = [v for v in others if id(v) in owned]
         moving = owned | {id(v) for v in self.statistics}
         self.frozen = [v for v in others if id(v) not in moving]
-        # As arrays from the start: inside a graph Keras' variables cannot be read.
+        # Read the values into arrays now: inside a graph Keras' variables cannot be read.
         self.initial_seeds = [np.asarray(v.value) for v in self.seeds]
         self.metrics = [(v, np.asarray(v.value)) for v in model.metrics_variables]
         self.constants = [
@@ -69,24 +69,24 @@ class FlatModel:
     def _pack(variables: Sequence[Any]) -> np.ndarray:
         sizes = [int(np.prod(v.shape)) for v in variables]
         vector = np.empty(sum(sizes), np.float32)
-        for variable, end in zip(variables, np.cumsum(sizes), strict=True):  # never all of them twice
+        for variable, end in zip(variables, np.cumsum(sizes), strict=True):  # one at a time, to save memory
             vector[end - int(np.prod(variable.shape)) : end] = np.asarray(variable.value).ravel()
         return vector
 
     def pack(self) -> np.ndarray:
-        """The model's trainable weights, [P]."""
+        """Return the model's trainable weights, [P]."""
         return self._pack(self.trainable)
 
     def pack_state(self) -> np.ndarray:
-        """The model's running statistics, [S]."""
+        """Return the model's running statistics, [S]."""
         return self._pack(self.statistics)
 
     def frozen_values(self) -> list[np.ndarray]:
-        """What no step changes, each array in its own dtype."""
+        """Return the values of the frozen variables, each array in its own dtype."""
         return [np.asarray(v.value) for v in self.frozen]
 
     def load(self, params: np.ndarray, state: np.ndarray) -> None:
-        """Put a flat vector and a state into the Keras model."""
+        """Assign a flat vector [P] and a state [S] to the Keras model."""
         for vector, variables in ((params, self.trainable), (state, self.statistics)):
             start = 0
             for variable in variables:
@@ -95,13 +95,13 @@ class FlatModel:
                 start += size
 
     def measure(self, batches: Any) -> dict[str, Any]:
-        """Keras' metrics of what is loaded, on batches (see `batched`): numbers, and (nested) lists of numbers."""
+        """Return Keras' metrics of the loaded model on batches (see `batched`): numbers, and (nested) lists of them."""
         logs = self.model.evaluate(batches, verbose=0, return_dict=True)
         return {f"test_{name}": np.asarray(value, np.float64).tolist() for name, value in logs.items()}
 
     @contextmanager
     def _arrays(self) -> Iterator[None]:
-        """Inside, tensors that parts of the model keep as attributes are arrays: a graph takes no eager tensor."""
+        """Replace eager tensors in attributes of the model by arrays inside the context: a graph takes only arrays."""
         kept = [attributes[name] for attributes, name, _ in self.constants]
         for attributes, name, array in self.constants:
             attributes[name] = array
@@ -114,7 +114,7 @@ class FlatModel:
     def gradient(
         self, params: Any, state: Any, seeds: Sequence[Any], frozen: Sequence[Any], batch: Sequence[Any]
     ) -> tuple[Any, ...]:
-        """Loss and gradient on one batch, in the current graph.
+        """Build loss and gradient on one batch into the current graph.
 
         Args:
             params: flat vector [P], or a list of one for each variable.
@@ -138,7 +138,7 @@ class FlatModel:
                 *((v, tf.cast(part, v.dtype)) for v, part in zip(self.statistics, statistics, strict=True)),
                 *zip(self.seeds, seeds, strict=True),
                 *zip(self.frozen, frozen, strict=True),
-                *self.metrics,  # a loss may count in them; nobody reads that
+                *self.metrics,  # a loss may update them; the new values are discarded
             ]
             with self._arrays(), keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
                 loss = tf.cast(loss_of(self.model, batch, training=True), tf.float32)
@@ -150,7 +150,7 @@ class FlatModel:
 
 
 def _attributes(model: Any) -> list[dict[str, Any]]:
-    """List the attributes of all that a model is made of: layers, their regularizers, losses, and what these hold."""
+    """List the attributes of all parts of a model: layers, regularizers, losses, and the parts of these."""
     found: dict[int, dict[str, Any]] = {}
     left = [model, *model._flatten_layers()]
     while left:
@@ -164,7 +164,7 @@ def _attributes(model: Any) -> list[dict[str, Any]]:
 
 
 def loss_of(model: Any, batch: Sequence[Any], training: bool) -> Any:
-    """The loss of a Keras model on (x, y) or (x, y, sample_weight), as `fit` and `evaluate` take it."""
+    """Return the loss of a Keras model on (x, y) or (x, y, sample_weight), as `fit` and `evaluate` compute it."""
     x, y, *weight = batch
     y_pred = model(x, training=training)
     return model._compute_loss(x, y, y_pred, weight[0] if weight else None, training=training)
@@ -208,12 +208,12 @@ def _check(model: Any) -> None:
 
 
 def computes_in_float16(layer: Any) -> bool:
-    """True if gradients that pass this layer may be too small for their dtype."""
+    """Return True if gradients through this layer may underflow in their dtype."""
     return layer.compute_dtype == "float16"
 
 
 def _check_lookup(layer: Any) -> None:
-    """Refuse a layer with a table of words or numbers: it is no variable, and cannot be put into a graph."""
+    """Refuse a layer with a lookup table: the table is no variable, and cannot be put into a graph."""
     if hasattr(layer, "save_assets"):
         raise UserError(
             f"layer {layer.name} ({_kind(layer)}) looks its inputs up in a table, which is none of its variables and "
@@ -222,7 +222,7 @@ def _check_lookup(layer: Any) -> None:
 
 
 def _check_optimizer(optimizer: Any) -> None:
-    """Refuse what the user has told the optimizer to do and would not be done."""
+    """Refuse options of the user's optimizer that would not be applied."""
     if optimizer is None:
         return
     defaults = inspect.signature(type(optimizer).__init__).parameters
@@ -233,7 +233,7 @@ def _check_optimizer(optimizer: Any) -> None:
 
 
 def unused_optimizer(model: Any) -> str | None:
-    """Name the optimizer that a user has compiled into a model, for it is not used; None for Keras' own default."""
+    """Return the name of the optimizer that a user has compiled into a model; None for Keras' default."""
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     usual = keras.optimizers.RMSprop()
     if optimizer is None or optimizer.get_config() == {**usual.get_config(), "name": optimizer.name}:
@@ -247,11 +247,11 @@ def _kind(value: Any) -> str:
 
 
 def unpack(vector: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
-    """The tensors of those shapes that lie one after the other in a flat vector."""
+    """Split a flat vector into tensors of those shapes."""
     parts, start = [], 0
     for shape in shapes:
         size = int(np.prod(shape))
-        # A slice, where it is aligned, is a view; tf.split copies, 7 % of a step of a model of 2 M parameters.
+        # An aligned slice is a view; tf.split copies, which takes 7 % of a step of a model of 2 M parameters.
         parts.append(tf.reshape(vector[start : start + size], shape))
         start += size
     return parts

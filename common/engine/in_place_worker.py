@@ -1,4 +1,4 @@
-"""A worker that has the center in its memory: it takes gradients there, and has no parameters of its own."""
+"""A worker that shares memory with the center: it takes gradients at the center, and has no parameters of its own."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ from .stamps import Stamps, moment, stack
 
 
 class InPlaceWorker:
-    """A worker without local variables: each of its steps reads the center as it is, and pushes the gradient.
+    """A worker without local variables: each of its steps reads the center and pushes the gradient.
 
-    The center is cut into the variables of the model, so neither they nor their gradients are ever made one vector.
-    What is read is the center's own memory, not a copy. A variable that somebody else still reads when an update comes
-    is copied then, by TensorFlow: each is of one moment, as long as somebody has it; one and the next need not be.
+    The center is cut into the variables of the model, so neither they nor their gradients are concatenated. The worker
+    reads the center's own memory, not a copy. If an update comes while a worker still reads a variable, TensorFlow
+    copies the variable first (copy-on-write). So each variable is read at one version; two variables may be of
+    different versions.
     """
 
     def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: Slot, name: str, seed: int = 0):
         self.scheme, self.replica, self.ps, self.slot, self.device = scheme, replica, ps, slot, replica.devices[0]
-        del name, seed  # of variables that it does not have
+        del name, seed  # used by workers with local variables
         self.initialize = replica.initialize
         self.view: Any = SimpleNamespace(index=slot.index, num_workers=ps.num_workers)
         self.local = lambda: replica.local
 
     def start(self, recorded: Any) -> dict[str, Any]:
-        """Take a slot; there is nothing to pull."""
+        """Take a slot, without a pull; returns the results of `join`."""
         with tf.device(self.device):
             _, state, joined = self.ps.join(self.slot, recorded)
             self.replica.state.assign(state)
         return joined
 
     def rounds(self, rows: Any, event: Event, before: Any) -> Any:
-        """Several rounds, one after the other in one call; returns what `Worker.rounds` does, one step in each."""
+        """Build several rounds of one step into one call; returns the same as `Worker.rounds`."""
         del event
         with tf.device(self.device):
             losses, taken, now = [], [], moment()
@@ -50,7 +51,7 @@ class InPlaceWorker:
             return tf.stack([tf.stack([loss, 1.0]) for loss in losses]), stack(taken)
 
     def round(self, rows: Any, stamps: Stamps) -> Any:
-        """One step on one batch, [batch size]; returns its loss. The reply of the exchange is the center: not read."""
+        """Build one step on one batch, [batch size]; returns its loss. The reply, the center itself, is not used."""
         gate, state = self.scheme.gate, self.replica.state
         with tf.control_dependencies([stamps.begun]):
             parts = self.ps.center.read()

@@ -1,4 +1,4 @@
-"""The journal: every event of a run in order, handed to the evaluator without a gap and without a repetition."""
+"""The journal: the log of all events of a run in order, read by the evaluator without gaps and repetitions."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .transaction import DIRTY, Transactions
 
 
 class Journal:
-    """The record of the events on the ps, and the counts that go with it.
+    """The log of the events on the ps, with counters that are updated in the same event.
 
     Attributes:
-        folded: rounds of each worker that are on record, [W].
-        joins: events that are on record beside them.
-        refused: messages of each worker that were not finite, [W].
-        records: a queue of the events that nobody has seen yet, rows of `RECORD`.
-        unacknowledged: events that were handed to the evaluator, which may have died before it had written them.
+        folded: number of logged rounds of each worker, [W].
+        joins: number of logged joins.
+        refused: number of messages of each worker that were not finite, [W].
+        records: a queue of the events that the evaluator has not read yet, rows of `RECORD`.
+        unacknowledged: events that the evaluator has read; it may have died before it had written them.
         acknowledged: number of events that the evaluator has written.
-        restored: which beginning or restoration this is, and how many events were on record then, [2].
-        restoration: where that is fed.
+        restored: number of this start or restoration, and number of events logged by then, [2].
+        restoration: placeholder of `restored`.
     """
 
     def __init__(self, transactions: Transactions):
@@ -42,7 +42,7 @@ class Journal:
 
     @property
     def saved(self) -> dict[str, Any]:
-        """What a checkpoint keeps, by name."""
+        """Variables for a checkpoint, by name."""
         return {"folded": self.folded, "joins": self.joins, "refused": self.refused}
 
     def record(
@@ -54,10 +54,10 @@ class Journal:
         event: Any = "exchange",
         locked: bool = True,
     ) -> Any:
-        """Append one event of `worker` (its index) to the record of the run, and count it.
+        """Append one event of `worker` (its index) to the log of the run, and count it.
 
-        Under the lock the state is dirty from here on, until the end of the event: record, counts and center
-        agree afterwards, or are restored. To append is the first step that is cancelled when the sender dies.
+        Under the lock the state is dirty from here to the end of the event: log, counts and center agree afterwards, or
+        are restored. If the sender dies, the append is the first operation that is cancelled.
         """
         with tf.device(self.device):
             now = tf.cast(tf.timestamp() * 1e6, tf.int64)
@@ -71,17 +71,17 @@ class Journal:
                 return tf.raw_ops.ResourceScatterAdd(resource=self.folded.handle, indices=worker, updates=one)
 
     def count_refused(self, slot: WorkerSlot, number: Any) -> None:
-        """`number` more messages of this worker were not finite."""
+        """Count `number` more messages of this worker that were not finite."""
         with tf.device(self.device):
             tf.raw_ops.ResourceScatterAdd(resource=self.refused.handle, indices=slot.index, updates=number)
 
     def drain(self) -> dict[str, Any]:
-        """The part of the record that the evaluator has not acknowledged.
+        """Read the events that the evaluator has not acknowledged.
 
-        The evaluator drains events 5 to 9 and dies; the next one drains again, and has 5 to 12.
+        The evaluator drains events 5 to 9 and dies; its successor drains again, and gets 5 to 12.
 
         Returns:
-            the `events`, [n, len(RECORD)]; how many are `before` them; whether the state was `restored`.
+            the `events`, [n, len(RECORD)]; the number of events `before` them; the variable `restored`.
         """
         with self.transactions.lock([]), tf.device(self.device):
             events = tf.concat([self.unacknowledged, self.records.dequeue_many(self.records.size())], 0)
@@ -89,7 +89,7 @@ class Journal:
             return {"events": events, "before": self.acknowledged.read_value(), "restored": self.restored.read_value()}
 
     def acknowledge(self, restoration: Any, number: Any) -> Any:
-        """The evaluator has written `number` events, if the state has not been restored meanwhile."""
+        """Acknowledge `number` events that the evaluator has written, unless the state has been restored meanwhile."""
         with self.transactions.lock([]), tf.device(self.device):
             same = tf.equal(self.restored[0], restoration)
             safe = tf.where(same, tf.maximum(number - self.acknowledged, 0), 0)
@@ -98,7 +98,7 @@ class Journal:
         return tf.constant(True)
 
     def begin_again(self) -> None:
-        """Under the lock: the record goes on from the restored state; what came after it is forgotten."""
+        """Continue the log from the restored state, under the lock, and drop all later events."""
         with tf.device(self.device):
             self.restored.assign(self.restoration)
             self.acknowledged.assign(self.restoration[1])

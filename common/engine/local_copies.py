@@ -1,4 +1,4 @@
-"""Copies of the workers' local states on the first ps task: laid down between two rounds, for a checkpoint."""
+"""Copies of the workers' local states on the first ps task, written between two rounds for a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from .transaction import CLEAN, Transactions
 
 
 class LocalCopies:
-    """A copy of the local state of each worker, and how many of its rounds are in it.
+    """A copy of the local state of each worker, and the number of its rounds that it includes.
 
-    A copy counts for as long as just these rounds of its worker are on record: then it is what the worker would go on
-    with, and one that joins takes it.
+    A copy is valid as long as just these rounds of its worker are logged: then it equals the state of the worker, and
+    a process that joins as this worker loads it.
 
     Args:
-        transactions: on the ps.
-        journal: the rounds on record.
-        membership: of the workers.
+        transactions: lock and admission on the ps.
+        journal: the event log.
+        membership: flags of the workers.
 
     Attributes:
-        asked: what the chief asks for: a copy at that meeting of the workers; `NONE`; `NEVER`.
-        rounds: of each worker in its copy, [W]; `NONE` where there is no copy.
-        copies: as bytes, [W].
-        stretch: rounds of the longest calls that each worker makes, [W]; in them it does not hear what is asked.
+        asked: the chief's request: the meeting of the workers at which to write copies; `NONE`; `NEVER`.
+        rounds: rounds of each worker that its copy includes, [W]; `NONE` without a copy.
+        copies: the copies as bytes, [W].
+        stretch: rounds of the longest calls of each worker, [W]; it reads `asked` only between calls.
     """
 
     def __init__(self, transactions: Transactions, journal: Journal, membership: Membership):
@@ -40,24 +40,24 @@ class LocalCopies:
             self.copies = tf.Variable(tf.fill([number], ""), name="copies")
             self.stretch = tf.Variable(tf.ones([number], tf.int64), name="stretch")
 
-    # What the chief does.
+    # Calls of the chief.
 
     def ask(self, meeting: Any) -> tuple[Any, Any, Any]:
-        """Ask for copies at that meeting, or for one of the others in `asked`.
+        """Request copies at that meeting, or set one of the other values of `asked`.
 
         Returns:
-            how far the workers are once all can hear of it: the version, rounds [W], and the `stretch` of each, [W].
+            after the write of the request: the version, the rounds of each worker, [W], and its `stretch`, [W].
         """
         version, folded = self.transactions.version, self.journal.folded
         with tf.device(self.device), tf.control_dependencies([self.asked.assign(meeting)]):
             return version.read_value(), folded.read_value(), self.stretch.read_value()
 
     def standing(self) -> tuple[Any, Any, Any]:
-        """Where the workers are.
+        """Read the progress of the workers.
 
         Returns:
-            True for each that has laid down a copy after its last round, has finished, or is not counted on, [W]; how
-            many rounds of each are on record, [W]; True if the state is clean, and the run has not been stopped.
+            True for each worker that has written a copy after its last round, has finished, or is not active, [W]; the
+            number of logged rounds of each, [W]; True if the state is clean, and the run has not been stopped.
         """
         members, rounds = self.membership, self.journal.folded
         with self.transactions.lock([]), tf.device(self.device):
@@ -66,12 +66,12 @@ class LocalCopies:
             return stands, rounds.read_value(), clean & ~members.stopping
 
     def read(self, index: Any) -> tuple[Any, Any]:
-        """The rounds in the copy of that worker, and the copy."""
+        """Read the rounds in the copy of that worker, and the copy."""
         with self.transactions.lock([]), tf.device(self.device):
             return self.rounds.read_value()[index], self.copies.read_value()[index]
 
     def forget(self) -> Any:
-        """The copies are saved, and not needed any more, but those of workers that will not lay down another."""
+        """Delete the copies after they were saved, except those of finished workers, which write no other."""
         with self.transactions.lock([]), tf.device(self.device):
             finished = self.membership.finished.read_value()
             self.rounds.assign(tf.where(finished, self.rounds, tf.constant(NONE, tf.int64)))
@@ -79,7 +79,7 @@ class LocalCopies:
         return tf.constant(True)
 
     def put_back(self, rounds: Any, copies: Any) -> Any:
-        """In a restoration: the copies of all are those of the checkpoint, [W] both, and nothing is asked for."""
+        """Restore the copies of all workers from a checkpoint, [W] both, and reset the request."""
         with self.transactions.lock([rounds, copies]), tf.device(self.device):
             self.rounds.assign(rounds)
             self.copies.assign(copies)
@@ -87,12 +87,12 @@ class LocalCopies:
             self.asked.assign(NONE)
         return tf.constant(True)
 
-    # What a worker does.
+    # Calls of a worker.
 
     def lay_down(self, slot: Any, rounds: Any, copy: Any) -> Any:
-        """The holder of a slot lays down what it has after that many `rounds`; refused, as its messages would be.
+        """Write the copy of a worker after that many `rounds`; refused if its messages would be refused.
 
-        Should it die in the middle, there is no copy.
+        If the worker dies during the write, it has no copy: `rounds` is `NONE` until the copy is complete.
         """
         is_holder = partial(self.transactions.admit, slot, lambda: [])
         with self.transactions.lock([copy], is_holder), tf.device(self.device):
@@ -103,15 +103,15 @@ class LocalCopies:
         return tf.constant(True)
 
     def stretch_calls(self, slot: Any, rounds: Any) -> Any:
-        """This worker makes calls of so many `rounds` from now on; returns what is asked for."""
+        """Note that this worker makes calls of so many `rounds` from now on; returns the chief's request."""
         with tf.device(self.device), tf.control_dependencies([self._write(self.stretch, slot, rounds)]):
             return self.asked.read_value()
 
     def join(self, slot: Any, folded: Any) -> tuple[Any, Any]:
-        """Under the lock: a worker takes its slot, and makes calls of one round at first.
+        """Note, under the lock, that a worker takes its slot, and makes calls of one round at first.
 
         Returns:
-            True if there is a copy of it after just these rounds; and what is asked for.
+            True if its copy includes just these rounds; the chief's request.
         """
         with tf.device(self.device):
             copied = tf.equal(self.rounds.read_value()[slot.index], folded)

@@ -34,7 +34,7 @@ class LocalSteps:
     is_center: bool
 
     def _local_steps(self, rows: Any, after: Any, first: Any) -> Any:
-        """Make one local step for each of `rows`, numbered from `first`, after the tensor `after`; returns their loss."""
+        """Make one local step for each of `rows`, numbered from `first`, after the tensor `after`; returns the loss."""
         if self.scheme.period == 1:
             loss, gradients = self._gradient(rows[0], after)
             self._step(gradients)
@@ -77,7 +77,7 @@ class LocalSteps:
         return self.scheme.at(tf.cast(self.clock.read_value(), tf.float32)) if self.scheme.scheduled else self.scheme
 
     def _gradient(self, rows: Any, *after: Any) -> tuple[Any, list[Any]]:
-        """Return loss and gradient (in pieces) on one batch. Parameters are read after `after`, the batch perhaps before."""
+        """Return loss and gradient (in pieces) on one batch; only the read of the parameters waits for `after`."""
         with tf.control_dependencies(after):
             point = [tf.identity(self.scheme.gradient_point(view)) for view in self.views]
         loss, gradient = self.replica.gradient(self.pieces.of_variables(point), rows)

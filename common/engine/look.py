@@ -1,7 +1,7 @@
-"""A look at the center from outside: as it is at one moment, for a client that fetches it.
+"""A read-only snapshot of the center for a client.
 
-What a client fetches through a socket is copied several times on its way, on the ps and there. So a large center is
-kept as it is at that moment, and fetched piece by piece, unless it lies in memory that both share.
+A tensor that a client fetches through a socket is copied several times, on the ps and on the client. So a large center
+is kept as a snapshot on the ps and fetched piece by piece, unless ps and client share memory.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ PIECE_FLOATS = 1 << 22  # 16 MB: what a client fetches at once
 
 
 class Look:
-    """The slices at one moment.
+    """A snapshot of all slices at one version.
 
     Args:
-        slices: of the center.
-        sizes: of them. If one is large, all are kept, and share the memory of the center until its next update.
-        transport: to the client. If that is memory, nothing is kept.
+        slices: slices of the center.
+        sizes: their sizes. If one is large, all are kept, and share the memory of the center until its next update.
+        transport: transport to the client. With shared memory nothing is kept.
     """
 
     def __init__(self, slices: Sequence[Any], sizes: Sequence[int], transport: Transport):
@@ -38,7 +38,7 @@ class Look:
             }
 
     def take(self) -> dict[str, list[Any]]:
-        """The slices of the center, and of its `average` if there is one; nothing if they are kept."""
+        """Take a snapshot: return the slices of the center, and of its `average` if any; or keep them, return none."""
         found: dict[str, list[Any]] = {name: [] for name in self.names}
         for part in self.slices:
             with tf.device(part.device):
@@ -50,7 +50,7 @@ class Look:
         return {} if self.kept else found
 
     def pieces(self) -> list[dict[str, Any]]:
-        """What is kept, to be fetched one after the other."""
+        """Return the pieces of the kept slices, to be fetched in sequence."""
         return [
             {name: variable.read_value()[first : first + PIECE_FLOATS] for name, variable in kept.items()}
             for kept, size in zip(self.kept, self.sizes, strict=False)
@@ -58,5 +58,5 @@ class Look:
         ]
 
     def forget(self) -> Any:
-        """It has been fetched."""
+        """Delete the kept slices, after they were fetched."""
         return tf.group(*(variable.assign(tf.zeros([0])) for kept in self.kept for variable in kept.values()))

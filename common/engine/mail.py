@@ -1,4 +1,4 @@
-"""Tensors that workers send to each other, without a parameter server."""
+"""Point-to-point queues between workers, without a parameter server."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from .transport import Parcel, Transport
 
 
 class Mail:
-    """What a worker sends to others, and has from them: a queue for each pair and way, on the task of the reader.
+    """The queues of one worker: one for each pair of workers and direction, on the task of the receiver.
 
-    Between two workers the order alone says which tensor is which. It is the order in which a function has them, for
-    that runs operations on one queue one after the other, as they are written. Vectors that go through shared memory
-    have queues of their own, for what says where they lie.
+    Between two workers, tensors are identified by their order alone. It is the order of the Python code, because a
+    function runs the operations on one queue in that order. Tickets of vectors in shared memory have separate queues.
 
-    Queues live as long as their server or session, and what a round that failed has left there would be taken by the
-    next one. But without a ps no worker goes on after a call that failed (see `WorkerRecovery`), and none is started
-    again (see `RestartRule`).
+    Queues live as long as their server or session, so a failed round leaves tensors that the next round would receive.
+    But without a ps no worker continues after a failed call (see `WorkerRecovery`), and none is restarted (see
+    `RestartRule`).
 
     Args:
         me: index of the worker.
-        devices: of the queues of each worker, [W].
-        transport: between the workers.
+        devices: devices of the queues of each worker, [W].
+        transport: transport between the workers.
     """
 
     def __init__(self, me: int, devices: Sequence[str], transport: Transport):
@@ -32,20 +31,20 @@ class Mail:
         self.queues: dict[tuple[int, int, Any], Any] = {}
 
     def send(self, to: int, vector: Any) -> None:
-        """The next thing that worker `to` has from this one. It is not waited for, but at the end of the call."""
+        """Send a tensor to worker `to`. Only the end of the call waits for the operation."""
         parcel = self.transport.depart(vector)
         content = parcel.ticket if isinstance(parcel, Parcel) else parcel
         self._queue(self.me, to, content.dtype).enqueue([content])
 
     def receive(self, of: int, size: int | None) -> Any:
-        """The next thing that worker `of` has sent, a vector [size]."""
+        """Receive the next tensor from worker `of`, a vector [size]."""
         shape = tf.TensorShape([size])
         if self.transport.shares(tf.float32, shape):
             return self.transport.arrive(Parcel(self._queue(of, self.me, tf.int64).dequeue(), tf.float32, shape))
         return tf.ensure_shape(self._queue(of, self.me, tf.float32).dequeue(), shape)
 
     def _queue(self, of: int, at: int, dtype: Any) -> Any:
-        """Made when it is first used, and outside of functions: each of them has the same one."""
+        """Return a queue; it is made at its first use, outside of functions, so that all functions share it."""
         if (of, at, dtype) not in self.queues:
             with tf.init_scope(), tf.device(self.devices[at]):
                 queue = tf.queue.FIFOQueue(-1, [dtype], shared_name=f"mail_{dtype.name}_{of}_{at}")

@@ -1,4 +1,4 @@
-"""The workers of a run as the ps knows them: who is there, who is counted on, how each is told to go on."""
+"""The workers of a run as known to the ps: their flags, their states, and the queues that wake them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .transaction import Transactions
 
 @dataclass(frozen=True)
 class Slot:
-    """The slot of one worker on the ps: whoever joins as this worker holds it. See `gates.store.WorkerSlot`.
+    """The slot of one worker on the ps, held by the process that joined last as this worker; see `WorkerSlot`.
 
     Attributes:
         index: number of the worker, an integer or a scalar on the first ps task.
-        device: of the first ps task.
-        tokens: the queue of its tokens there.
-        incarnation: of whoever holds it, [2]; see `Transactions`.
-        encoder: of the messages of whoever holds it.
-        mail: to and from the other workers.
+        device: device of the first ps task.
+        tokens: the queue of the worker's tokens on that device.
+        incarnation: incarnation of the holder, [2]; see `Transactions`.
+        encoder: encoder of the holder's messages.
+        mail: queues to and from the other workers.
     """
 
     index: Any
@@ -40,12 +40,12 @@ class Slot:
             return self.tokens.dequeue()
 
     def wake(self, condition: Any) -> None:
-        """A token for this worker, if the condition holds."""
+        """Send a token to this worker if the condition holds."""
         with tf.device(self.device):
             self.tokens.enqueue_many([tf.ones([tf.cast(condition, tf.int32)], tf.bool)])
 
     def forget_tokens(self) -> Any:
-        """Tokens that nobody has taken are void."""
+        """Delete the tokens that the worker has not taken."""
         with tf.device(self.device):
             return self.tokens.dequeue_many(self.tokens.size())
 
@@ -54,22 +54,24 @@ class Membership:
     """The workers of a run.
 
     Args:
-        transactions: on the ps.
+        transactions: lock and admission on the ps.
         devices: one device for each ps task.
-        initial_state: of the model's non-trainable variables, [S].
+        initial_state: initial values of the model's non-trainable variables, [S].
         waits: True if workers wait at the gate.
 
     Attributes:
-        ready: flags [W] of who has joined.
-        active: flags [W] of who is counted on.
-        finished: flags [W] of who has done all its rounds.
-        stopping: True if somebody wants the run to end now.
+        ready: flags [W] of the workers that have joined.
+        active: flags [W] of the workers for which gates wait.
+        finished: flags [W] of the workers that have done all their rounds.
+        stopping: True if the run is to end now.
         states: the workers' non-trainable states, [W, S].
-        state_ready: a queue with a token once the global state is there.
-        start_signal: with a token once all workers are ready.
-        shutdown_signal: with a token for each worker once the evaluator has the result; False instead of True says that
-            the state was restored, and that there is more to do.
-        departed: with a token of each worker that has gone; `chief_departed`, of the chief.
+        tokens: queues that wake the workers at the gate, [W]; none if workers do not wait.
+        state_ready: a queue with a token once the global state is initialised.
+        start_signal: a queue with a token once all workers are ready.
+        shutdown_signal: a queue with a token for each worker once the evaluator has the result; a token False instead
+            of True means that the state was restored, and that the worker has to join again.
+        departed: a queue with a token of each worker that has left.
+        chief_departed: a queue with a token once the chief has left.
         ps_shutdown: for each ps task a queue with a token when the run has ended.
     """
 
@@ -93,21 +95,21 @@ class Membership:
 
     @property
     def saved(self) -> dict[str, Any]:
-        """What a checkpoint keeps, by name."""
+        """Variables for a checkpoint, by name."""
         return {"ready": self.ready, "active": self.active, "finished": self.finished, "states": self.states}
 
     def slot(self, worker: int, index: Any, mail: Any = None) -> Slot:
-        """The slot of a worker; `index` is its number as the graph shall see it, `mail` is to and from others."""
+        """Return the slot of a worker; `index` is its number in the graph, `mail` its queues to and from the others."""
         with tf.device(self.device):
             tokens = queue("own_tokens", shared_name=f"token_{worker}")
         return Slot(index, self.device, tokens, self.transactions.incarnation, mail=mail)
 
     def write(self, variable: Any, slot: WorkerSlot, value: Any) -> Any:
-        """`value` into the row of this worker of a variable [W, ...] on the first ps task."""
+        """Write `value` into this worker's row of a variable [W, ...] on the first ps task."""
         return tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=slot.index, updates=value)
 
     def take(self, slot: WorkerSlot) -> None:
-        """Under the lock: whoever held the slot is refused from now on, and its new holder is counted on."""
+        """Give a slot to a new holder, under the lock: mark it active, and refuse its previous holder from now on."""
         with tf.device(self.device):
             self.write(self.transactions.incarnations, slot, slot.incarnation[0])
             self.write(self.active, slot, True)
@@ -115,31 +117,33 @@ class Membership:
             self.write(self.finished, slot, False)
 
     def close_slots(self, flags: Any) -> list[Any]:
-        """Nobody counts on the workers in `flags` [W] any more; they are refused until they join again."""
+        """Mark the workers in `flags` [W] as inactive, and refuse them until they join again."""
         with tf.device(self.device):
             gone = self.active.assign(self.active & ~flags)
-            with tf.control_dependencies([gone]):  # whoever is refused joins again, and is counted on again
+            # Clear `active` before refusing a worker. A refused worker joins again and sets `active`: the other order
+            # could clear that flag.
+            with tf.control_dependencies([gone]):
                 return [gone, self.transactions.void(flags)]
 
     def stop(self) -> Any:
-        """Nobody is counted on any more, and nobody is admitted; who waits is woken to learn it."""
+        """Stop the run: close all slots. The gate wakes waiting workers, whose next request is refused."""
         with self.transactions.exclusive(), tf.device(self.device):
             self.stopping.assign(True)
             self.close_slots(tf.ones([self.num_workers], tf.bool))
         return tf.constant(True)
 
     def wake(self, flags: Any) -> None:
-        """A token for every worker in `flags` [W]."""
+        """Send a token to every worker in `flags` [W]."""
         with tf.device(self.device):
-            # One operation cuts the flags into none or one for each worker: with a few for each, in each event that may
-            # wake, building the graph of 64 workers took longer than all else at their start.
+            # One operation partitions the flags into zero or one token for each worker. With several operations for
+            # each worker, in each event that may wake, the graph of 64 workers took most of their start-up time.
             number = self.num_workers
             cut = tf.dynamic_partition(flags, tf.where(flags, tf.range(number), number), number + 1)
-            for queue_, tokens in zip(self.tokens, cut, strict=False):  # the last part is those who sleep on
+            for queue_, tokens in zip(self.tokens, cut, strict=False):  # the last part is the flags that are False
                 queue_.enqueue_many([tokens])
 
     def call_back(self, wake_all: Callable[[], Any]) -> Any:
-        """The state was restored: whoever waits, for the start, at the gate or for the end, goes on and joins again."""
+        """Wake all waiting workers (for the start, at the gate, for the end) after a restore, to join again."""
         with tf.device(self.device):
             more = self.shutdown_signal.enqueue_many([tf.zeros([self.num_workers], tf.bool)])
             return tf.group(self.start_signal.enqueue(True), more, tf.function(wake_all, autograph=False)())
@@ -150,9 +154,9 @@ class Membership:
             self.write(self.states, slot, state)
 
     def only(self, slot: WorkerSlot) -> Any:
-        """Flags [W]: True for this worker."""
+        """Return flags [W], True for this worker alone."""
         return tf.equal(tf.range(self.num_workers), slot.index)
 
     def count(self, flags: Any) -> Any:
-        """Number of flags that are set."""
+        """Return the number of flags that are set."""
         return tf.reduce_sum(tf.cast(flags, tf.int32))

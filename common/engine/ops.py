@@ -99,7 +99,7 @@ def when(condition: Any, action: Callable[[], Any], otherwise: Callable[[], Any]
     def done(build: Callable[[], Any], result: bool) -> Callable[[], Any]:
         def act() -> Any:
             build()
-            return tf.constant(result)  # inside a function, a result waits for all stateful operations built before it
+            return tf.constant(result)  # inside a function, a result waits for every operation built before it
 
         return act
 

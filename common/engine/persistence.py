@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of the global state, and how it is put back."""
+"""Save and restore of the global state for checkpoints."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .transport import Client
 
 
 class Persistence:
-    """Saves and restores the global state of a run.
+    """Operations that save and restore the global state of a run.
 
     Args:
-        saved: what a checkpoint keeps, by name: one variable, or the slices of a vector, one for each ps task.
+        saved: variables for a checkpoint, by name: one variable, or the slices of a vector, one for each ps task.
         devices: one device for each ps task.
-        transactions: on the ps.
-        journal: whose record goes on from the restored state.
-        membership: of the workers.
-        client: who saves and restores.
+        transactions: lock and admission on the ps.
+        journal: the event log, which continues from the restored state.
+        membership: flags of the workers.
+        client: the client that saves and restores.
     """
 
     def __init__(
@@ -38,46 +38,47 @@ class Persistence:
         self.journal, self.membership, self.client = journal, membership, client
 
     def values(self) -> dict[str, Any]:
-        """Everything that a checkpoint keeps, at one moment; the slices of a vector as name/0, name/1, ..."""
+        """Read all values for a checkpoint under one lock; the slices of a vector are name/0, name/1, ..."""
         values = {}
         with self.transactions.clean():
             for name, parts in self.saved.items():
                 for i, variable in enumerate(parts):
-                    with tf.device(variable.device):  # or the lock would be held for a round trip to the chief
+                    # Read on the variable's device: a read on the chief would hold the lock for a round trip.
+                    with tf.device(variable.device):
                         values[f"{name}/{i}"] = self.client.transport.depart(variable.read_value())
         return {name: self.client.fetch(value) for name, value in values.items()}
 
     def new_values(self) -> dict[str, list[Any]]:
-        """Where saved values are fed: for each name, one place or one for each slice."""
+        """Make placeholders of saved values: for each name, one or one for each slice."""
         return {
             name: [self.client.feed(variable.dtype, variable.shape) for variable in parts]
             for name, parts in self.saved.items()
         }
 
     def shut(self) -> Any:
-        """First in a restoration: nobody is admitted from now on, and nothing is under way any more."""
+        """Begin a restoration: wait for the current event, and admit no worker from now on."""
         with self.transactions.lock([]):
             self.transactions.void_all(DIRTY)
         return tf.constant(True)
 
     def restore(self, new_values: Mapping[str, Sequence[Any]]) -> Any:
-        """Then: everything has its saved value, and the record goes on from there."""
+        """Assign the saved values, and continue the log from them; the second step of a restoration, after `shut`."""
         assigns = []
         for name, parts in self.saved.items():
             for variable, new in zip(parts, new_values[name], strict=True):
                 with tf.device(variable.device):
                     assigns.append(variable.assign(self.client.transport.arrive(new), read_value=False))
-        with self.transactions.lock(assigns) as held, tf.device(self.devices[0]):  # the evaluator may be at the record
+        with self.transactions.lock(assigns) as held, tf.device(self.devices[0]):  # the evaluator may read the log now
             self.membership.stopping.assign(False)
             self.journal.begin_again()
         return tf.group(held.released)
 
     def open(self) -> Any:
-        """Last, when whoever waited has been woken: workers may join."""
+        """End a restoration, after all waiting workers were woken: workers may join."""
         return self.transactions.void_all(CLEAN).op
 
     def alive(self) -> Any:
-        """For each ps task, True if its variables have values."""
+        """Return True for each ps task whose variables are initialised."""
         flags = []
         for device in self.devices:
             mine = [part for parts in self.saved.values() for part in parts if part.device == device]

@@ -1,4 +1,4 @@
-"""The model on the devices of a worker: the loss and the gradient of a batch."""
+"""The model on the devices of a worker, which computes loss and gradient of a batch."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .flat_model import FlatModel
 
 
 class Replica:
-    """What a worker needs besides parameters to take a gradient: data, running statistics, random seeds.
+    """The inputs of a worker's gradient besides parameters: data, running statistics, random seeds.
 
     Args:
-        model: what is trained.
+        model: the model.
         gradient: `model.gradient` as a function of the graph, shared by all workers in it.
         name: prefix of the names of its variables.
-        worker: which one this is, and of how many.
-        devices: where it computes; its batches are split evenly over them. Its variables are on the first.
-        source: its batches.
-        structure: how x and y are nested.
-        l2: adds l2/2 |x|^2 to the loss.
-        clip_norm: gradients are clipped to this norm of the whole vector.
+        worker: index of the worker, and number of workers.
+        devices: devices of the worker; its batches are split evenly over them. Its variables are on the first.
+        source: source of its batches.
+        structure: nested structure of x and y.
+        l2: coefficient of a penalty l2/2 |x|^2 in the loss.
+        clip_norm: norm of the whole vector to which gradients are clipped.
     """
 
     def __init__(
@@ -43,11 +43,11 @@ class Replica:
         index, self.num_workers = worker
         with tf.device(devices[0]):
             self.state = tf.Variable(tf.zeros([model.state_size]), name=f"{name}_state")
-            self.seeds = [  # no two workers drop the same
+            self.seeds = [  # different on each worker
                 tf.Variable(value + tf.cast(index, value.dtype), name=f"{name}_seed_{i}")
                 for i, value in enumerate(model.initial_seeds)
             ]
-            # Fed once, like the data: constants would make the graph as large as the model.
+            # Feed the frozen values once, like the data: as constants they would make the graph as large as the model.
             self.fed = [tf.compat.v1.placeholder(v.dtype, v.shape) for v in model.frozen]
             self.frozen = [
                 tf.Variable(fed, trainable=False, name=f"{name}_frozen_{i}") for i, fed in enumerate(self.fed)
@@ -57,20 +57,20 @@ class Replica:
 
     @property
     def local(self) -> dict[str, list[Any]]:
-        """What changes with each step and is not in the center, by name: the model's own state, random seeds."""
+        """Variables that change with each step and are not in the center, by name: the model's state, random seeds."""
         state = {"model.state": [self.state]} if self.model.state_size else {}
         return state | {f"model.seed_{i}": [seed] for i, seed in enumerate(self.seeds)}
 
     @property
     def needs_vector(self) -> bool:
-        """True if parameters cannot be a list in `gradient`."""
+        """True if `gradient` needs the parameters as one vector."""
         return bool(self.l2) or self.clip_norm is not None or len(self.devices) > 1
 
     def gradient(self, params: Any, rows: Any) -> tuple[Any, Any]:
-        """Loss and gradient on one batch, the mean over the devices; the model's own state moves on.
+        """Return loss and gradient on one batch, the mean over the devices, and update the model's own state.
 
         Args:
-            params: where, [P]; if they are a list, of a flat vector for each variable, so is the gradient.
+            params: parameters [P], or a list with a flat vector for each variable; the gradient is alike.
             rows: the batch, [batch size].
         """
         state = self.state.read_value()
@@ -95,12 +95,12 @@ class Replica:
         return loss, gradient
 
     def keep_state(self, fine: Any, before: Any) -> None:
-        """The model's own state is what it was before a step that is left out, unless `fine`."""
+        """Reset the model's own state to `before` unless `fine`, after a step that is dropped."""
         if self.model.state_size:
             self.state.assign(tf.where(fine, self.state.read_value(), before))
 
     def _batches(self, rows: Any) -> list[Any]:
-        """The batch, cut evenly for the devices."""
+        """Split the batch evenly over the devices."""
         count = len(self.devices)
         leaves = self.source.batch(rows)
         parts = [tf.split(leaf, count) if count > 1 else [leaf] for leaf in leaves]
@@ -108,7 +108,7 @@ class Replica:
 
 
 def _as_is(params: Any, gradient: list[Any]) -> Any:
-    """One vector, unless parameters are a list."""
+    """Concatenate the gradient to one vector, unless parameters are a list."""
     return gradient if isinstance(params, list) else tf.concat(gradient, 0)
 
 

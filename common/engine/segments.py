@@ -252,7 +252,7 @@ def _opened(process: int, descriptor: int, name: int) -> Segment:
 
 
 def available() -> bool:
-    """Return True if processes can share memory this way: on Linux, if processes of one user may open each other's files.
+    """Return True if processes can share memory this way: on Linux, if those of one user may open each other's files.
 
     Linux forbids that for a Python with capabilities of its own, or one whose executable the user may not read.
     """

@@ -1,6 +1,6 @@
 """Snapshots of the center that the ps takes at multiples of a number of updates; the evaluator evaluates them later.
 
-A client that reads the center from outside is too slow for a run of a second, and reads any version.
+A client that reads the center from outside is too slow for a run of a second, and cannot choose the version.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-NEVER = -1.0  # seconds since 1970 of a snapshot that has not been taken
+NEVER = -1.0  # in place of the time of a snapshot that has not been taken
 
 
 class Multiples(NamedTuple):
-    """The versions of which snapshots are taken: 0, `every`, 2 `every`, ... and so on, `number` of them."""
+    """The versions of which snapshots are taken: the first `number` of 0, `every`, 2 `every`, ..."""
 
     every: int
     number: int
@@ -24,16 +24,16 @@ class Multiples(NamedTuple):
 class SnapshotBuffer:
     """A row for each multiple, written when the center reaches that version, and again after a restoration.
 
-    There is no branch in the graph: each update writes no row, or one.
+    The graph has no branch: each update writes zero rows or one.
 
     Args:
         multiples: the versions of which snapshots are taken.
-        slices: of the center.
-        states: of the workers, [W, S].
+        slices: slices of the center.
+        states: states of the workers, [W, S].
 
     Attributes:
         kept: for each slice, the values that are evaluated, [number, n].
-        passed: for each slice, when each row was written, seconds since 1970, [number]; `NEVER` if it was not.
+        passed: for each slice, the time of the write of each row, seconds since 1970, [number]; else `NEVER`.
         kept_states: the mean of `states` over the workers, [number, S].
     """
 
@@ -66,15 +66,15 @@ class SnapshotBuffer:
         """Write the center's row if its version is a multiple.
 
         Args:
-            version: of the center, a scalar on the first ps task.
-            state: of the model then, [S]; the mean over the workers if not given.
+            version: version of the center, a scalar on the first ps task.
+            state: state of the model at that version, [S]; the mean over the workers if not given.
             moved: False if the center had this version before.
         """
         every, number = self.multiples
         with tf.device(self.device):
             multiple = version // every
             due = tf.equal(multiple * every, version) & (multiple < number) & moved
-            times = tf.cast(due, tf.int32)  # none, or one
+            times = tf.cast(due, tf.int32)  # number of rows to write, 0 or 1
             rows = tf.fill([times], multiple)
             if self.kept_states.shape[1]:
                 state = tf.reduce_mean(self.states, 0) if state is None else state
@@ -82,7 +82,7 @@ class SnapshotBuffer:
         for part, kept, passed in zip(self.slices, self.kept, self.passed, strict=True):
             with tf.device(part.device):
                 evaluated = part.center if part.average is None else part.average
-                _write(kept, rows, evaluated.read_value()[None][:times])  # a slice of no rows copies nothing
+                _write(kept, rows, evaluated.read_value()[None][:times])  # slicing zero rows copies nothing
                 _write(passed, rows, tf.fill([times], tf.timestamp()))
 
     def read(self) -> dict[str, Any]:

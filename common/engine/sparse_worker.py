@@ -1,4 +1,4 @@
-"""A worker of a sparse problem: it has no copy of the center, and touches the coordinates of its batch alone."""
+"""A worker of a sparse problem: it has no copy of the center, and reads and writes only the coordinates of its batch."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from .stamps import Stamps, moment, stack
 
 
 class SparseWorker:
-    """A worker without local variables: each round reads the coordinates of its batch, and writes them."""
+    """A worker without local variables: each round reads the coordinates of its batch, and pushes their gradient."""
 
     def __init__(self, scheme: Scheme, ps: ParameterServer, slot: Slot, device: str, source: Shard):
         self.scheme, self.ps, self.device, self.source = scheme, ps, device, source
         self.slot = replace(slot, encoder=ps.center.encoder("codec"))
         self.initialize = source.initialize
         self.view: Any = SimpleNamespace(index=slot.index, num_workers=ps.num_workers)
-        self.local: Any = dict  # nothing
+        self.local: Any = dict  # no local state
 
     def start(self, recorded: Any) -> dict[str, Any]:
-        """Take a slot; nothing to pull."""
+        """Take a slot, without a pull; returns the results of `join`."""
         _, _, joined = self.ps.join(self.slot, recorded)
         return joined
 
     def rounds(self, rows: Any, event: Event, before: Any) -> Any:
-        """Several rounds, one after the other in one call; returns what `Worker.rounds` does. One step counts in each.
+        """Build several rounds of one step into one call; returns the same as `Worker.rounds`.
 
-        A round begins when it has its coordinates. So it has its reply when the next one has them: to wait for more
-        would cost time. The last has it when its push is acknowledged.
+        A round begins when its coordinates have been read. Its reply is taken to arrive when the next round begins,
+        because waiting for the acknowledgement of its push would cost time. Only the last round waits for it.
         """
         del event
         with tf.device(self.device):
@@ -50,7 +50,7 @@ class SparseWorker:
             return tf.stack([tf.stack([loss, 1.0]) for loss, _ in made]), stack([stamps for _, stamps in made])
 
     def round(self, rows: Any, last: bool) -> tuple[Any, Stamps]:
-        """Read x_v for all v in the batch; push the gradient there. Returns the loss, and the moments of the round."""
+        """Read x_v for all v in the batch, and push their gradient; returns the loss and the `Stamps` of the round."""
         indices, values, y = self.source.batch(rows)
         flat = tf.reshape(indices, [-1])
         x = tf.reshape(self.scheme.gate.gather(self.ps, self.slot, flat), tf.shape(values))
@@ -66,7 +66,7 @@ class SparseWorker:
 
 
 def logistic_gradient(x: Any, values: Any, y: Any) -> tuple[Any, Any]:
-    """Mean logistic loss of a batch, and its gradient for each entry.
+    """Return the mean logistic loss of a batch, and its gradient for each entry.
 
     Args:
         x: the parameters at the entries, [batch, entries].

@@ -1,4 +1,4 @@
-"""Stand-ins: what a rule takes for a variable, and is none, such as the row of one worker in a variable of all."""
+"""Stand-ins: objects with the interface of a variable, such as the row of one worker in a variable of all workers."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ OTHERS = ("neg", "abs", "invert", "getitem", "eq", "ne", "lt", "le", "gt", "ge")
 
 
 class StandIn:
-    """The interface of a variable: it is read, assigned, and taken for a tensor wherever one is."""
+    """The interface of a variable: it can be read and assigned, and converts to a tensor."""
 
     def read_value(self) -> Any:
-        """The tensor."""
+        """Return the tensor."""
         raise NotImplementedError
 
     def assign(self, value: Any) -> Any:
-        """Another tensor of the same shape and type."""
+        """Replace the tensor by another of the same shape and type."""
         raise NotImplementedError
 
     @property
     def shape(self) -> Any:
-        """Of the tensor."""
+        """Shape of the tensor."""
         return self.read_value().shape
 
     @property
     def dtype(self) -> Any:
-        """Of the tensor."""
+        """Type of the tensor's elements."""
         return self.read_value().dtype
 
     def value(self) -> Any:
-        """The tensor."""
+        """Return the tensor."""
         return self.read_value()
 
     def assign_add(self, value: Any) -> Any:
-        """The sum of the tensor and a value."""
+        """Add a value to the tensor."""
         return self.assign(self.read_value() + value)
 
     def assign_sub(self, value: Any) -> Any:
-        """The difference."""
+        """Subtract a value from the tensor."""
         return self.assign(self.read_value() - value)
 
 

@@ -1,4 +1,4 @@
-"""What is on record of a run, as rows of integers: events on the ps in order, and the rounds of workers."""
+"""The logs of a run, as rows of integers: events on the ps in order, and rounds of the workers."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Literal
 
 from ..contract.rounds import Event
 
-# One event of the trace: what happened on the ps, in order.
+# One event on the ps.
 RECORD = ("version", "worker", "staleness", "accepted", "microseconds", "event")
 
-# An event is recorded as its position in here. A worker that takes its slot again starts anew from the center: "join".
+# An event is recorded as its index in this tuple. "join": a worker takes its slot again, and starts from the center.
 EVENTS: tuple[Event | Literal["join"], ...] = ("exchange", "push", "pull", "join")
 
-# One round of a worker, in microseconds on one clock, or `UNKNOWN`. It begins to compute (`begun`), its
-# message is `ready`, has `arrived` on the ps under the lock, it need not wait for others any more (`released`), it has
-# the reply and goes on (`replied`).
+# One round of a worker, times in microseconds on one clock, or `UNKNOWN`. The worker begins to compute (`begun`); its
+# message is computed (`ready`) and `arrived` on the ps under the lock; the gate lets the worker continue (`released`);
+# the worker has the reply (`replied`).
 ROUND = ("worker", "round", "begun", "ready", "arrived", "released", "replied")
 
 UNKNOWN = -1

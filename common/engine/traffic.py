@@ -1,4 +1,4 @@
-"""The bytes that events move, by codec and gate. Pure Python: a run in virtual time asks the same."""
+"""The bytes of each event, by codec and gate, in pure Python, which runs in virtual time use as well."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ..contract.scheme import Scheme
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of each kind of event of `trace.EVENTS`, towards the center and back.
+    """Bytes of each kind of event of `trace.EVENTS`, to the center and back.
 
     Args:
         scheme: the algorithm.
-        codec: how its messages travel.
-        workers: W.
-        sizes: of the slices of the center.
-        state_size: S, floats of the model's non-trainable state, which go with each message.
+        codec: codec of its messages.
+        workers: number of workers, W.
+        sizes: sizes of the slices of the center.
+        state_size: S, floats of the model's non-trainable state, which are sent with each message.
     """
 
     scheme: Scheme
@@ -29,23 +29,23 @@ class Traffic:
 
     @property
     def message(self) -> float:
-        """Of one message, as it leaves a worker."""
-        scalars = len(self.scheme.scalars) * len(self.sizes)  # to each slice
+        """Bytes of one message as it leaves a worker."""
+        scalars = len(self.scheme.scalars) * len(self.sizes)  # each slice gets all scalars
         return self.codec.bytes(self.sizes) + FLOAT_BYTES * (scalars + self.state_size)
 
     @property
     def reply(self) -> float:
-        """Of one reply."""
+        """Bytes of one reply."""
         return self.scheme.reply_codec.bytes(self.sizes)
 
     @property
     def center(self) -> float:
-        """Of what a worker begins with: the center, if it has a copy of it."""
+        """Bytes of a worker's first read of the center; 0 if it keeps no copy."""
         return 0 if self.codec.reads else FLOAT_BYTES * sum(self.sizes)
 
     @property
     def of_events(self) -> Mapping[str, tuple[float, float]]:
-        """Bytes up and down, by the name of the event."""
+        """Bytes up and down by name of the event."""
         up, down = self.scheme.gate.traffic(self.workers)
         asked, read = self.codec.reads or (0, 0)
         return {

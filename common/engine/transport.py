@@ -1,4 +1,4 @@
-"""How a tensor comes from the process that made it to the one that needs it."""
+"""Transport of tensors between processes, through sockets or shared memory."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SEGMENTS = Segments()  # of this process
 
 
 def _token(function: Any, argument: Any, result: Any) -> str:
-    """What TensorFlow calls a function of Python.
+    """Return the token by which TensorFlow calls a Python function.
 
-    The names are numbers, in order. Processes that import this module as the first that has such functions give them
-    the same names, so any of them can build a graph in which another one's functions are called.
+    Tokens are consecutive numbers. All processes import this module before any other that registers Python functions,
+    so their tokens agree, and a process can build a graph that calls the functions of another.
     """
     with tf.Graph().as_default():
         return tf.numpy_function(function, [argument], result).op.get_attr("token").decode()
@@ -39,7 +39,7 @@ TAKE = _token(_take, b"", tf.uint8)
 
 @dataclass(frozen=True)
 class Parcel:
-    """A tensor that lies in shared memory. Where TensorFlow goes through a structure, it finds the ticket."""
+    """A handle of a tensor in shared memory. Its ticket is the one component when TensorFlow flattens a structure."""
 
     ticket: Any  # int64, [4]; a tensor, or its value
     dtype: Any
@@ -54,17 +54,17 @@ class Parcel:
 
 
 def fed(place: Any, array: np.ndarray) -> np.ndarray:
-    """What a session is to be fed at a `Client.feed`, once, for this array to arrive there."""
+    """Return the value to feed to a placeholder of `Client.feed` for this array; it may be fed once."""
     if not isinstance(place, Parcel):
         return array
     return SEGMENTS.put(np.ascontiguousarray(array, place.dtype.as_numpy_dtype).reshape(-1).view(np.uint8))
 
 
 def fetched(found: Any) -> np.ndarray:
-    """What a session has found where the graph has a tensor, or a parcel: open that once, and write nothing there.
+    """Return the array of a fetched tensor or parcel; a parcel may be opened once, and its array is read-only.
 
     Raises:
-        tf.errors.UnavailableError: whoever has laid it down is gone.
+        tf.errors.UnavailableError: the process that wrote the parcel has ended.
     """
     if not isinstance(found, Parcel):
         return found
@@ -80,7 +80,7 @@ def fetched(found: Any) -> np.ndarray:
 
 
 class Transport:
-    """Between two tasks: through sockets, or through memory that they share if they are on one machine.
+    """Transport between tasks: through sockets, or through shared memory on one machine.
 
     Args:
         shared: True if all tasks were forked by one process on this machine.
@@ -90,24 +90,25 @@ class Transport:
         self.shared = shared
 
     def shares(self, dtype: Any, shape: Any) -> bool:
-        """True if tensors of that kind go through memory."""
+        """Return True if tensors of that type and shape go through shared memory."""
         return self.shared and shape.is_fully_defined() and dtype.size * shape.num_elements() >= SHARED_BYTES
 
     def depart(self, tensor: Any) -> Any:
-        """Built where the tensor is: what `arrive` shall be given, once, on the device of whoever needs it."""
+        """Build the sender's side on the tensor's device; returns the argument of one `arrive` on the receiver's."""
         if not self.shares(tensor.dtype, tensor.shape):
             return tensor
-        # TensorFlow copies a slice that is not aligned, and what is put together: in the segment it is done anyway.
+        # Pass the parts of a concatenation, and whole vectors instead of slices, to `put`, which copies them into the
+        # segment. TensorFlow would make one more copy of an unaligned slice or a concatenation.
         places = [place_of(part) for part in parts_of(tensor) or [tensor]]
         data = [tf.constant([place[1:] for place in places]), *(tf.bitcast(place[0], tf.uint8) for place in places)]
         return Parcel(tf.raw_ops.PyFunc(input=data, token=PUT, Tout=[tf.int64])[0], tensor.dtype, tensor.shape)
 
     def share(self, reply: Any) -> Any:
-        """Built where a reply is: the same, laid down once for all to whom it departs as long as it is kept."""
+        """Write a reply to shared memory once, on its device; returns it. All its `depart`s then use that memory."""
         return self.arrive(self.depart(reply)) if self.shares(reply.dtype, reply.shape) else reply
 
     def arrive(self, parcel: Any) -> Any:
-        """The tensor on the present device, there when all of it is. What came through memory is not copied."""
+        """Build the receiver's side on the current device; returns the tensor, without a copy from shared memory."""
         if not isinstance(parcel, Parcel):
             return tf.identity(parcel)
         data = tf.raw_ops.PyFunc(input=[tf.identity(parcel.ticket)], token=TAKE, Tout=[tf.uint8])[0]
@@ -116,18 +117,18 @@ class Transport:
 
 
 class Client:
-    """Who feeds some tensors, and fetches some. A session copies them on their way, unless they lie in memory.
+    """A session's client that feeds and fetches tensors, which the session copies unless they are in shared memory.
 
     Args:
-        transport: to the tasks, and from them.
-        device: of this client, or of a task near it.
+        transport: transport to and from the tasks.
+        device: device of this client, or of a task near it.
     """
 
     def __init__(self, transport: Transport, device: str):
         self.transport, self.device = transport, device
 
     def feed(self, dtype: Any, shape: Sequence[int]) -> Any:
-        """Where a tensor is fed, see `fed`; the same for `Transport.arrive`."""
+        """Make a placeholder for the value of `fed`, and an argument of `Transport.arrive`."""
         dtype, shape = tf.as_dtype(dtype), tf.TensorShape(shape)
         with tf.device(self.device):
             if self.transport.shares(dtype, shape):
@@ -135,7 +136,7 @@ class Client:
             return tf.compat.v1.placeholder(dtype, shape)
 
     def fetch(self, departed: Any) -> Any:
-        """What a session is to fetch of what has departed to this client, see `fetched`."""
+        """Return the fetch for a tensor that has departed to this client; its value is an argument of `fetched`."""
         if isinstance(departed, Parcel):
             return departed
         with tf.device(self.device):
