@@ -1,4 +1,4 @@
-"""A worker of a sparse problem: it has no copy of the center, and reads and writes only the coordinates of its batch."""
+"""A worker of a sparse problem, without a copy of the center: it reads and writes only the coordinates of its batch."""
 
 from __future__ import annotations
 
