@@ -132,7 +132,7 @@ class Named(SyncSGD):
         ({"local": "loss"}, r"a local variable cannot be called 'loss': of a worker these names .*gradient"),
         ({"shared": "sent"}, r"a global variable cannot be called 'sent': of a server these names .*center"),
         ({"row": "sender"}, r"a worker row cannot be called 'sender': of a server these names .*center"),
-        ({"row": "shared"}, r"a worker row cannot be called 'shared': another variable of the scheme is"),
+        ({"row": "shared"}, r"a worker row cannot be called 'shared': another variable of the scheme has this name"),
         ({"local": "_own"}, r"a local variable cannot be called '_own': it is read as worker\._own"),
         ({"shared": "θ"}, r"a global variable cannot be called 'θ': it is read as server\.θ\. Use letters from a to z"),
         ({"row": "lambda"}, r"a worker row cannot be called 'lambda': it is read as server\.lambda"),

@@ -309,7 +309,7 @@ def test_a_ticket_of_an_ended_process_is_an_absence():
 def test_a_descriptor_that_is_another_segments_by_now_is_not_read():
     here = Segments()
     process, descriptor, name, mark = here.put(WORDS)
-    with pytest.raises(RuntimeError, match="number is another's"):
+    with pytest.raises(RuntimeError, match="another has its number"):
         Segments().take(np.array([process, descriptor, name + 1, mark]))
 
 

@@ -51,8 +51,8 @@ class Codec:
     def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
         """Return the vector [n] from the received tensors; built on the receiver's device. `size` is n.
 
-        The decoded vector must have an element that is not finite if the encoded one has: the server refuses messages
-        by looking at the decoded vector.
+        The decoded vector must have an element that is not finite if the encoded one has: the server tests the decoded
+        vector to refuse such messages.
         """
         return wire[0]
 

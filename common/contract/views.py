@@ -128,7 +128,7 @@ def check_names(scheme: str, kind: str, names: Iterable[str], others: Iterable[s
         if name in taken:
             raise UserError(f"{cannot}: of a {view} these names are taken: {', '.join(sorted(taken))}. Rename it")
         if name in others:
-            raise UserError(f"{cannot}: another variable of the scheme is. Rename one of them")
+            raise UserError(f"{cannot}: another variable of the scheme has this name. Rename one of them")
         if not (name.isascii() and name.isidentifier()) or iskeyword(name) or name.startswith("_"):
             raise UserError(
                 f"{cannot}: it is read as {view}.{name}. Use letters from a to z, and none of Python's keywords"

@@ -126,7 +126,7 @@ class Membership:
                 return [gone, self.transactions.void(flags)]
 
     def stop(self) -> Any:
-        """Stop the run: close all slots. The gate wakes waiting workers, whose next request is refused."""
+        """Stop the run and close all slots; the caller then wakes the waiting workers, whose requests are refused."""
         with self.transactions.exclusive(), tf.device(self.device):
             self.stopping.assign(True)
             self.close_slots(tf.ones([self.num_workers], tf.bool))

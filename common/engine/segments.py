@@ -247,7 +247,7 @@ def _opened(process: int, descriptor: int, name: int) -> Segment:
     except (OSError, ValueError) as error:  # the descriptor may belong to another file by now
         raise RuntimeError(f"{GONE} process {process} does not have its segment any more: {error}") from None
     if segment.name != name:
-        raise RuntimeError(f"{GONE} process {process} has ended, and its number is another's")
+        raise RuntimeError(f"{GONE} process {process} has ended, and another has its number")
     return segment
 
 

@@ -242,7 +242,7 @@ def message_of(scheme: Scheme, worker: Worker, begun: Any, total: Any = None) ->
     hide(worker.views)
     if last is begun:
         return message
-    # The exchange must follow every mean, also one whose result the message does not use: otherwise workers could run
-    # their collective operations in different orders.
+    # The exchange must follow every mean, also one whose result the message does not use: the queues between workers
+    # identify tensors by their order alone.
     with tf.control_dependencies([last]):
         return tf.identity(message)
