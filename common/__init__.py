@@ -1,4 +1,4 @@
-"""Everything that is not an algorithm."""
+"""The framework: everything that is not an algorithm."""
 
 from .cluster.cluster import Cluster
 from .contract.scheme import Scheme

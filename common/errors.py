@@ -1,6 +1,6 @@
-"""What can go wrong, and the exit code of each.
+"""Exceptions with their exit codes, and checks of arguments.
 
-The codes are stable: scripts and schedulers may rely on them (docs/results.md lists them).
+The exit codes are stable: scripts and schedulers may rely on them (docs/results.md lists them).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class DistsgdError(Exception):
 
 
 class UserError(DistsgdError, ValueError):
-    """Bad input: what was wrong, what was received and what to do, in one line. Nothing was started."""
+    """Invalid input. The message says in one line what is wrong, what was received and what to do. No task started."""
 
     exit_code = 2
     outcome = "rejected"
@@ -30,7 +30,7 @@ class TaskFailed(DistsgdError):
 
 
 class CannotWrite(DistsgdError):
-    """A file cannot be written: the disk is full, most likely."""
+    """A file cannot be written; most often the disk is full."""
 
 
 class Diverged(DistsgdError):
@@ -55,7 +55,7 @@ class WaitTimeout(DistsgdError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C (exit code 130) or SIGTERM (143); no `Exception`, lest it be taken for a failure that one gets over."""
+    """Ctrl-C (exit code 130) or SIGTERM (143); no `Exception`, so that no handler of failures catches it."""
 
     outcome = "interrupted"
 
@@ -66,7 +66,7 @@ class Interrupted(KeyboardInterrupt):
 
 KINDS = {
     kind.__name__: kind for kind in (UserError, TaskFailed, CannotWrite, Diverged, TaskLost, WaitTimeout)
-}  # as tasks report them
+}  # by the names under which tasks report them
 
 
 def at_least(minimum: int, **values: int) -> None:
@@ -118,12 +118,12 @@ def one_of(known: Sequence[str], **values: str) -> None:
 
 
 def first_line(message: object) -> str:
-    """The first line of an error, or of its message, which may be long."""
+    """Return the first line of an error, or of its message, which may be long."""
     return (str(message).splitlines() or [""])[0]
 
 
 def message_of(error: BaseException | None) -> str | None:
-    """Return what result.json says of the end of a run; None if it went well."""
+    """Return the message for result.json if the run has failed, else None."""
     if isinstance(error, SystemExit):
         return f"this program was ended by sys.exit({error.code!r})"
     return None if error is None else str(error)

@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all, JSON that every program can read, and who may write into a folder."""
+"""Atomic writes of files, strict JSON, and the lock on a run directory."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ LOCK = ".lock"
 
 RESERVE_BYTES = 1 << 16
 
-STDERR = 2  # where native code writes, too
+STDERR = 2  # file descriptor, which native code also writes to
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
-PART = ".part"  # ends the name of what is being written
+PART = ".part"  # end of the name of a file that is being written
 
-MOST_TEXT, MOST_LINE = 1 << 26, 1 << 20  # bytes of a text that is read as a whole, and of a line in one that is not
+MOST_TEXT, MOST_LINE = 1 << 26, 1 << 20  # bytes of a text that is read as a whole, and of a line in other texts
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """What goes wrong with the disk in here is a `CannotWrite` that names `path`, in one line."""
+    """Turn an `OSError` inside the block into a `CannotWrite` that names `path`, in one line."""
     try:
         yield
     except OSError as error:
@@ -48,12 +48,12 @@ def reason_of(error: OSError) -> str:
     return error.strerror or first_line(error) or type(error).__name__
 
 
-# A run directory may come from elsewhere, and hold links to files of this user: each file in it is opened by one of the
-# next functions, or replaced as a whole.
+# A run directory may come from another machine, and hold links to files of this user. So each file in it is opened by
+# one of the next functions, or replaced as a whole: a write through a link would damage the file that it points to.
 
 
 def open_in_place(path: Path, mode: str, **options: Any) -> Any:
-    """Open a file to write where it is, as `open` does; raises `OSError` for a symbolic link, a pipe or a device."""
+    """Open a file to write in place, as `open` does; raises `OSError` for a symbolic link, a pipe or a device."""
     return open(path, mode, opener=no_link, **options)
 
 
@@ -68,8 +68,8 @@ def open_to_read(path: Path) -> Any:
 
 
 def regular(path: str | Path, flags: int) -> int:
-    """Return a descriptor of a file, for `open`; raises `OSError` if it is no regular one."""
-    found = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)  # a pipe would wait for its other end
+    """Return a descriptor of a file, for `open`; raises `OSError` if it is not a regular file."""
+    found = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)  # to open a pipe would block without O_NONBLOCK
     if not stat.S_ISREG(os.fstat(found).st_mode):
         os.close(found)
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
@@ -77,7 +77,7 @@ def regular(path: str | Path, flags: int) -> int:
 
 
 def read_text(path: Path) -> str:
-    """The content of a file; raises `OSError`, or `ValueError` if it is no text, or longer than any that is written."""
+    """Return the content of a file; raises `OSError`, or `ValueError` if it is no text, or longer than any of a run."""
     with open_to_read(path) as file:
         if os.fstat(file.fileno()).st_size > MOST_TEXT:
             raise ValueError(f"it has more than {MOST_TEXT} bytes")
@@ -85,7 +85,7 @@ def read_text(path: Path) -> str:
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The JSON objects in a file that has one on each line; other lines, such as one that was cut off, are left out."""
+    """Yield the JSON objects in a file that has one on each line; skip other lines, such as one that was cut off."""
     with contextlib.suppress(OSError), open_to_read(path) as file:
         while (line := file.readline(MOST_LINE)).endswith(b"\n"):
             with contextlib.suppress(ValueError, RecursionError):
@@ -94,7 +94,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def own_folder(path: Path) -> Path:
-    """Return a folder of a run directory, made if need be; raises `OSError` if a symbolic link is in its place."""
+    """Return a folder of a run directory, created if it is missing; raises `OSError` if it is a symbolic link."""
     refuse_link(path)
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -107,7 +107,7 @@ def refuse_link(path: Path) -> None:
 
 
 def delete(path: Path) -> None:
-    """Delete a file, a link or a folder with all that is in it, if it is there; raises `OSError`."""
+    """Delete a file, a link, or a folder with its content, if it exists; raises `OSError`."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -116,10 +116,10 @@ def delete(path: Path) -> None:
 
 @contextmanager
 def standard_error_to(path: Path) -> Iterator[None]:
-    """In here, what this process writes to standard error goes to the end of a file; so does what native code writes.
+    """Append the standard error of this process, that of native code included, to a file inside the block.
 
     Raises:
-        CannotWrite: the file.
+        CannotWrite: the file cannot be opened.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with writing(path):
@@ -136,7 +136,7 @@ def standard_error_to(path: Path) -> Iterator[None]:
 
 
 def in_one_line(error: BaseException) -> BaseException:
-    """What a full disk has led to as `CannotWrite`; any other error as it is."""
+    """Return `CannotWrite` in place of an error that a full disk caused; return any other error unchanged."""
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         return CannotWrite(f"cannot write {error.filename or 'a file'}: {error.strerror}")
     return error
@@ -144,12 +144,12 @@ def in_one_line(error: BaseException) -> BaseException:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write into that takes the place of `path` at the end, whole and on the disk, or not at all.
+    """Yield a new file that replaces `path` at the end of the block, complete and on the disk, or not at all.
 
-    It is a new one: what was in its place, such as a link to a file that is none of the run's, is deleted first.
+    A leftover temporary file is deleted first: it may be a link to a file outside the run.
 
     Raises:
-        CannotWrite: what was there before is there still.
+        CannotWrite: `path` is unchanged.
     """
     part = path.with_name(f".{path.name}{PART}")
     with writing(path):
@@ -165,7 +165,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file, whole or not at all; raises `CannotWrite`, or `UserError` if the source cannot be read."""
+    """Copy a file atomically; raises `CannotWrite`, or `UserError` if the source cannot be read."""
     try:
         found = open_to_read(source)
     except OSError as error:
@@ -175,18 +175,18 @@ def copy(source: Path, target: Path) -> None:
 
 
 def flush(file: Any) -> None:
-    """What has been written survives a machine that loses its power now."""
+    """Flush a file to the disk, so that a power failure does not lose it."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def dumps(value: Any, **options: Any) -> str:
-    """JSON in the strict sense: a number that is not finite, for which JSON has no word, is null."""
+    """Return a value as strict JSON; numbers that are not finite, which JSON lacks, become null."""
     return json.dumps(finite(value), allow_nan=False, **options)
 
 
 def finite(value: Any) -> Any:
-    """The same with Python's numbers in the place of NumPy's, and None in that of numbers that are not finite."""
+    """Return a value with Python's numbers in place of NumPy's, and None in place of numbers that are not finite."""
     if isinstance(value, numbers.Integral):
         return value if isinstance(value, bool) else int(value)
     if isinstance(value, numbers.Real):
@@ -197,18 +197,18 @@ def finite(value: Any) -> Any:
 
 
 def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
-    """Write a JSON file, whole or not at all, in one line if it is not indented; raises `CannotWrite`."""
+    """Write a JSON file atomically, in one line if `indent` is None; raises `CannotWrite`."""
     with replacing(path) as file:
         file.write((dumps(value, indent=indent) + "\n").encode())
 
 
 def with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Hyperparameters as they were: JSON, like a command line, makes lists of tuples."""
+    """Return hyperparameters with tuples in place of lists: JSON, like a command line, turns tuples into lists."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; raises `UserError` if there is none."""
+    """Return the object in a JSON file; raises `UserError` if the file holds none."""
     try:
         value = json.loads(read_text(path))
     except OSError as error:
@@ -221,18 +221,18 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def cannot_write_into(run_dir: Path, error: OSError) -> UserError:
-    """Return what to raise where a run directory cannot be written."""
+    """Return the error to raise if a run directory cannot be written."""
     place = f" ({Path(error.filename).name})" if error.filename and Path(error.filename) != run_dir else ""
     return UserError(f"cannot write the run directory {run_dir}{place}: {reason_of(error)}")
 
 
 class Lock:
-    """The right to write into a run directory. It ends with `release`, or with this process, however that ends.
+    """The lock on a run directory for its writer. It ends with `release`, or with this process, however that ends.
 
-    Its file keeps a little room on the disk, for the result of a run that has filled it.
+    The lock file reserves a little space on the disk, so that a run that has filled the disk can write its result.
 
     Raises:
-        UserError: another run has it, or the folder cannot be written.
+        UserError: another run holds the lock, or the folder cannot be written.
     """
 
     def __init__(self, run_dir: Path):
@@ -254,14 +254,14 @@ class Lock:
             os.posix_fallocate(self.handle, 0, RESERVE_BYTES)
 
     def make_room(self) -> None:
-        """Give back what was kept."""
+        """Free the reserved disk space."""
         if self.handle is not None:
             os.ftruncate(self.handle, 0)
 
     def release(self) -> None:
-        """Let others have the folder."""
+        """Release the lock, so that another run can use the folder."""
         if self.handle is not None:
             self.make_room()
-            fcntl.flock(self.handle, fcntl.LOCK_UN)  # also for a copy of the handle that a child may have
+            fcntl.flock(self.handle, fcntl.LOCK_UN)  # a child may have a copy of the handle, which would keep the lock
             os.close(self.handle)
             self.handle = None

@@ -1,4 +1,4 @@
-"""TensorFlow and Keras, imported when an attribute of theirs is first read: commands without them start quickly."""
+"""TensorFlow and Keras, imported when one of their attributes is first read: commands without them start quickly."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Any
 
 
 class _Lazy:
-    """A name for a module.
+    """A name for a module that is imported on first use.
 
-    It keeps no module: each access asks the import system, as an import statement inside the function would. So
-    threads that come first at the same time wait for one import, and a module that `sys.modules` forbids stays so.
+    The object does not store the module: each access asks the import system, as an import statement inside a function
+    does. So threads with the first access at the same time wait for one import, and a module that `sys.modules` forbids
+    stays forbidden.
     """
 
     __slots__ = ("_module", "_name")
@@ -21,7 +22,7 @@ class _Lazy:
         return getattr(__import__(self._module), attribute)
 
     def __reduce__(self) -> str:
-        """Pickle and copy the name in this file, and not the module."""
+        """Pickle and copy the name in this file instead of the module."""
         return self._name
 
 

@@ -1,4 +1,4 @@
-"""What tasks tell: a report is an event by name, with its figures."""
+"""Reports of tasks: a report is an event by name, with its figures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 Report = Callable[..., None]
 
-# Events of faults that were survived, and of what was done about them.
+# Events of faults that the run survived, and of the reactions to them.
 FAULTS = (
     "restarted",
     "resumed",

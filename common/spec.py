@@ -1,4 +1,4 @@
-"""Options: what they mean, which name was meant, and names with options, `synthetic:examples=2000,features=50`."""
+"""Meanings of options, suggestions for misspelt ones, and names with options: `synthetic:examples=2000,features=50`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from typing import Any
 
 from .errors import UserError
 
-SHORT = 4  # letters of a name that may differ in two of three, as `mpl` from `mlp`
+SHORT = 4  # letters: a name of at most so many may differ in two of three, as `mpl` from `mlp`
 
-NEAR, NEAR_SHORT = 0.75, 0.6  # similarity of two names, 0 to 1, from which on one may have been meant
+NEAR, NEAR_SHORT = 0.75, 0.6  # least similarity, 0 to 1, of a name that is suggested
 
 
 def nearest(name: str, known: Mapping[str, Any] | list[str], otherwise: str = "") -> str:
-    """'Did you mean a, b?' with the known names nearest to `name`; if none is near, `otherwise`, or a list of all.
+    """Return 'Did you mean a, b?' with the known names nearest to `name`; if none is near, `otherwise`, or all names.
 
-    Dashes before a name do not count: they would make short names alike.
+    Leading dashes are not compared: they would make short names alike.
     """
     bare = {text.lstrip("-"): text for text in known}
     wrong = name.lstrip("-")
@@ -35,10 +35,10 @@ def nearest(name: str, known: Mapping[str, Any] | list[str], otherwise: str = ""
 
 
 def meanings(kind: type) -> dict[str, str]:
-    """The meaning of each field of a dataclass: the string below it, in its class or in those that it extends."""
+    """Return the meaning of each field of a dataclass: the string below it, in its class or in a base class."""
     found: dict[str, str] = {}
     for owner in reversed([owner for owner in kind.__mro__ if dataclasses.is_dataclass(owner)]):
-        with contextlib.suppress(OSError, TypeError):  # typed into a shell: the source is gone
+        with contextlib.suppress(OSError, TypeError):  # a class typed into a shell has no source
             tree = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
             for lines in itertools.pairwise(tree.body if isinstance(tree, ast.ClassDef) else []):
                 match lines:
@@ -48,7 +48,7 @@ def meanings(kind: type) -> dict[str, str]:
 
 
 def parse(kind: str, text: str, known: Mapping[str, Callable[..., Any]]) -> tuple[str, dict[str, Any]]:
-    """Split `name:key=value,...` and check it against the number, text or a-b-c list options of `known[name]`."""
+    """Split `name:key=value,...` and check it against the options of `known[name]`: numbers, texts or a-b-c lists."""
     name, _, rest = text.partition(":")
     if name not in known:
         raise UserError(f"unknown {kind} {name!r}. {nearest(name, known)}")
@@ -58,7 +58,7 @@ def parse(kind: str, text: str, known: Mapping[str, Callable[..., Any]]) -> tupl
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty
     }
     options: dict[str, Any] = {}
-    for item in filter(None, re.split(r",(?=\w+=)", rest)):  # a path may have a comma
+    for item in filter(None, re.split(r",(?=\w+=)", rest)):  # a path may contain a comma
         key, _, value = item.partition("=")
         if key not in allowed:
             have = f"its options: {', '.join(allowed)}" if allowed else "it has none"
@@ -69,7 +69,7 @@ def parse(kind: str, text: str, known: Mapping[str, Callable[..., Any]]) -> tupl
 
 
 def _numbers(what: str, text: str, default: Any) -> Any:
-    """A positive number, or several of them, a-b-c, where the default is several."""
+    """Return a positive number; if the default is a tuple, several of them, written a-b-c."""
     several = isinstance(default, tuple)
     number = type(default[0] if several else default)
     try:

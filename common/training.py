@@ -26,13 +26,13 @@ from .run.simulated import refuse_loops
 
 @dataclass(frozen=True)
 class Result:
-    """What a run produced.
+    """The results of a run.
 
     Attributes:
         model: the Keras model, with the weights of the center.
         history: metrics of the center over time: `seconds`, `version`, `examples`, `test_loss`, ...
         metrics: the content of result.json.
-        run_dir: where everything else is.
+        run_dir: folder with all other results.
 
     Example:
         >>> result.metrics["outcome"]
@@ -63,26 +63,26 @@ def train(
     """Train a compiled Keras model with a distributed algorithm.
 
     On several machines, start the same script on each of them, with `cluster=Cluster.from_tf_config()`,
-    `Cluster.from_slurm()` or `Cluster.at(...)`: each call runs one task, a ps just serves, and returns (or raises) when
-    the whole run has ended. Where `cluster.evaluates` is true (the chief, or the evaluator task if there is one), the
-    model then has the weights of the center, and `run_dir` all the results; elsewhere the model is left as it was, and
-    `run_dir` holds the log of that task.
+    `Cluster.from_slurm()` or `Cluster.at(...)`: each call runs one task (a ps task only serves), and returns (or
+    raises) when the whole run has ended. Where `cluster.evaluates` is true (the chief, or the evaluator task if the
+    cluster has one), the model then has the weights of the center, and `run_dir` holds all results; elsewhere the model
+    is unchanged, and `run_dir` holds the log of that task.
 
     Args:
         model: a built Keras 3 model, compiled with a loss. Its optimizer is not used. It receives the weights of the
-            center at the end. Refused are models with a `train_step` of their own, with constraints on trainable
+            center at the end. Rejected are models with their own `train_step`, with constraints on trainable
             variables, with trainable variables other than float32, or that train in float16.
         data: (x, y) or (x, y, sample_weight) of NumPy arrays, possibly nested as the model takes them; each worker
             trains on its own shard. Or a function that returns a `tf.data.Dataset` of batches of `batch_size`: with one
-            parameter it is given a `tf.distribute.InputContext` and does the sharding, without parameters
-            every worker takes its share of the batches. One batch is tried before anything is started.
+            parameter it receives a `tf.distribute.InputContext` and does the sharding, without parameters
+            every worker takes its share of the batches. One batch is tried before any process is started.
         scheme: the algorithm, for instance `Downpour(communication_period=5)`.
         cluster: where to run; the default is `Cluster.local()`, 1 ps and 2 workers in processes.
         validation_data: (x, y) or (x, y, sample_weight) of arrays, or a function that returns a `tf.data.Dataset`, on
             which the center is evaluated with the model's own metrics.
-        validation_split: without `validation_data`, this fraction of the arrays is that, taken from their end.
-        class_weight: a weight for the examples of each class, by its number; 1 for those that are not named.
-        callbacks: told of the run as it goes on; see `Callback`.
+        validation_split: fraction of the arrays, taken from their end, to use as `validation_data` if none is given.
+        class_weight: a weight for the examples of each class, by its number; 1 for classes that are not named.
+        callbacks: notified of the events of the run; see `Callback`.
         verbose: show progress.
         **options: the fields of `RunOptions`:
 
@@ -102,9 +102,9 @@ def train(
         'completed'
 
     Raises:
-        UserError: something in the input; nothing was started.
+        UserError: the input is invalid; no process was started.
         KeyboardInterrupt: Ctrl-C, after all processes have ended.
-        DistsgdError: the run failed; `result.json` in the run directory says how.
+        DistsgdError: the run failed; `result.json` in the run directory has the reason.
     """
     _check_kinds(scheme, cluster, callbacks)
     how = options_of(options, inspect.signature(train).parameters, (type(scheme), Cluster.local, Recovery))
@@ -113,7 +113,7 @@ def train(
     job = make_job(scheme, ModelRecipe.of(model), data, validation_data, cluster, how)
     if cluster.simulated is not None:
         refuse_loops(model)
-    if cluster.task is None or cluster.task.job != "ps":  # a ps needs no data
+    if cluster.task is None or cluster.task.job != "ps":  # a ps task needs no data
         batches = first_batches(job.train, job.test, job.batch_size // job.devices_per_worker, cluster.workers)
         job.recipe = try_out(job.recipe, model, *batches)
     config = {**describe(job, dataset="own data", model=given_name(model)), "architecture": model_digest(model)}

@@ -1,4 +1,4 @@
-"""Bounded waits: each ends with what has come, or with the name of what has not."""
+"""Bounded waits: each ends when its condition holds, or with an error that names what is missing."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ PACE = 1000  # reports in each e-fold of the time
 
 
 def paced(elapsed: float, most: float) -> float:
-    """Seconds to the next of many reports: a thousandth of the time that has passed, so that they get rarer."""
+    """Return the seconds until the next report: a thousandth of the elapsed time, so that reports get rarer."""
     return min(elapsed / PACE, most)
 
 
 def wait_until(
     condition: Callable[[], bool], seconds: float, missing: Callable[[], str], poll: float = POLL_SECONDS
 ) -> None:
-    """Poll until the condition holds; `WaitTimeout` with what is missing after `seconds`."""
+    """Poll until the condition holds; raise `WaitTimeout`, naming what is missing, after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -34,12 +34,12 @@ def wait_until(
 
 
 def absent(flags: np.ndarray) -> str:
-    """The workers whose flag is not set, by name."""
+    """Return the names of the workers whose flag is not set."""
     return ", ".join(f"worker {k}" for k in np.flatnonzero(~np.asarray(flags)))
 
 
 def reachable(host: str) -> bool:
-    """True if somebody listens at `host:port`."""
+    """Return True if a process listens at `host:port`."""
     name, port = host.rsplit(":", 1)
     try:
         socket.create_connection((name.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()

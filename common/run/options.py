@@ -1,4 +1,4 @@
-"""The options of a run, once: they are keyword arguments of `train`, flags of the command line, a field of the run."""
+"""The options of a run, declared once: keyword arguments of `train`, flags of the command line, a field of the run."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ..spec import meanings, nearest
 
 RESTART_CHECKPOINT_SECONDS = 10.0
 
-MAX_SEED = 2**32 - 1  # what NumPy and Keras take
+MAX_SEED = 2**32 - 1  # the largest seed that NumPy and Keras accept
 
-MAX_STEPS = 10**12  # of a worker: more than any run does, and whatever counts them has room
+MAX_STEPS = 10**12  # of a worker: more than any run does, and within the range of every counter
 
 OnNan = Literal["stop", "drop"]
 
@@ -30,7 +30,7 @@ NO_FLAG = {"flag": False}  # metadata of a field that the command line does not 
 
 @dataclass(frozen=True, kw_only=True)
 class Recovery:
-    """What a run does about faults.
+    """Checkpoints, restarts and other reactions of a run to faults.
 
     Example:
         >>> recovery = Recovery(max_restarts=5, min_workers=1)
@@ -42,17 +42,17 @@ class Recovery:
     checkpoint_steps: int | None = None
     """Updates of the center between two checkpoints."""
     checkpoint_seconds: float | None = None
-    """Seconds between two checkpoints; 60 if nothing is said, 10 if tasks may be started again."""
+    """Seconds between two checkpoints; the default is 60, or 10 if tasks may be restarted."""
     keep_checkpoints: int = 3
-    """How many of the last checkpoints are kept. A run in the same run directory goes on from the newest."""
+    """Number of the newest checkpoints to keep. A run in the same run directory resumes from the newest."""
     resume: Path | None = None
-    """Go on from the newest checkpoint of another run directory; `latest` is the newest run in runs/."""
+    """Run directory whose newest checkpoint to resume from; `latest` is the newest run in runs/."""
     max_restarts: int = 0
-    """Start killed tasks again, this often at most in all."""
+    """Maximum number of restarts of killed tasks, all tasks together."""
     min_workers: int | None = None
-    """Go on with this number of workers if the others do not come back; all are needed if not given."""
+    """Number of workers with which the run continues if the others do not come back; the default is all."""
     on_nan: OnNan = "stop"
-    """A message that is not finite never reaches the center. Then stop, or go on without it."""
+    """Reaction to a message that is not finite: stop the run, or drop the message. It never reaches the center."""
 
     def __post_init__(self):
         if self.resume is not None:
@@ -69,7 +69,7 @@ class Recovery:
 
     @property
     def seconds(self) -> float:
-        """Between two checkpoints."""
+        """Seconds between two checkpoints."""
         if self.checkpoint_seconds is not None:
             return self.checkpoint_seconds
         if self.checkpoint_steps is not None:
@@ -79,10 +79,10 @@ class Recovery:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How a run trains, when it stops, what it keeps: whatever is not the scheme, the model, the data or the cluster.
+    """All settings of a run besides the scheme, the model, the data and the cluster.
 
     Raises:
-        UserError: an option that no run can have.
+        UserError: an option is out of range.
     """
 
     epochs: int = 1
@@ -92,41 +92,41 @@ class RunOptions:
     batch_size: int = 32
     """Examples of one local step."""
     seed: int = 0
-    """Of initial weights, shards and batches."""
+    """Random seed for initial weights, data sharding and batch order."""
     skew: str | None = None
-    """Give workers unequal labels, as in dirichlet:alpha=0.1: each draws its own proportions, and a small alpha makes
-    it a worker of few labels."""
+    """Unequal distribution of labels over the workers, as in dirichlet:alpha=0.1: each worker draws its own
+    proportions, and with a small alpha it has few labels."""
     run_dir: Path | None = None
-    """Folder of the record of the run; a fresh one in runs/ if not given, to which runs/latest then points. One that
-    holds checkpoints, such as `latest`, resumes from them."""
+    """Folder for the results of the run; the default is a new one in runs/, to which runs/latest then points. In a
+    folder that holds checkpoints, such as `latest`, the run resumes from them."""
     clip_norm: float | None = None
-    """Gradients longer than this, as one vector, are shortened to it."""
+    """Maximum norm of a gradient, taken as one vector; longer ones are scaled down to it."""
     l2: float = 0.0
-    """Adds l2/2 |x|^2 to the loss."""
+    """Coefficient of the term l2/2 |x|^2 that is added to the loss."""
     ema_decay: float | None = None
     """Evaluate an exponential moving average of the center, with this decay, instead of the center."""
     codec: Rounding = "float32"
-    """How messages travel: bf16 in half of the bytes, int8 in a quarter, rounded off; what that loses goes with the
-    next message. With bf16, so do replies, where workers do nothing but push gradients taken at them."""
+    """Number format of messages: bf16 halves the bytes, int8 quarters them; the rounding error is added to the next
+    message. With bf16, replies are also compressed for algorithms that send plain gradients taken at them."""
     transport: Transport = "memory"
-    """How vectors of a megabyte and more go between processes of one machine: in memory that they share, or through
-    sockets, as all do between machines."""
+    """Channel for vectors of a megabyte and more between processes of one machine: shared memory, or sockets; between
+    machines it is always sockets."""
     stop_at_version: int | None = None
-    """End the run after this number of updates of the center; a few more may slip through."""
+    """End the run after this number of updates of the center; a few more may be applied meanwhile."""
     stop_at_accuracy: float | None = None
     """End the run when the center has this accuracy on the test data."""
     evaluate_every: int | None = None
-    """Evaluate the center every N updates. The ps takes snapshots at the multiples, which are evaluated after the
-    training; where these would need more than 256 MB, or are more than 1000, the evaluator evaluates the first center
-    that it sees at or after each multiple. Between them the center is evaluated as often as that slows no worker."""
+    """Evaluate the center every N updates. The ps takes snapshots at the multiples of N, and they are evaluated after
+    the training. If they need more than 256 MB, or are more than 1000, the evaluator uses the first center that it
+    reads at or after each multiple. Between multiples the center is evaluated as often as that slows no worker."""
     record: RecordMode = "full"
-    """Keep every round (72 bytes each, and 104 in trace.npz and rounds.npz), or only what they add up to."""
+    """Record every round (72 bytes each, and 104 in trace.npz and rounds.npz), or only aggregate statistics."""
     tensorboard: bool = False
     """Write summaries of the center for TensorBoard to tb/ in the run directory."""
     schedule: Sequence[int] = field(default=(), metadata=NO_FLAG)
-    """Threads only: the workers whose rounds come one after the other, so that staleness is an input."""
+    """Order in which workers take turns, a worker for each round, so that staleness is deterministic (threads only)."""
     recovery: Recovery = Recovery()
-    """Checkpoints, restarts, and what else the run does about faults."""
+    """Checkpoints, restarts and other reactions to faults."""
 
     def __post_init__(self):
         at_least(1, epochs=self.epochs, batch_size=self.batch_size)
@@ -161,7 +161,7 @@ class RunOptions:
 
 
 class Keywords(TypedDict, total=False):
-    """The fields of `RunOptions` for editors: no type checker makes this from the dataclass, so a test compares."""
+    """The fields of `RunOptions` for editors. No type checker derives them from the dataclass; a test compares both."""
 
     epochs: int
     steps: int | None
@@ -201,15 +201,15 @@ def takes_options(function: Function) -> Function:
 
 
 def options_of(given: Mapping[str, Any], known: Iterable[str], makers: Iterable[Callable[..., Any]]) -> RunOptions:
-    """The options of a call; None stands for the default.
+    """Return the options of a call; None stands for the default.
 
     Args:
-        given: what the call says.
-        known: every keyword that it could have said.
-        makers: of the other arguments, whose own options may have been meant.
+        given: keyword arguments of the call.
+        known: names of all keywords that the call accepts.
+        makers: constructors of the other arguments; an unknown keyword may belong to one of them.
 
     Raises:
-        UserError: one that is not known, with where it belongs, or the nearest names.
+        UserError: a keyword is unknown; the message says where it belongs, or names the nearest ones.
     """
     for name in given:
         if name not in known:

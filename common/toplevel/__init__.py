@@ -1,4 +1,4 @@
-"""The package `distsgd` itself: `distsgd.train`, `distsgd.__version__`; each is imported when it is first asked for."""
+"""The package `distsgd` itself: `distsgd.train`, `distsgd.__version__`; each name is imported at its first use."""
 
 import importlib
 import os
@@ -9,14 +9,14 @@ FOLDERS = ("algorithms", "benchmarks", "common")
 
 
 def _import_quietly() -> None:
-    """Import TensorFlow without a word: part of what it says at its start heeds no setting."""
+    """Import TensorFlow without its startup messages, some of which no setting turns off."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with importlib.import_module("distsgd.common.problems.data").quiet():
         importlib.import_module("tensorflow")
 
 
 if "ipykernel" in sys.modules and "tensorflow" not in sys.modules:
-    _import_quietly()  # in a notebook it would be the output of a cell
+    _import_quietly()  # in a notebook the startup messages would be the output of a cell
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""`distsgd`, `python -m distsgd`, `bash run.sh`: the command line, which can be interrupted from the start on."""
+"""The command line: `distsgd`, `python -m distsgd`, `bash run.sh`. It handles signals from the first moment."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import NoReturn
 
 
 def main() -> None:
-    """Import the command line and run it. Until it is there, a signal just ends the program: nothing has begun."""
+    """Import the command line and run it. During the import a signal just ends the program: no task has begun."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as in the background of a script
+        if signal.getsignal(number) is not signal.SIG_IGN:  # a shell script ignores SIGINT in its background jobs
             signal.signal(number, _end)
     importlib.import_module("distsgd.common.cli.main").main()
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
-    """No exception: thrown into the middle of an import it may come out as another one."""
+    """End the process without an exception: an import that it interrupts may turn it into another one."""
     os.write(2, f"error: interrupted by signal {number}\n".encode())
     os._exit(128 + number)
 
