@@ -1,10 +1,10 @@
-"""The run as its tasks see it. It imports `record` and what is below.
+"""The run as its tasks see it. It imports `record` and the folders below that.
 
-* what is run: `options`, `job`, with its parts `plan` (what each worker does), `coordination` (how they meet),
+* the run: `options`, `job`, with its parts `plan` (rounds of each worker), `coordination` (ps or collective),
   `stopping` and `task_files`; the graph of a task in `graph`, its `operations`, and the typed calls of each role in
   `calls` (state manager, evaluator) and `worker_calls`;
-* a worker: its rounds in `loop`, how far it is in `progress`, waits in `barrier_wait`, `recovery` after a failure;
-* the chief: the global state in `state_manager`, when it is saved in `saving`;
+* a worker: its rounds in `loop`, its position in `progress`, waits in `barrier_wait`, `recovery` after a failure;
+* the chief: the global state in `state_manager`, checkpoints in `saving`;
 * the evaluator: `evaluator`, with `record_reader`, `observer` and `ending`; `evaluation` on the test data; `follow`
   reads checkpoints.
 """

@@ -1,4 +1,4 @@
-"""A run as its tasks are given it: what is trained, how, on which cluster. Whoever needs a part takes that part."""
+"""The description of a run that each task receives: model, data, algorithm, options and cluster."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CHIEF = 0
 
 @dataclass
 class Job:
-    """A run, as every task sees it."""
+    """The description of a run, the same for every task but for the folder."""
 
     scheme: Scheme
     recipe: ModelRecipe
@@ -47,13 +47,13 @@ class Job:
     cluster: Cluster
     options: RunOptions
     steps: int  # local steps of each worker
-    run_dir: Path  # of this task: the folder of the whole run, or one in it
-    earlier_step_targets: Sequence[int] = ()  # steps of the runs that this one goes on from, if they were fewer
+    run_dir: Path  # folder of this task: that of the whole run, or one in it
+    earlier_step_targets: Sequence[int] = ()  # steps of the earlier runs that this one resumes, if they were fewer
     evaluate_seconds: float = 0.1  # between two evaluations of the center
     evaluate_later: bool = False  # evaluate only snapshots, after the training
     graph_file: Path | None = None  # where the evaluator leaves a graph for the workers of this machine
-    identity: Mapping[str, Any] = field(default_factory=dict)  # what tasks on several machines must have in common
-    program: str = ""  # which program has started this task, among those of several machines
+    identity: Mapping[str, Any] = field(default_factory=dict)  # values that must agree between tasks on all machines
+    program: str = ""  # the program that has started this task, among those of several machines
 
     @property
     def batch_size(self) -> int:
@@ -62,37 +62,37 @@ class Job:
 
     @property
     def seed(self) -> int:
-        """Of initial weights, shards and batches."""
+        """Random seed for initial weights, data sharding and batch order."""
         return self.options.seed
 
     @property
     def recovery(self) -> Recovery:
-        """What the run does about faults."""
+        """Checkpoints, restarts and other reactions to faults."""
         return self.options.recovery
 
     @property
     def plan(self) -> Plan:
-        """What each worker does."""
+        """The rounds and batches of each worker."""
         return Plan(self.scheme, self.train, self.cluster.workers, self.options, self.steps, self.earlier_step_targets)
 
     @property
     def coordination(self) -> Coordination:
-        """How the workers meet."""
+        """The topology: through a ps or collective, in one process or several."""
         return Coordination(self.scheme.gate, self.cluster.placement.in_process)
 
     @property
     def files(self) -> TaskFiles:
-        """What a task keeps in its folder."""
+        """The files of a task in its folder."""
         return TaskFiles(self.run_dir, self.options.record == "full", self.options.tensorboard)
 
     @property
     def stop_rule(self) -> StopRule:
-        """When the run ends early."""
+        """The rule that ends the run early."""
         return StopRule(self.options.stop_at_version, self.options.stop_at_accuracy, self.run_dir)
 
     @property
     def shared_graph(self) -> Path | None:
-        """Where the workers' graph is, unless each has its own: because of a data function, or to meet without a ps."""
+        """File with the workers' graph; None if each builds its own, for a data function or a collective without ps."""
         own = callable(self.train) or self.coordination.is_collective
         return None if own else self.graph_file
 
@@ -103,67 +103,67 @@ class Job:
 
     @property
     def sparse(self) -> bool:
-        """True if workers read and push the coordinates of their batch alone; else vectors are dense."""
+        """True if workers pull and push only the coordinates of their batch; else vectors are dense."""
         how, devices = self.options, self.devices_per_worker
         return self.recipe.sparse and self.scheme.sparse and not is_dense(how.l2, how.clip_norm, how.ema_decay, devices)
 
     @property
     def in_place(self) -> bool:
-        """True if workers may take gradients at the center itself, which is in their memory, and have no parameters."""
+        """True if workers may take gradients at the center itself, which is in their memory, instead of at a copy."""
         how, codecs = self.options, (type(self.codec), type(self.scheme.reply_codec))
         whole = self.sparse or is_dense(how.l2, how.clip_norm, None, self.devices_per_worker)
         return self.scheme.in_place and self.cluster.placement.in_process and not whole and codecs == (Codec, Codec)
 
     @property
     def codec(self) -> Codec:
-        """How messages travel."""
+        """The codec of messages."""
         return BatchCoordinates(self.batch_size * self.train[0][0].shape[1]) if self.sparse else self.scheme.codec
 
     @property
     def shares_memory(self) -> bool:
-        """True if large vectors go from task to task in memory: all are processes of this machine."""
+        """True if tasks exchange large vectors in shared memory, as all are processes of this machine."""
         here = self.cluster.task is None and not self.cluster.placement.in_process
         return here and self.options.transport == "memory" and segments.available()
 
     def slices(self, size: int) -> list[int]:
-        """Sizes of the slices of a vector of `size` on the ps tasks."""
+        """Return the sizes of the slices of a vector of `size` on the ps tasks."""
         return even_sizes(size, self.cluster.ps if self.uses_ps else 1)
 
     def traffic(self, model: Any) -> Traffic:
-        """Bytes that events move, for a model (a `FlatModel`)."""
+        """Return the bytes that events move, for a model (a `FlatModel`)."""
         codec = self.codec.for_model(len(model.shapes))
         return Traffic(self.scheme, codec, self.cluster.workers, self.slices(model.size), model.state_size)
 
     @property
     def restarts(self) -> RestartRule:
-        """Which tasks come back, which may be lost, and how long the others wait."""
+        """The rule of restarts: which tasks are restarted, which may be lost, and how long the others wait."""
         meet, asked = self.coordination, self.recovery
         return RestartRule(meet.uses_ps, self.cluster.wait_seconds, meet.alone, asked.max_restarts, asked.min_workers)
 
     @property
     def devices_per_worker(self) -> int:
-        """Devices that share the batches of a worker."""
+        """Number of devices that share the batches of a worker."""
         return self.cluster.devices_per_worker or self.scheme.default_devices_per_worker
 
 
 def is_dense(l2: float, clip_norm: float | None, ema_decay: float | None, devices_per_worker: int) -> bool:
-    """True if these options need whole vectors, also on a sparse problem."""
+    """Return True if these options need whole vectors, also on a sparse problem."""
     return bool(l2) or clip_norm is not None or ema_decay is not None or devices_per_worker > 1
 
 
 def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster: Cluster, options: RunOptions) -> Job:
-    """Join scheme, model, data, cluster and options, and check what they must have in common before a start.
+    """Join scheme, model, data, cluster and options to a job, and check that they fit each other.
 
     Args:
         scheme: the algorithm.
         recipe: of the model.
         train: (x, y) or (x, y, sample_weight) of nested arrays, or a function that returns a `tf.data.Dataset`.
         test: the same, or None.
-        cluster: where the run is.
-        options: how it trains.
+        cluster: tasks and machines of the run.
+        options: settings of the run.
 
     Raises:
-        UserError: in one line, what is wrong.
+        UserError: they do not fit; the message says in one line what is wrong.
     """
     scheme = checked(scheme, train, cluster, options)
     train = inputs.sharding(train) if callable(train) else inputs.arrays_of(train, "data")
@@ -221,12 +221,12 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
 
 
 def checkpoints_of(run_dir: Path, cluster: Cluster) -> Path:
-    """Where a run directory has the checkpoints: beside the results, or with a chief that does not evaluate."""
+    """Return the folder of the checkpoints in a run directory: that of the results, or of a separate chief."""
     return run_dir if cluster.task is None or not cluster.task.separate_evaluator else run_dir / "worker-0"
 
 
 def _earlier_step_targets(before: Path, steps: int) -> list[int]:
-    """Steps of the runs that this one goes on from: their last rounds may have been shorter."""
+    """Return the steps of the earlier runs that this one resumes: their last rounds may have been shorter."""
     try:
         if not checkpoint.found(before):
             return []
@@ -238,7 +238,7 @@ def _earlier_step_targets(before: Path, steps: int) -> list[int]:
 
 
 def _check_left(job: Job, before: Path) -> None:
-    """Raise `UserError` if the run that is resumed has done all the steps that are asked for."""
+    """Raise `UserError` if the resumed run has already done all the requested steps."""
     paths = checkpoint.found(before)
     config = read_config(before) if paths else {}
     wanted, had = job.steps, config.get("steps_per_worker", 0)
@@ -247,7 +247,7 @@ def _check_left(job: Job, before: Path) -> None:
     try:
         done = checkpoint.read(paths[-1], ["version", "folded", "joins"]).arrays["folded"]
     except checkpoint.Damaged:
-        return  # the damage is reported when the checkpoint is taken over
+        return  # the damage is reported when the checkpoint is restored
     rounds = job.plan.all_rounds
     if len(done) == len(rounds) and all(n >= len(own) for n, own in zip(done, rounds, strict=True)):
         raise UserError(
@@ -257,18 +257,18 @@ def _check_left(job: Job, before: Path) -> None:
 
 
 def _is_complete(run_dir: Path) -> bool:
-    """True if the run in this folder has ended as it should."""
+    """Return True if the run in this folder has completed."""
     with contextlib.suppress(UserError):  # no result, or a damaged one
         return read_json(run_dir / "result.json").get("outcome") == "completed"
     return False
 
 
 def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
-    """The configuration of a run, as it is written to config.json and shown."""
+    """Return the configuration of a run, as it is written to config.json and shown."""
     cluster, options = job.cluster, job.options
-    plain = numbers.Real | str | list | tuple | None  # what JSON knows; others are written down in words
+    plain = numbers.Real | str | list | tuple | None  # types that JSON has; values of other types become text
     uneven = {"label_distance": skew.distance(skew.labels_of(job.train), job.plan.shards())} if options.skew else {}
-    steps = [rounds.steps() for rounds in job.plan.all_rounds]  # a scheme may give a worker others than those asked for
+    steps = [rounds.steps() for rounds in job.plan.all_rounds]  # a scheme may change the number of steps of a worker
     uneven_steps = {} if options.schedule or set(steps) == {job.steps} else {"steps_of_workers": steps}
     return {
         "algorithm": job.scheme.name,
