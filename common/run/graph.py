@@ -1,4 +1,4 @@
-"""The graph of a task: the global variables, the workers that live in it, and all that is ever run."""
+"""The graph of a task: the global variables, the workers in it, and all operations that a session runs."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ IN_PLACE_FLOATS = 1 << 20  # a copy of a smaller vector costs less than operatio
 
 
 class TaskGraph:
-    """The graph of one task: the global variables, and the workers that live in it.
+    """The graph of one task: the global variables, and the workers in it.
 
     Attributes:
-        coordination: how the workers meet there.
-        scalars: names of what goes beside the vector of a message.
-        ops: what is run on the global variables; see `calls`.
-        worker_ops: what is run for worker k.
-        multiples: versions of which snapshots are taken, if any are; not known where the graph was loaded.
-        initial: center [P] and non-trainable state [S] that the run begins with; where the graph was loaded or has been
-            exported, they are in a file, and take no memory but for what is read of them, as long as it is.
-        frozen: arrays of the model that nobody changes; not known where there is no worker.
+        coordination: the topology of the run.
+        scalars: names of the scalars that a message has beside its vector.
+        ops: operations on the global variables; see `calls`.
+        worker_ops: operations of worker k.
+        multiples: versions of which snapshots are taken, or None; missing in a graph that was loaded.
+        initial: center [P] and non-trainable state [S] that the run begins with. After `export` or `load` they are
+            memory-mapped files, and take memory only for the parts that are read, while they are in use.
+        frozen: arrays of the model that never change; empty in a graph without workers.
         in_place: True if its workers take gradients at the center itself.
     """
 
@@ -96,7 +96,7 @@ class TaskGraph:
         slot = self.ps.slot(
             k, k if job.shared_graph is None else self.ops.index, Mail(k, tasks, self.ps.center.transport)
         )
-        fed = list(source.fed), []  # arrays of the shard, and of the model that nobody changes
+        fed = list(source.fed), []  # arrays of the shard, and the frozen arrays of the model
         if job.sparse:
             worker = SparseWorker(job.scheme, self.ps, slot, devices[0], source)
         else:
@@ -109,13 +109,13 @@ class TaskGraph:
             worker, self.ps, fed, job.batch_size, {1, job.plan.rounds_per_call}, job.coordination.sees_waiting
         )
 
-    # A graph that one task has built serves all workers: building takes longer than everything else at the start.
+    # One task builds the graph and the workers load it: building takes longer than all other steps of the start.
 
     def export(self, path: Path) -> None:
-        """Write the graph of worker 0, the part that the others need, and beside what the run begins with, for `load`.
+        """Write the graph of worker 0, the part that other workers need, and the initial values, for `load`.
 
         Raises:
-            CannotWrite: nothing is there.
+            CannotWrite: a file cannot be written.
         """
         all_ops, own = _names(self.ops), _names(self.worker_ops[CHIEF])
         ops = {name: op for name, op in all_ops.items() if name not in OF_KEEPERS}
@@ -137,7 +137,7 @@ class TaskGraph:
         return center, state
 
     def without_workers(self) -> TaskGraph:
-        """The part of this graph that is about the global variables, in a graph of its own."""
+        """Return the part of this graph that concerns the global variables, in a new graph."""
         names = _names(self.ops)
         part = copy(self)
         part.frozen, part.worker_ops, part.graph = [], {}, tf.Graph()
@@ -150,7 +150,7 @@ class TaskGraph:
 
     @classmethod
     def load(cls, job: Job, worker: int, path: Path) -> TaskGraph:
-        """The graph of a worker, from what `export` has written for worker 0."""
+        """Return the graph of a worker, from the files that `export` has written for worker 0."""
         with path.open("rb") as file:
             graphs, names, frozen = pickle.load(file)
         serialized, global_names = graphs[worker != CHIEF]
@@ -170,41 +170,41 @@ class TaskGraph:
 
 
 def _devices(job: Job, worker: int) -> list[str]:
-    """Where a worker computes."""
+    """Return the names of the devices on which a worker computes."""
     place, number = job.cluster.placement, job.devices_per_worker
     return compute_devices(place.worker_device(worker), number, first=worker * number if place.in_process else 0)
 
 
 def _beside(path: Path) -> list[Path]:
-    """Where center and state are that go with an exported graph."""
+    """Return the files of the initial center and state beside an exported graph."""
     return [path.with_name(f"{name}.npy") for name in ("center", "state")]
 
 
 def _nodes(definition: Any) -> Iterator[Any]:
-    """Those of a graph, and of its functions."""
+    """Yield the nodes of a graph, and of its functions."""
     return itertools.chain(definition.node, *(function.node_def for function in definition.library.function))
 
 
 def _move(definition: Any, before: str, after: str) -> None:
-    """What was on one device, or on the devices of one task, is on another."""
+    """Move all nodes from one device, or from the devices of one task, to another."""
     for node in _nodes(definition):
         node.device = node.device.replace(before, after)
 
 
 def _names(ops: GlobalOps | WorkerOps) -> dict[str, Any]:
-    """The same with names of tensors and operations of the graph in their place."""
+    """Return the attributes of `ops` with names in place of the tensors and operations of the graph."""
     return tf.nest.map_structure(lambda op: op.name, vars(ops))
 
 
 def _found(kind: type[Ops], names: Mapping[str, Any], graph: Any) -> Ops:
-    """What has these names in another graph."""
+    """Return the tensors and operations that have these names in another graph."""
     ops = kind.__new__(kind)
     vars(ops).update(tf.nest.map_structure(graph.as_graph_element, names))
     return ops
 
 
 def _source(job: Job, worker: int) -> tuple[Any, Any]:
-    """The batches of a worker in the current graph, and how x and y are nested."""
+    """Return the batches of a worker in the current graph, and the nested structure of x and y."""
     from ..engine.batches import Shard, Stream
 
     if callable(job.train):

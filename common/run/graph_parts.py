@@ -1,4 +1,4 @@
-"""The part of a graph that some calls need: before the first call of each kind, a session copies all that it knows."""
+"""Pruning of graphs: before the first call of each kind a session copies its whole graph, so a small one is faster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def needed_for(names: Sequence[str], definition: Any) -> Any:
-    """The definition without the nodes and functions that nothing with one of these names depends on."""
+    """Return the definition without the nodes and functions that the named nodes do not depend on."""
     nodes = {node.name: node for node in definition.node}
     needed: set[str] = set()
     left = list(names)
@@ -26,7 +26,7 @@ def needed_for(names: Sequence[str], definition: Any) -> Any:
 
 
 def _called(nodes: Sequence[Any], functions: dict[str, Any]) -> set[str]:
-    """Names of the functions that these nodes call, and those that are called there."""
+    """Return the names of the functions that these nodes call, directly or through other functions."""
     called: set[str] = set()
     left = [nodes]
     while left:

@@ -1,4 +1,4 @@
-"""The rounds of one worker, whatever happens to the others meanwhile."""
+"""The loop of one worker: its rounds, with recovery from faults of other tasks."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from .state_calls import StateCalls
 from .state_manager import StateManager
 from .worker_calls import WorkerCalls
 
-LONG_ROUND_SECONDS = 0.05  # of CPU time: longer rounds gain nothing from being many in a call
+LONG_ROUND_SECONDS = 0.05  # of CPU time: to put several longer rounds in a call saves nothing
 
-LATE_ROUND_SECONDS = 0.25  # from end to end, however little the worker does in it: a call shall not take long, either
+LATE_ROUND_SECONDS = 0.25  # of elapsed time, waits included: longer rounds would make a call of several take long
 
 
 class WorkerLoop:
     """Runs the rounds of one worker in a session.
 
     Args:
-        job: whose parts go to those who need them here.
-        session: where the graph runs.
-        graph: with this worker in it.
-        index: of the worker.
-        report: where events go.
-        connect: makes a new session, given the seconds that it may take; none in a process that has only one.
+        job: the run.
+        session: the session that runs the graph.
+        graph: the graph, with this worker in it.
+        index: number of the worker.
+        report: receives events.
+        connect: makes a new session, given the seconds that it may take; None in a process that has only one.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class WorkerLoop:
         stamps = job.files.stamps(index, job.scheme.exchange_first)
         self.progress = Progress(self.calls, self.plan, stamps, recovery.on_nan, report)
         self.barrier = BarrierWait(self.calls, rule, report)
-        self.state: StateManager | None = None  # the chief has one
+        self.state: StateManager | None = None  # only the chief has one
         keeping = Keeping(job, self.calls.mine.set_local.inputs)
         self.local = LocalState(self.calls, self.progress, keeping, job)
         if index == CHIEF:
@@ -67,14 +67,14 @@ class WorkerLoop:
         self.recovery = WorkerRecovery(self.calls, self.progress, self.barrier, self.local, rule, report)
 
     def prepare(self) -> None:
-        """Local variables; then the chief sees to the global ones."""
+        """Initialize the local variables; then the chief adopts, restores or initializes the global ones."""
         self.calls.initialize(self.plan.shard(self.index))
         self.recovery.persist(self._meet_state)
         if self.state is not None:
             self.state.start()
 
     def join(self) -> None:
-        """Take the slot; a worker whose last message waits for others waits here, until they have begun."""
+        """Take the slot; while the last message of this worker is in an incomplete set, block."""
         self.recovery.persist(self.recovery.join)
 
     def _meet_state(self) -> None:
@@ -84,11 +84,11 @@ class WorkerLoop:
         self.calls.await_state()
 
     def await_others(self) -> None:
-        """All workers start together, so that examples per second mean something."""
+        """Block until all workers start together, so that the rate in examples per second is meaningful."""
         self.recovery.persist(self.calls.await_start)
 
     def run(self, turn: Callable[[], None] = lambda: None) -> None:
-        """All rounds, whatever happens to others meanwhile; before each call, `turn()` may wait."""
+        """Run all rounds, with recovery from faults of other tasks; before each call, `turn()` may block."""
         self.progress.begin()
         over = False
         while not over:
@@ -97,17 +97,17 @@ class WorkerLoop:
                     self._rounds(turn)
                 self._finish()
                 over = self.calls.await_shutdown(self.progress.restoration)
-                if not over:  # the state was restored: some rounds are to be done again
+                if not over:  # the state was restored, which undid some rounds
                     self.recovery.join()
             except (tf.errors.OpError, WaitTimeout) as error:
                 self.recovery.recover(error)
         self._depart()
 
     def _rounds(self, turn: Callable[[], None]) -> None:
-        """The rounds that are left."""
+        """Run the remaining rounds."""
         rounds, first = self.plan.batches(self.index, self.progress.rounds), self.progress.rounds
         most = self.plan.rounds_per_call
-        count, tidy = 1, False  # single calls until one of them has been short; the first does not count: it warms up
+        count, tidy = 1, False  # one round in a call until a call was short; the first is not measured: it warms up
         while True:
             self.local.between_calls()
             now = self.local.at_most(count)
@@ -128,14 +128,14 @@ class WorkerLoop:
             elif self.progress.rounds > first + 1:
                 if count < most and is_short(began, used):
                     count, tidy = self.local.stretch_calls(most), False
-                elif not tidy:  # this kind of call has been made once
+                elif not tidy:  # the session has prepared this kind of call by now, with memory that is free again
                     give_back_memory()
                     tidy = True
             if self.state is not None and self.state.failure is not None:
                 raise self.state.failure
 
     def _call(self, event: Event, *batches: np.ndarray) -> None:
-        """Rounds of the same length in one call; `batches` are their rows, [steps, batch size] each."""
+        """Run rounds of the same length in one call; `batches` are their rows, [steps, batch size] each."""
         before = self.progress.rounds, self.progress.steps
         call = partial(self.calls.rounds, event, np.stack(batches), before)
         if self.calls.coordination.sees_waiting and not self.calls.longest:
@@ -146,7 +146,7 @@ class WorkerLoop:
         self.progress.count(batches, done)
 
     def _await_warmup(self) -> None:
-        """Wait while worker 0 trains alone, then start from what it has reached."""
+        """Block while worker 0 trains alone, then start from the center that it has reached."""
 
         def over() -> bool:
             return self.calls.version() >= self.plan.scheme.warmup_updates or self.calls.roll().finished[CHIEF]
@@ -155,7 +155,7 @@ class WorkerLoop:
             return over() or self.calls.version() > seen
 
         seen = -1
-        while not over():  # each update of worker 0 earns it more time
+        while not over():  # each update of worker 0 restarts the time limit
             seen = self.calls.version()
             wait_until(progress, self.calls.wait_seconds, lambda: "worker 0, which warms up")
         self.recovery.join(recorded=False)
@@ -168,7 +168,7 @@ class WorkerLoop:
         self.progress.tell_end()
 
     def _depart(self) -> None:
-        """The chief writes its last checkpoint when the others have stopped waiting for it."""
+        """Leave the run; the chief then writes its last checkpoint, for which no other task waits."""
         save = self.state.end() if self.state is not None else lambda: None
         with contextlib.suppress(tf.errors.OpError):  # the ps may be gone already
             self.calls.depart()
@@ -176,20 +176,25 @@ class WorkerLoop:
 
     @property
     def saving_seconds(self) -> float:
-        """How long the last checkpoint may take; 0 if there is none."""
+        """Seconds that the last checkpoint may take; 0 if none is written."""
         return self.state.saving_seconds if self.state is not None else 0.0
 
 
 def is_short(began: float, used: float) -> bool:
-    """True if a call that began then, when the process had used so much CPU time, was short enough for several in one.
+    """Return True if a call was so short that several rounds should share a call.
 
-    Where many workers share few cores, each is away for most of a round, and it is there that fewer calls help most.
+    With many workers on few cores a worker is off the CPU for most of a round, and there fewer calls help most. So a
+    round may be short in CPU time alone.
+
+    Args:
+        began: time at which the call began, on the clock `time.monotonic`.
+        used: CPU seconds of the process at that time.
     """
     passed, busy = time.monotonic() - began, time.process_time() - used
     return passed < LATE_ROUND_SECONDS and min(passed, busy) < LONG_ROUND_SECONDS
 
 
 def give_back_memory() -> None:
-    """Give what the runtime has needed to prepare its calls back to the system, where the C library knows how."""
+    """Return the free memory of the heap to the system, if the C library has `malloc_trim`."""
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""What a worker asks of the global variables, and its rounds: each is a call with an end."""
+"""The calls of a worker: operations on the global variables, and its rounds. Each call has a time limit."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from .graph import TaskGraph
 from .job import CHIEF
 from .local_calls import SLOW, LocalCalls
 
-FIRST_INCARNATION = 2  # smaller numbers say that a slot is nobody's, or how the state is
+FIRST_INCARNATION = 2  # smaller numbers mean that a slot is free, or tell the condition of the state
 
 
 class Joined(NamedTuple):
-    """What a worker is told when it joins."""
+    """The answer that a worker receives when it joins."""
 
-    rounds: int  # of its slot that are on record
-    waits: bool  # the message of the last one is in a set that is not complete yet
-    restoration: int  # which beginning or restoration of the state this is
-    stopping: bool  # the run is to end now
-    copied: bool  # there is a copy of its local state after these rounds
+    rounds: int  # logged rounds of its slot
+    waits: bool  # the message of the last round is in a set that is not complete yet
+    restoration: int  # number of this initialization or restoration of the state
+    stopping: bool  # the run ends now
+    copied: bool  # a copy of its local state after these rounds exists
     version: int  # updates in the center
 
 
 class Done(NamedTuple):
-    """What rounds of one call have come to, one element each."""
+    """The results of the rounds of one call, one element each."""
 
-    losses: np.ndarray  # their mean losses
-    steps: np.ndarray  # how many of their steps count
-    stamps: np.ndarray  # when each has begun, had its message ready, had its reply: seconds since 1970, [3, rounds]
+    losses: np.ndarray  # mean loss of each round
+    steps: np.ndarray  # number of steps of each round that count
+    stamps: np.ndarray  # times of the begin, the finished message and the reply: seconds since 1970, [3, rounds]
 
 
 class WorkerCalls(LocalCalls):
-    """What a worker asks. Each call says which worker it is, and in which of its incarnations."""
+    """The calls of a worker. Each call carries the number of the worker and its incarnation."""
 
     def __init__(self, session: Any, graph: TaskGraph, index: int, wait_seconds: float, connect: Connect | None = None):
         self.coordination = graph.coordination
@@ -57,7 +57,7 @@ class WorkerCalls(LocalCalls):
 
     def _use(self, session: Any) -> None:
         super()._use(session)
-        self._callables: dict[tuple[Event, int], Callable[..., Done]] = {}  # made when they are used
+        self._callables: dict[tuple[Event, int], Callable[..., Done]] = {}  # each made at its first use
 
     def initialize(self, data: Sequence[np.ndarray]) -> None:
         """Make the local variables; `data` are the arrays of this worker's shard."""
@@ -68,26 +68,27 @@ class WorkerCalls(LocalCalls):
     def join(self, recorded: bool = True) -> Joined:
         """Take the slot: messages of its former owner are refused, and the local variables start from the center.
 
-        `recorded`: whether the trace tells it, if there have been updates already. A join that all workers make, after
-        worker 0 has warmed up, is part of the rule and not of the trace.
+        `recorded`: log the join in the trace, if the center has updates already. The join of all workers after the
+        warm-up of worker 0 is part of the algorithm and is not logged.
         """
-        self._incarnate(secrets.randbits(62) + FIRST_INCARNATION)  # also if this fails: it may have been heard
+        # A new number even if the call fails: the ps may have executed it all the same.
+        self._incarnate(secrets.randbits(62) + FIRST_INCARNATION)
         joined = self._run(self.mine.join, recorded)
         self.asked = int(joined["asked"])
         told = ("folded", "waits", "restored", "stopping", "copied", "version")
         return Joined(*(joined[name].item() for name in told))
 
     def set_clock(self, steps: int) -> None:
-        """Learning-rate schedules go on after this number of local `steps`."""
+        """Set the clock of learning-rate schedules to this number of local `steps`."""
         self._run(self.mine.set_clock, steps)
 
     @property
     def patience(self) -> float:
-        """Seconds that this worker waits for others where all meet."""
+        """Seconds that this worker waits for others at a barrier."""
         return self.wait_seconds + 2 * self.longest
 
     def await_start(self) -> None:
-        """Wait until all have joined once: the chief looks, and says so to the others."""
+        """Block until all workers have joined once: the chief polls, and then signals the others."""
         if self.index != CHIEF:
             return self._wait(self.ops.await_start, lambda: absent(self._ready()))
         wait_until(lambda: bool(self._ready().all()), self.wait_seconds, lambda: absent(self._ready()))
@@ -97,13 +98,13 @@ class WorkerCalls(LocalCalls):
         return self._run(self.ops.ready)
 
     def set_finished(self) -> None:
-        """This worker has done all its rounds."""
+        """Mark this worker as finished: it has done all its rounds."""
         self._run(self.ops.set_finished)
 
     def await_shutdown(self, restoration: int) -> bool:
-        """Wait until the evaluator has the result; False if the state joined as `restoration` is not the present one.
+        """Block until the evaluator has the result; return False if the state was restored after this worker joined.
 
-        Then there is more to do.
+        Then the worker has rounds to repeat. `restoration` is the number of the state that it joined.
         """
         while True:
             try:
@@ -112,14 +113,14 @@ class WorkerCalls(LocalCalls):
                 if self._run(self.ops.restoration) != restoration:  # else the signal is from before this worker joined
                     return False
             except tf.errors.DeadlineExceededError:
-                self.version()  # is the ps still there?
+                self.version()  # raises if the ps is lost
 
     def depart(self) -> None:
-        """This worker asks for nothing any more."""
+        """Report that this worker makes no further calls."""
         self._run(self.ops.chief_departs if self.index == CHIEF else self.ops.depart)
 
     def await_ps_end(self, seconds: float) -> bool:
-        """Wait for the end of the ps, which this task is itself; False if it has not come in that time."""
+        """Block until this task, a ps, may end; return False if the signal has not come after `seconds`."""
         try:
             self._run(self.ops.await_ps_end, seconds=seconds)
         except tf.errors.DeadlineExceededError:
@@ -132,15 +133,16 @@ class WorkerCalls(LocalCalls):
         """Run rounds in one call.
 
         Args:
-            event: how each of them ends.
+            event: the event that ends each of them.
             batches: rows of the shard, [rounds, steps, batch size].
             before: rounds and local steps that this worker has done.
-            limited: it may take no longer than others did, and a wait. If not, see `barrier_wait`.
+            limited: limit the call to the time that earlier calls took, and a wait. If not, see `barrier_wait`.
 
         Raises:
-            WaitTimeout: with who is missing.
+            WaitTimeout: the limit has passed; the message names the missing tasks.
         """
-        # Others decide how long a barrier takes; a call that waits for nobody may be slow, but not for ever.
+        # At a barrier the limit detects a lost worker. A call that waits for no other worker may be slow, so its limit
+        # is longer.
         seconds = (1 if self.coordination.waits else SLOW) * self.patience
         options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * seconds) if limited else 0)
         began = time.monotonic()
@@ -154,11 +156,11 @@ class WorkerCalls(LocalCalls):
             self.longest = max(self.longest, time.monotonic() - began)
 
     def _callable(self, event: Event, count: int) -> Callable[..., Done]:
-        """A function of the batches, what was done before, and the options of a call that runs `count` rounds."""
+        """Return a function that runs `count` rounds, given the batches, the counts before them, and run options."""
         if (event, count) in self._callables:
             return self._callables[event, count]
         fetches, inputs = self.mine.rounds[event, count]
-        asked = [self.ops.asked.fetches] if self.listens else []  # beside the rounds, which do not wait for it
+        asked = [self.ops.asked.fetches] if self.listens else []  # read in parallel with the rounds
         feeds = [*inputs, self.ops.index, self.ops.incarnation]
         run = self.session.make_callable([*fetches, *asked], feeds, accept_options=True)
 
@@ -174,7 +176,7 @@ class WorkerCalls(LocalCalls):
         return "the ps" if self.coordination.uses_ps else "another worker"
 
     def refuse(self) -> bool:
-        """Drop a message that was not finite for good: its round counts as done. False if the slot is another's now."""
+        """Drop a message that was not finite, and count its round as done; return False if this slot was taken over."""
         try:
             self._run(self.mine.refuse)
         except tf.errors.InvalidArgumentError as error:
@@ -184,38 +186,38 @@ class WorkerCalls(LocalCalls):
         return True
 
     def is_owner(self) -> bool:
-        """True if the slot is still that of this incarnation, and the state is clean."""
+        """Return True if this incarnation still has the slot, and the state is clean."""
         incarnations = self._run(self.ops.incarnations)
         return incarnations[self.index] == self.incarnation and incarnations[-1] == 1
 
     def stopping(self) -> bool:
-        """True if workers shall leave: somebody wants the run to end, or its last update has been made."""
+        """Return True if workers shall leave: the run is being stopped, or its last update has been made."""
         return bool(self._run(self.ops.stopping))
 
     # The gate, where `coordination.sees_waiting`.
 
     def arrived(self) -> np.ndarray:
-        """True for the workers that wait at the gate, [W]."""
+        """Return which workers wait at the gate, [W] booleans."""
         return self._run(self.ops.arrived)
 
     def awaited(self) -> np.ndarray:
-        """True for the workers that the others wait for, [W]."""
+        """Return which workers the others wait for, [W] booleans."""
         return self._run(self.ops.awaited)
 
     def missing(self) -> str:
-        """The names of those that this worker and the others wait for."""
+        """Return the names of the workers that this worker and the others wait for."""
         awaited = self.awaited()
         awaited[self.index] = False
         return absent(~awaited)
 
     def await_token(self) -> None:
-        """Wait until the last message of this slot waits for nobody any more."""
+        """Block until the gate releases the last message of this slot."""
         self._run(self.mine.await_token)
 
     def evict_absent(self) -> np.ndarray:
-        """Go on without those that this worker waits for, if enough are left; returns who was evicted, [W]."""
+        """Evict the workers that this worker waits for, if enough are left; return which were evicted, [W] booleans."""
         return self._run(self.mine.evict_absent)
 
     def deregister(self) -> None:
-        """This worker has done all its rounds: nobody waits for it any more."""
+        """Leave the gate: this worker has done all its rounds, and the others need not wait for it."""
         self._run(self.mine.deregister)
