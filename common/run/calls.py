@@ -1,8 +1,8 @@
-"""What tasks ask of the global variables, a facade for each role: typed methods, each a call with an end.
+"""Operations on the global variables, as typed methods of a facade for each role. Each call has a time limit.
 
-A call raises TensorFlow's errors as they are (`engine.failures` tells what they mean); one that waits for somebody
-raises `WaitTimeout` with who is missing. W is the number of workers, P that of parameters, S the length of the model's
-non-trainable state.
+A call raises TensorFlow's errors as they are (`engine.failures` classifies them); a call that waits for other tasks
+raises `WaitTimeout`, which names the missing ones. W is the number of workers, P that of parameters, S the length of
+the model's non-trainable state.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ from .operations import Operation
 
 STATE_WAITS = 2  # times the limit of a wait, to read all of the state
 
-END_SECONDS = 0.5  # for the ps tasks to hear that the run has ended
+END_SECONDS = 0.5  # limit of the call that ends the ps tasks
 
 Connect = Callable[[float], Any]  # makes a session, given the seconds that it may take
 
 
 class Roll(NamedTuple):
-    """Where the workers are, [W] booleans each."""
+    """The status of the workers, [W] booleans each."""
 
-    finished: np.ndarray  # it has done all its rounds
-    active: np.ndarray  # it is counted on
+    finished: np.ndarray  # the worker has done all its rounds
+    active: np.ndarray  # the worker is in the active set
 
 
 class Calls:
-    """What tasks of all roles ask.
+    """The calls that tasks of all roles make.
 
     Args:
-        session: where the graph runs.
-        graph: of this task.
-        wait_seconds: the limit of a call.
-        connect: makes a new session; none in a process that has only one.
+        session: the session that runs the graph.
+        graph: the graph of this task.
+        wait_seconds: limit of a call.
+        connect: makes a new session; None in a process that has only one.
     """
 
     def __init__(self, session: Any, graph: TaskGraph, wait_seconds: float, connect: Connect | None = None):
         self.graph, self.ops = graph, graph.ops
         self.connect = connect or (lambda seconds: session)
         self.wait_seconds = wait_seconds
-        self.identity: dict[Any, Any] = {}  # fed with each call: who calls
+        self.identity: dict[Any, Any] = {}  # number and incarnation of the calling worker, fed with each call
         self._use(session)
 
     def _use(self, session: Any) -> None:
         self.session = session
 
     def reconnect(self, seconds: float) -> None:
-        """Go on in a new session; raises `WaitTimeout` if there is none after `seconds`."""
+        """Replace the session by a new one; raises `WaitTimeout` if that fails for `seconds`."""
         self._use(self.connect(seconds))
 
     def _run(self, operation: Operation, *values: Any, seconds: float | None = None) -> Any:
-        """What the operation fetches, given the values of its inputs."""
+        """Run an operation, given the values of its inputs, and return what it fetches."""
         inputs = zip(tf.nest.flatten(operation.inputs), tf.nest.flatten(values), strict=True)
         seconds = self.wait_seconds if seconds is None else seconds
         options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * seconds))
@@ -67,39 +67,39 @@ class Calls:
         return tf.nest.pack_sequence_as(operation.fetches, found)
 
     def _wait(self, operation: Operation, missing: Callable[[], str]) -> None:
-        """Run an operation that waits for others."""
+        """Run an operation that waits for other tasks."""
         try:
             self._run(operation)
         except tf.errors.DeadlineExceededError:
             raise WaitTimeout(f"waited {self.wait_seconds:g} s for {missing()}") from None
 
     def await_state(self) -> None:
-        """Wait until the chief has made, adopted or restored the state."""
+        """Block until the chief has initialized, adopted or restored the state."""
         self._wait(self.ops.await_state, lambda: f"the chief, worker {CHIEF}")
 
     def version(self) -> int:
-        """Updates in the center."""
+        """Return the number of updates in the center."""
         return int(self._run(self.ops.version))
 
     def recorded(self) -> int:
-        """Events that the evaluator has not taken over."""
+        """Return the number of events that the evaluator has not taken over yet."""
         return int(self._run(self.ops.recorded))
 
     def recorded_rounds(self) -> np.ndarray:
-        """Rounds of each worker that are on record, [W]."""
+        """Return the number of logged rounds of each worker, [W]."""
         return self._run(self.ops.folded)
 
     def acknowledged(self) -> int:
-        """Events that the evaluator has on record."""
+        """Return the number of events that the evaluator has written to disk."""
         return int(self._run(self.ops.acknowledged))
 
     def copy_of(self, worker: int) -> tuple[int, bytes]:
-        """After how many rounds that worker has laid down a copy of its local state, and the copy."""
+        """Return the newest copy of that worker's local state, after the number of rounds at which it was taken."""
         rounds, copy = self._run(self.ops.read_copy, worker, seconds=STATE_WAITS * self.wait_seconds)
         return int(rounds), copy
 
     def roll(self) -> Roll:
-        """Who has done all rounds, and who is counted on, at one moment."""
+        """Return which workers have finished, and which are active, read atomically."""
         return Roll(*self._run(self.ops.roll))
 
 
@@ -107,38 +107,38 @@ class Drained(NamedTuple):
     """The part of the trace that the evaluator has not acknowledged."""
 
     events: np.ndarray  # [n, len(RECORD)]
-    before: int  # events that it has acknowledged
-    restoration: int  # of the state, which ...
-    length: int  # ... the record began with this number of events
+    before: int  # number of acknowledged events
+    restoration: int  # number of the last restoration of the state ...
+    length: int  # ... and of events in the trace at that time
 
 
 class ObserverCalls(Calls):
-    """What the evaluator asks, which is a client of the first ps."""
+    """The calls of the evaluator, which is a client of the first ps."""
 
     def present(self) -> int:
-        """How many workers are counted on, or have finished."""
+        """Return the number of workers that are active or have finished."""
         return int(self._run(self.ops.present))
 
     def evict(self, worker: int) -> None:
-        """Count on that worker no more; it is refused until it joins again."""
+        """Remove that worker from the active set; its messages are refused until it joins again."""
         self._run(self.ops.evict, worker)
 
     def stop(self) -> None:
-        """End the run early: all workers are refused, ask why, and leave."""
+        """End the run early: the ps refuses all messages, and the workers then ask for the reason and leave."""
         self._run(self.ops.stop)
         self._run(self.ops.wake)
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """At one moment: the version (`at`), `center` [P], its `average` if there is one, `state` [S].
+        """Return an atomic snapshot: the version (`at`), `center` [P], its `average` if it has one, `state` [S].
 
-        With it comes how many messages of each worker were `refused`, [W].
+        It also has the number of messages of each worker that were `refused`, [W].
         """
         found = self._run(self.ops.snapshot)
         vectors = {name: whole_of(parts) for name, parts in found.pop("vectors").items()}
         return found | (self._in_pieces() if self.ops.pieces else vectors)
 
     def _in_pieces(self) -> dict[str, np.ndarray]:
-        """The vectors of a large center, which never is there twice."""
+        """Return the vectors of a large center, fetched in pieces so that no second whole copy is in memory."""
         vectors, end = {}, 0
         for operation in self.ops.pieces:
             piece = self._run(operation)
@@ -153,25 +153,25 @@ class ObserverCalls(Calls):
         return self._run(self.ops.snapshots)
 
     def drain(self) -> Drained:
-        """The part of the trace that is new."""
+        """Return the new part of the trace."""
         new = self._run(self.ops.drain)
         return Drained(new["events"], int(new["before"]), *(int(n) for n in new["restored"]))
 
     def acknowledge(self, restoration: int, events: int) -> None:
-        """`events` of the trace are safe, if the state is still that of this `restoration`."""
+        """Report that `events` of the trace are on disk; no effect if the state was restored after `restoration`."""
         self._run(self.ops.acknowledge, restoration, events)
 
     def shut_down(self) -> int:
-        """The result is safe: all workers may leave; returns how many are present."""
+        """Let all workers leave, as the result is on disk; return the number of present ones."""
         present, _ = self._run(self.ops.shut_down)
         return int(present)
 
     def departed(self) -> tuple[int, bool]:
-        """How many workers have left, and if the chief is one of them."""
+        """Return the number of workers that have left, and True if the chief is one of them."""
         departed, chief = self._run(self.ops.departed)
         return int(departed), bool(chief)
 
     def end_ps(self) -> None:
-        """The run has ended: the ps tasks may go, perhaps before they have answered."""
+        """End the ps tasks, which may exit before they answer."""
         with contextlib.suppress(tf.errors.OpError):
             self._run(self.ops.end_ps, seconds=END_SECONDS)

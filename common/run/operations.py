@@ -1,6 +1,6 @@
-"""All that a session of a run ever runs or feeds, each with a name that a type checker knows.
+"""All operations and inputs that a session of a run uses, each with a name that a type checker knows.
 
-The graph builds these once; the facades of `calls` run them. Nobody else uses them.
+The graph builds them once; only the facades of `calls` run them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from ..contract.rounds import Event
 from ..lazy import tf
 
-# What only the evaluator and the chief do. The graph of the other workers has none of it: it would take them longer to
-# load, and each kind of call longer to prepare.
+# Operations of the evaluator and the chief alone. The graph of the other workers does not have them: with them it takes
+# longer to load, and each kind of call takes longer to prepare.
 OF_KEEPERS = frozenset(
     [
         "evict",
@@ -43,29 +43,29 @@ OF_KEEPERS = frozenset(
 
 
 class Operation(NamedTuple):
-    """What a session runs: `fetches`, given values for the placeholders in `inputs`; both may be nested."""
+    """A call of a session: it runs `fetches`, given values for the placeholders in `inputs`; both may be nested."""
 
     fetches: Any
     inputs: Any = ()
 
 
 def traced(build: Any, *arguments: Any) -> Any:
-    """What `build` makes, as one function of the graph: it runs in the order in which it is written."""
+    """Trace `build` as one function of the graph, so that its stateful operations run in program order."""
     return tf.function(build, autograph=False)(*arguments)
 
 
 class GlobalOps:
-    """What is done to the global variables, by whoever it is.
+    """Operations on the global variables, for all roles.
 
     Args:
         ps: the `ParameterServer` of the graph.
-        sees_waiting: it can be seen on the ps who waits for whom.
+        sees_waiting: the ps knows which workers wait for which.
     """
 
     def __init__(self, ps: Any, sees_waiting: bool):
         with tf.device(ps.devices[0]):
-            # Which worker calls is fed with every call: as a constant of each worker's own graph it would mean that
-            # no worker can use another's.
+            # The number of the calling worker is fed with every call. As a constant it would make the graph of each
+            # worker different, and workers could not share one.
             self.index = tf.compat.v1.placeholder_with_default(-1, [], name="index")
         self.incarnation = ps.transactions.incarnation
         self._reads(ps)
@@ -76,7 +76,7 @@ class GlobalOps:
         self._copies(ps)
 
     def _reads(self, ps: Any) -> None:
-        """What several tasks look at."""
+        """Build the reads that tasks of several roles make."""
         self.version = Operation(ps.read_version())
         self.ready = Operation(ps.membership.ready.read_value())
         self.roll = Operation((ps.finished.read_value(), ps.active.read_value()))
@@ -89,13 +89,13 @@ class GlobalOps:
         self.incarnations = Operation(traced(ps.transactions.read_incarnations))
 
     def _waits(self, ps: Any, sees_waiting: bool) -> None:
-        """Who waits for whom."""
+        """Build the reads of the gate: which workers have arrived, and which are awaited."""
         gate = ps.scheme.gate
         self.arrived = Operation(gate.arrived(ps) if sees_waiting else ())
         self.awaited = Operation(gate.awaited(ps) if sees_waiting else ())
 
     def _signals(self, ps: Any) -> None:
-        """The life of a run, from one signal to the next."""
+        """Build the signals between tasks, from the start of a run to its end."""
         from ..engine.ops import turnstile
 
         members = ps.membership
@@ -118,7 +118,7 @@ class GlobalOps:
         self.await_ps_end = Operation(members.ps_shutdown[0].dequeue())
 
     def _observes(self, ps: Any) -> None:
-        """What the evaluator does."""
+        """Build the operations of the evaluator."""
         with tf.device(ps.devices[0]):
             evict = tf.group(*ps.close_slots(tf.equal(tf.range(ps.num_workers), self.index)))
             known = tuple(tf.compat.v1.placeholder(tf.int64, []) for _ in ("restoration", "events"))
@@ -134,7 +134,7 @@ class GlobalOps:
         self.acknowledge = Operation(traced(ps.journal.acknowledge, *known), known)
 
     def _keeps(self, ps: Any) -> None:
-        """What the chief does to keep the state."""
+        """Build the operations by which the chief saves and restores the state."""
         persistence, restoration = ps.persistence, ps.journal.restoration
         self.new_values = persistence.new_values()
         self.alive = Operation(persistence.alive())
@@ -149,7 +149,7 @@ class GlobalOps:
         self.clear_snapshots = [Operation(task) for task in snapshots.clear()] if snapshots else []
 
     def _copies(self, ps: Any) -> None:
-        """Copies of the workers' local states, for a checkpoint."""
+        """Build the operations on copies of the workers' local states, for checkpoints."""
         copies = ps.copies
         with tf.device(ps.devices[0]):
             worker, number = (tf.compat.v1.placeholder(kind, []) for kind in (tf.int32, tf.int64))
@@ -163,15 +163,15 @@ class GlobalOps:
 
 
 class WorkerOps:
-    """What one worker does besides.
+    """Operations of one worker, in addition to the global ones.
 
     Args:
-        worker: dense or sparse, with its slot on the ps.
+        worker: dense or sparse worker, with its slot on the ps.
         ps: the global variables.
-        fed: placeholders of what `initialize` is given.
+        fed: placeholders of the inputs of `initialize`.
         batch_size: rows of a batch.
-        counts: how many rounds a call may hold.
-        sees_waiting: it can be seen on the ps who waits for whom.
+        counts: possible numbers of rounds in a call.
+        sees_waiting: the ps knows which workers wait for which.
     """
 
     def __init__(self, worker: Any, ps: Any, fed: Any, batch_size: int, counts: set[int], sees_waiting: bool):

@@ -1,4 +1,4 @@
-"""What the chief's state manager asks of the global variables: all that a checkpoint keeps, and how it is put back."""
+"""Calls of the chief's state manager on the global variables: read all that a checkpoint keeps, and restore it."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from ..record.slices import whole
 from .calls import STATE_WAITS, Calls
 from .feeds import feed_of, whole_of
 
-Copies = Mapping[int, tuple[int, bytes]]  # of the local states of workers: after how many rounds, and the copy
+Copies = Mapping[int, tuple[int, bytes]]  # local state by worker: the number of rounds before it, and the copy
 
 
 class Heard(NamedTuple):
-    """How far the workers are once all can hear what the chief asks for."""
+    """The position of the workers once the request of the chief is visible to all."""
 
     version: int  # updates in the center
-    rounds: np.ndarray  # of each that are on record, [W]
+    rounds: np.ndarray  # logged rounds of each, [W]
     stretch: np.ndarray  # rounds of the longest calls of each, [W]
 
 
 class Standing(NamedTuple):
-    """Which workers stand still."""
+    """The workers that stand still."""
 
-    stands: np.ndarray  # [W]
-    rounds: np.ndarray  # of each that are on record, [W]
-    goes_on: bool  # the state is clean, and nobody wants the run to end
+    stands: np.ndarray  # [W] booleans
+    rounds: np.ndarray  # logged rounds of each, [W]
+    goes_on: bool  # the state is clean, and the run is not being stopped
 
 
 class StateCalls(Calls):
-    """What the chief's state manager asks."""
+    """The calls of the chief's state manager."""
 
     def alive(self) -> np.ndarray:
-        """For each ps task, True if its variables have values."""
+        """Return for each ps task whether its variables have values."""
         return self._run(self.ops.alive)
 
     def is_clean(self) -> bool:
-        """True unless an event was cut in the middle, or a restoration is under way."""
+        """Return False if an event was interrupted, or a restoration is under way."""
         try:
             self._run(self.ops.clean)
         except Exception as error:
@@ -52,18 +52,18 @@ class StateCalls(Calls):
         return True
 
     def initialize(self, restoration: int) -> None:
-        """Make the global variables from the initial model; this beginning has the number `restoration`."""
+        """Initialize the global variables from the initial model; this initialization has the number `restoration`."""
         center, state = self.graph.initial
         self._run(
             self.ops.initialize, feed_of(self.ops.initialize.inputs[0], center), state, np.array([restoration, 0])
         )
 
     def announce(self) -> None:
-        """Tell the workers that the state is there."""
+        """Signal the workers that the state is ready."""
         self._run(self.ops.announce_state)
 
     def values(self) -> dict[str, Any]:
-        """All that a checkpoint keeps, at one moment, by name: arrays, or `Slices` of them."""
+        """Return an atomic snapshot of all that a checkpoint keeps, by name: arrays, or `Slices` of them."""
         found = self._run(self.ops.values, seconds=STATE_WAITS * self.wait_seconds)
         values = {name: whole_of([part]) for name, part in found.items()}
         return whole(cut_off(values, self._messages, self._scalars))
@@ -79,22 +79,22 @@ class StateCalls(Calls):
 
     @property
     def _messages(self) -> list[str]:
-        """Names of what has scalars at the end of each slice: sums of messages at a gate."""
+        """Names of the vectors with scalars at the end of each slice: sums of messages at a gate."""
         places, number = self.ops.new_values, self._scalars
         long = [places["center"][0].shape[0] + number]
         vectors = (name for name in places if number and not name.startswith(COPIES))
         return [name for name in vectors if places[name][0].shape == long]
 
     def ask(self, meeting: int) -> Heard:
-        """Ask all workers for a copy of their local states at that meeting; see `engine.local_copies`."""
+        """Request a copy of the local state of all workers at that meeting; see `engine.local_copies`."""
         return Heard(*self._run(self.ops.ask, meeting))
 
     def standing(self) -> Standing:
-        """Which workers stand still."""
+        """Return which workers stand still."""
         return Standing(*self._run(self.ops.standing))
 
     def forget_copies(self) -> None:
-        """The copies are not needed any more, but those of workers that have finished."""
+        """Delete the copies, except those of workers that have finished."""
         self._run(self.ops.forget_copies)
 
     def _put_back(self, copies: Copies) -> None:
@@ -103,15 +103,16 @@ class StateCalls(Calls):
         self._run(self.ops.put_back, np.array(rounds), np.array(parts, object))
 
     def restore(self, arrays: Mapping[str, Any], restoration: int, events: int, copies: Copies | None = None) -> None:
-        """Put other values in the place of all of it, in steps.
+        """Replace the values of all global variables, in steps.
 
-        Nobody is admitted from the first step on. Whoever waits for others is woken, and joins after the last one.
+        The ps refuses all workers from the first step to the last. Workers that wait for others are woken, and join
+        after the last step.
 
         Args:
-            arrays: as `values` returns them.
-            restoration: the number of this one.
-            events: how many were on record then.
-            copies: of the local states of workers.
+            arrays: values, as `values` returns them.
+            restoration: number of this restoration.
+            events: number of logged events at the time of these values.
+            copies: local states of workers.
         """
         self._run(self.ops.shut)
         for forget, alive in zip(self.ops.clear_snapshots, self.alive(), strict=False):
@@ -131,7 +132,7 @@ class StateCalls(Calls):
 
 
 def _copied(places: Sequence[Any], array: Any) -> list[np.ndarray]:
-    """The same array for the place of each slice."""
+    """Return the array once for the place of each slice."""
     from ..engine.transport import fed
 
     return [fed(place, array) for place in places]
