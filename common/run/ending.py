@@ -1,4 +1,4 @@
-"""The end of a run: why it comes early, the result and its files, and the last word to workers and ps tasks."""
+"""The end of a run: early stopping, the result and its files, and the shutdown of workers and ps tasks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .results import unwritten, write_center, write_model
 from .round_record import RoundRecord
 from .stopping import StopRule
 
-END_SECONDS = 5.0  # for workers to leave
+END_SECONDS = 5.0  # time limit for workers to leave
 
-CHIEF_WAITS = 3  # times the limit of a wait: to read the last state (two), and to see that it is on record
+CHIEF_WAITS = 3  # times the limit of a wait: two to read the last state, one until its events are on disk
 
 
 class Ending:
-    """Ends a run, early if the rule says so, and writes its files."""
+    """The end of a run, early if the stop rule applies, and its files."""
 
     def __init__(
         self,
@@ -39,10 +39,10 @@ class Ending:
         self.calls, self.observer, self.reader, self.report = calls, observer, reader, report
         self.graph, self.rounds, self.rule = calls.graph, rounds, rule
         self.stopped = False
-        self.told_to_stop = 0  # workers that are not counted on any more, and still have to leave
+        self.told_to_stop = 0  # workers that were removed from the active set, and still have to leave
 
     def stop_if_wanted(self) -> None:
-        """End the run early: the workers are refused, ask why, and leave."""
+        """End the run early if the stop rule applies: the ps refuses messages, and the workers leave."""
         if self.stopped or not self.graph.coordination.uses_ps:
             return
         reason = self.rule.reason(self.calls.version, self.observer.metrics)
@@ -54,7 +54,7 @@ class Ending:
         self.report(event="stopped", reason=reason)
 
     def finish(self, snapshot: Snapshot) -> None:
-        """Write what the run produced, let the workers go, report the result, end the ps tasks.
+        """Write the results, let the workers leave, report the result, end the ps tasks.
 
         Raises:
             Diverged: the center is not finite.
@@ -66,7 +66,7 @@ class Ending:
                 "learning rate or period"
             )
         refused = snapshot.pop("refused")
-        folded = self.calls.recorded_rounds()  # the record here may have a gap
+        folded = self.calls.recorded_rounds()  # read from the ps: the record in this task may have a gap
         missing = self._write_results({name: value for name, value in snapshot.items() if name != "at"}, folded)
         self._shut_down()
         self.report(
@@ -85,7 +85,7 @@ class Ending:
         self.calls.end_ps()
 
     def _write_results(self, arrays: dict[str, Any], folded: np.ndarray) -> list[str]:
-        """Center, model, rounds and trace; returns why some of them are not there."""
+        """Write center, model, rounds and trace; return the reasons for which some could not be written."""
         files, version = self.rounds.files, self.observer.metrics["version"]
         writes = [
             lambda: write_center(files.folder, arrays),
@@ -97,17 +97,17 @@ class Ending:
         return unwritten(writes)
 
     def _shut_down(self) -> None:
-        """The result is safe: the workers may go. A restoration in this very moment would have called them back."""
+        """Let the workers leave, as the result is on disk. Errors do not matter: a restoration calls workers back."""
         with contextlib.suppress(tf.errors.OpError, WaitTimeout):
             expected = max(self.calls.shut_down(), self.told_to_stop)
             soon = time.monotonic() + END_SECONDS
             late = time.monotonic() + CHIEF_WAITS * self.calls.wait_seconds
 
             def waits() -> bool:
-                """True while somebody should still leave; the chief takes its last checkpoint along."""
+                """Return True while workers have yet to leave; the chief needs longer, for its last checkpoint."""
                 departed, chief = self.calls.departed()
                 return departed < expected and time.monotonic() < (soon if chief else late)
 
             while waits():
-                self.reader.drain()  # the chief's last checkpoint waits for that
+                self.reader.drain()  # the chief's last checkpoint waits until its events are on disk
                 time.sleep(POLL_SECONDS)

@@ -20,9 +20,9 @@ class EvaluationPoint:
     """A center at one time of the run.
 
     Attributes:
-        when: on the clock `time.monotonic`.
-        figures: of the run at that time; `version` is among them.
-        snapshot: the vectors that are evaluated, `center` [P] and `state` [S]; empty without test data.
+        when: time on the clock `time.monotonic`.
+        figures: figures of the run at that time, `version` included.
+        snapshot: the vectors to evaluate, `center` [P] and `state` [S]; empty without test data.
     """
 
     when: float
@@ -31,16 +31,16 @@ class EvaluationPoint:
 
     @property
     def version(self) -> int:
-        """Updates that the center had."""
+        """Number of updates in the center."""
         return self.figures["version"]
 
 
 class Evaluation:
-    """Measures a model on the test data, by its Keras metrics.
+    """The evaluation of a model on the test data, by its Keras metrics.
 
     Args:
-        model: with the Keras model.
-        data: nested arrays, a function that returns a data set of batches, or None: then nothing is measured.
+        model: the flat model, with the Keras model.
+        data: nested arrays, a function that returns a data set of batches, or None for no evaluation.
     """
 
     def __init__(self, model: FlatModel, data: Any):
@@ -48,7 +48,7 @@ class Evaluation:
         self.batches = data() if callable(data) else None if data is None else batched(data, BATCH)
 
     def __call__(self, snapshot: Mapping[str, Any] | None = None) -> dict[str, float]:
-        """Each metric: of a snapshot of the center, or of the model as it is; none without test data."""
+        """Return the metrics of a snapshot of the center, or of the model as it is; empty without test data."""
         if self.batches is None:
             return {}
         if snapshot is not None:

@@ -1,4 +1,4 @@
-"""The evaluator: follows the run from outside, keeps the record, and has the last word on the run."""
+"""The evaluator: a task that follows the run, keeps the record, and writes the result."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .round_record import RoundRecord
 
 
 class Evaluator:
-    """Follows a run to its end.
+    """The task that follows a run to its end.
 
     Args:
-        job: whose parts go to those who need them here.
-        session: where the graph runs.
-        graph: with the Keras model.
-        report: where events go.
-        connect: makes a new session, given the seconds that it may take; none in a process that has only one.
+        job: the run.
+        session: the session that runs the graph.
+        graph: the graph, with the Keras model.
+        report: receives events.
+        connect: makes a new session, given the seconds that it may take; None in a process that has only one.
     """
 
     def __init__(self, job: Job, session: Any, graph: TaskGraph, report: Report, connect: Connect | None = None):
@@ -44,14 +44,14 @@ class Evaluator:
         self.observer = Observer(job, self.calls, self.reader, report)
         rounds = RoundRecord(job.files, job.plan, job.coordination, one_clock=job.cluster.task is None)
         self.ending = Ending(self.calls, self.observer, self.reader, rounds, job.stop_rule, report)
-        self.failing: float | None = None  # since when calls fail
-        self.unrestored: float | None = None  # since when the ps answers that its state is not clean
+        self.failing: float | None = None  # time of the first of consecutive failed calls
+        self.unrestored: float | None = None  # time since which the ps answers that its state is not clean
         self.chief_is_late = False
 
     def follow(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Evaluate now and then until all workers have finished (or `stopped()`), and once more then."""
+        """Evaluate repeatedly until all workers have finished (or `stopped()`), and once more then."""
         with self.reader:
-            self.observer.evaluate()  # the first time is slow, and belongs before the training
+            self.observer.evaluate()  # the first evaluation is slow, so it is made before the training
             self.calls.await_state()
             self.observer.begin()
             self._follow(stopped)
@@ -65,7 +65,7 @@ class Evaluator:
                 if (roll.finished | ~roll.active).all():
                     return self.ending.finish(self.observer.observe(last=True))
                 if not self.observer.observe_if_due() and self.reader.late:
-                    self.reader.drain()  # or learn why it cannot be done
+                    self.reader.drain()  # raises the error that stops the reader's thread
                 self._look_for_the_silent()
                 self.ending.stop_if_wanted()
                 self.failing, self.unrestored, self.chief_is_late = None, None, False
@@ -74,39 +74,39 @@ class Evaluator:
             time.sleep(FOLLOW_SECONDS)
 
     def _recover(self, error: BaseException) -> None:
-        """Wait for state that is being restored; raise what cannot be helped."""
+        """Wait while the state is being restored; re-raise errors from which the run cannot recover."""
         now = time.monotonic()
         self.failing = self.failing or now
         deadline = self.failing + self.rule.repair_seconds
         hopeless = isinstance(error, WaitTimeout) or not (is_refusal(error) or is_absence(error))
         if not (self.rule.recovers or was_repeated(error)) or now > deadline or hopeless:
             raise error
-        if is_refusal(error) or isinstance(error, tf.errors.FailedPreconditionError):  # else it is the ps that is late
+        if is_refusal(error) or isinstance(error, tf.errors.FailedPreconditionError):  # otherwise the ps is late
             self.unrestored = self.unrestored or now
             if now - self.unrestored > self.calls.wait_seconds and not self.chief_is_late:
                 self.chief_is_late = True
-                self.report(event="silent", worker=CHIEF)  # it restores the state, unless it has been stopped itself
+                self.report(event="silent", worker=CHIEF)  # the chief restores the state, so it may have stopped
         if not is_refusal(error):
             self.calls.reconnect(max(1.0, deadline - now))
 
     def _begin_again(self) -> None:
-        """All have time from now on: where the ps was away, nobody could send anything."""
+        """Restart the time limit of all workers: while the ps was away, none could send a message."""
         for k in range(self.workers):
             self.signs.expect(k)
 
     def _hear(self, events: np.ndarray) -> None:
-        """A look at the record has shown new events, [n, len(RECORD)], or none: rounds are signs of life."""
+        """Note a sign of life of each worker with a round among the new events, [n, len(RECORD)]."""
         self.signs.look()
         for k in np.unique(events[:, RECORD.index("worker")]):
             self.signs.heard(int(k))
 
     def _look_for_the_silent(self) -> None:
-        """A worker that has sent nothing for very long: evicted if enough are left, or started again by somebody."""
-        if self.waits:  # those who wait at the barrier see to it
+        """Report workers that have sent nothing for very long, and evict them if enough others are left."""
+        if self.waits:  # the workers that wait at the barrier do this
             return
         for k, seconds in self.signs.silent().items():
             if k not in self.signs.gaps and self.warms_up:
-                continue  # waits for worker 0
+                continue  # this worker still waits for the warm-up of worker 0
             roll = self.calls.roll()
             if roll.finished[k] or not roll.active[k]:
                 continue

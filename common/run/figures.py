@@ -1,4 +1,4 @@
-"""What the record of a run adds up to: examples, bytes, staleness."""
+"""Aggregate statistics of the record of a run: examples, bytes, staleness."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .plan import Plan
 
 
 class Figures:
-    """Figures of a run from what its events add up to.
+    """Figures of a run, computed from the totals of its events.
 
     Args:
-        plan: what each worker does.
+        plan: rounds of each worker.
         traffic: bytes that events move.
     """
 
@@ -26,7 +26,7 @@ class Figures:
         self.plans = plans[:1] if all(own is plans[0] for own in plans) else plans
 
     def of(self, seen: Tally) -> dict[str, Any]:
-        """What the record says about the run so far."""
+        """Return the figures of the run so far."""
         return {
             "examples": self.plan.options.batch_size * self.steps(seen.rounds),
             **self._bytes(seen),
@@ -35,16 +35,16 @@ class Figures:
         }
 
     def steps(self, rounds: np.ndarray) -> int:
-        """Local steps of all workers, given the rounds of each, [W]."""
+        """Return the local steps of all workers, given the rounds of each, [W]."""
         if len(self.plans) > 1:
             return sum(plan.steps(int(n)) for plan, n in zip(self.plans, rounds, strict=True))
-        (plan,) = self.plans  # that of all
+        (plan,) = self.plans  # the same for all workers
         return sum(
             plan.steps(int(n)) * int(times) for n, times in zip(*np.unique(rounds, return_counts=True), strict=True)
         )
 
     def _bytes(self, seen: Tally) -> dict[str, int]:
-        """What has travelled to the center and back so far."""
+        """Return the bytes that workers have pushed and pulled so far."""
         number: dict[str, int] = dict(zip(EVENTS, seen.kinds.tolist(), strict=True))
         moved = [[number[kind] * size for size in sizes] for kind, sizes in self.traffic.of_events.items()]
         pushed, pulled = (sum(sizes) for sizes in zip(*moved, strict=True))

@@ -1,4 +1,4 @@
-"""The observer: evaluates the center during the run, and the snapshots that the ps took when the run has ended."""
+"""The observer: evaluates the center during the run, and the snapshots of the ps after it."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from .figures import Figures
 from .job import Job
 from .record_reader import RecordReader
 
-FOLLOW_SECONDS = 0.05  # between two questions to the ps, each of which costs it about a millisecond
+FOLLOW_SECONDS = 0.05  # between two polls of the ps, each of which costs the ps about a millisecond
 
-EVALUATION_SHARE = 10  # the pause between two evaluations is ten times an evaluation: a tenth of one core at most
+EVALUATION_SHARE = 10  # a pause is ten times as long as an evaluation, so evaluations take a tenth of a core at most
 
-LONGEST_PAUSE_SECONDS = 30.0  # between two evaluations of a long run that could do more
+LONGEST_PAUSE_SECONDS = 30.0  # between two evaluations of a long run, even if more would be affordable
 
-ENOUGH = 40  # evaluations during a run make a curve: snapshots that were not asked for are not evaluated
+ENOUGH = 40  # evaluations during a run that make a curve: without `evaluate_every` no snapshots are evaluated then
 
-LATER_SECONDS, LATER_SHARE = 5.0, 0.1  # CPU time for snapshots that were not asked for, or this part of the run's time
+LATER_SECONDS, LATER_SHARE = 5.0, 0.1  # CPU time for snapshots without `evaluate_every`, or this share of the run
 
 Snapshot = dict[str, Any]  # see `ObserverCalls.snapshot`
 
 
 class Observer:
-    """Evaluates the center from outside, during the run and at its end.
+    """The evaluation of the center in a task of its own, during the run and at its end.
 
     Args:
-        job: gives the test data, when to evaluate, and the plan that figures are computed from.
-        calls: the evaluator's questions to the ps.
-        reader: of the record.
-        report: where events go.
+        job: the run: its test data, the times of evaluations, and the plan from which figures are computed.
+        calls: the evaluator's calls to the ps.
+        reader: reader of the record.
+        report: receives events.
 
     Attributes:
         evaluate: the evaluation on the test data.
         metrics: of the newest evaluation: version, examples, bytes, staleness, and Keras' metrics of the test data.
-        seen: the totals of the record at the newest evaluation.
+        seen: totals of the record at the newest evaluation.
     """
 
     def __init__(self, job: Job, calls: ObserverCalls, reader: RecordReader, report: Report):
@@ -52,10 +52,10 @@ class Observer:
         self.figures = Figures(job.plan, job.traffic(model))
         self.seen = Tally(job.cluster.workers)
         self.metrics: dict[str, Any] = {}
-        self.reported: dict[str, Any] = {}  # the last metrics of a center during the run
-        self.multiples = calls.graph.multiples  # the versions of which the ps takes snapshots, if it takes any
-        self.evaluated: dict[int, float] = {}  # versions, and when each was evaluated
-        self.due, self.cost = 0.0, 0.0  # the first evaluation is due at once; what one takes is not known yet
+        self.reported: dict[str, Any] = {}  # the last reported metrics of a center during the run
+        self.multiples = calls.graph.multiples  # the versions of which the ps takes snapshots, or None
+        self.evaluated: dict[int, float] = {}  # time of the evaluation by version
+        self.due, self.cost = 0.0, 0.0  # the first evaluation is due at once; the seconds of one are not known yet
         self.summaries = job.files.summaries()
 
     def begin(self) -> None:
@@ -63,15 +63,15 @@ class Observer:
         self.began = time.monotonic()
 
     def observe_if_due(self) -> bool:
-        """Evaluate the center if the pause is over, or if the version is one that was asked for."""
+        """Evaluate the center if the pause is over, or if `evaluate_every` requests this version."""
         if self.later or not (time.monotonic() >= self.due or self._is_wanted()):
             return False
         before = time.monotonic()
         self.observe()
         now = time.monotonic()
-        if self.due:  # the first one is slow; of the others the least counts, as the machine may be busy
+        if self.due:  # the first evaluation is slow; take the minimum of the others, as the machine may be busy
             self.cost = min(self.cost or now - before, now - before)
-        pause = paced(now - self.began, LONGEST_PAUSE_SECONDS)  # rarer in a long run, which has enough of them
+        pause = paced(now - self.began, LONGEST_PAUSE_SECONDS)  # longer pauses in a long run, which has enough points
         self.due = now + max(self.seconds, EVALUATION_SHARE * self.cost, pause)
         return True
 
@@ -90,7 +90,7 @@ class Observer:
         snapshot = self.calls.snapshot() if last or self.measures else {"at": self.calls.version()}
         when, self.seen = time.monotonic(), self.reader.drain()
         if not last and int(snapshot["at"]) == self.reported.get("version"):
-            return snapshot  # no update since: each version is reported once
+            return snapshot  # no update since the last report: each version is reported once
         point = self._point(snapshot, when)
         if last:
             self._evaluate_snapshots(point)
@@ -106,7 +106,7 @@ class Observer:
         return EvaluationPoint(when, figures, {"center": center, "state": snapshot["state"]})
 
     def _evaluate(self, point: EvaluationPoint, event: str) -> None:
-        """Evaluate a center, and report it, unless the last one that was reported is the same."""
+        """Evaluate a center, and report it, unless the last report has the same version and metrics."""
         measured = self.evaluate(point.snapshot)
         self.metrics = point.figures | measured
         if point.version == self.reported.get("version") and finite(measured).items() <= finite(self.reported).items():
@@ -118,7 +118,7 @@ class Observer:
             self.summaries.write(self.metrics)
 
     def _evaluate_snapshots(self, end: EvaluationPoint) -> None:
-        """Evaluate all snapshots; if nobody has asked for them, an even choice that takes little time."""
+        """Evaluate all snapshots; without `evaluate_every`, an evenly spaced choice of them that takes little time."""
         known = self.evaluated | {end.version: end.when}
         enough = self.every is None and len(self.evaluated) >= ENOUGH
         points = [] if enough or not self.measures else self.snapshots(known)
@@ -135,12 +135,12 @@ class Observer:
         """Return the snapshots that the ps has taken.
 
         Args:
-            known: versions that were evaluated, the last one among them, and when: each snapshot lies between two.
+            known: time of the evaluation by version, the last one included: the time of a snapshot lies between two.
         """
         if self.multiples is None:
             return []
         every, asked, taken = self.multiples.every, time.monotonic(), self.calls.snapshots()
-        ago = asked - float(taken["now"])  # from the clock of the ps to the one here
+        ago = asked - float(taken["now"])  # offset from the clock of the ps to the clock of this task
         rows = [i for i, passed in enumerate(taken["passed"]) if passed > 0 and i * every <= max(known)]
         versions, tallies = [i * every for i in rows], []
         self.reader.give(lambda log: tallies.extend(log.tallies(versions)))
@@ -160,8 +160,8 @@ class Observer:
         return EvaluationPoint(self.began, figures, {"center": center, "state": state})
 
     def _affordable(self, end: EvaluationPoint) -> int:
-        """Return how many snapshots may be evaluated that nobody has asked for."""
-        began = time.process_time()  # where the machine is busy, an evaluation may seem to take many times as long
+        """Return how many snapshots may be evaluated without `evaluate_every`."""
+        began = time.process_time()  # CPU time: on a busy machine the elapsed time may be many times as long
         self.evaluate(end.snapshot)
         allowed = max(LATER_SECONDS, LATER_SHARE * (end.when - self.began))
         return int(allowed / (time.process_time() - began))
