@@ -28,7 +28,7 @@ class LocalCalls(Calls):
         super().__init__(session, graph, wait_seconds, connect)
 
     def lay_down(self, rounds: int, keeps: bool = True) -> None:
-        """Write a copy of the local state after `rounds` to the first ps or worker 0; it is empty unless `keeps` is true."""
+        """Write a copy of the local state after `rounds` to the first ps or worker 0, empty unless `keeps`."""
         seconds = SLOW * self.wait_seconds
         copy = packed(together(self._run(self.mine.local, seconds=seconds))) if keeps else b""
         self._run(self.mine.lay_down, rounds, np.array(copy, object), seconds=seconds)

@@ -1,4 +1,4 @@
-"""When the state of a run is saved, and which checkpoint counts."""
+"""Saving of checkpoints: when one is written, and when it is valid."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from .options import Recovery
 from .plan import Plan
 from .state_calls import StateCalls
 
-# How long the end of a run waits for the last checkpoint: much longer than the longest so far has taken, and at least
+# The limits for the last checkpoint at the end of a run: a multiple of the longest time so far, and at least
 FIRST_SAVE_SECONDS = 60.0
 
 SAVE_PATIENCE = 10
 
 SLOW_DISK = 1e6  # bytes per second
 
-LOOK_SECONDS = 0.02  # between two looks at what the evaluator has on record
+LOOK_SECONDS = 0.02  # between two polls of the events that the evaluator has logged
 
 
 class Saver:
-    """Saves the state now and then, and at the end. The slow part of it happens in a thread; a failure ends no run.
+    """The saver of checkpoints, periodic and at the end. A thread writes them; a failure to write ends no run.
 
-    A checkpoint counts only once the trace of the run up to it is on the disk, and not if the state has been restored
-    between its reading and its writing: it would hold updates that the run has forgotten.
+    A checkpoint is published only when the trace of the run up to it is on the disk. It is discarded if the state was
+    restored between its reading and its publication: it would hold updates that the run has undone.
 
     Args:
-        about: what must be the same in a run that goes on from a checkpoint.
-        run_dir: where checkpoints are.
-        recovery: when they are wanted.
-        wait_seconds: the limit of a wait.
-        report: where events go.
-        keeping: what is kept of the workers' local states.
+        about: values that must be equal in a run that resumes from a checkpoint.
+        run_dir: folder with the checkpoints.
+        recovery: options of checkpoints.
+        wait_seconds: limit of a wait.
+        report: receives events.
+        keeping: the part of the workers' local states to save.
 
     Attributes:
-        saving_seconds: how long the last checkpoint may take; 0 if there is none.
+        saving_seconds: seconds that the last checkpoint may take; 0 if none is written.
     """
 
     def __init__(
@@ -61,26 +61,26 @@ class Saver:
     ):
         self.about, self.run_dir, self.recovery, self.wait_seconds = about, run_dir, recovery, wait_seconds
         self.report, self.keeping = report, keeping
-        self.saved_at, self.version = time.monotonic(), -1  # the last checkpoint, or the state that was restored
+        self.saved_at, self.version = time.monotonic(), -1  # of the last checkpoint, saved or restored
         self.saving_seconds = 0.0
-        self.longest = 0.0  # seconds that a checkpoint has taken to be written
+        self.longest = 0.0  # seconds of the slowest write so far
         self.restorations = 0
-        self.publishing = threading.Lock()  # no restoration meanwhile
-        self.writer: threading.Thread | None = None  # there is one at a time
+        self.publishing = threading.Lock()  # excludes restorations during a publication
+        self.writer: threading.Thread | None = None  # one at a time
         self.reported_failure = False  # of the last checkpoint
         self.told_missing: list[int] = []  # workers whose local state was not in the last checkpoint
 
     def void(self) -> None:
-        """The state is about to be restored: what has been read before is not to be published."""
+        """Invalidate checkpoints that were read but not published yet: the state is about to be restored."""
         with self.publishing:
             self.restorations += 1
 
     def restored(self, version: int) -> None:
-        """The state is that of a checkpoint."""
+        """Note that the state is now that of the checkpoint of this version."""
         self.saved_at, self.version = time.monotonic(), version
 
     def is_due(self, calls: StateCalls) -> bool:
-        """True if it is time to save, and the center has moved."""
+        """Return True if it is time to save, and the center has changed since the last checkpoint."""
         by_time = time.monotonic() - self.saved_at >= self.recovery.seconds
         every = self.recovery.checkpoint_steps
         if not (by_time or every) or (self.writer is not None and self.writer.is_alive()):
@@ -89,7 +89,7 @@ class Saver:
         return now > max(self.version, 0) and (by_time or now >= max(self.version, 0) + (every or 0))
 
     def save(self, calls: StateCalls) -> None:
-        """Save the state of this moment; if it cannot be read, the run goes on. Raises what a lost ps leads to."""
+        """Save the present state; a failure to read it is only reported, but the errors of a lost ps are raised."""
         self.saved_at = time.monotonic()
         restorations = self.restorations
         try:
@@ -104,13 +104,13 @@ class Saver:
         self.writer.start()
 
     def save_first(self, calls: StateCalls) -> None:
-        """Save the beginning, for somebody may die at once; but a slow disk holds up nobody for long."""
+        """Save the initial state, as a task may be lost at once; block for half of a wait at most."""
         self.save(calls)
         if self.writer is not None:
             self.writer.join(self.wait_seconds / 2)
 
     def save_last(self, connect: Callable[[], StateCalls]) -> Callable[[], None]:
-        """Read the last state, if a checkpoint of it is wanted; returns how to write it, which needs no ps any more."""
+        """Read the last state, if a checkpoint of it is requested; return a function that writes it without the ps."""
         asked = self.recovery.checkpoint_seconds is not None or self.recovery.checkpoint_steps is not None
         if not asked and self.version < 0:
             return lambda: None
@@ -135,7 +135,7 @@ class Saver:
         return write
 
     def _state(self, calls: StateCalls, last: bool = False) -> checkpoint.Checkpoint:
-        """What is on the ps, and the copies of local states that are of the same rounds."""
+        """Read the global state, and the copies of local states after the same rounds."""
         values, missing, keeping = calls.values(), [], self.keeping
         arrays = dict(values)
         for worker, rounds in enumerate(values["folded"] if keeping.bytes else ()):
@@ -152,7 +152,7 @@ class Saver:
         return checkpoint.Checkpoint(arrays, dict(self.about))
 
     def without(self, version: int, workers: Sequence[int]) -> str:
-        """Say that the local state of these workers is not in a checkpoint."""
+        """Return the message that the local state of these workers is not in a checkpoint."""
         whose = "all workers" if len(workers) == self.about["workers"] else ", ".join(f"worker {k}" for k in workers)
         return (
             f"the checkpoint of version {version} is without the local state ({self.keeping.layout.names}) of {whose}"
@@ -164,14 +164,14 @@ class Saver:
         """Write a checkpoint.
 
         Args:
-            state: what is in it.
-            calls: to wait until the trace up to it is on the disk; without, it is.
-            restorations: how many there had been when the state was read; it does not count after another one.
+            state: its content.
+            calls: used to wait until the trace up to it is on the disk; None if that is already so.
+            restorations: number of restorations when the state was read; after another one it is discarded.
         """
         try:
             with self._written(state) as part:
                 counts = calls is None or self.await_record(calls, state.events)
-                with self.publishing:  # now no restoration begins
+                with self.publishing:  # no restoration can begin between the check and the publication
                     if not counts or restorations not in (None, self.restorations):
                         return checkpoint.discard(part)
                     checkpoint.publish(part, self.recovery.keep_checkpoints)
@@ -182,7 +182,7 @@ class Saver:
 
     @contextmanager
     def _written(self, state: checkpoint.Checkpoint) -> Iterator[Path]:
-        """A checkpoint beside its place, which is discarded if something goes wrong in here."""
+        """Yield a complete checkpoint under a temporary name; discard it if the block raises."""
         began = time.monotonic()
         part = checkpoint.write(self.run_dir, state)
         self.longest = max(self.longest, time.monotonic() - began)
@@ -193,7 +193,7 @@ class Saver:
             raise
 
     def await_record(self, calls: StateCalls, events: int) -> bool:
-        """True once the evaluator has that many events; False if the state is not alive any more."""
+        """Block until the evaluator has logged that many events; return False if the state was lost meanwhile."""
         deadline = time.monotonic() + self.wait_seconds
         while calls.acknowledged() < events:
             if not calls.alive().all():
@@ -204,7 +204,7 @@ class Saver:
         return True
 
     def _complain(self, which: str, error: Exception, **version: int) -> None:
-        """Say that there is no checkpoint, unless the one before failed, too; a lost peer is a matter of others."""
+        """Report a missing checkpoint, unless the one before failed, too, or a peer was lost, which others report."""
         lost = is_refusal(error) or (is_absence(error) and not is_late(error))
         if not (self.reported_failure or lost):
             self.reported_failure = True
@@ -213,7 +213,7 @@ class Saver:
 
 
 def identity(plan: Plan, initial: tuple[np.ndarray, np.ndarray]) -> dict[str, Any]:
-    """What must be the same in a run that goes on from a checkpoint: of the plan, and of center and state."""
+    """Return the values of plan, center and state that must be equal in a run that resumes from a checkpoint."""
     center, state = initial
     return {
         "algorithm": plan.scheme.name,

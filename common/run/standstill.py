@@ -1,8 +1,8 @@
-"""All workers stand still, each between two rounds, while the chief reads the state for a checkpoint.
+"""A standstill of all workers, each between two rounds, while the chief reads the state for a checkpoint.
 
-The chief asks for a copy of the local state of each. Workers that meet in each round, or may not be far ahead of each
-other, come to a meeting ahead of them first; others lay a copy down at the end of a call. There they wait until the
-chief has read all copies and what is on the ps.
+The chief requests a copy of the local state of each worker. Workers with a barrier or a bounded lead first continue to
+a common meeting, a version or a number of rounds ahead of all of them; other workers write their copy at the end of a
+call. Then each waits until the chief has read all copies and the global state.
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ from ..engine.asked import NONE
 from .local_state import Keeping
 from .state_calls import Heard, Standing, StateCalls
 
-PAUSE_SECONDS, PAUSE_SHARE = 1.0, 0.05  # that workers wait for one in a long call, and of the time since it was so last
+# Longest wait of the workers for one that is in a long call: seconds, or this share of the time since the last one.
+PAUSE_SECONDS, PAUSE_SHARE = 1.0, 0.05
 
-LOOK_SECONDS, LOOK_SHARE = 0.01, 0.05  # between two looks at where they are, and of the time that they take
+LOOK_SECONDS, LOOK_SHARE = 0.01, 0.05  # between two polls of the workers, or this share of the time so far
 
-HEALTH_SECONDS = 0.25  # between two looks whether the state is to be repaired meanwhile
+HEALTH_SECONDS = 0.25  # between two checks whether the state needs to be restored meanwhile
 
 
 class Standstill:
-    """Brings the workers to a standstill.
+    """Control of the standstill by the chief.
 
     Args:
-        keeping: what is kept, and where workers meet.
-        patience: seconds that workers which meet may make no round.
+        keeping: the parts of the local states to save, and the kind of meeting.
+        patience: returns the seconds without any new round after which workers that meet are given up.
     """
 
     def __init__(self, keeping: Keeping, patience: Callable[[], float]):
         self.keeping, self.patience = keeping, patience
-        self.ended = time.monotonic()  # the last one
+        self.ended = time.monotonic()  # end of the last standstill
 
     @contextmanager
     def of(self, calls: StateCalls, is_fine: Callable[[StateCalls], bool]) -> Iterator[bool]:
-        """Let the workers stand still in here, if they need to; yields True if the state may be read.
+        """Keep the workers at a standstill inside the block, if that is needed; yield True if the state may be read.
 
-        It may not if the run is being stopped, if the state is to be repaired first (not `is_fine`), or if workers that
-        write to the center without the lock have not come.
+        The state must not be read if the run is being stopped, if the state needs to be restored first (not `is_fine`),
+        or if workers that write to the center without the lock do not stand still.
         """
         if not self.keeping.stops:
             yield True
@@ -56,23 +57,24 @@ class Standstill:
             self.ended = time.monotonic()
 
     def _ask(self, calls: StateCalls) -> None:
-        """Ask for a copy, at a meeting that no worker can have passed when it hears of it.
+        """Request a copy, at a meeting that no worker can have passed when it reads the request.
 
-        That is after the call that it is in and the next one, which may begin before it has heard.
+        The meeting lies after the present call of a worker and the next one, which may begin before it has read the
+        request.
         """
         if not self.keeping.meets:
             calls.ask(time.time_ns())
             return
         meeting, now = NONE, calls.ask(NONE)
         while meeting < (earliest := self._farthest(now) + 2 * int(now.stretch.max())):
-            meeting = earliest + (earliest - meeting if meeting != NONE else 0)  # they are fast: leave them more
+            meeting = earliest + (earliest - meeting if meeting != NONE else 0)  # fast workers: leave more rounds
             now = calls.ask(meeting)
 
     def _farthest(self, now: Heard) -> int:
         return now.version if self.keeping.meets == "version" else int(now.rounds.max())
 
     def _stands(self, calls: StateCalls, is_fine: Callable[[StateCalls], bool]) -> bool:
-        """Wait until all stand, or for as long as the others may be kept waiting."""
+        """Block until all workers stand still, or the time limit has passed; return True if the state may be read."""
         patient = self.keeping.meets or self.keeping.waits_for_all
         began = moved = looked = time.monotonic()
         pause, rounds = max(PAUSE_SECONDS, PAUSE_SHARE * (began - self.ended)), -1
@@ -92,5 +94,8 @@ class Standstill:
             time.sleep(min(max(LOOK_SECONDS, LOOK_SHARE * (moment - began)), HEALTH_SECONDS))
 
     def _all_stand(self, now: Standing) -> bool:
-        """One that meets no others begins anew as long as it has no round on record: it may be in its first."""
+        """Return True if all workers stand still.
+
+        Without meetings a worker in its first round counts as standing: with no logged round it has no state to save.
+        """
         return bool((now.stands if self.keeping.meets else now.stands | (now.rounds == 0)).all())

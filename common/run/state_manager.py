@@ -1,9 +1,9 @@
-"""The chief's care for the global state: it is made, adopted or restored here, and looked after.
+"""The chief's management of the global state: it initializes, adopts, restores and monitors the state.
 
-* An event that is cut in the middle leaves the state dirty, and nobody is admitted until the chief has restored the
-  newest checkpoint. The same is true of a ps that comes back empty.
-* The chief adopts a state that is alive and clean, restores one that is not, and makes one only where nothing has ever
-  been.
+* An event that is interrupted leaves the state dirty, and the ps refuses all workers until the chief has restored the
+  newest checkpoint. The same is true of a ps that restarts empty.
+* The chief adopts a state that is alive and clean, restores one that is not, and initializes one only if the run has
+  never had any.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ WATCH_SECONDS = 0.25
 
 
 class StateManager:
-    """Makes the global state, restores it, and has it saved now and then, in a thread of its own.
+    """The manager of the global state. It initializes and restores the state, and saves it periodically in a thread.
 
     Args:
-        graph: of the chief.
-        saver: saves it.
-        rule: who may be started again, and how long the others wait.
+        graph: the graph of the chief.
+        saver: writes checkpoints.
+        rule: the rule of restarts: tasks that may be restarted, and the time that the others wait.
         connect: makes a new session, given the seconds that it may take.
-        report: where events go.
-        standstill: of the workers, while the state is read.
+        report: receives events.
+        standstill: stops the workers while the state is read.
 
     Attributes:
-        failure: what ended its work, if anything has.
+        failure: the error that ended the thread, or None.
     """
 
     def __init__(
@@ -59,16 +59,16 @@ class StateManager:
         self.graph, self.saver, self.rule, self.connect, self.report = graph, saver, rule, connect, report
         self.standstill = standstill
         self.claimed = False
-        self.calls: StateCalls | None = None  # in the thread
+        self.calls: StateCalls | None = None  # those of the thread
         self.failure: BaseException | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def claim(self, calls: StateCalls) -> None:
-        """Adopt the global state if it is alive and clean; else restore it, or make it where nothing ever was.
+        """Adopt the global state if it is alive and clean; else restore it, or initialize it if none has ever existed.
 
         Raises:
-            TaskLost: some of it is gone, and there is no checkpoint.
+            TaskLost: some of it was lost, and no checkpoint exists.
             UserError: the checkpoint is of another kind of run.
         """
         alive = calls.alive()
@@ -93,10 +93,10 @@ class StateManager:
         self.report(event="warning", message=checkpoint.set_aside(path, problem))
 
     def _restore(self, calls: StateCalls, last: checkpoint.Checkpoint, again: bool) -> None:
-        """Put a checkpoint in place: `again` in the middle of a run, or for the first time because it is resumed."""
+        """Restore a checkpoint: `again` in the middle of a run, or for the first time as the run is resumed."""
         check_fits(last, self.saver, calls)
         arrays = last.shared
-        if not again:  # who had finished may have more to do now
+        if not again:  # workers that had finished may have more rounds now
             arrays["finished"] = arrays["ready"] = np.zeros_like(arrays["finished"])
             arrays["active"] = np.ones_like(arrays["active"])
         number = time.time_ns()
@@ -110,11 +110,11 @@ class StateManager:
         self.report(event="restored" if again else "resumed", version=last.version, restoration=number)
 
     def start(self) -> None:
-        """Look after the state from now on."""
+        """Start the thread that monitors and saves the state."""
         self._thread.start()
 
     def end(self) -> Callable[[], None]:
-        """No more of it; returns how to write a last checkpoint, if there is to be one. That needs no ps any more."""
+        """Stop the thread; return a function that writes the last checkpoint, which is read already, without the ps."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(self.rule.wait_seconds)
@@ -122,7 +122,7 @@ class StateManager:
 
     @property
     def saving_seconds(self) -> float:
-        """How long the last checkpoint may take; 0 if there is none."""
+        """Seconds that the last checkpoint may take; 0 if none is written."""
         return self.saver.saving_seconds
 
     def _connected(self) -> StateCalls:
@@ -153,12 +153,12 @@ class StateManager:
                     self.saver.save(calls)
 
     def _is_fine(self, calls: StateCalls) -> bool:
-        """False if the state is to be repaired, and can be."""
+        """Return False if the state needs to be restored, and the rule of restarts allows that."""
         return not self.rule.recovers or bool(calls.alive().all() and calls.is_clean())
 
 
 def check_fits(last: checkpoint.Checkpoint, saver: Saver, calls: StateCalls) -> None:
-    """Raise `UserError` if a checkpoint is of another kind of run than what is saved here."""
+    """Raise `UserError` if a checkpoint is of another kind of run than this one."""
     for name, value in saver.about.items():
         if last.about.get(name) != value:
             raise UserError(
@@ -171,7 +171,7 @@ def check_fits(last: checkpoint.Checkpoint, saver: Saver, calls: StateCalls) -> 
             f"the checkpoint in {saver.run_dir} is of a run with other hyperparameters (variables: {differ})"
         )
     for name, (kind, shape) in Layout.of(calls.ops.new_values).parts.items():
-        array, ends = last.arrays[name], name + SCALARS in calls.variables  # sums of messages: one for each slice
+        array, ends = last.arrays[name], name + SCALARS in calls.variables  # sums of messages have scalars per slice
         if not ends and (array.dtype, array.shape) != (kind, shape):
             raise UserError(
                 f"the checkpoint in {saver.run_dir} cannot be of this run: {name} should be {kind} {list(shape)}. "
