@@ -1,4 +1,4 @@
-"""What the local state of a worker is made of, and its copy as bytes."""
+"""The layout of the local state of a worker, and its copy as bytes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..record.slices import sliced, whole
 
 @dataclass(frozen=True)
 class Layout:
-    """What the local state of a worker is: name, type and shape of each part, vectors whole."""
+    """The layout of a worker's local state: name, type and shape of each part, vectors whole."""
 
     parts: Mapping[str, tuple[Any, tuple[int, ...]]]
 
     @classmethod
     def of(cls, inputs: Mapping[str, Any]) -> Layout:
-        """From the places where the parts are fed, in pieces."""
+        """Return the layout of the local state that is fed at these placeholders, in pieces."""
         parts = {}
         for name, own in inputs.items():
             shapes = [tuple(place.shape.as_list()) for place in own]
@@ -30,47 +30,47 @@ class Layout:
 
     @property
     def bytes(self) -> int:
-        """Of one worker."""
+        """Size of the local state of one worker."""
         return sum(kind.itemsize * int(np.prod(shape)) for kind, shape in self.parts.values())
 
     def besides(self, name: str) -> Layout:
-        """The same without that part."""
+        """Return the layout without that part."""
         return Layout({other: part for other, part in self.parts.items() if other != name})
 
     @property
     def names(self) -> str:
-        """Of the parts, for people."""
+        """Names of the parts, for messages."""
         return ", ".join(sorted(self.parts))
 
     def fits(self, state: Mapping[str, np.ndarray]) -> bool:
-        """True if that can be the local state of such a worker. Without a ps worker 0 has no parameters of its own."""
+        """Return True if `state` has all parts, shapes and item sizes; without a ps worker 0 has no own parameters."""
         same = all(name in state and state[name].shape == shape for name, (_, shape) in self.parts.items())
         return same and all(state[name].dtype.itemsize == kind.itemsize for name, (kind, _) in self.parts.items())
 
     def typed(self, state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The parts in their types: a file does not know all of them."""
+        """Return the parts with their types, some of which a file does not preserve."""
         return {name: state[name].view(kind) for name, (kind, _) in self.parts.items()}
 
 
 def packed(state: Mapping[str, Any]) -> bytes:
-    """A local state as bytes."""
+    """Return a local state as bytes."""
     file = BytesIO()
     np.savez(file, **state)
     return file.getvalue()
 
 
 def unpacked(copy: bytes) -> dict[str, np.ndarray]:
-    """The local state in a copy; nothing in it is executed."""
+    """Return the local state in a copy; no code in it is executed."""
     with np.load(BytesIO(copy), allow_pickle=False) as saved:
         return dict(saved)
 
 
 def together(parts: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """A local state, vectors whole, from its pieces."""
+    """Join the pieces of a local state to whole vectors."""
     return whole({f"{name}/{i}": part for name, own in parts.items() for i, part in enumerate(own)})
 
 
 def apart(state: Mapping[str, np.ndarray], places: Mapping[str, Sequence[Any]]) -> dict[str, list[np.ndarray]]:
-    """The pieces of a local state, as they are fed at these places."""
+    """Split a local state into the pieces that are fed at these placeholders."""
     sizes = {name: [int(p.shape[-1]) if p.shape.rank else 0 for p in own] for name, own in places.items()}
     return {name: sliced(state[name], sizes[name]) for name in places}

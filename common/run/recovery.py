@@ -1,8 +1,8 @@
-"""What a worker does after a call that failed.
+"""Recovery of a worker after a failed call.
 
-A message counts once: each slot has an incarnation, drawn by joining, and the rounds of a slot that are on record are
-counted in the same atomic event as the update. So a worker that comes back, a new process or the old one after a call
-that failed, joins, is told how many of its rounds are on record, and goes on from there.
+Each message is applied exactly once: each slot has an incarnation number (a fencing token), drawn at each join, and the
+logged rounds of a slot are counted in the same atomic event as the update. So a worker that comes back, in a new
+process or after a failed call, joins, receives the number of its logged rounds, and continues from there.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .worker_calls import WorkerCalls
 
 RETRY_SECONDS = 0.1
 
-ATTEMPTS = 5  # to recover in the same round, apart from those that restarts may cause
+ATTEMPTS = 5  # recoveries in the same round, in addition to those that restarts may cause
 
 
 class WorkerRecovery:
-    """Lets one worker join the run, and join again, as far as the rule lets tasks be started again."""
+    """The joins of one worker: the first one, and those after failures, as far as the rule of restarts allows."""
 
     def __init__(
         self,
@@ -41,11 +41,11 @@ class WorkerRecovery:
         self.index, self.rule, self.report = calls.index, rule, report
         self.calls, self.progress, self.barrier, self.coordination = calls, progress, barrier, calls.coordination
         self.recovered_at = -1  # the round of the last recovery ...
-        self.in_vain = 0  # ... and how many recoveries were in that round before
+        self.in_vain = 0  # ... and the number of earlier recoveries in that round
 
     def join(self, recorded: bool = True) -> None:
-        """Take the slot, whatever its former owner does, and go on after its last round on record."""
-        while (joined := self.calls.join(recorded)).waits:  # its last message is in a set that is not complete yet
+        """Take the slot, even from another process, and continue after its last logged round."""
+        while (joined := self.calls.join(recorded)).waits:  # the last message is in a set that is not complete yet
             try:
                 self.calls.await_token()
             except tf.errors.DeadlineExceededError:
@@ -58,7 +58,7 @@ class WorkerRecovery:
         self.local.joined(joined.version, joined.copied)
 
     def persist(self, action: Callable[[], None]) -> None:
-        """Do something that needs the ps, again and again while it may be coming back, for a bounded time."""
+        """Run an action that needs the ps, and retry it for a bounded time while the ps may be restarting."""
         deadline = time.monotonic() + self.rule.repair_seconds
         while True:
             try:
@@ -71,19 +71,19 @@ class WorkerRecovery:
             self.calls.reconnect(max(1.0, deadline - time.monotonic()))
 
     def recover(self, error: BaseException) -> None:
-        """Get back to work after a call that failed, by the first rule that fits.
+        """Recover from a failed call, by the first rule that fits.
 
-        | what happened                       | what the worker does                                         |
-        |-------------------------------------|--------------------------------------------------------------|
-        | others did not come to the gate     | evicts or reports them, and joins again, if there is a ps    |
-        | refused: the run ends now           | leaves, with the rounds that are on record                   |
-        | refused: its message was not finite | has its round counted without it, or ends the run            |
-        | an operation of its own failed      | ends the run: to try again is no help                        |
-        | the ps is gone, or was restored     | waits until it is back, and joins, if tasks may be restarted |
-        | a call was delivered twice          | joins at once: nobody is gone                                |
+        | failure                              | reaction of the worker                                       |
+        |--------------------------------------|--------------------------------------------------------------|
+        | others did not arrive at the gate    | evicts or reports them, and joins again, if the run has a ps |
+        | refused: the run ends now            | leaves, with its logged rounds                               |
+        | refused: its message was not finite  | has its round counted without it, or ends the run            |
+        | an operation of the worker failed    | ends the run: a retry would fail again                       |
+        | the ps was lost, or was restored     | waits until it is back, and joins, if tasks may be restarted |
+        | a call was delivered twice           | joins at once: no task was lost                              |
 
         Raises:
-            BaseException: the error, or what it means, if no rule fits or the rule ends the run.
+            BaseException: the error, or its cause in our terms, if no rule fits or the rule ends the run.
         """
         if isinstance(error, GivenUp):
             raise WaitTimeout(str(error)) from None
@@ -101,14 +101,14 @@ class WorkerRecovery:
         raise error
 
     def _has_ended(self) -> bool:
-        """After a refusal: True if that is because the run ends now; the rounds count that are on record."""
+        """Return True if a call was refused because the run ends now; the logged rounds then count as done."""
         if not self.calls.stopping():
             return False
         self.progress.stopped(int(self.calls.recorded_rounds()[self.index]))
         return True
 
     def _was_not_finite(self) -> bool:
-        """After a refusal: True if that was because of NaN and is settled; raises `Diverged` if it ends the run."""
+        """Return True if a message was refused for NaN, and drop it; raises `Diverged` if that ends the run."""
         if not self.calls.is_owner():
             return False
         if self.progress.on_nan == "stop":
@@ -116,13 +116,13 @@ class WorkerRecovery:
                 f"worker {self.index} sent a message that is not finite, at version {self.calls.version()} of the "
                 "center, which refused it: try a smaller learning rate or period, or --on-nan drop"
             )
-        if self.calls.refuse():  # if not, the next message is told why
+        if self.calls.refuse():  # otherwise the slot was taken over, and the next message is refused for that
             self.report(event="refused", worker=self.index)
             self.join()
         return True
 
     def _join_once_it_is_back(self, error: BaseException) -> None:
-        """A ps or a connection is gone, or the state is being restored: try until the chief has repaired it."""
+        """Retry to join until the chief has restored the state, after the loss of a ps or of a connection."""
         self._pause_in_vain(error)
         deadline = time.monotonic() + self.rule.repair_seconds
         while True:
@@ -143,7 +143,7 @@ class WorkerRecovery:
                 time.sleep(RETRY_SECONDS)
 
     def _join_at_once(self, error: BaseException) -> None:
-        """Nobody is gone: join in the same session. If an update was cut in the middle, that is no help."""
+        """Join in the same session, as no task was lost; raise the error if that fails, as after a partial update."""
         self._pause_in_vain(error)
         try:
             self._join_again()
@@ -155,7 +155,7 @@ class WorkerRecovery:
         self.report(event="rejoined", worker=self.index, rounds=self.progress.rounds)
 
     def _pause_in_vain(self, error: BaseException) -> None:
-        """Recovering again and again without a round in between: wait longer each time, and give up in the end."""
+        """Wait longer before each further recovery in the same round, and give up after too many."""
         rounds = self.progress.rounds
         self.in_vain = self.in_vain + 1 if rounds == self.recovered_at else 0
         self.recovered_at = rounds
