@@ -1,4 +1,4 @@
-"""What a worker does at a barrier that nobody completes."""
+"""The waits of a worker at a barrier, and its reaction if the set is not completed in time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..lazy import tf
 from ..reports import Report
 from .worker_calls import Done, WorkerCalls
 
-LOOK_SECONDS = 0.5  # between two looks at who has arrived
+LOOK_SECONDS = 0.5  # between two polls of the workers that have arrived
 
 
 class GivenUp(WaitTimeout):
@@ -25,38 +25,38 @@ class GivenUp(WaitTimeout):
 
 
 class BarrierWait:
-    """The waits of one worker for the others; the rule says if one that does not come may be started again."""
+    """The waits of one worker for the others; the rule of restarts says whether missing ones may be restarted."""
 
     def __init__(self, calls: WorkerCalls, rule: RestartRule, report: Report):
         self.index, self.calls, self.rule, self.report = calls.index, calls, rule, report
         self.got_on()
 
     def got_on(self) -> None:
-        """A set has been completed: the next one may wait in vain once for a worker that is being started again."""
+        """Note that a set was completed: the next one may time out once, while a worker is being restarted."""
         self.may_be_restarted = True
 
     def handle_timeout(self) -> bool:
-        """After a wait in vain: evict the absent, or report them; True if waiting may help now."""
+        """Evict the absent workers after a timeout, or report them; return True if another wait may help."""
         evicted, arrived, awaited = self.calls.evict_absent(), self.calls.arrived(), self.calls.awaited()
         for k in np.flatnonzero(evicted):
             self.report(event="evicted", worker=int(k))
-        if evicted.any() or not arrived[self.index]:  # if not, the set has been completed in this very moment
+        if evicted.any() or not arrived[self.index]:  # this worker is not at the gate: the set was completed meanwhile
             return True
         if not (self.rule.recovers and self.may_be_restarted):
             return False
         self.may_be_restarted = False
         for k in np.flatnonzero(awaited):
-            self.report(event="silent", worker=int(k))  # for whoever starts tasks again
+            self.report(event="silent", worker=int(k))  # for the supervisor, which restarts tasks
         return True
 
     def first(self, call: Callable[[], Done]) -> Done:
-        """The first call of all, which has no limit: it is not known yet how long local steps take.
+        """Run the first call of rounds without a time limit, as the time of local steps is not known yet.
 
-        Only the wait at the barrier has one. Worker 0 compiles for 50 s, arrives, and waits 60 s: then it names worker
-        1. A call cannot be cancelled, so giving up ends the run.
+        Only the wait at the barrier has a limit. For instance worker 0 compiles for 50 s, arrives, and waits 60 s: then
+        it names worker 1. A call cannot be cancelled, so giving up ends the run.
 
         Raises:
-            GivenUp: this worker has arrived, others have not, or the ps does not answer.
+            GivenUp: this worker has arrived, and others have not; or the ps does not answer.
         """
         answer = _in_thread(call)
         look, arrived_at, unanswered = min(LOOK_SECONDS, self.calls.wait_seconds / 4), None, 0
@@ -68,7 +68,7 @@ class BarrierWait:
                 return done
             arrived, now = self._arrived(), time.monotonic()
             if arrived is None:
-                unanswered += not self.calls.coordination.in_process  # there, the local steps are in the way
+                unanswered += not self.calls.coordination.in_process  # in one process, local steps delay the answer
                 if unanswered >= self.rule.patience:
                     raise self._given_up("for the ps")
                 continue
@@ -83,7 +83,7 @@ class BarrierWait:
                     raise self._given_up(f"at the barrier for {self.calls.missing()}")
 
     def _arrived(self) -> np.ndarray | None:
-        """Who has arrived, [W]; None if the ps has not answered."""
+        """Return which workers have arrived, [W] booleans; None if the ps has not answered."""
         try:
             return self.calls.arrived()
         except tf.errors.DeadlineExceededError:
@@ -94,7 +94,7 @@ class BarrierWait:
 
 
 def _in_thread(call: Callable[[], Any]) -> queue.SimpleQueue[tuple[Any, Exception | None]]:
-    """Where the result of the call will be, or what it has raised."""
+    """Run a call in a thread; return the queue that receives its result, or its exception."""
     answer: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
 
     def work() -> None:

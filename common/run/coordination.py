@@ -1,4 +1,4 @@
-"""How the workers of a run meet: through a parameter server or among themselves, and who can see who waits."""
+"""The topology of a run: a parameter server or a collective, and whether waiting workers are visible."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ..gates.gate import Gate
 
 @dataclass(frozen=True)
 class Coordination:
-    """How the workers of a run meet.
+    """The topology of a run.
 
     Attributes:
-        gate: who waits for whom.
-        in_process: one process has all of them, on one session.
+        gate: the synchronization rule.
+        in_process: one process runs all workers, on one session.
     """
 
     gate: Gate
@@ -26,12 +26,12 @@ class Coordination:
 
     @property
     def uses_ps(self) -> bool:
-        """True if there is a parameter server; without one, worker 0 holds the center and the record."""
+        """True if the run has a parameter server; without one, worker 0 holds the center and the record."""
         return self.gate.uses_ps
 
     @property
     def alone(self) -> bool:
-        """True if one worker is all there is."""
+        """True if the run has a single worker, which exchanges nothing."""
         return not self.gate.exchanges
 
     @property
@@ -41,5 +41,5 @@ class Coordination:
 
     @property
     def sees_waiting(self) -> bool:
-        """True if it can be seen who waits: on a ps, or in the memory of all threads."""
+        """True if tasks can read which workers wait: on a ps, or in the memory of all threads."""
         return self.waits and (self.uses_ps or self.in_process)

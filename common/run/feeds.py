@@ -11,7 +11,7 @@ from ..record.slices import sliced
 
 
 def feed_of(places: Sequence[Any], vector: Any, ends: Any = ()) -> list[np.ndarray]:
-    """What is to be fed at the places of slices, for this vector to be there, with the same scalars at each end."""
+    """Return the values to feed at the placeholders of slices: the parts of the vector, `ends` appended to each."""
     from ..engine.transport import fed
 
     parts = sliced(vector, [int(place.shape[-1]) - len(ends) if place.shape.rank else 0 for place in places])
@@ -22,7 +22,7 @@ def feed_of(places: Sequence[Any], vector: Any, ends: Any = ()) -> list[np.ndarr
 
 
 def whole_of(parts: Sequence[Any]) -> np.ndarray:
-    """One array of the slices that were found."""
+    """Return one array, joined from the fetched slices."""
     from ..engine.transport import fetched
 
     arrays = [fetched(part) for part in parts]

@@ -1,4 +1,4 @@
-"""How far a worker has come, and what it tells about it."""
+"""The progress of a worker, and its reports."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from .worker_calls import Done, Joined, WorkerCalls
 
 REPORT_SECONDS = 0.1  # between two reports at first ...
 
-LONGEST_REPORT_SECONDS = 2.0  # ... and in a long run
+LONGEST_REPORT_SECONDS = 2.0  # ... and at most, in a long run
 
 
 class Progress:
     """The rounds that a worker has done.
 
     Args:
-        calls: of the worker.
-        plan: what there is to do.
-        stamps: keeps the moments of the rounds.
-        on_nan: what follows from a loss or a gradient that is not finite.
-        report: where events go.
+        calls: calls of the worker.
+        plan: rounds of each worker.
+        stamps: writer of the timestamps of rounds.
+        on_nan: reaction to a loss or a gradient that is not finite.
+        report: receives events.
 
     Attributes:
-        rounds: that are done, and on record as far as the worker knows.
-        steps: local steps in them.
-        restoration: of the state that it has joined.
-        stopping: the run is to end now.
-        started, ended: when the rounds began, and when the last one ended, in seconds of this process's clock.
+        rounds: number of rounds that are done, and logged as far as the worker knows.
+        steps: number of local steps in them.
+        restoration: number of the restoration of the state that the worker has joined.
+        stopping: the run ends now.
+        started, ended: times of the begin of the first and the end of the last round, on the clock `time.monotonic`.
     """
 
     def __init__(self, calls: WorkerCalls, plan: Plan, stamps: StampWriter, on_nan: OnNan, report: Report):
@@ -48,14 +48,14 @@ class Progress:
         self.begin()
 
     def begin(self) -> None:
-        """The clock of the rounds starts."""
+        """Start the clock of the rounds."""
         self.started = self.ended = self.reported = time.monotonic()
 
     def joined(self, now: Joined) -> None:
-        """Go on from what is on record; rounds that were acknowledged before, and then lost with a ps, are reported."""
+        """Continue after the last logged round; report rounds that were acknowledged and then lost with a ps."""
         if (lost := self.rounds - now.rounds) > 0:
             updates = self.plan.scheme.gate.updates_per_round(self.plan.workers)
-            together = updates == 1  # all have lost the same ones
+            together = updates == 1  # all workers have lost the same rounds
             self.report(event="lost", worker=self.index, rounds=lost, together=together, before=self.restoration)
         self.restoration, self.stopping = now.restoration, now.stopping
         self._at(now.rounds)
@@ -65,7 +65,7 @@ class Progress:
             self.calls.set_clock(self.steps)
 
     def stopped(self, rounds: int) -> None:
-        """The run ended in the middle of a call, of which some rounds are on record: `rounds` in all."""
+        """Count `rounds` as done in all, after the run ended in the middle of a call with some rounds logged."""
         self.stopping = True
         if rounds > self.rounds:
             self.ended = time.monotonic()
@@ -75,14 +75,14 @@ class Progress:
         self.rounds, self.steps = rounds, self.plan.rounds(self.index).steps(rounds)
 
     def count(self, batches: Sequence[np.ndarray], done: Done) -> None:
-        """Count the rounds of a call, and report now and then.
+        """Count the rounds of a call, and report the loss if a report is due.
 
         Args:
-            batches: of each round, [steps, batch size].
-            done: what they have come to.
+            batches: rows of each round, [steps, batch size].
+            done: results of the rounds.
 
         Raises:
-            Diverged: one of them is not finite, and that ends the run.
+            Diverged: a loss or a gradient is not finite, and that ends the run.
         """
         self.ended = time.monotonic()
         losses, steps, stamps = done
@@ -102,7 +102,7 @@ class Progress:
 
     @contextlib.contextmanager
     def _warning(self) -> Iterator[None]:
-        """A full disk ends no run because of its stamps."""
+        """Turn an error of the disk into a warning: a full disk must not end a run because of its timestamps."""
         try:
             yield
         except CannotWrite as error:

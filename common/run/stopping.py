@@ -1,4 +1,4 @@
-"""When a run ends early."""
+"""Early stopping of a run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..record.plot import accuracy_of
 
 @dataclass(frozen=True)
 class StopRule:
-    """What ends a run before its workers have done all their rounds.
+    """The conditions that end a run before its workers have done all their rounds.
 
     Attributes:
-        version: so many updates of the center, if given.
-        accuracy: this accuracy on the test data, if given.
-        folder: of the run; a callback that wants its end puts a file there.
+        version: number of updates of the center, or None.
+        accuracy: accuracy on the test data, or None.
+        folder: folder of the run; a callback requests the end of the run by a file there.
     """
 
     version: int | None
@@ -26,11 +26,11 @@ class StopRule:
     folder: Path
 
     def reason(self, version: Callable[[], int], metrics: dict[str, Any]) -> str | None:
-        """Why to stop now, if there is a reason.
+        """Return the reason to stop now, or None.
 
         Args:
-            version: tells that of the center; not called unless it matters.
-            metrics: of the newest evaluation.
+            version: returns the version of the center; called only if the rule has a version.
+            metrics: metrics of the newest evaluation.
         """
         reached = accuracy_of(metrics)
         if self.version is not None and version() >= self.version:
