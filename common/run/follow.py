@@ -1,7 +1,7 @@
-"""Follow a run by its checkpoints: for an evaluator that shares a folder with the chief, and no network with the ps.
+"""Evaluation of a run by its checkpoints: for an evaluator that shares a folder with the chief, but no network.
 
-`bash run.sh evaluate RUN_DIR` measures each checkpoint on the test data as it appears, until the run has ended.
-It reads files and writes one: it can be started and stopped at any time, and the run does not notice.
+`bash run.sh evaluate RUN_DIR` evaluates each checkpoint on the test data as it appears, until the run has ended.
+It only reads files and writes one of its own: it can be started and stopped at any time without effect on the run.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ def follow(
     report: Callable[[dict[str, Any]], None],
     warn: Callable[[str], object] = lambda message: None,
 ) -> None:
-    """Evaluate the checkpoints of a run, new ones as they come; each is a line in `evaluations.jsonl`.
+    """Evaluate the checkpoints of a run, new ones as they appear; each adds a line to `evaluations.jsonl`.
 
     Args:
-        run_dir: of the chief.
-        wait_seconds: how long to wait for the run to begin, and for its next checkpoint.
-        report: called with `version`, `test_loss`, `test_accuracy`, ... of each checkpoint, also of those that had been
-            evaluated before.
-        warn: told of each checkpoint that is damaged, or of another format: it is passed over.
+        run_dir: run directory of the chief.
+        wait_seconds: limit of the wait for the begin of the run, and for its next checkpoint.
+        report: called with `version`, `test_loss`, `test_accuracy`, ... of each checkpoint, also of those that an
+            earlier call has evaluated.
+        warn: called with a message for each checkpoint that is damaged, or of another format, and is skipped.
 
     Raises:
-        UserError: the folder holds another kind of run than a real one of a named data set and model, or is none.
-        WaitTimeout: there was no checkpoint for `wait_seconds`, and the run has not ended.
+        UserError: the path is no folder, or the run in it is simulated, or has its own data or model.
+        WaitTimeout: no checkpoint appeared for `wait_seconds`, and the run has not ended.
     """
     positive(wait_seconds=wait_seconds)
     if run_dir.exists() and not run_dir.is_dir():
@@ -74,14 +74,14 @@ def follow(
 
 
 def _is_deleted(path: Path) -> bool:
-    """True if a checkpoint is gone, or goes while one looks: it was one of the oldest, and the run goes on."""
+    """Return True if the run has deleted a checkpoint, one of its oldest, before or while it was read."""
     if path.exists():
         time.sleep(LOOK_SECONDS)
     return not path.exists() and not checkpoint.is_set_aside(path)
 
 
 def _appearing(run_dir: Path, done: set[int], wait_seconds: float) -> Iterator[Path]:
-    """Checkpoints but those of the versions that are `done`, until the run has ended."""
+    """Yield checkpoints as they appear, except those of the versions in `done`, until the run has ended."""
     news = time.monotonic()
     while True:
         ended = (run_dir / "result.json").exists()
@@ -101,7 +101,7 @@ def _appearing(run_dir: Path, done: set[int], wait_seconds: float) -> Iterator[P
 
 
 def _evaluation(run_dir: Path, dataset: Dataset, recipe: ModelRecipe, parameters: int) -> Evaluation:
-    """Make the evaluation of a model with so many parameters; raises `UserError` if the model of the run has others."""
+    """Build the evaluation of the run's model; raises `UserError` if its number of parameters is not `parameters`."""
     if parameters != (known := recipe.parameters):
         raise UserError(
             f"the checkpoints in {run_dir} have {parameters} parameters, and the model of the run has {known}"
@@ -110,7 +110,7 @@ def _evaluation(run_dir: Path, dataset: Dataset, recipe: ModelRecipe, parameters
 
 
 def problem_of(run_dir: Path, config: Mapping[str, Any]) -> tuple[Dataset, ModelRecipe]:
-    """Data and model by the names in the configuration of a run; raises `UserError` if it has some of its own."""
+    """Load data and model by their names in the configuration of a run; raises `UserError` for unnamed ones."""
     try:
         dataset = data.load(config["dataset"])
         return dataset, ModelRecipe.named(config["model"], dataset.shape, dataset.classes, config["seed"])

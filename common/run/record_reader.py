@@ -1,4 +1,4 @@
-"""The record reader: takes the events over from the ps, in a thread of its own."""
+"""The record reader: moves the events from the ps to disk, in a thread."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from ..record.event_log import EventLog, Tally
 from ..reports import Report
 from .calls import ObserverCalls
 
-DRAIN_SECONDS = 0.5  # between two looks at the record
+DRAIN_SECONDS = 0.5  # between two reads of the trace
 
 LATE_SECONDS = 2.0
 
-LEAVE_SECONDS = 1.0  # for a look that is under way at the end; one that is stuck ends with the process
+LEAVE_SECONDS = 1.0  # limit for a read that is under way at the end; one that hangs ends with the process
 
 
 class RecordReader:
-    """Takes the events over from the ps, in a thread of its own: however long an evaluation takes, none wait there.
+    """A thread that moves events from the ps to disk, so that they do not pile up there during long evaluations.
 
     Args:
-        calls: of the evaluator.
+        calls: calls of the evaluator.
         log: the events on disk.
-        report: where events go.
-        note: is given what each look has found, [n, len(RECORD)] events, or none.
+        report: receives events.
+        note: called with the result of each read, [n, len(RECORD)] events, n perhaps 0.
     """
 
     def __init__(self, calls: ObserverCalls, log: EventLog, report: Report, note: Callable[[np.ndarray], None]):
         self.calls, self.log, self.report, self.note = calls, log, report, note
-        self.lacking = 0  # events that were in a file which was lost
-        self.followed = False  # the restoration that was met first has been told
+        self.lacking = 0  # number of events in a file that was lost
+        self.followed = False  # the first restoration number has been reported
         self._lock = threading.Lock()
         self._drained = time.monotonic()
         self._over = threading.Event()
@@ -50,16 +50,16 @@ class RecordReader:
 
     def _drain_now_and_then(self) -> None:
         while not self._over.wait(DRAIN_SECONDS):
-            with contextlib.suppress(Exception):  # the evaluator meets the same in its own call, and knows what to do
+            with contextlib.suppress(Exception):  # the evaluator's own calls meet the same error and handle it
                 self.drain()
 
     @property
     def late(self) -> bool:
-        """True if nothing could be taken over for long."""
+        """True if no read has succeeded for long."""
         return time.monotonic() - self._drained > LATE_SECONDS
 
     def drain(self) -> Tally:
-        """Take over what is new, write it, and only then let the ps forget it; returns what all add up to."""
+        """Read new events from the ps, append them to disk, then acknowledge them; return the totals of all events."""
         with self._lock:
             new = self.calls.drain()
             if not self.followed:
@@ -72,7 +72,7 @@ class RecordReader:
                 self.lacking += new.before - written
                 self.report(event="warning", message=f"the record lacks {self.lacking} events: its file was lost")
             if len(new.events):
-                fresh = new.events[max(0, written - new.before) :]  # without those that a lost evaluator has written
+                fresh = new.events[max(0, written - new.before) :]  # a lost evaluator may have written some already
                 self.log.append(fresh)
                 self.calls.acknowledge(new.restoration, new.before + len(new.events))
             self.note(new.events)
@@ -80,12 +80,12 @@ class RecordReader:
             return copy.deepcopy(self.log.tally)
 
     def give(self, action: Callable[[EventLog], None]) -> None:
-        """Give all events to `action`; none are added meanwhile."""
+        """Call `action` with all events; none are added meanwhile."""
         with self._lock:
             action(self.log)
 
     def _go_back(self, restoration: int, length: int) -> None:
-        """Forget what a restoration has undone, or what another run has left in the same folder."""
+        """Delete the events that a restoration has undone, or that another run has left in the same folder."""
         undone, counted = self.log.truncate(restoration, length)
         self.lacking = 0
         if undone:

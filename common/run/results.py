@@ -1,4 +1,4 @@
-"""What a run leaves behind at its end: files that stand each for itself."""
+"""The files with the results of a run, each of them usable without the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..files import PART, replacing, writing
 
 
 def unwritten(writes: Iterable[Callable[[], object]]) -> list[str]:
-    """Write all; returns why some of it is not there: one that cannot be written is no reason to lose the others."""
+    """Call all writes, also after one has failed; return the reasons of those that have failed."""
     reasons = []
     for write in writes:
         try:
@@ -26,17 +26,17 @@ def unwritten(writes: Iterable[Callable[[], object]]) -> list[str]:
 
 
 def write_center(run_dir: Path, arrays: Mapping[str, Any]) -> None:
-    """The center, [P], its average if there is one, and the state, [S]; raises `CannotWrite`."""
+    """Write the center, [P], its average if it has one, and the state, [S]; raises `CannotWrite`."""
     with replacing(run_dir / "center.npz") as file:
         np.savez(file, **arrays)
 
 
 def write_model(run_dir: Path, model: FlatModel, arrays: Mapping[str, Any]) -> None:
-    """The Keras model with the center (or its average) as its weights; raises `CannotWrite`."""
+    """Write the Keras model with the center (or its average) as its weights; raises `CannotWrite`."""
     load(model, arrays)
-    part = run_dir / f".model{PART}.keras"  # Keras goes by how the name ends
+    part = run_dir / f".model{PART}.keras"  # Keras derives the format from the end of the name
     with writing(run_dir / "model.keras"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of lambdas, which a loader must allow
+        warnings.simplefilter("ignore")  # Keras warns about lambdas, which a loader must allow explicitly
         part.unlink(missing_ok=True)
         try:
             model.model.save(part)
@@ -46,5 +46,5 @@ def write_model(run_dir: Path, model: FlatModel, arrays: Mapping[str, Any]) -> N
 
 
 def load(model: FlatModel, arrays: Mapping[str, Any]) -> None:
-    """Put what is evaluated into the Keras model: the average of the center if there is one."""
+    """Load the center, or its average if it has one, and the state into the Keras model."""
     model.load(arrays.get("average", arrays["center"]), arrays["state"])

@@ -1,4 +1,4 @@
-"""The rounds of a run at its end: what the workers have stamped, joined with the events on the ps."""
+"""The rounds of a run at its end: the timestamps of the workers, joined with the events on the ps."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from .coordination import Coordination
 from .plan import Plan
 from .task_files import TaskFiles
 
-CHUNK = 1 << 16  # rounds that are in memory at once
+CHUNK = 1 << 16  # number of rounds in memory at once
 
 ROW_BYTES = 8 * len(ROUND)
 
 
 class RoundRecord:
-    """Joins and writes the rounds of a run.
+    """The rounds of a run, joined and written at its end.
 
     Args:
-        files: where they are kept.
-        plan: what each worker does.
-        coordination: how the workers meet.
+        files: files of the task.
+        plan: rounds of each worker.
+        coordination: topology of the run.
         one_clock: all workers are on one machine.
 
     Attributes:
-        waiting: seconds in a round, if they are known.
-        shares: what a round was spent on, if the moments of all workers are here.
+        waiting: seconds of waiting in a round, or None if unknown.
+        shares: shares of a round's time, or None unless the timestamps of all workers are on this machine.
     """
 
     def __init__(self, files: TaskFiles, plan: Plan, coordination: Coordination, *, one_clock: bool):
@@ -45,15 +45,15 @@ class RoundRecord:
         self.shares: Shares | None = None
 
     def write(self, log: EventLog, folded: np.ndarray, version: int) -> None:
-        """Write rounds.npz, unless the record is off; what workers have waited is known then, too.
+        """Write rounds.npz, unless the record is off, and set `waiting` and `shares`.
 
         Args:
             log: the events.
-            folded: rounds of each worker that are on record at the end, [W].
-            version: of the center at the end.
+            folded: logged rounds of each worker at the end, [W].
+            version: version of the center at the end.
 
         Raises:
-            CannotWrite: the file is not there.
+            CannotWrite: the file cannot be written.
         """
         path, join = self.files.folder / FILE, self._join(log, folded)
         rows = join.rows(log.chunks(), version)
@@ -75,7 +75,7 @@ class RoundRecord:
         before = np.maximum(before, 0)
         numbers = [len(rounds) for rounds in self.plan.all_rounds]
         releases = releases_of(self.plan.scheme.gate, before.tolist(), numbers)
-        # On several machines a worker has a folder of its own; from here it can be seen if they share a file system.
+        # On several machines each worker has its own folder, which this task can read only on a shared file system.
         places = [(folder, folder / f"worker-{k}") for k in workers]
         readers = [StampReader(*(stamp_file(place, k) for place in places[k])) for k in workers]
         collective = self.coordination.is_collective and not self.coordination.in_process

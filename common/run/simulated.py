@@ -1,4 +1,4 @@
-"""What a run in virtual time does not do: said in one line before anything is started, not left out in silence."""
+"""Checks of what a simulated run cannot do: an error in one line before the start, instead of a silent omission."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .options import Recovery, RunOptions
 
 
 def refuse_in_simulation(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -> None:
-    """Raise `UserError` for the first thing that a simulation cannot do."""
+    """Raise `UserError` for the first option or input that a simulation does not support."""
     check(scheme, Machines.of(cluster.simulated or Platform()), cluster.workers)
     for reason in _reasons(train, cluster, options):
         raise UserError(f"in a simulation {reason}")
@@ -53,4 +53,4 @@ def _holds_checkpoints(run_dir: Path) -> bool:
     try:
         return bool(checkpoint.found(run_dir))
     except OSError:
-        return False  # it is said later that it cannot be used
+        return False  # a later check reports that the folder cannot be used
