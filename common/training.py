@@ -144,7 +144,7 @@ def _check_kinds(scheme: Any, cluster: Any, callbacks: Any) -> None:
     for callback in callbacks if isinstance(callbacks, list | tuple) else [callbacks]:
         if not isinstance(callback, Callback):
             raise UserError(
-                "callbacks must be a list of distsgd.common.Callback; Keras' own act on a loop that is not here: use "
+                "callbacks must be a list of distsgd.common.Callback; Keras' own need the loop of Keras: use "
                 "stop_at_accuracy, stop_at_version, tensorboard, or a Callback that sets stop_training. Received: "
                 f"{type(callback).__module__}.{type(callback).__name__}"
             )

@@ -204,7 +204,7 @@ def test_failed_checkpoints_warn_once_until_one_succeeds_and_leave_nothing(chief
     saver, said = chief
 
     def late(calls, events):
-        raise WaitTimeout("the evaluator has not put it on record for 1 s")
+        raise WaitTimeout("the evaluator has not logged its events for 1 s")
 
     good, saver.await_record = saver.await_record, late
     saver.write(state(1), calls="any")
@@ -215,7 +215,7 @@ def test_failed_checkpoints_warn_once_until_one_succeeds_and_leave_nothing(chief
     saver.await_record = late
     saver.write(state(4), calls="any")
     assert versions(tmp_path) == [3]
-    late_again = "no checkpoint of version {}: the evaluator has not put it on record for 1 s"
+    late_again = "no checkpoint of version {}: the evaluator has not logged its events for 1 s"
     told = [event.get("message", event["event"]) for event in said]
     assert told == [late_again.format(1), "checkpoint", late_again.format(4)]
 

@@ -196,7 +196,7 @@ def test_what_a_simulation_cannot_do_is_refused_before_anything_is_started(tmp_p
     with pytest.raises(UserError, match="there is no network: leave isolation out"):
         make_job(AsyncSGD(), recipe, DIGITS.train, None, alone, RunOptions(steps=1))
     (tmp_path / "earlier" / "checkpoints" / "000000000001").mkdir(parents=True)
-    with pytest.raises(UserError, match="cannot be gone on from: choose another run directory"):
+    with pytest.raises(UserError, match="a run cannot be resumed: choose another run directory"):
         simulated(AsyncSGD(), tmp_path / "earlier")
     assert not (tmp_path / "run").exists()
 

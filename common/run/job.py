@@ -98,7 +98,7 @@ class Job:
 
     @property
     def uses_ps(self) -> bool:
-        """True if there is a parameter server."""
+        """True if the run has a parameter server."""
         return self.coordination.uses_ps
 
     @property

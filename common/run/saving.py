@@ -199,7 +199,7 @@ class Saver:
             if not calls.alive().all():
                 return False
             if time.monotonic() > deadline:
-                raise WaitTimeout(f"the evaluator has not put it on record for {self.wait_seconds:g} s")
+                raise WaitTimeout(f"the evaluator has not logged its events for {self.wait_seconds:g} s")
             time.sleep(LOOK_SECONDS)
         return True
 

@@ -1,4 +1,4 @@
-"""Checks of what a simulated run cannot do: an error in one line before the start, instead of a silent omission."""
+"""Checks for options and inputs that a simulated run does not support; each error is raised before the start."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def refuse_loops(model: Any) -> None:
 
 def _reasons(train: Any, cluster: Cluster, options: RunOptions) -> Iterator[str]:
     if callable(train):
-        yield "data must be arrays: what a function reads is not known before. Received: a data function"
+        yield "data must be arrays: the data of a function are not known before the run. Received: a data function"
     if options.schedule:
         yield "the order comes from the machines that are described: leave schedule out, or use backend='threads'"
     for field in fields(Recovery):
@@ -44,7 +44,7 @@ def _reasons(train: Any, cluster: Cluster, options: RunOptions) -> Iterator[str]
             why = "a message that is not finite ends the run" if field.name == "on_nan" else "no task can be lost"
             yield f"{why}, and the seed repeats all of it: leave {field.name} out. Received: {field.name}={value}"
     if options.run_dir is not None and _holds_checkpoints(Path(options.run_dir)):
-        yield f"a run cannot be gone on from: choose another run directory. Received: {options.run_dir}"
+        yield f"a run cannot be resumed: choose another run directory. Received: {options.run_dir}"
     if cluster.isolation != "auto":
         yield f"there is no network: leave isolation out. Received: isolation={cluster.isolation!r}"
 

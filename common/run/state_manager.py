@@ -162,8 +162,8 @@ def check_fits(last: checkpoint.Checkpoint, saver: Saver, calls: StateCalls) -> 
     for name, value in saver.about.items():
         if last.about.get(name) != value:
             raise UserError(
-                f"the checkpoint in {saver.run_dir} is of a run with {name}={last.about.get(name)!r}: it cannot go on "
-                f"with another. Received: {name}={value!r}"
+                f"the checkpoint in {saver.run_dir} is of a run with {name}={last.about.get(name)!r}: it cannot be "
+                f"resumed with another. Received: {name}={value!r}"
             )
     if calls.variables != last.shared.keys():
         differ = ", ".join(sorted(calls.variables ^ last.shared.keys()))
