@@ -33,7 +33,7 @@ def distsgd(*arguments, cwd):
 @pytest.fixture(scope="module")
 def section():
     """The README's code and command for a first own algorithm."""
-    text = README.split("## Two minutes from clone to the first own algorithm")[1].split("\n## ")[0]
+    text = README.split("## Write your own algorithm")[1].split("\n## ")[0]
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (command,) = re.findall(r"```bash\nbash run\.sh (.*?)\n```", text, re.DOTALL)
     return code, command.split()
