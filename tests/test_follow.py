@@ -112,7 +112,7 @@ def test_a_checkpoint_that_the_run_deletes_meanwhile_is_nothing_to_tell(run_dir)
 def test_evaluate_says_what_it_waits_for(tmp_path, capsys):
     with pytest.raises(WaitTimeout):
         evaluate([str(tmp_path / "nothing"), "--wait-seconds", "0.1"])
-    assert f"{tmp_path}/nothing is not there yet; waits up to 0.1 s" in capsys.readouterr().err
+    assert f"{tmp_path}/nothing does not exist yet; waits up to 0.1 s" in capsys.readouterr().err
 
 
 def test_a_simulated_run_has_nothing_to_follow_and_says_so(tmp_path):

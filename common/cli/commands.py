@@ -1,4 +1,4 @@
-"""The commands beside those that train: explain, evaluate, what a checkout has besides, and measurements."""
+"""The commands that do not train: explain, evaluate, test, mutants and the measurements of `benchmarks`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MEASUREMENTS = {
 
 
 def explanation(files: Sequence[Path], arguments: list[str]) -> int:
-    """What an algorithm does; `files` were imported."""
+    """Explain an algorithm of the catalogue or of the imported `files`; return the exit code."""
     parser = Parser("run.sh explain", "Equations, origin, departures, limits and hyperparameters of an algorithm.")
     parser.add_argument("algorithm", help=", ".join(SCHEMES))
     name = parser.values(arguments).algorithm
@@ -46,32 +46,32 @@ def explanation(files: Sequence[Path], arguments: list[str]) -> int:
 
 
 def use_tensorflow_here() -> None:
-    """For commands that build a model in this process: Keras on TensorFlow, which keeps to itself."""
+    """Select Keras' TensorFlow back end and silence TensorFlow's log, for commands that build a model here."""
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def import_tensorflow() -> None:
-    """The same, and imports them, for commands that train in this process: what they print then is no progress."""
+    """Import Keras and TensorFlow silently, for commands that train here: their messages would disturb the output."""
     use_tensorflow_here()
-    with quiet():  # no lazy import: what they print comes at the import itself
+    with quiet():  # imported here and not on first use, because they print when they are imported
         import keras  # noqa: F401
         import tensorflow  # noqa: F401
 
 
 def evaluate(arguments: list[str]) -> int:
-    """Follow a run by its checkpoints."""
+    """Evaluate the checkpoints of a run as they appear; return the exit code."""
     about = "Measure the checkpoints of a run as they appear."
     parser = Parser("run.sh evaluate", about, usage="run.sh evaluate run_dir [options]")
     parser.add_argument(
-        "run_dir", type=flags.plain(Path), help="of the chief, or latest; it may be under way, or ended"
+        "run_dir", type=flags.plain(Path), help="run directory of the chief, or latest; the run may be in progress"
     )
     parser.add_argument(
         "--wait-seconds",
         type=flags.plain(float),
         default=600.0,
         metavar="X",
-        help="for the next checkpoint (default: 600)",
+        help="seconds to wait for the next checkpoint (default: 600)",
     )
     options = parser.values(arguments)
     positive(wait_seconds=options.wait_seconds)
@@ -88,13 +88,13 @@ def evaluate(arguments: list[str]) -> int:
     if run_dir.is_file():
         raise UserError(f"{run_dir} is a file: give the run directory")
     if not run_dir.is_dir():
-        print(f"{run_dir} is not there yet; waits up to {options.wait_seconds:g} s for it", file=sys.stderr)  # noqa: T201
+        print(f"{run_dir} does not exist yet; waits up to {options.wait_seconds:g} s for it", file=sys.stderr)  # noqa: T201
     follow(run_dir, options.wait_seconds, show, warn)
     return 0
 
 
 def test(arguments: list[str]) -> int:
-    """The test suite of the checkout."""
+    """Run the test suite of the checkout; return its exit code."""
     return subprocess.call([sys.executable, "-m", "pytest", *arguments], cwd=_checkout())
 
 
@@ -111,5 +111,5 @@ def _checkout() -> Path:
 
 
 def measurement(module: str) -> Callable[[list[str]], int]:
-    """The command of a module of `benchmarks`."""
+    """Return the command of a module of `benchmarks`."""
     return lambda arguments: importlib.import_module(f"...benchmarks.{module}", __package__).main(arguments)

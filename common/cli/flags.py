@@ -1,6 +1,6 @@
-"""Flags from dataclasses: one for each field, with the string below it as its meaning; a field may be a dataclass, too.
+"""Flags from dataclasses: one flag per field, with the docstring of the field as its help; dataclasses may be nested.
 
-What is wrong with the flags is a `UserError` of one line, which offers the nearest names.
+A wrong flag raises a `UserError` of one line, which suggests the nearest names.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ..errors import UserError
 from ..files import with_tuples
 from ..spec import meanings, nearest
 
-WIDE, NARROW = 100, 60  # columns: help is no wider than the one, and sets meanings below their flags under the other
+WIDE, NARROW = 100, 60  # columns: the largest width of help; below the second, a meaning starts on a line of its own
 
-LARGEST = 10**12  # whole number: whatever counts has room for it
+LARGEST = 10**12  # the largest whole number: every counter can hold it
 
 WANTED = {int: "a whole number", float: "a number", str: "a text", Path: "a path"}
 
@@ -34,15 +34,15 @@ def read(
     groups: Mapping[str, Sequence[str]] | None = None,
     positional: str = "",
 ) -> list[Any]:
-    """The dataclasses that the arguments describe; `--help` prints and exits.
+    """Return the dataclasses that the arguments describe; `--help` prints and exits.
 
     Args:
         prog: the command, as shown in its help.
-        description: of the command.
-        arguments: of the command line.
-        kinds: dataclasses by the title that their flags have in the help.
-        groups: names of fields that are shown under another title, by title; that of a dataclass stands for its fields.
-        positional: the field, a tuple of texts, that takes what stands there without a flag.
+        description: the description of the command in its help.
+        arguments: the words of the command line.
+        kinds: dataclasses by the title of their flags in the help.
+        groups: names of fields to show under another title, by title; the name of a dataclass stands for its fields.
+        positional: the field, a tuple of texts, that takes the arguments without a flag.
 
     Raises:
         UserError: a flag or its value is wrong.
@@ -71,21 +71,21 @@ def read(
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """A field of a dataclass, or of one in it, as the command line sees it."""
+    """A field of a dataclass, or of a nested one, as a flag."""
 
-    path: tuple[str, ...]  # its name, and those of the fields that it is in
+    path: tuple[str, ...]  # its name, then the names of the fields that contain it, innermost first
     kind: Any
     default: Any
     meaning: str
 
     @property
     def name(self) -> str:
-        """As the field is called."""
+        """Name of the field."""
         return self.path[0]
 
 
 def _options(kind: type, usual: Any = None, within: tuple[str, ...] = ()) -> Iterator[Option]:
-    """The fields of a dataclass, and of dataclasses in it, that are flags; `usual` has the defaults, or the class."""
+    """Yield the flags of a dataclass and nested ones; defaults come from `usual`, or from the class without it."""
     hints, meant = typing.get_type_hints(kind), meanings(kind)
     for field in _flagged(kind):
         default = default_of(field) if usual is None else getattr(usual, field.name)
@@ -96,7 +96,7 @@ def _options(kind: type, usual: Any = None, within: tuple[str, ...] = ()) -> Ite
 
 
 def _given(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is given of the fields of a dataclass: those in it are as they are by default, but for what is given."""
+    """Select the given fields of a dataclass; nested dataclasses are their defaults with the given fields replaced."""
     found = {field.name: given[field.name] for field in _flagged(kind) if field.name in given}
     for field in _flagged(kind):
         if dataclasses.is_dataclass(inner := default_of(field)) and not isinstance(inner, type):
@@ -109,12 +109,12 @@ def _flagged(kind: type) -> list[dataclasses.Field[Any]]:
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
-    """What a field is if nothing is said."""
+    """Return the default value of a field."""
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def shown(value: object) -> str:
-    """A default as it would be typed."""
+    """Format a default as on the command line."""
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
@@ -123,11 +123,11 @@ def _default(value: object) -> str:
 
 
 def _add(section: Any, name: str, kind: Any, default: Any, help: str) -> None:
-    """One flag; what is not given is left to the dataclass."""
+    """Add one flag; a flag that is not given leaves no value, so that the dataclass supplies its default."""
     flag = "--" + name.replace("_", "-")
     options: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": help}
     if kind is bool:
-        # The flag changes the default.
+        # A flag inverts its default.
         if default:
             flag, options["help"] = "--no-" + flag[2:], "Not: " + help
         section.add_argument(flag, action="store_false" if default else "store_true", **options)
@@ -141,12 +141,12 @@ def _add(section: Any, name: str, kind: Any, default: Any, help: str) -> None:
 
 
 def _reader(name: str, kind: Any) -> tuple[Callable[[str], Any], str]:
-    """What makes a value of a type from text, and how the value is shown in the help."""
+    """Return the parser of a type's values, and their placeholder in the help."""
     parts = typing.get_args(kind)
     if typing.get_origin(kind) is Literal:
         return _one_of([str(part) for part in parts], parts), "{" + ",".join(map(str, parts)) + "}"
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        typed = [part for part in parts if typing.get_origin(part) is not Callable]  # nobody types a function
+        typed = [part for part in parts if typing.get_origin(part) is not Callable]  # a function cannot be typed
         (inner, *others) = [part for part in typed if part is not types.NoneType]
         if not others:
             convert, metavar = _reader(name, inner)
@@ -168,10 +168,10 @@ def _one_of(known: list[str], values: Sequence[Any]) -> Callable[[str], Any]:
 
 
 def plain(kind: type) -> Callable[[str], Any]:
-    """What makes a value of one of these types from text: int, float, str, Path."""
+    """Return the parser of values of a type: int, float, str or Path."""
 
     def convert(text: str) -> Any:
-        if kind is Path and not text:  # an empty variable of a shell; it would be the current folder
+        if kind is Path and not text:  # from an unset shell variable; Path("") is the current folder
             raise argparse.ArgumentTypeError("must not be empty")
         try:
             value = kind(text)
@@ -185,13 +185,13 @@ def plain(kind: type) -> Callable[[str], Any]:
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line; `--ps_hosts` is `--ps-hosts`."""
+    """A parser with errors of one line; `--ps_hosts` means `--ps-hosts`."""
 
     def __init__(self, prog: str, description: str, **options: Any):
         super().__init__(prog, description=description, formatter_class=_Help, allow_abbrev=False, **options)
 
     def values(self, arguments: Iterable[str]) -> argparse.Namespace:
-        """The values by name.
+        """Return the values by name.
 
         Raises:
             UserError: a flag or its value is wrong.
@@ -203,14 +203,14 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def error(self, message: str) -> NoReturn:
-        """What `argparse` finds wrong, in our words."""
+        """Raise a `UserError` with the message of `argparse`, reworded."""
         if message.startswith("argument "):
             message = message.removeprefix("argument ").replace(": ", " ", 1)
         message = re.sub(r"expected (?:\w+ )*arguments?", "needs a value", message)
         raise UserError(re.sub(r"ignored explicit argument.*", "takes no value", message))
 
     def _refuse(self, word: str) -> NoReturn:
-        """What nobody has asked for."""
+        """Raise a `UserError` for an argument that the command does not take."""
         command = self.prog.removeprefix("run.sh ")
         if not word.startswith("-"):
             raise UserError(f"{command} does not take {word!r}. See {command} --help")
@@ -220,7 +220,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Help(argparse.HelpFormatter):
-    """As wide as the terminal, up to a limit."""
+    """Help as wide as the terminal, up to `WIDE` columns."""
 
     def __init__(self, prog: str):
         width = min(WIDE, shutil.get_terminal_size().columns) - 2

@@ -1,7 +1,7 @@
-"""The command line: `bash run.sh <algorithm>`, and what else there is.
+"""The command line: `bash run.sh <algorithm>` and the other commands.
 
-What a command needs is imported at the top of its module. Functions import what takes long and few need, here and
-everywhere, so that `--help` answers at once: TensorFlow, Keras, scikit-learn, SciPy, Matplotlib.
+Each module imports at its top. Slow imports that few commands need (TensorFlow, Keras, scikit-learn, SciPy, Matplotlib)
+stand in functions, here and everywhere, so that `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .tutorials import main as tutorials
 
 
 def main() -> NoReturn:
-    """Entry point: dispatch, and turn errors into one line and an exit code."""
+    """Run the command of `sys.argv`; turn errors into one line and an exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -50,7 +50,7 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def dispatch(arguments: list[str]) -> int:
-    """Run the command that the arguments name; returns the exit code."""
+    """Run the command that the arguments name; return its exit code."""
     files, arguments = split_imports(arguments)
     for file in files:
         SCHEMES.update(import_schemes(file, SCHEMES))
@@ -84,7 +84,7 @@ def dispatch(arguments: list[str]) -> int:
 
 
 def name_first(arguments: list[str], known: list[str]) -> list[str]:
-    """`--workers 4 downpour` as `downpour --workers 4`."""
+    """Move the command to the front: `--workers 4 downpour` becomes `downpour --workers 4`."""
     if not arguments[0].startswith("-"):
         return arguments
     names = [word for word in arguments if word in known]
@@ -96,35 +96,35 @@ def name_first(arguments: list[str], known: list[str]) -> list[str]:
 
 
 def overview() -> int:
-    """What there is."""
+    """Print all commands and the catalogue; return the exit code."""
     console = Page(highlight=False)
     console.print("Distributed SGD algorithms on TensorFlow, on real processes.\n")
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2))
     for usage, meaning in (
-        ("<algorithm>", "train: 1 ps + 2 workers on the digits data, unless told otherwise"),
-        ("<algorithm> --help", "its hyperparameters and the common options"),
-        ("explain <algorithm>", "its equations, origin, departures, limits"),
-        ("--import file.py ...", "the same with an algorithm of your own"),
-        ("list", "the catalogue"),
-        ("evaluate <run dir>", "measure the checkpoints of a run as they appear, from wherever its folder is seen"),
-        ("replay <run dir>", "did the run do what the paper's equations say? Executes its record in NumPy"),
-        ("timeline <run dir> [<run dir>]", "when workers computed, waited and sent: a trace for Perfetto"),
-        ("advise --workers 64", "which algorithm for these workers, links and stragglers? Predicted in virtual time"),
-        ("simulate <algorithm>", "train in virtual time, on machines that are described: --workers 1000"),
-        ("simulate --compare <a>,<b>", "several algorithms on the same machines, in a table"),
-        ("doctor", "versions, machine, and what a run may do here: for a bug report"),
-        ("tutorials", "the notebooks, in Jupyter Lab; installs it on first use (--execute: executes and saves them)"),
-        ("test", "the test suite (arguments go to pytest)"),
+        ("<algorithm>", "train: by default 1 ps + 2 workers on the digits data"),
+        ("<algorithm> --help", "show its hyperparameters and the common options"),
+        ("explain <algorithm>", "show its equations, origin, departures and limits"),
+        ("--import file.py ...", "use an algorithm of your own with any command"),
+        ("list", "show the catalogue"),
+        ("evaluate <run dir>", "measure the checkpoints of a run as they appear; needs only access to its folder"),
+        ("replay <run dir>", "verify a run: re-execute its event log in NumPy and compare the weights"),
+        ("timeline <run dir> [<run dir>]", "write a trace of computing, waiting and communication for Perfetto"),
+        ("advise --workers 64", "recommend an algorithm for given workers, links and stragglers, in virtual time"),
+        ("simulate <algorithm>", "train in virtual time on described machines: --workers 1000"),
+        ("simulate --compare <a>,<b>", "compare several algorithms on the same machines, in a table"),
+        ("doctor", "show versions, machine and permissions, for a bug report"),
+        ("tutorials", "open the notebooks in Jupyter Lab; installs it on first use (--execute: execute and save them)"),
+        ("test", "run the test suite (arguments go to pytest)"),
         ("mutants", "mutation testing: make one fault at a time and check that a test fails (takes 6 minutes)"),
-        ("benchmark", "what every algorithm needs to come to a loss, in virtual time (--quick: three minutes)"),
-        ("soak", "runs whose tasks are killed and stopped at random: --minutes 5 --seed 1"),
-        ("endurance", "memory and disk of a run at full speed, and how they grow: --minutes 10"),
+        ("benchmark", "measure each algorithm's virtual time to a target loss (--quick: three minutes)"),
+        ("soak", "run while tasks are killed and stopped at random: --minutes 5 --seed 1"),
+        ("endurance", "measure the growth of memory and disk use in a run at full speed: --minutes 10"),
         ("throughput", "steps per second: one process, ParameterServerStrategy, PyTorch and the back ends here"),
-        ("large", "models of 21 and 100 million parameters from start to end: seconds and memory"),
+        ("large", "train models of 21 and 100 million parameters; measure seconds and memory"),
         ("collisions", "hogwild on sparse data, with and without a lock"),
-        ("stragglers", "sync_sgd with backup workers, where some batches come late"),
-        ("validate-simulation", "real runs against what a simulation predicts of them from other runs"),
-        ("claims [<name> ...]", "what the papers claim, each where it can show, in virtual time; with verdicts"),
+        ("stragglers", "sync_sgd with backup workers, where some batches are late"),
+        ("validate-simulation", "compare real runs with a simulation that was fitted to other runs"),
+        ("claims [<name> ...]", "test claims of the papers in virtual time, with verdicts"),
     ):
         table.add_row(Text(f"bash run.sh {usage}", style="bold"), meaning)
     console.print(table)

@@ -1,4 +1,4 @@
-"""The flags of an algorithm, and what they describe: scheme, options, cluster, the command of each machine."""
+"""Parsing of an algorithm's flags into scheme, options, cluster, and the command for each machine."""
 
 from __future__ import annotations
 
@@ -28,58 +28,58 @@ USUAL_MACHINES = Platform()
 
 @dataclass(frozen=True, kw_only=True)
 class Machines:
-    """Which task of several machines this is."""
+    """The addresses of all tasks on several machines, and the task of this process."""
 
     ps_hosts: str = ""
     """Addresses of the ps tasks, as host:port,host:port."""
     worker_hosts: str = ""
     """Addresses of the workers; the first is the chief."""
     job_name: str = ""
-    """Which job this task belongs to: ps, worker or evaluator."""
+    """Job of this task: ps, worker or evaluator."""
     task_index: int = 0
-    """Which task of its job this is."""
+    """Index of this task in its job."""
     separate_evaluator: bool = False
-    """The evaluator is a task of its own (--job_name=evaluator), not beside the chief."""
+    """Run the evaluator as a task of its own (--job_name=evaluator) instead of in the chief."""
     cluster: Discovery = "auto"
-    """Where the task learns its role: flags, then TF_CONFIG, else all tasks are here; slurm has to be asked for."""
+    """Source of the task's role. auto: flags, then TF_CONFIG, else all tasks run on this machine. Slurm is used only
+    with slurm."""
     print_commands: bool = False
     """Print the command line of each machine, and start nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options that every algorithm has."""
+    """The options of every algorithm."""
 
     workers: int = 2
-    """Worker tasks."""
+    """Number of worker tasks."""
     ps: int = 1
-    """Parameter server tasks; the center is cut evenly over them."""
+    """Number of parameter server tasks; each holds an equal slice of the center."""
     dataset: str | None = None
-    """digits (the default, but generated data in a simulation), synthetic, mnist1d, text, mnist, fashion_mnist,
+    """Data set: digits (the default; a simulation generates data), synthetic, mnist1d, text, mnist, fashion_mnist,
     cifar10, sparse or libsvm; with options of its own as in synthetic:features=50 or libsvm:path=train.svm."""
     model: str | None = None
-    """softmax, mlp (the default) or cnn; options as in mlp:hidden=256-128. logistic for sparse data sets, transformer
-    for text."""
+    """Model: softmax, mlp (the default) or cnn; logistic for sparse data sets, transformer for text. Options as in
+    mlp:hidden=256-128."""
     backend: BackendName = "processes"
-    """A process for each task, one process with a thread for each worker, or virtual time on machines that are
-    described."""
+    """Execution: one process per task, one process with a thread per worker, or virtual time on described machines."""
     devices_per_worker: int | None = None
-    """Devices of each worker that share its batches: its GPUs in turn, else logical CPU devices. If not given: 1, but 2
+    """Number of devices that share each worker's batches: its GPUs in turn, else logical CPU devices. Default: 1, but 2
     for multi_gpu and hierarchical."""
     run: RunOptions = RUN
     isolation: Isolation = "auto"
-    """Private network for the processes: where the kernel allows it, or demanded, or off."""
+    """Private network for the processes: if the kernel allows it, required, or off."""
     wait_seconds: float = 60.0
-    """How long a task waits for others before the run ends with the names of the missing ones."""
+    """Seconds that a task waits for others; then the run ends and names the missing tasks."""
     lr_schedule: Shape = "constant"
-    """How the learning rates fall over the run: keras.optimizers.schedules by name."""
+    """Decay of the learning rates over the run: keras.optimizers.schedules by name."""
     machines: Machines = Machines()
     platform: Platform = USUAL_MACHINES
     like: Path | None = None
-    """Machines like those of a recorded run, given its folder or `latest`: computing, messages and the lock are fitted
-    to its rounds; what is given besides overrides that."""
+    """Folder of a recorded run, or `latest`: simulate machines whose computing, message and lock times are fitted to
+    its rounds. Other flags of simulated machines override the fit."""
     json: bool = False
-    """Print the result as one line of JSON, the last of standard output."""
+    """Print the result as one line of JSON, the last line of standard output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,22 +87,22 @@ class AloneOptions(Options):
     """Options of an algorithm without parameter server."""
 
     workers: int = 1
-    """Must be 1."""
+    """Number of worker tasks: must be 1."""
 
 
 GROUPS = {
-    "how it trains": (
+    "training": (
         "devices_per_worker", "clip_norm", "l2", "ema_decay", "lr_schedule", "stop_at_version", "stop_at_accuracy",
         "evaluate_every",
     ),
-    "what survives a fault": ("recovery",),
+    "fault tolerance": ("recovery",),
     "several machines": ("machines",),
     "simulated machines": ("platform", "like"),
-}  # of the options that the help sets apart  # fmt: skip
+}  # options that the help shows under a title of their own  # fmt: skip
 
 
 def parse_flags(scheme_type: type[Scheme], arguments: list[str]) -> tuple[Scheme, Options]:
-    """The algorithm and the options that the flags describe."""
+    """Return the algorithm and the options that the flags describe."""
     alone = timing(scheme_type) == "one process"
     scheme, options = flags.read(
         f"run.sh {scheme_type.name}",
@@ -115,7 +115,7 @@ def parse_flags(scheme_type: type[Scheme], arguments: list[str]) -> tuple[Scheme
 
 
 def find_cluster(options: Options, uses_ps: bool = True) -> Cluster:
-    """The cluster that flags and environment describe, for an algorithm that has a ps or has none."""
+    """Return the cluster that flags and environment describe, for an algorithm with or without a ps."""
     machines, platform = options.machines, options.platform
     if options.like is not None and options.backend != "simulation":
         raise UserError("--like describes simulated machines: give --backend simulation too")
@@ -148,7 +148,7 @@ def find_cluster(options: Options, uses_ps: bool = True) -> Cluster:
 
 
 def _cluster_of_flags(machines: Machines, how: dict[str, Any]) -> Cluster:
-    """The task that --ps_hosts, --worker_hosts, --job_name and --task_index name."""
+    """Return the cluster and task that --ps_hosts, --worker_hosts, --job_name and --task_index describe."""
     if not machines.job_name:
         raise UserError("which task is this? Give --job_name and --task_index, or --print-commands to see all")
     return Cluster.at(
@@ -162,7 +162,7 @@ def _cluster_of_flags(machines: Machines, how: dict[str, Any]) -> Cluster:
 
 
 def commands(scheme_type: type[Scheme], options: Options, arguments: Sequence[str]) -> list[str]:
-    """What to type on each machine: the same flags, but for those of `Machines`, which name the task."""
+    """Return the command line for each machine: the given flags, except those of `Machines`, which name the task."""
     if options.machines.worker_hosts:
         as_worker = replace(options.machines, job_name=options.machines.job_name or "worker")
         options = replace(options, machines=as_worker)

@@ -1,4 +1,4 @@
-"""What `advise` is asked: the model, the number of machines, and hyperparameters."""
+"""The input of `advise`: the model, the number of machines, and hyperparameters."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
 
 MOST_WORKERS = 1000
 
-MOST_STEPS = 2 * 10**6  # of all workers in a round: each is drawn
+MOST_STEPS = 2 * 10**6  # of all workers in a round: the time of each is drawn
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is to be trained, and on how many machines."""
+    """The model to train, the number of machines, and hyperparameters."""
 
     workers: int = 16
-    """Worker tasks."""
+    """Number of worker tasks."""
     ps: int = 1
-    """Parameter server tasks."""
+    """Number of parameter server tasks."""
     parameters: str | None = None
-    """Parameters of the model, as in 25M; 1M, or with --like those of the run, if not given."""
+    """Number of parameters of the model, as in 25M. Default: 1M, or with --like that of the run."""
     communication_period: int | None = None
-    """Local steps between two exchanges, for all algorithms that have such a period. Without it, longer ones than the
-    defaults are tried where messages take more than half of the time."""
+    """Local steps between two exchanges, for all algorithms with such a period. Default: that of each algorithm, and
+    longer ones if messages take more than half of the time."""
     settings: str = ""
     """Hyperparameters of some algorithms instead of their defaults, as in diloco:communication_period=100."""
     codec: Rounding = "float32"
-    """How messages travel; algorithms that have no such choice send what they always do."""
+    """Number format of messages; algorithms with a codec of their own keep it."""
     curvature: float = 1.0
-    """The largest of the loss, h: rates are limited by it."""
+    """Largest curvature of the loss, h, which limits the learning rates."""
     seed: int = 0
-    """Of what is drawn."""
+    """Random seed of the simulated times."""
     like: Path | None = None
-    """Machines like those of a recorded run, given its folder; what is said of machines overrides that."""
+    """Folder of a recorded run: predict for machines fitted to its rounds. Flags of machines override the fit."""
 
     def __post_init__(self):
         at_least(1, workers=self.workers, ps=self.ps)
@@ -61,7 +61,7 @@ class Question:
 
     @property
     def schemes(self) -> dict[str, Scheme]:
-        """The catalogue, with the hyperparameters that are given."""
+        """The catalogue, with the given hyperparameters."""
         texts = [text for text in re.split(r",(?!\w+=)", self.settings) if text.strip()]
         given = {scheme.name: scheme for scheme in map(scheme_of, texts)}
         period = {} if self.communication_period is None else {"communication_period": self.communication_period}
@@ -72,7 +72,7 @@ class Question:
 
     @property
     def size(self) -> int | None:
-        """P, if it is given."""
+        """Number of parameters P; None if not given."""
         if self.parameters is None:
             return None
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGBT]?)", self.parameters.strip())
@@ -85,5 +85,5 @@ class Question:
 
 
 def has_period(scheme: Any) -> bool:
-    """True if it has a communication period, which is not that of every step."""
+    """Return True if the algorithm has the hyperparameter `communication_period`."""
     return any(field.name == "communication_period" for field in fields(scheme))

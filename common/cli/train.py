@@ -1,4 +1,4 @@
-"""`bash run.sh downpour`: a run of an algorithm of the catalogue."""
+"""Training by an algorithm of the catalogue: `bash run.sh downpour`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run_algorithm(scheme_type: type[Scheme], arguments: list[str]) -> int:
 
 
 def run_command(scheme: Scheme, options: Options) -> int:
-    """Run an algorithm as the options say; shows the result, returns the exit code."""
+    """Run an algorithm with these options, show the result, and return the exit code."""
     options, told = with_data(with_machines(options), [scheme])
     record, result, error = perform(scheme, options, told)
     if error is not None:
@@ -52,17 +52,17 @@ def run_command(scheme: Scheme, options: Options) -> int:
 def perform(
     scheme: Scheme, options: Options, told: str = ""
 ) -> tuple[RunRecord, dict[str, Any], DistsgdError | Interrupted | None]:
-    """Run an algorithm as the options say; returns its record, its result, and what went wrong, if anything did.
+    """Run an algorithm with these options; return its record, its result, and its error, None if it succeeded.
 
     Args:
         scheme: the algorithm.
-        options: with a data set.
-        told: a line on what was chosen for the user, shown when nothing is found wrong any more.
+        options: options that name a data set.
+        told: a line on choices made for the user, printed after all options have been checked.
     """
     cluster = find_cluster(options, scheme.gate.uses_ps)
     if options.model:
         parse("model", options.model, models.MODELS)
-    with Console(stderr=True).status(f"{scheme.name}: reading the data ..."):  # on a terminal, until there is more
+    with Console(stderr=True).status(f"{scheme.name}: reading the data ..."):  # shown only on a terminal
         dataset = data.load(options.dataset or "")
     model = models.name_for(options.model, dataset.kind)
     recipe = models.ModelRecipe.named(model, dataset.shape, dataset.classes, options.run.seed)
@@ -76,5 +76,5 @@ def perform(
     record, error = run(job, config, verbose=True)
     result = record.finish(error)
     if error is not None and not isinstance(error, DistsgdError | Interrupted):
-        raise error  # a fault of ours: the traceback helps
+        raise error  # a bug of this package: the traceback helps
     return record, result, error
