@@ -1,6 +1,6 @@
 """Runs in virtual time without TensorFlow: order from the simulator, arithmetic from the papers' equations.
 
-`common/virtual_time` orders the events, as for any simulated run; `common/proof` executes the equations in NumPy in
+`common/virtual_time` orders the events, as for any simulated run; `common/replay` executes the equations in NumPy in
 that order, as it does to replay a run. The replays prove that the modules of the catalogue do the same. A run of a
 thousand gradients takes a tenth of a second here, which hundreds of runs for tuning need.
 """
@@ -16,19 +16,20 @@ import numpy as np
 
 from ..algorithms import SCHEMES, Scheme
 from ..common.cluster.fingerprint import source_digest
-from ..common.engine.trace import EVENTS
-from ..common.engine.traffic import Traffic
-from ..common.proof.recorded import Recorded
-from ..common.proof.transcriptions import TRANSCRIPTIONS
+from ..common.replay.adapters import TRANSCRIPTIONS
+from ..common.replay.recorded import RecordedRun
+from ..common.server.trace import EVENTS
+from ..common.server.traffic import Traffic
 from ..common.virtual_time.order import Order, order
 from ..common.virtual_time.platform import Platform
 from .claims_tasks import task
 from .claims_variants import VARIANTS
 
 DECISIVE = (  # sources on which a run depends
-    "algorithms", "common/contract", "common/gates", "common/proof/reference", "common/proof/recorded.py",
-    "common/proof/transcriptions.py", "common/virtual_time", "common/problems/text.py",
-    "common/problems/transformer.py", "benchmarks/claims_tasks.py", "benchmarks/claims_runs.py",
+    "algorithms", "common/contract", "common/messages", "common/sync", "common/replay/reference",
+    "common/replay/recorded.py",
+    "common/replay/adapters.py", "common/virtual_time", "common/data/text.py",
+    "common/data/transformer.py", "benchmarks/claims_tasks.py", "benchmarks/claims_runs.py",
     "benchmarks/claims_variants.py",
 )  # fmt: skip
 
@@ -110,7 +111,7 @@ def execute(cell: Cell) -> dict[str, list[float]]:
             raise Diverged
         return problem.gradient(x, k, t)
 
-    run = Recorded(
+    run = RecordedRun(
         scheme=scheme,
         workers=cell.workers,
         steps=cell.steps,

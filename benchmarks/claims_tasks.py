@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 
 from ..common.cli.commands import import_tensorflow
-from ..common.engine.flat_model import unpack
+from ..common.data.models import ModelRecipe
+from ..common.data.named import load
+from ..common.data.text import KINDS
 from ..common.lazy import tf
-from ..common.problems.data import load
-from ..common.problems.models import ModelRecipe
-from ..common.problems.text import KINDS
-from ..common.proof import reference
-from ..common.proof.replay import batch_gradient
+from ..common.replay import reference
+from ..common.replay.replay import batch_gradient
+from ..common.worker.flat_model import unpack
 
 FEATURES, CLASSES, HIDDEN, NOISE = 20, 8, 32, 1.5
 

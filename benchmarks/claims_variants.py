@@ -14,8 +14,8 @@ from ..algorithms.ef_sgd import EFSGD
 from ..algorithms.signsgd_mv import SignSGDMV
 from ..algorithms.sync_sgd import SyncSGD
 from ..common.contract import Fraction, Positive
-from ..common.proof import reference
-from ..common.proof.recorded import Recorded
+from ..common.replay import reference
+from ..common.replay.recorded import RecordedRun
 
 Path = list[np.ndarray]
 
@@ -65,7 +65,7 @@ class MomentumDownpour(AsyncSGD):
     """δ, of the master."""
 
 
-def _damped_agn(run: Recorded, s: Any) -> Path:
+def _damped_agn(run: RecordedRun, s: Any) -> Path:
     return reference.agn(
         run.start,
         run.gradient,
@@ -79,7 +79,7 @@ def _damped_agn(run: Recorded, s: Any) -> Path:
     )
 
 
-def _momentum_downpour(run: Recorded, s: Any) -> Path:
+def _momentum_downpour(run: RecordedRun, s: Any) -> Path:
     """Push g: v ← δ v − η g,  θ ← θ + v; the reply is θ + δ v."""
     theta, v, path = run.start.copy(), 0 * run.start, []
     x, done = [run.start] * run.workers, [0] * run.workers
@@ -91,7 +91,7 @@ def _momentum_downpour(run: Recorded, s: Any) -> Path:
     return path
 
 
-def _means(run: Recorded, s: Any, vote: bool) -> Path:
+def _means(run: RecordedRun, s: Any, vote: bool) -> Path:
     """m_k ← β m_k + (1 − β) g_k;  θ ← θ − η mean m_k, or θ ← θ − η sign(Σ sign(m_k)); η falls linearly, or not."""
     means = np.zeros((run.workers, len(run.start)))
 
@@ -104,7 +104,7 @@ def _means(run: Recorded, s: Any, vote: bool) -> Path:
     return _steps(run, step)
 
 
-def _forgetful(run: Recorded, s: Any) -> Path:
+def _forgetful(run: RecordedRun, s: Any) -> Path:
     """θ ← θ − mean C(η g_k)."""
     kept = max(1, int(s.share * len(run.start)))
     compress = reference.largest(kept) if s.compressor == "topk" else reference.scaled_sign(run.layers)
@@ -116,7 +116,7 @@ def _forgetful(run: Recorded, s: Any) -> Path:
     return _steps(run, step)
 
 
-def _steps(run: Recorded, step: Callable[[np.ndarray, int], np.ndarray]) -> Path:
+def _steps(run: RecordedRun, step: Callable[[np.ndarray, int], np.ndarray]) -> Path:
     theta, path = run.start.copy(), []
     for t in range(run.steps):
         theta = theta - step(theta, t)
@@ -124,7 +124,7 @@ def _steps(run: Recorded, step: Callable[[np.ndarray, int], np.ndarray]) -> Path
     return path
 
 
-VARIANTS: dict[Any, Callable[[Recorded, Any], Path]] = {
+VARIANTS: dict[Any, Callable[[RecordedRun, Any], Path]] = {
     DampedAGN: _damped_agn,
     MomentumDownpour: _momentum_downpour,
     Forgetful: _forgetful,

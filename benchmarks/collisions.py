@@ -24,14 +24,14 @@ from ..algorithms import AsyncSGD, Hogwild, Scheme
 from ..common.cli import flags
 from ..common.cli.commands import import_tensorflow
 from ..common.cluster.cluster import Cluster
+from ..common.data.dataset import Dataset
+from ..common.data.models import ModelRecipe
+from ..common.data.named import load
+from ..common.data.sparse_data import sparsity
 from ..common.errors import at_least
 from ..common.launch.run import run
-from ..common.problems.data import load
-from ..common.problems.dataset import Dataset
-from ..common.problems.models import ModelRecipe
-from ..common.problems.sparse import sparsity
-from ..common.run.job import describe, make_job
-from ..common.run.options import RunOptions
+from ..common.tasks.job import describe, make_job
+from ..common.tasks.options import RunOptions
 
 RESULTS = Path(__file__).resolve().parent / "results" / "hogwild.json"
 PROBLEMS = {

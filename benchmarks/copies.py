@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from ..algorithms import EFSGD, Scheme
-from ..common.engine.flat_model import FlatModel, unpack
 from ..common.errors import UserError
 from ..common.lazy import tf
+from ..common.worker.flat_model import FlatModel, unpack
 
 
 def shares_runs(kind: type[Scheme]) -> bool:

@@ -12,12 +12,12 @@ from typing import Any
 
 from ..algorithms import Downpour
 from ..common.cluster.cluster import Cluster
+from ..common.data.models import ModelRecipe
+from ..common.data.named import digits
 from ..common.launch.client import keep_warm
 from ..common.launch.launcher import launch
-from ..common.problems.data import digits
-from ..common.problems.models import ModelRecipe
-from ..common.run.job import Job, make_job
-from ..common.run.options import RunOptions
+from ..common.tasks.job import Job, make_job
+from ..common.tasks.options import RunOptions
 
 CROWDS = (8, 16, 32, 64)  # workers
 

@@ -22,14 +22,14 @@ import numpy as np
 
 from ..common.cli.flags import Parser
 from ..common.cluster.cluster import Cluster
+from ..common.data.models import ModelRecipe
+from ..common.data.named import load
 from ..common.errors import UserError, positive
 from ..common.launch.run import run
-from ..common.problems.data import load
-from ..common.problems.models import ModelRecipe
 from ..common.record.callbacks import Callback
-from ..common.run.job import describe, make_job
-from ..common.run.options import RunOptions
 from ..common.spec import nearest
+from ..common.tasks.job import describe, make_job
+from ..common.tasks.options import RunOptions
 from .crowd import descriptors, parent_of, private_bytes
 
 STEPS = 10**9  # of each worker: time ends the run

@@ -15,7 +15,10 @@ from ..common.files import write_json
 
 PARTS = "main", "workers", "period"
 DECISIVE = (  # on which the course of a simulated run depends
-    *(f"common/{folder}" for folder in ("contract", "engine", "gates", "problems", "simulation", "virtual_time")),
+    *(
+        f"common/{folder}"
+        for folder in ("contract", "data", "messages", "server", "simulation", "sync", "virtual_time", "worker")
+    ),
     *(f"benchmarks/{module}.py" for module in ("virtual", "copies", "crossing")),
 )
 

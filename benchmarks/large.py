@@ -20,14 +20,14 @@ from rich.console import Console
 from ..algorithms import AsyncSGD, Downpour, Scheme, SyncSGD
 from ..common.cli import flags
 from ..common.cluster.cluster import Cluster
+from ..common.data.models import ModelRecipe
+from ..common.data.named import synthetic
 from ..common.errors import UserError, at_least
 from ..common.launch.run import run
-from ..common.problems.data import synthetic
-from ..common.problems.models import ModelRecipe
 from ..common.record.callbacks import Callback
-from ..common.run.job import describe, make_job
-from ..common.run.options import Recovery, RunOptions
 from ..common.spec import nearest
+from ..common.tasks.job import describe, make_job
+from ..common.tasks.options import Recovery, RunOptions
 from .contenders import LEARNING_RATE
 from .endurance import processes
 from .kept import write

@@ -26,10 +26,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ..common.cluster.liveness import cpu_seconds
+from ..common.cluster.failure_detector import cpu_seconds
+from ..common.data.models import ModelRecipe
 from ..common.launch.isolation import enter_private_network
 from ..common.lazy import tf
-from ..common.problems.models import ModelRecipe
 
 WORKERS = 2
 CORES = len(os.sched_getaffinity(0))
@@ -46,7 +46,7 @@ LAYERS = {**MLPS, "cnn": (784, 10)}
 
 def examples(model: str) -> tuple[Any, ...]:
     """Return X and y."""
-    from ..common.problems.data import synthetic
+    from ..common.data.named import synthetic
 
     return synthetic(examples=EXAMPLES, features=LAYERS[model][0]).train
 

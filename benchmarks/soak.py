@@ -28,15 +28,15 @@ from ..algorithms import AEASGD, SCHEMES, AsyncSGD, Downpour, SyncSGD
 from ..common import Cluster
 from ..common.cli.flags import Parser, plain
 from ..common.contract.scheme import Scheme
+from ..common.data.models import ModelRecipe
+from ..common.data.named import load
 from ..common.errors import UserError, positive
 from ..common.launch.client import keep_warm
 from ..common.launch.run import run as train_job
-from ..common.problems.data import load
-from ..common.problems.models import ModelRecipe
-from ..common.proof.replay import replay
 from ..common.record.callbacks import Callback
-from ..common.run.job import describe, make_job
-from ..common.run.options import Recovery, RunOptions
+from ..common.replay.replay import replay
+from ..common.tasks.job import describe, make_job
+from ..common.tasks.options import Recovery, RunOptions
 from ..common.waiting import wait_until
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"

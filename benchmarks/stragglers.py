@@ -26,17 +26,17 @@ from ..algorithms import SCHEMES, AsyncSGD, Scheme, SyncSGD
 from ..common.cli import flags
 from ..common.cli.commands import import_tensorflow
 from ..common.cluster.cluster import Cluster
-from ..common.engine.traffic import Traffic
+from ..common.data.dataset import Dataset
+from ..common.data.models import ModelRecipe
+from ..common.data.named import load
 from ..common.errors import UserError, at_least, fraction, not_negative
 from ..common.launch.client import keep_warm
 from ..common.launch.run import run
 from ..common.lazy import tf
-from ..common.problems.data import load
-from ..common.problems.dataset import Dataset
-from ..common.problems.models import ModelRecipe
-from ..common.run.job import describe, make_job
-from ..common.run.options import RunOptions
+from ..common.server.traffic import Traffic
 from ..common.simulation.fit import fit
+from ..common.tasks.job import describe, make_job
+from ..common.tasks.options import RunOptions
 from ..common.virtual_time.order import order
 from ..common.virtual_time.platform import Machines
 from .kept import write

@@ -24,19 +24,19 @@ from ..algorithms import AGN, AsyncSGD, LocalSGD, Scheme, SyncSGD
 from ..common.cli import flags
 from ..common.cli.commands import import_tensorflow
 from ..common.cluster.cluster import Cluster
-from ..common.contract.cut import even_sizes
-from ..common.engine.traffic import Traffic
+from ..common.data.dataset import Dataset
+from ..common.data.models import ModelRecipe
+from ..common.data.named import load
 from ..common.errors import positive
 from ..common.launch.client import keep_warm
 from ..common.launch.run import run
-from ..common.problems.data import load
-from ..common.problems.dataset import Dataset
-from ..common.problems.models import ModelRecipe
+from ..common.messages.cut import even_sizes
 from ..common.record.arrays import read_arrays
 from ..common.record.round_log import RoundLog
-from ..common.run.job import describe, make_job
-from ..common.run.options import RunOptions
+from ..common.server.traffic import Traffic
 from ..common.simulation.fit import fit
+from ..common.tasks.job import describe, make_job
+from ..common.tasks.options import RunOptions
 from ..common.virtual_time.forecast import figures
 from ..common.virtual_time.order import Order
 from ..common.virtual_time.platform import Platform

@@ -23,15 +23,15 @@ import numpy as np
 
 from ..algorithms import SCHEMES, Scheme
 from ..common.cluster.cluster import Cluster
-from ..common.engine.trace import RECORD
+from ..common.data.dataset import Dataset
+from ..common.data.models import ModelRecipe
+from ..common.data.named import load
 from ..common.errors import Diverged
-from ..common.problems.data import load
-from ..common.problems.dataset import Dataset
-from ..common.problems.models import ModelRecipe
 from ..common.record.event_log import MICROSECONDS, WORKER, Tally
-from ..common.run.figures import Figures
-from ..common.run.job import CHIEF, Job, make_job
-from ..common.run.options import RunOptions
+from ..common.server.trace import RECORD
+from ..common.tasks.figures import Figures
+from ..common.tasks.job import CHIEF, Job, make_job
+from ..common.tasks.options import RunOptions
 from ..common.virtual_time.order import Order, order
 from ..common.virtual_time.platform import Machines, Platform
 from .copies import Copies, shares_runs, with_values
@@ -258,7 +258,7 @@ class _Run:
         return courses
 
     def _looks(self, number: int) -> Iterator[tuple[int, float]]:
-        from ..common.simulation.run import looks
+        from ..common.simulation.virtual_run import looks
 
         events = self.events[: self.end]
         seconds = self.order.seconds if self.end == len(self.events) else float(events[-1, MICROSECONDS]) / 1e6

@@ -5,7 +5,7 @@ from .contract.scheme import Scheme
 from .errors import DistsgdError, UserError
 from .launch.client import keep_warm
 from .record.callbacks import Callback
-from .run.options import Recovery
+from .tasks.options import Recovery
 from .training import Result, train
 from .virtual_time.platform import Platform
 

@@ -11,17 +11,17 @@ from typing import Any, Unpack
 from .cluster.cluster import Cluster
 from .cluster.fingerprint import given_name, model_digest
 from .contract.scheme import Scheme
+from .data.inputs import first_batches, prepared
+from .data.models import ModelRecipe
+from .data.trial import try_out
 from .errors import UserError
 from .launch.run import run
-from .problems.inputs import first_batches, prepared
-from .problems.models import ModelRecipe
-from .problems.trial import try_out
 from .record.callbacks import Callback
 from .record.notebook import in_notebook, show_table
 from .record.summary import summary_rows
-from .run.job import describe, make_job
-from .run.options import Keywords, Recovery, options_of, takes_options
-from .run.simulated import refuse_loops
+from .tasks.job import describe, make_job
+from .tasks.options import Keywords, Recovery, options_of, takes_options
+from .tasks.simulated import refuse_loops
 
 
 @dataclass(frozen=True)

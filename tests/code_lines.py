@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-WITH_ALGORITHMS = "proof/reference", "contract/codec.py", "contract/rounding.py"  # which grow with the catalogue
+WITH_ALGORITHMS = "replay/reference", "messages/codec.py", "contract/rounding.py"  # which grow with the catalogue
 NO_CODE = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENCODING, tokenize.ENDMARKER),

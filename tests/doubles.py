@@ -7,7 +7,7 @@ from typing import Any
 
 from distsgd.algorithms import AEAMSGD, AEASGD, AllReduce, AsyncSGD, Downpour, Hogwild, LocalSGD, SyncSGD
 from distsgd.common.contract.rounds import Rounds
-from distsgd.common.gates import Async, Bounded, Unlocked
+from distsgd.common.sync import Async, Bounded, Unlocked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class HalfWay(Downpour):
     def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
         import tensorflow as tf
 
-        from distsgd.common.engine.ops import queue
+        from distsgd.common.messages.ops import queue
 
         if server.center.name.startswith("center_1"):
             with tf.control_dependencies([queue("half_way").enqueue(True)]):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from distsgd.common.contract import Count, Rate, Scheme, sgd
-from distsgd.common.gates import Gate
+from distsgd.common.sync import Gate
 
 
 @dataclass(frozen=True)

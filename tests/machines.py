@@ -25,13 +25,13 @@ from conftest import children
 from distsgd.common import Cluster
 from distsgd.common.cluster.task_spec import Addresses, TaskSpec
 from distsgd.common.contract.scheme import Scheme
-from distsgd.common.engine.flat_model import FlatModel
+from distsgd.common.data.models import ModelRecipe
 from distsgd.common.launch import client, launcher
 from distsgd.common.launch.run import run
-from distsgd.common.problems.models import ModelRecipe
-from distsgd.common.proof.recorded import Recorded
-from distsgd.common.run.job import describe, make_job
-from distsgd.common.run.options import Recovery, RunOptions
+from distsgd.common.replay.recorded import RecordedRun
+from distsgd.common.tasks.job import describe, make_job
+from distsgd.common.tasks.options import Recovery, RunOptions
+from distsgd.common.worker.flat_model import FlatModel
 from runs import DIGITS, network_gradient, patience
 
 # In a new user namespace, where any user may do this: a bridge, and machines joined to it by veth pairs.
@@ -271,7 +271,7 @@ class Task:
     def log(self) -> str:
         return (self.run_dir / str(self.spec) / "logs" / f"{self.spec}.log").read_text()
 
-    def recorded(self, earlier_step_targets: Sequence[int] = ()) -> Recorded:
+    def recorded(self, earlier_step_targets: Sequence[int] = ()) -> RecordedRun:
         """Return the run for a replay, of the task that has evaluated."""
         with np.load(self.run_dir / "trace.npz") as file:
             trace = dict(file)
@@ -281,7 +281,7 @@ class Task:
         start = FlatModel(self.recipe.build()).pack().astype(np.float64)
         gradient = network_gradient(self.job, [64, *self.options["hidden"], 10])
         workers = self.job.cluster.workers
-        return Recorded(
+        return RecordedRun(
             self.job.scheme, workers, self.job.steps, start, trace, center, gradient, self.result, earlier_step_targets
         )
 

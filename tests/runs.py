@@ -14,24 +14,24 @@ import numpy as np
 
 from distsgd.common import Cluster
 from distsgd.common.contract.scheme import Scheme
-from distsgd.common.engine.flat_model import FlatModel
-from distsgd.common.engine.trace import EVENTS
+from distsgd.common.data.models import ModelRecipe
+from distsgd.common.data.named import load
+from distsgd.common.data.trial import try_out
 from distsgd.common.launch.run import run
-from distsgd.common.problems.data import load
-from distsgd.common.problems.models import ModelRecipe
-from distsgd.common.problems.trial import try_out
-from distsgd.common.proof import reference
-from distsgd.common.proof.recorded import Recorded
-from distsgd.common.proof.replay import batch_gradient
 from distsgd.common.record.callbacks import Callback
 from distsgd.common.record.round_log import RoundLog
-from distsgd.common.run.calls import ObserverCalls
-from distsgd.common.run.graph import TaskGraph
-from distsgd.common.run.job import describe, make_job
-from distsgd.common.run.operations import Operation
-from distsgd.common.run.options import RunOptions
-from distsgd.common.run.state_calls import StateCalls
-from distsgd.common.run.worker_calls import Joined, WorkerCalls
+from distsgd.common.replay import reference
+from distsgd.common.replay.recorded import RecordedRun
+from distsgd.common.replay.replay import batch_gradient
+from distsgd.common.server.trace import EVENTS
+from distsgd.common.tasks.calls import ObserverCalls
+from distsgd.common.tasks.graph import TaskGraph
+from distsgd.common.tasks.job import describe, make_job
+from distsgd.common.tasks.operations import Operation
+from distsgd.common.tasks.options import RunOptions
+from distsgd.common.tasks.state_calls import StateCalls
+from distsgd.common.tasks.worker_calls import Joined, WorkerCalls
+from distsgd.common.worker.flat_model import FlatModel
 
 DIGITS = load("digits")
 HIDDEN = (32, 16)  # layers of three different shapes
@@ -54,7 +54,7 @@ def record(
     devices_per_worker: int | None = None,
     test: Any = None,
     **options: Any,
-) -> Recorded:
+) -> RecordedRun:
     """Train a tanh network on digits, and keep everything that a replay needs."""
     model = "mlp:hidden=" + "-".join(map(str, hidden))
     recipe = ModelRecipe.named(model, (64,), 10, seed)
@@ -89,7 +89,7 @@ def record(
     check_rounds(run_dir, trace, result)
     gradient = network_gradient(job, [64, *hidden, 10])
     layers = [variable.size for variable in recipe.build().get_weights()]
-    return Recorded(scheme, workers, job.steps, start, trace, center, gradient, result, layers=layers)
+    return RecordedRun(scheme, workers, job.steps, start, trace, center, gradient, result, layers=layers)
 
 
 def check_rounds(run_dir: Path, trace: dict[str, np.ndarray], result: dict[str, Any]) -> None:

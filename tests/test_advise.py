@@ -22,8 +22,8 @@ from distsgd.algorithms import (
 )
 from distsgd.common.cli import advise
 from distsgd.common.cli.advise import BACKED, Question, predict, recommendation
-from distsgd.common.cli.limits import STEPS, largest_rate, rate_of
 from distsgd.common.cli.main import dispatch
+from distsgd.common.cli.stable_rates import STEPS, largest_rate, rate_of
 from distsgd.common.errors import UserError
 from distsgd.common.virtual_time.forecast import forecast, steady_staleness
 from distsgd.common.virtual_time.order import order
@@ -190,7 +190,7 @@ def test_an_algorithm_beyond_its_limit_is_not_recommended():
 def test_one_worker_alone_is_recommended_where_others_only_hold_it_up():
     rows = predict(Question(workers=2), Platform(step_ms=20.0, step_factors="1,1"))
     alone = {"serial": rows["serial"], "all_reduce": rows["all_reduce"]}
-    alone["all_reduce"] = advise.Row(
+    alone["all_reduce"] = advise.Prediction(
         AllReduce(), forecast(SyncSGD(), Platform(step_ms=500.0), workers=2, parameters=10), 2.0
     )
     assert recommendation(alone) == "Take one worker: serial makes 50 gradients/s, and all_reduce no more than 4."

@@ -22,16 +22,16 @@ from distsgd.algorithms import (
 from distsgd.common import Cluster, Scheme
 from distsgd.common.contract import Barrier
 from distsgd.common.contract.schedules import shaped
-from distsgd.common.engine.trace import EVENTS, RECORD
+from distsgd.common.data.dataset import shard_rows
+from distsgd.common.data.models import ModelRecipe
+from distsgd.common.data.trial import try_out
 from distsgd.common.errors import Diverged, UserError
 from distsgd.common.launch.run import run as run_job
-from distsgd.common.problems.dataset import shard_rows
-from distsgd.common.problems.models import ModelRecipe
-from distsgd.common.problems.trial import try_out
-from distsgd.common.proof.recorded import Recorded
-from distsgd.common.run.job import describe, make_job
-from distsgd.common.run.options import Recovery, RunOptions
+from distsgd.common.replay.recorded import RecordedRun
+from distsgd.common.server.trace import EVENTS, RECORD
 from distsgd.common.simulation.arithmetic import Arithmetic
+from distsgd.common.tasks.job import describe, make_job
+from distsgd.common.tasks.options import Recovery, RunOptions
 from distsgd.common.virtual_time.order import order
 from distsgd.common.virtual_time.platform import Platform
 from runs import DIGITS, network_gradient, record
@@ -81,7 +81,7 @@ def error(job, trace, hidden=8):
         SCHEMES["async_sgd"](learning_rate=job.scheme.learning_rate) if job.scheme.name == "hogwild" else job.scheme
     )
     assert np.linalg.norm(found["center"] - start) > 0.01 * np.linalg.norm(start)
-    return Recorded(scheme, job.cluster.workers, job.steps, start, trace, found["center"], gradient, result).error()
+    return RecordedRun(scheme, job.cluster.workers, job.steps, start, trace, found["center"], gradient, result).error()
 
 
 @pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.thorough) for n in RUNS])

@@ -7,13 +7,13 @@ import pytest
 from distsgd.algorithms import AsyncSGD
 from distsgd.common import Cluster
 from distsgd.common.cluster.placement import PLACEMENTS, Together
+from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import TaskFailed, UserError
 from distsgd.common.launch.backends import BACKENDS, backend
 from distsgd.common.launch.launcher import task_names
 from distsgd.common.launch.run import run
-from distsgd.common.problems.models import ModelRecipe
-from distsgd.common.run.job import describe, make_job
-from distsgd.common.run.options import RunOptions
+from distsgd.common.tasks.job import describe, make_job
+from distsgd.common.tasks.options import RunOptions
 from runs import DIGITS
 
 

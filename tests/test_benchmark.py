@@ -32,8 +32,8 @@ from distsgd.benchmarks import (
 from distsgd.benchmarks.contenders import Contender, Measured
 from distsgd.benchmarks.plots import PICTURES
 from distsgd.common.cluster.fingerprint import source_digest
+from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import Interrupted, TaskFailed, UserError
-from distsgd.common.problems.models import ModelRecipe
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -185,7 +185,7 @@ def test_kept_results_depend_on_sources_of_the_algorithm_and_the_engine(monkeypa
     change("algorithms/agn.py", "1")
     agn, adag = files()
     assert (agn != before[0], adag) == (True, before[1])
-    change("common/engine/worker.py", "1")
+    change("common/worker/worker.py", "1")
     assert not {*files()} & {agn, adag}
     kept.sources.cache_clear()
 

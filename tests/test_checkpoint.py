@@ -10,8 +10,8 @@ import pytest
 
 from distsgd.common.errors import UserError, WaitTimeout
 from distsgd.common.record import checkpoint, taking_over
-from distsgd.common.run.options import Recovery
-from distsgd.common.run.saving import Saver
+from distsgd.common.tasks.checkpointing import Saver
+from distsgd.common.tasks.options import Recovery
 
 ARRAYS = {"folded": np.array([3, 4]), "joins": np.int64(0), "center": np.arange(5, dtype=np.float32)}
 

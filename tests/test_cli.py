@@ -11,7 +11,7 @@ import pytest
 
 from distsgd.algorithms import SCHEMES, AsyncSGD
 from distsgd.common.cli import main as cli
-from distsgd.common.cli.options import parse_flags
+from distsgd.common.cli.flag_groups import parse_flags
 
 
 def distsgd(*arguments, cwd=None, timeout=200):

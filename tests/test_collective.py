@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from distsgd.common.engine import transport
-from distsgd.common.engine.mail import Mail
-from distsgd.common.engine.transport import Transport
-from distsgd.common.gates import Collective
-from distsgd.common.gates.collective import LEAST, slices_of
-from distsgd.common.run.operations import traced
+from distsgd.common.messages import transport
+from distsgd.common.messages.channels import Channels
+from distsgd.common.messages.transport import Transport
+from distsgd.common.sync import Collective
+from distsgd.common.sync.collective import LEAST, slices_of
+from distsgd.common.tasks.operations import traced
 from runs import in_thread
 
 SIZES = 1, 333, 40_000, 100_000  # of vectors that are reduced one after the other: a slice for one worker, two, more
@@ -43,7 +43,7 @@ def test_every_worker_has_the_same_mean_of_every_vector_in_every_call(workers, s
 def means_of(workers, way):
     """For each worker, a function that reduces a vector part by part."""
     store = SimpleNamespace(num_workers=workers, min_workers=workers, in_process=False)
-    slots = [SimpleNamespace(index=k, mail=Mail(k, ["/device:CPU:0"] * workers, way)) for k in range(workers)]
+    slots = [SimpleNamespace(index=k, mail=Channels(k, ["/device:CPU:0"] * workers, way)) for k in range(workers)]
 
     def mean(slot, vector):
         return tf.concat([Collective().mean(store, slot, part) for part in tf.split(vector, SIZES)], 0)
@@ -59,7 +59,7 @@ def test_every_worker_sees_one_element_of_one_message_that_is_not_finite(where, 
     store = Books(num_workers=workers, min_workers=workers, in_process=False)
 
     def received(k, given):
-        slot = SimpleNamespace(index=k, mail=Mail(k, ["/device:CPU:0"] * workers, Transport()))
+        slot = SimpleNamespace(index=k, mail=Channels(k, ["/device:CPU:0"] * workers, Transport()))
         reply = Collective().exchange(store, slot, given)
         return Collective().is_finite(store, reply), reply
 
@@ -96,7 +96,7 @@ def test_the_mean_of_a_number_and_of_a_vector_of_unknown_length():
     store = SimpleNamespace(num_workers=2, min_workers=2, in_process=False)
 
     def both(k):
-        slot = SimpleNamespace(index=k, mail=Mail(k, ["/device:CPU:0"] * 2, Transport()))
+        slot = SimpleNamespace(index=k, mail=Channels(k, ["/device:CPU:0"] * 2, Transport()))
         unknown = tf.boolean_mask(k + tf.constant([4.0, -9.0, 6.0]), [True, False, True])
         return [Collective().mean(store, slot, value) for value in (tf.constant(3.0 + k), unknown)]
 
@@ -112,7 +112,7 @@ def test_running_statistics_are_the_workers_mean_at_each_worker_and_stored():
         store = SimpleNamespace(num_workers=3, min_workers=3, in_process=False, states=tf.Variable(tf.zeros([3, 2])))
 
         def shared(k):
-            slot = SimpleNamespace(index=k, mail=Mail(k, ["/device:CPU:0"] * 3, Transport()))
+            slot = SimpleNamespace(index=k, mail=Channels(k, ["/device:CPU:0"] * 3, Transport()))
             return Collective().share_state(store, slot, [0.0, 3.0, 9.0][k] + tf.constant([1.0, -1.0]))
 
         functions = [traced(partial(shared, k)) for k in range(3)]

@@ -13,9 +13,9 @@ from fedbuff import Fair, FedBuff, fedbuff
 from distsgd.algorithms import AsyncDiLoCo, Hogwild, LocalSGD, SyncSGD, SyncSGDLR
 from distsgd.common import Cluster, Recovery, UserError, train
 from distsgd.common.contract import Barrier, Collective, Int8, Period, Rounds, Scheme, WithMemory, uniform_numbers
-from distsgd.common.contract.chance import uniform
-from distsgd.common.problems.data import load
-from distsgd.common.run import graph, plan
+from distsgd.common.contract.seeded import uniform
+from distsgd.common.data.named import load
+from distsgd.common.tasks import graph, plan
 from distsgd.common.virtual_time.platform import Platform
 from runs import ONES, Table, quadratic
 

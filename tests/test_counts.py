@@ -15,9 +15,10 @@ from test_launcher import task_log
 from conftest import children
 from distsgd.common import Cluster, Recovery, train
 from distsgd.common.contract import Async, Barrier, Collective, Gate, Period, Scheme, uniform_numbers
-from distsgd.common.engine.trace import EVENTS
-from distsgd.common.run import loop, plan
-from distsgd.common.run.worker_calls import WorkerCalls
+from distsgd.common.server.trace import EVENTS
+from distsgd.common.tasks import plan
+from distsgd.common.tasks import worker_loop as loop
+from distsgd.common.tasks.worker_calls import WorkerCalls
 from distsgd.common.virtual_time.platform import Platform
 from runs import ONES, wait_until
 

@@ -2,15 +2,15 @@ import numpy as np
 import pytest
 
 from distsgd.common import UserError
-from distsgd.common.contract.cut import even_sizes
-from distsgd.common.problems import data
-from distsgd.common.problems.dataset import batches, leaves, num_examples, shard_rows, split_off, weighted
-from distsgd.common.problems.inputs import count_steps
-from distsgd.common.problems.skew import distance, labels_of
-from distsgd.common.problems.text import library, numbered, windows
-from distsgd.common.proof import reference
-from distsgd.common.run.options import RunOptions
+from distsgd.common.data import named as data
+from distsgd.common.data.dataset import batches, leaves, num_examples, shard_rows, split_off, weighted
+from distsgd.common.data.inputs import count_steps
+from distsgd.common.data.skew import distance, labels_of
+from distsgd.common.data.text import library, numbered, windows
+from distsgd.common.messages.cut import even_sizes
+from distsgd.common.replay import reference
 from distsgd.common.spec import parse
+from distsgd.common.tasks.options import RunOptions
 
 
 def test_shards_are_disjoint_equal_and_shuffled():
@@ -156,7 +156,7 @@ def test_a_wrong_data_set_is_named_with_what_would_be_right(text, message):
 
 
 def test_a_model_may_have_a_list_of_sizes():
-    from distsgd.common.problems.models import MODELS
+    from distsgd.common.data.models import MODELS
 
     assert parse("model", "mlp:hidden=64-32", MODELS) == ("mlp", {"hidden": (64, 32)})
 

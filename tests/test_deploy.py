@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from distsgd.algorithms import SCHEMES
-from distsgd.common.cli.options import find_cluster, parse_flags
+from distsgd.common.cli.flag_groups import find_cluster, parse_flags
 from distsgd.common.cluster.discovery import from_slurm
 from distsgd.common.errors import KINDS, DistsgdError
 

@@ -18,17 +18,17 @@ import pytest
 from distsgd.algorithms import AsyncSGD
 from distsgd.common import files
 from distsgd.common.cluster.cluster import Cluster
-from distsgd.common.cluster.restarts import RestartRule
+from distsgd.common.cluster.restart_rule import RestartRule
 from distsgd.common.errors import CannotWrite, UserError
 from distsgd.common.launch.judge import LEAVE_SECONDS
 from distsgd.common.launch.scratch import Scratch
-from distsgd.common.launch.supervision import Supervision
+from distsgd.common.launch.supervisor import Supervision
 from distsgd.common.record import checkpoint
 from distsgd.common.record.callbacks import Callback
 from distsgd.common.record.metrics import Metrics
 from distsgd.common.record.run_directory import RunRecord
-from distsgd.common.run.options import Recovery
-from distsgd.common.run.saving import Saver
+from distsgd.common.tasks.checkpointing import Saver
+from distsgd.common.tasks.options import Recovery
 from doubles import SlowDisk
 from runs import DIGITS, record
 

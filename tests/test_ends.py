@@ -9,20 +9,20 @@ import pytest
 
 from distsgd.algorithms import AllReduce, AsyncSGD, Hogwild, LocalSGD, Serial, SyncSGD
 from distsgd.common import Cluster, train
-from distsgd.common.engine.batches import Stream
-from distsgd.common.engine.failures import is_absence, own_failure
-from distsgd.common.engine.flat_model import FlatModel
-from distsgd.common.engine.trace import EVENTS
+from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import Diverged, TaskFailed, WaitTimeout
-from distsgd.common.problems.models import ModelRecipe
-from distsgd.common.proof import reference
 from distsgd.common.record.callbacks import Callback
-from distsgd.common.run import recovery
-from distsgd.common.run.graph import TaskGraph
-from distsgd.common.run.job import make_job
-from distsgd.common.run.loop import WorkerLoop
-from distsgd.common.run.options import Recovery, RunOptions
-from distsgd.common.run.worker_calls import WorkerCalls
+from distsgd.common.replay import reference
+from distsgd.common.server.failures import is_absence, own_failure
+from distsgd.common.server.trace import EVENTS
+from distsgd.common.tasks import worker_recovery as recovery
+from distsgd.common.tasks.graph import TaskGraph
+from distsgd.common.tasks.job import make_job
+from distsgd.common.tasks.options import Recovery, RunOptions
+from distsgd.common.tasks.worker_calls import WorkerCalls
+from distsgd.common.tasks.worker_loop import WorkerLoop
+from distsgd.common.worker.batches import Stream
+from distsgd.common.worker.flat_model import FlatModel
 from runs import DIGITS, SPOILED, patience, record, spoiled
 
 LIMIT = 60.0  # seconds for what must happen
@@ -155,7 +155,7 @@ def test_a_message_that_is_not_finite_is_dropped_without_a_lock_too(
     workers, in_place, backend, warm, monkeypatch, tmp_path
 ):
     """It once reached the center: without a lock nothing looked at it."""
-    monkeypatch.setattr("distsgd.common.run.graph.IN_PLACE_FLOATS", 0 if in_place else 1 << 40)
+    monkeypatch.setattr("distsgd.common.tasks.graph.IN_PLACE_FLOATS", 0 if in_place else 1 << 40)
     result = train(
         softmax(),
         spoiled,

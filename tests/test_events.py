@@ -6,10 +6,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from distsgd.common.engine.trace import EVENTS, RECORD
 from distsgd.common.errors import CannotWrite
 from distsgd.common.record import event_log as module
 from distsgd.common.record.event_log import EventLog, Tally
+from distsgd.common.server.trace import EVENTS, RECORD
 
 WORKERS = 3
 

@@ -13,8 +13,8 @@ from distsgd.common.cli.commands import evaluate
 from distsgd.common.errors import UserError, WaitTimeout
 from distsgd.common.record import checkpoint
 from distsgd.common.record.callbacks import Callback
-from distsgd.common.run.follow import follow
-from distsgd.common.run.options import Recovery
+from distsgd.common.tasks.follow import follow
+from distsgd.common.tasks.options import Recovery
 from runs import DIGITS, patience, record
 
 

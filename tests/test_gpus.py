@@ -5,11 +5,11 @@ import pytest
 from distsgd.algorithms import AllReduce, AsyncSGD, Serial
 from distsgd.common import Cluster
 from distsgd.common.cluster.placement import compute_devices
+from distsgd.common.data.models import ModelRecipe
 from distsgd.common.launch.gpus import gpus, seen_by
-from distsgd.common.problems.models import ModelRecipe
-from distsgd.common.run.graph import TaskGraph
-from distsgd.common.run.job import make_job
-from distsgd.common.run.options import RunOptions
+from distsgd.common.tasks.graph import TaskGraph
+from distsgd.common.tasks.job import make_job
+from distsgd.common.tasks.options import RunOptions
 from runs import DIGITS
 
 

@@ -13,12 +13,12 @@ from distsgd.algorithms import SSP, AllReduce, AsyncSGD, Hogwild, Serial, SyncSG
 from distsgd.common import UserError
 from distsgd.common.record.event_log import EventLog, Tally
 from distsgd.common.record.metrics import Metrics
-from distsgd.common.run import observer
-from distsgd.common.run.observer import Observer
-from distsgd.common.run.options import RunOptions
-from distsgd.common.run.plan import Plan
-from distsgd.common.run.record_reader import RecordReader
-from distsgd.common.run.results import load
+from distsgd.common.tasks import observer
+from distsgd.common.tasks.observer import Observer
+from distsgd.common.tasks.options import RunOptions
+from distsgd.common.tasks.plan import Plan
+from distsgd.common.tasks.recorder import RecordReader
+from distsgd.common.tasks.results import load
 from runs import DIGITS, Table, record
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from distsgd.algorithms import AsyncSGD, SyncSGD
 from distsgd.common import Cluster, train
+from distsgd.common.data.models import ModelRecipe
 from distsgd.common.files import Lock
-from distsgd.common.launch import listener
-from distsgd.common.problems.models import ModelRecipe
+from distsgd.common.record import events as listener
 from distsgd.common.record.callbacks import Callback
-from distsgd.common.run.stopping import StopRule
+from distsgd.common.tasks.stopping import StopRule
 from runs import DIGITS, record, wait_until
 
 FOREVER = 10**7

@@ -13,10 +13,10 @@ import pytest
 
 from distsgd.algorithms import SCHEMES, AsyncSGD
 from distsgd.common import Recovery, UserError
-from distsgd.common.problems import data
-from distsgd.common.proof.replay import replay
+from distsgd.common.data import named as data
 from distsgd.common.record import checkpoint
-from distsgd.common.run.follow import follow
+from distsgd.common.replay.replay import replay
+from distsgd.common.tasks.follow import follow
 from distsgd.common.timeline.lanes import read_lanes
 from distsgd.common.timeline.trace_export import write_trace
 from runs import record

@@ -37,12 +37,12 @@ from distsgd.algorithms import (
 )
 from distsgd.common import Cluster, train
 from distsgd.common.contract.optimizers import adamw, sgd, top_k
+from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import WaitTimeout
-from distsgd.common.problems.models import ModelRecipe
-from distsgd.common.proof import reference
-from distsgd.common.run.graph import TaskGraph
-from distsgd.common.run.job import make_job
-from distsgd.common.run.options import RunOptions
+from distsgd.common.replay import reference
+from distsgd.common.tasks.graph import TaskGraph
+from distsgd.common.tasks.job import make_job
+from distsgd.common.tasks.options import RunOptions
 from runs import DIGITS, ONES, quadratic, record
 
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}  # float32 against float32 in another order
@@ -398,7 +398,7 @@ def test_synchronous_workers_and_devices_are_serial_sgd_on_larger_batches(tmp_pa
 
 
 def digits_model():
-    from distsgd.common.problems.models import ModelRecipe
+    from distsgd.common.data.models import ModelRecipe
 
     return ModelRecipe.named("mlp:hidden=7-5", (64,), 10, 0).build()
 

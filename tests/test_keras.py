@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from distsgd.algorithms import Serial, SyncSGD
 from distsgd.common import Callback, Cluster, Recovery, UserError, train
-from distsgd.common.engine.flat_model import unused_optimizer
-from distsgd.common.problems.dataset import batches, shard_rows
+from distsgd.common.data.dataset import batches, shard_rows
 from distsgd.common.record.summary import summary_rows
+from distsgd.common.worker.flat_model import unused_optimizer
 
 STEPS, BATCH, RATE, SEED = 3, 8, 0.1, 3
 LAYERS = keras.layers

@@ -17,13 +17,13 @@ import pytest
 from conftest import children
 from distsgd.algorithms import AllReduce, AsyncSGD, SyncSGD
 from distsgd.common import Cluster, keep_warm, train
+from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
 from distsgd.common.launch.launcher import write
 from distsgd.common.launch.run import run
-from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.record.callbacks import Callback
-from distsgd.common.run.job import describe, make_job
-from distsgd.common.run.options import RunOptions
+from distsgd.common.tasks.job import describe, make_job
+from distsgd.common.tasks.options import RunOptions
 from doubles import RaisesInWorker
 from runs import DIGITS, patience, record, unhurried, wait_until
 

@@ -8,20 +8,20 @@ import pytest
 
 from distsgd.algorithms import AEASGD, AGN, EFSGD, SCHEMES, AllReduce, AsyncSGD, Downpour, LocalSGD, SyncSGD
 from distsgd.benchmarks import stragglers
-from distsgd.common.cli.like import with_machines
+from distsgd.common.cli.flag_groups import parse_flags
+from distsgd.common.cli.machines import with_machines
 from distsgd.common.cli.main import dispatch
-from distsgd.common.cli.options import parse_flags
-from distsgd.common.contract.cut import even_sizes
-from distsgd.common.engine.traffic import Traffic
 from distsgd.common.errors import UserError
+from distsgd.common.messages.cut import even_sizes
 from distsgd.common.record.cpu import REPORTS, CpuRecord
 from distsgd.common.record.round_log import RoundLog
+from distsgd.common.server.traffic import Traffic
 from distsgd.common.simulation.fit import fit
 from distsgd.common.simulation.likeness import block_of
 from distsgd.common.virtual_time.forecast import forecast
-from distsgd.common.virtual_time.models import Recorded
 from distsgd.common.virtual_time.order import order
 from distsgd.common.virtual_time.platform import Machines, Platform
+from distsgd.common.virtual_time.step_times import RecordedSteps
 
 PARAMETERS = 5000
 
@@ -236,7 +236,7 @@ def test_blocks_keep_what_rounds_have_to_do_with_each_other(tmp_path):
     rng = np.random.default_rng(0)
     drawn = []
     for block in (found.block, 1):
-        model = Recorded(found.steps / found.step, block)
+        model = RecordedSteps(found.steps / found.step, block)
         numbers = rng.random((4, 2000))
         multiples, _ = model.multiples(lambda steps, numbers=numbers: numbers[:, steps], 0, 2000, None)
         drawn.append(multiples)

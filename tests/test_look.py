@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distsgd.algorithms import AsyncSGD
-from distsgd.common.engine import look
+from distsgd.common.server import look
 from runs import Table
 
 

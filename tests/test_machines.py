@@ -17,11 +17,11 @@ import tensorflow as tf
 from distsgd.algorithms import SCHEMES, AllReduce, AsyncSGD, Downpour, SyncSGD
 from distsgd.common import Cluster, train
 from distsgd.common.cluster.task_spec import Addresses
-from distsgd.common.engine.trace import EVENTS
+from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
 from distsgd.common.launch import sessions
-from distsgd.common.problems.models import ModelRecipe
-from distsgd.common.proof.replay import replay
+from distsgd.common.replay.replay import replay
+from distsgd.common.server.trace import EVENTS
 from doubles import PausingAsyncSGD
 from machines import HERE, Run, machines_with_servers, task_process
 from runs import DIGITS, patience, unhurried, wait_until

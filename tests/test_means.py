@@ -17,7 +17,7 @@ from means import Normalised, PowerSGD
 from distsgd.common import Recovery, UserError
 from distsgd.common.contract import Alone, Async, Barrier, Bounded
 from distsgd.common.errors import WaitTimeout
-from distsgd.common.run.worker_calls import WorkerCalls
+from distsgd.common.tasks.worker_calls import WorkerCalls
 from runs import Table, record
 
 HIDDEN = (8,)

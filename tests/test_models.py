@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from distsgd.common import UserError
 from distsgd.common.cli.main import dispatch
-from distsgd.common.engine.flat_model import FlatModel
-from distsgd.common.problems.data import load
-from distsgd.common.problems.models import MADE_FOR, MODELS, ModelRecipe, batched
-from distsgd.common.problems.trial import telling, try_out
+from distsgd.common.data.models import MADE_FOR, MODELS, ModelRecipe, batched
+from distsgd.common.data.named import load
+from distsgd.common.data.trial import telling, try_out
+from distsgd.common.worker.flat_model import FlatModel
 
 GLOBAL = 2.0  # which a lambda below needs
 DTYPES = ["bool", "int8", "int32", "uint32", "float16", "bfloat16", "float32", "float64"]

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from distsgd.algorithms import SSP, AllReduce, AsyncSGD, Downpour, Serial, SyncSGD
-from distsgd.common.engine.trace import EVENTS
 from distsgd.common.errors import UserError
+from distsgd.common.server.trace import EVENTS
 from distsgd.common.virtual_time.order import order
 from distsgd.common.virtual_time.platform import Machines, Platform
 from distsgd.common.virtual_time.presets import NETWORKS
-from distsgd.common.virtual_time.sharing import NEVER, Fair, OneByOne, level
+from distsgd.common.virtual_time.resources import NEVER, Fair, OneByOne, level
 
 
 def happens(scheme, workers=4, steps=10, seed=0, size=1e6, ps=1, **machines):
@@ -283,7 +283,7 @@ class Scripted:
 )
 def test_a_worker_that_crashes_while_its_message_waits_joins_once_more(times, rounds_of_0, monkeypatch):
     """Worker 0 takes 10 ms for a round, worker 1 takes 100."""
-    monkeypatch.setattr("distsgd.common.virtual_time.course.Failures", lambda *_: Scripted(*times))
+    monkeypatch.setattr("distsgd.common.virtual_time.schedule.Failures", lambda *_: Scripted(*times))
     found = happens(SyncSGD(), workers=2, steps=3, step_factors="1,10")
     trace = found.trace
     sent = trace["event"] != EVENTS.index("join")

@@ -12,10 +12,10 @@ import pytest
 from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, MultiGPU, Serial, SyncSGD, SyncSGDLR
 from distsgd.common import Cluster, Recovery, UserError, train
 from distsgd.common.contract.schedules import shaped
-from distsgd.common.problems.dataset import shard_rows
-from distsgd.common.proof import reference
-from distsgd.common.run.options import Keywords, RunOptions
+from distsgd.common.data.dataset import shard_rows
+from distsgd.common.replay import reference
 from distsgd.common.spec import meanings
+from distsgd.common.tasks.options import Keywords, RunOptions
 from runs import DIGITS, ONES, quadratic, record
 
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}

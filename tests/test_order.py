@@ -7,13 +7,13 @@ import pytest
 
 from distsgd.algorithms import EASGD, SSP, AllReduce, AsyncSGD, Downpour, LocalSGD, Ringmaster, Serial, SyncSGD
 from distsgd.common.contract.rounds import Rounds
-from distsgd.common.engine.trace import EVENTS, RECORD, ROUND
 from distsgd.common.errors import UserError
-from distsgd.common.virtual_time.books import Books
+from distsgd.common.server.trace import EVENTS, RECORD, ROUND
 from distsgd.common.virtual_time.clock import Clock
 from distsgd.common.virtual_time.order import order
 from distsgd.common.virtual_time.platform import Platform
-from distsgd.common.virtual_time.sharing import NEVER
+from distsgd.common.virtual_time.resources import NEVER
+from distsgd.common.virtual_time.server import Books
 
 
 def happens(scheme, workers=4, steps=10, seed=0, rounds=None, **options):

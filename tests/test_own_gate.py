@@ -15,10 +15,10 @@ from test_launcher import task_log
 from conftest import children
 from distsgd.algorithms import SCHEMES
 from distsgd.common.cli.imports import import_schemes
-from distsgd.common.engine.trace import EVENTS
 from distsgd.common.errors import UserError
-from distsgd.common.gates import Alone, Async, Barrier, Bounded, Collective, Gate, Unlocked
-from distsgd.common.virtual_time.waiting import waiting_at
+from distsgd.common.server.trace import EVENTS
+from distsgd.common.sync import Alone, Async, Barrier, Bounded, Collective, Gate, Unlocked
+from distsgd.common.virtual_time.release import waiting_at
 from runs import wait_until
 
 FILE = Path(__file__).with_name("leashed.py")
@@ -69,7 +69,7 @@ def bounds(order, workers):
 
 def test_the_file_asks_for_public_things_alone():
     text = FILE.read_text()
-    assert set(re.findall(r"from (distsgd[\w.]*)", text)) == {"distsgd.common.contract", "distsgd.common.gates"}
+    assert set(re.findall(r"from (distsgd[\w.]*)", text)) == {"distsgd.common.contract", "distsgd.common.sync"}
     assert not re.search(r"\bps\._|\bslot\._|self\._", text)
 
 
@@ -77,7 +77,7 @@ RING = """
 from dataclasses import dataclass
 
 from distsgd.common.contract import Rate, Scheme, sgd
-from distsgd.common.gates import Collective
+from distsgd.common.sync import Collective
 
 @dataclass(frozen=True)
 class Ring(Collective):

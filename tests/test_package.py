@@ -45,7 +45,7 @@ def test_every_folder_is_installed():
 
 
 @pytest.mark.parametrize(
-    "last", ["algorithms/*.py", "common/*.py", "common/engine/*.py", "common/proof/reference/*.py", "common/*.typed"]
+    "last", ["algorithms/*.py", "common/*.py", "common/server/*.py", "common/replay/reference/*.py", "common/*.typed"]
 )
 def test_machines_see_that_their_source_differs_wherever_it_does(last, tmp_path):
     for name in ("algorithms", "common"):

@@ -9,11 +9,11 @@ from traced import is_elementwise
 
 from distsgd.algorithms import ADAG, AEAMSGD, SCHEMES, Downpour, DownpourEasy, LocalSGD
 from distsgd.common.contract import Period, sgd
-from distsgd.common.engine import pieces
-from distsgd.common.engine.parameter_server import ParameterServer
-from distsgd.common.engine.pieces import Pieces
-from distsgd.common.engine.transport import Client, Transport
-from distsgd.common.problems.models import ModelRecipe
+from distsgd.common.data.models import ModelRecipe
+from distsgd.common.messages.transport import Client, Transport
+from distsgd.common.server.parameter_server import ParameterServer
+from distsgd.common.worker import buckets as pieces
+from distsgd.common.worker.buckets import Pieces
 from doubles import HalvedLocalSGD, RemembersHalf
 from runs import Table
 

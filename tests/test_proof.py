@@ -10,9 +10,9 @@ import pytest
 from distsgd.algorithms import SCHEMES, AsyncSGD
 from distsgd.common import UserError
 from distsgd.common.cli.main import dispatch
-from distsgd.common.proof.limits import CERTAIN
-from distsgd.common.proof.replay import judge, read, replay
-from distsgd.common.proof.transcriptions import TRANSCRIPTIONS
+from distsgd.common.replay.adapters import TRANSCRIPTIONS
+from distsgd.common.replay.limits import CERTAIN
+from distsgd.common.replay.replay import judge, read, replay
 from runs import record
 
 SMALL = ["--steps", "40", "--model", "mlp:hidden=8", "--seed", "3", "--backend", "threads"]

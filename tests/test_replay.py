@@ -27,15 +27,15 @@ from distsgd.algorithms import (
     SyncSGDLR,
 )
 from distsgd.common import Cluster
-from distsgd.common.engine.trace import RECORD
-from distsgd.common.problems.models import ModelRecipe
-from distsgd.common.proof import reference
-from distsgd.common.proof.replay import judge
-from distsgd.common.run.evaluator import Evaluator
-from distsgd.common.run.graph import TaskGraph
-from distsgd.common.run.job import make_job
-from distsgd.common.run.options import RunOptions
-from distsgd.common.run.state_calls import StateCalls
+from distsgd.common.data.models import ModelRecipe
+from distsgd.common.replay import reference
+from distsgd.common.replay.replay import judge
+from distsgd.common.server.trace import RECORD
+from distsgd.common.tasks.evaluator import Evaluator
+from distsgd.common.tasks.graph import TaskGraph
+from distsgd.common.tasks.job import make_job
+from distsgd.common.tasks.options import RunOptions
+from distsgd.common.tasks.state_calls import StateCalls
 from doubles import NoLock, SlowAsyncSGD, UnlockedEarly
 from runs import DIGITS, record, wait_until
 

@@ -8,7 +8,7 @@ import pytest
 from distsgd.algorithms import SCHEMES, Downpour
 from distsgd.common import Cluster
 from distsgd.common.cli import train as command
-from distsgd.common.cli.options import find_cluster, parse_flags
+from distsgd.common.cli.flag_groups import find_cluster, parse_flags
 from distsgd.common.cluster.discovery import (
     SLURM_PORTS,
     commands,

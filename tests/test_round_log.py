@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from distsgd.common.engine.trace import EVENTS, RECORD, ROUND
 from distsgd.common.errors import CannotWrite, UserError
-from distsgd.common.gates.asynchronous import Async
-from distsgd.common.gates.barrier import Barrier
-from distsgd.common.gates.bounded import Bounded
-from distsgd.common.gates.collective import Collective
 from distsgd.common.record.joining import Join
 from distsgd.common.record.releases import Releases, releases_of
 from distsgd.common.record.round_log import RoundLog, Shares
 from distsgd.common.record.stamp_file import StampReader, StampWriter, stamp_file
+from distsgd.common.server.trace import EVENTS, RECORD, ROUND
+from distsgd.common.sync.asynchronous import Async
+from distsgd.common.sync.barrier import Barrier
+from distsgd.common.sync.bounded import Bounded
+from distsgd.common.sync.collective import Collective
 
 
 def log(*rows):

@@ -14,9 +14,9 @@ from distsgd.common import Cluster, UserError, train
 from distsgd.common.cli.main import dispatch
 from distsgd.common.contract import BFloat16, Codec, Int8, WithMemory
 from distsgd.common.contract.rounding import rounded
-from distsgd.common.problems.dataset import Dataset
-from distsgd.common.proof import reference
-from distsgd.common.proof.replay import read
+from distsgd.common.data.dataset import Dataset
+from distsgd.common.replay import reference
+from distsgd.common.replay.replay import read
 from runs import DIGITS, Table, record
 
 BOTH = pytest.mark.parametrize(

@@ -12,17 +12,17 @@ import pytest
 from distsgd.algorithms import AsyncSGD, Downpour, LocalSGD, Serial, SyncSGD
 from distsgd.common import Cluster
 from distsgd.common.contract.rounds import Rounds
-from distsgd.common.problems.dataset import batches
-from distsgd.common.problems.models import ModelRecipe
+from distsgd.common.data.dataset import batches
+from distsgd.common.data.models import ModelRecipe
 from distsgd.common.record import checkpoint
 from distsgd.common.record.run_directory import RunRecord
-from distsgd.common.run.calls import Calls
-from distsgd.common.run.graph import TaskGraph
-from distsgd.common.run.job import describe, make_job
-from distsgd.common.run.loop import WorkerLoop
-from distsgd.common.run.operations import OF_KEEPERS
-from distsgd.common.run.options import RunOptions
-from distsgd.common.run.worker_calls import WorkerCalls
+from distsgd.common.tasks.calls import Calls
+from distsgd.common.tasks.graph import TaskGraph
+from distsgd.common.tasks.job import describe, make_job
+from distsgd.common.tasks.operations import OF_KEEPERS
+from distsgd.common.tasks.options import RunOptions
+from distsgd.common.tasks.worker_calls import WorkerCalls
+from distsgd.common.tasks.worker_loop import WorkerLoop
 from runs import DIGITS
 
 
@@ -171,7 +171,7 @@ def calls_of(passed, busy, tmp_path, monkeypatch):
         worker.progress.rounds += len(batches)
 
     clock = SimpleNamespace(monotonic=lambda: now[0], process_time=lambda: now[1])
-    monkeypatch.setattr("distsgd.common.run.loop.time", clock)
+    monkeypatch.setattr("distsgd.common.tasks.worker_loop.time", clock)
     worker.plan = make_job(AsyncSGD(), recipe, DIGITS.train, None, cluster, options).plan
     worker.progress, worker.index, worker.state = SimpleNamespace(rounds=0), 0, None
     worker.report, worker._call = lambda **_: None, call

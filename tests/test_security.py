@@ -14,11 +14,11 @@ import pytest
 
 from distsgd.algorithms import AsyncSGD
 from distsgd.common.cluster.fingerprint import differences, flat
+from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import CannotWrite, DistsgdError, UserError
-from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.record import checkpoint
 from distsgd.common.record.run_directory import load_center
-from distsgd.common.run.options import Recovery
+from distsgd.common.tasks.options import Recovery
 from runs import record
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -173,7 +173,7 @@ def test_the_output_of_tasks_goes_through_no_link(name, planted, warm, tmp_path)
 def test_files_are_opened_to_be_written_in_one_place():
     """`files.py`, which follows no links; the others write into folders of their own, or read."""
     others = {
-        "common/engine/segments.py",  # memory
+        "common/messages/segments.py",  # memory
         "common/launch/isolation.py",  # of the kernel
         "common/launch/launcher.py",  # a temporary folder
         "common/launch/scratch.py",  # the same

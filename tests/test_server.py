@@ -9,13 +9,13 @@ import pytest
 import tensorflow as tf
 
 from distsgd.algorithms import ADAG, AGN, SAGN, AsyncSGD, Downpour, Hogwild, SyncSGD, SyncSGDLR
-from distsgd.common.engine.ops import queue
-from distsgd.common.engine.trace import RECORD
-from distsgd.common.engine.transaction import DIRTY
-from distsgd.common.problems.data import load
-from distsgd.common.proof import reference
-from distsgd.common.run import graph as task_graph
-from distsgd.common.run.options import Recovery
+from distsgd.common.data.named import load
+from distsgd.common.messages.ops import queue
+from distsgd.common.replay import reference
+from distsgd.common.server.trace import RECORD
+from distsgd.common.server.transaction import DIRTY
+from distsgd.common.tasks import graph as task_graph
+from distsgd.common.tasks.options import Recovery
 from doubles import HalfWay, PerWorker, Threshold, Waiting, Weighed
 from runs import DIGITS, Table, in_thread, wait_until
 

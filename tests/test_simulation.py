@@ -12,20 +12,20 @@ from rich.console import Console
 from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, Serial, SyncSGD
 from distsgd.common import Callback, Cluster, Platform, Recovery, UserError
 from distsgd.common.cli import simulate as command
+from distsgd.common.cli.flag_groups import RUN, Options, parse_flags
 from distsgd.common.cli.generated import with_data
 from distsgd.common.cli.imports import import_schemes
-from distsgd.common.cli.options import RUN, Options, parse_flags
-from distsgd.common.engine.trace import RECORD
+from distsgd.common.data.models import ModelRecipe
+from distsgd.common.data.named import synthetic
 from distsgd.common.errors import Interrupted
 from distsgd.common.launch.run import run
-from distsgd.common.problems.data import synthetic
-from distsgd.common.problems.models import ModelRecipe
 from distsgd.common.record.round_log import RoundLog
 from distsgd.common.record.simulation_display import SimulationDisplay
-from distsgd.common.run.job import describe, make_job
-from distsgd.common.run.options import RunOptions
-from distsgd.common.simulation import run as simulation
-from distsgd.common.simulation.run import looks
+from distsgd.common.server.trace import RECORD
+from distsgd.common.simulation import virtual_run as simulation
+from distsgd.common.simulation.virtual_run import looks
+from distsgd.common.tasks.job import describe, make_job
+from distsgd.common.tasks.options import RunOptions
 from runs import DIGITS, record
 
 ROUNDS, WORKERS = 8, 3

@@ -9,14 +9,14 @@ import pytest
 
 from distsgd.algorithms import AsyncSGD, Hogwild, Serial
 from distsgd.common import Cluster, UserError
+from distsgd.common.data.dataset import Dataset
+from distsgd.common.data.models import ModelRecipe, name_for
+from distsgd.common.data.named import load
+from distsgd.common.data.sparse_data import sparsity
 from distsgd.common.launch.run import run
-from distsgd.common.problems.data import load
-from distsgd.common.problems.dataset import Dataset
-from distsgd.common.problems.models import ModelRecipe, name_for
-from distsgd.common.problems.sparse import sparsity
-from distsgd.common.proof import reference
-from distsgd.common.run.job import describe, make_job
-from distsgd.common.run.options import Recovery, RunOptions
+from distsgd.common.replay import reference
+from distsgd.common.tasks.job import describe, make_job
+from distsgd.common.tasks.options import Recovery, RunOptions
 from doubles import CountingAsyncSGD, CountingHogwild
 
 DATA = load("sparse:examples=480,features=200,active=5,collisions=0.3")

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 from code_lines import budget, lines_of, lines_of_common
@@ -41,7 +42,7 @@ def test_contracts_notice_forbidden_tensorflow_even_by_a_lazy_import(tmp_path):
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, tmp_path / "distsgd" / folder, ignore=shutil.ignore_patterns("__pycache__"))
     common = tmp_path / "distsgd" / "common"
-    with (common / "proof" / "reference" / "alone.py").open("a") as file:
+    with (common / "replay" / "reference" / "one_worker.py").open("a") as file:
         file.write(
             "\nimport scipy.special\nimport tensorflow\nfrom ....algorithms import AsyncSGD\nfrom ...lazy import tf\n"
         )
@@ -52,7 +53,7 @@ def test_contracts_notice_forbidden_tensorflow_even_by_a_lazy_import(tmp_path):
     assert "the reference imports NumPy alone BROKEN" in done.stdout
     assert "virtual time does without TensorFlow BROKEN" in done.stdout
     for package in ("scipy", "tensorflow", "distsgd.algorithms", "distsgd.common.lazy"):
-        assert f"distsgd.common.proof.reference.alone -> {package}" in done.stdout
+        assert f"distsgd.common.replay.reference.one_worker -> {package}" in done.stdout
     for package in ("keras", "distsgd.common.lazy"):
         assert f"distsgd.common.virtual_time.order -> {package}" in done.stdout
 
@@ -64,6 +65,14 @@ def test_files_and_classes_are_short():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 assert (node.end_lineno or 0) - node.lineno < MOST_LINES_OF_A_CLASS, f"{name(path)}: {node.name}"
+
+
+def test_no_two_modules_and_no_two_classes_of_common_share_a_name():
+    modules = [path.stem for path in FILES if path.is_relative_to(ROOT / "common") and path.stem != "__init__"]
+    trees = [ast.parse(path.read_text()) for path in FILES if path.is_relative_to(ROOT / "common")]
+    classes = [node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
+    assert [name for name, times in Counter(modules).items() if times > 1] == []
+    assert [name for name, times in Counter(classes).items() if times > 1] == []
 
 
 def test_every_folder_says_what_lives_there_and_what_it_may_import():
@@ -78,7 +87,7 @@ def test_no_import_is_for_type_checkers_only():
 
 def test_the_reference_imports_numpy_alone():
     """And the standard library: of other packages, a contract can only forbid those that it names."""
-    for path in (ROOT / "common" / "proof" / "reference").glob("*.py"):
+    for path in (ROOT / "common" / "replay" / "reference").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []

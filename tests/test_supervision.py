@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from distsgd.common.cluster.placement import PLACEMENTS
-from distsgd.common.cluster.restarts import RestartRule
+from distsgd.common.cluster.restart_rule import RestartRule
 from distsgd.common.errors import DistsgdError, Diverged, TaskFailed, TaskLost, WaitTimeout
-from distsgd.common.launch import judge, supervision, verdict
+from distsgd.common.launch import judge, verdict
+from distsgd.common.launch import supervisor as supervision
 
 NAMES = [("ps", 0), ("worker", 0), ("worker", 1), ("evaluator", 0)]
 TASKS = ["ps-0", "worker-0", "worker-1", "evaluator-0"]

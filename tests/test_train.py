@@ -13,11 +13,11 @@ import tensorflow as tf
 
 from distsgd.algorithms import AsyncSGD, Downpour, DownpourEasy, Serial, SyncSGD
 from distsgd.common import Callback, Cluster, Recovery, UserError, train
+from distsgd.common.data.inputs import prepared
+from distsgd.common.data.models import ModelRecipe
 from distsgd.common.launch.run import in_common
-from distsgd.common.problems.inputs import prepared
-from distsgd.common.problems.models import ModelRecipe
-from distsgd.common.run.job import make_job
-from distsgd.common.run.options import RunOptions
+from distsgd.common.tasks.job import make_job
+from distsgd.common.tasks.options import RunOptions
 from runs import DIGITS, ONES
 
 IMAGES = (DIGITS.train[0].reshape(-1, 8, 8, 1), DIGITS.train[1])

@@ -17,15 +17,15 @@ import pytest
 import tensorflow as tf
 
 from distsgd.algorithms import EASGD, AsyncSGD, LocalSGD, SyncSGD
-from distsgd.common.contract.cut import cut_into
-from distsgd.common.engine import ops, segments, transport
-from distsgd.common.engine.failures import is_absence
-from distsgd.common.engine.pieces import Pieces
-from distsgd.common.engine.segments import Segments
-from distsgd.common.engine.stamps import Stamps, moment
 from distsgd.common.errors import UserError
 from distsgd.common.launch import sessions
+from distsgd.common.messages import ops, segments, transport
+from distsgd.common.messages.cut import cut_into
+from distsgd.common.messages.segments import Segments
 from distsgd.common.record.content import read_config
+from distsgd.common.server.failures import is_absence
+from distsgd.common.worker.buckets import Pieces
+from distsgd.common.worker.timing import RoundTimer, moment
 from doubles import HalvedLocalSGD
 from runs import DIGITS, record
 
@@ -41,7 +41,7 @@ BIG = (1024, 256)  # 330 thousand parameters: more than a megabyte
 READER = """
 import sys
 import numpy as np
-from distsgd.common.engine.segments import Segments
+from distsgd.common.messages.segments import Segments
 words = Segments().take(np.array(sys.argv[1:], np.int64))
 print(words.tobytes().decode(), flush=True)
 sys.stdin.read()
@@ -250,7 +250,7 @@ def test_of_too_many_segments_that_was_used_last_stays_open(monkeypatch, opened)
 
 def test_segments_of_an_ended_process_are_closed_when_another_is_opened():
     there, here = Segments(), Segments()
-    code = "import sys, numpy as np; from distsgd.common.engine.segments import Segments; made = Segments(); "
+    code = "import sys, numpy as np; from distsgd.common.messages.segments import Segments; made = Segments(); "
     code += "[print(*made.put(np.full(3, k, np.uint8)), flush=True) for k in range(3)]; sys.stdin.read()"
     before = descriptors()
     with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as maker:
@@ -348,7 +348,7 @@ def test_a_concatenated_message_is_concatenated_in_the_segment():
     size = transport.SHARED_BYTES // 8
     with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
         parts = [tf.fill([size], 1.0), tf.fill([1], 2.0), tf.range(float(size))]
-        way, stamps = transport.Transport(shared=True), Stamps(moment())
+        way, stamps = transport.Transport(shared=True), RoundTimer(moment())
         sent = stamps.send(tf.concat(parts, 0))
         came = session.run(way.arrive(way.depart(sent)))
         laid_down = next(op for op in graph.get_operations() if op.type == "PyFunc")

@@ -13,14 +13,14 @@ from uneven import Clipped, FedNova
 from distsgd.algorithms import AsyncSGD
 from distsgd.common import Cluster, Platform, UserError
 from distsgd.common.contract import Async, Barrier, Collective, Rounds, Scheme
-from distsgd.common.contract.message import packed, unpacked
-from distsgd.common.engine.trace import EVENTS
-from distsgd.common.engine.traffic import Traffic
-from distsgd.common.problems.dataset import Dataset
-from distsgd.common.problems.models import ModelRecipe
-from distsgd.common.run.job import describe, make_job
-from distsgd.common.run.options import RunOptions
+from distsgd.common.data.dataset import Dataset
+from distsgd.common.data.models import ModelRecipe
+from distsgd.common.messages.message import packed, unpacked
+from distsgd.common.server.trace import EVENTS
+from distsgd.common.server.traffic import Traffic
 from distsgd.common.simulation.arithmetic import Arithmetic
+from distsgd.common.tasks.job import describe, make_job
+from distsgd.common.tasks.options import RunOptions
 from distsgd.common.virtual_time.forecast import forecast
 from distsgd.common.virtual_time.order import order
 from runs import DIGITS, ONES, Table, network_gradient, quadratic, record

@@ -11,7 +11,7 @@ from rich.console import Console
 from distsgd.algorithms import AsyncSGD, SyncSGD
 from distsgd.benchmarks import tables, validation
 from distsgd.benchmarks.validation import Cell, Options
-from distsgd.common.problems.data import load
+from distsgd.common.data.named import load
 
 ROOT = Path(__file__).resolve().parent.parent
 

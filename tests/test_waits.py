@@ -18,16 +18,18 @@ import pytest
 from distsgd.common.cluster import departure, heartbeat
 from distsgd.common.cluster.cluster import Cluster
 from distsgd.common.cluster.departure import Departure
-from distsgd.common.cluster.liveness import LOOK_SECONDS, QUIET_SECONDS, LifeSigns
+from distsgd.common.cluster.failure_detector import LOOK_SECONDS, QUIET_SECONDS, LifeSigns
 from distsgd.common.cluster.member import Member
-from distsgd.common.cluster.restarts import RestartRule
+from distsgd.common.cluster.restart_rule import RestartRule
 from distsgd.common.cluster.task_spec import Addresses, TaskSpec
 from distsgd.common.errors import TaskLost, WaitTimeout
-from distsgd.common.launch import client, listener, restarts, sessions, supervision, tasks, verdict
+from distsgd.common.launch import client, restarts, sessions, tasks, verdict
+from distsgd.common.launch import supervisor as supervision
 from distsgd.common.launch.channel import FORK_SERVER, PACKET_BYTES, Channel
 from distsgd.common.launch.client import ForkServer
-from distsgd.common.launch.listener import Audience, Listener
 from distsgd.common.launch.restarts import pause
+from distsgd.common.record import events as listener
+from distsgd.common.record.events import Audience, Listener
 from distsgd.common.waiting import reachable
 from runs import wait_until
 
@@ -354,16 +356,16 @@ def test_the_log_that_a_message_names_is_still_there(tmp_path):
 FORKS = """
 import os, signal, socket, sys
 from distsgd.common.launch.channel import Channel
-from distsgd.common.launch.forkserver import Server
+from distsgd.common.launch.forkserver import TaskForker
 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 signal.alarm(60)
-server = Server(Channel(theirs))
+server = TaskForker(Channel(theirs))
 server.become = lambda *_: signal.pause()  # killed before it has done anything
 server.fork([("worker", 0)])
 (pid,) = server.tasks
 server.kill()
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-server = Server(Channel(theirs))
+server = TaskForker(Channel(theirs))
 ran = []
 import distsgd.common.launch.forkserver as module
 module.run_task = lambda *_: os.write(1, b"an orphan ran") and 0

@@ -9,7 +9,7 @@ import pytest
 from distsgd.algorithms import AEAMSGD, AEASGD, EASGD, SCHEMES
 from distsgd.common import UserError
 from distsgd.common.launch import run as launch
-from distsgd.common.proof import reference
+from distsgd.common.replay import reference
 from runs import record
 
 ROUNDS = 400

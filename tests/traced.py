@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
-from distsgd.common.engine.ops import building
-from distsgd.common.engine.view import View
+from distsgd.common.messages.ops import building
+from distsgd.common.worker.view import View
 
 # Operations whose output is computed element by element, from tensors and scalars.
 ELEMENTWISE = {

@@ -22,9 +22,9 @@ from ..virtual_time.order import check
 from ..virtual_time.platform import Machines, Platform
 from ..virtual_time.presets import NETWORKS
 from . import flags
-from .like import fitted
-from .limits import largest_rate, rate_of
+from .machines import fitted
 from .question import Question, has_period
+from .stable_rates import largest_rate, rate_of
 
 PARAMETERS = 10**6  # where neither the question nor a recorded run says how many
 
@@ -45,7 +45,7 @@ ENOUGH, AS_MANY = 0.5, 0.95  # of the gradients of the fastest: what is beyond i
 
 
 @dataclass(frozen=True)
-class Row:
+class Prediction:
     """An algorithm on these machines.
 
     Attributes:
@@ -105,7 +105,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def predict(question: Question, platform: Platform) -> dict[str, Row]:
+def predict(question: Question, platform: Platform) -> dict[str, Prediction]:
     """Each algorithm of the catalogue on these machines, by name; those that cannot have so many workers are left out.
 
     Algorithms that send as much, as often, and wait in the same way have the same figures.
@@ -113,7 +113,7 @@ def predict(question: Question, platform: Platform) -> dict[str, Row]:
     known: dict[object, Forecast] = {}
     machines, size = Machines.of(platform), question.size or PARAMETERS
 
-    def row(scheme: Scheme) -> Row | None:
+    def row(scheme: Scheme) -> Prediction | None:
         workers = question.workers if scheme.gate.exchanges else 1
         try:
             check_scheme(scheme, workers)
@@ -128,9 +128,11 @@ def predict(question: Question, platform: Platform) -> dict[str, Row]:
             known[alike] = forecast(
                 scheme, platform, workers=question.workers, parameters=size, ps=question.ps, seed=question.seed
             )
-        return Row(scheme, known[alike], largest_rate(scheme, workers, known[alike].staleness, question.curvature))
+        return Prediction(
+            scheme, known[alike], largest_rate(scheme, workers, known[alike].staleness, question.curvature)
+        )
 
-    def best(scheme: Any) -> Row | None:
+    def best(scheme: Any) -> Prediction | None:
         """With a longer period than the default, if messages take more than half of the time and that helps."""
         found = row(scheme)
         chosen = question.communication_period is not None or scheme != type(scheme)()
@@ -144,7 +146,7 @@ def predict(question: Question, platform: Platform) -> dict[str, Row]:
             found, times = replace(longer, longer=True), 2 * times
         return found
 
-    rows: dict[str, Row | None] = {}
+    rows: dict[str, Prediction | None] = {}
     for name, scheme in question.schemes.items():
         rows[name] = best(scheme)
         if name == "sync_sgd":
@@ -169,7 +171,7 @@ def _ideal(platform: Platform) -> list[str]:
     return ["--" + name.replace("_", "-") for name in silent]
 
 
-def _exchanging(rows: Mapping[str, Row]) -> dict[str, Row]:
+def _exchanging(rows: Mapping[str, Prediction]) -> dict[str, Prediction]:
     """Return the rows of several workers."""
     return {name: row for name, row in rows.items() if row.scheme.gate.exchanges}
 
@@ -184,7 +186,7 @@ def _what_takes_time(scheme: Scheme) -> object:
     )  # fmt: skip
 
 
-def recommendation(rows: Mapping[str, Row]) -> str:
+def recommendation(rows: Mapping[str, Prediction]) -> str:
     """What to take, and why, in one sentence."""
     exchanging = _exchanging(rows)
     if not exchanging:
@@ -212,12 +214,12 @@ def recommendation(rows: Mapping[str, Row]) -> str:
     return f"Take {_shown(name, chosen)}{period}: {much}; {_reason(name, order, rows)}."
 
 
-def _shown(name: str, row: Row) -> str:
+def _shown(name: str, row: Prediction) -> str:
     """As it would be typed."""
     return f"{name} {row.scheme.backup_workers}" if isinstance(row.scheme, SyncSGD) and name == BACKED else name
 
 
-def _reason(name: str, order: Sequence[str], rows: Mapping[str, Row]) -> str:
+def _reason(name: str, order: Sequence[str], rows: Mapping[str, Prediction]) -> str:
     """Why not the one before, or why that suffices."""
     if name == order[0]:
         return "its arithmetic is the nearest to serial SGD"
@@ -227,7 +229,7 @@ def _reason(name: str, order: Sequence[str], rows: Mapping[str, Row]) -> str:
     return f"{order[0]}, whose arithmetic is nearer to serial SGD, {spent} of the time"
 
 
-def _table(rows: Mapping[str, Row]) -> Table:
+def _table(rows: Mapping[str, Prediction]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("algorithm", no_wrap=True)
     for title in ("updates/s", "gradients/s", "computing", "staleness", "bytes/s", "rate"):

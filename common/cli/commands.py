@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ...algorithms import SCHEMES
+from ..data.named import quiet
 from ..errors import UserError, positive
-from ..problems.data import quiet
 from ..record.latest import named
-from ..run.follow import follow
 from ..spec import nearest
+from ..tasks.follow import follow
 from . import flags
 from .explain import explain
 from .flags import Parser

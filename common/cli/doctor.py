@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..engine.segments import allowed, needed
+from ..messages.segments import allowed, needed
 from .flags import Parser
 
 PACKAGES = ("distsgd", "tensorflow", "keras", "numpy")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..contract.scheme import Scheme
 from ..errors import UserError
-from .options import RUN, Options
+from .flag_groups import RUN, Options
 
 MOST_STEPS, STEPS_OF_ALL = 1000, 50_000  # of a worker, and of all of them
 

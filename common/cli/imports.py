@@ -18,8 +18,8 @@ from typing import Any
 import cloudpickle
 
 from ..contract.scheme import Scheme
+from ..data.named import quiet
 from ..errors import UserError
-from ..problems.data import quiet
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 

@@ -22,7 +22,8 @@ from ...algorithms import SCHEMES
 from ..errors import DistsgdError, Interrupted, UserError
 from ..record.display import Page
 from ..spec import nearest
-from . import advise, doctor, replay, simulate, timeline
+from . import advise, doctor, simulate, timeline
+from . import verify as replay
 from .catalogue import catalogue
 from .commands import MEASUREMENTS, evaluate, explanation, measurement, mutants, test
 from .imports import import_schemes, split_imports

@@ -18,12 +18,12 @@ from ..errors import UserError
 from ..files import dumps
 from ..launch.client import keep_warm
 from ..record.summary import size_in_bytes
-from ..run.job import checked
 from ..spec import nearest, parse
+from ..tasks.job import checked
 from . import flags
+from .flag_groups import GROUPS, Options, find_cluster, parse_flags
 from .generated import with_data
-from .like import with_machines
-from .options import GROUPS, Options, find_cluster, parse_flags
+from .machines import with_machines
 from .train import perform, run_command
 
 ABOUT = (

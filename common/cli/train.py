@@ -9,18 +9,19 @@ from rich.console import Console
 
 from ..contract.schedules import shaped
 from ..contract.scheme import Scheme
+from ..data import models
+from ..data import named as data
+from ..data.sparse_data import sparsity
 from ..errors import DistsgdError, Interrupted, UserError
 from ..files import dumps
 from ..launch.run import run
-from ..problems import data, models
-from ..problems.sparse import sparsity
 from ..record.run_directory import RunRecord
 from ..record.summary import summary
-from ..run.job import describe, make_job
 from ..spec import parse
+from ..tasks.job import describe, make_job
+from .flag_groups import Options, commands, find_cluster, parse_flags
 from .generated import with_data
-from .like import with_machines
-from .options import Options, commands, find_cluster, parse_flags
+from .machines import with_machines
 
 
 def run_algorithm(scheme_type: type[Scheme], arguments: list[str]) -> int:

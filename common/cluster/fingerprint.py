@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..problems.dataset import leaves
+from ..data.dataset import leaves
 from .task_spec import TaskSpec
 
 ADDRESS = r" at 0x[0-9a-f]+"  # in the text of an object that has no name of its own

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import KINDS, TaskLost
 from .departure import LINGER_SECONDS, Departure
-from .liveness import LifeSigns
+from .failure_detector import LifeSigns
 from .member import Member
 from .outbox import Outbox
 from .rendezvous import EVICTED, Rendezvous

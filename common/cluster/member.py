@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .restarts import RestartRule
+from .restart_rule import RestartRule
 from .task_spec import TaskSpec
 
 

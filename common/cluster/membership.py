@@ -2,7 +2,7 @@
 
 A run that one launcher has started needs none of this. Tasks that were started one by one, each on its machine, meet
 at the first ps (without a ps: at worker 0), in the tables of `rendezvous`. `arrival`, `heartbeat` and `departure` are
-the three parts of a membership; who may be lost, and who comes back, is said in `restarts`.
+the three parts of a membership; who may be lost, and who comes back, is said in `restart_rule`.
 
 An owner that was only slow finds that another process owns its task, and ends. Should the first task itself come back,
 with empty tables, every task registers again.
@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from ..engine.failures import is_absence, is_refusal
 from ..errors import KINDS, DistsgdError, TaskFailed, TaskLost, UserError, WaitTimeout, first_line
 from ..reports import Report
+from ..server.failures import is_absence, is_refusal
 from .arrival import Arrival, RunIsOver
 from .departure import Departure
 from .heartbeat import Heartbeat

@@ -1,25 +1,25 @@
 """The contract of an algorithm: the methods that a scheme overrides.
 
 The package also has the views of a worker and of the server, types of hyperparameters, the rounds of a worker,
-learning-rate schedules, and the update rules that schemes are made of. It imports `gates` and the packages below. A
+learning-rate schedules, and the update rules that schemes are made of. It imports `sync` and the packages below. A
 module of `algorithms/` can import all that it needs, gates included, from here.
 """
 
 from ..errors import UserError
-from ..gates.alone import Alone
-from ..gates.asynchronous import Async, Unlocked
-from ..gates.barrier import Barrier
-from ..gates.bounded import Bounded
-from ..gates.collective import Collective
-from ..gates.gate import Gate
 from ..lazy import tf
-from .chance import uniform_numbers
-from .codec import Codec, Coordinates, ScaledSigns, Signs
+from ..messages.codec import Codec, Coordinates, ScaledSigns, Signs
+from ..sync.alone import Alone
+from ..sync.asynchronous import Async, Unlocked
+from ..sync.barrier import Barrier
+from ..sync.bounded import Bounded
+from ..sync.collective import Collective
+from ..sync.gate import Gate
 from .hyperparameters import Count, Fraction, NotNegative, Period, Positive, Rate, unstable_above
 from .optimizers import adagrad, adamw, scaled_signs, sgd, take, top_k
 from .rounding import BFloat16, Int8, WithMemory
 from .rounds import Event, Rounds
 from .scheme import Scheme
+from .seeded import uniform_numbers
 from .views import Server, Tensor, Worker
 
 __all__ = [

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError, at_least
-from ..gates.asynchronous import Unlocked
-from .codec import Codec
+from ..messages.codec import Codec
+from ..sync.asynchronous import Unlocked
 from .scheme import Scheme
 from .views import check_names
 

@@ -28,9 +28,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..errors import UserError, one_of
-from ..gates.store import Tensor
 from ..lazy import tf
-from .codec import FLOAT_BYTES, Codec
+from ..messages.codec import FLOAT_BYTES, Codec
+from ..sync.store import Tensor
 from .scheme import Scheme
 
 BLOCK = 256  # consecutive elements of a vector that share a scale

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..gates.store import Event
+from ..sync.store import Event
 
 Round = tuple[int, Event]  # local steps, and the event at the end
 

@@ -22,9 +22,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
-from ..gates.asynchronous import Async
-from ..gates.gate import Gate
-from .codec import Codec
+from ..messages.codec import Codec
+from ..sync.asynchronous import Async
+from ..sync.gate import Gate
 from .hyperparameters import check_hyperparameters
 from .rounds import Event, Rounds
 from .views import Server, Tensor, Worker

@@ -16,7 +16,7 @@ from keyword import iskeyword
 from typing import Any, Protocol
 
 from ..errors import UserError
-from ..gates.store import Tensor
+from ..sync.store import Tensor
 
 
 class Worker(Protocol):

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..run.job import Job
-from ..simulation.run import simulate
+from ..simulation.virtual_run import simulate
+from ..tasks.job import Job
 from .launcher import launch
-from .supervision import OnEvent
+from .supervisor import OnEvent
 from .threads import run_threads
 
 

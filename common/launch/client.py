@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cluster.cluster import Isolation
-from ..cluster.liveness import LOOK_SECONDS, LifeSigns
+from ..cluster.failure_detector import LOOK_SECONDS, LifeSigns
 from ..errors import TaskLost, UserError, WaitTimeout
 from ..files import open_in_place, writing
 from .channel import FORK_SERVER, Channel

@@ -29,18 +29,18 @@ from typing import Any
 from ..cluster.task_spec import Addresses
 from ..errors import DistsgdError
 from ..files import no_link
+from ..record.events import Listener
 from ..reports import Report
 from .channel import FORK_SERVER, Channel
 from .gpus import gpus, seen_by
 from .isolation import enter_private_network
-from .listener import Listener
 
 PR_SET_PDEATHSIG = 1
 
 BEAT_SECONDS = 1.0
 
 
-class Server:
+class TaskForker:
     """Forks, watches and ends the tasks of the runs that it is sent."""
 
     def __init__(self, channel: Channel):
@@ -202,7 +202,7 @@ def run_task(
             os.environ["TF_GRPC_REUSE_PORT"] = "false"
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # the membership waits for it: others are told
         # First, so that all tasks name its functions alike; after the mask, which its threads are to have, too.
-        from ..engine import transport  # noqa: F401
+        from ..messages import transport  # noqa: F401
 
         TASKS[job_name](job, addresses, index, report)
         return 0
@@ -226,8 +226,8 @@ def set_up_process(log: Path) -> None:
 
 def report_error(raised: BaseException, report: Report) -> int:
     """Say what has ended a task, in its log and to the launcher; returns the exit code."""
-    from ..engine.failures import is_absence, is_refusal
     from ..files import in_one_line
+    from ..server.failures import is_absence, is_refusal
 
     error = in_one_line(raised) if isinstance(raised, Exception) else raised
     with contextlib.suppress(OSError):  # the log may be on a full disk
@@ -266,7 +266,7 @@ def import_tensorflow() -> None:
 def main() -> None:
     """Isolate, import, serve."""
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
-    server = Server(channel)
+    server = TaskForker(channel)
     network = "open"
     if sys.argv[2] != "off":
         try:
@@ -274,7 +274,7 @@ def main() -> None:
             network = "private"
         except OSError as error:
             network = f"refused: {error.strerror or error}"
-    from ..engine.segments import raise_limit
+    from ..messages.segments import raise_limit
 
     raise_limit()
     import_tensorflow()

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, ClassVar
 
-from ..cluster.restarts import RestartRule
+from ..cluster.restart_rule import RestartRule
 from ..errors import KINDS, TaskFailed, TaskLost, WaitTimeout, first_line
 from .restarts import Restarts
-from .verdict import Verdict
+from .verdict import FirstFailure
 
 LEAVE_SECONDS = 2.0  # for a ps to leave by itself once the result is there
 
@@ -74,7 +74,7 @@ class Judge:
         self.tasks, self.rule, self.far, self.in_process = tasks, rule, far, in_process
         self.kill, self.tell, self.log_of = kill, tell, log_of
         self.restarts = Restarts(rule)
-        self.verdict = Verdict()
+        self.verdict = FirstFailure()
         self.alive = set(tasks)
         self.done = False
         self.leave_by = math.inf

@@ -7,14 +7,14 @@ import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from ..contract.codec import FLOAT_BYTES
-from ..engine import segments
+from ..data.dataset import is_arrays
 from ..errors import UserError
 from ..files import own_folder, standard_error_to, writing
-from ..problems.dataset import is_arrays
-from ..run.job import Job
+from ..messages import segments
+from ..messages.codec import FLOAT_BYTES
+from ..tasks.job import Job
 from .client import fork_server
-from .supervision import OnEvent, Supervision
+from .supervisor import OnEvent, Supervision
 
 
 def launch(job: Job, on_event: OnEvent) -> None:

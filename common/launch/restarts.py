@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 
-from ..cluster.restarts import RestartRule
+from ..cluster.restart_rule import RestartRule
 
 PAUSE_SECONDS = 1.0  # before a task is started for the third time; then twice as long each time
 

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from ..cluster.fingerprint import class_digest, data_digest, identity, model_digest
-from ..engine.flat_model import FlatModel, unused_optimizer
 from ..errors import CannotWrite, Interrupted
 from ..files import Lock, in_one_line
 from ..record import checkpoint, taking_over
 from ..record.callbacks import Callback, CallbackList
 from ..record.display import Display
+from ..record.events import Audience
 from ..record.notebook import in_notebook, native_output
 from ..record.run_directory import RunRecord, load_center
 from ..record.simulation_display import SimulationDisplay
-from ..run.job import Job, checkpoints_of
+from ..tasks.job import Job, checkpoints_of
+from ..worker.flat_model import FlatModel, unused_optimizer
 from .backends import backend
-from .listener import Audience
 
 CALLBACK_ROOM = 100  # events may wait for the callbacks before those of progress are thinned
 

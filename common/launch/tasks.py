@@ -17,11 +17,11 @@ from ..cluster.task_spec import Addresses, TaskSpec
 from ..errors import WaitTimeout
 from ..lazy import tf
 from ..reports import Report
-from ..run.evaluator import Evaluator
-from ..run.graph import TaskGraph
-from ..run.job import CHIEF, Job
-from ..run.loop import WorkerLoop
-from ..simulation.run import simulate
+from ..simulation.virtual_run import simulate
+from ..tasks.evaluator import Evaluator
+from ..tasks.graph import TaskGraph
+from ..tasks.job import CHIEF, Job
+from ..tasks.worker_loop import WorkerLoop
 from ..waiting import reachable, wait_until
 from .sessions import build_seconds, connector, open_session, session_config, start_server
 from .threads import run_threads
@@ -56,7 +56,7 @@ def member(job: Job, spec: TaskSpec, task: tuple[str, int]) -> Member:
 
 def run_ps(job: Job, addresses: Addresses, index: int, report: Report) -> None:
     """Serve until the evaluator says that the run has ended, or no worker has been there for long."""
-    from ..engine.ops import end_queue
+    from ..messages.ops import end_queue
 
     server = start_server(addresses, "ps", index, _config(job, 4))
     report(event="listening")

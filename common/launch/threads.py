@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from ..engine.flat_model import FlatModel
 from ..lazy import tf
 from ..reports import Report
-from ..run.ending import END_SECONDS
-from ..run.evaluator import Evaluator
-from ..run.graph import TaskGraph
-from ..run.job import Job
-from ..run.loop import WorkerLoop
+from ..tasks.ending import END_SECONDS
+from ..tasks.evaluator import Evaluator
+from ..tasks.graph import TaskGraph
+from ..tasks.job import Job
+from ..tasks.worker_loop import WorkerLoop
 from ..waiting import wait_until
+from ..worker.flat_model import FlatModel
 from .sessions import session_config
 
 TURN_SECONDS = 0.0005  # between two looks at a scripted interleaving: a turn takes about a millisecond

@@ -10,7 +10,7 @@ from ..errors import DistsgdError, TaskFailed
 CAUSE_SECONDS = 1.0  # after a failure that may be a consequence, for the cause to show up
 
 
-class Verdict:
+class FirstFailure:
     """The failure that counts so far.
 
     For example, worker 1 says that the ps does not answer any more, and a moment later the ps is reported killed: the

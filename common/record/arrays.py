@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.trace import EVENTS, RECORD
 from ..errors import UserError, first_line
 from ..files import open_to_read
+from ..server.trace import EVENTS, RECORD
 from .content import Content
 
 NUMBERS = "iuf"  # kinds of NumPy types

@@ -36,7 +36,7 @@ from ..files import (
     writing,
 )
 from .arrays import NUMBERS, stored_arrays
-from .slices import write_array
+from .sliced import write_array
 
 FORMAT = 2
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..cluster.liveness import cpu_seconds
+from ..cluster.failure_detector import cpu_seconds
 
 REPORTS = 4  # of each worker before the count: two of single rounds, then start-up of calls of many rounds
 

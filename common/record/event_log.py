@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..engine.trace import EVENTS, RECORD
 from ..errors import UserError
 from ..files import flush, open_in_place, open_to_read, read_json, replacing, write_json, writing
+from ..server.trace import EVENTS, RECORD
 from .columns import save_columns
 from .content import checked
 from .kinds import TALLY

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from ..engine.trace import ROUND, UNKNOWN
+from ..server.trace import ROUND, UNKNOWN
 from .event_log import KIND, MICROSECONDS, VERSION, WORKER
 from .releases import JOIN, Releases
-from .round_log import ARRIVED, BEGUN, NUMBER, READY, RELEASED, REPLIED, Shares, Spent
+from .round_log import ARRIVED, BEGUN, NUMBER, READY, RELEASED, REPLIED, Shares, TimeTotals
 from .round_log import WORKER as WHO
 from .stamp_file import StampReader
 
@@ -43,7 +43,7 @@ class Join:
     ):
         self.releases, self.stamps, self.collective, self.one_clock = releases, stamps, collective, one_clock
         self.first, self.next = [int(n) for n in before], [int(n) for n in before]
-        self.waited, self.seconds, self.spent = 0, 0.0, Spent()
+        self.waited, self.seconds, self.spent = 0, 0.0, TimeTotals()
 
     def rows(self, chunks: Iterable[np.ndarray], version: int) -> Iterator[np.ndarray]:
         """Yield rows [n, len(ROUND)] of the events in `chunks`, [n, len(RECORD)]; the center ends at that version."""

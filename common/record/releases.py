@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..engine.trace import EVENTS, RECORD, UNKNOWN
-from ..gates.gate import Gate
-from ..virtual_time.waiting import Lead
+from ..server.trace import EVENTS, RECORD, UNKNOWN
+from ..sync.gate import Gate
+from ..virtual_time.release import Lead
 from .event_log import ACCEPTED, KIND, MICROSECONDS, VERSION, WORKER
 
 JOIN = EVENTS.index("join")

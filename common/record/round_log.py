@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.trace import ROUND, UNKNOWN
 from ..errors import UserError
+from ..server.trace import ROUND, UNKNOWN
 from .arrays import read_arrays, whole_columns
 from .columns import save_columns
 
@@ -111,7 +111,7 @@ class RoundLog:
     """The rounds of all workers.
 
     Attributes:
-        rows: [n, len(ROUND)], see `engine.trace`.
+        rows: [n, len(ROUND)], see `server.trace`.
     """
 
     rows: np.ndarray
@@ -142,12 +142,12 @@ class RoundLog:
         None if there are no others.
         """
         rows = self.rows if worker is None else self.rows[self.rows[:, WORKER] == worker]
-        spent = Spent()
+        spent = TimeTotals()
         spent.add(rows[rows[:, NUMBER] > 0])
         return spent.shares
 
 
-class Spent:
+class TimeTotals:
     """The seconds of rounds, added up.
 
     Attributes:

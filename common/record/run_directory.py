@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..cluster.task_spec import TaskSpec
-from ..engine.flat_model import FlatModel
 from ..errors import CannotWrite, DistsgdError, Interrupted, UserError, message_of
 from ..files import Lock, cannot_write_into, dumps, finite, read_json, replacing, write_json
+from ..worker.flat_model import FlatModel
 from . import checkpoint, kinds
 from .arrays import read_arrays
 from .content import read_config

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..engine.trace import UNKNOWN
 from ..errors import CannotWrite
 from ..files import no_link, open_in_place, open_to_read, own_folder, writing
+from ..server.trace import UNKNOWN
 
 FOLDER = "rounds"
 

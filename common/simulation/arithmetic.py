@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.flat_model import FlatModel
-from ..engine.trace import RECORD
 from ..errors import Diverged, UserError
-from ..gates.asynchronous import Unlocked
-from ..run.job import Job
+from ..server.trace import RECORD
+from ..sync.asynchronous import Unlocked
+from ..tasks.job import Job
+from ..worker.flat_model import FlatModel
 from .program import Do, Program, written
-from .rounds import TraceRounds
+from .round_batches import TraceRounds
 
 LANES = 64  # rounds that are computed together, at most ...
 LANE_PARAMETERS = 2**22  # ... and their parameters

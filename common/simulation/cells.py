@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..engine.stand_in import StandIn
+from ..server.stand_in import StandIn
 
 
 class Cell(StandIn):

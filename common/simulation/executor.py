@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ..engine.batches import Shard
-from ..engine.center import Center
-from ..engine.flat_model import FlatModel
-from ..engine.ops import building, is_finite
-from ..engine.replica import Replica
-from ..engine.slices import Row
-from ..problems.dataset import leaves
-from ..run.job import Job
-from .lanes import Given, Lanes
+from ..data.dataset import leaves
+from ..messages.ops import building, is_finite
+from ..server.center import Center
+from ..server.slices import Row
+from ..tasks.job import Job
+from ..worker.batches import Shard
+from ..worker.flat_model import FlatModel
+from ..worker.replica import Replica
+from .batched_workers import BatchedWorkers, Given
 from .merging import Merging
 
 DEVICE = "/device:CPU:0"
@@ -47,7 +47,7 @@ class Executor:
             own, loss = [""] * job.devices_per_worker, (options.l2, options.clip_norm)
             replica = Replica(model, gradient, "lane", (0, workers), own, Given(), job.train, *loss)
             self.data = Shard(leaves(job.train), "simulation")
-            self.lanes = Lanes(job.scheme, replica, workers, (center, state), job.seed)
+            self.lanes = BatchedWorkers(job.scheme, replica, workers, (center, state), job.seed)
             self.merging = Merging(job.scheme, self.center, self.lanes, kinds, places)
             initialize = tf.compat.v1.global_variables_initializer()
             self._inputs(job.batch_size)

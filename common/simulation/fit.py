@@ -15,20 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from ..contract.cut import even_sizes
 from ..contract.rounding import rounded
 from ..contract.scheme import Scheme
-from ..engine.traffic import Traffic
 from ..errors import UserError
 from ..files import with_tuples
+from ..messages.cut import even_sizes
 from ..record.arrays import read_arrays
 from ..record.content import read_config, read_result
 from ..record.round_log import NUMBER, WORKER
+from ..server.traffic import Traffic
 from ..spec import nearest
 from ..virtual_time.durations import Durations
 from ..virtual_time.order import order
+from .calibration import OUTLIERS, RoundTimes, core_seconds, read_rounds, rounds_of
 from .likeness import Likeness
-from .recorded import OUTLIERS, Spent, core_seconds, read_rounds, rounds_of
 
 CORRECTIONS = 3  # with constant latencies, and as many once it is known how they vary
 
@@ -91,7 +91,7 @@ class Recording:
     ps: int
     steps: int
     sizes: tuple[float, float]
-    spent: Spent
+    spent: RoundTimes
     cores: int | None
     core: float
     parameters: int
@@ -104,7 +104,7 @@ class Recording:
         rows, rounds = read_rounds(run_dir, workers), rounds_of(scheme, steps)
         if any(scheme.rounds(steps, 0, worker) != scheme.rounds(steps) for worker in range(workers)):
             raise UserError(f"a fit needs rounds that are the same for all workers. Received: a run of {scheme.name}")
-        spent = Spent.of(rows, rounds, scheme.exchange_first)
+        spent = RoundTimes.of(rows, rounds, scheme.exchange_first)
         spent.need(workers)
         arrays, ps = read_arrays(run_dir, "center.npz"), max(1, config["ps"])
         traffic = Traffic(scheme, scheme.codec, workers, even_sizes(len(arrays["center"]), ps), len(arrays["state"]))
@@ -256,7 +256,7 @@ class Recording:
             self.scheme, machines, workers=workers, rounds=rounds, seed=0, message_bytes=message, reply_bytes=reply,
             ps=self.ps,
         )  # fmt: skip
-        spent = Spent.of(there.rounds, rounds, first)
+        spent = RoundTimes.of(there.rounds, rounds, first)
         durations = Durations(machines, rounds, workers, 0, first)
         alone = [durations.until_message(*row) for row in spent.rows[:, [WORKER, NUMBER]].tolist()]
         return replace(self, spent=spent), spent.mean((spent.compute - np.array(alone) / 1e9) / spent.steps)

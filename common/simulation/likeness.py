@@ -12,8 +12,8 @@ import numpy as np
 from ..contract.scheme import Scheme
 from ..files import replacing
 from ..record.summary import size_in_bytes
-from ..virtual_time.models import Recorded
 from ..virtual_time.platform import Machines, Platform
+from ..virtual_time.step_times import RecordedSteps
 
 ALIKE = 0.1  # numbers of parameters that differ by no more have messages of the same size
 
@@ -97,7 +97,7 @@ class Likeness:
 
     def machines(self) -> Machines:
         """In numbers."""
-        model = Recorded(self._times / self.step, self.block * self.period)
+        model = RecordedSteps(self._times / self.step, self.block * self.period)
         return replace(Machines.of(Platform(**self._fields())), model=model)
 
     def _fields(self) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..contract.codec import Codec
 from ..contract.scheme import Scheme
-from ..engine.center import Center
-from ..engine.slices import Row
-from .lanes import Lanes
+from ..messages.codec import Codec
+from ..server.center import Center
+from ..server.slices import Row
+from .batched_workers import BatchedWorkers
 from .program import Do
 
 Action = Callable[
@@ -38,7 +38,7 @@ class Merging:
         adopts_later: True if workers need not adopt the reply to their set before they compute their next round.
     """
 
-    def __init__(self, scheme: Scheme, center: Center, lanes: Lanes, kinds: Collection[int], places: int):
+    def __init__(self, scheme: Scheme, center: Center, lanes: BatchedWorkers, kinds: Collection[int], places: int):
         self.scheme, self.center, self.lanes, self.part = scheme, center, lanes, center.slices[0]
         size = center.sizes[0]
         in_sets = scheme.gate.exchanges and scheme.gate.set_size(center.num_workers) is not None

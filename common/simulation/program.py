@@ -13,9 +13,9 @@ from enum import IntEnum
 
 import numpy as np
 
-from ..engine.trace import EVENTS
-from ..gates.gate import Gate
-from ..virtual_time.waiting import waiting_at
+from ..server.trace import EVENTS
+from ..sync.gate import Gate
+from ..virtual_time.release import waiting_at
 
 
 class Do(IntEnum):

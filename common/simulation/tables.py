@@ -8,9 +8,9 @@ from typing import Any
 import tensorflow as tf
 
 from ..contract.scheme import Scheme
-from ..engine.flat_model import FlatModel
-from ..engine.ops import first_values
-from ..engine.slices import Row
+from ..messages.ops import first_values
+from ..server.slices import Row
+from ..worker.flat_model import FlatModel
 from .cells import Cell
 
 Values = dict[str, Any]  # of a worker, or of many: params, slots (of the scheme), codec, state, seeds

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.trace import EVENTS, ROUND
 from ..errors import UserError
 from ..record.arrays import read_trace
 from ..record.content import read_config, read_result
 from ..record.round_log import FILE, UNKNOWN, RoundLog
+from ..server.trace import EVENTS, ROUND
 
 STAMPS = ROUND[2:]
 
@@ -26,7 +26,7 @@ LATEST = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
-class Lanes:
+class Tracks:
     """The rounds of a run.
 
     Attributes:
@@ -54,7 +54,7 @@ class Lanes:
 
 def read_lanes(
     run_dir: Path, begin: float = 0.0, end: float | None = None, *, exchange_first: Collection[str] = ()
-) -> Lanes:
+) -> Tracks:
     """Read the rounds of a run that has ended, real or simulated.
 
     Args:
@@ -74,7 +74,7 @@ def read_lanes(
     if config["algorithm"] in exchange_first:
         rounds = _since_reply(rounds)
     columns, notes = _joined(trace, rounds, read_result(run_dir)["updates"])
-    lanes = Lanes(
+    lanes = Tracks(
         str(run_dir), config["algorithm"], _about(config), config["workers"], config["ps"], columns, 0.0, notes
     )
     return _shortened(_from_zero(lanes), begin, end)
@@ -163,7 +163,7 @@ def _start(rows: np.ndarray) -> np.ndarray:
     return np.where(stamps == UNKNOWN, LATEST, stamps).min(axis=1)
 
 
-def _from_zero(lanes: Lanes) -> Lanes:
+def _from_zero(lanes: Tracks) -> Tracks:
     """Return the lanes with stamps counted from the first stamp of the run."""
     stamps = np.stack([lanes.columns[name] for name in STAMPS])
     known = stamps != UNKNOWN
@@ -174,7 +174,7 @@ def _from_zero(lanes: Lanes) -> Lanes:
     return replace(lanes, columns=columns, seconds=float(stamps.max() / 1e6))
 
 
-def _shortened(lanes: Lanes, begin: float, end: float | None) -> Lanes:
+def _shortened(lanes: Tracks, begin: float, end: float | None) -> Tracks:
     """Return the lanes without rounds outside of those seconds."""
     stamps = np.stack([lanes.columns[name] for name in STAMPS])
     first = np.where(stamps == UNKNOWN, LATEST, stamps).min(axis=0)

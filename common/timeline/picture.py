@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..record.plot import figure_class
-from .lanes import STAMPS, Lanes
+from .lanes import STAMPS, Tracks
 
 FORMATS = (".png", ".svg")
 
@@ -29,7 +29,7 @@ FEW = 200  # most rounds with arrows: more would hide the bars
 INCHES_OF_A_LANE, MOST_INCHES = 0.26, 4.0
 
 
-def draw(runs: Sequence[Lanes], file: Any, suffix: str, begin: float = 0.0, end: float | None = None) -> None:
+def draw(runs: Sequence[Tracks], file: Any, suffix: str, begin: float = 0.0, end: float | None = None) -> None:
     """Write a picture of runs above each other, on a common time axis.
 
     Args:
@@ -75,7 +75,7 @@ def _legend(compute: Any) -> list[Any]:
     ]
 
 
-def _lanes(axes: Any, run: Lanes, colour_of: Any) -> None:
+def _lanes(axes: Any, run: Tracks, colour_of: Any) -> None:
     """Draw the ps above a lane for each worker, and the arrows of messages if the rounds are few."""
     columns = run.columns
     staleness, worker = columns["staleness"], columns["worker"]
@@ -125,7 +125,7 @@ def _rgba(colour: str) -> Any:
     return to_rgba(colour)
 
 
-def last_of_scale(runs: Sequence[Lanes]) -> int:
+def last_of_scale(runs: Sequence[Tracks]) -> int:
     """Return the staleness of the last colour, which larger ones share: one for all runs, at least 1."""
     known = np.concatenate([run.columns["staleness"][run.columns["staleness"] >= 0] for run in runs])
     return max(1, int(np.ceil(np.percentile(known, SHARE)))) if len(known) else 1

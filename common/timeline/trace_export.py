@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.trace import EVENTS, UNKNOWN
-from .lanes import COLUMNS, PARTS, STAMPS, Lanes
+from ..server.trace import EVENTS, UNKNOWN
+from .lanes import COLUMNS, PARTS, STAMPS, Tracks
 
 RoundRow = namedtuple("RoundRow", (*COLUMNS, "arrow"))
 
@@ -27,7 +27,7 @@ BLOCK = 4096  # rows that are Python objects at once
 FRESH, STALE, DROPPED = "good", "bad", "terrible"  # colours of a message: the format reserves these names
 
 
-def write_trace(runs: Sequence[Lanes], file: Any) -> None:
+def write_trace(runs: Sequence[Tracks], file: Any) -> None:
     """Write the runs with one trace event on each line; times are microseconds since the first stamp of each run."""
     encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
     file.write(b'{"displayTimeUnit":"ms","traceEvents":[')
@@ -41,7 +41,7 @@ def write_trace(runs: Sequence[Lanes], file: Any) -> None:
     file.write(b"\n]}\n")
 
 
-def _events(run: Lanes, pid: int, arrow: int) -> Iterator[Json]:
+def _events(run: Tracks, pid: int, arrow: int) -> Iterator[Json]:
     """Yield all events of a run.
 
     Viewers sort events by time, and events of equal time by their order in the file; they bind an arrow to the slice
@@ -60,7 +60,7 @@ def _events(run: Lanes, pid: int, arrow: int) -> Iterator[Json]:
         before = row
 
 
-def _names(run: Lanes, pid: int) -> Iterator[Json]:
+def _names(run: Tracks, pid: int) -> Iterator[Json]:
     yield {"ph": "M", "name": "process_name", "args": {"name": f"{run.algorithm}: {run.about}"}}
     yield {"ph": "M", "name": "process_labels", "args": {"labels": run.name}}
     yield {"ph": "M", "name": "process_sort_index", "args": {"sort_index": pid}}
@@ -71,7 +71,7 @@ def _names(run: Lanes, pid: int) -> Iterator[Json]:
         yield {"ph": "M", "name": "thread_sort_index", "tid": tid, "args": {"sort_index": tid}}
 
 
-def _rows(run: Lanes, order: np.ndarray, arrow: int) -> Iterator[RoundRow]:
+def _rows(run: Tracks, order: np.ndarray, arrow: int) -> Iterator[RoundRow]:
     """Yield the rows of a run in that order, with the number of the first of their two arrows."""
     columns = [*(run.columns[name] for name in COLUMNS), arrow + 2 * np.arange(len(order))]
     for begin in range(0, len(order), BLOCK):

@@ -11,7 +11,7 @@ FOLDERS = ("algorithms", "benchmarks", "common")
 def _import_quietly() -> None:
     """Import TensorFlow without its startup messages, some of which no setting turns off."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with importlib.import_module("distsgd.common.problems.data").quiet():
+    with importlib.import_module("distsgd.common.data.named").quiet():
         importlib.import_module("tensorflow")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
-from .sharing import NEVER, Shared
+from .resources import NEVER, Shared
 
 Act = Callable[[int, int], None]  # given a worker, and the time
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..contract.rounds import Rounds
-from .chance import uniforms
+from .draws import uniforms
 from .platform import Machines
-from .sharing import NEVER
+from .resources import NEVER
 
 BLOCK_STEPS = 1 << 20  # of all workers, that are drawn at once
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..contract.cut import even_sizes
 from ..contract.rounds import Rounds
 from ..contract.scheme import Scheme
-from ..engine.trace import EVENTS
-from ..engine.traffic import Traffic
 from ..errors import UserError
+from ..messages.cut import even_sizes
+from ..server.trace import EVENTS
+from ..server.traffic import Traffic
 from .order import Order, order
 from .platform import Machines, Platform
 

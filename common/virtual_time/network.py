@@ -14,10 +14,10 @@ from functools import partial
 
 import numpy as np
 
-from .chance import uniforms
+from .draws import uniforms
 from .platform import Machines
 from .reduction import Reduction
-from .sharing import NEVER, Fair, OneByOne, Shared
+from .resources import NEVER, Fair, OneByOne, Shared
 
 BLOCK = 1 << 16  # latencies of all workers that are drawn at once
 

@@ -10,9 +10,9 @@ import numpy as np
 from ..contract.rounds import Rounds
 from ..contract.scheme import Scheme
 from ..errors import UserError
-from .course import Course
 from .platform import Machines, Platform
-from .waiting import waiting_at
+from .release import waiting_at
+from .schedule import Course
 
 MOST_LIVES = 4.0  # mean times between crashes that a round may take: one of e⁴ gets through
 
@@ -35,7 +35,7 @@ class Order:
     """What happens in a run, and when.
 
     Attributes:
-        trace: the events on the ps in order: for each name of `RECORD` a column of integers, [n]; see `engine.trace`.
+        trace: the events on the ps in order: for each name of `RECORD` a column of integers, [n]; see `server.trace`.
             Microseconds are of virtual time, since the start.
         rounds: of all workers in the order of their ends, [m, len(ROUND)], in microseconds of virtual time; a reply
             that a crashed worker has not seen is unknown, and rounds that the end of the run has cut are not there.

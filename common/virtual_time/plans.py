@@ -11,7 +11,7 @@ from .platform import Machines
 
 
 @dataclass(frozen=True)
-class Plan:
+class WorkerPlan:
     """The rounds of some workers.
 
     Attributes:
@@ -27,12 +27,12 @@ class Plan:
 
 def plans_of(
     machines: Machines, rounds: Rounds | Sequence[Rounds], workers: int, seed: int, exchange_first: bool
-) -> list[Plan]:
+) -> list[WorkerPlan]:
     """The plan of each worker, [W], from its rounds, or from those that all have."""
 
-    def plan(own: Rounds, members: Sequence[int]) -> Plan:
+    def plan(own: Rounds, members: Sequence[int]) -> WorkerPlan:
         steps, events = zip(*own, strict=True) if len(own) else ((), ())
-        return Plan(steps, events, Durations(machines, own, workers, seed, exchange_first, members))
+        return WorkerPlan(steps, events, Durations(machines, own, workers, seed, exchange_first, members))
 
     if isinstance(rounds, Rounds):
         return [plan(rounds, range(workers))] * workers

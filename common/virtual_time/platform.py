@@ -20,9 +20,9 @@ import numpy as np
 
 from ..errors import UserError, at_least, at_most, not_negative, one_of, positive
 from ..spec import parse
-from .chance import uniforms
-from .models import MOST_SIGMA, Model, Recorded, model
+from .draws import uniforms
 from .presets import machines
+from .step_times import MOST_SIGMA, Model, RecordedSteps, model
 from .units import bytes_per_nanosecond, nanoseconds
 
 MILLISECOND = 10**6  # nanoseconds
@@ -192,7 +192,7 @@ class Machines:
 
     def expected_steps(self, workers: int, seed: int) -> np.ndarray:
         """Return the mean time of a local step of each worker where the others are idle, [W], in nanoseconds."""
-        means = self.model.values.mean(1) if isinstance(self.model, Recorded) else np.ones(1)
+        means = self.model.values.mean(1) if isinstance(self.model, RecordedSteps) else np.ones(1)
         core = 0 if self.cores is None else self.core
         return self.step * self.step_factors(workers, seed) * np.resize(means, workers) + core
 

@@ -1,7 +1,7 @@
 """How long a reduction takes: workers without a ps add up their messages among themselves.
 
 slices  each adds up a slice for all and sends the sum back: two turns, in each of which everybody sends to everybody;
-        of small vectors few workers have slices, as `gates.collective` has it
+        of small vectors few workers have slices, as `sync.collective` has it
 ring    2 (W - 1) turns: each sends 1/W of the vector to the next worker
 tree    2 ⌈log2 W⌉ turns: the distance of the partners is halved each time, then doubled again (Bruck et al. 1997)
 
@@ -21,9 +21,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ..contract.codec import FLOAT_BYTES
-from ..gates.collective import LEAST
-from .chance import uniforms
+from ..messages.codec import FLOAT_BYTES
+from ..sync.collective import LEAST
+from .draws import uniforms
 from .platform import Machines
 
 

@@ -6,16 +6,16 @@ from array import array
 
 import numpy as np
 
-from ..engine.trace import ROUND, UNKNOWN
+from ..server.trace import ROUND, UNKNOWN
 
 MICROSECOND = 1000  # nanoseconds
 
 
-class Stamps:
+class SimulatedStamps:
     """The stamps of the present round of each worker, [W] each, and the rows of those that are over.
 
     Attributes:
-        begun, ready, arrived, released: see `engine.trace`; in nanoseconds.
+        begun, ready, arrived, released: see `server.trace`; in nanoseconds.
         logged: rounds of each worker that are over.
     """
 

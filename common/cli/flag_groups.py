@@ -1,0 +1,181 @@
+"""Parsing of an algorithm's flags into scheme, options, cluster, and the command for each machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from ..cluster import discovery
+from ..cluster.cluster import Cluster, Isolation
+from ..cluster.placement import BackendName
+from ..cluster.task_spec import JobName
+from ..contract.schedules import Shape
+from ..contract.scheme import Scheme
+from ..errors import UserError
+from ..tasks.options import RunOptions
+from ..virtual_time.platform import Platform
+from . import flags
+from .catalogue import timing
+
+Discovery = Literal["auto", "local", "tf_config", "slurm"]
+
+RUN = RunOptions(epochs=20)  # `train` has 1, as Keras' `fit`
+
+USUAL_MACHINES = Platform()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFlags:
+    """The addresses of all tasks on several machines, and the task of this process."""
+
+    ps_hosts: str = ""
+    """Addresses of the ps tasks, as host:port,host:port."""
+    worker_hosts: str = ""
+    """Addresses of the workers; the first is the chief."""
+    job_name: str = ""
+    """Job of this task: ps, worker or evaluator."""
+    task_index: int = 0
+    """Index of this task in its job."""
+    separate_evaluator: bool = False
+    """Run the evaluator as a task of its own (--job_name=evaluator) instead of in the chief."""
+    cluster: Discovery = "auto"
+    """Source of the task's role. auto: flags, then TF_CONFIG, else all tasks run on this machine. Slurm is used only
+    with slurm."""
+    print_commands: bool = False
+    """Print the command line of each machine, and start nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of every algorithm."""
+
+    workers: int = 2
+    """Number of worker tasks."""
+    ps: int = 1
+    """Number of parameter server tasks; each holds an equal slice of the center."""
+    dataset: str | None = None
+    """Data set: digits (the default; a simulation generates data), synthetic, mnist1d, text, mnist, fashion_mnist,
+    cifar10, sparse or libsvm; with options of its own as in synthetic:features=50 or libsvm:path=train.svm."""
+    model: str | None = None
+    """Model: softmax, mlp (the default) or cnn; logistic for sparse data sets, transformer for text. Options as in
+    mlp:hidden=256-128."""
+    backend: BackendName = "processes"
+    """Execution: one process per task, one process with a thread per worker, or virtual time on described machines."""
+    devices_per_worker: int | None = None
+    """Number of devices that share each worker's batches: its GPUs in turn, else logical CPU devices. Default: 1, but 2
+    for multi_gpu and hierarchical."""
+    run: RunOptions = RUN
+    isolation: Isolation = "auto"
+    """Private network for the processes: if the kernel allows it, required, or off."""
+    wait_seconds: float = 60.0
+    """Seconds that a task waits for others; then the run ends and names the missing tasks."""
+    lr_schedule: Shape = "constant"
+    """Decay of the learning rates over the run: keras.optimizers.schedules by name."""
+    machines: TaskFlags = TaskFlags()
+    platform: Platform = USUAL_MACHINES
+    like: Path | None = None
+    """Folder of a recorded run, or `latest`: simulate machines whose computing, message and lock times are fitted to
+    its rounds. Other flags of simulated machines override the fit."""
+    json: bool = False
+    """Print the result as one line of JSON, the last line of standard output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AloneOptions(Options):
+    """Options of an algorithm without parameter server."""
+
+    workers: int = 1
+    """Number of worker tasks: must be 1."""
+
+
+GROUPS = {
+    "training": (
+        "devices_per_worker", "clip_norm", "l2", "ema_decay", "lr_schedule", "stop_at_version", "stop_at_accuracy",
+        "evaluate_every",
+    ),
+    "fault tolerance": ("recovery",),
+    "several machines": ("machines",),
+    "simulated machines": ("platform", "like"),
+}  # options that the help shows under a title of their own  # fmt: skip
+
+
+def parse_flags(scheme_type: type[Scheme], arguments: list[str]) -> tuple[Scheme, Options]:
+    """Return the algorithm and the options that the flags describe."""
+    alone = timing(scheme_type) == "one process"
+    scheme, options = flags.read(
+        f"run.sh {scheme_type.name}",
+        scheme_type.idea[0].upper() + scheme_type.idea[1:] + f" ({scheme_type.paper})." * (scheme_type.paper != "none"),
+        arguments,
+        {f"hyperparameters of {scheme_type.name}": scheme_type, "options": AloneOptions if alone else Options},
+        GROUPS,
+    )
+    return scheme, options
+
+
+def find_cluster(options: Options, uses_ps: bool = True) -> Cluster:
+    """Return the cluster that flags and environment describe, for an algorithm with or without a ps."""
+    machines, platform = options.machines, options.platform
+    if options.like is not None and options.backend != "simulation":
+        raise UserError("--like describes simulated machines: give --backend simulation too")
+    if platform != USUAL_MACHINES and options.backend != "simulation":
+        other = next(name for name, value in vars(platform).items() if value != getattr(USUAL_MACHINES, name))
+        raise UserError(f"--{other.replace('_', '-')} describes simulated machines: give --backend simulation too")
+    how: dict[str, Any] = {"wait_seconds": options.wait_seconds, "devices_per_worker": options.devices_per_worker}
+    by_flags = bool(machines.ps_hosts or machines.worker_hosts or machines.job_name or machines.task_index)
+    if by_flags and machines.cluster != "auto":
+        raise UserError(f"--cluster {machines.cluster} and --ps_hosts, --worker_hosts, --job_name exclude each other")
+    if by_flags:
+        cluster = _cluster_of_flags(machines, how)
+    elif machines.cluster == "slurm":
+        cluster = Cluster.from_slurm(ps=options.ps if uses_ps else 0, **how)
+    elif machines.cluster == "tf_config" or (machines.cluster == "auto" and discovery.has_tf_config()):
+        cluster = Cluster.from_tf_config(separate_evaluator=machines.separate_evaluator, **how)
+    elif machines.separate_evaluator:
+        raise UserError("--separate-evaluator is for several machines: give --ps_hosts, --worker_hosts and --job_name")
+    else:
+        given = platform if options.backend == "simulation" else None
+        return Cluster.local(
+            options.workers, ps=options.ps, backend=options.backend, isolation=options.isolation, platform=given, **how
+        )
+    usual = type(options)()
+    for name in ("workers", "ps", "backend", "isolation"):
+        given, there = getattr(options, name), getattr(cluster, name)
+        if given not in (there, getattr(usual, name)):
+            raise UserError(f"--{name} is for runs on this machine; this cluster has {there}. Received: {given}")
+    return cluster
+
+
+def _cluster_of_flags(machines: TaskFlags, how: dict[str, Any]) -> Cluster:
+    """Return the cluster and task that --ps_hosts, --worker_hosts, --job_name and --task_index describe."""
+    if not machines.job_name:
+        raise UserError("which task is this? Give --job_name and --task_index, or --print-commands to see all")
+    return Cluster.at(
+        ps_hosts=discovery.split_hosts(machines.ps_hosts),
+        worker_hosts=discovery.split_hosts(machines.worker_hosts),
+        job_name=cast(JobName, machines.job_name),
+        task_index=machines.task_index,
+        separate_evaluator=machines.separate_evaluator,
+        **how,
+    )
+
+
+def commands(scheme_type: type[Scheme], options: Options, arguments: Sequence[str]) -> list[str]:
+    """Return the command line for each machine: the given flags, except those of `TaskFlags`, which name the task."""
+    if options.machines.worker_hosts:
+        as_worker = replace(options.machines, job_name=options.machines.job_name or "worker")
+        options = replace(options, machines=as_worker)
+    task = find_cluster(options).task
+    if task is None:
+        raise UserError("--print-commands needs the addresses: --ps_hosts=host:port,... --worker_hosts=host:port,...")
+    own = {field.name: field.default for field in fields(TaskFlags)}
+    kept, words = [], iter(arguments)
+    for word in words:
+        flag, equals, _ = word.removeprefix("--").replace("-", "_").partition("=")
+        if word.startswith("--") and flag in own:
+            if not equals and not isinstance(own[flag], bool):
+                next(words, None)  # its value
+        else:
+            kept.append(word)
+    return discovery.commands(task, ["bash", "run.sh", scheme_type.name, *kept])

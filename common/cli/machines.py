@@ -1,0 +1,75 @@
+"""`--like RUN_DIR`: machines like those of a recorded run, for `simulate` and `advise`."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from ...algorithms import SCHEMES
+from ..errors import UserError
+from ..record.latest import named
+from ..simulation.fit import fit
+from ..simulation.likeness import Likeness
+from ..virtual_time.platform import Platform
+from .flag_groups import Options
+
+
+def with_machines(options: Options) -> Options:
+    """The options of a run, with the machines that --like asks for."""
+    if options.like is None or options.backend != "simulation":
+        return options
+    return replace(options, platform=like(options.like, options.platform), like=None)
+
+
+def like(run_dir: Path | None, platform: Platform) -> Platform:
+    """Read `fitted`'s platform, whatever the size of the model."""
+    return fitted(run_dir, platform)[0]
+
+
+def fitted(run_dir: Path | None, platform: Platform, parameters: int | None = None) -> tuple[Platform, int | None]:
+    """A platform like the machines of a run, but for what `platform` says; the same if there is no run.
+
+    What was fitted is told on standard error, and written to the folder of the run.
+
+    Args:
+        run_dir: of a run; None for no run.
+        platform: what is said besides.
+        parameters: of the model whose messages travel; those of the run if not given.
+
+    Returns:
+        the platform, and the parameters.
+
+    Raises:
+        UserError: the run does not say what its machines are like, or a network is given, too.
+        CannotWrite: its folder cannot be written to.
+    """
+    if run_dir is None:
+        return platform, parameters
+    if platform.network != "ideal":
+        raise UserError(f"--like and --network exclude each other. Received: {run_dir} and {platform.network}")
+    run_dir = named(run_dir)
+    found = fit(run_dir, SCHEMES)
+    lines = found.in_words()
+    if parameters is not None and platform.uplink is platform.downlink is None:
+        lines += _of_other_size(found, parameters)
+        found = found.with_parameters(parameters)
+    path = found.write(run_dir)
+    print("\n  ".join([f"like {run_dir}:", *lines, f"(--network {path})"]), file=sys.stderr)  # noqa: T201
+    return replace(platform, network=str(path)), parameters or found.parameters
+
+
+def _of_other_size(found: Likeness, parameters: int) -> list[str]:
+    """What messages of a model of that size take, in a line, if the run does not say it."""
+    if not found.hides_bytes(parameters):
+        return []
+    if math.isinf(found.card):
+        times = f"{parameters / found.parameters:.3g} times"
+        how = (
+            f"takes {times} as long as the run's, as {parameters:,} parameters are to {found.parameters:,}: all of its "
+            "time counts as bytes"
+        )
+    else:
+        how = f"takes longer at the card of the ps alone: its {1e3 * found.latency:.3g} ms each way are as in the run"
+    return [f"other size       a message {how} (--uplink, --downlink, --latency say better)"]

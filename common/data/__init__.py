@@ -1,0 +1,4 @@
+"""Data and models, by name or the user's own: checks, shards and batches.
+
+It imports `worker` and the packages below.
+"""

@@ -1,0 +1,250 @@
+"""Models: recipes of Keras 3 models, which other processes can rebuild, and a few models by name."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+from ..lazy import keras, tf
+from ..spec import parse
+from ..worker.flat_model import FlatModel, _check
+from .dataset import num_examples
+from .transformer import head_width, transformer
+
+
+@dataclass(frozen=True)
+class ModelRecipe:
+    """A model in a form that another process can rebuild: a name, or a Keras configuration with its classes.
+
+    Classes and functions travel by value (cloudpickle), so they may be defined in a script or a notebook cell.
+    """
+
+    build: Callable[[], Any]
+    sparse: bool = False  # logistic regression on (indices, values)
+    custom: bool = False  # with code of the user's own, which may be impossible to trace into a graph
+    statistics: Sequence[int] = ()  # see `FlatModel`; empty before `trial.try_out`
+    batch: Any = None
+
+    @property
+    def parameters(self) -> int:
+        """Number of trainable parameters, computed without allocating them."""
+        with tf.Graph().as_default():
+            return sum(math.prod(variable.shape) for variable in self.build().trainable_variables)
+
+    def flat(self, model: Any = None) -> FlatModel:
+        """Return a new model, or the given one, as a function of flat vectors."""
+        return FlatModel(self.build() if model is None else model, self.statistics, self.batch)
+
+    @classmethod
+    def of(cls, model: Any) -> ModelRecipe:
+        """Return the recipe of a compiled Keras model, weights included.
+
+        Raises:
+            UserError: the model cannot be trained here, or cannot be rebuilt from its configuration.
+        """
+        _check(model)
+        objects = _custom_objects(model)
+        weights = [(np.asarray(v.value), v.trainable) for v in model.variables]
+        frozen = [layer.trainable for layer in model._flatten_layers()]  # a subclass has no `trainable` in its config
+
+        def build() -> Any:
+            with keras.saving.custom_object_scope(objects):
+                # Copy the configuration: Keras removes entries from it as it reads.
+                copy = keras.saving.deserialize_keras_object(deepcopy(config), safe_mode=False)
+            for layer, trainable in zip(copy._flatten_layers(), frozen, strict=True):
+                layer.trainable = trainable
+            for variable, (value, trainable) in zip(copy.variables, weights, strict=True):
+                variable.assign(value)
+                if variable.trainable != trainable:
+                    variable.trainable = trainable
+            for layer in copy._flatten_layers():
+                if isinstance(layer, keras.layers.Normalization):
+                    layer.finalize_state()  # recompute the values that the layer derives from its variables
+            return copy
+
+        try:
+            with warnings.catch_warnings(), _named(objects):
+                warnings.simplefilter("ignore")  # Keras warns of lambdas in files; this configuration stays in memory
+                config = keras.saving.serialize_keras_object(model)
+            copy = build()
+            if getattr(model, "compiled", False) and not copy.compiled:
+                raise ValueError("the copy is not compiled")
+        except Exception as error:
+            raise UserError(_why_not_rebuilt(model, error)) from None
+        return cls(build, custom=bool(objects))
+
+    @classmethod
+    def named(cls, text: str, shape: tuple[int, ...], classes: int, seed: int) -> ModelRecipe:
+        """Return the recipe of a model by name, for inputs of `shape`."""
+        name, options = parse("model", text, MODELS)
+        if name in CHECKS:
+            CHECKS[name](shape, **{**(MODELS[name].__kwdefaults__ or {}), **options})
+        sparse = name == "logistic"
+
+        def build() -> Any:
+            keras.utils.set_random_seed(seed)
+            model = MODELS[name](shape, classes, **options)
+            if sparse:
+                loss: Any = keras.losses.BinaryCrossentropy(from_logits=True)
+                metric: Any = keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0)
+            else:
+                loss, metric = keras.losses.SparseCategoricalCrossentropy(from_logits=True), "accuracy"
+            model.compile(loss=loss, metrics=[metric])
+            return model
+
+        return cls(build, sparse)
+
+
+def _custom_objects(model: Any) -> dict[str, Any]:
+    """Return the classes and functions of a model that Keras cannot import by name in another process."""
+    found: dict[str, Any] = {}
+
+    def visit(value: Any) -> None:
+        owner = value if isinstance(value, type) or hasattr(value, "__name__") else type(value)
+        if getattr(owner, "__name__", "") == LAMBDA:
+            if owner not in found.values():
+                found[f"lambda_{len(found)}"] = owner
+            return
+        module = getattr(owner, "__module__", None) or ""
+        if module.split(".")[0] not in ("keras", "builtins", "tensorflow", "numpy"):
+            for name in (owner.__name__, keras.saving.get_registered_name(owner)):
+                found[name] = owner
+
+    for layer in [model, *model._flatten_layers()]:
+        visit(layer)
+        for value in vars(layer).values():
+            # Functions (activations) and objects (initializers); not Keras' wrappers of the layer's own methods.
+            if (inspect.isfunction(value) and not hasattr(value, "__wrapped__")) or hasattr(value, "get_config"):
+                visit(value)
+    config = getattr(model, "_compile_config", None)
+    for value in keras.tree.flatten(dict(getattr(config, "config", {}))):
+        if callable(value):
+            visit(value)
+    return found
+
+
+LAMBDA = "<lambda>"
+
+
+@contextmanager
+def _named(objects: dict[str, Any]) -> Iterator[None]:
+    """Give lambdas names while the context is open: Keras saves an unnamed lambda without its globals."""
+    lambdas = {name: value for name, value in objects.items() if getattr(value, "__name__", "") == LAMBDA}
+    try:
+        for name, value in lambdas.items():
+            value.__name__ = name
+        yield
+    finally:
+        for value in lambdas.values():
+            value.__name__ = LAMBDA
+
+
+def _why_not_rebuilt(model: Any, error: Exception) -> str:
+    """Return the error that tells the user how to make the model rebuildable from its configuration."""
+    own = {type(layer) for layer in model._flatten_layers() if not type(layer).__module__.startswith("keras.")}
+    silent = sorted(kind.__name__ for kind in own if kind.get_config.__module__.startswith("keras."))
+    advice = f"give class {' and '.join(silent)} a get_config" if silent else "is its configuration complete?"
+    return f"the model cannot be rebuilt in another process: {advice} ({plain(error)})"
+
+
+def plain(error: BaseException) -> str:
+    """Format an error of Keras or TensorFlow in one line without colours."""
+    text = re.sub(r"\x1b\[[0-9;]*m|\{\{.*?\}\}", "", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    telling = lines[1] if len(lines) > 1 and lines[0].startswith("Exception encountered") else lines[0]
+    return f"{type(error).__name__}: {telling[:300]}"
+
+
+def softmax(shape: tuple[int, ...], classes: int) -> Any:
+    """Build softmax regression: one linear layer."""
+    layers = keras.layers
+    return keras.Sequential([keras.Input(shape), layers.Flatten(), layers.Dense(classes)])
+
+
+def mlp(shape: tuple[int, ...], classes: int, *, hidden: tuple[int, ...] = (128,)) -> Any:
+    """Build fully connected layers with tanh; `mlp:hidden=1024-1024`."""
+    layers = keras.layers
+    inner = [layers.Dense(units, activation="tanh") for units in hidden]
+    return keras.Sequential([keras.Input(shape), layers.Flatten(), *inner, layers.Dense(classes)])
+
+
+def image_side(shape: tuple[int, ...]) -> int:
+    """Return the side of an image in pixels; the image may be a flat vector."""
+    side = round(shape[0] ** 0.5) if len(shape) == 1 else shape[0]
+    if len(shape) not in (1, 3) or (len(shape) == 1 and side * side != shape[0]):
+        raise UserError(f"model cnn needs images, or vectors of a square length. Received: shape {shape}")
+    return side
+
+
+def cnn(shape: tuple[int, ...], classes: int, *, filters: int = 16) -> Any:
+    """Build two convolutions and a linear layer; flat inputs are taken as square images."""
+    layers = keras.layers
+    side = image_side(shape)
+    image = [layers.Reshape((side, side, 1))] if len(shape) == 1 else []
+    return keras.Sequential(
+        [
+            keras.Input(shape),
+            *image,
+            layers.Conv2D(filters, 3, padding="same", activation="tanh"),
+            layers.MaxPooling2D(),
+            layers.Conv2D(2 * filters, 3, padding="same", activation="tanh"),
+            layers.Flatten(),
+            layers.Dense(classes),
+        ]
+    )
+
+
+def logistic(shape: tuple[int, ...], classes: int) -> Any:
+    """Build logistic regression on sparse examples (indices, values), without a bias, which all would share."""
+    del classes
+    layers = keras.layers
+    indices, values = keras.Input((None,), dtype="int32"), keras.Input((None,))
+    weights = layers.Embedding(shape[0], 1, embeddings_initializer="zeros")(indices)
+    return keras.Model((indices, values), layers.Dot(axes=1)([layers.Reshape((-1,))(weights), values]))
+
+
+MODELS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (softmax, mlp, cnn, logistic, transformer)}
+
+CHECKS: dict[str, Callable[..., Any]] = {  # checks of shape and options, before a task builds the model
+    "cnn": lambda shape, **_: image_side(shape),
+    "transformer": lambda _, *, width, heads, **__: head_width(width, heads),
+}
+
+MADE_FOR = {"logistic": "sparse", "transformer": "text"}  # kinds of data; the others take dense examples
+
+
+def name_for(text: str | None, kind: str) -> str:
+    """Return the model of a command line, or the usual one, for a data set of that kind (see `Dataset.kind`)."""
+    usual = {made_for: name for name, made_for in MADE_FOR.items()}.get(kind, "mlp")
+    text = text or usual
+    name = parse("model", text, MODELS)[0]
+    if (made_for := MADE_FOR.get(name, "dense")) != kind:
+        need = f"a {kind} data set needs the model {usual}" if kind in MADE_FOR.values() else ""
+        raise UserError(f"{need or f'the model {name} needs a {made_for} data set'}. Received: --model {text}")
+    return text
+
+
+def batched(test: Any, size: int) -> Any:
+    """Convert (x, y) or (x, y, sample_weight) of arrays to a data set of batches for repeated evaluation.
+
+    Given arrays, Keras builds a data set each time, which takes longer than the evaluation, and TensorFlow never frees
+    its functions.
+    """
+
+    def tensor(array: np.ndarray) -> Any:
+        floats = np.issubdtype(array.dtype, np.floating)
+        return tf.convert_to_tensor(array, keras.config.floatx() if floats else None)  # as Keras does it
+
+    tensors = keras.tree.map_structure(tensor, keras.tree.lists_to_tuples(tuple(test)))
+    starts = tf.data.Dataset.range(0, num_examples(test), size)
+    return starts.map(lambda at: keras.tree.map_structure(lambda whole: whole[at : at + size], tensors))

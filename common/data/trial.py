@@ -1,0 +1,221 @@
+"""A trial step on one batch before a run starts: checks model and data, and finds the variables that a step changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+from ..lazy import keras, tf
+from ..worker.flat_model import FlatModel, computes_in_float16, loss_of
+from .dataset import leaves
+from .models import ModelRecipe, plain
+
+
+def try_out(
+    recipe: ModelRecipe, model: Any, batch: Sequence[Any], validation: Sequence[Any] | None = None
+) -> ModelRecipe:
+    """Try a training step; return the recipe with the findings. The model is unchanged.
+
+    Args:
+        recipe: recipe of `model`.
+        model: compiled Keras model.
+        batch: (x, y) or (x, y, sample_weight), nested arrays or tensors: the batch of one device of a worker.
+        validation: a batch of the validation data, if any.
+
+    Raises:
+        UserError: the model does not accept this batch, or its step cannot be distributed.
+    """
+    changed = _step(model, batch, "data", training=True)
+    if validation is not None:
+        _step(model, validation, "validation_data", training=False)
+    flat = recipe.flat(model)
+    seeds = {id(v) for v in flat.seeds}
+    others = model.non_trainable_variables
+    statistics = [i for i, v in enumerate(others) if id(v) in changed and id(v) not in seeds]
+    for v in (others[i] for i in statistics):
+        if not keras.backend.is_float_dtype(v.dtype):
+            raise UserError(
+                f"a training step changes {v.path} ({v.dtype}), and whole numbers or flags of several workers have no "
+                "mean: give it the dtype float32"
+            )
+    shapes = keras.tree.map_structure(lambda leaf: keras.KerasTensor(leaf.shape, _dtype(leaf)), tuple(batch))
+    loss_has_variables = bool(getattr(model._compile_loss, "metrics", ()))
+    recipe = replace(recipe, statistics=tuple(statistics), batch=shapes if loss_has_variables else None)
+    copy = recipe.build()
+    _compare(copy, model, batch)
+    if recipe.custom or any(map(computes_in_float16, model._flatten_layers())):
+        _trace(recipe, model, batch)
+    if validation is not None:
+        _take_metrics(copy, validation, eagerly=not recipe.custom)
+    return recipe
+
+
+def _compare(copy: Any, model: Any, batch: Sequence[Any]) -> None:
+    """Raise `UserError` if the rebuilt model has another loss than the model."""
+    tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, tuple(batch))
+    with keras.StatelessScope(_values(copy), collect_losses=True):
+        theirs = float(np.asarray(loss_of(copy, tensors, training=False)))
+    with keras.StatelessScope(_values(model), collect_losses=True):
+        own = float(np.asarray(loss_of(model, tensors, training=False)))
+    if not np.isclose(theirs, own, rtol=1e-2, atol=1e-4, equal_nan=True):
+        raise UserError(
+            f"the model, rebuilt from its configuration and weights, has another loss ({theirs:g}, and the model "
+            f"{own:g}): let get_config return all that its classes need, and keep state in variables (add_weight)"
+        )
+
+
+def _trace(recipe: ModelRecipe, model: Any, batch: Sequence[Any]) -> None:
+    """Build the graph that the tasks will build.
+
+    Raises:
+        UserError: the user's code cannot be traced into a graph, or gradients pass layers in float16.
+    """
+    from ..messages.ops import building
+
+    flat = recipe.flat(model)
+    tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, tuple(batch))
+    values = flat.initial_seeds, flat.frozen_values(), tensors
+    try:
+        with building(tf.Graph()):
+            seeds, frozen, inputs = keras.tree.map_structure(
+                lambda value: tf.compat.v1.placeholder(value.dtype, value.shape), values
+            )
+            gradient = tf.function(flat.gradient, autograph=False)
+            params = tf.zeros([flat.size]), tf.zeros([flat.state_size])
+            traced = gradient.get_concrete_function(*params, seeds, frozen, inputs)
+            gradient(*params, seeds, frozen, inputs)  # only a call detects tensors of another graph
+    except Exception as error:
+        raise UserError(
+            f"the model's own code cannot be put into a TensorFlow graph: {plain(error)}. Use keras.ops, "
+            "add_weight, and no Python conditions on tensors"
+        ) from None
+    loss, gradients, *_ = traced.structured_outputs
+    forward = _before([loss])
+    if any(tensor.dtype == tf.float16 for op in _before(gradients) - forward for tensor in op.outputs):
+        layers = ", ".join(layer.name for layer in model._flatten_layers() if computes_in_float16(layer))
+        raise UserError(
+            f"gradients pass layers that compute in float16 ({layers}), which needs loss scaling, and that is part of "
+            "Keras' optimizers, which are not used: use mixed_bfloat16 or float32"
+        )
+
+
+def _before(tensors: Sequence[Any]) -> set[Any]:
+    """Return the operations on which these tensors of a graph depend."""
+    found: set[Any] = set()
+    left = [tensor.op for tensor in tensors]
+    while left:
+        op = left.pop()
+        if op not in found:
+            found.add(op)
+            left += [tensor.op for tensor in op.inputs]
+    return found
+
+
+def _values(model: Any) -> list[tuple[Any, Any]]:
+    """Return the variables of a model with their values, which regularizers need in a stateless scope."""
+    return [(v, v.value) for v in model.variables]
+
+
+def _take_metrics(copy: Any, batch: Sequence[Any], eagerly: bool) -> None:
+    """Evaluate each metric on a batch once, so that errors are raised before the start.
+
+    Args:
+        copy: copy of the model; its metrics count the batch, so it must not be used afterwards.
+        batch: batch of the validation data.
+        eagerly: skip tracing, which takes longer; only without metrics of the user's own.
+
+    Raises:
+        UserError: a metric does not accept this batch, or does not return numbers.
+    """
+    copy.run_eagerly = eagerly
+    try:
+        FlatModel(copy).measure(tf.data.Dataset.from_tensors(keras.tree.lists_to_tuples(tuple(batch))))
+    except Exception as error:
+        raise UserError(
+            f"a metric of the model cannot be taken on validation_data: {plain(error)}. Received: {described(batch)}"
+        ) from None
+
+
+def _dtype(leaf: Any) -> str:
+    return "string" if getattr(leaf.dtype, "kind", "") in ("U", "S") else leaf.dtype.name
+
+
+def _step(model: Any, batch: Sequence[Any], what: str, training: bool) -> set[int]:
+    """Compute the loss of a batch; returns the ids of the Keras variables that were assigned meanwhile."""
+    read: dict[int, Any] = {}
+
+    class Watched(keras.StatelessScope):
+        def get_current_value(self, variable: Any) -> Any:
+            read[id(variable)] = variable
+            return super().get_current_value(variable)
+
+    tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, tuple(batch))
+    try:
+        with Watched(_values(model), collect_losses=True) as scope:
+            before = dict(scope.state_mapping)
+            loss = np.asarray(loss_of(model, tensors, training))
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"the model does not take a batch of {what}: {plain(error)}. Received: {described(batch)}"
+        ) from None
+    if loss.shape != ():
+        raise UserError(f"the loss of a batch must be one number. Received: shape {loss.shape}")
+    _check_finite(loss, batch, what)
+    known = {id(v) for v in (*model.variables, *model.metrics_variables)}
+    foreign = sorted(v.path for v in read.values() if id(v) not in known)
+    if foreign:
+        raise UserError(
+            f"the model uses variables that none of its layers owns ({', '.join(foreign)}): make them with add_weight, "
+            "and draw random numbers with a keras.random.SeedGenerator that is an attribute of the layer"
+        )
+    return {key for key, value in scope.state_mapping.items() if value is not before.get(key)}
+
+
+def described(batch: Sequence[Any]) -> str:
+    """Describe dtypes and shapes of (x, y) or (x, y, sample_weight): `x float32 (32, 4), y int32 (32,)`."""
+    return ", ".join(f"{name} {_shapes(part)}" for name, part in zip("xyw", batch, strict=False))
+
+
+def _shapes(part: Any) -> str:
+    return ", ".join(f"{_dtype(leaf)} {tuple(leaf.shape)}" for leaf in leaves(part))
+
+
+def _check_finite(loss: np.ndarray, batch: Sequence[Any], what: str) -> None:
+    """Raise `UserError` if the data make the loss not finite; otherwise the learning rate may be the cause."""
+    if np.isfinite(loss):
+        return
+    for name, part in zip(("x", "y", "sample_weight"), batch, strict=False):
+        if not all(finite(np.asarray(leaf)) for leaf in leaves(part)):
+            raise UserError(f"{name} of {what} holds NaN or infinite values, and so the loss is {loss}: mend the data")
+
+
+def finite(array: np.ndarray) -> bool:
+    """Return True if all numbers of an array are finite, without a temporary array of its size."""
+    if array.dtype.kind != "f":
+        return True
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(np.sum(array, dtype=np.float64)))
+
+
+def telling(arrays: Sequence[Any], size: int) -> tuple[Any, ...]:
+    """Choose a batch that exposes faults: rows of extreme integers and of non-finite numbers, then the first rows.
+
+    Args:
+        arrays: nested arrays [examples, ...].
+        size: size of the batch.
+    """
+    rows: list[int] = []
+    for array in leaves(arrays):
+        width = max(1, array.size // max(1, len(array)))
+        if array.dtype.kind in "iu":
+            rows += [int(array.argmax()) // width, int(array.argmin()) // width]
+        elif not finite(array):
+            rows.append(int(np.argmin(np.isfinite(array))) // width)
+    rows = list(dict.fromkeys([*rows, *range(size)]))[: min(size, len(leaves(arrays)[0]))]
+    return keras.tree.map_structure(lambda array: array[rows], tuple(arrays))

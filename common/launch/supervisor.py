@@ -1,0 +1,153 @@
+"""Supervision: the tasks of one run that are started here, watched until all have ended."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..cluster.cluster import Cluster
+from ..cluster.failure_detector import LOOK_SECONDS, QUIET_SECONDS, LifeSigns
+from ..cluster.restart_rule import RestartRule
+from ..errors import DistsgdError, WaitTimeout
+from .channel import FORK_SERVER
+from .client import END_SECONDS, ForkServer, last_lines
+from .judge import Event, Judge
+
+STOP_SECONDS = 2.0  # for a task to tell the other machines that it was stopped
+
+OnEvent = Callable[[dict[str, Any]], None]
+
+
+class Supervision:
+    """Watches the tasks of one run that are started here; what an event means is decided by its `judge`.
+
+    Args:
+        server: has started them.
+        names: of the tasks.
+        cluster: where the run is.
+        rule: who may be lost, and how long tasks wait for each other.
+        logs: the folder of their logs.
+        on_event: sees every event.
+    """
+
+    def __init__(
+        self,
+        server: ForkServer,
+        names: list[tuple[str, int]],
+        cluster: Cluster,
+        rule: RestartRule,
+        logs: Path,
+        on_event: OnEvent,
+    ):
+        self.server, self.logs, self.on_event = server, logs, on_event
+        self.wait_seconds = rule.wait_seconds
+        self.tasks = {f"{name}-{index}": (name, index) for name, index in names}
+        self.signs = LifeSigns(rule.wait_seconds)
+        self.judge = Judge(
+            self.tasks,
+            rule,
+            far=cluster.task is not None,
+            in_process=cluster.placement.in_process,
+            kill=lambda task: self.server.send(op="kill", task=task),
+            tell=on_event,
+            log_of=self.log_of,
+        )
+
+    def run(self) -> None:
+        """Until every task has ended, or one has failed, whose failure is raised."""
+        judge = self.judge
+        self.signs.expect(FORK_SERVER, self.server.process.pid)
+        while judge.alive:
+            now = time.monotonic()
+            soonest = min(judge.deadline, now + LOOK_SECONDS / 2, judge.restarts.soonest)
+            event = self.server.receive(max(0.0, soonest - now))
+            if event is not None:
+                self._hear(event)
+                self.on_event(event)
+                judge.see(event)
+            elif time.monotonic() >= judge.deadline:
+                break
+            self.look_after()
+        if judge.verdict.failure:
+            raise self._name_silent_workers(judge.verdict.failure)
+        if judge.saving:
+            message = f"no checkpoint of {judge.saving[1]}: it could not be written to its end"
+            self.on_event({"event": "warning", "message": message})
+
+    def _hear(self, event: Event) -> None:
+        """An event is a sign of life, too."""
+        self.signs.heard(str(event.get("task")))
+        if event["event"] == "exit":
+            self.signs.forget(event["task"])
+        elif event["event"] == "started":
+            for name, pid in event["pids"].items():
+                if self.signs.pids.get(name) != pid:
+                    self.signs.expect(name, pid)
+
+    def look_after(self) -> None:
+        """Start what is due; end what has not been heard of for longer than a wait may take."""
+        restarts = self.judge.restarts
+        for task, reason in restarts.take():
+            self.server.send(op="restart", tasks=[self.tasks[task]])
+            self.on_event({"event": "restarted", "task": task, "reason": reason, "left": restarts.left})
+        self.signs.look()
+        for name, seconds in self.signs.silent().items():
+            self.signs.forget(name)
+            if name == FORK_SERVER:
+                self.server.kill()
+                error = WaitTimeout(f"no word from the fork server for {seconds:.0f} s: is it stopped?")
+                self.judge.verdict.fail(error, final=True)
+            else:  # whatever is done about it is done when it has ended
+                self.judge.silenced[name] = seconds
+                self.server.send(op="kill", task=name)
+
+    def _name_silent_workers(self, failure: DistsgdError) -> DistsgdError:
+        """Those who wait name whom they wait for; the cause may be another task, which says nothing at all."""
+        judge = self.judge
+        if not (judge.verdict.is_provisional or isinstance(failure, WaitTimeout)):
+            return failure
+        if silent := self.signs.quiet(max(QUIET_SECONDS, self.wait_seconds / 2)):
+            names = ", ".join(f"{name} for {seconds:.0f} s" for name, seconds in sorted(silent.items()))
+            before = f"{failure}. " if isinstance(failure, WaitTimeout) else ""
+            return WaitTimeout(f"{before}No word from {names}: is it stopped?")
+        silent = sorted(task for task in judge.alive - judge.reported_failure if task.startswith("worker-"))
+        found = bool(judge.silenced) or not silent  # else the others just wait for the one that was
+        if found or not (judge.rule.is_collective and isinstance(failure, WaitTimeout)):
+            return failure
+        return WaitTimeout(f"{failure}. No word from {', '.join(silent)}")
+
+    def log_of(self, task: str) -> str:
+        """Where the log of a task is, and how it ends."""
+        if task == FORK_SERVER:
+            return self.server.last_words()
+        if task not in self.tasks:
+            return "Its log is on its own machine."
+        return last_lines(self.logs / f"{task}.log")
+
+    def end(self) -> None:
+        """Nothing of the run is left when this returns."""
+        judge = self.judge
+        judge.alive -= judge.restarts.due.keys()
+        with contextlib.suppress(DistsgdError, OSError):
+            if judge.to_announce:
+                self.server.send(op="restart", tasks=[("death_notice", list(self.tasks).index(judge.to_announce))])
+                self._await_exits(STOP_SECONDS, only="death_notice")
+            if judge.far and judge.alive:
+                self.server.send(op="stop")
+                self._await_exits(STOP_SECONDS)
+            if judge.alive:
+                self.server.send(op="kill")
+            self._await_exits(END_SECONDS)
+
+    def _await_exits(self, seconds: float, only: str = "") -> None:
+        """Until all have ended, or one of that kind."""
+        deadline = time.monotonic() + seconds
+        while (self.judge.alive or only) and time.monotonic() < deadline:
+            event = self.server.receive(max(0.0, deadline - time.monotonic()))
+            if event and event["event"] == "exit":
+                self.judge.alive.discard(event["task"])
+                if only and event["task"].startswith(only):
+                    return

@@ -1,0 +1,4 @@
+"""How a vector travels: its slices, codecs, shared memory, sockets, and channels between workers.
+
+It imports `sync` and the files below.
+"""

@@ -1,0 +1,52 @@
+"""Point-to-point queues between workers, without a parameter server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from .transport import Parcel, Transport
+
+
+class Channels:
+    """The queues of one worker: one for each pair of workers and direction, on the task of the receiver.
+
+    Between two workers, tensors are identified by their order alone. It is the order of the Python code, because a
+    function runs the operations on one queue in that order. Tickets of vectors in shared memory have separate queues.
+
+    Queues live as long as their server or session, so a failed round leaves tensors that the next round would receive.
+    But without a ps no worker continues after a failed call (see `WorkerRecovery`), and none is restarted (see
+    `RestartRule`).
+
+    Args:
+        me: index of the worker.
+        devices: devices of the queues of each worker, [W].
+        transport: transport between the workers.
+    """
+
+    def __init__(self, me: int, devices: Sequence[str], transport: Transport):
+        self.me, self.devices, self.transport = me, devices, transport
+        self.queues: dict[tuple[int, int, Any], Any] = {}
+
+    def send(self, to: int, vector: Any) -> None:
+        """Send a tensor to worker `to`. Only the end of the call waits for the operation."""
+        parcel = self.transport.depart(vector)
+        content = parcel.ticket if isinstance(parcel, Parcel) else parcel
+        self._queue(self.me, to, content.dtype).enqueue([content])
+
+    def receive(self, of: int, size: int | None) -> Any:
+        """Receive the next tensor from worker `of`, a vector [size]."""
+        shape = tf.TensorShape([size])
+        if self.transport.shares(tf.float32, shape):
+            return self.transport.arrive(Parcel(self._queue(of, self.me, tf.int64).dequeue(), tf.float32, shape))
+        return tf.ensure_shape(self._queue(of, self.me, tf.float32).dequeue(), shape)
+
+    def _queue(self, of: int, at: int, dtype: Any) -> Any:
+        """Return a queue; it is made at its first use, outside of functions, so that all functions share it."""
+        if (of, at, dtype) not in self.queues:
+            with tf.init_scope(), tf.device(self.devices[at]):
+                queue = tf.queue.FIFOQueue(-1, [dtype], shared_name=f"mail_{dtype.name}_{of}_{at}")
+            self.queues[of, at, dtype] = queue
+        return self.queues[of, at, dtype]

@@ -1,0 +1,186 @@
+"""Codecs: the encoding of vectors between a worker and the parameter server, and its size in bytes.
+
+A codec works on the slice of one ps task. The server's rule, the event log and the replay see the decoded vector. The
+codecs here are lossless, but most only for vectors of their kind: sparse ones, or signs. The scheme's `message` has to
+return such a vector; the codec does not make one. A codec that quantises may keep the residual for the next message, in
+variables of its own (`tests/rounded.py` has one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..lazy import tf
+from ..sync.store import Tensor
+from .cut import Cut, cut_into
+
+FLOAT_BYTES = INDEX_BYTES = 4
+
+
+class Codec:
+    """The base class and default: sends a vector as it is."""
+
+    def local_variables(self, vector: Tensor) -> Mapping[str, Tensor]:
+        """Return the initial values of the codec's variables on a worker, by name, for one slice.
+
+        They are reset when the worker joins again. A codec of replies keeps no variables: a reply has many readers.
+
+        Args:
+            vector: a slice of zeros, [n].
+        """
+        return {}
+
+    @property
+    def remembers(self) -> bool:
+        """True if the codec has local variables."""
+        return type(self).local_variables is not Codec.local_variables
+
+    def cut(self, message: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
+        """Cut a message [P] into slices of these sizes."""
+        return cut_into(message, sizes)
+
+    def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
+        """Return the tensors to send for a vector [n], the slice of one ps task; built on the vector's device.
+
+        `kept` has the variables of `local_variables` as attributes.
+        """
+        return [vector]
+
+    def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
+        """Return the vector [n] from the received tensors; built on the receiver's device. `size` is n.
+
+        The decoded vector must have an element that is not finite if the encoded one has: the server tests the decoded
+        vector to refuse such messages.
+        """
+        return wire[0]
+
+    def bytes(self, sizes: Sequence[int]) -> float:
+        """Return the number of bytes of an encoded vector with slices of these sizes."""
+        return FLOAT_BYTES * sum(sizes)
+
+    def for_model(self, variables: int) -> Codec:
+        """Return this codec for a model of that many variables; for codecs whose `bytes` depend on the number."""
+        return self
+
+    @property
+    def reads(self) -> tuple[float, float] | None:
+        """Bytes up and down of a worker's read before each message; None if the worker has a copy of the center."""
+        return None
+
+
+@dataclass(frozen=True)
+class Coordinates(Codec):
+    """Nonzero elements, each with its index: for sparse vectors.
+
+    Args:
+        share: fraction of the elements that are not zero.
+    """
+
+    share: float
+
+    def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
+        """Return indices [m, 1] and values [m] of the nonzero elements."""
+        where = tf.where(tf.not_equal(vector, 0))
+        return [tf.cast(where, tf.int32), tf.gather_nd(vector, where)]
+
+    def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
+        """Return a vector [n] with the received elements, and zeros elsewhere."""
+        where, values = wire
+        return tf.scatter_nd(where, values, [size])
+
+    def bytes(self, sizes: Sequence[int]) -> float:
+        """Return the bytes of an index and a float for each nonzero element, of one element at least."""
+        return (INDEX_BYTES + FLOAT_BYTES) * max(1, int(self.share * sum(sizes)))
+
+
+@dataclass(frozen=True)
+class BatchCoordinates(Codec):
+    """A message that is a `tf.IndexedSlices` of the coordinates that a batch touches, also after decoding.
+
+    On a sparse problem, schemes with `sparse = True` use this codec. Their workers have no copy of the center: before
+    each message they read its values at the same coordinates.
+
+    Args:
+        entries: number of coordinates of a batch; one that several examples touch counts several times.
+    """
+
+    entries: int
+
+    def cut(self, message: Any, sizes: Sequence[int]) -> Sequence[Any]:
+        """Return the index-value pairs of each slice, with indices counted from its beginning."""
+        cut = Cut(message.indices, sizes)
+        return [tf.IndexedSlices(*pairs) for pairs in zip(cut.cut(message.values), cut.indices, strict=True)]
+
+    def encode(self, vector: Any, kept: Any) -> Sequence[Tensor]:
+        """Return values [m] and indices [m]."""
+        return [vector.values, vector.indices]
+
+    def decode(self, wire: Sequence[Tensor], size: int) -> Any:
+        """Return the pairs as `tf.IndexedSlices`."""
+        return tf.IndexedSlices(*wire)
+
+    def bytes(self, sizes: Sequence[int]) -> float:
+        """Return the bytes of a float and an index for each entry."""
+        return (FLOAT_BYTES + INDEX_BYTES) * self.entries
+
+    @property
+    def reads(self) -> tuple[float, float]:
+        """Bytes of an index up and a float down for each entry."""
+        return INDEX_BYTES * self.entries, FLOAT_BYTES * self.entries
+
+
+@dataclass(frozen=True)
+class Signs(Codec):
+    """Vectors of -1, 0 and 1: two bits an element, four elements in a byte. Elements that are not finite become NaN."""
+
+    def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
+        """Return [(n + 3) / 4] bytes of digits: 0, 1, 2 for -1, 0, 1, and 3 for an element that is not finite."""
+        finite = tf.math.is_finite(vector)
+        digits = tf.where(finite, tf.sign(tf.where(finite, vector, 0.0)) + 1, 3.0)
+        digits = tf.reshape(tf.pad(tf.cast(digits, tf.int32), [[0, -int(vector.shape[0]) % 4]]), [-1, 4])
+        return [tf.cast(tf.reduce_sum(digits * [1, 4, 16, 64], 1), tf.uint8)]
+
+    def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
+        """Return the base-4 digits as floats."""
+        digits = tf.cast(wire[0], tf.int32)[:, None] // [1, 4, 16, 64] % 4
+        return tf.gather([-1.0, 0.0, 1.0, float("nan")], tf.reshape(digits, [-1])[:size])
+
+    def bytes(self, sizes: Sequence[int]) -> float:
+        """Return a byte for each four elements, rounded up on each slice."""
+        return sum(-(-size // 4) for size in sizes)
+
+
+@dataclass(frozen=True)
+class ScaledSigns(Signs):
+    """Vectors whose nonzero elements have one magnitude within each variable of the model: `Signs` and magnitudes.
+
+    Args:
+        variables: number of variables of the model.
+    """
+
+    variables: int = 1
+
+    def for_model(self, variables: int) -> Codec:
+        """Return this codec with one magnitude for each of so many variables."""
+        return replace(self, variables=variables)
+
+    def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
+        """Return the signs, the indices where the magnitude changes, [m], and the new magnitudes, [m]."""
+        where = tf.where(tf.not_equal(vector, 0))[:, 0]
+        sizes = tf.abs(tf.gather(vector, where))
+        begins = tf.concat([tf.ones_like(sizes[:1], tf.bool), tf.not_equal(sizes[1:], sizes[:-1])], 0)
+        found = tf.boolean_mask(where, begins), tf.boolean_mask(sizes, begins)
+        return [*super().encode(vector, kept), tf.cast(found[0], tf.int32), found[1]]
+
+    def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
+        """Return signs times magnitudes: zero before the first magnitude, NaN where the sign is not finite."""
+        signs, begins, sizes = wire
+        which = tf.searchsorted(begins, tf.range(size), side="right")
+        scales = tf.gather(tf.concat([[0.0], sizes], 0), which)
+        return tf.math.multiply_no_nan(scales, super().decode([signs], size))
+
+    def bytes(self, sizes: Sequence[int]) -> float:
+        """Return the bytes of `Signs`, and of an index and a float for each variable and each cut between slices."""
+        return super().bytes(sizes) + (INDEX_BYTES + FLOAT_BYTES) * (self.variables + len(sizes) - 1)

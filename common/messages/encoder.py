@@ -1,0 +1,52 @@
+"""The worker's side of a codec, which cuts and encodes messages and holds the codec's variables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import tensorflow as tf
+
+from .codec import Codec
+from .ops import zeros
+
+
+class Encoder:
+    """Encodes the messages of one worker; built on its device.
+
+    Args:
+        codec: the codec of the messages.
+        sizes: sizes of the slices of the center.
+        name: prefix of the names of the codec's variables.
+
+    Attributes:
+        kept: the codec's variables for each slice, by name.
+    """
+
+    def __init__(self, codec: Codec, sizes: Sequence[int], name: str):
+        self.codec, self.sizes = codec, sizes
+        self.kept = [
+            SimpleNamespace(**{own: tf.Variable(value, name=f"{name}_{own}_{i}") for own, value in first.items()})
+            for i, first in enumerate(self._first())
+        ]
+
+    def _first(self) -> list[Any]:
+        return [self.codec.local_variables(zeros(size)) for size in self.sizes]
+
+    def begin_again(self) -> None:
+        """Reset the codec's variables to their initial values, when a worker joins."""
+        if self.codec.remembers:
+            for kept, first in zip(self.kept, self._first(), strict=True):
+                for name, value in first.items():
+                    getattr(kept, name).assign(value)
+
+    @property
+    def local(self) -> dict[str, list[Any]]:
+        """The codec's variables by name, one for each slice."""
+        return {name: [getattr(kept, name) for kept in self.kept] for name in vars(self.kept[0])} if self.kept else {}
+
+    def encode(self, message: Any) -> list[Any]:
+        """Return the encoded slices of a message, a list of tensors for each slice."""
+        parts = self.codec.cut(message, self.sizes)
+        return [self.codec.encode(part, kept) for part, kept in zip(parts, self.kept, strict=True)]

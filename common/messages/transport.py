@@ -1,0 +1,143 @@
+"""Transport of tensors between processes, through sockets or shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from .cut import parts_of, place_of
+from .segments import GONE, SHARED_BYTES, Segments
+
+SEGMENTS = Segments()  # of this process
+
+
+def _token(function: Any, argument: Any, result: Any) -> str:
+    """Return the token by which TensorFlow calls a Python function.
+
+    Tokens are consecutive numbers. All processes import this module before any other that registers Python functions,
+    so their tokens agree, and a process can build a graph that calls the functions of another.
+    """
+    with tf.Graph().as_default():
+        return tf.numpy_function(function, [argument], result).op.get_attr("token").decode()
+
+
+def _put(bounds: Any, *data: Any) -> Any:
+    return SEGMENTS.put(*(part[begin:end] for part, (begin, end) in zip(data, bounds, strict=True)))
+
+
+def _take(ticket: Any) -> Any:
+    return SEGMENTS.take(ticket)
+
+
+PUT = _token(_put, b"", tf.int64)
+TAKE = _token(_take, b"", tf.uint8)
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A handle of a tensor in shared memory. Its ticket is the one component when TensorFlow flattens a structure."""
+
+    ticket: Any  # int64, [4]; a tensor, or its value
+    dtype: Any
+    shape: Any
+
+    def __tf_flatten__(self) -> tuple[Any, Any]:
+        return (self.dtype, self.shape), (self.ticket,)
+
+    @classmethod
+    def __tf_unflatten__(cls, metadata: Any, components: Any) -> Parcel:
+        return cls(*components, *metadata)
+
+
+def fed(place: Any, array: np.ndarray) -> np.ndarray:
+    """Return the value to feed to a placeholder of `Client.feed` for this array; it may be fed once."""
+    if not isinstance(place, Parcel):
+        return array
+    return SEGMENTS.put(np.ascontiguousarray(array, place.dtype.as_numpy_dtype).reshape(-1).view(np.uint8))
+
+
+def fetched(found: Any) -> np.ndarray:
+    """Return the array of a fetched tensor or parcel; a parcel may be opened once, and its array is read-only.
+
+    Raises:
+        tf.errors.UnavailableError: the process that wrote the parcel has ended.
+    """
+    if not isinstance(found, Parcel):
+        return found
+    try:
+        content = SEGMENTS.take(found.ticket)
+    except RuntimeError as error:
+        if GONE not in str(error):
+            raise
+        raise tf.errors.UnavailableError(None, None, str(error)) from None
+    array = content.view(found.dtype.as_numpy_dtype).reshape(found.shape)
+    array.flags.writeable = False
+    return array
+
+
+class Transport:
+    """Transport between tasks: through sockets, or through shared memory on one machine.
+
+    Args:
+        shared: True if all tasks were forked by one process on this machine.
+    """
+
+    def __init__(self, shared: bool = False):
+        self.shared = shared
+
+    def shares(self, dtype: Any, shape: Any) -> bool:
+        """Return True if tensors of that type and shape go through shared memory."""
+        return self.shared and shape.is_fully_defined() and dtype.size * shape.num_elements() >= SHARED_BYTES
+
+    def depart(self, tensor: Any) -> Any:
+        """Build the sender's side on the tensor's device; returns the argument of one `arrive` on the receiver's."""
+        if not self.shares(tensor.dtype, tensor.shape):
+            return tensor
+        # Pass the parts of a concatenation, and whole vectors instead of slices, to `put`, which copies them into the
+        # segment. TensorFlow would make one more copy of an unaligned slice or a concatenation.
+        places = [place_of(part) for part in parts_of(tensor) or [tensor]]
+        data = [tf.constant([place[1:] for place in places]), *(tf.bitcast(place[0], tf.uint8) for place in places)]
+        return Parcel(tf.raw_ops.PyFunc(input=data, token=PUT, Tout=[tf.int64])[0], tensor.dtype, tensor.shape)
+
+    def share(self, reply: Any) -> Any:
+        """Write a reply to shared memory once, on its device; returns it. All its `depart`s then use that memory."""
+        return self.arrive(self.depart(reply)) if self.shares(reply.dtype, reply.shape) else reply
+
+    def arrive(self, parcel: Any) -> Any:
+        """Build the receiver's side on the current device; returns the tensor, without a copy from shared memory."""
+        if not isinstance(parcel, Parcel):
+            return tf.identity(parcel)
+        data = tf.raw_ops.PyFunc(input=[tf.identity(parcel.ticket)], token=TAKE, Tout=[tf.uint8])[0]
+        element = [parcel.dtype.size] if parcel.dtype.size > 1 else []
+        return tf.bitcast(tf.reshape(data, [*parcel.shape, *element]), parcel.dtype)
+
+
+class Client:
+    """A session's client that feeds and fetches tensors, which the session copies unless they are in shared memory.
+
+    Args:
+        transport: transport to and from the tasks.
+        device: device of this client, or of a task near it.
+    """
+
+    def __init__(self, transport: Transport, device: str):
+        self.transport, self.device = transport, device
+
+    def feed(self, dtype: Any, shape: Sequence[int]) -> Any:
+        """Make a placeholder for the value of `fed`, and an argument of `Transport.arrive`."""
+        dtype, shape = tf.as_dtype(dtype), tf.TensorShape(shape)
+        with tf.device(self.device):
+            if self.transport.shares(dtype, shape):
+                return Parcel(tf.compat.v1.placeholder(tf.int64, [4]), dtype, shape)
+            return tf.compat.v1.placeholder(dtype, shape)
+
+    def fetch(self, departed: Any) -> Any:
+        """Return the fetch for a tensor that has departed to this client; its value is an argument of `fetched`."""
+        if isinstance(departed, Parcel):
+            return departed
+        with tf.device(self.device):
+            return tf.identity(departed)

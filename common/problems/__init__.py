@@ -1,4 +1,0 @@
-"""Data and models, by name or the user's own: checks, shards and batches.
-
-It imports `engine` and the packages below.
-"""

@@ -1,0 +1,106 @@
+"""The limit of a replay: the largest distance from the equations in float64 that float32 alone explains.
+
+The limit is computed for each run: the same equations are executed once more in the same order, in float32, and a run
+may differ by ten times the error of that execution. The error is large for Adam, which divides small gradients by their
+size, and small for a sum of gradients.
+
+Signs, largest elements and codecs are discontinuous: an element near zero, or near the middle of two steps, may fall on
+either side. Such a jump depends on the order of the float32 operations. For these runs the equations are executed a
+third time, with gradients disturbed by a hundred times the rounding error of float32, which causes all jumps that a run
+may have, and more.
+
+A jump causes further jumps, and in a long run of signs any two float32 executions diverge. Such a run is judged by its
+recorded test losses, which agree with the equations until then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from . import reference
+from .recorded import Execution, RecordedRun, distance
+
+LEAST = 2e-6  # of the center: TensorFlow and NumPy sum in different orders
+
+CERTAIN = 1e-5  # of the center, or of a test loss: errors are below it without a jump, and above it after one
+
+SHARP = 0.005  # of the center's distance from its start, which a rate wrong by 1 % changes by about 1 %
+
+FLOAT32 = 10  # factor by which one float32 execution may be nearer than another by chance
+
+DISTURBED = 1e-5  # of a gradient's root mean square, about a hundred times the rounding of float32
+
+JUMP = 1e-3  # of a test loss: larger than the effect of a few jumps
+
+WRONG = 1.01  # factor of a wrong rate that must be detected
+
+JUMPS = ("signsgd_mv", "ef_sgd")
+
+
+def has_jumps(run: RecordedRun) -> bool:
+    """Return True if the scheme's messages are discontinuous functions of the gradients."""
+    return run.scheme.name in JUMPS
+
+
+class References:
+    """Other executions of a run, which deviate from the equations in float64 as the run itself may.
+
+    Args:
+        run: the recorded run.
+        exact: its execution in float64.
+
+    Raises:
+        ValueError: the center is not finite in float32.
+    """
+
+    def __init__(self, run: RecordedRun, exact: Execution):
+        self.run, self.exact = run, exact
+        self.single = replace(run, start=run.start.astype(np.float32)).execute()
+        jumps = has_jumps(run) or run.codec != "float32"
+        self.disturbed = replace(run, gradient=_disturbed(run.gradient)).execute() if jumps else None
+
+    @property
+    def limit(self) -> float:
+        """Relative distance of the center that float32 explains."""
+        single = distance(self.single.center, self.exact.center)
+        if self.disturbed is None:
+            return max(LEAST, FLOAT32 * single)
+        return max(CERTAIN, 2 * single, 2 * distance(self.disturbed.center, self.exact.center))
+
+    def course(self) -> tuple[int, str]:
+        """Compare the recorded test losses with those of the equations.
+
+        Returns:
+            the last version at which they agree so closely that a rate wrong by 1 % would be detected (0 if none); and
+            a description of the first difference that float32 does not explain, or an empty text.
+        """
+        run, losses = self.run, np.array(list(self.run.losses.values()))
+        if self.disturbed is None or not len(losses):
+            return 0, ""
+        versions, apart = list(run.losses), self._apart(losses)
+        near = np.maximum.accumulate(np.maximum(CERTAIN, FLOAT32 * self._apart(self.single.losses)))
+        far = np.maximum.accumulate(np.maximum(JUMP, FLOAT32 * self._apart(self.disturbed.losses)))
+        if len(beyond := np.flatnonzero(apart > np.maximum(near, far))):
+            return 0, f"the test loss at update {versions[beyond[0]]} is {apart[beyond[0]]:.1e} from theirs"
+        scheme: Any = run.scheme
+        wrong = replace(run, scheme=replace(scheme, learning_rate=WRONG * scheme.learning_rate)).execute()
+        same = np.logical_and.accumulate(apart <= near)
+        told = same & (near < np.minimum(JUMP, self._apart(wrong.losses)))
+        return max((version for version, is_told in zip(versions, told, strict=True) if is_told), default=0), ""
+
+    def _apart(self, losses: np.ndarray) -> np.ndarray:
+        return np.abs(losses - self.exact.losses) / np.abs(self.exact.losses)
+
+
+def _disturbed(gradient: reference.Gradient) -> reference.Gradient:
+    """Add noise to each gradient, except to zeros: weights that no example of the batch touches."""
+
+    def noisy(x: np.ndarray, k: int, t: int) -> np.ndarray:
+        g = gradient(x, k, t)
+        noise = np.random.default_rng([k, t]).standard_normal(len(g))
+        return g + DISTURBED * np.sqrt(np.mean(g * g)) * np.where(g == 0, 0.0, noise)
+
+    return noisy

@@ -1,0 +1,183 @@
+"""The synchronous schemes: the messages of all workers make one update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .one_worker import Gradient, adamw_window, window
+
+
+def sync_sgd(
+    start: np.ndarray,
+    gradient: Gradient,
+    order: Sequence[tuple[int, int]],
+    workers: int,
+    *,
+    eta: float,
+    updates: int,
+    backup: int = 0,
+    sizes: Sequence[int] = (),
+) -> tuple[list[np.ndarray], list[bool]]:
+    """Average the first R = W − b gradients computed at the present θ, step, and release all workers.
+
+    `order` holds (worker, version of θ that it had pulled): a released worker may read late, after further updates.
+    After `updates` updates all messages are dropped. `sizes`: messages in each update, if workers were lost. Returns θ
+    after each update, and for each message whether it was kept.
+    """
+    thetas, t, inbox, kept = [start.copy()], [0] * workers, [], []
+    for k, pulled in order:
+        u = gradient(thetas[pulled], k, t[k])
+        t[k] += 1
+        kept.append(pulled == len(thetas) - 1 < updates)
+        if kept[-1]:
+            inbox.append(u)
+        if len(inbox) == (sizes[len(thetas) - 1] if len(thetas) <= len(sizes) else workers - backup):
+            thetas.append(thetas[-1] - eta * np.mean(inbox, axis=0))
+            inbox = []
+    return thetas[1:], kept
+
+
+def easgd(
+    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, beta: float, period: int, steps: int
+) -> list[np.ndarray]:
+    """Execute x_k ← x_k − η g(x_k) − α (x_k − θ); θ ← (1 − β) θ + β mean x_k; elastic if τ | t.
+
+    All right-hand sides are old values.
+    """
+    theta, x, path = start.copy(), [start.copy() for _ in range(workers)], []
+    for t in range(steps):
+        old, center = [x_k.copy() for x_k in x], theta.copy()
+        for k in range(workers):
+            x[k] = old[k] - eta * gradient(old[k], k, t)
+            if t % period == 0:
+                x[k] = x[k] - beta / workers * (old[k] - center)
+        if t % period == 0:
+            theta = (1 - beta) * center + beta * np.mean(old, axis=0)
+            path.append(theta.copy())
+    return path
+
+
+def sync_sgd_lr(
+    start: np.ndarray, gradient: Gradient, workers: int, *, etas: Sequence[float], mean: bool, steps: int
+) -> list[np.ndarray]:
+    """Execute θ ← θ − Σ η_k g_k(θ), or the mean."""
+    theta, path = start.copy(), []
+    for t in range(steps):
+        pushed = [eta * gradient(theta, k, t) for k, eta in enumerate(etas)]
+        theta = theta - (np.mean(pushed, axis=0) if mean else np.sum(pushed, axis=0))
+        path.append(theta.copy())
+    return path
+
+
+def sagn(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    gamma: float,
+    period: int,
+    steps: int,
+) -> list[np.ndarray]:
+    """Execute workers as in AGN, and the server as synchronous SGD on the window means: θ ← θ − γ (1/W) Σ ḡ_k."""
+    theta, path = start.copy(), []
+    for t in range(0, steps, period):
+        length = min(period, steps - t)
+        means = [window(theta, gradient, k, t, length, eta)[1] / length for k in range(workers)]
+        theta = theta - gamma * np.mean(means, axis=0)
+        path.append(theta.copy())
+    return path
+
+
+def local_sgd(
+    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, period: int, steps: int, synchronous: int = 0
+) -> list[np.ndarray]:
+    """Execute H(t) SGD steps from θ on each worker; θ ← mean_k x_k. Post-local: H(t) = 1 at first, then H."""
+    theta, path, t = start.copy(), [], 0
+    while t < steps:
+        length = 1 if t < synchronous else min(period, steps - t)
+        theta = np.mean([window(theta, gradient, k, t, length, eta)[0] for k in range(workers)], axis=0)
+        path.append(theta.copy())
+        t += length
+    return path
+
+
+def diloco(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    epsilon: float,
+    mu: float,
+    period: int,
+    steps: int,
+    weight_decay: float | None,
+) -> list[np.ndarray]:
+    """Execute x_k ← θ; H inner steps; Δ = mean_k(θ − x_k); m ← μ m + Δ; θ ← θ − ε (Δ + μ m).
+
+    Inner steps: AdamW (β₁ = .9, β₂ = .999, 1e-8), whose moments persist over rounds; plain SGD without `weight_decay`.
+    """
+    theta, m, path = start.copy(), np.zeros_like(start), []
+    moments = [(np.zeros_like(start), np.zeros_like(start)) for _ in range(workers)]
+    for t in range(0, steps, period):
+        length, x = min(period, steps - t), []
+        for k in range(workers):
+            if weight_decay is None:
+                x.append(window(theta, gradient, k, t, length, eta)[0])
+            else:
+                x_k, moments[k] = adamw_window(theta, moments[k], gradient, k, t, length, eta, weight_decay)
+                x.append(x_k)
+        delta = np.mean([theta - x_k for x_k in x], axis=0)
+        m = mu * m + delta
+        theta = theta - epsilon * (delta + mu * m)
+        path.append(theta.copy())
+    return path
+
+
+def bmuf(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    zeta: float,
+    mu: float,
+    period: int,
+    steps: int,
+    nesterov: bool = True,
+) -> list[np.ndarray]:
+    """Execute H local steps from B; D ← μ D + ζ (mean_k x_k − B); θ ← θ + D; B = θ + μ D, or θ. Returns θ."""
+    theta, b, d, path = start.copy(), start.copy(), np.zeros_like(start), []
+    for t in range(0, steps, period):
+        length = min(period, steps - t)
+        moved = np.mean([window(b, gradient, k, t, length, eta)[0] for k in range(workers)], axis=0) - b
+        d = mu * d + zeta * moved
+        theta = theta + d
+        b = theta + mu * d if nesterov else theta
+        path.append(theta.copy())
+    return path
+
+
+def slowmo(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    alpha: float,
+    beta: float,
+    period: int,
+    steps: int,
+) -> list[np.ndarray]:
+    """Execute H steps of rate γ from θ; u ← β u + (θ − mean_k x_k)/γ; θ ← θ − α γ u. γ is `eta` here."""
+    theta, u, path = start.copy(), np.zeros_like(start), []
+    for t in range(0, steps, period):
+        length = min(period, steps - t)
+        x = [window(theta, gradient, k, t, length, eta)[0] for k in range(workers)]
+        u = beta * u + (theta - np.mean(x, axis=0)) / eta
+        theta = theta - alpha * eta * u
+        path.append(theta.copy())
+    return path

@@ -1,0 +1,228 @@
+"""The center: the parameters of a run, cut into slices, with the algorithm's global variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ..contract.scheme import Scheme
+from ..messages.codec import Codec
+from ..messages.cut import cut_into, joined
+from ..messages.encoder import Encoder
+from ..messages.message import unpacked
+from ..messages.ops import unless_so, zeros
+from ..messages.transport import Client, Transport
+from ..sync.store import WorkerSlot
+from .slices import Row, Slice
+from .snapshots import SnapshotBuffer
+
+
+class Center:
+    """The flat center [P], cut into contiguous slices; its version is on the device of the first.
+
+    Args:
+        scheme: the algorithm.
+        sizes: sizes of the slices on each device.
+        devices: one for each ps task.
+        num_workers: number of workers, W.
+        ema_decay: decay of the average of the center; no average without it.
+        codec: codec of the messages; the scheme's if not given.
+        round_steps: local steps of a round, for learning-rate schedules; the scheme's period if not given.
+        client: the client that feeds the initial value; by default on the first device, through sockets.
+        holder: the device of the worker that has the whole center, if one does; versions are on the first of `devices`.
+
+    Attributes:
+        initial: placeholders of the initial value of each slice.
+        version: number of updates of the center.
+        pulled: the version that each worker has pulled last, [W].
+        snapshots: buffer of snapshots of the center, if any are taken.
+        messages: number of accepted messages, if several make an update together.
+        replies_center: True if all replies that have been built are the unchanged center.
+    """
+
+    snapshots: SnapshotBuffer | None = None
+    messages: Any = None
+
+    def __init__(
+        self,
+        scheme: Scheme,
+        sizes: Sequence[Sequence[int]],
+        devices: Sequence[str],
+        num_workers: int,
+        ema_decay: float | None,
+        codec: Codec | None = None,
+        round_steps: float | None = None,
+        client: Client | None = None,
+        holder: str | None = None,
+    ):
+        client = client or Client(Transport(), devices[0])
+        self.scheme, self.codec, self.transport = scheme, codec or scheme.codec, client.transport
+        self.num_workers, self.ema_decay, self.round_steps = num_workers, ema_decay, round_steps or scheme.period
+        self.sizes = [size for own in sizes for size in own]
+        places = devices if holder is None else [holder]
+        self.device, self.replies_center = devices[0], True  # the device of the versions
+        self.devices = [device for device, own in zip(places, sizes, strict=True) for _ in own]  # of each slice
+        self.initial = [client.feed(tf.float32, [size]) for size in self.sizes]
+        with tf.device(self.device):
+            self.version = tf.Variable(tf.constant(0, tf.int64), name="version")
+            self.pulled = tf.Variable(tf.zeros([num_workers], tf.int64), name="pulled")
+            if scheme.messages_per_update > 1:
+                self.messages = tf.Variable(tf.constant(0, tf.int64), name="messages")
+        self.slices = [self._slice(i, part) for i, part in enumerate(self.initial)]
+
+    def _slice(self, index: int, initial: Any) -> Slice:
+        device = self.devices[index]
+        with tf.device(device):
+            initial = self.transport.arrive(initial)
+            empty = zeros(self.sizes[index] + len(self.scheme.scalars))
+            part = Slice(index=index, device=device, initial=initial, num_workers=self.num_workers, no_message=empty)
+            part.make(self.scheme, self.ema_decay)
+        return part
+
+    def keep(self, build: Callable[[Slice], Mapping[str, Any]]) -> None:
+        """Make variables on the device of each slice, with the names and initial values of `build(slice)`."""
+        for part in self.slices:
+            with tf.device(part.device):
+                part.keep(self.scheme.name, build(part))
+
+    @property
+    def saved(self) -> dict[str, list[Any]]:
+        """Variables for a checkpoint, by name: one variable, or the slices of a vector."""
+        of_slices = [part.saved for part in self.slices]
+        sliced = {name: [values[name] for values in of_slices] for name in of_slices[0]}
+        if self.messages is not None:
+            sliced["messages"] = [self.messages]
+        return sliced | {"version": [self.version], "pulled": [self.pulled]}
+
+    # Vectors and their slices.
+
+    def encoder(self, name: str) -> Encoder:
+        """Build the encoder of a worker's messages on the current device; `name` is the prefix of its variables."""
+        return Encoder(self.codec, self.sizes, name)
+
+    def receive(self, slot: Any, message: Any) -> list[Any]:
+        """Encode, send and decode a worker's message; returns its slices on their ps tasks. A list is cut already."""
+        if isinstance(message, list):
+            return self.each_slice(lambda _, u: tf.identity(u), message)
+        encoder = slot.encoder or self.encoder("codec")  # a sender that is no worker has no codec variables
+        scalars = []
+        if self.scheme.scalars:
+            message, beside = cut_into(message, [sum(self.sizes), len(self.scheme.scalars)])
+            scalars = [beside]  # each ps task gets all scalars
+        wires = [[*map(self.transport.depart, wire)] for wire in encoder.encode(message)]
+        return self.each_slice(lambda part, wire: self._decoded(self.codec, wire, part, scalars), wires)
+
+    def each_slice(self, build: Callable[[Slice, Any], Any], values: Sequence[Any] | None = None) -> list[Any]:
+        """Call `build(slice, value)` on the device of each slice; returns the results."""
+        results = []
+        for part, value in zip(self.slices, values or [None] * len(self.slices), strict=True):
+            with tf.device(part.device):
+                results.append(build(part, value))
+        return results
+
+    def bring(self, parts: Sequence[Any]) -> Any:
+        """Send the slices of a vector, without a codec, to the caller's device; returns one vector."""
+        parcels = self.each_slice(lambda _, part: self.transport.depart(part), parts)
+        return joined([*map(self.transport.arrive, parcels)])
+
+    def reply(self, replies: Sequence[Any]) -> Any:
+        """Send the slices of a reply, with the scheme's codec, to the caller's device; returns one vector."""
+        codec = self.scheme.reply_codec
+        wires = self.each_slice(lambda _, reply: [*map(self.transport.depart, codec.encode(reply, None))], replies)
+        return joined([self._decoded(codec, *pair) for pair in zip(wires, self.slices, strict=True)])
+
+    def _decoded(self, codec: Codec, wire: Sequence[Any], part: Slice, scalars: Sequence[Any] = ()) -> Any:
+        """Return the received tensors as a decoded vector on the current device, with the scalars at its end."""
+        vector = codec.decode([*map(self.transport.arrive, wire)], self.sizes[part.index])
+        return tf.concat([vector, *scalars], 0) if scalars else vector
+
+    def read(self) -> list[Any]:
+        """Read the slices of the center."""
+        return self.each_slice(lambda part, _: part.center.read_value())
+
+    # Versions.
+
+    def read_version(self) -> Any:
+        """Read the number of updates of the center."""
+        with tf.device(self.device):
+            return self.version.read_value()
+
+    def count_message(self, accepted: Any) -> Any:
+        """Count a message of an asynchronous update if it is `accepted`; returns True if it completes an update."""
+        if self.messages is None:
+            return accepted
+        with tf.device(self.device):
+            messages = self.messages.assign_add(tf.cast(accepted, tf.int64))
+            return tf.equal(messages % self.scheme.messages_per_update, 0) & accepted
+
+    def count_updates(self, number: Any) -> Any:
+        """Count `number` more updates, and save a snapshot if one is due; returns the version."""
+        with tf.device(self.device):
+            number = tf.cast(number, tf.int64)
+            version = tf.convert_to_tensor(self.version.assign_add(number))
+        if self.snapshots is not None and self.scheme.gate.uses_ps:
+            self.snapshots.save_if_due(version, moved=number > 0)
+        return version
+
+    def staleness(self, version: Any, slot: WorkerSlot) -> Any:
+        """Return the updates from this worker's last pull to `version`; without a lock an estimate, at least 0."""
+        with tf.device(self.device):
+            return tf.maximum(version - Row(self.pulled, slot.index).read_value(), 0)
+
+    def note_pull(self, slot: WorkerSlot, unless: Any = None) -> None:
+        """Note that this worker has pulled the current center; if `unless` is true, the noted version stays."""
+        with tf.device(self.device):
+            version = unless_so(unless, lambda: tf.gather(self.pulled, slot.index), self.version.read_value())
+            tf.raw_ops.ResourceScatterUpdate(resource=self.pulled.handle, indices=slot.index, updates=version)
+        for part in self.slices:
+            if part.anchors is not None:
+                with tf.device(part.device):
+                    row = Row(part.anchors, slot.index)
+                    row.assign(unless_so(unless, row.read_value, part.center.read_value()))
+
+    # The algorithm's treatment of messages.
+
+    def merge(
+        self,
+        part: Slice,
+        message: Any,
+        staleness: Any,
+        version: Any,
+        slot: WorkerSlot | None = None,
+        completes: Any = True,
+    ) -> Any:
+        """Apply the scheme's rule to one slice, then update the average; returns the reply.
+
+        Without a slot, the message is the mean of a set.
+        """
+        scheme = self.scheme
+        if scheme.scheduled:  # in local steps of the average worker, as on the workers
+            steps = tf.cast(version, tf.float32) * self.round_steps
+            scheme = scheme.at(steps / scheme.updates_per_round(self.num_workers))
+        message, sent = unpacked(scheme.scalars, message, self.sizes[part.index])
+        seen = part.seen_by(slot, sent=sent, completes=tf.convert_to_tensor(completes))
+        reply = scheme.server_update(seen, message, staleness)
+        self.replies_center &= reply is part.center
+        if scheme.gate.uses_ps:
+            part.move_average(version, None if self.messages is None else completes)
+        return reply
+
+    def weigh(self, part: Slice, message: Any, staleness: Any, slot: WorkerSlot) -> Any:
+        """Return a slice of a message as a barrier adds it to its sum; the scalars are not weighted."""
+        size = self.sizes[part.index]
+        vector, sent = unpacked(self.scheme.scalars, message, size)
+        weighed = self.scheme.weigh(
+            part.seen_by(slot, sent=sent, completes=tf.constant(False)), vector, tf.cast(staleness, tf.float32)
+        )
+        return tf.concat([weighed, message[size:]], 0) if self.scheme.scalars else weighed
+
+    def come_to(self, version: Any, clock: Any, state: Any) -> None:
+        """Update the average, and save a snapshot if one is due, on the worker that has the center without a ps.
+
+        The center has just reached `version`, after `clock` updates.
+        """
+        self.slices[0].move_average(clock)
+        if self.snapshots is not None:
+            self.snapshots.save_if_due(version, state.read_value())

@@ -1,0 +1,57 @@
+"""Classification of TensorFlow's errors: a peer is gone, a message was refused, an operation failed here."""
+
+from __future__ import annotations
+
+import re
+
+from ..errors import WaitTimeout
+from ..lazy import tf
+from ..messages.segments import GONE
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Return True if the ps refused a message, or a read in a dirty state."""
+    return isinstance(error, tf.errors.InvalidArgumentError) and "[refused]" in str(error)
+
+
+def was_repeated(error: BaseException) -> bool:
+    """Return True if TensorFlow's transport delivered a call twice, which the receiver refuses; no peer is gone.
+
+    This happens about once in a million calls, on a busy machine.
+    """
+    return "request was received twice" in str(error)
+
+
+def own_failure(error: BaseException) -> str:
+    """Return TensorFlow's message if an operation of the worker itself found something missing; else an empty string.
+
+    An example is a missing file of its data, where a retry does not help. TensorFlow's message names the task of an
+    operation, and the task for which it was waiting, if any; for several tasks it lists the message of each with its
+    code, in any order.
+    """
+    if not isinstance(error, tf.errors.NotFoundError | tf.errors.FailedPreconditionError):
+        return ""
+    said = re.split(r"^(?=(?:[A-Z_]+: )?From /job:)", str(error), flags=re.MULTILINE)
+    own = re.compile(r"(NOT_FOUND: |FAILED_PRECONDITION: )?From /job:worker")
+    mine = (part for part in said if own.match(part) and "[[" in part and "remote target" not in part)
+    return next(mine, "")
+
+
+def is_absence(error: BaseException) -> bool:
+    """Return True if a peer is gone, has restarted without its variables, or does not answer."""
+    if own_failure(error):
+        return False
+    kinds = (
+        tf.errors.UnavailableError,
+        tf.errors.AbortedError,
+        tf.errors.CancelledError,
+        tf.errors.FailedPreconditionError,
+        tf.errors.NotFoundError,
+        tf.errors.DeadlineExceededError,
+    )
+    return isinstance(error, (*kinds, WaitTimeout)) or "reset by peer" in str(error).lower() or GONE in str(error)
+
+
+def is_late(error: BaseException) -> bool:
+    """Return True if a wait timed out; the peer may be alive."""
+    return isinstance(error, (tf.errors.DeadlineExceededError, WaitTimeout))

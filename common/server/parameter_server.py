@@ -1,0 +1,240 @@
+"""The parameter server: the global variables of a run, and the atomic events on them.
+
+Every task builds the same graph of the variables; TensorFlow's runtime shares them by name. `ParameterServer` composes
+parts with one concern each, and has the events that concern several of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import tensorflow as tf
+
+from ..contract.scheme import Scheme
+from ..errors import UserError
+from ..messages.codec import Codec
+from ..messages.cut import Cut
+from ..messages.ops import is_finite, when
+from ..messages.transport import Client, Transport
+from ..sync.store import Event, WorkerSlot
+from .center import Center
+from .journal import Journal
+from .local_copies import LocalCopies
+from .look import CenterReader
+from .persistence import Persistence
+from .slices import Slice
+from .slots import Slot, Slots
+from .snapshots import Multiples, SnapshotBuffer
+from .transaction import Transactions
+
+
+class ParameterServer:
+    """Global variables and events, built into the current graph. Gates see it as their `Store`.
+
+    Args:
+        scheme: the algorithm.
+        sizes: sizes of the slices of the center on each ps task.
+        state_size: S, the length of the model's non-trainable float state (batch normalisation), as one vector.
+        num_workers: number of workers, W.
+        devices: one device for each ps task.
+        last_version: rounds of the worker with the most, after which a barrier ends the run; None if they are scripted.
+        ema_decay: decay of the average of the center; no average without it.
+        in_process: True if all workers are threads of this process.
+        min_workers: number of workers with which a gate continues if the others do not join; default W.
+        codec: codec of the messages; the scheme's if not given.
+        round_steps: local steps of a round, for learning-rate schedules; the scheme's period if not given.
+        multiples: versions of the center of which snapshots are taken; none if not given.
+        client: the client that feeds and saves vectors; by default on the first device, through sockets.
+        holder: the device of the worker that has the whole center, if one does.
+
+    Attributes:
+        transactions: the lock and the admission of workers.
+        center: slices and versions.
+        journal: the event log.
+        membership: flags, tokens and states of the workers.
+        copies: copies of the workers' local states.
+        persistence: save and restore of checkpoints.
+        kept: the gate's variables, by name.
+        look: read-only snapshot of the center for a client.
+    """
+
+    def __init__(
+        self,
+        scheme: Scheme,
+        *,
+        sizes: Sequence[Sequence[int]],
+        state_size: int,
+        num_workers: int,
+        devices: Sequence[str],
+        last_version: int | None,
+        ema_decay: float | None = None,
+        in_process: bool = False,
+        min_workers: int | None = None,
+        codec: Codec | None = None,
+        round_steps: float | None = None,
+        multiples: Multiples | None = None,
+        client: Client | None = None,
+        holder: str | None = None,
+    ):
+        self.scheme, self.num_workers = scheme, num_workers
+        self.in_process, self.last_version = in_process, last_version
+        self.min_workers = num_workers if min_workers is None else min_workers
+        self.devices, self.client = list(devices), client or Client(Transport(), devices[0])
+        with tf.device(self.client.device):  # fed once; initial value of all copies of the model's state
+            self.initial_state = tf.compat.v1.placeholder(tf.float32, [state_size], name="initial_state")
+        self.center = center = Center(
+            scheme, sizes, devices, num_workers, ema_decay, codec, round_steps, self.client, holder
+        )
+        self.transactions = transactions = Transactions(self.devices[0], num_workers, center.version)
+        self.journal = journal = Journal(transactions)
+        self.membership = members = Slots(transactions, self.devices, self.initial_state, scheme.gate.waits)
+        self.copies = LocalCopies(transactions, journal, members)
+        if multiples is not None:
+            center.snapshots = SnapshotBuffer(multiples, center.slices, members.states)
+
+        # The interface of gates, see `Store`.
+        self.lock, self.exclusive = transactions.lock, transactions.exclusive
+        self.slices, self.each_slice = center.slices, center.each_slice
+        self.receive, self.reply, self.merge, self.weigh = center.receive, center.reply, center.merge, center.weigh
+        plain = type(scheme.reply_codec) is Codec  # an encoded reply is another tensor: sharing the plain one is no use
+        self.share = center.transport.share if plain and scheme.elementwise else lambda reply: reply
+        self.read_version, self.count_updates = center.read_version, center.count_updates
+        self.staleness, self.note_pull, self.when = center.staleness, center.note_pull, when
+        self.record, self.folded = journal.record, journal.folded
+        self.active, self.finished, self.states = members.active, members.finished, members.states
+        self.wake, self.write, self.close_slots = members.wake, members.write, members.close_slots
+        self.store_state, self.only, self.count = members.store_state, members.only, members.count
+        self.check = lambda parts: transactions.check(center.each_slice(lambda _, u: is_finite(u), parts))
+
+        with tf.device(self.devices[0]):
+            kept = scheme.gate.variables(self)
+            self.kept = SimpleNamespace(**{name: tf.Variable(value, name=name) for name, value in kept.items()})
+        center.keep(lambda part: scheme.gate.slice_variables(self, part))
+        self.look = CenterReader(center.slices, center.sizes, center.transport)
+        self.initialize = tf.group(*(v.initializer for v in tf.compat.v1.global_variables()))
+        single = journal.saved | members.saved
+        saved = center.saved | {name: [variable] for name, variable in single.items()}
+        saved |= _of_gate(scheme, vars(self.kept), saved)
+        self.persistence = Persistence(saved, self.devices, transactions, journal, members, self.client)
+
+    def event(self, slot: WorkerSlot, parts: Sequence[Any] = ()) -> Any:
+        """Lock for a worker's request, with a message in `parts` if any; refused if the message cannot be merged."""
+        checked = parts and self.scheme.gate.uses_ps  # without a ps, workers check the mean of all messages
+        finite = self.each_slice(lambda _, u: is_finite(u), parts) if checked else []
+        return self.transactions.event(slot, [*parts, *finite], lambda: [~self.scheme.gate.complete(self), *finite])
+
+    def fold(self, slot: WorkerSlot, parts: Sequence[Any], event: Event = "exchange", locked: bool = True) -> list[Any]:
+        """Build a whole asynchronous update: log it, merge it into every slice, count it; returns the replies."""
+        version = self.read_version()
+        staleness = self.staleness(version, slot)
+        with tf.device(self.devices[0]):
+            lateness = tf.cast(staleness, tf.float32)
+            accepted = self.scheme.accepts(lateness)
+
+        def merge(part: Slice, message: Any) -> Any:
+            reply = self.merge(part, message, lateness, version, slot, completes)
+            return reply if event == "push" else tf.convert_to_tensor(reply)  # the reply to a push is not read
+
+        def merge_if_accepted(part: Slice, message: Any) -> Any:
+            merged = tf.cond(accepted, lambda: tf.convert_to_tensor(merge(part, message)), part.center.read_value)
+            return tf.identity(merged)  # the identity waits for the update; a control edge from `tf.cond` would not
+
+        with tf.control_dependencies([self.record(version, slot.index, staleness, accepted, event, locked)]):
+            completes = self.center.count_message(accepted)
+            replies = self.each_slice(merge if accepted is True else merge_if_accepted, parts)
+            self.count_updates(completes)
+        return replies
+
+    # Events besides rounds.
+
+    def slot(self, worker: int, index: Any, mail: Any = None) -> Slot:
+        """Return the slot of a worker; `index` is its number in the graph, `mail` its queues to and from the others."""
+        return self.membership.slot(worker, index, mail)
+
+    def pull(self, slot: WorkerSlot) -> Any:
+        """Read the center, as an event of the worker."""
+        with self.event(slot):
+            version = self.read_version()
+            noted = self.record(version, slot.index, self.staleness(version, slot), accepted=False, event="pull")
+            with tf.control_dependencies([noted]):  # read the center after the logged time, not before it
+                self.note_pull(slot)
+                parts = self.center.read()
+        return self.center.bring(parts)
+
+    def gather(self, slot: WorkerSlot, indices: Any, locked: bool) -> Any:
+        """Read some coordinates of the center; with `locked`, all at one version."""
+        cut = Cut(indices, self.center.sizes)
+        parts = self.each_slice(lambda _, i: tf.identity(i), cut.indices)
+        with self.lock(after=parts) if locked else nullcontext():
+            self.note_pull(slot)
+            values = self.each_slice(lambda part, i: tf.gather(part.center, i), parts)
+        return cut.join(values)
+
+    def join(self, slot: WorkerSlot, recorded: Any) -> tuple[Any, Any, dict[str, Any]]:
+        """Give a worker its slot, for the first time or again; requests of its previous holder are refused from now on.
+
+        Args:
+            slot: slot of the worker.
+            recorded: False if the join is not logged. It is not logged either if the worker resumes from a local copy.
+
+        Returns:
+            the center, the worker's own state, and the fields of `tasks.worker_calls.Joined`.
+        """
+        with self.transactions.joining():
+            with tf.device(self.devices[0]):
+                version, folded = self.read_version(), self.folded.read_value()[slot.index]
+                self.membership.take(slot)
+                waits, (copied, asked) = self.scheme.gate.rejoin(self, slot), self.copies.join(slot, folded)
+                again = recorded & (version > 0) & ~copied
+                when(again, lambda: self.record(version, slot.index, 0, accepted=False, event="join"))
+                state = self.states[slot.index]
+                joined = {"folded": folded, "waits": waits, "copied": copied, "asked": asked}
+                restored, stopping = self.journal.restored[0], self.is_ending()
+                joined |= {"restored": restored, "stopping": stopping, "version": version}
+            self.note_pull(slot, unless=copied)  # a worker that resumes from a copy keeps its older center
+            parts = self.center.read()
+        return self.center.bring(parts), state, joined
+
+    def refuse(self, slot: WorkerSlot) -> Any:
+        """Drop a message that was not finite for good, and count its round as done."""
+        with self.event(slot), tf.device(self.devices[0]):
+            self.journal.count_refused(slot, tf.constant(1, tf.int64))
+            self.record(self.read_version(), slot.index, 0, accepted=False)
+        return tf.constant(True)
+
+    def is_ending(self) -> Any:
+        """Return True if workers shall leave: the run was stopped, or its last update has been made."""
+        with tf.device(self.devices[0]):
+            return self.membership.stopping | self.scheme.gate.complete(self)
+
+    def wake_all(self) -> Any:
+        """Wake all workers that wait at the gate."""
+        self.scheme.gate.wake(self)
+        return tf.constant(True)
+
+    def call_back(self) -> Any:
+        """Wake all waiting workers (for the start, at the gate, for the end) after a restore, to join again."""
+        return self.membership.call_back(self.wake_all)
+
+    def check_clean(self) -> Any:
+        """Return the version; refused if the state is dirty."""
+        with self.transactions.clean():
+            return self.read_version()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Read version (`at`), state (the mean over the workers) and center (through `look`) under one lock."""
+        with self.transactions.clean():
+            version, vectors = self.read_version(), self.look.take()
+            with tf.device(self.devices[0]):
+                state = tf.reduce_mean(self.states, 0)
+        return {"at": version, "state": state, "vectors": vectors}
+
+
+def _of_gate(scheme: Scheme, kept: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the gate's variables for a checkpoint, by name; `UserError` if the engine has one of that name."""
+    if taken := kept.keys() & saved.keys():
+        raise UserError(f"{scheme.name}: its gate cannot keep {', '.join(sorted(taken))}: the engine has one")
+    return {name: [variable] for name, variable in kept.items()}

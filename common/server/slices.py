@@ -1,0 +1,138 @@
+"""A slice of the center on one ps task: its variables, and its view for the scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import tensorflow as tf
+
+from ..contract.checks import check_variables
+from ..contract.scheme import Scheme
+from ..errors import UserError
+from ..messages.cut import COPIES
+from ..messages.ops import first_values
+from ..sync.store import WorkerSlot
+from .stand_in import StandIn
+
+OWN = "scheme."  # in a checkpoint, prefix of a scheme's variables, so they may be named like those of engine and gate
+
+
+@dataclass(frozen=True, eq=False)
+class Row(StandIn):
+    """One worker's row of a variable [W, ...], read and written like a variable [...] of its own."""
+
+    rows: Any
+    index: Any
+
+    def read_value(self) -> Any:
+        """Read the row, [...]."""
+        return tf.raw_ops.ResourceGather(resource=self.rows.handle, indices=self.index, dtype=self.rows.dtype)
+
+    def assign(self, value: Any) -> None:
+        """Write the row."""
+        value = tf.convert_to_tensor(value, self.rows.dtype)
+        tf.raw_ops.ResourceScatterUpdate(resource=self.rows.handle, indices=self.index, updates=value)
+
+
+class ServerView(SimpleNamespace):
+    """The implementation of `contract.views.Server` for one slice, with the scheme's variables by name."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the server has no {name} for this scheme", name=name, obj=self)
+
+
+class Slice(SimpleNamespace):
+    """A slice of the center on one ps task. Besides these attributes, it has the gate's variables."""
+
+    index: int
+    device: str
+    ema_decay: float | None = None  # decay of the average
+    center: Any
+    initial: Any  # initial value of the center
+    num_workers: int
+    own: dict[str, Any]  # the scheme's global variables, by name
+    rows: dict[str, Any]  # the scheme's worker rows, variables [W, n]
+    numbers: dict[str, Any]  # the scheme's worker numbers, variables [W]
+    average: Any = None  # average of the center, for evaluation
+    anchors: Any = None  # the center that each worker pulled last, [W, n]
+    no_message: Any = None  # a received message of zeros, [n + m]: this slice and m scalars
+
+    def seen_by(self, slot: WorkerSlot | None, **known: Any) -> Any:
+        """Build the scheme's view of this slice for merging or weighing a message.
+
+        Args:
+            slot: slot of the sender, which selects its rows and numbers; None if the message is the mean of a set.
+            known: the attributes `sent` and `completes` of the view.
+        """
+        seen = ServerView(center=self.center, num_workers=self.num_workers, sender=None, **known, **self.own)
+        of_workers = self.rows | self.numbers
+        if slot is None:
+            vars(seen).update(of_workers)
+            return seen
+        seen.sender = slot.index
+        vars(seen).update({name: Row(values, slot.index) for name, values in of_workers.items()})
+        if self.anchors is not None:
+            seen.anchor = Row(self.anchors, slot.index).read_value()
+        return seen
+
+    def make(self, scheme: Scheme, ema_decay: float | None) -> None:
+        """Make the slice's variables on the current device: those of the scheme, the center, its average, the anchors.
+
+        Args:
+            scheme: the algorithm.
+            ema_decay: decay of the average of the center; no average without it.
+
+        Raises:
+            UserError: a variable of the scheme has a name that cannot be used.
+        """
+        rows, own = (first_values(build, self.initial) for build in (scheme.worker_rows, scheme.global_variables))
+        numbers = scheme.worker_numbers()
+        check_variables(scheme.name, {}, own, rows, numbers)
+
+        def of_each(value: Any) -> Any:
+            return tf.tile(value[None], [self.num_workers, 1])
+
+        def variables(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: tf.Variable(value, name=f"{prefix}{name}_{self.index}") for name, value in values.items()}
+
+        self.own = variables(OWN, own)
+        self.rows = variables(OWN, {name: of_each(row) for name, row in rows.items()})
+        self.numbers = variables(COPIES, {name: tf.fill([self.num_workers], float(n)) for name, n in numbers.items()})
+        self.ema_decay, kept = ema_decay, {"center": self.initial}
+        if ema_decay is not None:
+            kept["average"] = self.initial
+        if scheme.keeps_anchors:
+            kept["anchors"] = of_each(self.initial)
+        self.keep(scheme.name, kept)
+
+    def keep(self, scheme: str, values: Mapping[str, Any]) -> None:
+        """Make variables with these initial values on the current device, as attributes; for engine and gate.
+
+        Raises:
+            UserError: the slice has an attribute of that name.
+        """
+        for name, value in values.items():
+            if getattr(self, name, None) is not None:
+                raise UserError(f"{scheme}: a gate cannot keep {name!r} beside a slice of the center: it has one")
+            setattr(self, name, tf.Variable(value, name=f"{name}_{self.index}"))
+
+    def move_average(self, version: Any, completes: Any = None) -> None:
+        """Update A <- d A + (1 - d) theta, with d = min(decay, (1 + n) / (10 + n)) as in TensorFlow's averages.
+
+        If `completes` is given and False, the average does not change.
+        """
+        if self.ema_decay is not None:
+            n = tf.cast(version, tf.float32)
+            decay = tf.minimum(self.ema_decay, (1 + n) / (10 + n))
+            share = 1 - decay if completes is None else (1 - decay) * tf.cast(completes, tf.float32)
+            self.average.assign_sub(share * (self.average - self.center))
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """Variables of the slice for a checkpoint, by name."""
+        own = {OWN + name: value for name, value in {**self.own, **self.rows}.items()}
+        copies = {COPIES + name: value for name, value in self.numbers.items()}
+        return {name: value for name, value in vars(self).items() if isinstance(value, tf.Variable)} | own | copies

@@ -1,0 +1,223 @@
+"""A simulated run: what happens when comes from virtual time, what comes out of it is computed.
+
+Phase 1 puts the events in order: it knows the machines, and nothing of the model but its size. Phase 2 executes them
+with the modules of the algorithm. In between the center is looked at, evenly in virtual time, or exactly at each
+multiple of `evaluate_every` updates. The folder of the run is that of any run; its seconds are virtual.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import Diverged
+from ..record.event_log import MICROSECONDS, VERSION, WORKER
+from ..record.round_log import FILE as ROUNDS
+from ..record.round_log import NUMBER, RoundLog
+from ..reports import Report
+from ..server.trace import RECORD
+from ..tasks.evaluation import Evaluation
+from ..tasks.figures import Figures
+from ..tasks.job import Job
+from ..tasks.results import unwritten, write_center, write_model
+from ..virtual_time.forecast import steady_staleness
+from ..virtual_time.order import Order, order
+from ..virtual_time.platform import Platform
+from ..worker.flat_model import FlatModel
+from .arithmetic import Arithmetic
+
+LOOKS = 40  # at the center, between the start and the end
+
+REPORT_SECONDS = 0.1  # between two reports of the first phase
+
+
+@dataclass(frozen=True)
+class SimulatedPoint:
+    """A look at the center: after how many events of the trace, and when."""
+
+    events: int
+    seconds: float
+
+
+def simulate(job: Job, report: Report, model: FlatModel | None = None) -> None:
+    """Run a job in virtual time.
+
+    Args:
+        job: on a cluster that is described.
+        report: where events go.
+        model: receives what is evaluated; a new one if there is none here.
+
+    Raises:
+        Diverged: a loss or the center is not finite.
+        UserError: the scheme's gate does not say who waits for whom.
+    """
+    SimulatedRun(job, report, model or job.recipe.flat()).run()
+
+
+class SimulatedRun:
+    """A run in virtual time: its order, its arithmetic, what is seen of it, what it leaves behind.
+
+    Attributes:
+        metrics: of the newest look.
+    """
+
+    def __init__(self, job: Job, report: Report, model: FlatModel):
+        self.job, self.report, self.model = job, report, model
+        self.figures = Figures(job.plan, job.traffic(model))
+        self.log = job.files.event_log(job.cluster.workers)
+        self.log.truncate(0, 0)  # what a run that got nowhere has left
+        self.evaluate = Evaluation(model, job.test)
+        self.summaries = job.files.summaries()
+        self.metrics: dict[str, Any] = {}
+
+    def run(self) -> None:
+        """Both phases, and the end."""
+        there = self._order()
+        began = time.monotonic()
+        arithmetic = Arithmetic(self.job, there.trace, self.model)
+        try:
+            self._follow(there, arithmetic)
+            self._finish(there, arithmetic.snapshot(), time.monotonic() - began)
+        finally:
+            arithmetic.close()
+
+    def _follow(self, there: Order, arithmetic: Arithmetic) -> None:
+        """Phase 2, from look to look, until the end or a reason to stop."""
+        events = np.stack([there.trace[name] for name in RECORD], 1)
+        self._look(arithmetic.snapshot(), 0.0, {})
+        reason = self._reason_to_stop()
+        for look in self._looks(events, there.seconds) if reason is None else ():
+            arithmetic.run(look.events)
+            if not len(self.log):
+                self._first_update(events)
+            losses = arithmetic.losses[len(self.log) : look.events]
+            known = losses[~np.isnan(losses)]
+            self.log.append(events[len(self.log) : look.events])
+            self._look(arithmetic.snapshot(), look.seconds, {"loss": float(known.mean())} if len(known) else {})
+            if reason := self._reason_to_stop():
+                break
+        if reason is not None:
+            self.report(event="stopped", reason=reason)
+
+    def _looks(self, events: np.ndarray, seconds: float) -> Iterator[SimulatedPoint]:
+        every = self.job.options.evaluate_every
+        return looks(events, seconds, LOOKS) if every is None else looks_by_updates(events, seconds, every)
+
+    def _order(self) -> Order:
+        """Phase 1."""
+        job, traffic = self.job, self.figures.traffic
+        workers, rounds = job.cluster.workers, job.plan.all_rounds
+        began = told = time.monotonic()
+
+        def progress(events: int) -> None:
+            nonlocal told
+            if time.monotonic() > told + REPORT_SECONDS:
+                told = time.monotonic()
+                self.report(event="ordering", events=events, of=2 * sum(map(len, rounds)))  # ready, and arrived
+
+        there = order(
+            job.scheme,
+            job.cluster.simulated or Platform(),
+            workers=workers,
+            rounds=rounds,
+            seed=job.seed,
+            message_bytes=traffic.message,
+            reply_bytes=traffic.codec.reads[1] if traffic.codec.reads else traffic.reply,
+            ps=job.cluster.ps,
+            stop_at_version=job.options.stop_at_version,
+            progress=progress,
+        )
+        number = len(there.trace["version"])
+        seconds = time.monotonic() - began
+        self.report(event="ordered", events=number, virtual=there.seconds, order_seconds=seconds)
+        return there
+
+    def _first_update(self, events: np.ndarray) -> None:
+        first = np.searchsorted(events[:, VERSION], 0, "right") - 1  # the last event that found the initial center
+        self.report(event="first_update", worker=int(events[first, WORKER]), virtual=_seconds(events[first]))
+
+    def _look(self, snapshot: Mapping[str, Any], seconds: float, more: Mapping[str, float]) -> None:
+        """Evaluate the center, and report."""
+        seen = self.log.tally
+        steps = self.figures.steps(seen.rounds)
+        self.metrics = {"version": int(snapshot["at"]), **self.figures.of(seen), "steps": steps, **more}
+        self.metrics |= self.evaluate(snapshot)
+        self.report(event="center", virtual=seconds, **self.metrics)
+        if self.summaries:
+            self.summaries.write(self.metrics)
+
+    def _reason_to_stop(self) -> str | None:
+        return self.job.stop_rule.reason(lambda: self.metrics["version"], self.metrics)
+
+    def _finish(self, there: Order, snapshot: Mapping[str, Any], seconds: float) -> None:
+        """Write what the run produced, and report the result."""
+        job, run_dir, seen = self.job, self.job.run_dir, self.log.tally
+        if not np.isfinite(snapshot["center"]).all():
+            raise Diverged(
+                f"the center is not finite, at version {snapshot['at']}: a step was too long. Try a smaller learning "
+                "rate or period, or fewer workers"
+            )
+        arrays = {name: value for name, value in snapshot.items() if name != "at"}
+        rounds = RoundLog(there.rounds[there.rounds[:, NUMBER] < seen.rounds[there.rounds[:, 0]]])
+        writes = [lambda: write_center(run_dir, arrays), lambda: write_model(run_dir, self.model, arrays)]
+        if job.options.record == "full":
+            writes += [lambda: self.log.save(run_dir / "trace.npz"), lambda: rounds.save(run_dir / ROUNDS)]
+        missing = unwritten(writes)
+        shares = rounds.shares()
+        self.report(
+            event="result",
+            updates=self.metrics["version"],
+            dropped=seen.dropped,
+            staleness_steady=steady_staleness({name: column[: len(self.log)] for name, column in there.trace.items()}),
+            staleness_histogram={str(t): n for t, n in sorted(seen.staleness.items())},
+            unwritten=missing,
+            round=None if shares is None else shares.as_dict(),
+            share_of_updates=seen.shares,
+            arithmetic_seconds=seconds,
+            **self.metrics,
+        )
+
+
+def looks(events: np.ndarray, seconds: float, number: int) -> Iterator[SimulatedPoint]:
+    """Moments to look at the center, the last of them the end; evenly in time, and never in the middle of an update.
+
+    Args:
+        events: of the whole run, [n, len(RECORD)].
+        seconds: virtual time of the end.
+        number: of looks, if there is something new at each of them.
+    """
+    versions, times = events[:, VERSION], events[:, MICROSECONDS]
+    before = 0
+    for i in range(1, number + 1):
+        moment = seconds * i / number
+        until = int(np.searchsorted(times, 1e6 * moment, "right"))
+        if i == number:
+            until = len(events)
+        elif until < len(events):
+            until = int(np.searchsorted(versions, versions[until]))  # what has come for the next update stays out
+        if until > before or i == number:
+            yield SimulatedPoint(until, moment)
+        before = max(until, before)
+
+
+def looks_by_updates(events: np.ndarray, seconds: float, every: int) -> Iterator[SimulatedPoint]:
+    """A look at each multiple of `every` updates, when the last of them is in the center, and one at the end.
+
+    Args:
+        events: of the whole run, [n, len(RECORD)].
+        seconds: virtual time of the end.
+        every: updates.
+    """
+    versions = events[:, VERSION]  # that an event finds
+    for version in range(every, int(versions[-1]) + 1, every):
+        until = int(np.searchsorted(versions, version))
+        yield SimulatedPoint(until, _seconds(events[until - 1]))
+    yield SimulatedPoint(len(events), seconds)
+
+
+def _seconds(event: np.ndarray) -> float:
+    return int(event[MICROSECONDS]) / 1e6

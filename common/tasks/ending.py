@@ -1,0 +1,113 @@
+"""The end of a run: early stopping, the result and its files, and the shutdown of workers and ps tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import numpy as np
+
+from ..errors import Diverged, WaitTimeout
+from ..lazy import tf
+from ..reports import Report
+from ..waiting import POLL_SECONDS
+from .calls import ObserverCalls
+from .observer import Observer, Snapshot
+from .recorder import RecordReader
+from .results import unwritten, write_center, write_model
+from .round_record import RoundRecord
+from .stopping import StopRule
+
+END_SECONDS = 5.0  # time limit for workers to leave
+
+CHIEF_WAITS = 3  # times the limit of a wait: two to read the last state, one until its events are on disk
+
+
+class Ending:
+    """The end of a run, early if the stop rule applies, and its files."""
+
+    def __init__(
+        self,
+        calls: ObserverCalls,
+        observer: Observer,
+        reader: RecordReader,
+        rounds: RoundRecord,
+        rule: StopRule,
+        report: Report,
+    ):
+        self.calls, self.observer, self.reader, self.report = calls, observer, reader, report
+        self.graph, self.rounds, self.rule = calls.graph, rounds, rule
+        self.stopped = False
+        self.told_to_stop = 0  # workers that were removed from the active set, and still have to leave
+
+    def stop_if_wanted(self) -> None:
+        """End the run early if the stop rule applies: the ps refuses messages, and the workers leave."""
+        if self.stopped or not self.graph.coordination.uses_ps:
+            return
+        reason = self.rule.reason(self.calls.version, self.observer.metrics)
+        if reason is None:
+            return
+        self.stopped = True
+        self.told_to_stop = self.calls.present()
+        self.calls.stop()
+        self.report(event="stopped", reason=reason)
+
+    def finish(self, snapshot: Snapshot) -> None:
+        """Write the results, let the workers leave, report the result, end the ps tasks.
+
+        Raises:
+            Diverged: the center is not finite.
+        """
+        metrics, seen = self.observer.metrics, self.observer.seen
+        if not np.isfinite(snapshot["center"]).all():
+            raise Diverged(
+                f"the center is not finite, at version {metrics['version']}: a step was too long. Try a smaller "
+                "learning rate or period"
+            )
+        refused = snapshot.pop("refused")
+        folded = self.calls.recorded_rounds()  # read from the ps: the record in this task may have a gap
+        missing = self._write_results({name: value for name, value in snapshot.items() if name != "at"}, folded)
+        self._shut_down()
+        self.report(
+            event="result",
+            steps=self.observer.figures.steps(folded),
+            updates=metrics["version"],
+            share_of_updates=seen.shares,
+            round=None if self.rounds.shares is None else self.rounds.shares.as_dict(),
+            waiting_seconds=self.rounds.waiting,
+            dropped=seen.dropped,
+            refused={str(k): int(n) for k, n in enumerate(refused) if n},
+            staleness_histogram={str(t): n for t, n in sorted(seen.staleness.items())},
+            unwritten=missing,
+            **metrics,
+        )
+        self.calls.end_ps()
+
+    def _write_results(self, arrays: dict[str, Any], folded: np.ndarray) -> list[str]:
+        """Write center, model, rounds and trace; return the reasons for which some could not be written."""
+        files, version = self.rounds.files, self.observer.metrics["version"]
+        writes = [
+            lambda: write_center(files.folder, arrays),
+            lambda: write_model(files.folder, self.graph.model, arrays),
+            lambda: self.reader.give(lambda log: self.rounds.write(log, folded, version)),
+        ]
+        if files.every_round:
+            writes.append(lambda: self.reader.give(lambda log: log.save(files.folder / "trace.npz")))
+        return unwritten(writes)
+
+    def _shut_down(self) -> None:
+        """Let the workers leave, as the result is on disk. Errors do not matter: a restoration calls workers back."""
+        with contextlib.suppress(tf.errors.OpError, WaitTimeout):
+            expected = max(self.calls.shut_down(), self.told_to_stop)
+            soon = time.monotonic() + END_SECONDS
+            late = time.monotonic() + CHIEF_WAITS * self.calls.wait_seconds
+
+            def waits() -> bool:
+                """Return True while workers have yet to leave; the chief needs longer, for its last checkpoint."""
+                departed, chief = self.calls.departed()
+                return departed < expected and time.monotonic() < (soon if chief else late)
+
+            while waits():
+                self.reader.drain()  # the chief's last checkpoint waits until its events are on disk
+                time.sleep(POLL_SECONDS)

@@ -1,0 +1,119 @@
+"""The evaluator: a task that follows the run, keeps the record, and writes the result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..cluster.failure_detector import LifeSigns
+from ..errors import WaitTimeout
+from ..lazy import tf
+from ..reports import Report
+from ..server.failures import is_absence, is_refusal, was_repeated
+from ..server.trace import RECORD
+from .calls import Connect, ObserverCalls
+from .ending import Ending
+from .graph import TaskGraph
+from .job import CHIEF, Job
+from .observer import FOLLOW_SECONDS, Observer
+from .recorder import RecordReader
+from .round_record import RoundRecord
+
+
+class Evaluator:
+    """The task that follows a run to its end.
+
+    Args:
+        job: the run.
+        session: the session that runs the graph.
+        graph: the graph, with the Keras model.
+        report: receives events.
+        connect: makes a new session, given the seconds that it may take; None in a process that has only one.
+    """
+
+    def __init__(self, job: Job, session: Any, graph: TaskGraph, report: Report, connect: Connect | None = None):
+        self.report, self.rule, self.workers = report, job.restarts, job.cluster.workers
+        self.waits, self.warms_up = graph.coordination.waits, bool(job.scheme.warmup_updates)
+        self.calls = ObserverCalls(session, graph, self.rule.wait_seconds, connect)
+        self.signs = LifeSigns(self.rule.wait_seconds, own_pace=True)
+        self._begin_again()
+        self.reader = RecordReader(self.calls, job.files.event_log(self.workers), report, self._hear)
+        self.observer = Observer(job, self.calls, self.reader, report)
+        rounds = RoundRecord(job.files, job.plan, job.coordination, one_clock=job.cluster.task is None)
+        self.ending = Ending(self.calls, self.observer, self.reader, rounds, job.stop_rule, report)
+        self.failing: float | None = None  # time of the first of consecutive failed calls
+        self.unrestored: float | None = None  # time since which the ps answers that its state is not clean
+        self.chief_is_late = False
+
+    def follow(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Evaluate repeatedly until all workers have finished (or `stopped()`), and once more then."""
+        with self.reader:
+            self.observer.evaluate()  # the first evaluation is slow, so it is made before the training
+            self.calls.await_state()
+            self.observer.begin()
+            self._follow(stopped)
+
+    def _follow(self, stopped: Callable[[], bool]) -> None:
+        while not stopped():
+            try:
+                roll = self.calls.roll()
+                if self.failing:
+                    self._begin_again()
+                if (roll.finished | ~roll.active).all():
+                    return self.ending.finish(self.observer.observe(last=True))
+                if not self.observer.observe_if_due() and self.reader.late:
+                    self.reader.drain()  # raises the error that stops the reader's thread
+                self._look_for_the_silent()
+                self.ending.stop_if_wanted()
+                self.failing, self.unrestored, self.chief_is_late = None, None, False
+            except (tf.errors.OpError, WaitTimeout) as error:
+                self._recover(error)
+            time.sleep(FOLLOW_SECONDS)
+
+    def _recover(self, error: BaseException) -> None:
+        """Wait while the state is being restored; re-raise errors from which the run cannot recover."""
+        now = time.monotonic()
+        self.failing = self.failing or now
+        deadline = self.failing + self.rule.repair_seconds
+        hopeless = isinstance(error, WaitTimeout) or not (is_refusal(error) or is_absence(error))
+        if not (self.rule.recovers or was_repeated(error)) or now > deadline or hopeless:
+            raise error
+        if is_refusal(error) or isinstance(error, tf.errors.FailedPreconditionError):  # otherwise the ps is late
+            self.unrestored = self.unrestored or now
+            if now - self.unrestored > self.calls.wait_seconds and not self.chief_is_late:
+                self.chief_is_late = True
+                self.report(event="silent", worker=CHIEF)  # the chief restores the state, so it may have stopped
+        if not is_refusal(error):
+            self.calls.reconnect(max(1.0, deadline - now))
+
+    def _begin_again(self) -> None:
+        """Restart the time limit of all workers: while the ps was away, none could send a message."""
+        for k in range(self.workers):
+            self.signs.expect(k)
+
+    def _hear(self, events: np.ndarray) -> None:
+        """Note a sign of life of each worker with a round among the new events, [n, len(RECORD)]."""
+        self.signs.look()
+        for k in np.unique(events[:, RECORD.index("worker")]):
+            self.signs.heard(int(k))
+
+    def _look_for_the_silent(self) -> None:
+        """Report workers that have sent nothing for very long, and evict them if enough others are left."""
+        if self.waits:  # the workers that wait at the barrier do this
+            return
+        for k, seconds in self.signs.silent().items():
+            if k not in self.signs.gaps and self.warms_up:
+                continue  # this worker still waits for the warm-up of worker 0
+            roll = self.calls.roll()
+            if roll.finished[k] or not roll.active[k]:
+                continue
+            self.report(event="silent", worker=k)
+            left = int(roll.active.sum()) - 1
+            if left >= max(1, self.rule.min_workers or self.workers):
+                self.calls.evict(k)
+                self.report(event="evicted", worker=k)
+            elif not self.rule.recovers or self.signs.complain(k):
+                raise WaitTimeout(f"worker {k} has sent nothing for {seconds:.0f} s")

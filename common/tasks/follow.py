@@ -1,0 +1,120 @@
+"""Evaluation of a run by its checkpoints: for an evaluator that shares a folder with the chief, but no network.
+
+`bash run.sh evaluate RUN_DIR` evaluates each checkpoint on the test data as it appears, until the run has ended.
+It only reads files and writes one of its own: it can be started and stopped at any time without effect on the run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..data import named as data
+from ..data.dataset import Dataset
+from ..data.models import ModelRecipe
+from ..errors import UserError, WaitTimeout, positive
+from ..files import dumps, open_in_place, read_rows, writing
+from ..record import checkpoint
+from ..record.content import read_config
+from ..worker.flat_model import FlatModel
+from .evaluation import Evaluation
+
+EVALUATIONS = "evaluations.jsonl"
+
+LOOK_SECONDS = 0.5
+
+
+def follow(
+    run_dir: Path,
+    wait_seconds: float,
+    report: Callable[[dict[str, Any]], None],
+    warn: Callable[[str], object] = lambda message: None,
+) -> None:
+    """Evaluate the checkpoints of a run, new ones as they appear; each adds a line to `evaluations.jsonl`.
+
+    Args:
+        run_dir: run directory of the chief.
+        wait_seconds: limit of the wait for the begin of the run, and for its next checkpoint.
+        report: called with `version`, `test_loss`, `test_accuracy`, ... of each checkpoint, also of those that an
+            earlier call has evaluated.
+        warn: called with a message for each checkpoint that is damaged, or of another format, and is skipped.
+
+    Raises:
+        UserError: the path is no folder, or the run in it is simulated, or has its own data or model.
+        WaitTimeout: no checkpoint appeared for `wait_seconds`, and the run has not ended.
+    """
+    positive(wait_seconds=wait_seconds)
+    if run_dir.exists() and not run_dir.is_dir():
+        raise UserError(f"the run directory is not a folder. Received: {run_dir}")
+    if (run_dir / "config.json").exists() and "platform" in read_config(run_dir):
+        raise UserError(
+            f"a simulated run has no checkpoints: its center was measured meanwhile, see {run_dir / 'metrics.jsonl'}"
+        )
+    problem: tuple[Dataset, ModelRecipe] | None = None
+    evaluate: Evaluation | None = None
+    before = [line for line in read_rows(run_dir / EVALUATIONS) if isinstance(line.get("version"), int)]
+    for line in before:
+        report(line)
+    for path in _appearing(run_dir, {line["version"] for line in before}, wait_seconds):
+        problem = problem or problem_of(run_dir, read_config(run_dir))
+        try:
+            arrays = checkpoint.read(path).arrays
+        except UserError as unreadable:
+            if not _is_deleted(path):
+                warn(f"{unreadable}; it was passed over")
+            continue
+        evaluate = evaluate or _evaluation(run_dir, *problem, len(arrays["center"]))
+        center = {"center": arrays.get("average", arrays["center"]), "state": arrays["states"].mean(0)}
+        line = {"version": int(arrays["version"]), **evaluate(center)}
+        with writing(run_dir / EVALUATIONS), open_in_place(run_dir / EVALUATIONS, "a") as file:
+            file.write(dumps(line) + "\n")
+        report(line)
+
+
+def _is_deleted(path: Path) -> bool:
+    """Return True if the run has deleted a checkpoint, one of its oldest, before or while it was read."""
+    if path.exists():
+        time.sleep(LOOK_SECONDS)
+    return not path.exists() and not checkpoint.is_set_aside(path)
+
+
+def _appearing(run_dir: Path, done: set[int], wait_seconds: float) -> Iterator[Path]:
+    """Yield checkpoints as they appear, except those of the versions in `done`, until the run has ended."""
+    news = time.monotonic()
+    while True:
+        ended = (run_dir / "result.json").exists()
+        fresh = [path for path in checkpoint.found(run_dir) if int(path.name) not in done]
+        for path in fresh:
+            done.add(int(path.name))
+            yield path
+            news = time.monotonic()
+        if ended and not fresh:
+            return
+        if time.monotonic() - news > wait_seconds:
+            raise WaitTimeout(
+                f"waited {wait_seconds:g} s for a checkpoint in {checkpoint.folder(run_dir)}: is the run still there, "
+                "and does it save often enough (--checkpoint-seconds)?"
+            )
+        time.sleep(LOOK_SECONDS)
+
+
+def _evaluation(run_dir: Path, dataset: Dataset, recipe: ModelRecipe, parameters: int) -> Evaluation:
+    """Build the evaluation of the run's model; raises `UserError` if its number of parameters is not `parameters`."""
+    if parameters != (known := recipe.parameters):
+        raise UserError(
+            f"the checkpoints in {run_dir} have {parameters} parameters, and the model of the run has {known}"
+        )
+    return Evaluation(FlatModel(recipe.build()), dataset.test)
+
+
+def problem_of(run_dir: Path, config: Mapping[str, Any]) -> tuple[Dataset, ModelRecipe]:
+    """Load data and model by their names in the configuration of a run; raises `UserError` for unnamed ones."""
+    try:
+        dataset = data.load(config["dataset"])
+        return dataset, ModelRecipe.named(config["model"], dataset.shape, dataset.classes, config["seed"])
+    except UserError as error:
+        raise UserError(
+            f"the run in {run_dir} has a model or data of its own, which only its script knows ({error})"
+        ) from None

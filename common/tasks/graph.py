@@ -1,0 +1,215 @@
+"""The graph of a task: the global variables, the workers in it, and all operations that a session runs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..cluster.placement import compute_devices
+from ..files import replacing
+from ..lazy import tf
+from ..worker.flat_model import FlatModel
+from .graph_parts import needed_for
+from .job import CHIEF, Job
+from .operations import OF_KEEPERS, GlobalOps, WorkerOps
+
+Ops = TypeVar("Ops", GlobalOps, WorkerOps)
+
+IN_PLACE_FLOATS = 1 << 20  # a copy of a smaller vector costs less than operations on each variable of the model
+
+
+class TaskGraph:
+    """The graph of one task: the global variables, and the workers in it.
+
+    Attributes:
+        coordination: the topology of the run.
+        scalars: names of the scalars that a message has beside its vector.
+        ops: operations on the global variables; see `calls`.
+        worker_ops: operations of worker k.
+        multiples: versions of which snapshots are taken, or None; missing in a graph that was loaded.
+        initial: center [P] and non-trainable state [S] that the run begins with. After `export` or `load` they are
+            memory-mapped files, and take memory only for the parts that are read, while they are in use.
+        frozen: arrays of the model that never change; empty in a graph without workers.
+        in_place: True if its workers take gradients at the center itself.
+    """
+
+    in_place = False
+
+    def __init__(self, job: Job, workers: Sequence[int] = (), model: FlatModel | None = None):
+        from ..messages.ops import building
+        from ..messages.transport import Client, Transport
+        from ..server.parameter_server import ParameterServer
+        from ..server.snapshots import Multiples
+
+        self.coordination, self.scalars = job.coordination, job.scheme.scalars
+        self.model = model or job.recipe.flat()
+        self._initial: Any = self.model.pack(), self.model.pack_state()
+        self.frozen = self.model.frozen_values() if workers else []
+        self.in_place = job.in_place and self.model.size >= IN_PLACE_FLOATS
+        # Without test data no snapshot would be evaluated.
+        multiples = None if job.test is None else job.plan.multiples(self.model.size + self.model.state_size)
+        self.multiples = None if multiples is None else Multiples(*multiples)
+        place, slices = job.cluster.placement, job.slices(self.model.size)
+        servers = place.ps_devices(job.cluster.ps if job.uses_ps else 0)
+        near = f"{place.worker_device(workers[0])}/device:CPU:0" if workers else servers[0]
+        holder = None if job.uses_ps else _devices(job, CHIEF)[0]
+        self.graph = tf.Graph()
+        with building(self.graph):
+            self.ps = ParameterServer(
+                job.scheme,
+                sizes=[list(map(math.prod, self.model.shapes))] if self.in_place else [[size] for size in slices],
+                state_size=self.model.state_size,
+                num_workers=job.cluster.workers,
+                devices=servers,
+                last_version=None if job.options.schedule else max(map(len, job.plan.all_rounds)),
+                ema_decay=job.options.ema_decay,
+                in_process=place.in_process,
+                min_workers=job.recovery.min_workers,
+                codec=job.codec,
+                round_steps=job.plan.round_steps,
+                multiples=self.multiples,
+                client=Client(Transport(job.shares_memory), near),
+                holder=holder,
+            )
+            self.ops = GlobalOps(self.ps, self.coordination.sees_waiting)
+            gradient = tf.function(self.model.gradient, reduce_retracing=True, autograph=False)
+            self.worker_ops = {k: self._worker_ops(job, k, gradient) for k in workers}
+
+    def _worker_ops(self, job: Job, k: int, gradient: Any) -> WorkerOps:
+        from ..messages.channels import Channels
+        from ..worker.in_place import InPlaceWorker
+        from ..worker.replica import Replica
+        from ..worker.sparse import SparseWorker
+        from ..worker.worker import DenseWorker
+
+        place, devices = job.cluster.placement, _devices(job, k)
+        with tf.device(devices[0]):
+            source, structure = _source(job, k)
+        tasks = [f"{place.worker_device(other)}/device:CPU:0" for other in range(job.cluster.workers)]
+        slot = self.ps.slot(
+            k, k if job.shared_graph is None else self.ops.index, Channels(k, tasks, self.ps.center.transport)
+        )
+        fed = list(source.fed), []  # arrays of the shard, and the frozen arrays of the model
+        if job.sparse:
+            worker = SparseWorker(job.scheme, self.ps, slot, devices[0], source)
+        else:
+            name, numbers = f"worker_{k}", (slot.index, job.cluster.workers)
+            loss = job.options.l2, job.options.clip_norm
+            replica = Replica(self.model, gradient, name, numbers, devices, source, structure, *loss)
+            worker = (InPlaceWorker if self.in_place else DenseWorker)(
+                job.scheme, replica, self.ps, slot, name, job.seed
+            )
+            fed = fed[0], list(replica.fed)
+        return WorkerOps(
+            worker, self.ps, fed, job.batch_size, {1, job.plan.rounds_per_call}, job.coordination.sees_waiting
+        )
+
+    # One task builds the graph and the workers load it: building takes longer than all other steps of the start.
+
+    def export(self, path: Path) -> None:
+        """Write the graph of worker 0, the part that other workers need, and the initial values, for `load`.
+
+        Raises:
+            CannotWrite: a file cannot be written.
+        """
+        all_ops, own = _names(self.ops), _names(self.worker_ops[CHIEF])
+        ops = {name: op for name, op in all_ops.items() if name not in OF_KEEPERS}
+        definition = self.graph.as_graph_def()
+        whole = definition.SerializeToString()
+        part = needed_for(tf.nest.flatten([ops, own]), definition).SerializeToString()
+        for place, vector in zip(_beside(path), self.initial, strict=True):
+            with replacing(place) as file:
+                np.save(file, vector)
+        with replacing(path) as file:
+            pickle.dump((((whole, all_ops), (part, ops)), own, self.frozen), file)
+        self._initial = path
+
+    @property
+    def initial(self) -> tuple[np.ndarray, np.ndarray]:  # noqa: D102
+        if not isinstance(self._initial, Path):
+            return self._initial
+        center, state = (np.load(place, mmap_mode="r") for place in _beside(self._initial))
+        return center, state
+
+    def without_workers(self) -> TaskGraph:
+        """Return the part of this graph that concerns the global variables, in a new graph."""
+        names = _names(self.ops)
+        part = copy(self)
+        part.frozen, part.worker_ops, part.graph = [], {}, tf.Graph()
+        with part.graph.as_default():
+            definition = needed_for(tf.nest.flatten(names), self.graph.as_graph_def())
+            _move(definition, self.ps.client.device, self.ps.devices[0])
+            tf.import_graph_def(definition, name="")
+        part.ops = _found(GlobalOps, names, part.graph)
+        return part
+
+    @classmethod
+    def load(cls, job: Job, worker: int, path: Path) -> TaskGraph:
+        """Return the graph of a worker, from the files that `export` has written for worker 0."""
+        with path.open("rb") as file:
+            graphs, names, frozen = pickle.load(file)
+        serialized, global_names = graphs[worker != CHIEF]
+        definition = tf.compat.v1.GraphDef.FromString(serialized)
+        _move(definition, *(job.cluster.placement.worker_device(k) for k in (CHIEF, worker)))
+        for node in _nodes(definition):
+            if node.name == "own_tokens":
+                node.attr["shared_name"].s = f"token_{worker}".encode()
+        self = cls.__new__(cls)
+        self.coordination, self.scalars = job.coordination, job.scheme.scalars
+        self._initial, self.frozen, self.graph = path, frozen, tf.Graph()
+        with self.graph.as_default():
+            tf.import_graph_def(definition, name="")
+        self.ops = _found(GlobalOps, global_names, self.graph)
+        self.worker_ops = {worker: _found(WorkerOps, names, self.graph)}
+        return self
+
+
+def _devices(job: Job, worker: int) -> list[str]:
+    """Return the names of the devices on which a worker computes."""
+    place, number = job.cluster.placement, job.devices_per_worker
+    return compute_devices(place.worker_device(worker), number, first=worker * number if place.in_process else 0)
+
+
+def _beside(path: Path) -> list[Path]:
+    """Return the files of the initial center and state beside an exported graph."""
+    return [path.with_name(f"{name}.npy") for name in ("center", "state")]
+
+
+def _nodes(definition: Any) -> Iterator[Any]:
+    """Yield the nodes of a graph, and of its functions."""
+    return itertools.chain(definition.node, *(function.node_def for function in definition.library.function))
+
+
+def _move(definition: Any, before: str, after: str) -> None:
+    """Move all nodes from one device, or from the devices of one task, to another."""
+    for node in _nodes(definition):
+        node.device = node.device.replace(before, after)
+
+
+def _names(ops: GlobalOps | WorkerOps) -> dict[str, Any]:
+    """Return the attributes of `ops` with names in place of the tensors and operations of the graph."""
+    return tf.nest.map_structure(lambda op: op.name, vars(ops))
+
+
+def _found(kind: type[Ops], names: Mapping[str, Any], graph: Any) -> Ops:
+    """Return the tensors and operations that have these names in another graph."""
+    ops = kind.__new__(kind)
+    vars(ops).update(tf.nest.map_structure(graph.as_graph_element, names))
+    return ops
+
+
+def _source(job: Job, worker: int) -> tuple[Any, Any]:
+    """Return the batches of a worker in the current graph, and the nested structure of x and y."""
+    from ..worker.batches import Shard, Stream
+
+    if callable(job.train):
+        dataset: Any = job.train(tf.distribute.InputContext(job.cluster.workers, worker, job.cluster.workers))
+        return Stream(dataset.repeat(), f"worker_{worker}"), dataset.element_spec
+    return Shard(job.plan.shard(worker), f"worker_{worker}"), job.train

@@ -1,0 +1,300 @@
+"""The description of a run that each task receives: model, data, algorithm, options and cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import numbers
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ..cluster.cluster import Cluster
+from ..cluster.fingerprint import in_words
+from ..cluster.restart_rule import RestartRule
+from ..contract.checks import check_scheme, check_update
+from ..contract.rounding import rounded
+from ..contract.scheme import Scheme
+from ..data import inputs, skew
+from ..data.models import ModelRecipe
+from ..errors import UserError, at_most
+from ..files import read_json
+from ..messages import segments
+from ..messages.codec import BatchCoordinates, Codec
+from ..messages.cut import even_sizes
+from ..record import checkpoint
+from ..record.content import read_config
+from ..record.run_directory import new_run_dir
+from ..server.traffic import Traffic
+from .coordination import Coordination
+from .options import MAX_STEPS, Recovery, RunOptions
+from .plan import Plan
+from .simulated import refuse_in_simulation
+from .stopping import StopRule
+from .task_files import TaskFiles
+
+CHIEF = 0
+
+
+@dataclass
+class Job:
+    """The description of a run, the same for every task but for the folder."""
+
+    scheme: Scheme
+    recipe: ModelRecipe
+    train: Any  # nested arrays, or a function of a tf.distribute.InputContext that returns a tf.data.Dataset
+    test: Any
+    cluster: Cluster
+    options: RunOptions
+    steps: int  # local steps of each worker
+    run_dir: Path  # folder of this task: that of the whole run, or one in it
+    earlier_step_targets: Sequence[int] = ()  # steps of the earlier runs that this one resumes, if they were fewer
+    evaluate_seconds: float = 0.1  # between two evaluations of the center
+    evaluate_later: bool = False  # evaluate only snapshots, after the training
+    graph_file: Path | None = None  # where the evaluator leaves a graph for the workers of this machine
+    identity: Mapping[str, Any] = field(default_factory=dict)  # values that must agree between tasks on all machines
+    program: str = ""  # the program that has started this task, among those of several machines
+
+    @property
+    def batch_size(self) -> int:
+        """Examples of one local step."""
+        return self.options.batch_size
+
+    @property
+    def seed(self) -> int:
+        """Random seed for initial weights, data sharding and batch order."""
+        return self.options.seed
+
+    @property
+    def recovery(self) -> Recovery:
+        """Checkpoints, restarts and other reactions to faults."""
+        return self.options.recovery
+
+    @property
+    def plan(self) -> Plan:
+        """The rounds and batches of each worker."""
+        return Plan(self.scheme, self.train, self.cluster.workers, self.options, self.steps, self.earlier_step_targets)
+
+    @property
+    def coordination(self) -> Coordination:
+        """The topology: through a ps or collective, in one process or several."""
+        return Coordination(self.scheme.gate, self.cluster.placement.in_process)
+
+    @property
+    def files(self) -> TaskFiles:
+        """The files of a task in its folder."""
+        return TaskFiles(self.run_dir, self.options.record == "full", self.options.tensorboard)
+
+    @property
+    def stop_rule(self) -> StopRule:
+        """The rule that ends the run early."""
+        return StopRule(self.options.stop_at_version, self.options.stop_at_accuracy, self.run_dir)
+
+    @property
+    def shared_graph(self) -> Path | None:
+        """File with the workers' graph; None if each builds its own, for a data function or a collective without ps."""
+        own = callable(self.train) or self.coordination.is_collective
+        return None if own else self.graph_file
+
+    @property
+    def uses_ps(self) -> bool:
+        """True if the run has a parameter server."""
+        return self.coordination.uses_ps
+
+    @property
+    def sparse(self) -> bool:
+        """True if workers pull and push only the coordinates of their batch; else vectors are dense."""
+        how, devices = self.options, self.devices_per_worker
+        return self.recipe.sparse and self.scheme.sparse and not is_dense(how.l2, how.clip_norm, how.ema_decay, devices)
+
+    @property
+    def in_place(self) -> bool:
+        """True if workers may take gradients at the center itself, which is in their memory, instead of at a copy."""
+        how, codecs = self.options, (type(self.codec), type(self.scheme.reply_codec))
+        whole = self.sparse or is_dense(how.l2, how.clip_norm, None, self.devices_per_worker)
+        return self.scheme.in_place and self.cluster.placement.in_process and not whole and codecs == (Codec, Codec)
+
+    @property
+    def codec(self) -> Codec:
+        """The codec of messages."""
+        return BatchCoordinates(self.batch_size * self.train[0][0].shape[1]) if self.sparse else self.scheme.codec
+
+    @property
+    def shares_memory(self) -> bool:
+        """True if tasks exchange large vectors in shared memory, as all are processes of this machine."""
+        here = self.cluster.task is None and not self.cluster.placement.in_process
+        return here and self.options.transport == "memory" and segments.available()
+
+    def slices(self, size: int) -> list[int]:
+        """Return the sizes of the slices of a vector of `size` on the ps tasks."""
+        return even_sizes(size, self.cluster.ps if self.uses_ps else 1)
+
+    def traffic(self, model: Any) -> Traffic:
+        """Return the bytes that events move, for a model (a `FlatModel`)."""
+        codec = self.codec.for_model(len(model.shapes))
+        return Traffic(self.scheme, codec, self.cluster.workers, self.slices(model.size), model.state_size)
+
+    @property
+    def restarts(self) -> RestartRule:
+        """The rule of restarts: which tasks are restarted, which may be lost, and how long the others wait."""
+        meet, asked = self.coordination, self.recovery
+        return RestartRule(meet.uses_ps, self.cluster.wait_seconds, meet.alone, asked.max_restarts, asked.min_workers)
+
+    @property
+    def devices_per_worker(self) -> int:
+        """Number of devices that share the batches of a worker."""
+        return self.cluster.devices_per_worker or self.scheme.default_devices_per_worker
+
+
+def is_dense(l2: float, clip_norm: float | None, ema_decay: float | None, devices_per_worker: int) -> bool:
+    """Return True if these options need whole vectors, also on a sparse problem."""
+    return bool(l2) or clip_norm is not None or ema_decay is not None or devices_per_worker > 1
+
+
+def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster: Cluster, options: RunOptions) -> Job:
+    """Join scheme, model, data, cluster and options to a job, and check that they fit each other.
+
+    Args:
+        scheme: the algorithm.
+        recipe: of the model.
+        train: (x, y) or (x, y, sample_weight) of nested arrays, or a function that returns a `tf.data.Dataset`.
+        test: the same, or None.
+        cluster: tasks and machines of the run.
+        options: settings of the run.
+
+    Raises:
+        UserError: they do not fit; the message says in one line what is wrong.
+    """
+    scheme = checked(scheme, train, cluster, options)
+    train = inputs.sharding(train) if callable(train) else inputs.arrays_of(train, "data")
+    if test is not None and not callable(test):
+        test = inputs.arrays_of(test, "validation_data")
+    steps = inputs.count_steps(train, cluster.workers, options.batch_size, options.epochs, options.steps)
+    at_most(MAX_STEPS, steps=steps)
+    if options.skew is not None:
+        skew.labels_of(train)
+    run_dir = options.run_dir or new_run_dir(scheme.name)
+    own_dir = run_dir if cluster.evaluates else run_dir / str(cluster.task)
+    resume = options.recovery.resume
+    job = Job(scheme, recipe, train, test, cluster, options, steps, own_dir)
+    before = own_dir if resume is None else checkpoints_of(resume, cluster)
+    job.earlier_step_targets = _earlier_step_targets(before, steps)
+    job.plan.check()
+    check_update(scheme, cluster.placement.in_process)
+    _check_left(job, before)
+    if job.sparse and options.codec != "float32":
+        raise UserError(
+            "on a sparse problem, the coordinates of a batch travel as they are: leave codec out. Received: "
+            f"codec={options.codec}"
+        )
+    if options.batch_size % job.devices_per_worker:
+        raise UserError(
+            f"batch_size must be a multiple of the devices of a worker. Received: batch_size={options.batch_size}, "
+            f"devices_per_worker={job.devices_per_worker}"
+        )
+    return job
+
+
+def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -> Scheme:
+    """Return the scheme with the codec of the options; raises `UserError` if these tasks cannot run it."""
+    check_scheme(scheme, cluster.workers)
+    scheme = rounded(scheme, options.codec)
+    here, uses_ps, wanted = cluster.task, scheme.gate.uses_ps, options.recovery.min_workers
+    if here is None and cluster.ps > 1 and not uses_ps:
+        raise UserError(f"{scheme.name} has no parameter server: leave ps out. Received: ps={cluster.ps}")
+    if here is not None and bool(here.addresses.ps) != uses_ps:
+        need = "needs a ps: give --ps_hosts" if uses_ps else "has no ps: leave --ps_hosts out"
+        raise UserError(f"{scheme.name} {need}. Received: {here.addresses.as_dict()}")
+    if wanted is not None and wanted > cluster.workers:
+        raise UserError(f"min_workers must be at most the workers, {cluster.workers}. Received: min_workers={wanted}")
+    if wanted is not None and wanted < cluster.workers and not uses_ps:
+        raise UserError(f"{scheme.name} needs all its workers: leave min_workers out. Received: min_workers={wanted}")
+    if not uses_ps and (options.stop_at_version is not None or options.stop_at_accuracy is not None):
+        raise UserError("a run without a parameter server cannot be stopped early: it does all its steps")
+    if options.schedule and not cluster.placement.in_process:
+        raise UserError("a schedule needs the threads back end: Cluster.local(..., backend='threads')")
+    if cluster.simulated is not None:
+        refuse_in_simulation(scheme, train, cluster, options)
+    if any(worker not in range(cluster.workers) for worker in options.schedule):
+        raise UserError(f"schedule names workers below {cluster.workers}. Received: {list(options.schedule)}")
+    return scheme
+
+
+def checkpoints_of(run_dir: Path, cluster: Cluster) -> Path:
+    """Return the folder of the checkpoints in a run directory: that of the results, or of a separate chief."""
+    return run_dir if cluster.task is None or not cluster.task.separate_evaluator else run_dir / "worker-0"
+
+
+def _earlier_step_targets(before: Path, steps: int) -> list[int]:
+    """Return the steps of the earlier runs that this one resumes: their last rounds may have been shorter."""
+    try:
+        if not checkpoint.found(before):
+            return []
+    except OSError as error:
+        raise UserError(f"cannot use the folder {before}: {error.strerror}") from None
+    config = read_config(before)
+    targets = (*config["earlier_step_targets"], config["steps_per_worker"])
+    return [target for target in targets if target < steps]
+
+
+def _check_left(job: Job, before: Path) -> None:
+    """Raise `UserError` if the resumed run has already done all the requested steps."""
+    paths = checkpoint.found(before)
+    config = read_config(before) if paths else {}
+    wanted, had = job.steps, config.get("steps_per_worker", 0)
+    if wanted > had or (wanted == had and not _is_complete(before)):
+        return
+    try:
+        done = checkpoint.read(paths[-1], ["version", "folded", "joins"]).arrays["folded"]
+    except checkpoint.Damaged:
+        return  # the damage is reported when the checkpoint is restored
+    rounds = job.plan.all_rounds
+    if len(done) == len(rounds) and all(n >= len(own) for n, own in zip(done, rounds, strict=True)):
+        raise UserError(
+            f"the run in {before} has done all that is asked for: ask for more steps, or choose another run directory. "
+            f"Received: {wanted} steps of each worker"
+        )
+
+
+def _is_complete(run_dir: Path) -> bool:
+    """Return True if the run in this folder has completed."""
+    with contextlib.suppress(UserError):  # no result, or a damaged one
+        return read_json(run_dir / "result.json").get("outcome") == "completed"
+    return False
+
+
+def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
+    """Return the configuration of a run, as it is written to config.json and shown."""
+    cluster, options = job.cluster, job.options
+    plain = numbers.Real | str | list | tuple | None  # types that JSON has; values of other types become text
+    uneven = {"label_distance": skew.distance(skew.labels_of(job.train), job.plan.shards())} if options.skew else {}
+    steps = [rounds.steps() for rounds in job.plan.all_rounds]  # a scheme may change the number of steps of a worker
+    uneven_steps = {} if options.schedule or set(steps) == {job.steps} else {"steps_of_workers": steps}
+    return {
+        "algorithm": job.scheme.name,
+        "hyperparameters": {
+            own.name: value if isinstance(value := getattr(job.scheme, own.name), plain) else in_words(value)
+            for own in fields(job.scheme)
+        },
+        "backend": cluster.backend,
+        "workers": cluster.workers,
+        "ps": cluster.ps if job.uses_ps else 0,
+        "isolation": cluster.isolation,
+        **({} if cluster.simulated is None else {"platform": cluster.simulated.described()}),
+        "dataset": dataset,
+        "model": model,
+        "batch_size": options.batch_size,
+        "devices_per_worker": job.devices_per_worker,
+        "clip_norm": options.clip_norm,
+        "l2": options.l2,
+        "ema_decay": options.ema_decay,
+        "codec": options.codec,
+        **({"transport": "memory" if job.shares_memory else "sockets"} if not cluster.placement.in_process else {}),
+        "steps_per_worker": job.steps,
+        **uneven_steps,
+        "earlier_step_targets": list(job.earlier_step_targets),
+        "seed": options.seed,
+        "skew": options.skew,
+        **uneven,
+        "record": options.record,
+    }

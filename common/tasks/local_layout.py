@@ -1,0 +1,76 @@
+"""The layout of the local state of a worker, and its copy as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from ..record.sliced import sliced, whole
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The layout of a worker's local state: name, type and shape of each part, vectors whole."""
+
+    parts: Mapping[str, tuple[Any, tuple[int, ...]]]
+
+    @classmethod
+    def of(cls, inputs: Mapping[str, Any]) -> Layout:
+        """Return the layout of the local state that is fed at these placeholders, in pieces."""
+        parts = {}
+        for name, own in inputs.items():
+            shapes = [tuple(place.shape.as_list()) for place in own]
+            whole = (*shapes[0][:-1], sum(shape[-1] for shape in shapes)) if shapes[0] else ()
+            parts[name] = np.dtype(own[0].dtype.as_numpy_dtype), whole
+        return cls(parts)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the local state of one worker."""
+        return sum(kind.itemsize * int(np.prod(shape)) for kind, shape in self.parts.values())
+
+    def besides(self, name: str) -> Layout:
+        """Return the layout without that part."""
+        return Layout({other: part for other, part in self.parts.items() if other != name})
+
+    @property
+    def names(self) -> str:
+        """Names of the parts, for messages."""
+        return ", ".join(sorted(self.parts))
+
+    def fits(self, state: Mapping[str, np.ndarray]) -> bool:
+        """Return True if `state` has all parts, shapes and item sizes; without a ps worker 0 has no own parameters."""
+        same = all(name in state and state[name].shape == shape for name, (_, shape) in self.parts.items())
+        return same and all(state[name].dtype.itemsize == kind.itemsize for name, (kind, _) in self.parts.items())
+
+    def typed(self, state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the parts with their types, some of which a file does not preserve."""
+        return {name: state[name].view(kind) for name, (kind, _) in self.parts.items()}
+
+
+def packed(state: Mapping[str, Any]) -> bytes:
+    """Return a local state as bytes."""
+    file = BytesIO()
+    np.savez(file, **state)
+    return file.getvalue()
+
+
+def unpacked(copy: bytes) -> dict[str, np.ndarray]:
+    """Return the local state in a copy; no code in it is executed."""
+    with np.load(BytesIO(copy), allow_pickle=False) as saved:
+        return dict(saved)
+
+
+def together(parts: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """Join the pieces of a local state to whole vectors."""
+    return whole({f"{name}/{i}": part for name, own in parts.items() for i, part in enumerate(own)})
+
+
+def apart(state: Mapping[str, np.ndarray], places: Mapping[str, Sequence[Any]]) -> dict[str, list[np.ndarray]]:
+    """Split a local state into the pieces that are fed at these placeholders."""
+    sizes = {name: [int(p.shape[-1]) if p.shape.rank else 0 for p in own] for name, own in places.items()}
+    return {name: sliced(state[name], sizes[name]) for name in places}

@@ -1,0 +1,131 @@
+"""The local state of a worker in checkpoints: the variables that a join does not restore, and their copies.
+
+On request a worker writes a copy to the ps, or to worker 0, and stands still until the copy has been saved; see
+`standstill`. A worker that misses the deadline has logged rounds that are not in its copy: the copy is not used, and a
+resumed run begins with new local state for that worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Literal
+
+from ..errors import WaitTimeout
+from ..server.asked import NEVER, NONE
+from ..waiting import wait_until
+from .job import Job
+from .local_layout import Layout
+from .progress import Progress
+from .worker_calls import WorkerCalls
+
+MOST_BYTES = 1 << 30  # limit of the copies of all workers together
+
+
+class Keeping:
+    """The parts of the local states that checkpoints keep, and the meetings of the workers for that.
+
+    Args:
+        job: the run.
+        places: placeholders for the local state of a worker, by name.
+
+    Attributes:
+        layout: layout of the local state of a worker.
+        bytes: size of the local states of all workers.
+        keeps: the local states are kept: they are neither empty nor too large.
+        stops: workers stand still while the state is read: for their copies; and without a ps, as they write to the
+            center without the lock.
+        meets: the number at which workers stand still together: the version, if each update has messages of all of
+            them; the rounds of a worker, if the lead of workers is bounded. A worker at a standstill would block those
+            that wait for it, so all reach the same number first. Empty otherwise: each stops at the end of a call.
+    """
+
+    meets: Literal["version", "rounds", ""] = ""
+
+    def __init__(self, job: Job, places: Any):
+        workers, gate = job.cluster.workers, job.scheme.gate
+        self.layout = Layout.of(places)
+        # Without a ps the parameters of all workers equal the center on worker 0: they alone need no copy.
+        self.bytes = workers * (self.layout if job.uses_ps else self.layout.besides("params")).bytes
+        self.keeps = 0 < self.bytes <= MOST_BYTES
+        self.stops = self.keeps or not job.uses_ps
+        self.waits_for_all = not job.uses_ps
+        if workers > 1 and not job.options.schedule:
+            together = gate.set_size(workers) == workers
+            self.meets = "version" if together else "rounds" if gate.lead is not None else ""
+
+    @property
+    def why_not(self) -> str:
+        """The reason why nothing is kept, if the local states are too large; else empty."""
+        total, most = (number / 2**30 for number in (self.bytes, MOST_BYTES))
+        too_large = f"{total:.3g} GiB of all workers are more than the {most:.3g} GiB that are kept"
+        return too_large if self.bytes > MOST_BYTES else ""
+
+
+class LocalState:
+    """Copies of a worker's local state: it writes them when the chief requests them, and restores from them.
+
+    Args:
+        calls: calls of the worker.
+        progress: progress of the worker.
+        keeping: the parts of the local states that are kept.
+        job: the run.
+    """
+
+    def __init__(self, calls: WorkerCalls, progress: Progress, keeping: Keeping, job: Job):
+        self.calls, self.progress, self.keeping = calls, progress, keeping
+        calls.listens = keeping.stops
+        numbers, recovery = set(map(len, job.plan.all_rounds)), job.recovery
+        others_go_on = job.cluster.workers > 1 and (keeping.meets != "version" or len(numbers) > 1)
+        at_end = recovery.checkpoint_seconds is not None or recovery.checkpoint_steps is not None
+        self.wanted_at_end = others_go_on or at_end
+        self.answered = NONE
+        self.offset = 0  # the version (if workers meet at one) minus the rounds of this worker
+
+    def joined(self, version: int, copied: bool) -> None:
+        """Count meetings from the joined version, and restore the local state if it was copied."""
+        self.answered = NONE  # after a restoration the chief may request the same meeting again
+        self.offset = version - self.progress.rounds if self.keeping.meets == "version" else 0
+        if copied and self.keeping.keeps:
+            self.calls.take_up(self.keeping.layout)
+
+    @property
+    def meeting(self) -> int:
+        """The number of the meeting that this worker has reached."""
+        return self.progress.rounds + self.offset
+
+    def stretch_calls(self, rounds: int) -> int:
+        """Announce calls of this number of rounds before the first of them; return the number."""
+        if self.keeping.stops and self.keeping.meets:
+            self.calls.stretch(rounds)
+        return rounds
+
+    def at_most(self, count: int) -> int:
+        """Return the rounds of the next call, `count` at most, so that it does not pass the requested meeting."""
+        ahead = self.calls.asked - self.meeting
+        return min(count, ahead) if self.keeping.meets and ahead > 0 else count
+
+    def is_asked(self) -> bool:
+        """Return True if the chief has requested a copy now."""
+        asked = self.calls.asked
+        if not self.keeping.stops or asked < 0 or asked == self.answered:
+            return False
+        return asked == self.meeting if self.keeping.meets else True
+
+    def between_calls(self) -> None:
+        """Write a copy if the chief has requested one now, and block until it has been saved."""
+        if self.is_asked():
+            self.answered = asked = self.calls.asked
+            self.lay_down()
+            with contextlib.suppress(WaitTimeout):  # later rounds then make the copy invalid, which the chief detects
+                wait_until(lambda: self.calls.look_at_asked() != asked, self.calls.patience, str)
+
+    def lay_down(self) -> None:
+        """Write a copy of the local state."""
+        self.calls.lay_down(self.progress.rounds, self.keeping.keeps)
+
+    def end(self) -> None:
+        """Write a copy after the last round, if later checkpoints may need one."""
+        if not self.keeping.keeps or self.progress.stopping:
+            return
+        if self.wanted_at_end or self.calls.look_at_asked() != NEVER:
+            self.lay_down()

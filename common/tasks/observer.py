@@ -1,0 +1,167 @@
+"""The observer: evaluates the center during the run, and the snapshots of the ps after it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ..files import finite
+from ..record.event_log import Tally
+from ..reports import Report
+from ..waiting import paced
+from .calls import ObserverCalls
+from .evaluation import Evaluation, EvaluationPoint
+from .figures import Figures
+from .job import Job
+from .recorder import RecordReader
+
+FOLLOW_SECONDS = 0.05  # between two polls of the ps, each of which costs the ps about a millisecond
+
+EVALUATION_SHARE = 10  # a pause is ten times as long as an evaluation, so evaluations take a tenth of a core at most
+
+LONGEST_PAUSE_SECONDS = 30.0  # between two evaluations of a long run, even if more would be affordable
+
+ENOUGH = 40  # evaluations during a run that make a curve: without `evaluate_every` no snapshots are evaluated then
+
+LATER_SECONDS, LATER_SHARE = 5.0, 0.1  # CPU time for snapshots without `evaluate_every`, or this share of the run
+
+Snapshot = dict[str, Any]  # see `ObserverCalls.snapshot`
+
+
+class Observer:
+    """The evaluation of the center in a task of its own, during the run and at its end.
+
+    Args:
+        job: the run: its test data, the times of evaluations, and the plan from which figures are computed.
+        calls: the evaluator's calls to the ps.
+        reader: reader of the record.
+        report: receives events.
+
+    Attributes:
+        evaluate: the evaluation on the test data.
+        metrics: of the newest evaluation: version, examples, bytes, staleness, and Keras' metrics of the test data.
+        seen: totals of the record at the newest evaluation.
+    """
+
+    def __init__(self, job: Job, calls: ObserverCalls, reader: RecordReader, report: Report):
+        self.calls, self.reader, self.report = calls, reader, report
+        self.initial, model = calls.graph.initial, calls.graph.model
+        self.every, self.later, self.seconds = job.options.evaluate_every, job.evaluate_later, job.evaluate_seconds
+        self.evaluate, self.measures = Evaluation(model, job.test), job.test is not None
+        self.figures = Figures(job.plan, job.traffic(model))
+        self.seen = Tally(job.cluster.workers)
+        self.metrics: dict[str, Any] = {}
+        self.reported: dict[str, Any] = {}  # the last reported metrics of a center during the run
+        self.multiples = calls.graph.multiples  # the versions of which the ps takes snapshots, or None
+        self.evaluated: dict[int, float] = {}  # time of the evaluation by version
+        self.due, self.cost = 0.0, 0.0  # the first evaluation is due at once; the seconds of one are not known yet
+        self.summaries = job.files.summaries()
+
+    def begin(self) -> None:
+        """Note that the training begins."""
+        self.began = time.monotonic()
+
+    def observe_if_due(self) -> bool:
+        """Evaluate the center if the pause is over, or if `evaluate_every` requests this version."""
+        if self.later or not (time.monotonic() >= self.due or self._is_wanted()):
+            return False
+        before = time.monotonic()
+        self.observe()
+        now = time.monotonic()
+        if self.due:  # the first evaluation is slow; take the minimum of the others, as the machine may be busy
+            self.cost = min(self.cost or now - before, now - before)
+        pause = paced(now - self.began, LONGEST_PAUSE_SECONDS)  # longer pauses in a long run, which has enough points
+        self.due = now + max(self.seconds, EVALUATION_SHARE * self.cost, pause)
+        return True
+
+    def _is_wanted(self) -> bool:
+        """Return True for the first version at or after a multiple of which the ps takes no snapshot."""
+        if self.every is None or self.multiples or not self.measures:
+            return False
+        newest = max(self.evaluated, default=-1)
+        return self.calls.version() // self.every > newest // self.every
+
+    def observe(self, last: bool = False) -> Snapshot:
+        """Read the center and the record, evaluate and report; at the end, evaluate the snapshots first.
+
+        Without test data only the version is read.
+        """
+        snapshot = self.calls.snapshot() if last or self.measures else {"at": self.calls.version()}
+        when, self.seen = time.monotonic(), self.reader.drain()
+        if not last and int(snapshot["at"]) == self.reported.get("version"):
+            return snapshot  # no update since the last report: each version is reported once
+        point = self._point(snapshot, when)
+        if last:
+            self._evaluate_snapshots(point)
+        self._evaluate(point, "center")
+        self.evaluated[point.version] = point.when
+        return snapshot
+
+    def _point(self, snapshot: Snapshot, when: float) -> EvaluationPoint:
+        figures = {"version": int(snapshot["at"]), **self.figures.of(self.seen)}
+        if "center" not in snapshot:
+            return EvaluationPoint(when, figures, {})
+        center = snapshot.get("average", snapshot["center"])
+        return EvaluationPoint(when, figures, {"center": center, "state": snapshot["state"]})
+
+    def _evaluate(self, point: EvaluationPoint, event: str) -> None:
+        """Evaluate a center, and report it, unless the last report has the same version and metrics."""
+        measured = self.evaluate(point.snapshot)
+        self.metrics = point.figures | measured
+        if point.version == self.reported.get("version") and finite(measured).items() <= finite(self.reported).items():
+            return
+        if event == "center":
+            self.reported = self.metrics
+        self.report(event=event, when=point.when, **self.metrics)
+        if self.summaries:
+            self.summaries.write(self.metrics)
+
+    def _evaluate_snapshots(self, end: EvaluationPoint) -> None:
+        """Evaluate all snapshots; without `evaluate_every`, an evenly spaced choice of them that takes little time."""
+        known = self.evaluated | {end.version: end.when}
+        enough = self.every is None and len(self.evaluated) >= ENOUGH
+        points = [] if enough or not self.measures else self.snapshots(known)
+        points = [point for point in points if point.version not in known]
+        if self.later:
+            points = [self._origin(), *(point for point in points if point.version)]
+        elif points and self.every is None:
+            affordable = self._affordable(end)
+            points = points[:: -(-len(points) // affordable)] if affordable else []
+        for point in points:
+            self._evaluate(point, "passed")
+
+    def snapshots(self, known: Mapping[int, float]) -> list[EvaluationPoint]:
+        """Return the snapshots that the ps has taken.
+
+        Args:
+            known: time of the evaluation by version, the last one included: the time of a snapshot lies between two.
+        """
+        if self.multiples is None:
+            return []
+        every, asked, taken = self.multiples.every, time.monotonic(), self.calls.snapshots()
+        ago = asked - float(taken["now"])  # offset from the clock of the ps to the clock of this task
+        rows = [i for i, passed in enumerate(taken["passed"]) if passed > 0 and i * every <= max(known)]
+        versions, tallies = [i * every for i in rows], []
+        self.reader.give(lambda log: tallies.extend(log.tallies(versions)))
+        points = []
+        for row, version, tally in zip(rows, versions, tallies, strict=True):
+            when = max([taken["passed"][row] + ago, *(when for other, when in known.items() if other < version)])
+            when = min([when, *(when for other, when in known.items() if other > version)])
+            figures = {"version": version, **self.figures.of(tally)}
+            vectors = {"center": taken["kept"][row], "state": taken["states"][row]}
+            points.append(EvaluationPoint(float(when), figures, vectors))
+        return points
+
+    def _origin(self) -> EvaluationPoint:
+        """Return the parameters that the workers began with."""
+        center, state = self.initial
+        figures = {"version": 0, "examples": 0, "bytes_pushed": 0, "bytes_pulled": 0}
+        return EvaluationPoint(self.began, figures, {"center": center, "state": state})
+
+    def _affordable(self, end: EvaluationPoint) -> int:
+        """Return how many snapshots may be evaluated without `evaluate_every`."""
+        began = time.process_time()  # CPU time: on a busy machine the elapsed time may be many times as long
+        self.evaluate(end.snapshot)
+        allowed = max(LATER_SECONDS, LATER_SHARE * (end.when - self.began))
+        return int(allowed / (time.process_time() - began))

@@ -1,0 +1,220 @@
+"""The options of a run, declared once: keyword arguments of `train`, flags of the command line, a field of the run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypedDict, TypeVar
+
+from ..contract.rounding import CODECS, Rounding
+from ..data.skew import parsed
+from ..errors import UserError, at_least, at_most, fraction, not_negative, one_of, positive
+from ..record.latest import named, newest
+from ..record.run_directory import RecordMode
+from ..spec import meanings, nearest
+
+RESTART_CHECKPOINT_SECONDS = 10.0
+
+MAX_SEED = 2**32 - 1  # the largest seed that NumPy and Keras accept
+
+MAX_STEPS = 10**12  # of a worker: more than any run does, and within the range of every counter
+
+OnNan = Literal["stop", "drop"]
+
+Transport = Literal["memory", "sockets"]
+
+NO_FLAG = {"flag": False}  # metadata of a field that the command line does not offer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """Checkpoints, restarts and other reactions of a run to faults.
+
+    Example:
+        >>> recovery = Recovery(max_restarts=5, min_workers=1)
+        >>> result = train(model, (x, y), Downpour(), recovery=recovery, verbose=False)
+        >>> result.metrics["recovery"]["restarts"]  # by task; none has died
+        {}
+    """
+
+    checkpoint_steps: int | None = None
+    """Updates of the center between two checkpoints."""
+    checkpoint_seconds: float | None = None
+    """Seconds between two checkpoints; the default is 60, or 10 if tasks may be restarted."""
+    keep_checkpoints: int = 3
+    """Number of the newest checkpoints to keep. A run in the same run directory resumes from the newest."""
+    resume: Path | None = None
+    """Run directory whose newest checkpoint to resume from; `latest` is the newest run in runs/."""
+    max_restarts: int = 0
+    """Maximum number of restarts of killed tasks, all tasks together."""
+    min_workers: int | None = None
+    """Number of workers with which the run continues if the others do not come back; the default is all."""
+    on_nan: OnNan = "stop"
+    """Reaction to a message that is not finite: stop the run, or drop the message. It never reaches the center."""
+
+    def __post_init__(self):
+        if self.resume is not None:
+            object.__setattr__(self, "resume", named(Path(self.resume)))  # Python users give a text
+        at_least(1, keep_checkpoints=self.keep_checkpoints)
+        at_least(0, max_restarts=self.max_restarts)
+        one_of(("stop", "drop"), on_nan=self.on_nan)
+        if self.checkpoint_steps is not None:
+            at_least(1, checkpoint_steps=self.checkpoint_steps)
+        if self.checkpoint_seconds is not None:
+            positive(checkpoint_seconds=self.checkpoint_seconds)
+        if self.min_workers is not None:
+            at_least(1, min_workers=self.min_workers)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds between two checkpoints."""
+        if self.checkpoint_seconds is not None:
+            return self.checkpoint_seconds
+        if self.checkpoint_steps is not None:
+            return float("inf")
+        return RESTART_CHECKPOINT_SECONDS if self.max_restarts else 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """All settings of a run besides the scheme, the model, the data and the cluster.
+
+    Raises:
+        UserError: an option is out of range.
+    """
+
+    epochs: int = 1
+    """Passes over the training data."""
+    steps: int | None = None
+    """Local steps of each worker, instead of epochs."""
+    batch_size: int = 32
+    """Examples of one local step."""
+    seed: int = 0
+    """Random seed for initial weights, data sharding and batch order."""
+    skew: str | None = None
+    """Unequal distribution of labels over the workers, as in dirichlet:alpha=0.1: each worker draws its own
+    proportions, and with a small alpha it has few labels."""
+    run_dir: Path | None = None
+    """Folder for the results of the run; the default is a new one in runs/, to which runs/latest then points. In a
+    folder that holds checkpoints, such as `latest`, the run resumes from them."""
+    clip_norm: float | None = None
+    """Maximum norm of a gradient, taken as one vector; longer ones are scaled down to it."""
+    l2: float = 0.0
+    """Coefficient of the term l2/2 |x|^2 that is added to the loss."""
+    ema_decay: float | None = None
+    """Evaluate an exponential moving average of the center, with this decay, instead of the center."""
+    codec: Rounding = "float32"
+    """Number format of messages: bf16 halves the bytes, int8 quarters them; the rounding error is added to the next
+    message. With bf16, replies are also compressed for algorithms that send plain gradients taken at them."""
+    transport: Transport = "memory"
+    """Channel for vectors of a megabyte and more between processes of one machine: shared memory, or sockets; between
+    machines it is always sockets."""
+    stop_at_version: int | None = None
+    """End the run after this number of updates of the center; a few more may be applied meanwhile."""
+    stop_at_accuracy: float | None = None
+    """End the run when the center has this accuracy on the test data."""
+    evaluate_every: int | None = None
+    """Evaluate the center every N updates. The ps takes snapshots at the multiples of N, and they are evaluated after
+    the training. If they need more than 256 MB, or are more than 1000, the evaluator uses the first center that it
+    reads at or after each multiple. Between multiples the center is evaluated as often as that slows no worker."""
+    record: RecordMode = "full"
+    """Record every round (72 bytes each, and 104 in trace.npz and rounds.npz), or only aggregate statistics."""
+    tensorboard: bool = False
+    """Write summaries of the center for TensorBoard to tb/ in the run directory."""
+    schedule: Sequence[int] = field(default=(), metadata=NO_FLAG)
+    """Order in which workers take turns, a worker for each round, so that staleness is deterministic (threads only)."""
+    recovery: Recovery = Recovery()
+    """Checkpoints, restarts and other reactions to faults."""
+
+    def __post_init__(self):
+        at_least(1, epochs=self.epochs, batch_size=self.batch_size)
+        at_least(0, seed=self.seed)
+        at_most(MAX_SEED, seed=self.seed)
+        if self.skew is not None:
+            parsed(self.skew)
+        if self.steps is not None:
+            at_least(1, steps=self.steps)
+        if self.run_dir is not None:
+            if not str(self.run_dir):
+                raise UserError("run_dir must not be empty; leave it out for a fresh folder in runs/")
+            object.__setattr__(self, "run_dir", newest(Path(self.run_dir)))
+        if self.clip_norm is not None:
+            positive(clip_norm=self.clip_norm)
+        not_negative(l2=self.l2)
+        if self.ema_decay is not None:
+            fraction(ema_decay=self.ema_decay)
+        one_of(("float32", *CODECS), codec=self.codec)
+        one_of(("memory", "sockets"), transport=self.transport)
+        if self.stop_at_version is not None:
+            at_least(1, stop_at_version=self.stop_at_version)
+        if self.stop_at_accuracy is not None:
+            fraction(stop_at_accuracy=self.stop_at_accuracy)
+        if self.evaluate_every is not None:
+            at_least(1, evaluate_every=self.evaluate_every)
+        one_of(("full", "off"), record=self.record)
+        if not isinstance(self.recovery, Recovery):
+            raise UserError(
+                f"recovery must be a Recovery, as in recovery=Recovery(max_restarts=5). Received: {self.recovery!r}"
+            )
+
+
+class Keywords(TypedDict, total=False):
+    """The fields of `RunOptions` for editors. No type checker derives them from the dataclass; a test compares both."""
+
+    epochs: int
+    steps: int | None
+    batch_size: int
+    seed: int
+    skew: str | None
+    run_dir: str | Path | None
+    clip_norm: float | None
+    l2: float
+    ema_decay: float | None
+    codec: Rounding
+    transport: Transport
+    stop_at_version: int | None
+    stop_at_accuracy: float | None
+    evaluate_every: int | None
+    record: RecordMode
+    tensorboard: bool
+    schedule: Sequence[int]
+    recovery: Recovery | None
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def takes_options(function: Function) -> Function:
+    """Name each option in the signature and, for `{options}`, in the docstring of a function that ends in **options."""
+    parameters = dict(inspect.signature(function).parameters)
+    parameters.popitem()
+    for option in fields(RunOptions):
+        parameters[option.name] = inspect.Parameter(
+            option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type
+        )
+    function.__signature__ = inspect.Signature([*parameters.values()])  # pyright: ignore[reportFunctionMemberAccess]
+    meant = "\n        ".join(f"{name}: {meaning}" for name, meaning in meanings(RunOptions).items())
+    function.__doc__ = (function.__doc__ or "").replace("{options}", meant)
+    return function
+
+
+def options_of(given: Mapping[str, Any], known: Iterable[str], makers: Iterable[Callable[..., Any]]) -> RunOptions:
+    """Return the options of a call; None stands for the default.
+
+    Args:
+        given: keyword arguments of the call.
+        known: names of all keywords that the call accepts.
+        makers: constructors of the other arguments; an unknown keyword may belong to one of them.
+
+    Raises:
+        UserError: a keyword is unknown; the message says where it belongs, or names the nearest ones.
+    """
+    for name in given:
+        if name not in known:
+            owner = next((maker for maker in makers if name in inspect.signature(maker).parameters), None)
+            if owner is not None:
+                raise UserError(f"there is no option {name!r} of train: write {owner.__qualname__}({name}=...)")
+            raise UserError(f"there is no option {name!r}. {nearest(name, list(known), 'See help(distsgd.train)')}")
+    return RunOptions(**{name: value for name, value in given.items() if value is not None})

@@ -1,0 +1,50 @@
+"""The files with the results of a run, each of them usable without the others."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import CannotWrite
+from ..files import PART, replacing, writing
+from ..worker.flat_model import FlatModel
+
+
+def unwritten(writes: Iterable[Callable[[], object]]) -> list[str]:
+    """Call all writes, also after one has failed; return the reasons of those that have failed."""
+    reasons = []
+    for write in writes:
+        try:
+            write()
+        except CannotWrite as error:
+            reasons.append(str(error))
+    return reasons
+
+
+def write_center(run_dir: Path, arrays: Mapping[str, Any]) -> None:
+    """Write the center, [P], its average if it has one, and the state, [S]; raises `CannotWrite`."""
+    with replacing(run_dir / "center.npz") as file:
+        np.savez(file, **arrays)
+
+
+def write_model(run_dir: Path, model: FlatModel, arrays: Mapping[str, Any]) -> None:
+    """Write the Keras model with the center (or its average) as its weights; raises `CannotWrite`."""
+    load(model, arrays)
+    part = run_dir / f".model{PART}.keras"  # Keras derives the format from the end of the name
+    with writing(run_dir / "model.keras"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras warns about lambdas, which a loader must allow explicitly
+        part.unlink(missing_ok=True)
+        try:
+            model.model.save(part)
+            part.replace(run_dir / "model.keras")
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def load(model: FlatModel, arrays: Mapping[str, Any]) -> None:
+    """Load the center, or its average if it has one, and the state into the Keras model."""
+    model.load(arrays.get("average", arrays["center"]), arrays["state"])

@@ -1,0 +1,101 @@
+"""A standstill of all workers, each between two rounds, while the chief reads the state for a checkpoint.
+
+The chief requests a copy of the local state of each worker. Workers with a barrier or a bounded lead first continue to
+a common meeting, a version or a number of rounds ahead of all of them; other workers write their copy at the end of a
+call. Then each waits until the chief has read all copies and the global state.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ..server.asked import NONE
+from .local_state import Keeping
+from .state_calls import Heard, Standing, StateCalls
+
+# Longest wait of the workers for one that is in a long call: seconds, or this share of the time since the last one.
+PAUSE_SECONDS, PAUSE_SHARE = 1.0, 0.05
+
+LOOK_SECONDS, LOOK_SHARE = 0.01, 0.05  # between two polls of the workers, or this share of the time so far
+
+HEALTH_SECONDS = 0.25  # between two checks whether the state needs to be restored meanwhile
+
+
+class Standstill:
+    """Control of the standstill by the chief.
+
+    Args:
+        keeping: the parts of the local states to save, and the kind of meeting.
+        patience: returns the seconds without any new round after which workers that meet are given up.
+    """
+
+    def __init__(self, keeping: Keeping, patience: Callable[[], float]):
+        self.keeping, self.patience = keeping, patience
+        self.ended = time.monotonic()  # end of the last standstill
+
+    @contextmanager
+    def of(self, calls: StateCalls, is_fine: Callable[[StateCalls], bool]) -> Iterator[bool]:
+        """Keep the workers at a standstill inside the block, if that is needed; yield True if the state may be read.
+
+        The state must not be read if the run is being stopped, if the state needs to be restored first (not `is_fine`),
+        or if workers that write to the center without the lock do not stand still.
+        """
+        if not self.keeping.stops:
+            yield True
+            return
+        try:
+            self._ask(calls)
+            if stands := self._stands(calls, is_fine):
+                yield stands
+                calls.forget_copies()
+            else:
+                yield False
+        finally:
+            calls.ask(NONE)
+            self.ended = time.monotonic()
+
+    def _ask(self, calls: StateCalls) -> None:
+        """Request a copy, at a meeting that no worker can have passed when it reads the request.
+
+        The meeting lies after the present call of a worker and the next one, which may begin before it has read the
+        request.
+        """
+        if not self.keeping.meets:
+            calls.ask(time.time_ns())
+            return
+        meeting, now = NONE, calls.ask(NONE)
+        while meeting < (earliest := self._farthest(now) + 2 * int(now.stretch.max())):
+            meeting = earliest + (earliest - meeting if meeting != NONE else 0)  # fast workers: leave more rounds
+            now = calls.ask(meeting)
+
+    def _farthest(self, now: Heard) -> int:
+        return now.version if self.keeping.meets == "version" else int(now.rounds.max())
+
+    def _stands(self, calls: StateCalls, is_fine: Callable[[StateCalls], bool]) -> bool:
+        """Block until all workers stand still, or the time limit has passed; return True if the state may be read."""
+        patient = self.keeping.meets or self.keeping.waits_for_all
+        began = moved = looked = time.monotonic()
+        pause, rounds = max(PAUSE_SECONDS, PAUSE_SHARE * (began - self.ended)), -1
+        while True:
+            now = calls.standing()
+            moment = time.monotonic()
+            if not now.goes_on or self._all_stand(now):
+                return bool(now.goes_on)
+            if moment - looked > HEALTH_SECONDS:
+                looked = moment
+                if not is_fine(calls):
+                    return False
+            if now.rounds.sum() != rounds:
+                rounds, moved = now.rounds.sum(), moment
+            if moment - (moved if patient else began) > (self.patience() if patient else pause):
+                return not self.keeping.waits_for_all
+            time.sleep(min(max(LOOK_SECONDS, LOOK_SHARE * (moment - began)), HEALTH_SECONDS))
+
+    def _all_stand(self, now: Standing) -> bool:
+        """Return True if all workers stand still.
+
+        Without meetings a worker in its first round counts as standing: with no logged round it has no state to save.
+        """
+        return bool((now.stands if self.keeping.meets else now.stands | (now.rounds == 0)).all())

@@ -1,0 +1,179 @@
+"""The chief's management of the global state: it initializes, adopts, restores and monitors the state.
+
+* An event that is interrupted leaves the state dirty, and the ps refuses all workers until the chief has restored the
+  newest checkpoint. The same is true of a ps that restarts empty.
+* The chief adopts a state that is alive and clean, restores one that is not, and initializes one only if the run has
+  never had any.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from ..cluster.restart_rule import RestartRule
+from ..errors import TaskLost, UserError
+from ..messages.message import SCALARS
+from ..record import checkpoint
+from ..reports import Report
+from ..server.asked import NEVER, NONE
+from ..server.failures import is_absence
+from .calls import Connect
+from .checkpointing import Saver
+from .graph import TaskGraph
+from .local_layout import Layout, packed
+from .standstill import Standstill
+from .state_calls import StateCalls
+
+WATCH_SECONDS = 0.25
+
+
+class StateManager:
+    """The manager of the global state. It initializes and restores the state, and saves it periodically in a thread.
+
+    Args:
+        graph: the graph of the chief.
+        saver: writes checkpoints.
+        rule: the rule of restarts: tasks that may be restarted, and the time that the others wait.
+        connect: makes a new session, given the seconds that it may take.
+        report: receives events.
+        standstill: stops the workers while the state is read.
+
+    Attributes:
+        failure: the error that ended the thread, or None.
+    """
+
+    def __init__(
+        self,
+        graph: TaskGraph,
+        saver: Saver,
+        rule: RestartRule,
+        connect: Connect,
+        report: Report,
+        standstill: Standstill,
+    ):
+        self.graph, self.saver, self.rule, self.connect, self.report = graph, saver, rule, connect, report
+        self.standstill = standstill
+        self.claimed = False
+        self.calls: StateCalls | None = None  # those of the thread
+        self.failure: BaseException | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def claim(self, calls: StateCalls) -> None:
+        """Adopt the global state if it is alive and clean; else restore it, or initialize it if none has ever existed.
+
+        Raises:
+            TaskLost: some of it was lost, and no checkpoint exists.
+            UserError: the checkpoint is of another kind of run.
+        """
+        alive = calls.alive()
+        if not (alive.all() and calls.is_clean()):
+            self.saver.void()
+            last = checkpoint.newest(self.saver.run_dir, self._pass_over)
+            again = self.claimed or bool(alive.any())
+            if last is not None:
+                self._restore(calls, last, again)
+            elif again:
+                lost = ", ".join(f"ps {i}" for i in np.flatnonzero(~alive)) or "an update in the middle"
+                raise TaskLost(f"state was lost ({lost}), and there is no checkpoint to restore it from")
+            else:
+                calls.initialize(restoration=time.time_ns())
+                if self.rule.max_restarts:
+                    self.saver.save_first(calls)
+        self.claimed = True
+        calls.ask(NONE if checkpoint.found(self.saver.run_dir) else NEVER)
+        calls.announce()
+
+    def _pass_over(self, path: Path, problem: checkpoint.Damaged) -> None:
+        self.report(event="warning", message=checkpoint.set_aside(path, problem))
+
+    def _restore(self, calls: StateCalls, last: checkpoint.Checkpoint, again: bool) -> None:
+        """Restore a checkpoint: `again` in the middle of a run, or for the first time as the run is resumed."""
+        check_fits(last, self.saver, calls)
+        arrays = last.shared
+        if not again:  # workers that had finished may have more rounds now
+            arrays["finished"] = arrays["ready"] = np.zeros_like(arrays["finished"])
+            arrays["active"] = np.ones_like(arrays["active"])
+        number = time.time_ns()
+        rounds, layout = last.arrays["folded"], self.saver.keeping.layout
+        done = [k for k in np.flatnonzero(rounds).tolist() if layout.parts]
+        copies = {k: (int(rounds[k]), packed(state)) for k in done if layout.fits(state := last.local(k))}
+        if lost := [k for k in done if k not in copies]:
+            self.report(event="warning", message=f"{self.saver.without(last.version, lost)}: it begins anew")
+        calls.restore(arrays, restoration=number, events=last.events, copies=copies)
+        self.saver.restored(last.version)
+        self.report(event="restored" if again else "resumed", version=last.version, restoration=number)
+
+    def start(self) -> None:
+        """Start the thread that monitors and saves the state."""
+        self._thread.start()
+
+    def end(self) -> Callable[[], None]:
+        """Stop the thread; return a function that writes the last checkpoint, which is read already, without the ps."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(self.rule.wait_seconds)
+        return self.saver.save_last(self._connected)
+
+    @property
+    def saving_seconds(self) -> float:
+        """Seconds that the last checkpoint may take; 0 if none is written."""
+        return self.saver.saving_seconds
+
+    def _connected(self) -> StateCalls:
+        if self.calls is None:
+            wait_seconds = self.rule.wait_seconds
+            self.calls = StateCalls(self.connect(wait_seconds), self.graph, wait_seconds, self.connect)
+        return self.calls
+
+    def _watch(self) -> None:
+        failing: float | None = None
+        while not self._stop.wait(WATCH_SECONDS):
+            try:
+                self._look_after(self._connected())
+                failing = None
+            except Exception as error:
+                self.calls = None
+                failing = failing or time.monotonic()
+                if not is_absence(error) or time.monotonic() - failing > self.rule.repair_seconds:
+                    self.failure = error
+                    return
+
+    def _look_after(self, calls: StateCalls) -> None:
+        if not self._is_fine(calls):
+            self.claim(calls)
+        if self.saver.is_due(calls):
+            with self.standstill.of(calls, self._is_fine) as stands:
+                if stands:
+                    self.saver.save(calls)
+
+    def _is_fine(self, calls: StateCalls) -> bool:
+        """Return False if the state needs to be restored, and the rule of restarts allows that."""
+        return not self.rule.recovers or bool(calls.alive().all() and calls.is_clean())
+
+
+def check_fits(last: checkpoint.Checkpoint, saver: Saver, calls: StateCalls) -> None:
+    """Raise `UserError` if a checkpoint is of another kind of run than this one."""
+    for name, value in saver.about.items():
+        if last.about.get(name) != value:
+            raise UserError(
+                f"the checkpoint in {saver.run_dir} is of a run with {name}={last.about.get(name)!r}: it cannot be "
+                f"resumed with another. Received: {name}={value!r}"
+            )
+    if calls.variables != last.shared.keys():
+        differ = ", ".join(sorted(calls.variables ^ last.shared.keys()))
+        raise UserError(
+            f"the checkpoint in {saver.run_dir} is of a run with other hyperparameters (variables: {differ})"
+        )
+    for name, (kind, shape) in Layout.of(calls.ops.new_values).parts.items():
+        array, ends = last.arrays[name], name + SCALARS in calls.variables  # sums of messages have scalars per slice
+        if not ends and (array.dtype, array.shape) != (kind, shape):
+            raise UserError(
+                f"the checkpoint in {saver.run_dir} cannot be of this run: {name} should be {kind} {list(shape)}. "
+                f"Received: {array.dtype} {list(array.shape)}"
+            )

@@ -1,0 +1,200 @@
+"""The loop of one worker: its rounds, with recovery from faults of other tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..contract.rounds import Event
+from ..errors import WaitTimeout
+from ..lazy import tf
+from ..reports import Report
+from ..waiting import wait_until
+from .barrier_wait import BarrierWait
+from .calls import Connect
+from .checkpointing import Saver, identity
+from .graph import TaskGraph
+from .job import CHIEF, Job
+from .local_state import Keeping, LocalState
+from .progress import Progress
+from .standstill import Standstill
+from .state_calls import StateCalls
+from .state_manager import StateManager
+from .worker_calls import WorkerCalls
+from .worker_recovery import WorkerRecovery
+
+LONG_ROUND_SECONDS = 0.05  # of CPU time: to put several longer rounds in a call saves nothing
+
+LATE_ROUND_SECONDS = 0.25  # of elapsed time, waits included: longer rounds would make a call of several take long
+
+
+class WorkerLoop:
+    """Runs the rounds of one worker in a session.
+
+    Args:
+        job: the run.
+        session: the session that runs the graph.
+        graph: the graph, with this worker in it.
+        index: number of the worker.
+        report: receives events.
+        connect: makes a new session, given the seconds that it may take; None in a process that has only one.
+    """
+
+    def __init__(
+        self, job: Job, session: Any, graph: TaskGraph, index: int, report: Report, connect: Connect | None = None
+    ):
+        self.plan, self.index, self.report = job.plan, index, report
+        rule, recovery = job.restarts, job.recovery
+        self.calls = WorkerCalls(session, graph, index, rule.wait_seconds, connect)
+        stamps = job.files.stamps(index, job.scheme.exchange_first)
+        self.progress = Progress(self.calls, self.plan, stamps, recovery.on_nan, report)
+        self.barrier = BarrierWait(self.calls, rule, report)
+        self.state: StateManager | None = None  # only the chief has one
+        keeping = Keeping(job, self.calls.mine.set_local.inputs)
+        self.local = LocalState(self.calls, self.progress, keeping, job)
+        if index == CHIEF:
+            about = identity(self.plan, graph.initial)
+            saver = Saver(about, job.run_dir, recovery, rule.wait_seconds, report, keeping)
+            standstill = Standstill(keeping, lambda: self.calls.patience)
+            self.state = StateManager(graph, saver, rule, self.calls.connect, report, standstill)
+        self.recovery = WorkerRecovery(self.calls, self.progress, self.barrier, self.local, rule, report)
+
+    def prepare(self) -> None:
+        """Initialize the local variables; then the chief adopts, restores or initializes the global ones."""
+        self.calls.initialize(self.plan.shard(self.index))
+        self.recovery.persist(self._meet_state)
+        if self.state is not None:
+            self.state.start()
+
+    def join(self) -> None:
+        """Take the slot; while the last message of this worker is in an incomplete set, block."""
+        self.recovery.persist(self.recovery.join)
+
+    def _meet_state(self) -> None:
+        if self.state is not None:
+            calls = self.calls
+            self.state.claim(StateCalls(calls.session, calls.graph, calls.wait_seconds, calls.connect))
+        self.calls.await_state()
+
+    def await_others(self) -> None:
+        """Block until all workers start together, so that the rate in examples per second is meaningful."""
+        self.recovery.persist(self.calls.await_start)
+
+    def run(self, turn: Callable[[], None] = lambda: None) -> None:
+        """Run all rounds, with recovery from faults of other tasks; before each call, `turn()` may block."""
+        self.progress.begin()
+        over = False
+        while not over:
+            try:
+                if not self.progress.stopping:
+                    self._rounds(turn)
+                self._finish()
+                over = self.calls.await_shutdown(self.progress.restoration)
+                if not over:  # the state was restored, which undid some rounds
+                    self.recovery.join()
+            except (tf.errors.OpError, WaitTimeout) as error:
+                self.recovery.recover(error)
+        self._depart()
+
+    def _rounds(self, turn: Callable[[], None]) -> None:
+        """Run the remaining rounds."""
+        rounds, first = self.plan.batches(self.index, self.progress.rounds), self.progress.rounds
+        most = self.plan.rounds_per_call
+        count, tidy = 1, False  # one round in a call until a call was short; the first is not measured: it warms up
+        while True:
+            self.local.between_calls()
+            now = self.local.at_most(count)
+            if not (chunk := list(itertools.islice(rounds, now))):
+                return
+            turn()
+            if self.progress.rounds == 0 and self.index != CHIEF and self.plan.scheme.warmup_updates:
+                self._await_warmup()
+            began, used = time.monotonic(), time.process_time()
+            batches, (event, *_) = zip(*chunk, strict=True)
+            if len(chunk) == count and len(set(map(len, batches))) == 1:
+                self._call(event, *batches)
+            else:
+                for rows in batches:
+                    self._call(event, rows)
+            if self.progress.rounds == 1:
+                self.report(event="first_update", worker=self.index)
+            elif self.progress.rounds > first + 1:
+                if count < most and is_short(began, used):
+                    count, tidy = self.local.stretch_calls(most), False
+                elif not tidy:  # the session has prepared this kind of call by now, with memory that is free again
+                    give_back_memory()
+                    tidy = True
+            if self.state is not None and self.state.failure is not None:
+                raise self.state.failure
+
+    def _call(self, event: Event, *batches: np.ndarray) -> None:
+        """Run rounds of the same length in one call; `batches` are their rows, [steps, batch size] each."""
+        before = self.progress.rounds, self.progress.steps
+        call = partial(self.calls.rounds, event, np.stack(batches), before)
+        if self.calls.coordination.sees_waiting and not self.calls.longest:
+            done = self.barrier.first(partial(call, limited=False))
+        else:
+            done = call()
+        self.barrier.got_on()
+        self.progress.count(batches, done)
+
+    def _await_warmup(self) -> None:
+        """Block while worker 0 trains alone, then start from the center that it has reached."""
+
+        def over() -> bool:
+            return self.calls.version() >= self.plan.scheme.warmup_updates or self.calls.roll().finished[CHIEF]
+
+        def progress() -> bool:
+            return over() or self.calls.version() > seen
+
+        seen = -1
+        while not over():  # each update of worker 0 restarts the time limit
+            seen = self.calls.version()
+            wait_until(progress, self.calls.wait_seconds, lambda: "worker 0, which warms up")
+        self.recovery.join(recorded=False)
+
+    def _finish(self) -> None:
+        self.local.end()
+        self.calls.set_finished()
+        if self.calls.coordination.sees_waiting and not self.plan.options.schedule and not self.progress.stopping:
+            self.calls.deregister()
+        self.progress.tell_end()
+
+    def _depart(self) -> None:
+        """Leave the run; the chief then writes its last checkpoint, for which no other task waits."""
+        save = self.state.end() if self.state is not None else lambda: None
+        with contextlib.suppress(tf.errors.OpError):  # the ps may be gone already
+            self.calls.depart()
+        save()
+
+    @property
+    def saving_seconds(self) -> float:
+        """Seconds that the last checkpoint may take; 0 if none is written."""
+        return self.state.saving_seconds if self.state is not None else 0.0
+
+
+def is_short(began: float, used: float) -> bool:
+    """Return True if a call was so short that several rounds should share a call.
+
+    With many workers on few cores a worker is off the CPU for most of a round, and there fewer calls help most. So a
+    round may be short in CPU time alone.
+
+    Args:
+        began: time at which the call began, on the clock `time.monotonic`.
+        used: CPU seconds of the process at that time.
+    """
+    passed, busy = time.monotonic() - began, time.process_time() - used
+    return passed < LATE_ROUND_SECONDS and min(passed, busy) < LONG_ROUND_SECONDS
+
+
+def give_back_memory() -> None:
+    """Return the free memory of the heap to the system, if the C library has `malloc_trim`."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -1,0 +1,170 @@
+"""Recovery of a worker after a failed call.
+
+Each message is applied exactly once: each slot has an incarnation number (a fencing token), drawn at each join, and the
+logged rounds of a slot are counted in the same atomic event as the update. So a worker that comes back, in a new
+process or after a failed call, joins, receives the number of its logged rounds, and continues from there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ..cluster.restart_rule import RestartRule
+from ..errors import Diverged, TaskFailed, WaitTimeout
+from ..lazy import tf
+from ..reports import Report
+from ..server.failures import is_absence, is_refusal, own_failure, was_repeated
+from .barrier_wait import BarrierWait, GivenUp
+from .local_state import LocalState
+from .progress import Progress
+from .worker_calls import WorkerCalls
+
+RETRY_SECONDS = 0.1
+
+ATTEMPTS = 5  # recoveries in the same round, in addition to those that restarts may cause
+
+
+class WorkerRecovery:
+    """The joins of one worker: the first one, and those after failures, as far as the rule of restarts allows."""
+
+    def __init__(
+        self,
+        calls: WorkerCalls,
+        progress: Progress,
+        barrier: BarrierWait,
+        local: LocalState,
+        rule: RestartRule,
+        report: Report,
+    ):
+        self.local = local
+        self.index, self.rule, self.report = calls.index, rule, report
+        self.calls, self.progress, self.barrier, self.coordination = calls, progress, barrier, calls.coordination
+        self.recovered_at = -1  # the round of the last recovery ...
+        self.in_vain = 0  # ... and the number of earlier recoveries in that round
+
+    def join(self, recorded: bool = True) -> None:
+        """Take the slot, even from another process, and continue after its last logged round."""
+        while (joined := self.calls.join(recorded)).waits:  # the last message is in a set that is not complete yet
+            try:
+                self.calls.await_token()
+            except tf.errors.DeadlineExceededError:
+                missing = self.calls.missing()
+                if not self.barrier.handle_timeout():
+                    raise WaitTimeout(
+                        f"worker {self.index} waited {self.calls.wait_seconds:g} s at the barrier for {missing}"
+                    ) from None
+        self.progress.joined(joined)
+        self.local.joined(joined.version, joined.copied)
+
+    def persist(self, action: Callable[[], None]) -> None:
+        """Run an action that needs the ps, and retry it for a bounded time while the ps may be restarting."""
+        deadline = time.monotonic() + self.rule.repair_seconds
+        while True:
+            try:
+                return action()
+            except (tf.errors.OpError, WaitTimeout) as error:
+                helps = self.rule.recovers and (is_absence(error) or is_refusal(error))
+                if not helps or time.monotonic() > deadline:
+                    raise
+            time.sleep(RETRY_SECONDS)
+            self.calls.reconnect(max(1.0, deadline - time.monotonic()))
+
+    def recover(self, error: BaseException) -> None:
+        """Recover from a failed call, by the first rule that fits.
+
+        | failure                              | reaction of the worker                                       |
+        |--------------------------------------|--------------------------------------------------------------|
+        | others did not arrive at the gate    | evicts or reports them, and joins again, if the run has a ps |
+        | refused: the run ends now            | leaves, with its logged rounds                               |
+        | refused: its message was not finite  | has its round counted without it, or ends the run            |
+        | an operation of the worker failed    | ends the run: a retry would fail again                       |
+        | the ps was lost, or was restored     | waits until it is back, and joins, if tasks may be restarted |
+        | a call was delivered twice           | joins at once: no task was lost                              |
+
+        Raises:
+            BaseException: the error, or its cause in our terms, if no rule fits or the rule ends the run.
+        """
+        if isinstance(error, GivenUp):
+            raise WaitTimeout(str(error)) from None
+        at_a_ps = self.coordination.uses_ps and self.coordination.sees_waiting
+        if isinstance(error, WaitTimeout) and at_a_ps and self.barrier.handle_timeout():
+            return self.join()
+        if is_refusal(error) and (self._has_ended() or self._was_not_finite()):
+            return None
+        if own_failure(error):
+            raise _of_its_own(error) from error
+        if self.rule.recovers and (is_refusal(error) or is_absence(error)):
+            return self._join_once_it_is_back(error)
+        if self.coordination.uses_ps and not self.rule.recovers and was_repeated(error):
+            return self._join_at_once(error)
+        raise error
+
+    def _has_ended(self) -> bool:
+        """Return True if a call was refused because the run ends now; the logged rounds then count as done."""
+        if not self.calls.stopping():
+            return False
+        self.progress.stopped(int(self.calls.recorded_rounds()[self.index]))
+        return True
+
+    def _was_not_finite(self) -> bool:
+        """Return True if a message was refused for NaN, and drop it; raises `Diverged` if that ends the run."""
+        if not self.calls.is_owner():
+            return False
+        if self.progress.on_nan == "stop":
+            raise Diverged(
+                f"worker {self.index} sent a message that is not finite, at version {self.calls.version()} of the "
+                "center, which refused it: try a smaller learning rate or period, or --on-nan drop"
+            )
+        if self.calls.refuse():  # otherwise the slot was taken over, and the next message is refused for that
+            self.report(event="refused", worker=self.index)
+            self.join()
+        return True
+
+    def _join_once_it_is_back(self, error: BaseException) -> None:
+        """Retry to join until the chief has restored the state, after the loss of a ps or of a connection."""
+        self._pause_in_vain(error)
+        deadline = time.monotonic() + self.rule.repair_seconds
+        while True:
+            try:
+                if not is_refusal(error):
+                    self.calls.reconnect(deadline - time.monotonic())
+                return self._join_again()
+            except (tf.errors.OpError, WaitTimeout) as again:
+                if not (is_refusal(again) or is_absence(again)):
+                    raise
+                if time.monotonic() > deadline:
+                    there = is_refusal(again) or isinstance(again, tf.errors.FailedPreconditionError)
+                    what = "the chief, worker 0, to restore the state" if there else "the ps to come back"
+                    raise WaitTimeout(
+                        f"worker {self.index} waited {self.rule.repair_seconds:g} s for {what} ({type(again).__name__})"
+                    ) from None
+                error = again
+                time.sleep(RETRY_SECONDS)
+
+    def _join_at_once(self, error: BaseException) -> None:
+        """Join in the same session, as no task was lost; raise the error if that fails, as after a partial update."""
+        self._pause_in_vain(error)
+        try:
+            self._join_again()
+        except tf.errors.OpError:
+            raise error from None
+
+    def _join_again(self) -> None:
+        self.join()
+        self.report(event="rejoined", worker=self.index, rounds=self.progress.rounds)
+
+    def _pause_in_vain(self, error: BaseException) -> None:
+        """Wait longer before each further recovery in the same round, and give up after too many."""
+        rounds = self.progress.rounds
+        self.in_vain = self.in_vain + 1 if rounds == self.recovered_at else 0
+        self.recovered_at = rounds
+        if self.in_vain > ATTEMPTS + self.rule.max_restarts:
+            raise error
+        if self.in_vain:
+            time.sleep(min(RETRY_SECONDS * 2**self.in_vain, self.calls.wait_seconds))
+
+
+def _of_its_own(error: BaseException) -> TaskFailed:
+    what = own_failure(error).splitlines()[1]
+    return TaskFailed(f"an operation of the worker itself failed: {what} ({type(error).__name__})")

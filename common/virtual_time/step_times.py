@@ -1,0 +1,174 @@
+"""Models of how long a step takes, as multiples of its mean: what `--compute NAME:key=value,...` knows.
+
+Each draws the steps of all workers, and each multiple has the mean 1, so that models can be compared:
+
+    constant        always 1
+    exponential     exponential
+    shifted         a constant part, `fixed`, and an exponential part
+    lognormal       exp(sigma z - sigma²/2), z normal
+    pareto          x (1 - u)^(-1/shape) with x = (shape - 1)/shape: heavy tails for shapes near 1
+    phases          two states: slow steps take `slow` times as long as the others; `probability` is the share of slow
+                    steps, `length` the mean number of them in a row (no length, or a short one: each step by itself)
+    recorded        what was measured: `path` is a .npy file with times of steps, [n], or [workers, n] (used in turn);
+                    drawn in blocks of `block` steps in a row, so that what belongs together stays together
+
+Steps of one worker are independent but in `phases` and `recorded`; those of different workers always are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import UserError, at_most
+from ..spec import parse
+
+MOST_SIGMA = 4.0  # of lognormals: then half of them are below 0.03 % of the mean
+
+Draw = Callable[[np.ndarray], np.ndarray]  # uniform numbers [W, n] for indices [n]
+
+
+class Model(Protocol):
+    """How long steps take."""
+
+    def multiples(self, draw: Draw, first: int, number: int, before: Any) -> tuple[np.ndarray, Any]:
+        """Of steps `first`, `first` + 1, ... of all workers, [W, number].
+
+        Args:
+            draw: uniform numbers by index.
+            first: step.
+            number: of steps.
+            before: what was returned with the steps before these; None at the beginning.
+
+        Returns:
+            the multiples, and what the steps after these must know.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Independent:
+    """Steps that have nothing to do with each other: `quantile` makes a multiple of a uniform number."""
+
+    quantile: Callable[[np.ndarray], np.ndarray]
+
+    def multiples(self, draw: Draw, first: int, number: int, before: Any) -> tuple[np.ndarray, Any]:
+        """See `Model`."""
+        del before
+        return self.quantile(draw(np.arange(first, first + number))), None
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Two states; a worker leaves each with a fixed probability at each step.
+
+    A uniform number u says to all that is in one step: with u below `enter` be slow, with u above 1 - `leave` be fast,
+    else stay. So the last step at which u said something decides, which needs no loop.
+    """
+
+    slow: float
+    probability: float
+    length: float
+
+    def multiples(self, draw: Draw, first: int, number: int, before: Any) -> tuple[np.ndarray, Any]:
+        """See `Model`; what the steps after these must know is who is slow."""
+        u = draw(np.arange(first, first + number))
+        leave = min(1 / self.length, 1 - self.probability)
+        enter = leave * self.probability / (1 - self.probability)
+        slow, says = u < enter, (u < enter) | (u >= 1 - leave)
+        said_at = np.maximum.accumulate(np.where(says, np.arange(number), -1), 1)
+        before = u[:, :1] < self.probability if before is None else before
+        slow = np.where(said_at >= 0, np.take_along_axis(slow, np.maximum(said_at, 0), 1), before)
+        fast = 1 / (1 + self.probability * (self.slow - 1))
+        return np.where(slow, self.slow * fast, fast), slow[:, -1:]
+
+
+@dataclass(frozen=True)
+class RecordedSteps:
+    """Blocks of what was measured."""
+
+    values: np.ndarray  # [rows, n]
+    block: int
+
+    def multiples(self, draw: Draw, first: int, number: int, before: Any) -> tuple[np.ndarray, Any]:
+        """See `Model`: a block begins anywhere in what was measured of a worker, and goes round its end."""
+        steps = np.arange(first, first + number)
+        u = draw(steps // self.block * self.block)  # one for all steps of a block
+        at = (u * self.values.shape[1]).astype(np.int64) + steps % self.block
+        rows = np.arange(len(u))[:, None] % len(self.values)
+        return self.values[rows, at % self.values.shape[1]], None
+
+
+def constant() -> Model:
+    """Always the same."""
+    return Independent(np.ones_like)
+
+
+def exponential() -> Model:
+    """Without memory."""
+    return Independent(lambda u: -np.log1p(-u))
+
+
+def shifted(*, fixed: float = 0.5) -> Model:
+    """At least `fixed`."""
+    _below_one("shifted", fixed=fixed)
+    return Independent(lambda u: fixed - (1 - fixed) * np.log1p(-u))
+
+
+def lognormal(*, sigma: float = 0.6) -> Model:
+    """The logarithm is normal."""
+    from scipy.special import ndtri  # a tenth of a second, which others need not wait for
+
+    at_most(MOST_SIGMA, sigma=sigma)
+    return Independent(lambda u: np.exp(sigma * ndtri(u) - sigma**2 / 2))
+
+
+def pareto(*, shape: float = 2.5) -> Model:
+    """A heavy tail."""
+    if shape <= 1:
+        raise UserError(f"pareto needs a shape above 1, or the mean is infinite. Received: shape={shape:g}")
+    return Independent(lambda u: (shape - 1) / shape * (1 - u) ** (-1 / shape))
+
+
+def phases(*, slow: float = 10.0, probability: float = 0.02, length: float = 1.0) -> Model:
+    """Now and then slow, for a while."""
+    _below_one("phases", probability=probability)
+    if slow < 1 or length < 1:
+        raise UserError(f"phases needs slow and length of 1 at least. Received: slow={slow:g}, length={length:g}")
+    return Phases(slow, probability, length)
+
+
+def recorded(*, path: str = "", block: int = 32) -> Model:
+    """As measured."""
+    try:
+        values = np.atleast_2d(np.load(Path(path), allow_pickle=False)).astype(np.float64)
+    except (OSError, ValueError) as error:
+        raise UserError(f"recorded needs the path of a .npy file of numbers. Received: path={path} ({error})") from None
+    if values.ndim != 2 or not values.size or not (np.isfinite(values).all() and (values > 0).all()):
+        raise UserError(f"recorded needs positive times, [n] or [workers, n]. Received: {path}, {values.shape}")
+    return RecordedSteps(values / values.mean(), block)
+
+
+MODELS: dict[str, Callable[..., Model]] = {
+    made.__name__: made for made in (constant, exponential, shifted, lognormal, pareto, phases, recorded)
+}
+
+
+def model(text: str) -> Model:
+    """The model that `name:key=value,...` describes.
+
+    Raises:
+        UserError: there is none, or it cannot be.
+    """
+    name, options = parse("model of compute", text, MODELS)
+    return MODELS[name](**options)
+
+
+def _below_one(name: str, **values: float) -> None:
+    for option, value in values.items():
+        if value >= 1:
+            raise UserError(f"{name} needs {option} below 1. Received: {option}={value:g}")

@@ -1,0 +1,79 @@
+"""A worker of a sparse problem, without a copy of the center: it reads and writes only the coordinates of its batch."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from ..contract.rounds import Event
+from ..contract.scheme import Scheme
+from ..lazy import tf
+from ..server.parameter_server import ParameterServer
+from ..server.slots import Slot
+from .batches import Shard
+from .timing import RoundTimer, moment, stack
+
+
+class SparseWorker:
+    """A worker without local variables: each round reads the coordinates of its batch, and pushes their gradient."""
+
+    def __init__(self, scheme: Scheme, ps: ParameterServer, slot: Slot, device: str, source: Shard):
+        self.scheme, self.ps, self.device, self.source = scheme, ps, device, source
+        self.slot = replace(slot, encoder=ps.center.encoder("codec"))
+        self.initialize = source.initialize
+        self.view: Any = SimpleNamespace(index=slot.index, num_workers=ps.num_workers)
+        self.local: Any = dict  # no local state
+
+    def start(self, recorded: Any) -> dict[str, Any]:
+        """Take a slot, without a pull; returns the results of `join`."""
+        _, _, joined = self.ps.join(self.slot, recorded)
+        return joined
+
+    def rounds(self, rows: Any, event: Event, before: Any) -> Any:
+        """Build several rounds of one step into one call; returns the same as `DenseWorker.rounds`.
+
+        A round begins when its coordinates have been read. Its reply is taken to arrive when the next round begins,
+        because waiting for the acknowledgement of its push would cost time. Only the last round waits for it.
+        """
+        del event
+        with tf.device(self.device):
+            number = rows.shape[0]
+            made = []
+            for r in range(number):
+                self.view.round = self.view.step = before[0] + r
+                made.append(self.round(rows[r, 0], last=r == number - 1))
+            for (_, stamps), (_, later) in itertools.pairwise(made):
+                stamps.replied = later.begun
+            return tf.stack([tf.stack([loss, 1.0]) for loss, _ in made]), stack([stamps for _, stamps in made])
+
+    def round(self, rows: Any, last: bool) -> tuple[Any, RoundTimer]:
+        """Read x_v for all v in the batch, and push their gradient; returns the loss and the `RoundTimer`."""
+        indices, values, y = self.source.batch(rows)
+        flat = tf.reshape(indices, [-1])
+        x = tf.reshape(self.scheme.gate.gather(self.ps, self.slot, flat), tf.shape(values))
+        stamps = RoundTimer(moment([x]))
+        with tf.control_dependencies([stamps.begun]):
+            x = tf.identity(x)
+        loss, gradient = logistic_gradient(x, values, y)
+        self.view.gradient = tf.IndexedSlices(tf.reshape(gradient, [-1]), flat)
+        message = stamps.send(self.scheme.message(self.view))
+        with stamps.reply() if last else contextlib.nullcontext():
+            self.scheme.gate.push(self.ps, self.slot, message)
+        return loss, stamps
+
+
+def logistic_gradient(x: Any, values: Any, y: Any) -> tuple[Any, Any]:
+    """Return the mean logistic loss of a batch, and its gradient for each entry.
+
+    Args:
+        x: the parameters at the entries, [batch, entries].
+        values: the entries, [batch, entries].
+        y: labels 0 or 1, [batch].
+    """
+    logits, y = tf.reduce_sum(x * values, 1), tf.cast(y, x.dtype)
+    loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(y, logits))
+    slope = (tf.sigmoid(logits) - y) / tf.cast(tf.shape(y)[0], x.dtype)
+    return loss, slope[:, None] * values

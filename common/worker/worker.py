@@ -1,0 +1,248 @@
+"""A worker: its local variables, its local steps, and the round that every scheme shares."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from ..contract.rounds import Event
+from ..contract.scheme import Scheme
+from ..contract.seeded import uniform
+from ..contract.views import check_names
+from ..messages.codec import Codec
+from ..messages.cut import joined
+from ..messages.message import packed
+from ..messages.ops import first_values, is_finite, when
+from ..server.parameter_server import ParameterServer
+from ..server.slots import Slot
+from .buckets import Pieces
+from .local_steps import LocalSteps
+from .replica import Replica
+from .timing import RoundTimer, moment, stack
+from .view import View, hide, no_mean, show
+
+
+class DenseWorker(LocalSteps):
+    """The local variables of one worker, and its round, built into the current graph.
+
+    Args:
+        scheme: the algorithm.
+        replica: the model on its devices, and its batches.
+        ps: the global variables.
+        slot: the worker's slot on the ps.
+        name: prefix of the names of its variables.
+        seed: seed of the run.
+
+    Raises:
+        UserError: a local variable has a name that cannot be used.
+    """
+
+    def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: Slot, name: str, seed: int = 0):
+        self.scheme, self.replica, self.ps = scheme, replica, ps
+        self.device, self.pieces = replica.devices[0], Pieces.of(scheme, replica)
+        self.is_center = not self.scheme.gate.uses_ps and (name == "worker_0")  # without a ps the chief has the center
+        with tf.device(self.device):
+            center = ps.slices[0].center if self.is_center else None
+            sizes = enumerate(self.pieces.sizes)
+            local = [_variables(scheme, f"{name}_{i}" if i else name, size, center) for i, size in sizes]
+            self.clock = tf.Variable(tf.constant(0, tf.int64), name=f"{name}_clock")  # local steps done, for schedules
+            self.encoder = ps.center.encoder(f"{name}_codec")
+            self.initialize = tf.group(self.clock.initializer, replica.initialize)  # `start` assigns the others
+        self.slot, self.slots = replace(slot, encoder=self.encoder), [*local[0]]
+        known = {"index": slot.index, "num_workers": ps.num_workers, "shapes": replica.model.shapes}
+        known["uniform"] = partial(uniform, seed, sum(self.pieces.sizes))
+        mean = no_mean("worker.mean is for Scheme.message alone: take it there, and keep it in a local variable")
+        self.local = partial(local_state, self)
+        self.views: list[Any] = [View(mean=mean, **known, **variables) for variables in local]
+
+    def start(self, recorded: Any) -> dict[str, Any]:
+        """Take a slot and initialise the local variables from the center; returns the results of `join`."""
+        with tf.device(self.device):
+            center, state, admitted = self.ps.join(self.slot, recorded)
+            for view, part in zip(self.views, self.pieces.cut(center), strict=True):
+                if not self.is_center:
+                    view.params.assign(part)
+                for name, value in self.scheme.local_variables(part).items():
+                    getattr(view, name).assign(value)
+            self.encoder.begin_again()
+            self.replica.state.assign(state)
+        return admitted
+
+    def rounds(self, rows: Any, event: Event, before: Any) -> Any:
+        """Build several consecutive rounds into one call.
+
+        Args:
+            rows: the batches, [rounds, steps, batch size].
+            event: the event at the end of each round.
+            before: rounds and local steps that the worker has done, [2].
+
+        Returns:
+            the mean loss of each round and the number of its steps that count, [rounds, 2]; timestamps, see `stack`.
+        """
+        with tf.device(self.device):
+            results, taken, now = [], [], moment()
+            for r in range(rows.shape[0]):
+                taken.append(RoundTimer(now))
+                done = before[0] + r, before[1] + tf.shape(rows, tf.int64)[1] * r
+                results.append(self.round(rows[r], event, taken[-1], *done))
+                now = taken[-1].replied
+            return tf.stack(results), stack(taken)
+
+    def round(self, rows: Any, event: Event, stamps: RoundTimer, number: Any, first: Any) -> Any:
+        """Build one round on the batches `rows`, [steps, batch size]; returns its mean loss and its steps that count.
+
+        The round has the given `number`, and its first step the number `first`.
+
+        A scheme with `exchange_first` exchanges after the first gradient, so the steps between a reply and the next
+        message belong to two rounds.
+        """
+        scheme, ps, state = self._scheme_now(), self.ps, self.replica.state
+        hide(self.views)
+        steps = done = tf.cast(tf.shape(rows)[0], tf.float32)
+        show(self.views, steps=steps, round=number, step=first)
+        if not scheme.gate.exchanges:
+            total, done = self._steps_alone(rows, stamps, first)
+        elif scheme.exchange_first:
+            total, gradients = self._gradient(rows[0], stamps.begun)  # at the parameters before the exchange
+            self._meet_server(scheme, event, stamps)
+            self._step(gradients)
+            if scheme.period > 1:
+                total += self._local_steps(rows[1:], stamps.replied, first + 1)
+        elif not scheme.gate.uses_ps:
+            total, fine = self._collective_round(scheme, rows, stamps, first)
+            done *= tf.cast(fine, tf.float32)
+        else:
+            total = self._local_steps(rows, stamps.begun, first)
+            self._meet_server(scheme, event, stamps, total)
+        if self.replica.model.state_size:
+            state.assign(scheme.gate.share_state(ps, self.slot, state.read_value()))
+        return tf.stack([total / (steps if scheme.gate.exchanges else done), done])
+
+    def _meet_server(self, scheme: Scheme, event: Event, stamps: RoundTimer, total: Any = None) -> None:
+        if event == "pull":
+            with tf.control_dependencies([stamps.send(total)]):
+                center = self.ps.pull(self.slot)
+            with stamps.reply():
+                self._adopt(scheme, center)
+            return
+        message = stamps.send(message_of(scheme, self, stamps.begun, total))
+        if event == "push":
+            with stamps.reply():  # a push has no reply; the next round waits for its acknowledgement
+                scheme.gate.push(self.ps, self.slot, message)
+            return
+        reply = scheme.gate.exchange(self.ps, self.slot, message)
+        with stamps.reply():
+            self._adopt(scheme, reply)
+
+    def _adopt(self, scheme: Scheme, reply: Any) -> None:
+        hide(self.views)
+        for view, part in zip(self.views, self.pieces.cut(reply), strict=True):
+            scheme.adopt(view, part)
+
+    # Without a ps, which would refuse it, the worker itself drops a gradient or a mean that is not finite.
+
+    def _steps_alone(self, rows: Any, stamps: RoundTimer, first: Any) -> tuple[Any, Any]:
+        """Make the local steps of a single worker, skipping those that are not finite; returns loss and steps made."""
+
+        def step(t: Any, total: Any, done: Any) -> tuple[Any, Any, Any]:
+            state = self.replica.state.read_value()
+            show(self.views, step=first + tf.cast(t, tf.int64))
+            loss, (gradient,) = self._gradient(rows[t])
+            fine = is_finite(gradient) & tf.math.is_finite(loss)
+            stepped = when(fine, lambda: self._step_of_center(gradient, done + 1))
+            self.replica.keep_state(fine, state)
+            self.clock.assign_add(1)
+            return t + 1, total + tf.where(fine, loss, 0.0), done + tf.cast(stepped, tf.int64)
+
+        with tf.control_dependencies([stamps.begun]):
+            zero = tf.constant(0), tf.constant(0.0), tf.constant(0, tf.int64)
+        number = tf.shape(rows)[0]
+        _, total, done = tf.while_loop(lambda t, *_: t < number, step, zero, parallel_iterations=1)
+        done = stamps.send(done)
+        self.ps.journal.count_refused(self.slot, tf.cast(number, tf.int64) - done)
+        with stamps.reply(), tf.control_dependencies([done]):
+            self.ps.record(self.ps.read_version(), self.slot.index, 0, accepted=True, locked=False)
+        self.ps.count_updates(done)
+        return total, tf.cast(done, tf.float32)
+
+    def _step_of_center(self, gradient: Any, uncounted: Any) -> None:
+        self._scheme_now().local_step(self.views[0], gradient)
+        self.ps.center.come_to(self.ps.read_version() + uncounted, self.clock.read_value(), self.replica.state)
+
+    def _collective_round(self, scheme: Scheme, rows: Any, stamps: RoundTimer, first: Any) -> tuple[Any, Any]:
+        """Build a round without a ps. If the mean message, equal on all workers, is not finite, drop the round."""
+        state, clock = self.replica.state.read_value(), self.clock.read_value()
+        total = self._local_steps(rows, stamps.begun, first)
+        message = stamps.send(message_of(scheme, self, stamps.begun, total))
+        reply = scheme.gate.exchange(self.ps, self.slot, message)
+        fine = scheme.gate.is_finite(self.ps, reply)
+
+        def adopt() -> None:
+            self._adopt(scheme, reply)
+            if self.is_center:
+                self.ps.center.come_to(self.ps.read_version(), clock, self.replica.state)
+
+        with stamps.reply():
+            adopted = when(fine, adopt)
+        self.replica.keep_state(fine, state)
+        return total, adopted
+
+
+def _variables(scheme: Scheme, name: str, size: int, center: Any = None) -> dict[str, Any]:
+    """Make the parameters of a piece and its local variables, by name; `center` serves as the parameters if given."""
+    slots = first_values(scheme.local_variables, tf.zeros([size]))
+    check_names(scheme.name, "local variable", slots)
+    params = tf.Variable(tf.zeros([size]), name=f"{name}_params") if center is None else center
+    return {"params": params} | {slot: tf.Variable(value, name=f"{name}_{slot}") for slot, value in slots.items()}
+
+
+def local_state(worker: DenseWorker) -> dict[str, list[Any]]:
+    """Return the local state to save, which joining does not restore: variables in pieces or slices, by name.
+
+    It has the variables of worker, codec and model. Parameters are left out if they equal the center whenever all
+    workers have ended a round. Without a barrier of all workers, a worker has an older center: it saves that together
+    with other local state, and joins with the newest center if it has no other local state.
+    """
+    scheme, center, workers = worker.scheme, worker.ps.center, worker.views[0].num_workers
+    adopts = type(scheme).adopt is Scheme.adopt and "push" not in scheme.events and not scheme.exchange_first
+    is_center = worker.is_center or (adopts and center.replies_center and type(scheme.reply_codec) is Codec)
+    own = {name: [getattr(view, name) for view in worker.views] for name in worker.slots}
+    params = {"params": own.pop("params")}
+    own |= {f"codec.{name}": parts for name, parts in worker.encoder.local.items()} | worker.replica.local
+    meets = workers == 1 or scheme.gate.set_size(workers) == workers
+    return own if worker.is_center or (is_center and (meets or not own)) else params | own
+
+
+def message_of(scheme: Scheme, worker: DenseWorker, begun: Any, total: Any = None) -> Any:
+    """Build the message of a worker, [P + m].
+
+    Args:
+        scheme: the algorithm, with its current learning rates.
+        worker: the worker.
+        begun: start of the round, a tensor. The means of a message run in sequence, after those of the round before.
+        total: the sum of the losses of the round, if they are known.
+    """
+    last = begun
+
+    def mean(vector: Any) -> Any:
+        nonlocal last
+        with tf.control_dependencies([last]):
+            last = scheme.gate.mean(worker.ps, worker.slot, tf.identity(tf.cast(vector, tf.float32)))
+        return last
+
+    if total is not None:
+        show(worker.views, loss=total / worker.views[0].steps)
+    elsewhere = worker.views[0].mean
+    show(worker.views, mean=mean)
+    message = joined([packed(scheme.name, scheme.scalars, scheme.message(view)) for view in worker.views])
+    show(worker.views, mean=elsewhere)
+    hide(worker.views)
+    if last is begun:
+        return message
+    # The exchange must follow every mean, also one whose result the message does not use: the queues between workers
+    # identify tensors by their order alone.
+    with tf.control_dependencies([last]):
+        return tf.identity(message)
