@@ -9,6 +9,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a suite in the backg
 import pytest
 from code_lines import budget, lines_of_common
 
+from distsgd.algorithms import SCHEMES
 from distsgd.common import keep_warm
 from distsgd.common.cli.main import main
 from distsgd.common.errors import UserError
@@ -52,7 +53,10 @@ def run_main(monkeypatch, capsys):
             main()
         return ended.value.code, *capsys.readouterr()
 
-    return run
+    known = dict(SCHEMES)
+    yield run
+    SCHEMES.clear()  # of what `--import` has added
+    SCHEMES.update(known)
 
 
 @pytest.fixture(scope="session")
