@@ -312,8 +312,8 @@ def test_updates_that_are_rare_have_three_digits(capsys):
 
 def test_what_was_taken_as_ideal_is_said(capsys):
     _, _, text = gradients("serial", "--uplink", "1Gbit", "--latency", "20ms", capsys=capsys)
-    assert "Taken as ideal, since nothing was said of it: --compute, --downlink, --ps-link, --service." in text
-    assert "A step is taken to last 10 ms, since nothing was said of it: --step-ms." in text
+    assert "Not given, so taken as ideal: --compute, --downlink, --ps-link, --service." in text
+    assert "Not given, so assumed: a step takes 10 ms (--step-ms)." in text
     given = [
         "--uplink",
         "1Gbit",
@@ -331,7 +331,7 @@ def test_what_was_taken_as_ideal_is_said(capsys):
         "3",
     ]
     _, _, text = gradients("serial", *given, capsys=capsys)
-    assert "since nothing was said of it" not in text
+    assert "Not given, so" not in text
 
 
 def test_failures_that_were_not_seen_are_said(capsys):
@@ -339,9 +339,9 @@ def test_failures_that_were_not_seen_are_said(capsys):
     for every, rare in (("1h", True), ("200ms", False)):
         failures = ["--failures", f"crashes:every={every},down=100ms", "--communication-period", "2"]
         _, said, text = gradients("async_sgd", "--workers", "8", *failures, capsys=capsys)
-        assert ("Failures are too rare for the few rounds that were looked at" in text) == rare
+        assert ("Failures are too rare in the few simulated rounds" in text) == rare
     _, said, _ = gradients("serial", "--failures", "crashes:every=1ms,down=1ms", capsys=capsys)
-    assert said == "Take one worker: no algorithm can have so many on such machines."
+    assert said == "Take one worker: no algorithm supports so many on such machines."
 
 
 def test_algorithms_that_cannot_have_such_machines_are_left_out_and_named(capsys):

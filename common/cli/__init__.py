@@ -1,4 +1,4 @@
-"""The command line: flags, commands, and what they print.
+"""The command line: flags, commands and their output.
 
-It may import everything; nothing imports it but the start of the program.
+It may import every other package; only the entry point of the program imports it.
 """

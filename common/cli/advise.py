@@ -1,4 +1,4 @@
-"""`bash run.sh advise`: which algorithm, for so many workers on such machines?"""
+"""Recommendation of an algorithm for given workers and machines: `bash run.sh advise`."""
 
 from __future__ import annotations
 
@@ -26,33 +26,34 @@ from .machines import fitted
 from .question import Question, has_period
 from .stable_rates import largest_rate, rate_of
 
-PARAMETERS = 10**6  # where neither the question nor a recorded run says how many
+PARAMETERS = 10**6  # the size of the model if neither the question nor a recorded run gives it
 
-BACKUPS = (16, 8, 4)  # one backup worker for so many: what is best of these is shown
+BACKUPS = (16, 8, 4)  # workers for each backup worker: the table shows the fastest of these
 
 BACKED = "sync_sgd --backup-workers"
 
-# From the one whose arithmetic is nearest to that of serial SGD: who follows needs a reason.
+# Ordered by similarity to serial SGD: a later one is recommended only if it is faster than those before it.
 NEAREST = ("sync_sgd", "all_reduce", BACKED, "local_sgd", "agn", "diloco")
 
-WORTH = 1.3  # times the gradients of one worker: what several must make at least
+WORTH = 1.3  # several workers are recommended only if they make so many times the gradients of one
 
-LONGEST = 64  # times the default period: what is tried where messages take more than half of the time
+LONGEST = 64  # the longest period tried, in default periods, if messages take more than half of the time
 
-OFTEN = 10  # workers that have come back after a crash: fewer say nothing of what crashes cost
+OFTEN = 10  # restarts of workers: with fewer, the prediction does not show the cost of crashes
 
-ENOUGH, AS_MANY = 0.5, 0.95  # of the gradients of the fastest: what is beyond is not worth leaving SGD further behind
+# Fractions of the fastest's gradients: with the first, an algorithm nearer to SGD is preferred; the second is a tie.
+ENOUGH, AS_MANY = 0.5, 0.95
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """An algorithm on these machines.
+    """The prediction for an algorithm on these machines.
 
     Attributes:
-        scheme: with its hyperparameters.
-        run: what it would be like.
-        limit: the rate from which on it diverges; None if the catalogue names none.
-        longer: its period is longer than the default, because messages took too long.
+        scheme: the algorithm with its hyperparameters.
+        run: the predicted run.
+        limit: the smallest rate at which it diverges; None if the catalogue names no limit.
+        longer: True if its period is longer than the default, because messages took too long.
     """
 
     scheme: Scheme
@@ -62,53 +63,51 @@ class Prediction:
 
     @property
     def stable(self) -> bool:
-        """False if its rate is beyond the limit, or it is late and has none."""
+        """False if its rate exceeds the limit, or if its gradients are stale and no limit is known."""
         return self.run.staleness == 0 if self.limit is None else rate_of(self.scheme) < self.limit
 
 
 def main(arguments: list[str]) -> int:
-    """The catalogue as a table of what it would be like, and one sentence on what to take."""
+    """Print a table of predictions for the catalogue and a recommendation; return the exit code."""
     question, platform = flags.read(
         "run.sh advise",
-        "Predict, for every algorithm, how fast and how stale a run would be: in virtual time, nothing is trained.",
+        "Predict the speed and staleness of a run of every algorithm, in virtual time and without training.",
         arguments,
-        {"what is to be trained": Question, "machines": Platform},
+        {"workload": Question, "machines": Platform},
     )
     machines, size = fitted(question.like, platform, question.size)
     rows = predict(replace(question, parameters=str(size or PARAMETERS)), machines)
     page = Page(highlight=False)
     page.print(_table(rows))
     page.print(
-        "\nPredicted in virtual time; nothing is measured. computing: the part of workers' time; bytes/s: of a worker, "
-        "both ways; staleness: mean of messages that count, without the first third of the updates, in which workers "
-        "that begin together are not stale yet; -b: backup workers; H: a longer period than the default; serial: on "
-        "the fastest machine, which does not fail; rate: the catalogue's limit on ½hx² with "
-        f"h = {question.curvature:g}, at that staleness; !: the default is beyond it; ?: late, and no limit is known."
+        "\nPredicted in virtual time, not measured. computing: fraction of the workers' time; bytes/s: of a worker, "
+        "both ways; staleness: mean of the messages that count, without the first third of the updates, in which "
+        "workers that start together are not stale yet; -b: backup workers; H: a period longer than the default; "
+        "serial: on the fastest machine, which does not fail; rate: the catalogue's limit on ½hx² with "
+        f"h = {question.curvature:g}, at that staleness; !: the default exceeds it; ?: stale, and no limit is known."
     )
     if ideal := _ideal(machines):
-        page.print(f"Taken as ideal, since nothing was said of it: {', '.join(ideal)}.")
+        page.print(f"Not given, so taken as ideal: {', '.join(ideal)}.")
     if machines.step_ms is None and machines.network in NETWORKS:
-        page.print(
-            f"A step is taken to last {machines.described()['step_ms']:g} ms, since nothing was said of it: --step-ms."
-        )
+        page.print(f"Not given, so assumed: a step takes {machines.described()['step_ms']:g} ms (--step-ms).")
     if Machines.of(machines).failures and any(row.run.joined < OFTEN for row in _exchanging(rows).values()):
         page.print(
-            "Failures are too rare for the few rounds that were looked at: the figures are those of machines that "
-            "hardly fail. What crashes cost says run.sh simulate, in a run that is long enough."
+            "Failures are too rare in the few simulated rounds: the figures are those of machines that hardly fail. "
+            "For the cost of crashes, run a long enough run.sh simulate."
         )
     if missing := [name for name in SCHEMES if name not in rows]:
         page.print(
-            "Left out, since it cannot have so many workers or such machines, or its gate cannot be simulated: "
-            f"{', '.join(missing)}."
+            "Left out, because the algorithm does not support so many workers or such machines, or its gate cannot be "
+            f"simulated: {', '.join(missing)}."
         )
     page.print(Text(f"\n{recommendation(rows)}", style="bold"))
     return 0
 
 
 def predict(question: Question, platform: Platform) -> dict[str, Prediction]:
-    """Each algorithm of the catalogue on these machines, by name; those that cannot have so many workers are left out.
+    """Predict a run of each algorithm on these machines, by name; leave out those that cannot have so many workers.
 
-    Algorithms that send as much, as often, and wait in the same way have the same figures.
+    Algorithms with equal message sizes, periods and gates share one forecast.
     """
     known: dict[object, Forecast] = {}
     machines, size = Machines.of(platform), question.size or PARAMETERS
@@ -133,7 +132,7 @@ def predict(question: Question, platform: Platform) -> dict[str, Prediction]:
         )
 
     def best(scheme: Any) -> Prediction | None:
-        """With a longer period than the default, if messages take more than half of the time and that helps."""
+        """Lengthen the period while messages take more than half of the time and the algorithm stays stable."""
         found = row(scheme)
         chosen = question.communication_period is not None or scheme != type(scheme)()
         if found is None or chosen or not has_period(scheme) or not found.stable:
@@ -157,7 +156,7 @@ def predict(question: Question, platform: Platform) -> dict[str, Prediction]:
 
 
 def _ideal(platform: Platform) -> list[str]:
-    """Return the flags of what does not vary, or takes no time, on these machines since the user has not said it."""
+    """Return the flags that were not given and whose quantity is therefore constant, or takes no time."""
     machines = Machines.of(platform)
     takes = {
         "compute": platform.described()["compute"] != "constant",
@@ -172,12 +171,12 @@ def _ideal(platform: Platform) -> list[str]:
 
 
 def _exchanging(rows: Mapping[str, Prediction]) -> dict[str, Prediction]:
-    """Return the rows of several workers."""
+    """Return the rows of algorithms with several workers."""
     return {name: row for name, row in rows.items() if row.scheme.gate.exchanges}
 
 
 def _what_takes_time(scheme: Scheme) -> object:
-    """What the order of events depends on."""
+    """Return a key of all properties of an algorithm on which its order of events depends."""
     kind = type(scheme)
     own = tuple(name for name in ("accepts", "rounds") if getattr(kind, name) is not getattr(Scheme, name))
     return (
@@ -187,10 +186,10 @@ def _what_takes_time(scheme: Scheme) -> object:
 
 
 def recommendation(rows: Mapping[str, Prediction]) -> str:
-    """What to take, and why, in one sentence."""
+    """Return one sentence: the recommended algorithm, and the reason."""
     exchanging = _exchanging(rows)
     if not exchanging:
-        return "Take one worker: no algorithm can have so many on such machines."
+        return "Take one worker: no algorithm supports so many on such machines."
     several = {name: row for name, row in exchanging.items() if row.stable}
     if not several:
         return (
@@ -215,12 +214,12 @@ def recommendation(rows: Mapping[str, Prediction]) -> str:
 
 
 def _shown(name: str, row: Prediction) -> str:
-    """As it would be typed."""
+    """Format an algorithm as on the command line."""
     return f"{name} {row.scheme.backup_workers}" if isinstance(row.scheme, SyncSGD) and name == BACKED else name
 
 
 def _reason(name: str, order: Sequence[str], rows: Mapping[str, Prediction]) -> str:
-    """Why not the one before, or why that suffices."""
+    """Return the reason for an algorithm: it is the nearest to SGD, or the nearest one is too slow."""
     if name == order[0]:
         return "its arithmetic is the nearest to serial SGD"
     before = rows[order[0]].run
@@ -250,7 +249,7 @@ def _table(rows: Mapping[str, Prediction]) -> Table:
 
 
 def _digits(number: float) -> str:
-    """Three significant digits, and all before the point."""
+    """Format a number with three significant digits, or all digits before the point if these are more."""
     return f"{number:,.0f}" if number >= 999.5 else f"{number:.3g}"
 
 

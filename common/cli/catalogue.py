@@ -1,4 +1,4 @@
-"""The catalogue as a table: `bash run.sh list`, and the table of the README."""
+"""The catalogue as a table, for `bash run.sh list` and for the README."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ WHO_WAITS = {
 
 
 def catalogue(arguments: list[str]) -> int:
-    """The algorithms as a table."""
-    Parser("run.sh list", "The catalogue.").values(arguments)
+    """Print the algorithms as a table; return the exit code."""
+    Parser("run.sh list", "Show the catalogue.").values(arguments)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("algorithm", "", "idea", "paper"):
         table.add_column(column)
@@ -30,12 +30,12 @@ def catalogue(arguments: list[str]) -> int:
 
 
 def timing(scheme: type[Scheme]) -> str:
-    """Who waits for whom: 'synchronous', 'asynchronous', 'one process' or what a gate of one's own says."""
+    """Return the label of the gate: 'synchronous', 'asynchronous', 'bounded', 'one process' or a user's own."""
     return scheme().gate.label
 
 
 def readme_table() -> str:
-    """The catalogue as the README shows it: by who waits for whom."""
+    """Return the catalogue as a Markdown table for the README, grouped by the label of the gate."""
     rows = ["| algorithm | idea | paper |", "|---|---|---|"]
     for label, who_waits in WHO_WAITS.items():
         of_them = {name: scheme for name, scheme in SCHEMES.items() if timing(scheme) == label}

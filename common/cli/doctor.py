@@ -1,4 +1,4 @@
-"""`bash run.sh doctor`: what a bug report should say about the machine. It asks no network and changes nothing."""
+"""Facts about the machine for a bug report: `bash run.sh doctor`. It uses no network and changes nothing."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ PACKAGES = ("distsgd", "tensorflow", "keras", "numpy")
 
 MANY_TASKS = 1024
 
-SECONDS = 60  # for another process to answer
+SECONDS = 60  # time limit of a subprocess
 
 ROLE = ("TF_CONFIG", "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS")
 
-# The file by itself: only a process with one thread may enter, and the package imports NumPy, which may start some.
+# The path of the file, not a module: only a process with one thread may enter a private network, and importing the
+# package imports NumPy, which may start threads.
 ISOLATION = str(Path(__file__).parent.parent / "launch" / "isolation.py")
 
 PRIVATE_NETWORK = f"import runpy; runpy.run_path({ISOLATION!r})['enter_private_network']()"
@@ -33,9 +34,9 @@ GPUS = "import tensorflow as tf; print(*(device.name for device in tf.config.lis
 
 
 def main(arguments: list[str]) -> int:
-    """Show what there is; `--json` as one line."""
-    parser = Parser("run.sh doctor", "Versions, machine and what a run may do here, for a bug report.")
-    parser.add_argument("--json", action="store_true", help="as one line of JSON")
+    """Print the facts of `look`, with `--json` as one line; return the exit code."""
+    parser = Parser("run.sh doctor", "Show versions, machine and permissions, for a bug report.")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
     as_json = parser.values(arguments).json
     found = look()
     if as_json:
@@ -48,7 +49,7 @@ def main(arguments: list[str]) -> int:
 
 
 def look() -> dict[str, Any]:
-    """What there is, by name."""
+    """Return versions, machine and permissions by name."""
     return {
         **{name: _version(name) for name in PACKAGES},
         "python": f"{platform.python_version()} ({sys.executable})",
@@ -65,7 +66,7 @@ def look() -> dict[str, Any]:
 
 
 def _descriptors() -> str:
-    """How many a task may have, and for how many tasks with large vectors in shared memory that is enough."""
+    """Return the descriptors allowed per process, and how many tasks can share large vectors in memory with them."""
     most, tasks = allowed(), 2
     while tasks < MANY_TASKS and needed(2 * tasks) <= most:
         tasks *= 2
@@ -74,7 +75,7 @@ def _descriptors() -> str:
 
 
 def gpus_seen() -> str:
-    """The names of those that TensorFlow sees, or why there are none."""
+    """Return the names of the GPUs that TensorFlow sees, `none`, or the error."""
     return _ask(GPUS, empty="none")
 
 
@@ -86,7 +87,7 @@ def _version(package: str) -> str:
 
 
 def _memory() -> str:
-    """Free and whole, as the kernel says it."""
+    """Return free and total memory, as the kernel reports them."""
     try:
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         free, whole = (int(lines[name].split()[0]) / 1e6 for name in ("MemAvailable", "MemTotal"))
@@ -101,9 +102,9 @@ def _folder(path: Path) -> str:
 
 
 def _ask(code: str, empty: str) -> str:
-    """What a process of its own prints about it, or how it fails; `empty` if it prints nothing."""
+    """Run code in a subprocess; return its output, its error, or `empty` if it prints nothing."""
     quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, "-P", "-c", code]  # -P: what lies in the current folder is not imported
+    command = [sys.executable, "-P", "-c", code]  # -P: do not import from the current folder
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=quiet)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""`bash run.sh explain agn`: what an algorithm does, and what its hyperparameters mean."""
+"""Explanation of an algorithm and its hyperparameters: `bash run.sh explain agn`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def explain(scheme: type[Scheme], files: Sequence[Path] = ()) -> None:
 
     Args:
         scheme: the algorithm.
-        files: that `--import` needs to know it.
+        files: the files that define it, to be shown with `--import`.
     """
     console = Page(highlight=False)
     text = Text((sys.modules[scheme.__module__].__doc__ or scheme.__doc__ or scheme.idea).strip())
@@ -45,7 +45,7 @@ def explain(scheme: type[Scheme], files: Sequence[Path] = ()) -> None:
 
 
 def hyperparameters(scheme: type[Scheme]) -> dict[str, tuple[str, str]]:
-    """Default and meaning of each hyperparameter; the meaning is the string below the field in the class."""
+    """Return default and meaning of each hyperparameter; the meaning is the string below the field in the class."""
     meant = meanings(scheme)
     return {
         field.name: (shown(getattr(scheme(), field.name)), meant.get(field.name, ""))

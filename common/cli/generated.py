@@ -1,4 +1,4 @@
-"""Data of a simulation that names none: generated, so that however many workers there are, each sees new examples."""
+"""Generated data for a simulation without --dataset: each of any number of workers gets new examples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..contract.scheme import Scheme
 from ..errors import UserError
 from .flag_groups import RUN, Options
 
-MOST_STEPS, STEPS_OF_ALL = 1000, 50_000  # of a worker, and of all of them
+MOST_STEPS, STEPS_OF_ALL = 1000, 50_000  # of one worker, and of all workers together
 
 LEAST_ROUNDS = 4
 
@@ -19,13 +19,13 @@ TEST_EXAMPLES = 2000
 
 
 def with_data(options: Options, schemes: Iterable[Scheme]) -> tuple[Options, str]:
-    """The options of a run that names no data set, with data, and what to tell about the choice; "" if there was none.
+    """Choose data for a run without --dataset; return the options, and a line on the choice, "" if the user chose.
 
-    A simulation has generated data, and as many steps as it can do in a minute or so; each worker has at least a few
-    rounds of each of the `schemes`, which all have the same data. Any other run has digits.
+    A simulation gets generated data, and as many steps as take about a minute; each worker has at least a few rounds
+    of each of the `schemes`, which all get the same data. Any other run gets digits.
 
     Raises:
-        UserError: it says how often to pass over data that it does not name.
+        UserError: the number of epochs is given, but no data set.
     """
     if options.dataset is not None or options.backend != "simulation":
         return replace(options, dataset=options.dataset or "digits"), ""

@@ -1,4 +1,4 @@
-"""Schemes from a user's own file: `bash run.sh --import my_scheme.py my_scheme`."""
+"""Import of schemes from a user's file: `bash run.sh --import my_scheme.py my_scheme`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 
 def split_imports(arguments: list[str]) -> tuple[list[Path], list[str]]:
-    """The files named by `--import FILE` or `--import=FILE`, and the other arguments."""
+    """Return the files of `--import FILE` or `--import=FILE`, and the other arguments."""
     files, rest = [], []
     left = iter(arguments)
     for argument in left:
@@ -41,10 +41,10 @@ def split_imports(arguments: list[str]) -> tuple[list[Path], list[str]]:
 
 
 def import_schemes(path: Path, known: Mapping[str, type[Scheme]]) -> dict[str, type[Scheme]]:
-    """The schemes that a file defines, by name; they travel to other processes by value.
+    """Import the schemes that a file defines, by name; they are pickled by value for other processes.
 
     Raises:
-        UserError: in the file something is missing, wrong or raised.
+        UserError: the file does not exist, raises, or defines no scheme or a wrong one.
     """
     module = _execute(path)
     cloudpickle.register_pickle_by_value(module)
@@ -59,12 +59,12 @@ def import_schemes(path: Path, known: Mapping[str, type[Scheme]]) -> dict[str, t
 
 
 def is_of(scheme: type[Scheme], path: Path) -> bool:
-    """True if a file that was imported defines the scheme."""
+    """Return True if this imported file defines the scheme."""
     return Path(inspect.getfile(scheme)) == path.resolve()
 
 
 def _execute(path: Path) -> ModuleType:
-    """Run the file as a module; what it raises names the line of the file."""
+    """Run the file as a module; an exception becomes a `UserError` that names the line."""
     path = path.resolve()
     if not path.is_file():
         raise UserError(f"--import: there is no file {path}")
@@ -72,7 +72,7 @@ def _execute(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise UserError(f"--import takes a Python file, with a name that ends in .py. Received: {path}")
     if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # it may import its neighbours, in every process
+        sys.path.append(str(path.parent))  # it may import modules of its folder, in every process
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     try:
         with _quiet_tensorflow():
@@ -84,7 +84,7 @@ def _execute(path: Path) -> ModuleType:
 
 @contextmanager
 def _quiet_tensorflow() -> Iterator[None]:
-    """Inside, TensorFlow prints nothing if it is imported; all else that is printed is seen."""
+    """Silence TensorFlow while it is imported inside the block; all other output stays visible."""
     finder = _QuietTensorFlow()
     sys.meta_path.insert(0, finder)
     try:
@@ -94,7 +94,7 @@ def _quiet_tensorflow() -> Iterator[None]:
 
 
 class _QuietTensorFlow:
-    """Finds TensorFlow as it is found otherwise, and keeps its libraries quiet while they are loaded."""
+    """A finder of TensorFlow that silences its libraries while they are loaded."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path, target) if name == "tensorflow" else None
@@ -104,9 +104,7 @@ class _QuietTensorFlow:
 
             def execute_quietly(module: ModuleType) -> None:
                 told = os.environ.get(LOG_LEVEL)
-                os.environ[LOG_LEVEL] = (
-                    told or "3"
-                )  # TensorFlow looks once; the logs of tasks have a level of their own
+                os.environ[LOG_LEVEL] = told or "3"  # TensorFlow reads it once; tasks set their own log level
                 try:
                     with quiet():
                         execute(module)
@@ -119,7 +117,7 @@ class _QuietTensorFlow:
 
 
 def _where(path: Path, error: BaseException) -> str:
-    """The place in the file where an exception came from, as far as it is known: 'file, line 3 (its text): '."""
+    """Return the place in the file where an exception arose, as far as it is known: 'file, line 3 (its text): '."""
     if isinstance(error, SyntaxError):
         number, text = error.lineno, error.text
     else:
@@ -129,7 +127,7 @@ def _where(path: Path, error: BaseException) -> str:
 
 
 def _check(scheme: type[Scheme], path: Path, known: Mapping[str, type[Scheme]]) -> None:
-    """The command line needs a name of its own, defaults, and something to show."""
+    """Check that a scheme has a unique name and defaults for all hyperparameters; set its idea and paper if missing."""
     here = f"class {scheme.__name__} in {path}"
     if not isinstance(vars(scheme).get("name"), str):
         raise UserError(f'{here} has no name: give it one, as in name = "{path.stem}"')

@@ -1,4 +1,4 @@
-"""`--like RUN_DIR`: machines like those of a recorded run, for `simulate` and `advise`."""
+"""Machines fitted to a recorded run, for `simulate` and `advise`: `--like RUN_DIR`."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from .flag_groups import Options
 
 
 def with_machines(options: Options) -> Options:
-    """The options of a run, with the machines that --like asks for."""
+    """Return the options of a run, with the machines of --like."""
     if options.like is None or options.backend != "simulation":
         return options
     return replace(options, platform=like(options.like, options.platform), like=None)
 
 
 def like(run_dir: Path | None, platform: Platform) -> Platform:
-    """Read `fitted`'s platform, whatever the size of the model."""
+    """Return the platform of `fitted`, for the model of the run."""
     return fitted(run_dir, platform)[0]
 
 
 def fitted(run_dir: Path | None, platform: Platform, parameters: int | None = None) -> tuple[Platform, int | None]:
-    """A platform like the machines of a run, but for what `platform` says; the same if there is no run.
+    """Fit a platform to the machines of a run; the values that `platform` sets override the fit.
 
-    What was fitted is told on standard error, and written to the folder of the run.
+    Prints the fit on standard error, and writes it to the folder of the run.
 
     Args:
-        run_dir: of a run; None for no run.
-        platform: what is said besides.
-        parameters: of the model whose messages travel; those of the run if not given.
+        run_dir: folder of the run; None returns `platform` unchanged.
+        platform: values given by the user.
+        parameters: size of the model to predict for; that of the run if not given.
 
     Returns:
-        the platform, and the parameters.
+        the platform, and the number of parameters.
 
     Raises:
-        UserError: the run does not say what its machines are like, or a network is given, too.
+        UserError: the run is not enough for a fit, or a network is given, too.
         CannotWrite: its folder cannot be written to.
     """
     if run_dir is None:
@@ -61,7 +61,7 @@ def fitted(run_dir: Path | None, platform: Platform, parameters: int | None = No
 
 
 def _of_other_size(found: Likeness, parameters: int) -> list[str]:
-    """What messages of a model of that size take, in a line, if the run does not say it."""
+    """Return a line on the time of messages of a model of another size, if the run leaves that time uncertain."""
     if not found.hides_bytes(parameters):
         return []
     if math.isinf(found.card):

@@ -1,4 +1,4 @@
-"""`bash run.sh simulate downpour`: a run in virtual time; `simulate --compare a,b`: several on the same machines."""
+"""Runs in virtual time: `bash run.sh simulate downpour`, or several on the same machines: `simulate --compare a,b`."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from .machines import with_machines
 from .train import perform, run_command
 
 ABOUT = (
-    "Train in virtual time: machines are described (those of all workers below, `simulated machines`), the arithmetic "
-    "is real. What an algorithm has besides says `run.sh simulate downpour --help`."
+    "Train in virtual time: the arithmetic is real, the machines are described (see `simulated machines` below). "
+    "For the hyperparameters of an algorithm see `run.sh simulate downpour --help`."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationOptions(Options):
-    """Options of a simulation, and of several."""
+    """Options of one simulation, or of several that are compared."""
 
     algorithm: tuple[str, ...] = ()
-    """One of the catalogue."""
+    """An algorithm of the catalogue."""
     compare: str = ""
-    """Several instead, on the same machines and under the same random numbers, as in
+    """Several algorithms to compare, on the same machines and with the same random numbers, as in
     async_sgd,ringmaster,sync_sgd:backup_workers=2."""
     backend: BackendName = "simulation"
-    """What simulates."""
+    """Execution: only simulation."""
 
 
 def main(arguments: list[str]) -> int:
-    """Simulate one algorithm, or compare several; returns the exit code."""
+    """Simulate one algorithm, or compare several; return the exit code."""
     named = [word for word in arguments if word in SCHEMES]
     if len(named) == 1 and not any(word.partition("=")[0] == "--compare" for word in arguments):
         rest = list(arguments)
@@ -77,7 +77,7 @@ def _simulated(scheme: Scheme, options: Options) -> tuple[Scheme, Options]:
 
 
 def compare(options: SimulationOptions) -> int:
-    """Simulate several algorithms on the same machines, each in its own run directory, and print a table of them."""
+    """Simulate several algorithms on the same machines, each in its own run directory; print a table of the results."""
     names = [text.strip() for text in re.split(r",(?!\w+=)", options.compare)]
     schemes = [scheme_of(text) for text in names]
     _simulated(schemes[0], options)
@@ -105,13 +105,13 @@ def compare(options: SimulationOptions) -> int:
 
 
 def scheme_of(text: str) -> Scheme:
-    """An algorithm with hyperparameters, as in `sync_sgd:backup_workers=2`."""
+    """Build an algorithm with hyperparameters from text such as `sync_sgd:backup_workers=2`."""
     name, given = parse("algorithm", text, SCHEMES)
     return SCHEMES[name](**given)
 
 
 def table(names: Sequence[str], results: Sequence[dict[str, Any]]) -> Table:
-    """One line for each run."""
+    """Build a table with one line for each run."""
     shown = Table(box=None, padding=(0, 0, 0, 1), pad_edge=False, title="in virtual time", title_justify="left")
     shown.add_column("algorithm", overflow="fold")
     for name in ("updates", "seconds", "per s", "staleness", "compute", "a worker", "loss"):

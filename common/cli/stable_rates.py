@@ -1,8 +1,8 @@
 """The largest learning rates at which algorithms are stable: the `Limits:` of their modules, in numbers.
 
-They hold for the iteration on ½hx², with gradients without noise. A gradient that is τ updates old is stable in steps
-of size s for s h < 2 sin(π/(4τ + 2)), which is 2 without staleness; W workers in turn have τ = W − 1. What a message
-moves is another size for each algorithm, and its staleness τ is what virtual time says.
+They hold for the iteration on ½hx², with gradients without noise. Steps of size s along gradients that are τ updates
+old are stable for s h < 2 sin(π/(4τ + 2)), which is 2 without staleness; W workers in turn have τ = W − 1. The step s
+that a message makes depends on the algorithm; its staleness τ is predicted in virtual time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from ..contract.scheme import Scheme
 
-# The step that a message makes, as a multiple of the rate: given the algorithm, W, and the staleness.
+# The step that a message makes, as a multiple of the rate: a function of the algorithm, W, and the staleness.
 STEPS: dict[str, Callable[[Any, int, float], float]] = {
     **dict.fromkeys(("serial", "multi_gpu", "sync_sgd", "all_reduce", "local_sgd"), lambda scheme, workers, late: 1),
     **dict.fromkeys(("async_sgd", "hogwild", "hierarchical", "dc_asgd"), lambda scheme, workers, late: 1),
@@ -26,7 +26,7 @@ STEPS: dict[str, Callable[[Any, int, float], float]] = {
 
 
 def largest_rate(scheme: Scheme, workers: int, staleness: float, curvature: float) -> float | None:
-    """The rate from which on an algorithm diverges; None if its module names no such limit."""
+    """Return the smallest rate at which an algorithm diverges; None if its module names no limit."""
     if scheme.name in STEPS:
         step = STEPS[scheme.name](scheme, workers, staleness)
         return 2 * math.sin(math.pi / (4 * staleness + 2)) / (step * curvature)
@@ -36,7 +36,7 @@ def largest_rate(scheme: Scheme, workers: int, staleness: float, curvature: floa
 
 
 def rate_of(scheme: Any) -> float:
-    """The rate that the limit is about."""
+    """Return the rate to which the limit applies."""
     if scheme.name == "sync_sgd_lr":
         return max(scheme.learning_rates)
     if scheme.name == "agn" and scheme.server_learning_rate is not None:
@@ -45,7 +45,7 @@ def rate_of(scheme: Any) -> float:
 
 
 def _elastic(scheme: Any, workers: int) -> float:
-    """The largest η on ½x² with period one: α ≤ (4 − 2η)/(4 − η) in turn, α ≤ (4 − 2η)/(2 + W(2 − η)) together."""
+    """Return the largest η on ½x², period 1: α ≤ (4 − 2η)/(4 − η) in turn, α ≤ (4 − 2η)/(2 + W(2 − η)) together."""
     alpha = scheme.beta / workers
     if scheme.name == "aeasgd":
         return max(0.0, 4 * (1 - alpha) / (2 - alpha))

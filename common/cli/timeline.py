@@ -1,4 +1,4 @@
-"""`bash run.sh timeline RUN_DIR [RUN_DIR2]`: a trace of one run, or of two, that Perfetto and chrome://tracing open."""
+"""A trace of one or two runs for Perfetto or chrome://tracing: `bash run.sh timeline RUN_DIR [RUN_DIR2]`."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ VIEWERS = "Open it in Perfetto (https://ui.perfetto.dev; the file stays on your 
 
 
 def main(arguments: list[str]) -> int:
-    """Write the trace, and the picture if it is wanted; print where they are, and what is missing."""
-    about = "Write when workers computed, waited, pushed and pulled, as a trace for Perfetto or chrome://tracing."
+    """Write the trace, and with --picture an image; print their paths and notes on missing data."""
+    about = "Write a trace of when workers computed, waited, pushed and pulled, for Perfetto or chrome://tracing."
     parser = Parser("run.sh timeline", about, usage="run.sh timeline run_dir [run_dir] [options]")
     parser.add_argument("run_dir", nargs="+", type=plain(Path), help="folder of a run that has ended, or latest")
     parser.add_argument(
         "--output",
         type=plain(Path),
         metavar="FILE",
-        help="the trace (default: trace.json in the first folder); compressed if it ends in .json.gz",
+        help="path of the trace (default: trace.json in the first folder); compressed if it ends in .json.gz",
     )
-    parser.add_argument("--picture", type=plain(Path), metavar="FILE", help="draw a picture, too: .png or .svg")
+    parser.add_argument("--picture", type=plain(Path), metavar="FILE", help="also draw an image: .png or .svg")
     parser.add_argument("--begin", type=plain(float), default=0.0, metavar="SECONDS", help="leave out earlier rounds")
     parser.add_argument("--end", type=plain(float), metavar="SECONDS", help="leave out later rounds")
     options = parser.values(arguments)

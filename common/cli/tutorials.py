@@ -1,4 +1,4 @@
-"""`bash run.sh tutorials`: the notebooks in Jupyter Lab, or executed and saved with their outputs."""
+"""The notebooks, in Jupyter Lab or executed and saved with their outputs: `bash run.sh tutorials`."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 FOLDER = ROOT / "tutorials"
 
-CELL_SECONDS = 600  # a limit: a whole notebook takes less than 60 on two cores that have nothing else to do
+CELL_SECONDS = 600  # time limit of a cell: a whole notebook takes less than 60 on two idle cores
 
 EXTRA = 'extra == "tutorials"'
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tutorials:
-    """What to do with the notebooks."""
+    """The options of `tutorials`."""
 
     execute: bool = False
     """Execute the notebooks and save them with their outputs, instead of opening Jupyter Lab."""
     notebooks: tuple[str, ...] = ()
-    """Their names, or the beginnings of those; all if none is given."""
+    """Names of notebooks, or beginnings of names; all by default."""
 
 
 def main(arguments: list[str]) -> int:
-    """Install what is missing, then open Jupyter Lab in tutorials/, or execute notebooks."""
-    description = "The tutorials, in Jupyter Lab."
+    """Install missing packages, then open Jupyter Lab in tutorials/, or execute notebooks; return the exit code."""
+    description = "Open the tutorials in Jupyter Lab."
     (options,) = flags.read("run.sh tutorials", description, arguments, {"options": Tutorials}, positional="notebooks")
     if not FOLDER.is_dir():
         raise UserError("the tutorials are part of the source checkout, which this installation is not")
@@ -45,15 +45,15 @@ def main(arguments: list[str]) -> int:
         return subprocess.call(lab(has_screen=bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))))
     for path in found(options.notebooks):
         print(path.name, flush=True)  # noqa: T201
-        save(path, execute(path, times=2))  # what is saved has been seen to run twice in one kernel
+        save(path, execute(path, times=2))  # a saved notebook runs twice in one kernel
     return 0
 
 
 def found(names: tuple[str, ...] = ()) -> list[Path]:
-    """The notebooks that begin with one of these names, in order.
+    """Return the notebooks whose names begin with one of these, in order.
 
     Raises:
-        UserError: none does.
+        UserError: no notebook matches.
     """
     paths = sorted(FOLDER.glob("*.ipynb"))
     chosen = [path for path in paths if not names or path.name.startswith(tuple(Path(name).name for name in names))]
@@ -63,14 +63,14 @@ def found(names: tuple[str, ...] = ()) -> list[Path]:
 
 
 def lab(has_screen: bool) -> list[str]:
-    """The command of Jupyter Lab; where there is no screen, it prints its address."""
-    quiet = [] if has_screen else ["--no-browser", "--log-level=CRITICAL"]  # the address is of that level
-    root = ["--allow-root"] if os.geteuid() == 0 else []  # as in a container; it listens on loopback, and wants a token
+    """Return the command of Jupyter Lab; without a screen, it prints its address instead of opening a browser."""
+    quiet = [] if has_screen else ["--no-browser", "--log-level=CRITICAL"]  # the address is logged at that level
+    root = ["--allow-root"] if os.geteuid() == 0 else []  # for containers; it listens on loopback and needs a token
     return [sys.executable, "-m", "jupyterlab", f"--notebook-dir={FOLDER}", *quiet, *root]
 
 
 def install_what_is_missing(module: str) -> None:
-    """Install the extra `tutorials` unless `module`, one of it, is there."""
+    """Install the extra `tutorials` unless `module`, which is part of it, is installed."""
     if importlib.util.find_spec(module):
         return
     wanted = [line.partition(";")[0].strip() for line in requires("distsgd") or () if EXTRA in line.replace("'", '"')]
@@ -83,7 +83,7 @@ def install_what_is_missing(module: str) -> None:
 
 
 def execute(path: Path, times: int = 1) -> Any:
-    """A notebook with its outputs after so many executions in one kernel.
+    """Execute a notebook so many times in one kernel; return it with its outputs.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell raises.
@@ -105,7 +105,7 @@ def execute(path: Path, times: int = 1) -> Any:
 
 
 def save(path: Path, notebook: Any) -> None:
-    """Write a notebook; what does not depend on its text stays out of it."""
+    """Write a notebook without metadata that varies between machines and executions."""
     import nbformat
 
     notebook.metadata = {

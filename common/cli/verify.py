@@ -1,4 +1,4 @@
-"""`bash run.sh replay RUN_DIR`: did the run do what the paper's equations say?"""
+"""Check of a run against the paper's equations: `bash run.sh replay RUN_DIR`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .flags import Parser, plain
 
 
 def main(arguments: list[str]) -> int:
-    """Show how far the run is from the equations; 0 if they agree, 1 if not, 2 if float32 alone may be the reason."""
-    about = "Execute the record of a run in NumPy, by the paper's equations, and compare the centers."
+    """Show a run's distance from the equations; return 0 if they agree, 1 if not, 2 if float32 may be the reason."""
+    about = "Verify a run: re-execute its event log in NumPy, by the paper's equations, and compare the centers."
     parser = Parser("run.sh replay", about, usage="run.sh replay run_dir")
-    parser.add_argument("run_dir", type=plain(Path), help="of a run that has ended, or latest; it is only read")
+    parser.add_argument("run_dir", type=plain(Path), help="directory of a run that has ended, or latest; only read")
     run_dir = named(parser.values(arguments).run_dir)
 
     use_tensorflow_here()
     began = time.monotonic()
-    with Console(stderr=True).status("replaying ..."):  # on a terminal
+    with Console(stderr=True).status("replaying ..."):  # shown only on a terminal
         verdict = replay(run_dir, SCHEMES)
     run = verdict.run
     lines = {
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
         "verdict": _in_words(verdict),
     }
     if run.codec != "float32":
-        lines["not checked"] = f"how {run.codec} rounds: the rounding of single messages is not on record"
+        lines["not checked"] = f"how {run.codec} rounds: the rounding of single messages is not recorded"
     width = max(map(len, lines))
     for name, value in lines.items():
         print(f"{name:<{width}}  {value}")  # noqa: T201
