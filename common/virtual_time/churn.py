@@ -1,4 +1,4 @@
-"""Who comes and goes: crashes, and workers that join."""
+"""Crashes of simulated workers, and workers that join."""
 
 from __future__ import annotations
 
@@ -12,41 +12,43 @@ from .resources import NEVER
 from .server import Books
 from .stamps import SimulatedStamps
 
-MOST_CRASHES = 1000  # for each round
+MOST_CRASHES = 1000  # the most crashes per round
 
-CRASH, BACK = range(2)  # kinds of events: the first ones at a time
+CRASH, BACK = range(2)  # kinds of events: processed before all others of the same time
 
 
 class ServerLock:
-    """The lock of the ps: one at a time, first come, first served.
+    """The lock of the ps: one holder at a time, first come, first served.
 
     Attributes:
-        free: when nobody holds it any more that has asked for it by now.
+        free: time at which all requests so far have been served.
     """
 
     def __init__(self):
         self.free = 0
 
     def take(self, now: int, service: int = 0) -> int:
-        """Hold it as soon as it is free, for some time; returns when that begins."""
+        """Hold the lock for `service` nanoseconds as soon as it is free; return when that begins."""
         begun = now if now > self.free else self.free
         self.free = begun + service
         return begun
 
 
 class Presence:
-    """The workers of a run as they come and go.
+    """The crashes and returns of the workers of a run.
 
     Args:
-        books: of the ps.
-        lock: of the ps.
-        clock: of the run.
-        stamps: of the rounds.
-        failures: when workers crash.
-        fetch: lets the center travel to a worker that has joined, from some time on.
+        books: the simulated ps.
+        lock: the lock of the ps.
+        clock: the event queue of the run.
+        stamps: the timestamps of the rounds.
+        failures: the times of crashes and returns.
+        fetch: function of worker and time: starts the transfer of the center to a worker that has joined.
 
     Attributes:
-        away: who does not hear that it may go on: it is down, or waits at the gate for a message of its former life.
+        away: workers that do not receive a release by the gate: those that are down, and those that have returned while
+            a message of their former life still waits at the gate.
+        joining: the latter of these.
     """
 
     def __init__(
@@ -64,13 +66,13 @@ class Presence:
         self.joining = set[int]()
 
     def stay(self, worker: int, now: int) -> None:
-        """A worker is there until it crashes."""
+        """Start a life of a worker: schedule its crash."""
         crash = self.failures.begin(worker, now)
         if crash < NEVER:
             self.clock.at(crash, CRASH, worker)
 
     def crash(self, worker: int, now: int) -> None:
-        """The round in flight is lost, unless its message is on record."""
+        """Take a worker down and schedule its return; its present round is lost, unless its message is recorded."""
         if self.books.over:
             return
         if self.books.folded[worker] > self.stamps.logged[worker] and worker not in self.books.waiting.arrived:
@@ -87,12 +89,12 @@ class Presence:
         self.clock.at(self.failures.crash(worker, now), BACK, worker)
 
     def come_back(self, worker: int, now: int) -> None:
-        """A worker is there again."""
+        """Start a new life of a worker, and let it join."""
         self.stay(worker, now)
         self.join(worker, now)
 
     def join(self, worker: int, now: int, recorded: bool = True) -> None:
-        """A worker takes its slot; if its last message still waits in a set, it joins once more after that."""
+        """Give a worker its slot; if its last message still waits in a set, it joins again after that set."""
         if self.books.over:
             return
         at = self.lock.take(now)
@@ -103,7 +105,7 @@ class Presence:
             self.fetch(worker, at)
 
     def miss(self, worker: int, now: int) -> None:
-        """A worker that is away is let go."""
+        """Log the round of an absent worker that the gate has released as lost; let the worker join if it is back."""
         self.stamps.log(worker, UNKNOWN)
         if worker in self.joining:
             self.joining.remove(worker)

@@ -1,4 +1,4 @@
-"""The clock of a run: what happens next."""
+"""The event queue of a simulated run."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from heapq import heappop, heappush
 
 from .resources import NEVER, Shared
 
-Act = Callable[[int, int], None]  # given a worker, and the time
+Act = Callable[[int, int], None]  # called with a worker and the time
 
 PROGRESS_EVENTS = 4096  # between two calls of `progress`
 
 
 class Clock:
-    """A heap of what happens next to which worker, and things that are shared, which know themselves what is next.
+    """A heap of future events, and shared resources, each of which knows its own next event.
 
-    What is to happen belongs to one life of a worker: it does not happen to the next one. What happens at the same time
-    happens by kind and worker; what is shared comes last.
+    An event belongs to one life of a worker, and is dropped if the worker has crashed since. Events at the same time
+    are ordered by kind and worker; those of shared resources are last.
 
     Args:
         workers: W.
-        shared: what workers share, and what happens to whoever gets through.
+        shared: shared resources, and the function to call when a worker's use of each ends.
 
     Attributes:
-        acts: what happens, by kind.
-        lives: how often each worker has begun a new one, [W].
+        acts: the function to call for an event, by its kind.
+        lives: number of lives that each worker has ended, [W].
     """
 
     def __init__(self, workers: int, shared: Sequence[tuple[Shared, Act]]):
@@ -34,18 +34,18 @@ class Clock:
         self.lives = [0] * workers
 
     def at(self, time: int, kind: int, worker: int) -> None:
-        """Something will happen to a worker in its present life."""
+        """Schedule an event of a worker in its present life."""
         heappush(self.heap, (time, kind, worker, self.lives[worker]))
 
     def share(self, thing: Shared, now: int, worker: int, size: float) -> None:
-        """A worker begins to use something, in its present life."""
+        """Start a worker's use of a shared resource, in its present life."""
         thing.send(now, worker, size, (worker, self.lives[worker]))
 
     def run(self, progress: Callable[[int], None]) -> None:
-        """All that happens, until nothing is left; `progress` is told now and then how much that was.
+        """Process all events in order of time; `progress` receives their number every `PROGRESS_EVENTS` events.
 
         Raises:
-            OverflowError: something would happen after `NEVER`.
+            OverflowError: an event would be later than `NEVER`.
         """
         heap, shared, acts, lives, happened = self.heap, self.shared, self.acts, self.lives, 0
         while True:

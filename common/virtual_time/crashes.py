@@ -1,4 +1,4 @@
-"""Crashes: each worker works and is away in turn, for exponential times of its own."""
+"""Crashes: each worker works and is down in turn, for exponential times of its own."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import math
 
 from .draws import uniforms
 
-NO_CRASH = 1 << 63  # after all that can happen
+NO_CRASH = 1 << 63  # later than every event
 
 
 class Failures:
-    """When workers crash, and for how long they are away.
+    """The times at which workers crash and return.
 
     Args:
-        means: nanoseconds of work and of absence; None if nothing fails.
+        means: mean nanoseconds that a worker works and is down; None if no worker fails.
         workers: W.
-        seed: of what is drawn.
+        seed: seed of the random times.
 
     Attributes:
-        crash_at: when each worker will crash next, [W], once `begin` has said so.
-        crashes: that each has had, [W].
+        crash_at: time of the next crash of each worker, [W], set by `begin`.
+        crashes: number of crashes of each worker so far, [W].
     """
 
     def __init__(self, means: tuple[int, int] | None, workers: int, seed: int):
@@ -27,13 +27,13 @@ class Failures:
         self.crash_at, self.crashes = [NO_CRASH] * workers, [0] * workers
 
     def begin(self, worker: int, now: int) -> int:
-        """A worker is there from now on; returns when it will crash."""
+        """Start the life of a worker; return the time at which it will crash."""
         if self.means is not None:
             self.crash_at[worker] = now + self._draw("crash", worker, self.means[0])
         return self.crash_at[worker]
 
     def crash(self, worker: int, now: int) -> int:
-        """A worker crashes; returns when it is back."""
+        """Count a crash of a worker; return the time at which it is back."""
         assert self.means is not None  # noqa: S101
         back = now + self._draw("repair", worker, self.means[1])
         self.crashes[worker] += 1

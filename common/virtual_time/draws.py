@@ -1,7 +1,7 @@
-"""Chance without a stream: every random number is a function of the seed, what it is for, the worker and an index.
+"""Counter-based random numbers: each is a function of the seed, its purpose, the worker and an index.
 
-So it is the same whatever else happens: a worker more, or another algorithm, changes nobody's numbers. The function is
-SplitMix64 (Steele, Lea, Flood, *Fast splittable pseudorandom number generators*, OOPSLA 2014), its output function
+So each number is the same whatever else happens: another worker, or another algorithm, does not change it. The function
+is SplitMix64 (Steele, Lea, Flood, *Fast splittable pseudorandom number generators*, OOPSLA 2014), its output function
 applied to seed, purpose and worker one after the other, and its counter to the index.
 """
 
@@ -18,7 +18,7 @@ PURPOSES = ("step", "speed", "link", "message", "reply", "crash", "repair", "red
 
 
 def uniforms(seed: int, purpose: str, workers: Sequence[int] | np.ndarray, indices: Any) -> np.ndarray:
-    """Numbers in (0, 1), [workers, indices]; `purpose` is one of `PURPOSES`."""
+    """Return numbers in (0, 1), [workers, indices]; `purpose` is one of `PURPOSES`."""
     purposes = np.array([[1 + PURPOSES.index(purpose)]], np.uint64)
     key = _mixed(np.array([[seed]], np.uint64) + GAMMA * purposes)
     key = _mixed(key + GAMMA * (np.asarray(workers, np.uint64)[:, None] + np.uint64(1)))

@@ -1,4 +1,4 @@
-"""How long computing takes: for each worker and each of its rounds, whatever else happens."""
+"""Computing times of each worker's rounds, independent of all other events."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from .draws import uniforms
 from .platform import Machines
 from .resources import NEVER
 
-BLOCK_STEPS = 1 << 20  # of all workers, that are drawn at once
+BLOCK_STEPS = 1 << 20  # steps of all workers that are drawn at once
 
 
 class Durations:
-    """The times that workers compute. A step of a worker takes the same time whatever the algorithm and its period.
+    """The times that workers compute. A step of a worker takes the same time in every algorithm, with any period.
 
     Args:
-        machines: with the model of a step, and how workers differ.
-        rounds: of each worker.
+        machines: the machines, with the model of a step and the workers' speeds.
+        rounds: rounds of each of these workers.
         workers: W.
-        seed: of what is drawn.
-        exchange_first: the message of a round is ready after its first step; the others follow the reply.
-        members: whose rounds these are; of all workers without it.
+        seed: seed of the random times.
+        exchange_first: True if the message of a round is ready after its first step, and the others follow the reply.
+        members: the workers with these rounds; all if None.
 
     Attributes:
-        until_message: nanoseconds from the reply of the round before to the message of this one; of a worker and round.
+        until_message: function of worker and round: nanoseconds from the previous reply to the message of this round.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Durations:
         self.until_message = self._until_first if exchange_first else self.of
 
     def of(self, worker: int, number: int) -> int:
-        """Nanoseconds that a worker computes in a round, given its number."""
+        """Return the nanoseconds that a worker computes in the round of this number."""
         block, column = divmod(number, self.size)
         while block >= len(self.blocks):
             self._draw()
@@ -65,14 +65,14 @@ class Durations:
         return before + self.of(worker, number) - self.after_reply(worker, number)
 
     def after_reply(self, worker: int, number: int) -> int:
-        """What is left of a round then: its steps but the first, if that is where the exchange was."""
+        """Return the nanoseconds of a round after its reply: all steps but the first if it exchanges first, else 0."""
         if not self.exchange_first:
             return 0
         total = self.of(worker, number)
         return total - total // int(self.ends[number + 1] - self.ends[number])
 
     def _draw(self) -> None:
-        """The next rounds of all workers."""
+        """Draw the next block of rounds of all workers."""
         first = len(self.blocks) * self.size
         ends = self.ends[first : first + self.size + 1]
         multiples, self.before = self.model.multiples(self.draw, int(ends[0]), int(ends[-1] - ends[0]), self.before)

@@ -1,4 +1,4 @@
-"""What each worker is to do, and how long it takes: workers with the same rounds share a plan."""
+"""The rounds of each worker, and their durations: workers with the same rounds share a plan."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class WorkerPlan:
 
     Attributes:
         steps: local steps of each round.
-        events: how each ends.
-        durations: of the rounds of these workers.
+        events: the event that ends each round.
+        durations: durations of the rounds of these workers.
     """
 
     steps: Sequence[int]
@@ -28,7 +28,7 @@ class WorkerPlan:
 def plans_of(
     machines: Machines, rounds: Rounds | Sequence[Rounds], workers: int, seed: int, exchange_first: bool
 ) -> list[WorkerPlan]:
-    """The plan of each worker, [W], from its rounds, or from those that all have."""
+    """Return the plan of each worker, [W], from its rounds, or from the rounds that all share."""
 
     def plan(own: Rounds, members: Sequence[int]) -> WorkerPlan:
         steps, events = zip(*own, strict=True) if len(own) else ((), ())

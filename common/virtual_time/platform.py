@@ -1,10 +1,10 @@
-"""The machines of a simulated run: how long computing and sending take, and what fails.
+"""The machines of a simulated run: the times of computing and sending, and failures.
 
-Each field is a keyword argument, a flag of the command line and a key of a TOML file. What is not given is as the
-network says, and ideal if that says nothing: nothing to wait for but computing.
+Each field is a keyword argument, a flag of the command line and a key of a TOML file. A field that is not given has the
+value of the network, or else is ideal: only computing takes time.
 
-What this cannot say: time of day, links that fail or change, messages that overlap with computing, several jobs on the
-same machines, a ps whose speed depends on who asks, memory. A worker is one machine, with its own link each way.
+Not modelled: time of day, links that fail or change, messages that overlap with computing, several jobs on the same
+machines, a ps whose speed depends on the worker, memory. A worker is one machine, with its own link each way.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from .units import bytes_per_nanosecond, nanoseconds
 
 MILLISECOND = 10**6  # nanoseconds
 
-CLASSES = 16  # of links, where workers' links differ
+CLASSES = 16  # number of different links, if workers' links differ
 
-MOST_MILLISECONDS = 1e9  # of a step: eleven days
+MOST_MILLISECONDS = 1e9  # the longest step: eleven days
 
-MOST_FACTOR = 1e6  # of step_factors; its inverse is the least
+MOST_FACTOR = 1e6  # the largest of step_factors; its inverse is the smallest
 
-MOST_REPEATED = 10_000  # workers that one `*N` stands for
+MOST_REPEATED = 10_000  # the largest N of one `*N`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Platform:
-    """What the machines of a run are like.
+    """The machines of a run.
 
     Example:
         >>> internet = Platform(network="internet", compute="lognormal:sigma=0.6")
@@ -48,61 +48,62 @@ class Platform:
         True
 
     Raises:
-        UserError: machines that cannot be.
+        UserError: a value is impossible.
     """
 
     network: str = "ideal"
-    """ideal, one-rack, cloud-regions, internet, federated, or the path of a .toml file: what is not given below."""
+    """Network that supplies all values not given below: ideal, one-rack, cloud-regions, internet, federated, or the
+    path of a .toml file."""
     step_ms: float | None = None
-    """Milliseconds that a local step takes in the mean; 10 if nothing is said."""
+    """Mean time of a local step (ms); 10 by default."""
     compute: str | None = None
-    """How steps vary: constant, exponential, shifted:fixed=0.5, lognormal:sigma=0.6, pareto:shape=2.5,
+    """Distribution of step times: constant, exponential, shifted:fixed=0.5, lognormal:sigma=0.6, pareto:shape=2.5,
     phases:slow=10,probability=0.02,length=1 or recorded:path=steps.npy,block=32."""
     step_factors: str | None = None
     """Factors on the step time of the workers, in turn, as in 0.58,0.75,1.51, or 3,1*7 for one slow worker among
     eight; or lognormal:sigma=0.6."""
     cores: int | None = None
-    """Cores that all workers share for the arithmetic of their steps, if they are on one machine."""
+    """Number of cores that all workers share for the arithmetic of their steps, if they are on one machine."""
     core_ms: float | None = None
-    """Milliseconds of a core that a step takes besides."""
+    """Extra CPU time per step (ms) that does not overlap with --step-ms."""
     uplink: str | None = None
-    """Bandwidth of a worker towards the ps, as in 100Mbit."""
+    """Bandwidth from a worker to the parameter server, as in 100Mbit."""
     downlink: str | None = None
-    """And back."""
+    """Bandwidth from the parameter server to a worker, as in 100Mbit."""
     link_sigma: float | None = None
-    """How workers' links differ: lognormal around that, with this sigma, in 16 classes."""
+    """Variation of links between workers: sigma of a lognormal factor on both bandwidths, in 16 classes."""
     latency: str | None = None
-    """Time of a message on its way besides its bytes, one way, as in 20ms."""
+    """Mean latency of a message, one way, without the time of its bytes, as in 20ms."""
     latency_sigma: float | None = None
-    """How it varies: lognormal with that mean and this sigma."""
+    """Variation of the latency: sigma of its lognormal distribution."""
     regions: str | None = None
     """Regions of the workers, in turn: the latency to add, and the bandwidth each way that all workers of the region
     share, as in 0ms/unlimited,30ms/1Gbit; REGION*3 stands for three workers in one region."""
     ps_link: str | None = None
     """Bandwidth of the network card of each ps task, each way."""
     sharing: Literal["fair", "fifo"] | None = None
-    """How messages share links: each the same, or one after the other."""
+    """Sharing of links by messages: equal rates (fair), or one after the other (fifo)."""
     service: str | None = None
     """Time under the lock of the ps for each message, as in 50us."""
     ps_rate: str | None = None
-    """Bytes of messages that each ps task works through under the lock, per second, as in 5GB."""
+    """Bytes of messages that each ps task processes under the lock per second, as in 5GB."""
     collective: Literal["slices", "ring", "tree"] | None = None
-    """How workers without a ps reduce: each adds up a slice for all, in a ring, or by halving and doubling."""
+    """Reduction among workers without a ps: each worker adds up a slice for all, a ring, or halving and doubling."""
     failures: str | None = None
-    """none, or crashes:every=1h,down=1min: how long a worker works, and is away, in the mean (exponential)."""
+    """Failures: none, or crashes:every=1h,down=1min, the mean times that a worker works and is down (exponential)."""
 
     def __post_init__(self):
         Machines.of(self)
 
     def described(self) -> dict[str, Any]:
-        """All fields, with what the network says of those that are not given."""
+        """Return all fields by name; those that are not given have the values of the network."""
         kinds = {name: _kind(hint) for name, hint in typing.get_type_hints(Platform).items() if name != "network"}
         own = {name: value for name, value in vars(self).items() if value is not None}
         return machines(self.network, kinds) | own
 
 
 def _kind(hint: Any) -> Any:
-    """What a TOML file has for a field of this type."""
+    """Return the type, or types, that a TOML file may have for a field of this type."""
     (kind, *_) = typing.get_args(hint)
     return {float: (int, float), int: int}.get(kind, str)
 
@@ -112,18 +113,18 @@ class Machines:
     """A platform in numbers: nanoseconds, bytes, and bytes per nanosecond.
 
     Attributes:
-        step: mean of a local step.
-        model: how steps vary.
-        spread: of workers' speeds: factors in turn, or a sigma.
-        cores: that workers share, `core` of each step on one of them.
+        step: mean time of a local step.
+        model: the distribution of step times.
+        spread: variation of workers' speeds: factors in turn, or the sigma of a lognormal.
+        cores: number of cores that workers share; each step takes `core` nanoseconds of one of them.
         uplink, downlink, ps_link: bandwidths.
-        link_sigma: of workers' links.
-        latency: mean, one way; `latency_sigma` is how it varies.
-        regions: latency and bandwidth of each; `places` are the regions of workers, in turn.
-        fifo: messages share a link one after the other.
-        service: under the lock, for each message; `ps_rate` for its bytes.
-        collective: how workers without a ps reduce.
-        failures: how long a worker works, and is away, in the mean; None if nothing fails.
+        link_sigma: variation of workers' links.
+        latency: mean, one way; `latency_sigma` is its variation.
+        regions: latency and bandwidth of each region; `places` are the regions of workers, in turn.
+        fifo: True if messages share a link one after the other.
+        service: time under the lock for each message; `ps_rate` is the rate for its bytes.
+        collective: the kind of reduction among workers without a ps.
+        failures: mean times that a worker works and is down; None if no worker fails.
     """
 
     step: float
@@ -147,7 +148,7 @@ class Machines:
 
     @classmethod
     def of(cls, platform: Platform) -> Machines:
-        """The numbers of a platform; raises `UserError` if there are none."""
+        """Convert a platform to numbers; raise `UserError` if a value is impossible."""
         said = platform.described()
         positive(step_ms=said["step_ms"])
         not_negative(**{name: said[name] for name in ("core_ms", "link_sigma", "latency_sigma")})
@@ -178,11 +179,11 @@ class Machines:
         )
 
     def region_of(self, workers: int) -> list[int]:
-        """The region of each worker, [W]."""
+        """Return the region of each worker, [W]."""
         return [self.places[k % len(self.places)] for k in range(workers)]
 
     def step_factors(self, workers: int, seed: int) -> np.ndarray:
-        """How much longer or shorter a step of each worker is, [W]."""
+        """Return the factor on the step time of each worker, [W]."""
         if isinstance(self.spread, list):
             return np.array([self.spread[k % len(self.spread)] for k in range(workers)])
         from scipy.special import ndtri
@@ -191,13 +192,13 @@ class Machines:
         return np.exp(self.spread * z - self.spread**2 / 2)
 
     def expected_steps(self, workers: int, seed: int) -> np.ndarray:
-        """Return the mean time of a local step of each worker where the others are idle, [W], in nanoseconds."""
+        """Return the mean time of a local step of each worker while the others are idle, [W], in nanoseconds."""
         means = self.model.values.mean(1) if isinstance(self.model, RecordedSteps) else np.ones(1)
         core = 0 if self.cores is None else self.core
         return self.step * self.step_factors(workers, seed) * np.resize(means, workers) + core
 
     def link_factors(self, workers: int, seed: int) -> np.ndarray:
-        """How much faster or slower the links of each worker are, [W]: one of some classes."""
+        """Return the factor on the bandwidths of each worker, [W]: one of `CLASSES` values."""
         from scipy.special import ndtri
 
         number = np.floor(CLASSES * uniforms(seed, "link", range(workers), [0])[:, 0])
@@ -205,13 +206,13 @@ class Machines:
 
 
 def lognormal(*, sigma: float = 0.6) -> float:
-    """Workers' speeds, drawn once."""
+    """Return the sigma of workers' speeds, which are drawn once."""
     at_most(MOST_SIGMA, sigma=sigma)
     return sigma
 
 
 def crashes(*, every: str = "1h", down: str = "1min") -> tuple[int, int]:
-    """How long a worker works, and is away, in the mean."""
+    """Return the mean times that a worker works and is down, in nanoseconds."""
     times = nanoseconds("every", every), nanoseconds("down", down)
     if not all(times):
         raise UserError(f"crashes need times above zero. Received: every={every}, down={down}")
@@ -219,7 +220,7 @@ def crashes(*, every: str = "1h", down: str = "1min") -> tuple[int, int]:
 
 
 def _spread(text: str) -> list[float] | float:
-    """Factors, or a sigma."""
+    """Parse step_factors: a list of factors, or the sigma of a lognormal."""
     if text[:1].isalpha() and not text.startswith(("nan", "inf")):
         _, options = parse("model of step_factors", text, {"lognormal": lognormal})
         return lognormal(**options)
@@ -237,7 +238,7 @@ def _spread(text: str) -> list[float] | float:
 
 
 def _regions(text: str) -> tuple[list[tuple[int, float]], list[int]]:
-    """Latency and bandwidth of each region, and the regions of workers in turn."""
+    """Parse regions: return latency and bandwidth of each region, and the regions of workers in turn."""
     found, places = [], []
     for region, number in _repeated("regions", [] if text == "none" else text.split(",")):
         latency, slash, bandwidth = region.partition("/")
@@ -251,7 +252,7 @@ def _regions(text: str) -> tuple[list[tuple[int, float]], list[int]]:
 
 
 def _repeated(name: str, parts: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Each part without its `*N`, and N; 1 if it has none."""
+    """Yield each part without its `*N`, and N, or 1 without a `*`."""
     for part in parts:
         what, star, number = part.partition("*")
         if star and not (re.fullmatch("[0-9]{1,5}", number) and 1 <= int(number) <= MOST_REPEATED):
@@ -260,7 +261,7 @@ def _repeated(name: str, parts: Iterable[str]) -> Iterator[tuple[str, int]]:
 
 
 def _failures(text: str) -> tuple[int, int] | None:
-    """Times of work and of absence."""
+    """Parse failures: return the mean times that a worker works and is down; None for none."""
     if text == "none":
         return None
     _, options = parse("model of failures", text, {"crashes": crashes, "none": lambda: None})

@@ -65,14 +65,14 @@ NETWORKS: dict[str, dict[str, Any]] = {
 
 
 def machines(network: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """What a name, or the path of a TOML file, says of the machines; the rest is ideal.
+    """Return the machines of a preset name or a TOML file; values that it does not set are ideal.
 
     Args:
         network: the name or the path.
-        kinds: the type of each field that a file may have.
+        kinds: the type of each field that a file may set.
 
     Raises:
-        UserError: there is no such network, or the file has what it should not have.
+        UserError: the network is unknown, or the file has a wrong key or value.
     """
     if not network.endswith(".toml"):
         if network not in NETWORKS:

@@ -1,7 +1,7 @@
-"""Who waits for whom at a gate, from what the gate says of itself: nobody, a set of messages, or a lead.
+"""The waiting rules of gates, from their properties: no waiting, sets of messages, or a bounded lead.
 
-These are the rules of `Async`, `Barrier` and `Bounded` in the engine of graphs, without graphs. Each of them is told of
-what happens, and answers who goes on, in ascending order.
+These are the rules of `Async`, `Barrier` and `Bounded` in the engine of graphs, without graphs. Each receives the events
+of a run, and returns the released workers, in ascending order.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from ..sync.gate import Gate
 
 
 class Waiting:
-    """The base, and what holds for gates at which nobody waits.
+    """The rule of gates at which no worker waits, and the base of the others.
 
     Attributes:
-        arrived: who waits.
+        arrived: workers that wait.
     """
 
     def __init__(self, gate: Gate, workers: int):
@@ -25,21 +25,21 @@ class Waiting:
         self.arrived: set[int] = set()
 
     def counted(self, rounds: int) -> None:
-        """A worker has that many rounds on record now."""
+        """Notice that a worker now has that many recorded rounds."""
 
     def arrive(self, worker: int, rounds: int) -> Sequence[int]:
-        """A message of this worker has arrived, which has that many rounds on record now."""
+        """Process a message of a worker that now has that many recorded rounds; return the released workers."""
         del rounds
         return (worker,)
 
     def leave(self, rounds: int) -> Sequence[int]:
-        """Nobody counts any more on a worker that has that many rounds on record."""
+        """Remove a worker with that many recorded rounds; return the workers that this releases."""
         del rounds
         return ()
 
 
 class SetOfMessages(Waiting):
-    """Some messages make an update together, and who has sent one of them waits for the others (`Gate.set_size`)."""
+    """The rule of barriers: a worker waits until the set of messages is complete (`Gate.set_size`)."""
 
     def __init__(self, gate: Gate, workers: int):
         super().__init__(gate, workers)
@@ -49,12 +49,12 @@ class SetOfMessages(Waiting):
         self.active, self.needed = active, self.gate.set_size(active) or 1
 
     def arrive(self, worker: int, rounds: int) -> Sequence[int]:
-        """All of the set, if this was the last one that it needed."""
+        """Return all workers of the set if this message completes it."""
         self.arrived.add(worker)
         return self._close() if len(self.arrived) >= self.needed else ()
 
     def leave(self, rounds: int) -> Sequence[int]:
-        """Without those who are gone, the set may be complete."""
+        """Return all workers of the set if it is complete without the worker that leaves."""
         self._needs(self.active - 1)
         return self._close() if len(self.arrived) >= self.needed else ()
 
@@ -64,41 +64,41 @@ class SetOfMessages(Waiting):
 
 
 class Lead(Waiting):
-    """Nobody begins a round more than some rounds ahead of the slowest (`Gate.lead`).
+    """The rule of bounded staleness: no worker begins a round too far ahead of the slowest (`Gate.lead`).
 
     Args:
-        gate: with the lead.
-        workers: how many.
-        before: rounds on record at the beginning, of each worker that is counted on; none if not given.
+        gate: the gate, with the lead.
+        workers: W.
+        before: recorded rounds at the beginning, of each active worker; 0 for all workers if None.
 
     Attributes:
-        slowest: rounds on record of the slowest worker that is counted on.
+        slowest: recorded rounds of the slowest active worker.
     """
 
     def __init__(self, gate: Gate, workers: int, before: Sequence[int] | None = None):
         super().__init__(gate, workers)
-        self.at = Counter({0: workers} if before is None else before)  # how many have that many rounds on record
+        self.at = Counter({0: workers} if before is None else before)  # number of workers by their recorded rounds
         self.slowest, self.lead = min(self.at, default=0), gate.lead or 0
-        self.until = defaultdict[int, list[int]](list)  # who waits, by the rounds that the slowest must have
+        self.until = defaultdict[int, list[int]](list)  # waiting workers by the rounds that the slowest must reach
 
     def counted(self, rounds: int) -> None:
-        """One worker more has that many rounds, and one fewer has the number before."""
+        """Move a worker from the previous number of rounds to this one."""
         self.at[rounds - 1] -= 1
         self.at[rounds] += 1
 
     def arrive(self, worker: int, rounds: int) -> Sequence[int]:
-        """Whoever is near enough to the slowest; it may have been this worker itself."""
+        """Return the workers that are now near enough to the slowest, which may have been this worker."""
         self.arrived.add(worker)
         self.until[max(rounds - self.lead, self.slowest)].append(worker)
         return self._release()
 
     def leave(self, rounds: int) -> Sequence[int]:
-        """The others need not wait for a worker that does no more rounds."""
+        """Remove a worker that does no more rounds; return the workers that no longer wait for it."""
         self.at[rounds] -= 1
         return self._release()
 
     def withdraw(self, worker: int) -> None:
-        """A worker that waits has been let go by something else."""
+        """Remove a waiting worker that something else has released."""
         self.arrived.remove(worker)
         for waiting in self.until.values():
             if worker in waiting:
@@ -115,10 +115,10 @@ class Lead(Waiting):
 
 
 def waiting_at(gate: Gate, workers: int) -> Waiting:
-    """Who waits for whom at this gate.
+    """Return the waiting rule of a gate.
 
     Raises:
-        UserError: the gate says that workers wait, and not for whom; or it has an exchange of its own.
+        UserError: the gate lets workers wait without `set_size` or `lead`, or has an exchange of its own.
     """
     if gate.waits and gate.set_size(workers) is None and gate.lead is None:
         raise UserError(

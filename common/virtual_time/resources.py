@@ -1,10 +1,11 @@
-"""What many use at once: a network card, a link, the cores of a machine.
+"""Shared resources: a network card, a link, the cores of a machine.
 
-Fair sharing is max-min fair: all that are on their way get the same, but nobody more than its own link takes, nor all
-of a region more than the link of that region. It is worked out anew when one begins or ends, for groups of users that
-always get the same (same link, same region): each group has a clock that runs at their rate (virtual service time), so
-what is left of a message is never written down. Those of a group are in the order of their ends: messages of the same
-size end as they began, so that one that begins or ends takes the same time, however many are on their way.
+Fair sharing is max-min fair: all messages in transit have the same rate, limited by the worker's own link, and for all
+of a region together by the link of the region. Rates are computed anew when a message begins or ends, for groups of
+users whose rates are always equal (same link, same region). Each group has a clock that runs at its rate (virtual
+service time), so the remaining bytes of a message are never stored. A group is a queue in the order of the ends:
+messages of equal size end in the order in which they began, so a beginning or an end takes constant time, however many
+messages are in transit.
 """
 
 from __future__ import annotations
@@ -18,38 +19,38 @@ from typing import Any, Protocol
 
 NEVER = 1 << 62  # nanoseconds: 146 years
 
-DUST = 1e-3  # nanoseconds: what rounding leaves of a message
+DUST = 1e-3  # nanoseconds: remainders of a message below this are rounding errors
 
-INSTANTLY = 1e9  # bytes per nanosecond
+INSTANTLY = 1e9  # bytes per nanosecond: the largest rate
 
 
 class Shared(Protocol):
-    """Something that is shared.
+    """A shared resource.
 
     Attributes:
-        next: when the next of those on their way has got through, in nanoseconds; `NEVER` if there is none.
+        next: time of the next end of a message in transit, in nanoseconds; `NEVER` if none is in transit.
     """
 
     next: int
 
     def send(self, now: int, worker: int, size: float, what: Any) -> None:
-        """A worker begins; `what` is handed back at the end."""
+        """Start a use of `size` by a worker; `pop` returns `what` at its end."""
         ...
 
     def pop(self) -> Any:
-        """What gets through at `next`."""
+        """End the use that is complete at `next`, and return its `what`."""
         ...
 
 
 class Group:
-    """Those that always get the same.
+    """Users whose rates are always equal.
 
     Attributes:
-        cap: the most that each can have.
-        rate: that each has now.
-        served: how much each would have had by `now` that was there from the beginning.
-        next: when the first of them ends.
-        queue: of those on their way, by `served` at their end, and by who began first.
+        cap: the largest rate of each user.
+        rate: the present rate of each user.
+        served: bytes that a user in transit since the beginning would have sent by `now`.
+        next: time at which the first user ends.
+        queue: users in transit, ordered by `served` at their end, then by their beginning.
     """
 
     def __init__(self, cap: float, region: int):
@@ -58,24 +59,24 @@ class Group:
         self.queue: deque[tuple[float, int, Any]] = deque()
 
     def run(self, now: int) -> None:
-        """Bring the clock up to date."""
+        """Advance the clock to `now`."""
         self.served += self.rate * (now - self.now)
         self.now = now
 
     def look_ahead(self) -> None:
-        """When the first of them ends, at this rate."""
+        """Set `next` from the present rate."""
         left = (self.queue[0][0] - self.served) / self.rate - DUST
         self.next = self.now + (math.ceil(left) if left > 0 else 0)
 
 
 class Fair:
-    """Max-min fair sharing.
+    """A resource with max-min fair sharing.
 
     Args:
-        capacity: of what all share.
-        caps: of each worker's own link, [W].
-        regions: of each worker, [W].
-        region_caps: of each region's link.
+        capacity: total rate that all share.
+        caps: rate of each worker's own link, [W].
+        regions: region of each worker, [W].
+        region_caps: rate of each region's link.
     """
 
     def __init__(self, capacity: float, caps: Sequence[float], regions: Sequence[int], region_caps: Sequence[float]):
@@ -86,17 +87,17 @@ class Fair:
         self.capacity, self.region_caps = capacity, region_caps
         self.busy: list[Group] = []
         self.busy_in: list[list[Group]] = [[] for _ in region_caps]
-        self.wanted_in = [0.0] * len(region_caps)  # by those on their way, if each had its cap
-        self.demand = [0.0] * len(region_caps)  # what of that the region's link lets through
+        self.wanted_in = [0.0] * len(region_caps)  # rate of the users in transit, if each had its cap
+        self.demand = [0.0] * len(region_caps)  # that rate, limited by the region's link
         self.wanted = 0.0  # the sum of these
-        self.crowded = [False] * len(region_caps)  # True if not everybody in the region has its cap
-        self.tight = False  # True if not everybody has what its region leaves
+        self.crowded = [False] * len(region_caps)  # True if some user of the region has less than its cap
+        self.tight = False  # True if some user has less than its region allows
         self.sent = 0
         self.next = NEVER
-        self.first: Group | None = None  # whose head is next
+        self.first: Group | None = None  # the group that ends next
 
     def send(self, now: int, worker: int, size: float, what: Any) -> None:
-        """See `Shared`."""
+        """Start a use, see `Shared`."""
         group = self.group[worker]
         if group.queue:
             group.run(now)
@@ -113,7 +114,7 @@ class Fair:
         self._price(group, group.cap, now)
 
     def pop(self) -> Any:
-        """See `Shared`."""
+        """End the next use, see `Shared`."""
         group, now = self.first, self.next
         assert group is not None  # noqa: S101
         group.run(now)
@@ -125,10 +126,10 @@ class Fair:
         return what
 
     def _price(self, changed: Group, more: float, now: int) -> None:
-        """The rates from now on, where so much more is wanted, and who is next.
+        """Update rates and the next end after the wanted rate of a group has changed by `more`.
 
-        While all have what their regions leave, what changes in one region is nothing to the others; and while there is
-        enough in that region, too, nobody's rate changes.
+        While all users have what their regions allow, a change in one region does not affect the others; and while the
+        region is not crowded either, it changes no rate.
         """
         region = changed.region
         wanted, cap = self.wanted_in[region] + more, self.region_caps[region]
@@ -148,8 +149,8 @@ class Fair:
         self.next = self.first.next if self.first else NEVER
 
     def _fill(self, groups: Sequence[Group], now: int) -> None:
-        """Each has what its own link and its region's leave, up to a level that fills what all share."""
-        if len(groups) == 1:  # the usual case, in a third of the time
+        """Set each group's rate: the limit of its own link and its region's, up to a level that fills the capacity."""
+        if len(groups) == 1:  # the usual case; this branch takes a third of the time
             (group,) = groups
             if group.now != now:
                 group.run(now)
@@ -166,7 +167,7 @@ class Fair:
             group.look_ahead()
 
     def _in_region(self, group: Group) -> float:
-        """What each of a group has if its region is all there is."""
+        """Return the rate of each user of a group as limited by its own link and its region alone."""
         cap = self.region_caps[group.region]
         if self.wanted_in[group.region] <= cap:
             return group.cap
@@ -181,11 +182,11 @@ def _next(group: Group) -> int:
 
 
 def level(capacity: float, users: Sequence[tuple[float, int]]) -> float:
-    """What nobody gets more of, so that all together use up a capacity: water poured over caps.
+    """Return the largest rate of a user with which all together use up a capacity (water filling).
 
     Args:
-        capacity: of what is shared.
-        users: a cap, and how many have that one.
+        capacity: total rate that is shared.
+        users: pairs of a cap and the number of users with that cap.
     """
     if len(users) == 1:
         return capacity / users[0][1]
@@ -198,18 +199,18 @@ def level(capacity: float, users: Sequence[tuple[float, int]]) -> float:
 
 
 def one_machine(cores: int | None, workers: int) -> Fair | None:
-    """The cores that all workers share, each of them one at most, if they do; sizes are in nanoseconds of a core."""
+    """Return the cores that all workers share, at most one core each, or None; sizes are in nanoseconds of a core."""
     return Fair(cores, [1.0] * workers, [0] * workers, [math.inf]) if cores else None
 
 
 class OneByOne:
-    """First come, first served: each has what its own link takes of what those before it leave.
+    """A first-come-first-served resource: each message has the rate that those before it leave, up to its own link's.
 
     Args:
-        capacity: of what all share.
-        caps: of each worker's own link, [W].
-        regions: of each worker, [W].
-        region_caps: of each region's link.
+        capacity: total rate that all share.
+        caps: rate of each worker's own link, [W].
+        regions: region of each worker, [W].
+        region_caps: rate of each region's link.
     """
 
     def __init__(self, capacity: float, caps: Sequence[float], regions: Sequence[int], region_caps: Sequence[float]):
@@ -219,19 +220,19 @@ class OneByOne:
         self.now, self.next = 0, NEVER
 
     def send(self, now: int, worker: int, size: float, what: Any) -> None:
-        """See `Shared`."""
+        """Start a use, see `Shared`."""
         self.queue.append(Turn(worker, size, what))
         self._share(now)
 
     def pop(self) -> Any:
-        """See `Shared`."""
+        """End the next use, see `Shared`."""
         first = min(self.moving, key=lambda turn: turn.left / turn.rate)
         self.queue.remove(first)
         self._share(self.next)
         return first.what
 
     def _share(self, now: int) -> None:
-        """What each has from now on."""
+        """Set the rates and the next end from `now` on."""
         for turn in self.moving:
             turn.left -= turn.rate * (now - self.now)
         self.now, self.moving = now, []
@@ -250,7 +251,7 @@ class OneByOne:
 
 @dataclass(eq=False)
 class Turn:
-    """A message in a queue: bytes that are left, and what it has of the link now."""
+    """A message in a queue: its remaining bytes and its present rate."""
 
     worker: int
     left: float

@@ -1,11 +1,11 @@
-"""The course of a run in virtual time: a heap of what happens next.
+"""The discrete-event simulation of a run in virtual time.
 
-A worker computes; its message is ready, and travels; it waits for the lock of the ps, which does one thing after the
-other, and is folded; its gate lets some workers go on; their replies travel; and so on. Without a ps, all wait until
-the last message is ready, and reduce them together.
+A worker computes; its message travels to the ps, waits for the lock, which serves one message after the other, and is
+applied; the gate releases some workers, and their replies travel back. Without a ps, all workers wait until the last
+message is ready, and reduce the messages together.
 
-The same arguments give the same course, to the bit: times are whole nanoseconds, what happens at the same time happens
-by kind and worker, and how long something takes is a function of the seed, the worker and its round alone.
+The same arguments give the same run, to the bit: times are whole nanoseconds, events at the same time are ordered by
+kind and worker, and each duration is a function of the seed, the worker and its round alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .stamps import SimulatedStamps
 
 CHIEF = 0
 
-ARRIVE, REPLY, COMPUTED = range(BACK + 1, BACK + 4)  # kinds of events: in this order if they are at the same time
+ARRIVE, REPLY, COMPUTED = range(BACK + 1, BACK + 4)  # kinds of events: processed in this order at the same time
 
 SECOND = 10**9  # nanoseconds
 
@@ -34,22 +34,22 @@ SECOND = 10**9  # nanoseconds
 class Course:
     """A run in virtual time.
 
-    Whatever is on its way belongs to one life of a worker: what a worker has sent before it crashed still takes its
-    place on the links, and is refused then.
+    Each message belongs to one life of its worker: a message sent before a crash still occupies the links, and is then
+    refused.
 
     Args:
         scheme: the algorithm.
-        machines: what it runs on.
+        machines: the machines.
         workers: W.
-        rounds: of each worker; or one for all of them.
-        seed: of all that is drawn.
-        ps: tasks.
+        rounds: the rounds of each worker, or those that all share.
+        seed: seed of all random numbers.
+        ps: number of ps tasks.
         sizes: bytes of a message and of a reply.
-        stop_at_version: ends the run with this update.
+        stop_at_version: version of the center that ends the run.
 
     Attributes:
-        books: of the ps.
-        end: nanoseconds, when the last worker has the reply of its last round.
+        books: the simulated ps.
+        end: time at which the last worker has the reply of its last round, in nanoseconds.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Course:
         self.presence = Presence(self.books, self.lock, self.clock, self.stamps, self.failures, self._fetch)
         computed = self._computed if self.cores else self._ready
         self.clock.acts = [self.presence.crash, self.presence.come_back, self._arrive, self._reply, computed]
-        # What takes no time is left out.
+        # Events of phases that take no time are skipped: the next phase is called directly.
         at_once = not any(self.network.latency)
         send = self._arrive if at_once and self.network.up is None else self._send
         self.reply = self._end_round if at_once and self.network.down is None else self._reply
@@ -90,13 +90,13 @@ class Course:
         self.fold = {"exchange": books.exchange, "push": books.push, "pull": books.pull}
         work = {"exchange": self.message_bytes, "push": self.message_bytes, "pull": self.reply_bytes}
         self.service = {event: machines.service + round(size / ps / machines.ps_rate) for event, size in work.items()}
-        self.fetching = set[int]()  # who waits for the center and nothing else
+        self.fetching = set[int]()  # workers that wait for the center alone
         self.end = 0
-        self.together: list[int] = []  # without a ps: whose messages are ready
+        self.together: list[int] = []  # without a ps: workers whose messages are ready
         self.held_back = range(1, workers) if scheme.warmup_updates else range(0)
 
     def run(self, progress: Callable[[int], None]) -> None:
-        """All events, to the end."""
+        """Process all events to the end of the run."""
         for worker in range(self.workers):
             if worker not in self.held_back:
                 self.presence.stay(worker, 0)
@@ -105,13 +105,13 @@ class Course:
 
     @property
     def seconds(self) -> float:
-        """When the run ended."""
+        """Virtual time at the end of the run, in seconds."""
         return self.end / SECOND
 
-    # A round, from one worker's side.
+    # The phases of a worker's round.
 
     def _begin(self, worker: int, now: int) -> None:
-        """The next round of a worker, if there is one."""
+        """Begin the next round of a worker, or let the worker leave after its last."""
         done = self.books.folded[worker]
         if self.books.over:
             return
@@ -123,7 +123,7 @@ class Course:
         self.clock.at(now + self.durations[worker].until_message(worker, done), COMPUTED, worker)
 
     def _computed(self, worker: int, now: int) -> None:
-        """A worker has done its steps, but for what they take of the cores that all share."""
+        """Continue the steps of a worker on the cores that all share."""
         assert self.cores is not None  # noqa: S101
         steps = self.steps[worker][self.books.folded[worker]]
         self.clock.share(self.cores, now, worker, steps * self.machines.core)
@@ -133,14 +133,14 @@ class Course:
         self.exchange(worker, now)
 
     def _send(self, worker: int, now: int) -> None:
-        """A message begins its way, or the question for the center, which has no bytes."""
+        """Send a message, or a request for the center, which has no bytes."""
         if self.network.up is None or self.events[worker][self.books.folded[worker]] == "pull":
             self._sent(worker, now)
         else:
             self.clock.share(self.network.up, now, worker, self.message_bytes)
 
     def _sent(self, worker: int, now: int) -> None:
-        """All of it is on its way."""
+        """Add the latency to a message whose bytes have all been sent."""
         late = self.network.message_late(worker, self.books.folded[worker])
         if late:
             self.clock.at(now + late, ARRIVE, worker)
@@ -148,7 +148,7 @@ class Course:
             self._arrive(worker, now)
 
     def _arrive(self, worker: int, now: int) -> None:
-        """It is there, and gets the lock when those before it have had it."""
+        """Apply a message that has arrived, when the lock has served those before it."""
         if self.books.over:
             return
         event = self.events[worker][self.books.folded[worker]]
@@ -158,7 +158,7 @@ class Course:
             self._start_others()
 
     def _go_on(self, free: Iterable[int], released: int, at: int) -> None:
-        """Workers need not wait any more; their replies are sent at some time."""
+        """Release workers; their replies are sent at the time `at`."""
         for worker in free:
             self.stamps.released[worker] = released
             if worker in self.presence.away:
@@ -169,7 +169,7 @@ class Course:
                 self.reply(worker, at)
 
     def _reply(self, worker: int, now: int) -> None:
-        """A reply begins its way; that a push has arrived has no bytes."""
+        """Send a reply; the acknowledgement of a push has no bytes."""
         if self.network.down is None or (
             worker not in self.fetching and self.events[worker][self.books.folded[worker] - 1] == "push"
         ):
@@ -178,7 +178,7 @@ class Course:
             self.clock.share(self.network.down, now, worker, self.reply_bytes)
 
     def _replied(self, worker: int, now: int) -> None:
-        """All of it is on its way."""
+        """Add the latency to a reply whose bytes have all been sent, and pass it to the worker."""
         now += self.network.reply_late(worker, max(0, self.books.folded[worker] - 1))
         if worker in self.fetching:
             self.fetching.remove(worker)
@@ -187,7 +187,7 @@ class Course:
             self._end_round(worker, now)
 
     def _end_round(self, worker: int, now: int) -> None:
-        """A worker has its reply."""
+        """Log the round of a worker that has its reply, unless it has crashed, and begin the next."""
         if now < self.failures.crash_at[worker]:
             end = now
             if self.scheme.exchange_first:
@@ -200,7 +200,7 @@ class Course:
     # Without a ps.
 
     def _reduce(self, worker: int, now: int) -> None:
-        """The last message that is ready lets all be reduced together."""
+        """Wait until the messages of all workers are ready, then reduce them together."""
         self.stamps.arrived[worker] = now
         self.together.append(worker)
         if len(self.together) == self.workers:
@@ -211,15 +211,15 @@ class Course:
                 self._end_round(free, at)
 
     def _step_alone(self, worker: int, now: int) -> None:
-        """The one worker that is all there is has done the steps of a round."""
+        """Apply the steps of a round of a single worker, which exchanges nothing."""
         self.stamps.arrived[worker] = self.stamps.released[worker] = now
         self.books.step_alone(self.steps[worker][self.books.folded[worker]], now)
         self._end_round(worker, now)
 
-    # Who comes and goes.
+    # Workers that join.
 
     def _start_others(self) -> None:
-        """If worker 0 has warmed up, the others start from what it has reached."""
+        """Start the other workers from the present center once worker 0 has warmed up."""
         if self.books.version >= self.scheme.warmup_updates or self.books.folded[CHIEF] == len(self.steps[CHIEF]):
             others, self.held_back = self.held_back, range(0)
             for worker in others:
@@ -227,6 +227,6 @@ class Course:
                 self.presence.join(worker, self.lock.free, recorded=False)
 
     def _fetch(self, worker: int, now: int) -> None:
-        """The center travels to a worker that has joined."""
+        """Send the center to a worker that has joined."""
         self.fetching.add(worker)
         self.clock.at(now, REPLY, worker)

@@ -1,7 +1,7 @@
-"""The parameter server without its arithmetic: versions, who goes on when, and what is on record.
+"""The simulated parameter server, without arithmetic: versions, releases of workers, and the event log.
 
-The rules are those of `ParameterServer` in the engine of graphs. Nothing here knows how long anything takes: whoever
-calls says who is next, and when that is.
+The rules are those of `ParameterServer` in the engine of graphs. This module knows no durations: the caller passes each
+event with its worker and time.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ EXCHANGE, PUSH, PULL, JOIN = (EVENTS.index(name) for name in ("exchange", "push"
 
 
 class Books:
-    """The parameter server of a run. Times are in nanoseconds; an event returns who goes on, in ascending order.
+    """The parameter server of a run. Times are in nanoseconds; events return the released workers, in ascending order.
 
     Args:
         scheme: the algorithm.
         workers: W.
-        last_version: rounds of the worker with the most, after which a barrier ends the run; None if they are scripted.
-        stop_at_version: the run ends with this update, whatever the gate.
+        last_version: most rounds of a worker, after which a barrier ends the run; None if the order is scripted.
+        stop_at_version: version that ends the run with any gate.
 
     Attributes:
-        version: updates of the center.
-        messages: that were accepted one by one.
-        folded: rounds of each worker that are on record, [W].
-        over: True after the last update: what comes then is refused, and is not on record.
+        version: number of updates of the center.
+        messages: number of messages that were accepted one by one.
+        folded: number of recorded rounds of each worker, [W].
+        over: True after the last update: later messages are refused, and are not recorded.
 
     Raises:
-        UserError: the scheme's gate does not say who waits for whom.
+        UserError: the scheme's gate has no rule that can be simulated.
     """
 
     def __init__(
@@ -52,58 +52,58 @@ class Books:
         self.rows = array("q")
 
     def trace(self) -> dict[str, np.ndarray]:
-        """The events on record in order: columns [n], for each name of `RECORD`."""
+        """Return the recorded events in order: columns [n], for each name of `RECORD`."""
         rows = np.array(self.rows, np.int64).reshape(-1, len(RECORD))
         return {name: rows[:, i].copy() for i, name in enumerate(RECORD)}
 
     # Events.
 
     def exchange(self, worker: int, now: int) -> Sequence[int]:
-        """A message that wants a reply has arrived."""
+        """Process a message that needs a reply."""
         staleness = self.version - self.pulled[worker]
         if not self.in_sets:
             self._fold(worker, staleness, EXCHANGE, now)
         else:
             self._record(worker, staleness, staleness == 0, EXCHANGE, now)
-            if staleness:  # dropped: the worker goes on at once
+            if staleness:  # dropped: the worker continues at once
                 return self._with_center((worker,))
         return self._let_go(self.waiting.arrive(worker, self.folded[worker]))
 
     def push(self, worker: int, now: int) -> Sequence[int]:
-        """A message that wants no reply has arrived."""
+        """Process a message that needs no reply."""
         self._fold(worker, self.version - self.pulled[worker], PUSH, now)
         return (worker,)
 
     def pull(self, worker: int, now: int) -> Sequence[int]:
-        """A worker reads the center."""
+        """Send the center to a worker."""
         self._record(worker, self.version - self.pulled[worker], False, PULL, now)
         return self._with_center((worker,))
 
     def reduce(self, now: int) -> Sequence[int]:
-        """All workers have reduced their messages among themselves: each is on record, and they are one update."""
+        """Record a message of each worker; reduced among themselves, they make one update."""
         for worker in range(self.workers):
             self._record(worker, 0, True, EXCHANGE, now)
         self._count(1)
         return self._with_center(range(self.workers))
 
     def step_alone(self, steps: int, now: int) -> Sequence[int]:
-        """The one worker that is all there is has made a number of steps: each is an update."""
+        """Record a round of a single worker, which exchanges nothing: each of its steps is an update."""
         self._record(0, 0, True, EXCHANGE, now)
         self._count(steps)
         return self._with_center((0,))
 
     def join(self, worker: int, now: int, recorded: bool = True) -> bool:
-        """A worker takes its slot, with the present center; True if its last message still waits at the gate."""
+        """Give a worker its slot and the present center; return True if its last message still waits at the gate."""
         if recorded and self.version > 0:
             self.rows.extend((self.version, worker, 0, False, now // MICROSECOND, JOIN))
         self._with_center((worker,))
         return worker in self.waiting.arrived
 
     def leave(self, worker: int) -> Sequence[int]:
-        """A worker has done all its rounds: nobody counts on it any more."""
+        """Remove a worker that has done all its rounds: the others no longer wait for it."""
         return self._let_go(self.waiting.leave(self.folded[worker]))
 
-    # What they are made of.
+    # Parts of events.
 
     def _record(self, worker: int, staleness: int, accepted: bool, event: int, now: int) -> None:
         self.rows.extend((self.version, worker, staleness, accepted, now // MICROSECOND, event))
@@ -118,7 +118,7 @@ class Books:
             self._count(self.messages % self.scheme.messages_per_update == 0)
 
     def _let_go(self, free: Sequence[int]) -> Sequence[int]:
-        """Who goes on; where messages make an update together, that is because it has been made."""
+        """Return the released workers with the center; if messages make updates together, count the update first."""
         if free and self.in_sets:
             self._count(1)
         return self._with_center(free)

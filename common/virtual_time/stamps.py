@@ -1,4 +1,4 @@
-"""When each part of each round was, and the last end."""
+"""Timestamps of the parts of each simulated round."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ MICROSECOND = 1000  # nanoseconds
 
 
 class SimulatedStamps:
-    """The stamps of the present round of each worker, [W] each, and the rows of those that are over.
+    """The timestamps of the present round of each worker, [W] each, and the rows of finished rounds.
 
     Attributes:
         begun, ready, arrived, released: see `server.trace`; in nanoseconds.
-        logged: rounds of each worker that are over.
+        logged: number of finished rounds of each worker.
     """
 
     def __init__(self, workers: int):
@@ -25,7 +25,7 @@ class SimulatedStamps:
         self.rows = array("q")
 
     def log(self, worker: int, replied: int) -> None:
-        """A round is over: the reply is there, or will never be (`UNKNOWN`)."""
+        """Log a finished round; `replied` is the time of its reply, or `UNKNOWN` if the worker never gets one."""
         number = self.logged[worker]
         self.logged[worker] = number + 1
         begun, ready, arrived, released = (
@@ -37,7 +37,7 @@ class SimulatedStamps:
         self.rows.extend((worker, number, begun, ready, arrived, released, replied))
 
     def rounds(self) -> np.ndarray:
-        """All rounds that are over, [m, len(ROUND)], in microseconds."""
+        """Return all finished rounds, [m, len(ROUND)], in microseconds."""
         rows = np.array(self.rows, np.int64).reshape(-1, len(ROUND))
         rows[:, 2:] = np.where(rows[:, 2:] >= 0, rows[:, 2:] // MICROSECOND, UNKNOWN)
         return rows

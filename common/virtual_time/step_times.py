@@ -1,6 +1,6 @@
-"""Models of how long a step takes, as multiples of its mean: what `--compute NAME:key=value,...` knows.
+"""Distributions of step times, as multiples of the mean: the values of `--compute NAME:key=value,...`.
 
-Each draws the steps of all workers, and each multiple has the mean 1, so that models can be compared:
+Each model draws the steps of all workers; its multiples have the mean 1, so that models can be compared:
 
     constant        always 1
     exponential     exponential
@@ -9,10 +9,10 @@ Each draws the steps of all workers, and each multiple has the mean 1, so that m
     pareto          x (1 - u)^(-1/shape) with x = (shape - 1)/shape: heavy tails for shapes near 1
     phases          two states: slow steps take `slow` times as long as the others; `probability` is the share of slow
                     steps, `length` the mean number of them in a row (no length, or a short one: each step by itself)
-    recorded        what was measured: `path` is a .npy file with times of steps, [n], or [workers, n] (used in turn);
-                    drawn in blocks of `block` steps in a row, so that what belongs together stays together
+    recorded        measured times: `path` is a .npy file with times of steps, [n], or [workers, n] (used in turn);
+                    drawn in blocks of `block` consecutive steps, which keeps their correlation
 
-Steps of one worker are independent but in `phases` and `recorded`; those of different workers always are.
+Steps of one worker are independent except in `phases` and `recorded`; steps of different workers always are.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ import numpy as np
 from ..errors import UserError, at_most
 from ..spec import parse
 
-MOST_SIGMA = 4.0  # of lognormals: then half of them are below 0.03 % of the mean
+MOST_SIGMA = 4.0  # the largest sigma of a lognormal: half of its values are below 0.03 % of the mean
 
 Draw = Callable[[np.ndarray], np.ndarray]  # uniform numbers [W, n] for indices [n]
 
 
 class Model(Protocol):
-    """How long steps take."""
+    """A distribution of step times."""
 
     def multiples(self, draw: Draw, first: int, number: int, before: Any) -> tuple[np.ndarray, Any]:
-        """Of steps `first`, `first` + 1, ... of all workers, [W, number].
+        """Draw steps `first`, `first` + 1, ... of all workers, as multiples of the mean.
 
         Args:
             draw: uniform numbers by index.
-            first: step.
-            number: of steps.
-            before: what was returned with the steps before these; None at the beginning.
+            first: index of the first step.
+            number: number of steps.
+            before: the state that was returned with the steps before these; None at the beginning.
 
         Returns:
-            the multiples, and what the steps after these must know.
+            the multiples, [W, number], and the state for the next steps.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Independent:
-    """Steps that have nothing to do with each other: `quantile` makes a multiple of a uniform number."""
+    """Independent steps: `quantile` maps a uniform number to a multiple."""
 
     quantile: Callable[[np.ndarray], np.ndarray]
 
     def multiples(self, draw: Draw, first: int, number: int, before: Any) -> tuple[np.ndarray, Any]:
-        """See `Model`."""
+        """Draw steps, see `Model`."""
         del before
         return self.quantile(draw(np.arange(first, first + number))), None
 
@@ -66,8 +66,8 @@ class Independent:
 class Phases:
     """Two states; a worker leaves each with a fixed probability at each step.
 
-    A uniform number u says to all that is in one step: with u below `enter` be slow, with u above 1 - `leave` be fast,
-    else stay. So the last step at which u said something decides, which needs no loop.
+    At each step a uniform number u sets the state: slow if u < `enter`, fast if u ≥ 1 - `leave`, else unchanged. So the
+    state is that of the last step with such a u, which is found without a loop.
     """
 
     slow: float
@@ -75,7 +75,7 @@ class Phases:
     length: float
 
     def multiples(self, draw: Draw, first: int, number: int, before: Any) -> tuple[np.ndarray, Any]:
-        """See `Model`; what the steps after these must know is who is slow."""
+        """Draw steps, see `Model`; the state is a mask of the slow workers."""
         u = draw(np.arange(first, first + number))
         leave = min(1 / self.length, 1 - self.probability)
         enter = leave * self.probability / (1 - self.probability)
@@ -89,53 +89,53 @@ class Phases:
 
 @dataclass(frozen=True)
 class RecordedSteps:
-    """Blocks of what was measured."""
+    """Blocks of measured step times."""
 
     values: np.ndarray  # [rows, n]
     block: int
 
     def multiples(self, draw: Draw, first: int, number: int, before: Any) -> tuple[np.ndarray, Any]:
-        """See `Model`: a block begins anywhere in what was measured of a worker, and goes round its end."""
+        """Draw steps, see `Model`: a block begins anywhere in a worker's measured steps, and wraps around."""
         steps = np.arange(first, first + number)
-        u = draw(steps // self.block * self.block)  # one for all steps of a block
+        u = draw(steps // self.block * self.block)  # the same number for all steps of a block
         at = (u * self.values.shape[1]).astype(np.int64) + steps % self.block
         rows = np.arange(len(u))[:, None] % len(self.values)
         return self.values[rows, at % self.values.shape[1]], None
 
 
 def constant() -> Model:
-    """Always the same."""
+    """Build a model of equal steps."""
     return Independent(np.ones_like)
 
 
 def exponential() -> Model:
-    """Without memory."""
+    """Build a model of exponential steps."""
     return Independent(lambda u: -np.log1p(-u))
 
 
 def shifted(*, fixed: float = 0.5) -> Model:
-    """At least `fixed`."""
+    """Build a model of exponential steps that take at least `fixed`."""
     _below_one("shifted", fixed=fixed)
     return Independent(lambda u: fixed - (1 - fixed) * np.log1p(-u))
 
 
 def lognormal(*, sigma: float = 0.6) -> Model:
-    """The logarithm is normal."""
-    from scipy.special import ndtri  # a tenth of a second, which others need not wait for
+    """Build a model of lognormal steps."""
+    from scipy.special import ndtri  # the import takes a tenth of a second, which the other models save
 
     at_most(MOST_SIGMA, sigma=sigma)
     return Independent(lambda u: np.exp(sigma * ndtri(u) - sigma**2 / 2))
 
 
 def pareto(*, shape: float = 2.5) -> Model:
-    """A heavy tail."""
+    """Build a model of Pareto steps, with a heavy tail."""
     if shape <= 1:
         raise UserError(f"pareto needs a shape above 1, or the mean is infinite. Received: shape={shape:g}")
     return Independent(lambda u: (shape - 1) / shape * (1 - u) ** (-1 / shape))
 
 
 def phases(*, slow: float = 10.0, probability: float = 0.02, length: float = 1.0) -> Model:
-    """Now and then slow, for a while."""
+    """Build a model of steps that are sometimes slow, for `length` steps in the mean."""
     _below_one("phases", probability=probability)
     if slow < 1 or length < 1:
         raise UserError(f"phases needs slow and length of 1 at least. Received: slow={slow:g}, length={length:g}")
@@ -143,7 +143,7 @@ def phases(*, slow: float = 10.0, probability: float = 0.02, length: float = 1.0
 
 
 def recorded(*, path: str = "", block: int = 32) -> Model:
-    """As measured."""
+    """Build a model of steps from a file of measured times."""
     try:
         values = np.atleast_2d(np.load(Path(path), allow_pickle=False)).astype(np.float64)
     except (OSError, ValueError) as error:
@@ -159,10 +159,10 @@ MODELS: dict[str, Callable[..., Model]] = {
 
 
 def model(text: str) -> Model:
-    """The model that `name:key=value,...` describes.
+    """Build the model that `name:key=value,...` describes.
 
     Raises:
-        UserError: there is none, or it cannot be.
+        UserError: the name is unknown, or a value is impossible.
     """
     name, options = parse("model of compute", text, MODELS)
     return MODELS[name](**options)

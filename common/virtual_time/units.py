@@ -1,4 +1,4 @@
-"""Quantities with units, as people write them: 20ms, 100Mbit."""
+"""Parsing of quantities with units: 20ms, 100Mbit."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ RATES = {
 
 UNLIMITED = "unlimited"
 
-LONGEST = 10**6  # hours: what takes longer is a mistake, and 64 bits have no room for it
+LONGEST = 10**6  # hours: a longer time is a mistake, and does not fit into 64 bits of nanoseconds
 
 
 def nanoseconds(name: str, text: str) -> int:
-    """A time such as 20ms or 0s; `name` is what it is.
+    """Parse a time such as 20ms or 0s; `name` stands for it in errors.
 
     Raises:
-        UserError: it is not one.
+        UserError: the text is no time, or the time is too long.
     """
     found = _quantity(name, text, TIMES, "as in 20ms")
     if found > LONGEST * TIMES["h"]:
@@ -33,10 +33,10 @@ def nanoseconds(name: str, text: str) -> int:
 
 
 def bytes_per_nanosecond(name: str, text: str) -> float:
-    """A bandwidth such as 100Mbit or 1GB, which are per second, or `unlimited`; `name` is what it is.
+    """Parse a bandwidth per second such as 100Mbit or 1GB, or `unlimited`; `name` stands for it in errors.
 
     Raises:
-        UserError: it is not one.
+        UserError: the text is no bandwidth, or less than one bit per second.
     """
     if text == UNLIMITED:
         return math.inf
