@@ -1,4 +1,4 @@
-"""What a run would be like: how fast, how stale, how much waiting and sending, from the order of some rounds."""
+"""Predicted speed, staleness, waiting and communication of a run, from the simulated order of some rounds."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from .platform import Machines, Platform
 
 SECOND = 10**9  # nanoseconds
 
-MESSAGES = 3000  # of all workers: enough for a mean to about a per cent or two
+MESSAGES = 3000  # of all workers: enough for means with an error of one or two per cent
 
 LEAST_ROUNDS, MOST_ROUNDS = 9, 60
 
-WARM_UP = 3  # one part of so many is left out: workers that begin together are not stale yet
+WARM_UP = 3  # the first 1/3 of the updates is left out: workers that begin together are not stale yet
 
-SLOWEST = 8  # the most rounds that a fast worker may do for one of the mean worker
+SLOWEST = 8  # the most rounds of a fast worker for one of the mean worker
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """A run in figures.
+    """The predicted figures of a run.
 
     Attributes:
-        updates: of the center per second.
-        gradients: that have counted in an update, per second.
-        compute: the part of workers' time that is arithmetic.
-        waiting: for other workers.
-        communication: the rest: messages and replies on their way, and at the ps.
-        staleness: mean, of messages that have counted.
-        sent: bytes per second of each worker, towards the center.
-        received: and back.
-        joined: how often workers came back after a crash in the rounds that were looked at.
+        updates: updates of the center per second.
+        gradients: gradients that are part of an update, per second.
+        compute: fraction of the workers' time spent on arithmetic.
+        waiting: fraction spent waiting for other workers.
+        communication: fraction spent on messages and replies in transit and at the ps.
+        staleness: mean staleness of the accepted messages.
+        sent: bytes per second from each worker to the center.
+        received: bytes per second from the center to each worker.
+        joined: number of returns of workers after a crash in the simulated rounds.
     """
 
     updates: float
@@ -58,7 +58,7 @@ class Forecast:
 def forecast(
     scheme: Scheme, platform: Platform, *, workers: int, parameters: int, ps: int = 1, seed: int = 0
 ) -> Forecast:
-    """The figures of a run that goes on for long, all workers always at work.
+    """Predict the figures of a long run in which no worker has finished.
 
     A scheme that exchanges nothing has one worker, on the fastest of the machines; its figures are exact.
 
@@ -66,12 +66,12 @@ def forecast(
         scheme: the algorithm.
         platform: the machines.
         workers: W.
-        parameters: of the model, P.
-        ps: tasks that share the center.
-        seed: of what is drawn.
+        parameters: number of parameters of the model, P.
+        ps: number of ps tasks that share the center.
+        seed: seed of all random numbers.
 
     Raises:
-        UserError: its gate does not say who waits for whom, or it has no use for these machines.
+        UserError: its gate cannot be simulated, or it cannot run on these machines.
     """
     if not scheme.gate.exchanges:
         steps = SECOND / Machines.of(platform).expected_steps(workers, seed).min()
@@ -98,9 +98,9 @@ def forecast(
 def figures(
     there: Order, scheme: Scheme, traffic: Traffic, workers: int, plans: Sequence[Rounds] | None = None
 ) -> Forecast:
-    """Of what is on record of a run, real or not: between two updates, one after the start-up, and the last.
+    """Compute the figures of a recorded run, real or simulated, from the first update after the start-up to the last.
 
-    `plans` are the rounds of each worker, if they are not all of a period.
+    `plans` are the rounds of each worker; without them, each round has the steps of a period.
     """
     versions, times = there.trace["version"], there.trace["microseconds"]
     last, first, begin = int(versions[-1]) + 1, *_start_up(there.trace)
@@ -126,7 +126,7 @@ def figures(
 
 
 def _start_up(trace: Mapping[str, np.ndarray]) -> tuple[int, int]:
-    """The version at the end of the start-up, the first third of the updates, and its microseconds."""
+    """Return the version at the end of the start-up, the first third of the updates, and its microseconds."""
     versions = trace["version"]
     first = max(1, (int(versions[-1]) + 1) // WARM_UP)
     # The last event at an older version has made version `first`.
@@ -134,7 +134,7 @@ def _start_up(trace: Mapping[str, np.ndarray]) -> tuple[int, int]:
 
 
 def steady_staleness(trace: Mapping[str, np.ndarray]) -> float | None:
-    """The mean staleness of the messages that count, without the first third of the updates; None if there are none.
+    """Return the mean staleness of accepted messages without the first third of the updates; None without messages.
 
     Workers that begin together are not stale yet: the first messages of W of them are 0, 1, ... W - 1 updates old.
     """
@@ -145,7 +145,7 @@ def steady_staleness(trace: Mapping[str, np.ndarray]) -> float | None:
 
 
 def _steps(trace: Mapping[str, np.ndarray], plans: Sequence[Rounds]) -> np.ndarray:
-    """Local steps of the round that each event ends, [n]; 0 of one that ends none."""
+    """Return the local steps of the round that each event ends, [n]; 0 for an event that ends none."""
     steps = np.zeros(len(trace["worker"]), np.int64)
     ends = np.flatnonzero(trace["event"] != EVENTS.index("join"))
     who = trace["worker"][ends]
@@ -157,7 +157,7 @@ def _steps(trace: Mapping[str, np.ndarray], plans: Sequence[Rounds]) -> np.ndarr
 
 
 def _parts(rounds: np.ndarray, begin: int) -> tuple[float, float]:
-    """The parts of workers' time that are waiting and communication, in rounds that end after a time."""
+    """Return the fractions of the workers' time spent waiting and communicating, in rounds that end after `begin`."""
     rounds = rounds[(rounds >= 0).all(axis=1) & (rounds[:, -1] > begin)]
     worker, _, begun, ready, arrived, released, replied = rounds.T
     order = np.lexsort((replied, worker))

@@ -1,8 +1,8 @@
-"""The network of a simulated run: how long messages and replies are on their way.
+"""The network of a simulated run: the times of messages and replies in transit.
 
 message     latency + bytes, over the worker's uplink, its region's link and the card of the ps, which all share
-reply       the same back, over the other half of each; replies of a barrier begin together, and compete
-several ps  a message is cut in equal parts, one for each ps task: together they are one card, n times as fast
+reply       the same in the other direction of each link; replies of a barrier begin together, and compete
+several ps  a message is cut into equal parts, one for each ps task: together they act as one card, n times as fast
 reduction   see `reduction`: it uses the links of the workers and of their regions, and no card of a ps
 """
 
@@ -19,23 +19,23 @@ from .platform import Machines
 from .reduction import Reduction
 from .resources import NEVER, Fair, OneByOne, Shared
 
-BLOCK = 1 << 16  # latencies of all workers that are drawn at once
+BLOCK = 1 << 16  # number of latencies, of all workers together, that are drawn at once
 
 
 class Network:
     """The network of W workers.
 
     Args:
-        machines: with the links.
+        machines: the machines, with their links.
         workers: W.
-        ps: tasks.
-        seed: of what is drawn.
+        ps: number of ps tasks.
+        seed: seed of the random latencies and links.
 
     Attributes:
-        up, down: what is shared by messages, and by replies; None where the bytes take no time.
-        latency: of each worker, one way, in the mean, [W].
-        message_late, reply_late: nanoseconds of latency, given a worker and its round.
-        reduction: nanoseconds of a reduction, given the bytes of the vector and how many reductions there were before.
+        up, down: the resources that messages and replies share; None if their bytes take no time.
+        latency: mean latency of each worker, one way, [W].
+        message_late, reply_late: nanoseconds of latency, a function of the worker and its round.
+        reduction: nanoseconds of a reduction, a function of the bytes of the vector and the number of earlier ones.
     """
 
     def __init__(self, machines: Machines, workers: int, ps: int, seed: int):
@@ -55,18 +55,18 @@ class Network:
         caps = [bandwidth for _, bandwidth in self.machines.regions]
         if all(math.isinf(rate) for rate in (*links, *caps, card)):
             return None
-        private = all(math.isinf(rate) for rate in (*caps, card))  # then both are the same, and `Fair` is fast
+        private = all(math.isinf(rate) for rate in (*caps, card))  # then both kinds are equal, and `Fair` is faster
         kind = OneByOne if self.machines.fifo and not private else Fair
         return kind(card, links, self.region, caps)
 
 
 class Lateness:
-    """How long messages are on their way besides their bytes: lognormal with the mean of each worker.
+    """Latencies of messages: lognormal, with a mean for each worker.
 
     Args:
-        means: nanoseconds, [W].
-        sigma: of the logarithms.
-        seed: of what is drawn.
+        means: mean latency of each worker in nanoseconds, [W].
+        sigma: sigma of the lognormal.
+        seed: seed of the random latencies.
         way: message or reply.
     """
 
@@ -77,12 +77,12 @@ class Lateness:
         self.of = self._drawn if sigma else self._constant
 
     def _constant(self, worker: int, number: int) -> int:
-        """Of a round of a worker: always the same."""
+        """Return the constant latency of a worker."""
         del number
         return self.means[worker]
 
     def _drawn(self, worker: int, number: int) -> int:
-        """Of a round of a worker."""
+        """Return the drawn latency of a worker in the round of this number."""
         block, column = divmod(number, self.size)
         while block >= len(self.blocks):
             self._draw()

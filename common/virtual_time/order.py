@@ -1,4 +1,4 @@
-"""The order of events in virtual time, and when each of them is."""
+"""The order and times of the events of a run in virtual time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .platform import Machines, Platform
 from .release import waiting_at
 from .schedule import Course
 
-MOST_LIVES = 4.0  # mean times between crashes that a round may take: one of e⁴ gets through
+MOST_LIVES = 4.0  # the longest round, in mean times between crashes: one round of e⁴ completes
 
 
 def check(scheme: Scheme, machines: Machines, workers: int) -> None:
-    """Raise `UserError` if virtual time does not know the gate, or workers fail without a ps, or all the time."""
+    """Raise `UserError` if the gate cannot be simulated, or workers crash without a ps or in nearly every round."""
     waiting_at(scheme.gate, workers)
     if machines.failures and not (scheme.gate.exchanges and scheme.gate.uses_ps):
         raise UserError(f"{scheme.name} has no parameter server, to which a worker could come back: leave failures out")
@@ -32,13 +32,13 @@ def check(scheme: Scheme, machines: Machines, workers: int) -> None:
 
 @dataclass(frozen=True)
 class Order:
-    """What happens in a run, and when.
+    """The events of a run and their times.
 
     Attributes:
         trace: the events on the ps in order: for each name of `RECORD` a column of integers, [n]; see `server.trace`.
             Microseconds are of virtual time, since the start.
-        rounds: of all workers in the order of their ends, [m, len(ROUND)], in microseconds of virtual time; a reply
-            that a crashed worker has not seen is unknown, and rounds that the end of the run has cut are not there.
+        rounds: rounds of all workers in the order of their ends, [m, len(ROUND)], in microseconds of virtual time; a
+            reply that a crashed worker did not receive is `UNKNOWN`; rounds that the end of the run cut are missing.
         seconds: the virtual time of the end.
     """
 
@@ -60,19 +60,19 @@ def order(
     stop_at_version: int | None = None,
     progress: Callable[[int], None] = lambda events: None,
 ) -> Order:
-    """The order of the events of a run.
+    """Compute the order of the events of a run.
 
     Args:
-        scheme: the algorithm; asked for its gate, what it accepts, how long it warms up, and if it exchanges first.
+        scheme: the algorithm; its gate, `accepts`, warm-up and `exchange_first` are used.
         platform: the machines, described or in numbers.
         workers: W.
-        rounds: of each worker; or one for all of them.
-        seed: of all that is drawn.
-        message_bytes: of a message.
-        reply_bytes: of a reply, and of the center where a worker pulls it or joins.
-        ps: tasks that share the center.
-        stop_at_version: ends the run with this update of the center.
-        progress: is told now and then how many events have happened.
+        rounds: the rounds of each worker, or those that all share.
+        seed: seed of all random numbers.
+        message_bytes: size of a message.
+        reply_bytes: size of a reply, and of the center that a worker pulls or joins with.
+        ps: number of ps tasks that share the center.
+        stop_at_version: version of the center that ends the run.
+        progress: receives the number of processed events now and then.
 
     Raises:
         UserError: see `check`; or the run takes more than a century, or hardly a round ends between two crashes.

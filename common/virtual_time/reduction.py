@@ -1,17 +1,18 @@
-"""How long a reduction takes: workers without a ps add up their messages among themselves.
+"""The time of a reduction: workers without a ps add up their messages among themselves.
 
-slices  each adds up a slice for all and sends the sum back: two turns, in each of which everybody sends to everybody;
-        of small vectors few workers have slices, as `sync.collective` has it
-ring    2 (W - 1) turns: each sends 1/W of the vector to the next worker
+slices  each worker adds up a slice for all and sends the sum back: two turns, in each of which every worker sends to
+        every other; small vectors are sliced for few workers, as in `sync.collective`
+ring    2 (W - 1) turns: each worker sends 1/W of the vector to the next
 tree    2 ⌈log2 W⌉ turns: the distance of the partners is halved each time, then doubled again (Bruck et al. 1997)
 
-The bytes of a turn of slices take as long as the fullest link needs: a worker's own, or the one of a region, over which
-goes all that leaves the region, and back all that enters it. In a ring or a tree a worker sends as soon as it has what
-it is to send; its rate is that of its own link, or its part of the region's if it crosses that. Every message has a
-latency of its own: that of the regions that it leaves and enters is added, and all of it varies with `latency_sigma`.
-A turn of slices has W² messages: the longest of those between two regions is drawn at once, from its distribution.
+The bytes of a turn of slices take the time of the slowest link: a worker's own, or that of a region, which carries all
+bytes that leave the region, and in the other direction all that enter it. In a ring or a tree a worker sends as soon as
+it has the data; its rate is that of its own link, or its share of the region's link if the message crosses that. Each
+message has a latency of its own: the latencies of the regions that it leaves and enters are added, and the sum varies
+with `latency_sigma`. A turn of slices has W² messages: the longest latency between two regions is drawn at once, from
+its distribution.
 
-With equal workers, latency a and bandwidth b this is 2 (a t + (W - 1)/W n/b), t being half of the turns.
+With equal workers, latency a and bandwidth b the time is 2 (a t + (W - 1)/W n/b), where t is half of the turns.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ class Reduction:
     """The reductions of W workers.
 
     Args:
-        machines: with the links and their regions.
-        region: of each worker, [W].
-        uplinks, downlinks: of each worker, bytes per nanosecond, [W].
-        seed: of the latencies.
+        machines: the machines, with the regions and their links.
+        region: region of each worker, [W].
+        uplinks, downlinks: rates of each worker's links in bytes per nanosecond, [W].
+        seed: seed of the latencies.
     """
 
     def __init__(
@@ -52,14 +53,14 @@ class Reduction:
         added, links = zip(*machines.regions, strict=True)
         self.added, self.links = np.array(added), np.array(links)
         self.inside = np.bincount(self.region, minlength=len(links))  # workers of each region
-        self.known: dict[float, int] = {}  # by size, where nothing is drawn
+        self.known: dict[float, int] = {}  # times by size, if latencies are constant
 
     def nanoseconds(self, size: float, number: int) -> int:
-        """The time of a reduction.
+        """Return the nanoseconds of a reduction.
 
         Args:
             size: bytes of the vector.
-            number: how many there were before.
+            number: number of earlier reductions.
         """
         if self.workers == 1:
             return 0
@@ -72,11 +73,11 @@ class Reduction:
         return self.known[size]
 
     def _latencies(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """The means of messages between workers of these regions."""
+        """Return the mean latencies of messages between workers of these regions."""
         return self.base + np.where(one == other, 0, self.added[one] + self.added[other])
 
     def _factors(self, u: np.ndarray, many: np.ndarray | float = 1.0) -> np.ndarray:
-        """The longest of so many latencies with the mean 1, from uniform numbers."""
+        """Return the longest of `many` latencies with mean 1, drawn with uniform numbers `u`."""
         from scipy.special import ndtri
 
         return np.exp(self.sigma * ndtri(u ** (1 / many)) - self.sigma**2 / 2)
@@ -91,8 +92,8 @@ class Reduction:
         return self._bytes(size, held) + self._last(holders, number)
 
     def _bytes(self, size: float, held: np.ndarray) -> float:
-        """The time of the fullest link in both turns; each worker has so many bytes to add up, [W]."""
-        sends, gets = size - held, (self.workers - 1) * held  # in the first turn; in the second it is the other way
+        """Return the time of the slowest link in both turns; `held` are the bytes that each worker adds up, [W]."""
+        sends, gets = size - held, (self.workers - 1) * held  # in the first turn; swapped in the second
         here = np.bincount(self.region, held, len(self.links))
         leaves, enters = self.inside * (size - here), here * (self.workers - self.inside)
         regions = (np.maximum(leaves, enters) / self.links).max()
@@ -100,7 +101,7 @@ class Reduction:
         return there + max((gets / self.up).max(), (sends / self.down).max(), regions)
 
     def _last(self, holders: int, number: int) -> float:
-        """The latency of the last message: over all slices, the longest on the way there and the longest back."""
+        """Return the latency of the last sum: the maximum over slices of the longest way there plus the longest back."""
         mine = self.region[:holders, None]  # [holders, 1]
         others = np.arange(len(self.links))[None]
         many = self.inside[None] - (mine == others)  # messages between a slice's worker and a region
@@ -116,7 +117,7 @@ class Reduction:
     # Ring and tree.
 
     def _turns(self, size: float) -> Iterable[tuple[int, float]]:
-        """The distance of the partners in each turn, and the bytes of its messages."""
+        """Return the distance of the partners in each turn, and the bytes of its messages."""
         part = size / self.workers
         if self.kind == "ring":
             return [(1, part)] * (2 * (self.workers - 1))
@@ -127,7 +128,7 @@ class Reduction:
     def _in_turns(self, size: float, number: int) -> float:
         turns = list(self._turns(size))
         ways = {far: self._way(far) for far in {far for far, _ in turns}}
-        ready = np.zeros(self.workers)  # when each worker has what it sends next
+        ready = np.zeros(self.workers)  # time at which each worker has the data of its next message
         for turn, (far, part) in enumerate(turns):
             slowness, latencies = ways[far]
             sent = ready + part * slowness
@@ -140,7 +141,7 @@ class Reduction:
         return ready.max()
 
     def _way(self, far: int) -> tuple[np.ndarray, np.ndarray]:
-        """Nanoseconds per byte, and mean latency, of each worker's message to the one that is so far, [W]."""
+        """Return nanoseconds per byte and mean latency of each worker's message to the partner at a distance, [W]."""
         to = np.roll(self.region, -far)
         slowness = np.maximum(1 / self.up, 1 / np.roll(self.down, -far))
         crosses = self.region != to

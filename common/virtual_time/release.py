@@ -1,7 +1,7 @@
 """The waiting rules of gates, from their properties: no waiting, sets of messages, or a bounded lead.
 
-These are the rules of `Async`, `Barrier` and `Bounded` in the engine of graphs, without graphs. Each receives the events
-of a run, and returns the released workers, in ascending order.
+These are the rules of `Async`, `Barrier` and `Bounded` in the engine of graphs, without graphs. Each receives the
+events of a run, and returns the released workers, in ascending order.
 """
 
 from __future__ import annotations
