@@ -1,4 +1,4 @@
-"""The arithmetic of a simulated run: a trace, executed with the modules of the catalogue as they are."""
+"""The arithmetic of a simulated run: the execution of a trace with the unchanged modules of the catalogue."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from ..worker.flat_model import FlatModel
 from .program import Do, Program, written
 from .round_batches import TraceRounds
 
-LANES = 64  # rounds that are computed together, at most ...
-LANE_PARAMETERS = 2**22  # ... and their parameters
+LANES = 64  # the most rounds that are computed together, ...
+LANE_PARAMETERS = 2**22  # ... and the most parameters of all of them
 
-WINDOW = 16  # times the lanes: how many rows ahead rounds are looked for that can be computed
+WINDOW = 16  # the number of next rounds that are searched for computable ones, in multiples of the lanes
 
 
 class Arithmetic:
-    """Executes the events of a run in their order.
+    """The execution of the events of a run in their order.
 
     Args:
-        job: what is trained, and how.
+        job: the job to train.
         trace: the events, the columns of `RECORD`: of an order in virtual time, or of a real run.
-        model: the model, if it is there already.
-        lanes: rounds that are computed together, at most; as many as fit into the memory of a processor without it.
+        model: the model, if it has been built.
+        lanes: the most rounds that are computed together; by default limited by `LANES` and `LANE_PARAMETERS`.
 
     Attributes:
-        losses: mean training loss of the round that each row of the trace ends, [n]; NaN where it is not known (yet).
+        losses: mean training loss of the round that each row of the trace ends, [n]; NaN while it is unknown.
 
     Raises:
-        UserError: what cannot be simulated, in one line.
+        UserError: the job or the trace cannot be simulated.
     """
 
     def __init__(
@@ -51,29 +51,29 @@ class Arithmetic:
         self.window = WINDOW * self.width
         rounds = TraceRounds(job, self.trace)
         self.rounds, self.clocks, self.lengths = rounds, rounds.clocks, rounds.lengths
-        self.position, self.done = 0, 0  # in the program, and rows of the trace
+        self.position, self.done = 0, 0  # the next action of the program, and the number of executed rows
         self.computed = np.zeros(len(self.trace["worker"]), bool)
         self.finite = np.ones(len(self.computed), bool)
         self.sums = np.zeros(len(self.computed))
         self.losses = np.full(len(self.computed), np.nan)
         self.place_of = np.zeros(len(self.computed), np.int32)
         self.free = list(range(self.window))
-        self.last = np.full(job.cluster.workers, -1)  # round that each worker has computed since it started
-        self.owing = np.zeros(job.cluster.workers, bool)  # who has not adopted the reply to its set yet
+        self.last = np.full(job.cluster.workers, -1)  # row of each worker's last computed round since its start
+        self.owing = np.zeros(job.cluster.workers, bool)  # workers that have not yet adopted the reply to their set
         self.round_rows = np.flatnonzero(self.program.row >= 0)  # positions of rounds in the program
         kinds = np.unique(self.program.do).tolist()
         self.executor = Executor(job, self.model, kinds, self.window)
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Close the session."""
         self.executor.session.close()
 
     def snapshot(self) -> dict[str, Any]:
-        """Version (`at`), center [P], its `average` if there is one, state [S] (the mean over the workers)."""
+        """Return version (`at`), center [P], its `average` if kept, and state [S] (the mean over the workers)."""
         return self.executor.call(self.executor.snapshot)
 
     def run(self, until: int) -> None:
-        """Execute the rows of the trace before `until` that were not executed yet.
+        """Execute the remaining rows of the trace before `until`.
 
         Raises:
             Diverged: a message is not finite; the center is that before it.
@@ -85,7 +85,7 @@ class Arithmetic:
         self.done = max(self.done, until)
 
     def _advance(self, end: int) -> None:
-        """Compute some rounds if the next action needs one, then do what can be done before the next such."""
+        """Compute rounds if the next action needs one, then execute all actions whose rounds are computed."""
         row = self.program.row[self.position : end]
         missing = np.flatnonzero((row >= 0) & ~self.computed[row])
         if len(missing) and not missing[0]:
@@ -107,7 +107,7 @@ class Arithmetic:
     # Rounds.
 
     def _compute(self) -> None:
-        """The round that the next action needs, and as many others of its kind as can be computed with it."""
+        """Compute the round that the next action needs, and as many others of its kind as can be computed with it."""
         program, position = self.program, self.position
         at = np.searchsorted(self.round_rows, position)
         near = self.round_rows[at : at + self.window]
@@ -118,9 +118,10 @@ class Arithmetic:
         self._compute_rows(rows)
 
     def _keys(self, rows: np.ndarray) -> np.ndarray:
-        """What rounds have in common that are computed together, [n, 4].
+        """Return the keys of rounds, [n, 4]; rounds with equal keys can be computed together.
 
-        Their steps, those of the rounds before, if they have a message, and if there is a reply to adopt.
+        A key is the number of steps, the steps left of the previous round, whether the round has a message, and whether
+        its worker has to adopt a reply first.
         """
         workers, none = self.trace["worker"][rows], 0 * rows
         last = self.last[workers]
@@ -151,22 +152,22 @@ class Arithmetic:
         self.sums[rows] = sums
         if not self.scheme.exchange_first:
             self.losses[rows] = sums / self.lengths[rows]
-        elif rest:  # the loss of a round is known when its rest is
+        elif rest:  # the loss of a round is complete with its remaining steps
             self.losses[before] = (self.sums[before] + late) / self.lengths[before]
 
     def _number(self, workers: np.ndarray) -> int | None:
-        """Of the workers, for a graph of their own, if there are many."""
+        """Return the number of workers if a graph is built for that number, else None."""
         return len(workers) if len(workers) == LANES else None
 
     def _when(self, rows: np.ndarray) -> np.ndarray:
-        """Local steps before a round, and in it, and its number, [n, 3]; zeros where there is none."""
+        """Return the local steps before and in each round, and its number, [n, 3]; zeros where the row is -1."""
         known = np.stack([self.clocks[rows], self.lengths[rows], self.rounds.numbers[rows]], 1)
         return np.where((rows >= 0)[:, None], known, 0).astype(np.float32)
 
     # Messages.
 
     def _do(self, end: int) -> None:
-        """The actions before `end`, all rounds of which are computed."""
+        """Execute the actions before `end`, all rounds of which are computed."""
         do, merging = self.program.do, self.executor.merging
         while self.position < end:
             adopts = do[self.position : end] == Do.ADOPT
@@ -184,16 +185,16 @@ class Arithmetic:
             self.position = stop
 
     def _adopt(self, workers: np.ndarray) -> None:
-        """These workers adopt the reply to their set now."""
+        """Let these workers adopt the reply to their set."""
         merging = self.executor.merging
         for some in np.split(workers, range(self.width, len(workers), self.width)):
             self.executor.call(merging.adopt, some, self._when(self.last[some]), number=self._number(some))
 
     def _merge(self, part: slice) -> None:
-        """What is done to the center in this part of the program."""
+        """Execute the actions on the center in this part of the program."""
         merging, program = self.executor.merging, self.program
         do, worker = program.do[part], program.worker[part]
-        if (do == Do.CLOSE).any() and self.owing.any():  # there will be another reply
+        if (do == Do.CLOSE).any() and self.owing.any():  # the next reply would overwrite it
             self._adopt(np.flatnonzero(self.owing).astype(np.int32))
             self.owing[:] = False
         if (merged := np.isin(do, merging.kinds)).any():

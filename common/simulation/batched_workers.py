@@ -1,7 +1,7 @@
-"""Lanes: rounds of many workers in one computation.
+"""Batched workers: rounds of many workers in one computation.
 
-A lane is one worker's round. What the scheme says of a worker is traced once on cells, and `tf.vectorized_map` makes of
-that a computation on all lanes at once: a matrix product of each worker becomes one batched product.
+A lane is one worker's round. The scheme's rules for a worker are traced once on cells, and `tf.vectorized_map` turns
+them into a computation on all lanes at once: a matrix product of each worker becomes one batched product.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .tables import Tables, Values
 
 
 class Given(Stream):
-    """The source of a batch that is there already."""
+    """A batch source that returns the batch it was given."""
 
     def __init__(self):
         self.initialize, self.fed = (), []
 
     def batch(self, rows: Any) -> Any:
-        """What is given for rows."""
+        """Return `rows`, which is the batch."""
         return rows
 
 
@@ -39,14 +39,14 @@ class BatchedWorkers(Tables):
 
     Args:
         scheme: the algorithm.
-        replica: the model, as each worker has it; its own variables are not used.
+        replica: the model of a worker; its own variables are not used.
         workers: W.
-        initial: center [P] and state [S] at the start, where they are fed.
-        seed: of the run.
+        initial: placeholders of the initial center [P] and state [S].
+        seed: seed of the run.
 
     Attributes:
-        forgetful: True if nobody reads the parameters of a worker between its message and the reply, which replaces
-            them: then they need not be stored.
+        forgetful: True if a worker's parameters are not read between its message and the reply, which replaces them:
+            then they need not be stored.
     """
 
     def __init__(self, scheme: Scheme, replica: Replica, workers: int, initial: tuple[Any, Any], seed: int):
@@ -58,14 +58,14 @@ class BatchedWorkers(Tables):
     # One worker, as cells.
 
     def view(self, cells: Values, index: Any, when: Any, done: bool = False, **known: Any) -> Any:
-        """What the scheme sees of a worker.
+        """Build the scheme's view of a worker.
 
         Args:
-            cells: of the worker.
-            index: which one.
-            when: local steps that it has done, those of its round, and the number of that, [3].
-            done: True if its message is made: then it has done the steps of its round, too, unless it exchanges first.
-            known: what else it sees.
+            cells: cells of the worker's values.
+            index: index of the worker.
+            when: local steps that it has done, steps of its round, and number of the round, [3].
+            done: True from the message on: then the steps of the round are done, unless the scheme exchanges first.
+            known: further attributes of the view.
         """
         shapes = self.replica.model.shapes
         step, steps, number = when[0], when[1], when[2]
@@ -86,11 +86,11 @@ class BatchedWorkers(Tables):
         )
 
     def scheme_at(self, clock: Any) -> Scheme:
-        """The scheme with its learning rates after that many local steps."""
+        """Return the scheme with its learning rates after that many local steps."""
         return self.scheme.at(clock) if self.scheme.scheduled else self.scheme
 
     def _replaces_params(self, params: Any) -> bool:
-        """True if what a worker has after a reply does not depend on its parameters before."""
+        """Return True if a worker's parameters after a reply do not depend on its parameters before."""
         read: list[Any] = []
 
         def note() -> Any:
@@ -103,13 +103,13 @@ class BatchedWorkers(Tables):
         return cell.changed and not read
 
     def _probe(self, params: Cell) -> Any:
-        """A worker that is only looked at."""
+        """Build the view of a worker for tracing alone."""
         start = tf.zeros(self.tables["params"].shape[1:])
         slots = {name: Cell.of(value) for name, value in self.scheme.local_variables(start).items()}
         return self.view({"params": params, "slots": slots}, 0, tf.ones([3]))
 
     def gradient(self, cells: Values, view: Any, batch: Any) -> tuple[Any, Any]:
-        """Loss and gradient of one worker on one batch; its own state and seeds move on."""
+        """Return loss and gradient of one worker on one batch; update the worker's state and seeds."""
         replica = copy.copy(self.replica)
         replica.state, replica.seeds = cells["state"], cells["seeds"]
         replica.frozen = [Cell.of(value.read_value()) for value in self.replica.frozen]
@@ -120,19 +120,19 @@ class BatchedWorkers(Tables):
     def steps(
         self, values: Values, workers: Any, when: Any, batches: Any, number: Any, *adopting: Any
     ) -> tuple[Values, Any, Any]:
-        """Local steps, each on its batches.
+        """Take local steps of many workers, each on its own batches.
 
         Args:
-            values: of the workers, [B, ...].
-            workers: [B].
-            when: local steps that each has done before, those of its round, and its number; [B, 3].
-            batches: gives the batches of step t, [B, batch size, ...]; a function of t.
-            number: of steps; None: exactly one.
-            adopting: before the one step, these workers use a reply: `when` of their last rounds, and the reply [P].
-                What all have in common then, they have in one copy: the product with it is one, not one for each.
+            values: values of the workers, [B, ...].
+            workers: the workers, [B].
+            when: local steps that each has done before, steps of its round, and number of the round, [B, 3].
+            batches: function of t that returns the batches of step t, [B, batch size, ...].
+            number: number of steps; None for exactly one.
+            adopting: `when` of the workers' last rounds, and a reply [P] that they adopt before the single step. Inside
+                the vectorized computation the reply is one tensor that all share, so products with it are not batched.
 
         Returns:
-            values, sums of the losses [B], and sums of the gradients [B, P] if anybody asks for them.
+            values, sums of the losses [B], and sums of the gradients [B, P], zeros if the scheme does not use them.
         """
         *before, reply = adopting or (None,)
 
@@ -163,7 +163,7 @@ class BatchedWorkers(Tables):
         return tf.nest.pack_sequence_as(values, [new if has else old for has, old, new in pairs]), losses, sums
 
     def first_gradients(self, values: Values, workers: Any, when: Any, batch: Any) -> tuple[Values, Any]:
-        """Losses and gradients before an exchange, of schemes that exchange first."""
+        """Compute losses and gradients before an exchange, for schemes that exchange first."""
 
         def act(cells: Values, index: Any, now: Any, batch: Any) -> Any:
             return self.gradient(cells, self.view(cells, index, now), batch)
@@ -171,7 +171,7 @@ class BatchedWorkers(Tables):
         return self.on_each(act, values, workers, when, batch)
 
     def first_steps(self, values: Values, workers: Any, when: Any, gradients: Any) -> Values:
-        """The steps with these gradients, after the exchange."""
+        """Take the local steps with these gradients, after the exchange."""
 
         def act(cells: Values, index: Any, now: Any, gradient: Any) -> Any:
             self.scheme_at(now[0]).local_step(self.view(cells, index, now), gradient)
@@ -180,9 +180,9 @@ class BatchedWorkers(Tables):
         return self.on_each(act, values, workers, when, gradients)[0]
 
     def messages(self, values: Values, workers: Any, when: Any, losses: Any, gradients: Any) -> tuple[Values, Any]:
-        """The messages, [B, P + m].
+        """Build the messages, [B, P + m].
 
-        `losses` are sums; `gradients` are those of the only step, or sums, or nothing that the scheme knows.
+        `losses` are sums; `gradients` are those of a single step, or sums, or unused by the scheme.
         """
         names = ["gradient"] if self.scheme.period == 1 else []
         names += ["gradient_sum"] if self.scheme.uses_gradient_sum else []
@@ -200,7 +200,7 @@ class BatchedWorkers(Tables):
         self.scheme_at(now[0]).adopt(self.view(cells, index, now, done=True), reply)
 
     def adopted(self, values: Values, workers: Any, when: Any, reply: Any) -> Values:
-        """What workers, [B], have when they have used the same reply [P]."""
+        """Return the values of workers, [B], after they adopt the same reply [P]."""
 
         def act(cells: Values, index: Any, now: Any) -> Any:
             self._adopt(cells, index, now, reply)
@@ -209,12 +209,12 @@ class BatchedWorkers(Tables):
         return self.on_each(act, values, workers, when)[0]
 
     def adopt(self, workers: Any, when: Any, reply: Any) -> None:
-        """Each of these workers, [B], uses the same reply [P]."""
+        """Let these workers, [B], adopt the same reply [P]."""
         before = self.load(workers)
         self.store(workers, before, self.adopted(before, workers, when, reply))
 
     def adopt_one(self, worker: Any, now: Any, reply: Any) -> None:
-        """This worker uses a reply [P]."""
+        """Let a worker adopt a reply [P]."""
         cells = self.cells(worker)
         self._adopt(cells, worker, now, reply)
         self.keep(worker, cells)

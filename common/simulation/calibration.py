@@ -1,15 +1,15 @@
-"""What the rounds of a run say of its machines: computing, messages on their way, the lock.
+"""Measurement of machines from the recorded rounds of a run: times of computing, of messages, and of the lock.
 
-A round on record, and where its time goes in the model of a platform:
+The parts of a recorded round in the model of a platform:
 
     begun ──▶ ready       computing
-    ready ──▶ arrived     the message on its way, and its wait for the lock
+    ready ──▶ arrived     the message in transit, and its wait for the lock
     arrived ──▶ released  waiting for other workers, which is no property of the machines
-    released ──▶ replied  under the lock, and the reply on its way
-    replied ──▶ begun     between two rounds of a real run; in virtual time there is nothing
+    released ──▶ replied  under the lock, and the reply in transit
+    replied ──▶ begun     between two rounds of a real run; zero in virtual time
 
-With `exchange_first` a real worker computes the rest of a round after the reply, so the time from the reply to the next
-message belongs to as many steps as the round before had; virtual time has it so too.
+With `exchange_first` a worker computes the rest of a round after the reply, so the time from the reply to the next
+message belongs to as many steps as the previous round had; this holds in virtual time, too.
 """
 
 from __future__ import annotations
@@ -28,56 +28,57 @@ from ..record.round_log import ARRIVED, BEGUN, NUMBER, READY, RELEASED, REPLIED,
 from ..server.trace import UNKNOWN
 from ..tasks.plan import ALONE_STEPS
 
-WARM_UP = 2  # rounds of each worker that do not count
+WARM_UP = 2  # the first rounds of each worker, which are left out
 
-LEAST_ROUNDS = 10  # of each worker
+LEAST_ROUNDS = 10  # the fewest usable rounds of each worker
 
-OUTLIERS = 99  # percentile: what is longer counts as long as that where a spread or a line is fitted
+OUTLIERS = 99  # percentile at which times are clipped before a spread or a line is fitted
 
-DUST = 1e-6  # of the bytes that are on their way: a crowd that always is the same
+DUST = 1e-6  # relative variance of the bytes in transit below which their number counts as constant
 
-QUEUED = 20  # messages that have waited for the lock, to say how long it is held
+QUEUED = 20  # the fewest messages that waited for the lock from which its time per message is measured
 
-# Quantiles of ways: who was ready by that much earlier than the one before arrived has waited for the lock: surely, or
-# perhaps, if its way was just a slow one. Then the times between the two differ by more than `ALIKE` (upper quartile by
-# lower quartile): between messages of which none waits it would be nearly five.
+# Quantiles of the transit time: a message counts as having waited for the lock if it was ready earlier than the arrival
+# of the previous message by more than the quantile. With low quantiles slow messages are counted by mistake; then the
+# gaps between arrivals spread by more than `ALIKE` (upper over lower quartile). Without any waiting the spread would be
+# nearly five.
 WAYS = 0.9, 0.5, 0.0
 
 ALIKE = 2.5
 
 
 def rounds_of(scheme: Scheme, steps: int) -> Rounds:
-    """The rounds of a worker that does that many steps."""
+    """Return the rounds of a worker that does that many steps."""
     return scheme.rounds(steps) if scheme.gate.exchanges else Rounds.even(steps, ALONE_STEPS)
 
 
 def read_rounds(run_dir: Path, workers: int) -> np.ndarray:
-    """The rounds of a run, [n, len(ROUND)].
+    """Read the recorded rounds of a run, [n, len(ROUND)].
 
     Raises:
-        UserError: they are not there, or cannot be.
+        UserError: they are missing or damaged.
     """
     rows = RoundLog.load(run_dir).rows
     moments = np.where(rows[:, BEGUN:] == UNKNOWN, np.iinfo(np.int64).max, rows[:, BEGUN:])
     in_order = (moments[:, 0] <= moments[:, 1]).all() and (moments[:, 1] <= moments[:, REPLIED - BEGUN]).all()
     who = rows[:, WORKER]
     if not (in_order and ((who >= 0) & (who < workers) & (rows[:, NUMBER] >= 0)).all()):
-        raise UserError(f"the rounds on record in {run_dir} are damaged: they are not those of {workers} workers")
+        raise UserError(f"the recorded rounds in {run_dir} are damaged: they are not those of {workers} workers")
     return rows
 
 
 @dataclass(frozen=True)
 class RoundTimes:
-    """What the rounds of a run were spent on, in seconds; a value for each round, [n].
+    """The parts of the rounds of a run, in seconds; a value for each round, [n].
 
     Attributes:
         rows: the rounds, [n, len(ROUND)].
-        steps: that each computed.
-        events: how each ended: exchange, push, pull.
-        compute: from its beginning to its message.
-        up: the message on its way, and its wait for the lock.
-        down: under the lock, and the reply on its way.
-        between: until the next round begins.
+        steps: number of steps computed in each round.
+        events: the event that ended each round: exchange, push, pull.
+        compute: time from the beginning of a round to its message.
+        up: time of the message in transit and of its wait for the lock.
+        down: time under the lock and of the reply in transit.
+        between: time until the next round begins.
     """
 
     rows: np.ndarray
@@ -90,7 +91,7 @@ class RoundTimes:
 
     @classmethod
     def of(cls, rows: np.ndarray, rounds: Rounds, exchange_first: bool) -> RoundTimes:
-        """From the rounds of a run: those in which all workers were at work, and of which all is known."""
+        """Select the rounds with complete timestamps, after the warm-up and before the first worker had finished."""
         rows = rows[np.lexsort((rows[:, NUMBER], rows[:, WORKER]))]
         told = list(rounds.first(int(rows[:, NUMBER].max(initial=-1)) + 1))
         rows = rows[rows[:, NUMBER] < len(told)]
@@ -114,40 +115,40 @@ class RoundTimes:
         )
 
     def need(self, workers: int) -> None:
-        """Raise `UserError` if there are too few to say anything."""
+        """Raise `UserError` if a worker has too few rounds."""
         found = np.bincount(self.rows[:, WORKER], minlength=workers)
         least = int(found.argmin())
         if found[least] < LEAST_ROUNDS:
             raise UserError(
-                f"too few rounds to say what the machines are like: {LEAST_ROUNDS} of each worker, of which all "
-                f"is known, after the first {WARM_UP}, are the least. Received: {found[least]} of worker {least}"
+                f"too few rounds to fit machines to: each worker needs {LEAST_ROUNDS} complete rounds after the first "
+                f"{WARM_UP}. Received: {found[least]} of worker {least}"
             )
 
     def mean(self, values: np.ndarray) -> float:
-        """The mean over workers of each worker's mean."""
+        """Return the mean over workers of each worker's mean."""
         who = self.rows[:, WORKER]
         number = np.bincount(who)
         return float((np.bincount(who, values)[number > 0] / number[number > 0]).mean())
 
     def by_worker(self, values: np.ndarray) -> np.ndarray:
-        """The values of each worker in order, [W, n]: as many as there are of all of them."""
+        """Return the values of each worker in order, [W, n], cut to the shortest number of all workers."""
         parts = np.split(values, np.flatnonzero(np.diff(self.rows[:, WORKER])) + 1)
         number = min(map(len, parts))
         return np.stack([part[:number] for part in parts])
 
     @property
     def one_clock(self) -> bool:
-        """False if workers and ps have clocks of their own, as far as that can be seen."""
+        """False if negative times show that workers and ps have different clocks."""
         return bool((self.up >= 0).all() and (self.down >= 0).all())
 
     def crowd(self, sizes: tuple[float, float]) -> tuple[float, float]:
-        """By how much messages are longer for each other one that is on its way at the same time.
+        """Estimate by how much each other message in transit delays a message.
 
         Args:
-            sizes: bytes of a message, and of a reply; those without any are not looked at.
+            sizes: bytes of a message, and of a reply; those of size zero are left out.
 
         Returns:
-            seconds for each byte and message, by a straight line through all of them; and the standard error of that.
+            seconds for each byte and each other message, from a linear regression; and its standard error.
         """
         groups = []
         for size, nothing, begun, ended in ((sizes[0], "pull", READY, ARRIVED), (sizes[1], "push", RELEASED, REPLIED)):
@@ -164,9 +165,9 @@ class RoundTimes:
         return slope, math.sqrt(float(((took - slope * crowd) ** 2).mean()) / spread)
 
     def service(self) -> float | None:
-        """Seconds that a message holds the lock; None if no more than a few have ever waited for it.
+        """Estimate the seconds that a message holds the lock; None if too few messages have waited for it.
 
-        Of those that were there when the one before got the lock, each got it when that one left it.
+        A message that arrived before the previous one got the lock gets it exactly when the previous one releases it.
         """
         if not self.one_clock:
             return None
@@ -186,7 +187,7 @@ class RoundTimes:
 
 
 def _crowd(size: float, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """The bytes of a message times how many are on their way with it, and its seconds, [2, n].
+    """Return the bytes of each message times the messages in transit with it, and its seconds, [2, n].
 
     Both are deviations from the mean.
     """
@@ -199,23 +200,23 @@ def _crowd(size: float, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
 
 
 def _follows(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """True where a round is the next one of the same worker."""
+    """Return True where a round is the next one of the same worker."""
     return (one[:, WORKER] == other[:, WORKER]) & (one[:, NUMBER] + 1 == other[:, NUMBER])
 
 
 def _first_end(rows: np.ndarray) -> int:
-    """When the first worker had no more to do."""
+    """Return the time at which the first worker had finished its rounds."""
     ends = [rows[rows[:, WORKER] == k, REPLIED].max() for k in np.unique(rows[:, WORKER])]
     return min(ends, default=0)
 
 
 def core_seconds(cpu: dict[str, Any] | None, rows: np.ndarray, rounds: Rounds) -> float | None:
-    """Seconds of a core that a step takes in all tasks that work for it; None if that is not on record.
+    """Return the CPU seconds of a step, in all tasks but the evaluator; None if they are not recorded.
 
     Args:
-        cpu: what result.json says.
+        cpu: the entry `cpu` of result.json.
         rows: the rounds of all workers, [n, len(ROUND)].
-        rounds: of each worker.
+        rounds: the rounds of each worker.
     """
     if not cpu:
         return None

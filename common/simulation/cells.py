@@ -1,8 +1,7 @@
-"""Cells: stand-ins for variables that hold a tensor; to assign is to hold another one.
+"""Cells: stand-ins for variables that hold a tensor; an assignment replaces the tensor.
 
-The rules of `algorithms/` read and write variables. In a batched computation over many workers there are none: the
-values of all of them are rows of tensors. So each worker's rule is traced on cells, and what they hold in the end is
-the new value.
+The rules of `algorithms/` read and write variables. A batched computation over many workers has none: the values of all
+workers are rows of tensors. So each worker's rule is traced on cells, and their final tensors are the new values.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ class Cell(StandIn):
     """A tensor with the interface of a variable.
 
     Args:
-        read: gives the tensor; asked when it is needed for the first time.
+        read: returns the tensor; called at the first use.
 
     Attributes:
-        changed: True if something was assigned.
+        changed: True after an assignment.
     """
 
     def __init__(self, read: Callable[[], Any]):
@@ -30,17 +29,17 @@ class Cell(StandIn):
 
     @classmethod
     def of(cls, value: Any) -> Cell:
-        """A cell that holds this tensor."""
+        """Build a cell that holds this tensor."""
         return cls(lambda: value)
 
     def read_value(self) -> Any:
-        """The tensor."""
+        """Return the tensor."""
         if self._value is None:
             self._value = self._read()
         return self._value
 
     def assign(self, value: Any) -> Any:
-        """Hold another tensor of the same shape and type; returns it."""
+        """Replace the tensor by another of the same shape and type; return it."""
         before = self.read_value() if self._value is not None else None
         value = tf.convert_to_tensor(value, dtype_hint=tf.float32) if before is None else _like(value, before)
         self._value, self.changed = value, True

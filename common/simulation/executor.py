@@ -24,13 +24,13 @@ DEVICE = "/device:CPU:0"
 
 
 class Executor:
-    """Center, workers and data of a simulated run in a session of their own, and what is done to them.
+    """Center, workers and data of a simulated run in a session of their own, and the calls on them.
 
     Args:
-        job: what is trained, and how.
-        model: what is trained.
-        kinds: the actions that occur, of `Do`.
-        places: messages that may be there before their turn.
+        job: the job to train.
+        model: the model to train.
+        kinds: the kinds of actions that occur, of `Do`.
+        places: the most messages that are computed and not yet merged.
     """
 
     def __init__(self, job: Job, model: FlatModel, kinds: Collection[int], places: int):
@@ -57,7 +57,7 @@ class Executor:
         self.session.run(initialize, dict(zip(fed, values, strict=True)))
 
     def _inputs(self, batch_size: int) -> None:
-        """Where arguments of calls are fed."""
+        """Build the placeholders for the arguments of calls."""
 
         def fed(dtype: str, *shape: int | None) -> Any:
             return tf.compat.v1.placeholder(dtype, shape)
@@ -74,7 +74,7 @@ class Executor:
         }
 
     def call(self, build: Callable[..., Any], *values: np.ndarray, **how: Any) -> Any:
-        """Run what one of the methods below builds, on these values; it is built when it is called first."""
+        """Run the graph of one of the methods below on these values; the first call builds it."""
         key = build, len(values), *how.values()
         if key not in self.built:
             inputs = self.inputs[build][: len(values)]
@@ -83,7 +83,7 @@ class Executor:
             self.built[key] = self.session.make_callable(fetches, inputs)
         return self.built[key](*values)
 
-    # What can be called.
+    # Methods for `call`.
 
     def compute(
         self,
@@ -99,22 +99,23 @@ class Executor:
         adopts: bool,
         number: int | None,
     ) -> Any:
-        """The rounds of these workers [B] up to their messages.
+        """Compute the rounds of these workers [B] up to their messages.
 
         Args:
-            workers: who, [B].
-            when: local steps that each has done, those of its round, and its number, [B, 3].
-            places: where each message is kept until its turn, [B].
+            workers: the workers, [B].
+            when: local steps that each has done, steps of its round, and number of the round, [B, 3].
+            places: place of each message until it is merged, [B].
             counts: False for a message that will be dropped, [B].
             rows: the batches, [steps, B, batch size].
-            before: `when` of the last rounds.
-            rest: the batches of these after the first, [steps - 1, B, batch size], if they come after the exchange.
-            takes: True if messages are made.
-            adopts: True if they have not used the reply to their last set yet.
-            number: B, if the graph is to be made for that number: all that is known of shapes saves copies.
+            before: `when` of the previous rounds.
+            rest: batches of the previous rounds after the first, [steps - 1, B, batch size], for schemes that exchange
+                first.
+            takes: True if the rounds have messages.
+            adopts: True if the workers have not yet adopted the reply to their last set.
+            number: B, to build a graph for that number: known shapes save copies; None for any number.
 
         Returns:
-            sums of the losses [B] of the rounds, of the rest of the rounds before, and whether messages are finite.
+            sums of the losses [B] of the rounds and of the rest of the previous ones; whether each message is finite.
         """
         lanes, scheme = self.lanes, self.scheme
         workers, when = tf.ensure_shape(workers, [number]), tf.ensure_shape(when, [number, 3])
@@ -152,9 +153,10 @@ class Executor:
     # Alone.
 
     def train_alone(self, when: Any, rows: Any) -> Any:
-        """Local steps of the only worker, whose parameters are the center, on batches [steps, 1, batch size].
+        """Take local steps of a single worker, whose parameters are the center, on batches [steps, 1, batch size].
 
-        Returns the sum of the losses, and whether all gradients were finite.
+        Returns:
+            the sum of the losses, and whether all gradients were finite.
         """
         lanes, batches = self.lanes, self._batches(rows)
 
@@ -176,7 +178,7 @@ class Executor:
         return total[None], fine[None]
 
     def snapshot(self) -> dict[str, Any]:
-        """See `ParameterServer.snapshot`."""
+        """Return version, center, average and state, see `ParameterServer.snapshot`."""
         found = {"at": self.center.read_version(), "center": self.part.center.read_value()}
         if self.part.average is not None:
             found["average"] = self.part.average.read_value()

@@ -1,8 +1,8 @@
-"""`fit`: a platform like the machines of a recorded run.
+"""`fit`: a platform fitted to the machines of a recorded run.
 
-What cannot be read off a round is found by simulating the recorded run itself: what workers have waited for the lock
-and for cores is part of what was measured, and no property of the machines. So the platform is corrected until it has
-the rounds that are on record.
+The recorded times contain the workers' waits for the lock and for cores, which are no properties of the machines. So
+the recorded run itself is simulated on the fitted platform, and the platform is corrected until the simulated rounds
+are as long as the recorded ones.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ from ..virtual_time.order import order
 from .calibration import OUTLIERS, RoundTimes, core_seconds, read_rounds, rounds_of
 from .likeness import Likeness
 
-CORRECTIONS = 3  # with constant latencies, and as many once it is known how they vary
+CORRECTIONS = 3  # number of corrections with constant latencies, and again with their fitted variation
 
-CROWDED_CORRECTIONS = 8  # where messages wait for the card of the ps, which must be told from their latency
+CROWDED_CORRECTIONS = 8  # the same if messages wait for the card of the ps, which is hard to separate from latency
 
-MOST_CORRECTED = 2.0  # by which a correction of the card multiplies or divides at the most
+MOST_CORRECTED = 2.0  # the largest factor of one correction of the card
 
-LEAST_SHARE = 0.02  # of a step, that is no matter of cores
+LEAST_SHARE = 0.02  # the smallest fraction of a step that is not spent on shared cores
 
-LEAST_ROUNDS, MESSAGES = 30, 2000  # of each worker, and of all together, that are simulated at a time
+LEAST_ROUNDS, MESSAGES = 30, 2000  # simulated rounds: the fewest of each worker, and the number of all together
 
-DIFFERENT = 0.1  # sizes that differ by this part tell bandwidth and latency apart
+DIFFERENT = 0.1  # relative difference of message sizes that separates bandwidth from latency
 
-SURE = 4  # standard errors by which messages must be longer where there are more of them
+SURE = 4  # standard errors by which more messages in transit must take longer
 
-UNDISTURBED = 10  # percentile of messages that waited for nothing
+UNDISTURBED = 10  # percentile of transit times that counts as free of waiting
 
 
 def fit(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Likeness:
-    """Machines like those of a recorded run, real or simulated.
+    """Fit machines to a recorded run, real or simulated.
 
     Args:
-        run_dir: of a run that has ended.
+        run_dir: the directory of a run that has ended.
         schemes: the catalogue, by name.
 
     Raises:
-        UserError: the run does not say what its machines are like, and why.
+        UserError: the run is not enough for a fit; the message has the reason.
     """
     return Recording.read(run_dir, schemes).fitted()
 
 
 def scheme_of(config: Mapping[str, Any], schemes: Mapping[str, type[Scheme]]) -> Scheme:
-    """The algorithm of a run, with the hyperparameters that can be read again: a schedule of rates takes no time."""
+    """Build the algorithm of a run; schedules of rates, which cannot be read back and take no time, are left out."""
     name, kind = config["algorithm"], schemes.get(config["algorithm"])
     if kind is None:
         raise UserError(f"the run is of {name}, which is not known here: --import its file. {nearest(name, schemes)}")
@@ -76,14 +76,14 @@ def scheme_of(config: Mapping[str, Any], schemes: Mapping[str, type[Scheme]]) ->
 
 @dataclass(frozen=True)
 class Recording:
-    """A run as it is on record.
+    """A recorded run.
 
     Attributes:
-        scheme, workers, ps: of the run; `steps` of each worker; `parameters` of its model.
+        scheme, workers, ps: the algorithm and the numbers of tasks; `steps` of each worker; `parameters` of the model.
         sizes: bytes of a message, and of a reply.
-        spent: what its rounds were spent on.
-        cores: of its machine, or None if it is not known how they were used.
-        core: seconds that a step took one of them.
+        spent: the parts of its rounds.
+        cores: number of cores of its machine, or None if their use is not recorded.
+        core: CPU seconds of a step.
     """
 
     scheme: Scheme
@@ -98,7 +98,7 @@ class Recording:
 
     @classmethod
     def read(cls, run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Recording:
-        """The run of a folder."""
+        """Read the run of a folder."""
         config = read_config(run_dir)
         scheme, workers, steps = scheme_of(config, schemes), config["workers"], config["steps_per_worker"]
         rows, rounds = read_rounds(run_dir, workers), rounds_of(scheme, steps)
@@ -116,19 +116,19 @@ class Recording:
 
     @property
     def is_collective(self) -> bool:
-        """Workers reduce their messages among themselves."""
+        """True if workers reduce their messages among themselves."""
         return self.scheme.gate.exchanges and not self.scheme.gate.uses_ps
 
     @property
     def latencies(self) -> int:
-        """How many there are in a round."""
+        """Number of latencies in a round."""
         if not self.scheme.gate.exchanges or (self.workers == 1 and self.is_collective):
             return 0
         return 2
 
     @property
     def compute(self) -> np.ndarray:
-        """Seconds of a step, of each round; without a ps, what is between two rounds is part of it."""
+        """Seconds of a step in each round; without a ps, the time between two rounds is part of it."""
         spent = self.spent
         if self.scheme.gate.uses_ps:
             return spent.compute / spent.steps
@@ -137,14 +137,14 @@ class Recording:
 
     @property
     def exchange(self) -> np.ndarray:
-        """Seconds that message and reply of each round were on their way, waited for the lock, and held it."""
+        """Seconds that message and reply of each round were in transit, waited for the lock, and held it."""
         spent = self.spent
         if not self.latencies:
             return np.zeros(len(spent.up))
         return spent.down if self.is_collective else spent.up + spent.down + spent.between
 
     def fitted(self) -> Likeness:
-        """Machines on which there are such rounds."""
+        """Return machines on which the rounds of a simulated run are like the recorded ones."""
         spent = self.spent
         steps, period = spent.by_worker(self.compute), max(1, round(float(np.median(spent.steps))))
         steps = np.maximum(steps - self.core, LEAST_SHARE * steps)
@@ -169,7 +169,10 @@ class Recording:
         return self._corrected(found, CROWDED_CORRECTIONS if waits else CORRECTIONS, waits)[0]
 
     def _unlike(self, again: Recording) -> float:
-        """By how many seconds ways of a simulated run differ, and in a crowd: at a lock, replies do not wait."""
+        """Return by how many seconds the messages of a simulated run differ, and their delays by other messages.
+
+        Messages and replies are compared separately, because replies do not wait for the lock.
+        """
         spent, there, (message, reply) = self.spent, again.spent, self.sizes
         found = abs(there.mean(there.up) - spent.mean(spent.up))
         for one, way in ((message, (message, 0.0)), (reply, (0.0, reply))):
@@ -177,12 +180,12 @@ class Recording:
         return found
 
     def _corrected(self, found: Likeness, times: int, waits: str = "") -> tuple[Likeness, Recording]:
-        """Machines with rounds that are as long as those on record; and the last run that was simulated.
+        """Correct machines until their rounds are as long as the recorded ones; return them and the last simulated run.
 
         Args:
             found: a first guess.
-            times: that it is corrected.
-            waits: what messages wait for, to be corrected too: card or service.
+            times: number of corrections.
+            waits: the resource that messages wait for, to be corrected too: card or service; "" for none.
         """
         measured, again = self.spent.by_worker(self.compute), self
         compute, exchange = float(measured.mean()), self.spent.mean(self.exchange)
@@ -192,7 +195,9 @@ class Recording:
             too_long = took - exchange + found.period * (found.step + shared - compute)
             if waits:
                 by, card, service = self._faster(again), found.card, found.service or 0.0
-                too_long += (took - self.latencies * found.latency) * (1 / by - 1)  # what is no latency changes by that
+                too_long += (took - self.latencies * found.latency) * (
+                    1 / by - 1
+                )  # the rest of the transit time changes by this factor
                 found = replace(found, card=card * by) if waits == "card" else replace(found, service=service / by)
             if self.latencies:
                 found = replace(found, latency=max(0.0, found.latency - too_long / self.latencies))
@@ -200,14 +205,17 @@ class Recording:
         return found, again
 
     def _faster(self, again: Recording) -> float:
-        """How many times as fast card or lock must be; waits grow by more than they slow down, so by the root of it."""
+        """Return the factor on the speed of card or lock, limited by `MOST_CORRECTED`.
+
+        It is the root of the error, because waits react more than in proportion to the speed.
+        """
         by = again.spent.crowd(self.sizes)[0] / self.spent.crowd(self.sizes)[0]
         return min(max(math.sqrt(max(by, 0.0)), 1 / MOST_CORRECTED), MOST_CORRECTED)
 
     def _queue(self, known: float) -> float | None:
-        """Seconds for each byte and each message that is on its way at the same time, beyond those that are known.
+        """Return the delay per byte and other message in transit, beyond the `known` delay, in seconds.
 
-        None if that may be chance, or no more than a small part of an exchange: no worker has waited for the others.
+        None if the delay is not significant, or a small part of an exchange: then no message waited for others.
         """
         if not self.latencies or self.is_collective or self.workers == 1 or not self.spent.one_clock:
             return None
@@ -217,9 +225,9 @@ class Recording:
         return more if more > SURE * error and longer > LEAST_SHARE * self.spent.mean(self.exchange) else None
 
     def _links(self, service: float | None) -> tuple[float, float, float | None]:
-        """Latency, bandwidth and time under the lock, as far as messages of different sizes tell them apart.
+        """Return first guesses of latency, bandwidth and time under the lock.
 
-        The latency is the first guess.
+        Only messages of different sizes separate them; otherwise all of the time is latency.
         """
         if not self.latencies:
             return 0.0, math.inf, service
@@ -235,10 +243,10 @@ class Recording:
         return max(0.0, (spent.mean(self.exchange) - (service or 0.0)) / self.latencies), math.inf, service
 
     def _ways(self) -> tuple[np.ndarray, np.ndarray]:
-        """Messages that waited for nothing, and replies, of each kind of event.
+        """Return the transit times of undisturbed messages and replies of each kind of event, for a linear regression.
 
         Returns:
-            [n, 3], of each: one latency, its bytes, one time under the lock if it is a reply; and its seconds, [n].
+            rows [n, 3]: number of latencies, bytes, number of times under the lock (1 for replies); and seconds, [n].
         """
         ways, seconds = [], []
         for event in np.unique(self.spent.events):
@@ -248,7 +256,7 @@ class Recording:
         return np.array(ways, float), np.array(seconds)
 
     def _simulated(self, found: Likeness) -> tuple[Recording, float]:
-        """The same run on the machines that were found; and seconds that a step takes there of cores, or waits."""
+        """Simulate the same run on these machines; return it, and the seconds of a step on shared cores with waits."""
         machines, workers, first = found.machines(), self.workers, self.scheme.exchange_first
         rounds = rounds_of(self.scheme, self.steps).first(max(LEAST_ROUNDS, MESSAGES // workers))
         message, reply = self.sizes
@@ -262,7 +270,7 @@ class Recording:
         return replace(self, spent=spent), spent.mean((spent.compute - np.array(alone) / 1e9) / spent.steps)
 
     def _sigma(self, latency: float, again: Recording) -> float:
-        """How latencies vary, so that round trips vary as they do; `again` is the run with constant ones."""
+        """Fit the variation of latencies to that of exchanges; `again` is the simulated run with constant latencies."""
         if self.is_collective or not self.latencies or latency <= 0:
             return 0.0
         measured, there = (

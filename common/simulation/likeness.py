@@ -1,4 +1,4 @@
-"""Machines like those of a recorded run: what was fitted, in numbers, in words, and as a file."""
+"""Machines fitted to a recorded run: in numbers, in words, and as a file."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from ..virtual_time.step_times import RecordedSteps
 
 ALIKE = 0.1  # numbers of parameters that differ by no more have messages of the same size
 
-SPREAD = 10, 50, 90  # percentiles that are shown
+SPREAD = 10, 50, 90  # percentiles of step times to show
 
 UNCORRELATED = 0.1  # correlation of rounds that counts as none
 
-BLOCK = 10  # times the rounds after which there is none left: that much of it stays
+BLOCK = 10  # length of a block, in multiples of the lag at which the correlation vanishes
 
-LEAST_BLOCKS = 4  # that the record has
+LEAST_BLOCKS = 4  # the fewest blocks of the recorded rounds
 
 STEPS, PLATFORM = "steps.npy", "machines.toml"
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """Machines like those of a run. Times are in seconds.
+    """Machines fitted to a run. Times are in seconds.
 
     Attributes:
-        scheme, workers: of the run.
-        rounds: that were used.
-        steps: the mean time of a step in each round in order, [W, n], but for what it takes of cores that are shared.
+        scheme, workers: the algorithm and the number of workers of the run.
+        rounds: number of rounds used for the fit.
+        steps: mean time of a step in each round in order, [W, n], without its time on shared cores.
         period: steps of a round.
-        cores: that all workers share, or None; a step takes one of them for `core`.
-        latency: of a message, one way, in the mean; `latency_sigma` is how it varies.
+        cores: number of cores that all workers share, or None; a step takes one of them for `core`.
+        latency: mean latency of a message, one way; `latency_sigma` is its variation.
         rate: bytes per second of a worker's link.
-        card: of the network card of each ps task; infinite if messages did not queue for it.
-        service: under the lock of the ps; None if it is not known.
-        parameters: of the model of the run; `size` are the bytes of its messages.
+        card: bytes per second of the network card of each ps task; infinite if messages did not queue for it.
+        service: time of a message under the lock of the ps; None if unknown.
+        parameters: size of the run's model; `size` are the bytes of its messages.
     """
 
     scheme: Scheme
@@ -62,28 +62,29 @@ class Likeness:
 
     @property
     def step(self) -> float:
-        """The mean time of a step, but for what it takes of cores that are shared."""
+        """Mean time of a step, without its time on shared cores."""
         return float(self.steps.mean())
 
     @property
     def block(self) -> int:
-        """Rounds that are drawn together, so that what belongs together stays together."""
+        """Number of consecutive rounds that are drawn together, which keeps their correlation."""
         return block_of(self.steps)
 
     @property
     def _times(self) -> np.ndarray:
-        """Of single steps of a worker that is as fast as all in the mean, as far as they are known, [W, n]."""
+        """Times of single steps, scaled to a worker of mean speed; equal within a round, [W, n]."""
         return np.repeat(self.steps / self._factors[:, None], self.period, 1)
 
     @property
     def _factors(self) -> np.ndarray:
-        """The time of each worker's steps as a multiple of the mean of all, [W]."""
+        """Mean step time of each worker as a multiple of the mean of all, [W]."""
         return self.steps.mean(1) / self.step
 
     def with_parameters(self, number: int) -> Likeness:
-        """The same machines for a model of that size.
+        """Return the same machines for a model of that size.
 
-        Where neither messages of other sizes nor a card have told the part of their bytes, all of their time is that.
+        If the run had messages of one size and no queue at a card, the share of the bytes in the latency is unknown:
+        the whole latency then counts as time of the bytes.
         """
         if not self.hides_bytes(number) or not math.isinf(self.card):
             return self
@@ -91,17 +92,17 @@ class Likeness:
         return replace(self, latency=0.0, latency_sigma=0.0, rate=size / self.latency)
 
     def hides_bytes(self, number: int) -> bool:
-        """Return True if the latency has bytes in it that a model of that size has more or fewer of."""
+        """Return True if the latency includes the time of bytes, and a model of that size has more or fewer of them."""
         alike = abs(number - self.parameters) <= ALIKE * self.parameters
         return self.scheme.gate.exchanges and math.isinf(self.rate) and self.latency > 0 and not alike
 
     def machines(self) -> Machines:
-        """In numbers."""
+        """Return the machines in numbers."""
         model = RecordedSteps(self._times / self.step, self.block * self.period)
         return replace(Machines.of(Platform(**self._fields())), model=model)
 
     def _fields(self) -> dict[str, Any]:
-        """Of `Platform`, but for the model of steps."""
+        """Return the fields of `Platform`, except the model of steps."""
         links: dict[str, str] = (
             {} if math.isinf(self.rate) else dict.fromkeys(("uplink", "downlink"), f"{self.rate:.0f}B")
         )
@@ -119,10 +120,10 @@ class Likeness:
         }
 
     def write(self, folder: Path) -> Path:
-        """Write the platform and its times of steps into a folder; returns the file, which `--network` takes.
+        """Write the platform and its step times to a folder; return the path for `--network`.
 
         Raises:
-            CannotWrite: there is no room, or no right to.
+            CannotWrite: the disk is full, or the folder is not writable.
         """
         times = folder.resolve() / STEPS
         with replacing(times) as file:
@@ -133,7 +134,7 @@ class Likeness:
         return folder / PLATFORM
 
     def in_words(self) -> list[str]:
-        """What was fitted, in a few lines."""
+        """Describe the fit in a few lines."""
         low, middle, high = np.percentile(1e3 * self.steps, SPREAD)
         speeds = self.steps.mean(1) / self.step
         lines = [
@@ -148,35 +149,33 @@ class Likeness:
             rate = f"and {8e-6 * self.rate:.3g} Mbit/s"
             if math.isinf(self.rate):
                 size = size_in_bytes(self.size)
-                rate = f"its {size} included: one size does not tell their part (--latency, --uplink, --downlink)"
+                rate = f"its {size} included: with one size their share is unknown (--latency, --uplink, --downlink)"
             spread = f", sigma {self.latency_sigma:.2g}" if self.latency_sigma else ""
             lines.append(f"a message       {1e3 * self.latency:.3g} ms each way{spread}, {rate}")
         if self.scheme.gate.uses_ps:
-            held = "too few waited for it to say: none is assumed (--service)"
+            held = "too few messages waited to measure it: none is assumed (--service)"
             if self.service is not None:
                 held = f"{1e3 * self.service:.3g} ms a message"
             lines.append(f"under the lock  {held}")
-        card = "no message is known to have waited for it: unlimited, so more workers may look too fast (--ps-link)"
+        card = "no message waited for it: taken as unlimited, so more workers may look too fast (--ps-link)"
         if not math.isinf(self.card):
-            card = (
-                f"{8e-6 * self.card:.3g} Mbit/s, shared by all messages: they are longer where there are more of them"
-            )
+            card = f"{8e-6 * self.card:.3g} Mbit/s, shared by all messages: more of them take longer"
         lines.append(f"card of the ps  {card}")
         return [*lines, *self._unknown()]
 
     def _unknown(self) -> list[str]:
-        """What the record could not tell, and what to do."""
+        """Describe the quantities that the record does not determine, and the remedies."""
         longest = 1e3 * float(self.steps.max())
-        said = [f"no step is longer than the longest on record, {longest:.3g} ms: rarer ones make more workers wait"]
+        said = [f"rare steps longer than the longest recorded one, {longest:.3g} ms: they would make more workers wait"]
         if self.period > 1:
-            said.append(f"how steps vary within a round of {self.period} is not on record: take a run of period 1")
+            said.append(f"the variation of steps within a round of {self.period}: take a run of period 1")
         if not self.scheme.gate.uses_ps:
-            said.append("the run had no ps: its card and its lock are taken as ideal (--ps-link, --service)")
+            said.append("card and lock of a ps, as the run had none: taken as ideal (--ps-link, --service)")
         return [f"not known        {line}" for line in said]
 
 
 def counted(number: int, what: str) -> str:
-    """As in `1 step`, `2 steps`."""
+    """Format a count, as in `1 step`, `2 steps`."""
     return f"{number} {what}{'s' * (number != 1)}"
 
 
@@ -187,7 +186,7 @@ def _toml(value: Any) -> str:
 
 
 def block_of(values: np.ndarray) -> int:
-    """How many values in a row, [W, n], must stay together for most of their correlation to be kept."""
+    """Return the number of consecutive values, [W, n], that a block needs to keep most of their correlation."""
     number = values.shape[1]
     deviations = values - values.mean(1, keepdims=True)
     variance = (deviations**2).sum()

@@ -1,4 +1,4 @@
-"""Messages of a simulated run: they come to the center one after the other, with the engine's own rules."""
+"""Merging of the messages of a simulated run into the center, one after the other, by the rules of the real server."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from .program import Do
 
 Action = Callable[
     [Any, Any, Any], None
-]  # of a worker (of `CLOSE`, messages), its clock and steps, and a place in the outbox
+]  # arguments: worker (of `CLOSE`: number of messages), its clock and steps, place in the outbox
 
 
 class Merging:
-    """What actions do to the center and to the workers.
+    """The effects of actions on the center and the workers.
 
     Args:
         scheme: the algorithm.
-        center: of the run.
+        center: the center of the run.
         lanes: the workers.
-        kinds: the actions that occur, of `Do`.
-        places: messages that may be there before their turn.
+        kinds: the kinds of actions that occur, of `Do`.
+        places: the most messages that are computed and not yet merged.
 
     Attributes:
-        outbox: messages that are computed and not merged, [places, P + m].
+        outbox: messages that are computed and not yet merged, [places, P + m].
         inbox: the sum of the messages of a set, [P + m].
-        at_once: True if messages of a set just add up: then they are in the inbox when they are computed.
-        kinds: the actions that do something.
-        adopts_later: True if workers need not adopt the reply to their set before they compute their next round.
+        at_once: True if messages of a set are only added: then the inbox receives them as soon as they are computed.
+        kinds: the kinds of actions with an effect.
+        adopts_later: True if workers may adopt the reply to their set as late as in the computation of the next round.
     """
 
     def __init__(self, scheme: Scheme, center: Center, lanes: BatchedWorkers, kinds: Collection[int], places: int):
@@ -52,7 +52,7 @@ class Merging:
         self.kinds = sorted(kind for kind in kinds if kind in self._actions())
 
     def keep(self, places: Any, messages: Any, counts: Any) -> None:
-        """Messages [B, P + m] are there, each for its place; `counts` is False for those that will be dropped."""
+        """Store computed messages [B, P + m], each in its place; `counts` is False for those that will be dropped."""
         if self.at_once:
             counting = tf.where(counts[:, None], messages, 0.0) if self.drops else messages
             self.inbox.assign_add(tf.reduce_sum(counting, 0))
@@ -60,7 +60,7 @@ class Merging:
             Row(self.outbox, places).assign(messages)
 
     def run(self, do: Any, workers: Any, when: Any, places: Any) -> Any:
-        """What is done to the center, one action after the other; returns how many."""
+        """Build the execution of actions, one after the other; return their number."""
         if not (kinds := self.kinds):
             return tf.constant(0)
 
@@ -91,7 +91,7 @@ class Merging:
         return actions if self.at_once else actions | {Do.ARRIVE: self._arrive}
 
     def _received(self, worker: Any, place: Any) -> Any:
-        """A message, after it has travelled as the codec has it."""
+        """Return a message after encoding and decoding by the codec."""
         cells = self.lanes.cells(worker)
         kept = SimpleNamespace(**cells["codec"])
         encoder = SimpleNamespace(encode=lambda message: [self.scheme.codec.encode(message, kept)])
@@ -101,7 +101,7 @@ class Merging:
         return message
 
     def _merged(self, worker: Any, place: Any) -> Any:
-        """A message in the center; returns the reply."""
+        """Merge a message into the center; return the reply."""
         center, sender = self.center, _slot(worker)
         message = self._received(worker, place)
         version = center.read_version()
@@ -146,7 +146,7 @@ class Merging:
         self.inbox.assign_add(self.center.weigh(self.part, message, tf.constant(0.0), sender))
 
     def _close(self, messages: Any, now: Any, place: Any) -> None:
-        """The mean of a set in the center."""
+        """Merge the mean of a set into the center."""
         del place
         center, version = self.center, self.center.read_version()
         mean = self.inbox / tf.cast(messages, tf.float32)
@@ -164,7 +164,7 @@ class Merging:
         self.part.move_average(now[0])
 
     def adopt(self, workers: Any, when: Any, *, number: int | None) -> Any:
-        """These workers, [number], go on with the reply to their set."""
+        """Let these workers, [number], adopt the reply to their set."""
         workers, when = tf.ensure_shape(workers, [number]), tf.ensure_shape(when, [number, 3])
         self.lanes.adopt(workers, when, self.reply.read_value())
         self.lanes.share_state(workers)
@@ -176,5 +176,5 @@ class Merging:
 
 
 def _slot(worker: Any) -> Any:
-    """As much of a worker's slot as the center asks for."""
+    """Return a stand-in for a worker's slot with the attribute that the center uses."""
     return SimpleNamespace(index=worker)

@@ -1,7 +1,7 @@
-"""A trace as a program: what is done to the center and to the workers, one after the other. No TensorFlow.
+"""A trace as a program: the actions on the center and the workers, one after the other. No TensorFlow.
 
-Between its reply and its next message nothing touches a worker. So a round can be computed at any time in between, and
-many of them together: `Program.ready` says from when on.
+Between its reply and its next message no action changes a worker. So its round can be computed at any time in between,
+together with rounds of other workers: `Program.ready` is the earliest position.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from ..virtual_time.release import waiting_at
 
 
 class Do(IntEnum):
-    """What is done."""
+    """The kinds of actions."""
 
-    FOLD = 0  # merge the message of a worker, and let it adopt the reply
-    PUSH = 1  # merge it, no more
-    PULL = 2  # a worker adopts the center; its message was not asked for
-    READ = 3  # a worker adopts the center as a reply: its message came earlier, or was not accepted
-    START = 4  # a worker starts anew from the center
-    ARRIVE = 5  # a message is added to those of its set
-    CLOSE = 6  # the set is complete: merge its mean
-    ADOPT = 7  # a worker adopts the reply to the set
-    LEAVE = 8  # a message that is dropped
-    ALONE = 9  # the round of a worker that is all there is
+    FOLD = 0  # merge the message of a worker, and let the worker adopt the reply
+    PUSH = 1  # merge the message of a worker
+    PULL = 2  # let a worker adopt the center; it sends no message
+    READ = 3  # let a worker adopt the center as a reply: its message was merged earlier, or was not accepted
+    START = 4  # start a worker anew from the center
+    ARRIVE = 5  # add a message to its set
+    CLOSE = 6  # merge the mean of a complete set
+    ADOPT = 7  # let a worker adopt the reply to its set
+    LEAVE = 8  # drop a message
+    ALONE = 9  # the round of a single worker, which exchanges nothing
 
 
 @dataclass(frozen=True)
 class Program:
-    """What is done, in order; n actions for m rows of the trace.
+    """The actions of a run in order: n actions for m rows of the trace.
 
     Attributes:
-        do: `Do`, [n].
-        worker: whose, [n]; of `CLOSE`, how many messages the set has.
-        row: of the trace, if a round ends with this, else -1; [n].
-        of: the row of the worker's last round, for what happens to it later; -1 before its first, [n]. Of `CLOSE`, that
-            of worker 0, which has the center if there is no ps.
-        ready: the position from which on that round can be computed, [n].
-        ends: the position after everything that a row of the trace stands for, [m].
-        takes: True if the message of the round is made, [m]: a pull has none.
+        do: kind of each action, of `Do`, [n].
+        worker: its worker, [n]; of `CLOSE`, the number of messages in the set.
+        row: the row of the trace whose round ends with the action, or -1, [n].
+        of: the row of the worker's last round; -1 before its first, [n]. Of `CLOSE`, the row of worker 0, which holds
+            the center if there is no ps.
+        ready: the earliest position at which the round `row` can be computed, [n].
+        ends: the position after all actions of a row of the trace, [m].
+        takes: True if the round has a message, [m]: a pull has none.
     """
 
     do: np.ndarray
@@ -58,15 +58,15 @@ class Program:
 
 
 class _Writer:
-    """Writes a program, action by action."""
+    """A program that is written action by action."""
 
     def __init__(self, workers: int):
         self.actions: list[tuple[int, int, int, int, int]] = []
-        self.touched = [0] * workers  # the position after the last action that changed this worker
+        self.touched = [0] * workers  # the position after the last action that changed each worker
         self.last = [-1] * workers
 
     def write(self, do: Do, worker: int, row: int = -1) -> None:
-        """Add an action; `row` of the trace, if a round ends with it."""
+        """Add an action; `row` is the row of the trace whose round ends with it."""
         if row >= 0:
             self.last[worker] = row
         self.actions.append((do, worker, row, self.last[worker], self.touched[worker]))
@@ -74,7 +74,7 @@ class _Writer:
             self.touched[worker] = len(self.actions)
 
     def close(self, messages: int) -> None:
-        """Add the end of a set."""
+        """Add the merge of a set of that many messages."""
         self.actions.append((Do.CLOSE, messages, -1, self.last[0], 0))
 
 
@@ -87,24 +87,24 @@ def written(
     warm_start: bool,
     messages_per_update: int = 1,
 ) -> Program:
-    """The program of a trace.
+    """Translate a trace into a program.
 
     Args:
         trace: the columns of `RECORD`.
-        gate: of the scheme; it says who waits for whom.
+        gate: the gate of the scheme, which sets the synchronization rule.
         workers: W.
         reads_apart: True if workers read the center when their next round begins, and not as a reply.
         warm_start: True if worker 0 trains alone first.
-        messages_per_update: of an asynchronous scheme that make one update, see `Scheme`.
+        messages_per_update: number of messages of an asynchronous scheme that make one update, see `Scheme`.
 
     Raises:
         UserError: the gate lets workers wait in a way that it does not declare.
     """
-    waiting_at(gate, workers)  # refuses it
+    waiting_at(gate, workers)  # raises the error
     rows = _Rows(trace)
     writer = _Writer(workers)
     ends = np.empty(len(rows.worker), np.int64)
-    later: dict[int, list[tuple[Do, int]]] = defaultdict(list)  # what happens when the center has that version
+    later: dict[int, list[tuple[Do, int]]] = defaultdict(list)  # actions to write once the center has that version
     if warm_start:
         for k, i in rows.first.items():
             if k and rows.read[i] and not rows.joins[i]:
@@ -124,7 +124,7 @@ def written(
 
 
 class _Rows:
-    """The columns of a trace that matter, and what a row says of its worker's next."""
+    """The columns of a trace, and for each row the next row of its worker."""
 
     def __init__(self, trace: Mapping[str, np.ndarray]):
         self.worker, self.event = trace["worker"].tolist(), trace["event"]
@@ -144,7 +144,7 @@ class _Rows:
             last[k] = i
 
     def reads_next(self, i: int) -> int | None:
-        """The version with which the worker of this row goes on; None if it does not."""
+        """Return the version with which the worker of this row continues; None if it does not continue."""
         following = self.next[i]
         return None if following is None or self.joins[following] else self.read[following]
 
@@ -158,7 +158,7 @@ def _alone(rows: _Rows, writer: _Writer) -> Iterator[tuple[int, int]]:
 def _asynchronous(
     rows: _Rows, writer: _Writer, later: dict[int, list[tuple[Do, int]]], apart: bool, together: int
 ) -> Iterator[tuple[int, int]]:
-    """One message after the other; yields each row, and the version after it."""
+    """Write messages one after the other; yield each row and the version after it."""
     messages = version = 0
     for i, k in enumerate(rows.worker):
         accepted = rows.accepted[i]
@@ -180,7 +180,7 @@ def _asynchronous(
 def _in_sets(
     rows: _Rows, writer: _Writer, later: dict[int, list[tuple[Do, int]]], size: int | None
 ) -> Iterator[tuple[int, int]]:
-    """Messages in sets; yields each row, and the version after it."""
+    """Write messages in sets; yield each row and the version after it."""
     version, arrived, needed = 0, 0, size or 1
     for i, k in enumerate(rows.worker):
         if rows.joins[i]:
@@ -188,7 +188,7 @@ def _in_sets(
         else:
             writer.write(Do.ARRIVE if rows.accepted[i] else Do.LEAVE, k, i)
             arrived += rows.accepted[i]
-            if (read := rows.reads_next(i)) is None:  # it goes on, if not anew
+            if (read := rows.reads_next(i)) is None:  # no later round, or a new start: adopt the reply to this set
                 read = version + rows.accepted[i]
             later[max(read, version)].append((Do.ADOPT, k))
         last = i + 1 == len(rows.worker)

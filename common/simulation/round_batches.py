@@ -1,4 +1,4 @@
-"""The rounds that the rows of a trace end: how long they are, and on which examples."""
+"""The rounds that the rows of a trace end: their lengths and their batches."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ..tasks.job import Job
 
 
 class TraceRounds:
-    """The rounds of a job, as a trace has them: the n-th row of a worker ends its n-th round.
+    """The rounds of a job in the order of a trace: the n-th row of a worker ends its n-th round.
 
-    A round that was lost with its worker is none: it is done again, on the same batches.
+    A round that was lost in a crash of its worker does not count: it is done again, on the same batches.
 
     Args:
-        job: what is trained, and how.
+        job: the job to train.
         trace: the columns of `RECORD`.
 
     Attributes:
         clocks: local steps of the worker before the round of each row, [n].
-        numbers: its rounds before that, [n].
-        lengths: local steps of the round, [n]; 0 where a row ends none.
+        numbers: rounds of the worker before that round, [n].
+        lengths: local steps of the round, [n]; 0 if the row ends none.
 
     Raises:
         UserError: a worker has more rounds in the trace than in the job.
@@ -39,18 +39,19 @@ class TraceRounds:
         )
         self.shards = job.plan.shards()
         self.batches_of_epoch = self.shards.shape[1] // self.batch_size
-        self.epoch = np.full(len(self.shards), -1)  # of each worker, [W]
-        self.examples = np.empty(self.shards.shape, np.int32)  # in the order of its epoch
+        self.epoch = np.full(len(self.shards), -1)  # present epoch of each worker, [W]
+        self.examples = np.empty(self.shards.shape, np.int32)  # each worker's shard in the order of that epoch
 
     def take(self, rows: np.ndarray, first: int, last: int) -> np.ndarray:
-        """The batches of some steps of these rounds, as rows of the whole data, [last - first, n, batch size].
+        """Return the batches of some steps of these rounds, as rows of the whole data, [last - first, n, batch size].
 
-        A batch is a function of the worker and its clock; but who goes back an epoch has it shuffled anew.
+        A batch is a function of the worker and its clock. Only a change of a worker's epoch, also backwards, shuffles
+        its shard.
 
         Args:
-            rows: of the trace, [n]; their rounds have `last` steps at least.
-            first: of these steps of each round, from 0.
-            last: the one after them.
+            rows: rows of the trace, [n]; their rounds have at least `last` steps.
+            first: index in the round of the first step, from 0.
+            last: index after the last step.
         """
         workers, span = self.worker[rows], np.arange(self.batch_size)
         taken = np.empty((last - first, len(rows), self.batch_size), np.int32)

@@ -1,4 +1,4 @@
-"""The local variables of all workers, as rows of tables. A row is loaded and stored, the others are not touched."""
+"""The local variables of all workers, as rows of tables: a load or store touches only the rows of its workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..server.slices import Row
 from ..worker.flat_model import FlatModel
 from .cells import Cell
 
-Values = dict[str, Any]  # of a worker, or of many: params, slots (of the scheme), codec, state, seeds
+Values = dict[str, Any]  # of one or many workers, by name: params, slots (of the scheme), codec, state, seeds
 
 
 class Tables:
@@ -21,14 +21,14 @@ class Tables:
 
     Args:
         scheme: the algorithm.
-        model: what is trained.
+        model: the model to train.
         workers: W.
-        initial: center [P] and state [S] at the start, where they are fed.
+        initial: placeholders of the initial center [P] and state [S].
 
     Attributes:
         tables: a variable [W, ...] for each local variable, nested as `Values`.
         shared: the workers' states as the evaluator sees them, [W, S].
-        gradients: of schemes that exchange first, the one that waits for the reply, [W, P].
+        gradients: for schemes that exchange first, the gradients to apply after the reply, [W, P]; else None.
     """
 
     def __init__(self, scheme: Scheme, model: FlatModel, workers: int, initial: tuple[Any, Any]):
@@ -36,7 +36,7 @@ class Tables:
         center, state = initial
         number = tf.range(workers)
 
-        def seeds(initial_seed: Any) -> Any:  # no two workers drop the same
+        def seeds(initial_seed: Any) -> Any:  # different seeds, so that workers draw different dropout masks
             ones = [1] * initial_seed.ndim
             return initial_seed[None] + tf.cast(tf.reshape(number, [-1, *ones]), initial_seed.dtype)
 
@@ -53,11 +53,11 @@ class Tables:
         self.gradients = tf.Variable(all_rows(0 * center), name="gradients") if scheme.exchange_first else None
 
     def load(self, workers: Any) -> Values:
-        """The values of these workers, [B, ...] each."""
+        """Return the values of these workers, [B, ...] each."""
         return tf.nest.map_structure(lambda table: Row(table, workers).read_value(), self.tables)
 
     def store(self, workers: Any, before: Values, after: Values) -> None:
-        """Write what has changed."""
+        """Write the changed values of these workers: the tensors of `after` that are not those of `before`."""
         old, new = tf.nest.flatten(before), tf.nest.flatten(after)
         for table, was, now in zip(tf.nest.flatten(self.tables), old, new, strict=True):
             if was is not now:
@@ -66,15 +66,15 @@ class Tables:
     # Many workers at a time.
 
     def on_each(self, act: Callable[..., Any], values: Values, *of_each: Any) -> tuple[Values, Any]:
-        """`act(cells, ...)` for each worker, on cells of its values.
+        """Call `act(cells, ...)` for each worker, on cells of its values, in one vectorized computation.
 
         Args:
-            act: gets the cells of a worker, and its part of everything in `of_each`.
-            values: [B, ...] each.
+            act: receives the cells of a worker, and its part of each tensor in `of_each`.
+            values: values of the workers, [B, ...] each.
             of_each: further tensors [B, ...], nested.
 
         Returns:
-            the new values (a variable without an assignment keeps its tensor), and what `act` returned.
+            the new values (a variable without an assignment keeps its tensor), and the results of `act`.
         """
         changed: list[bool] = []
 
@@ -91,20 +91,20 @@ class Tables:
         flat = [next(left) if has else value for value, has in zip(tf.nest.flatten(values), changed, strict=True)]
         return tf.nest.pack_sequence_as(values, flat), result
 
-    # One worker at a time, with nothing read that is not needed.
+    # One worker at a time; only the tensors in use are read.
 
     def cells(self, worker: Any) -> Values:
-        """Cells of a worker, which read a row of a table when they are asked."""
+        """Build cells of a worker, each of which reads its row of a table at the first use."""
         return tf.nest.map_structure(lambda table: Cell(Row(table, worker).read_value), self.tables)
 
     def keep(self, worker: Any, cells: Values) -> None:
-        """Write what was assigned to the cells of a worker."""
+        """Write the assigned cells of a worker to the tables."""
         for table, cell in zip(tf.nest.flatten(self.tables), tf.nest.flatten(cells), strict=True):
             if cell.changed:
                 Row(table, worker).assign(cell.read_value())
 
     def start_one(self, worker: Any, center: Any) -> None:
-        """This worker starts anew: its local variables become twins of the global ones."""
+        """Start a worker anew: initialize its local variables from the center."""
         cells = self.cells(worker)
         cells["params"].assign(center)
         for name, value in self.scheme.local_variables(center).items():
@@ -116,6 +116,6 @@ class Tables:
         self.keep(worker, cells)
 
     def share_state(self, workers: Any) -> None:
-        """The evaluator sees the states of these workers."""
+        """Copy the states of these workers to `shared`, where the evaluator reads them."""
         if self.model.state_size:
             Row(self.shared, workers).assign(Row(self.tables["state"], workers).read_value())

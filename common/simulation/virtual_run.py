@@ -1,8 +1,8 @@
-"""A simulated run: what happens when comes from virtual time, what comes out of it is computed.
+"""A simulated run: the times of its events are virtual, its arithmetic is real.
 
-Phase 1 puts the events in order: it knows the machines, and nothing of the model but its size. Phase 2 executes them
-with the modules of the algorithm. In between the center is looked at, evenly in virtual time, or exactly at each
-multiple of `evaluate_every` updates. The folder of the run is that of any run; its seconds are virtual.
+Phase 1 computes the order of the events from the machines and the size of the model. Phase 2 executes them with the
+modules of the algorithm, and evaluates the center at evenly spaced virtual times, or exactly at each multiple of
+`evaluate_every` updates. The run directory is like that of any run; its seconds are virtual.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from ..virtual_time.platform import Platform
 from ..worker.flat_model import FlatModel
 from .arithmetic import Arithmetic
 
-LOOKS = 40  # at the center, between the start and the end
+LOOKS = 40  # evaluations of the center between the start and the end
 
 REPORT_SECONDS = 0.1  # between two reports of the first phase
 
 
 @dataclass(frozen=True)
 class SimulatedPoint:
-    """A look at the center: after how many events of the trace, and when."""
+    """An evaluation of the center: the number of events before it, and its virtual time."""
 
     events: int
     seconds: float
@@ -47,35 +47,35 @@ def simulate(job: Job, report: Report, model: FlatModel | None = None) -> None:
     """Run a job in virtual time.
 
     Args:
-        job: on a cluster that is described.
-        report: where events go.
-        model: receives what is evaluated; a new one if there is none here.
+        job: the job, on a cluster of described machines.
+        report: receives the events.
+        model: receives the evaluated weights; a new model if None.
 
     Raises:
         Diverged: a loss or the center is not finite.
-        UserError: the scheme's gate does not say who waits for whom.
+        UserError: the scheme's gate cannot be simulated.
     """
     SimulatedRun(job, report, model or job.recipe.flat()).run()
 
 
 class SimulatedRun:
-    """A run in virtual time: its order, its arithmetic, what is seen of it, what it leaves behind.
+    """A run in virtual time: its order, its arithmetic, its evaluations and its files.
 
     Attributes:
-        metrics: of the newest look.
+        metrics: the metrics of the newest evaluation.
     """
 
     def __init__(self, job: Job, report: Report, model: FlatModel):
         self.job, self.report, self.model = job, report, model
         self.figures = Figures(job.plan, job.traffic(model))
         self.log = job.files.event_log(job.cluster.workers)
-        self.log.truncate(0, 0)  # what a run that got nowhere has left
+        self.log.truncate(0, 0)  # remove the events of an unfinished run
         self.evaluate = Evaluation(model, job.test)
         self.summaries = job.files.summaries()
         self.metrics: dict[str, Any] = {}
 
     def run(self) -> None:
-        """Both phases, and the end."""
+        """Run both phases, and write the results."""
         there = self._order()
         began = time.monotonic()
         arithmetic = Arithmetic(self.job, there.trace, self.model)
@@ -86,7 +86,7 @@ class SimulatedRun:
             arithmetic.close()
 
     def _follow(self, there: Order, arithmetic: Arithmetic) -> None:
-        """Phase 2, from look to look, until the end or a reason to stop."""
+        """Run phase 2, from evaluation to evaluation, until the end or a reason to stop."""
         events = np.stack([there.trace[name] for name in RECORD], 1)
         self._look(arithmetic.snapshot(), 0.0, {})
         reason = self._reason_to_stop()
@@ -108,7 +108,7 @@ class SimulatedRun:
         return looks(events, seconds, LOOKS) if every is None else looks_by_updates(events, seconds, every)
 
     def _order(self) -> Order:
-        """Phase 1."""
+        """Run phase 1: compute and report the order of the events."""
         job, traffic = self.job, self.figures.traffic
         workers, rounds = job.cluster.workers, job.plan.all_rounds
         began = told = time.monotonic()
@@ -117,7 +117,7 @@ class SimulatedRun:
             nonlocal told
             if time.monotonic() > told + REPORT_SECONDS:
                 told = time.monotonic()
-                self.report(event="ordering", events=events, of=2 * sum(map(len, rounds)))  # ready, and arrived
+                self.report(event="ordering", events=events, of=2 * sum(map(len, rounds)))  # each round has two events
 
         there = order(
             job.scheme,
@@ -137,7 +137,7 @@ class SimulatedRun:
         return there
 
     def _first_update(self, events: np.ndarray) -> None:
-        first = np.searchsorted(events[:, VERSION], 0, "right") - 1  # the last event that found the initial center
+        first = np.searchsorted(events[:, VERSION], 0, "right") - 1  # the last event at the initial center
         self.report(event="first_update", worker=int(events[first, WORKER]), virtual=_seconds(events[first]))
 
     def _look(self, snapshot: Mapping[str, Any], seconds: float, more: Mapping[str, float]) -> None:
@@ -154,7 +154,7 @@ class SimulatedRun:
         return self.job.stop_rule.reason(lambda: self.metrics["version"], self.metrics)
 
     def _finish(self, there: Order, snapshot: Mapping[str, Any], seconds: float) -> None:
-        """Write what the run produced, and report the result."""
+        """Write the files of the run, and report the result."""
         job, run_dir, seen = self.job, self.job.run_dir, self.log.tally
         if not np.isfinite(snapshot["center"]).all():
             raise Diverged(
@@ -183,12 +183,12 @@ class SimulatedRun:
 
 
 def looks(events: np.ndarray, seconds: float, number: int) -> Iterator[SimulatedPoint]:
-    """Moments to look at the center, the last of them the end; evenly in time, and never in the middle of an update.
+    """Yield points at which to evaluate the center, evenly in time and never within an update; the last is the end.
 
     Args:
-        events: of the whole run, [n, len(RECORD)].
+        events: events of the whole run, [n, len(RECORD)].
         seconds: virtual time of the end.
-        number: of looks, if there is something new at each of them.
+        number: number of points; those without new events are left out.
     """
     versions, times = events[:, VERSION], events[:, MICROSECONDS]
     before = 0
@@ -198,21 +198,21 @@ def looks(events: np.ndarray, seconds: float, number: int) -> Iterator[Simulated
         if i == number:
             until = len(events)
         elif until < len(events):
-            until = int(np.searchsorted(versions, versions[until]))  # what has come for the next update stays out
+            until = int(np.searchsorted(versions, versions[until]))  # leave out messages of an unfinished update
         if until > before or i == number:
             yield SimulatedPoint(until, moment)
         before = max(until, before)
 
 
 def looks_by_updates(events: np.ndarray, seconds: float, every: int) -> Iterator[SimulatedPoint]:
-    """A look at each multiple of `every` updates, when the last of them is in the center, and one at the end.
+    """Yield a point right after each multiple of `every` updates, and one at the end.
 
     Args:
-        events: of the whole run, [n, len(RECORD)].
+        events: events of the whole run, [n, len(RECORD)].
         seconds: virtual time of the end.
-        every: updates.
+        every: number of updates between two points.
     """
-    versions = events[:, VERSION]  # that an event finds
+    versions = events[:, VERSION]  # the version before each event
     for version in range(every, int(versions[-1]) + 1, every):
         until = int(np.searchsorted(versions, version))
         yield SimulatedPoint(until, _seconds(events[until - 1]))

@@ -101,7 +101,7 @@ class Reduction:
         return there + max((gets / self.up).max(), (sends / self.down).max(), regions)
 
     def _last(self, holders: int, number: int) -> float:
-        """Return the latency of the last sum: the maximum over slices of the longest way there plus the longest back."""
+        """Return the latency of the last sum: over slices, the largest sum of the longest way there and back."""
         mine = self.region[:holders, None]  # [holders, 1]
         others = np.arange(len(self.links))[None]
         many = self.inside[None] - (mine == others)  # messages between a slice's worker and a region

@@ -122,7 +122,7 @@ def waiting_at(gate: Gate, workers: int) -> Waiting:
     """
     if gate.waits and gate.set_size(workers) is None and gate.lead is None:
         raise UserError(
-            f"the simulation does not know who waits for whom: give the gate `set_size` or `lead`. "
+            f"the simulation does not know which workers wait: give the gate `set_size` or `lead`. "
             f"Received: {type(gate).__name__}"
         )
     if not gate.can_be_simulated():
