@@ -1,4 +1,4 @@
-"""The catalogue: one module for each algorithm, named here in the order of the table."""
+"""The catalogue: one module for each algorithm, imported here in the order of the table."""
 
 from ..common.contract import Scheme as Scheme
 from .serial import Serial as Serial

@@ -1,4 +1,4 @@
-"""ADAG: asynchronous distributed adaptive gradients. A late message counts less where the center has moved.
+"""ADAG: asynchronous distributed adaptive gradients. A stale message is damped where the center has moved.
 
     worker, each step       x ← x − η g_k(x),  A ← A + g          A begins at 0
     every period of H       push u = η A/H,  x ← reply
@@ -7,11 +7,13 @@
 where the anchor a_k is the center that worker k pulled last.
 
 Reference: Hermans, *On Scalable Deep Learning and Parallelizing Gradient Descent*, master thesis, Maastricht 2017,
-chapter 4, the form in which the server keeps the anchors. dist-keras and the first reports call another rule by this
-name: that one is `agn` here, as in its paper.
-Departures: γ is 0.01 by default; the thesis begins with γ = η and comes to 0.0001. It writes a norm, and uses it for
-each weight. If η is a schedule, u has its rate at the beginning of the period; the thesis has the mean of η_t g_t.
-Limits: γ → ∞ is `agn` with η on both sides. One worker is that too, since θ is its anchor. The ps holds W more centers.
+chapter 4, the form in which the server keeps the anchors. dist-keras and the first reports give this name to another
+rule, which is `agn` here, as in its paper.
+Departures: γ is 0.01 by default; the thesis begins with γ = η and ends with 0.0001. The thesis writes a norm, and
+applies it to each weight. If η is a schedule, u has its rate at the beginning of the period; the thesis has the mean of
+η_t g_t.
+Limits: for γ → ∞ it is `agn` with η on both sides, and so it is with one worker, whose anchor is θ. The ps holds W more
+centers.
 """
 
 from dataclasses import dataclass
@@ -33,7 +35,7 @@ class ADAG(Scheme):
     learning_rate: Rate = 0.2
     """Step size η, on the worker and in the message."""
     distance_scale: Positive = 0.01
-    """γ: a weight that has moved by √γ takes half a step."""
+    """Distance scale γ: a weight that has moved by √γ takes half a step."""
 
     def local_step(self, worker, gradient):
         sgd(worker.params, gradient, self.learning_rate)

@@ -9,9 +9,10 @@ with α = β / W. Workers are never reset to the center, and neither are their v
 Reference: Zhang, Choromanska, LeCun, *Deep learning with Elastic Averaging SGD*, NIPS 2015, arXiv:1412.6651,
 algorithm 2 (EAMSGD).
 Departures: δ is 0.9 by default, 0.99 in the paper's experiments. The exchange is one atomic event on the
-server. What a worker learns after its last exchange does not reach the center. (dist-keras looks ahead
-against the motion; here the look-ahead x + δv is in its direction.)
-Limits: δ = 0 is `aeasgd`. An exchange leaves Σ x_k + θ unchanged. One step moves η/(1 − δ) in the long run: lower η.
+server. The local steps after a worker's last exchange do not reach the center. (The look-ahead of dist-keras is against
+the motion; here the look-ahead x + δv is in its direction.)
+Limits: with δ = 0 it is `aeasgd`. An exchange leaves Σ x_k + θ unchanged. In the long run a gradient moves x by
+η/(1 − δ) times itself, so η must be lower than that of `aeasgd`.
 """
 
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ class AEAMSGD(Scheme):
     momentum: Fraction = 0.9
     """Momentum δ."""
     beta: NotNegative = 0.9
-    """Elasticity β, the moving rate α times the workers."""
+    """Elasticity β: the moving rate α times the number of workers."""
 
     def warnings(self, workers):
         return unstable_above(workers, workers, beta=self.beta)

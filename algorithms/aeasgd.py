@@ -8,11 +8,11 @@ with α = β / W. Workers are never reset to the center.
 
 Reference: Zhang, Choromanska, LeCun, *Deep learning with Elastic Averaging SGD*, NIPS 2015, arXiv:1412.6651,
 algorithm 1.
-Departures: the exchange is one atomic event on the server. What a worker learns after its last exchange does not
-reach the center.
-Limits: an exchange leaves Σ x_k + θ unchanged. β = 0 is W independent runs and a center that never moves. In turn,
-with period one on ½x², stable for 0 ≤ η ≤ 2 and 0 ≤ α ≤ (4 − 2η)/(4 − η). Above α = 1 each
-exchange alone drives worker and center apart, in any order.
+Departures: the exchange is one atomic event on the server. The local steps after a worker's last exchange do not reach
+the center.
+Limits: an exchange leaves Σ x_k + θ unchanged. β = 0 is W independent runs and a center that never moves. With workers
+in turn and period one on ½x² it is stable for 0 ≤ η ≤ 2 and 0 ≤ α ≤ (4 − 2η)/(4 − η). Above α = 1 each exchange alone
+drives worker and center apart, in any order.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class AEASGD(Scheme):
     learning_rate: Rate = 0.2
     """The worker's step size η."""
     beta: NotNegative = 0.9
-    """Elasticity β, the moving rate α times the workers."""
+    """Elasticity β: the moving rate α times the number of workers."""
 
     def warnings(self, workers):
         return unstable_above(workers, workers, beta=self.beta)

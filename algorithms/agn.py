@@ -1,4 +1,4 @@
-"""AGN: accumulated gradient normalization. Workers train alone for a while and push the mean of their gradients.
+"""AGN: accumulated gradient normalization. Workers take local steps and push the mean of their gradients.
 
     worker, each step       x ← x − η g_k(x),  A ← A + g          A begins at 0
     every period of H       push A/H,  x ← reply
@@ -6,11 +6,11 @@
 
 Reference: Hermans, Spanakis, Möckel, *Accumulated Gradient Normalization*, ACML 2017, arXiv:1710.02368. Called ADAG
 in dist-keras and in the first reports; `adag` here is the rule to which Hermans' thesis gave that name later.
-Departures: the paper pushes mean steps, η A/H, and the server adds them: γ = η, as here unless γ is given. A rate of
-its own on the server is `tf.contrib`'s AGNOptimizer. A shorter last round is divided by its own H. If η is a schedule,
-the server has its rate of that moment, where the paper has the mean of η_t g_t.
-Limits: H = 1 is `async_sgd`. γ = H η is `downpour_easy`: the direction is the same, AGN takes a step of the size of
-one gradient, so it is stable where sums diverge, and slow where they are not.
+Departures: the paper pushes mean steps, η A/H, and the server adds them: γ = η, as here unless γ is given. A separate
+rate on the server is that of `tf.contrib`'s AGNOptimizer. A shorter last round is divided by its own H. If η is a
+schedule, the server has its present rate; the paper has the mean of η_t g_t.
+Limits: with H = 1 it is `async_sgd`; with γ = H η it is `downpour_easy`. A step of AGN has the direction of the sum and
+the size of one gradient, so AGN is stable where sums diverge, and slow where sums are stable.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class AGN(Scheme):
     learning_rate: Rate = 0.2
     """The worker's step size η."""
     server_learning_rate: Rate | None = None
-    """The server's step size γ, if that is not the worker's."""
+    """The server's step size γ; the worker's by default."""
 
     def local_step(self, worker, gradient):
         sgd(worker.params, gradient, self.learning_rate)

@@ -1,13 +1,13 @@
-"""All-reduce: synchronous SGD without a parameter server. Every worker has the mean gradient and makes the same step.
+"""All-reduce: synchronous SGD without a parameter server. All workers make the same step along the mean gradient.
 
-    worker k    g_k = g_k(x),  ḡ = all-reduce (1/W) Σ g_k,  x ← x − η ḡ    x is the same on all
+    worker k    g_k = g_k(x),  ḡ = all-reduce (1/W) Σ g_k,  x ← x − η ḡ    x is the same on all workers
 
 Reference: Patarasuk and Yuan, *Bandwidth optimal all-reduce algorithms for clusters of workstations*, 2009; for
 SGD, Goyal et al., *Accurate, Large Minibatch SGD*, 2017, arXiv:1706.02677.
-Departures: no ring: worker k adds up the k-th slices of all, and gives their mean to all. As many bytes are sent as in
-a ring, in 2 steps instead of 2 (W − 1). Workers as threads of one process sum in their common memory.
-Limits: `sync_sgd` with no backup workers, with 2 (W − 1)/W vectors sent by each worker instead of W that
-meet at the ps. A lost worker stops everybody.
+Departures: no ring: worker k adds up the k-th slices of all workers, and sends their mean to all. This sends as many
+bytes as a ring, in 2 steps instead of 2 (W − 1). Workers that are threads of one process sum in their common memory.
+Limits: the arithmetic is that of `sync_sgd` without backup workers; each worker sends 2 (W − 1)/W vectors, where the ps
+of `sync_sgd` receives W at once. A lost worker stops the run.
 """
 
 from dataclasses import dataclass

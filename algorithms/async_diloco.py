@@ -1,4 +1,4 @@
-"""Asynchronous DiLoCo with delayed Nesterov: nobody waits, and the momentum is applied once for all workers.
+"""Asynchronous DiLoCo with delayed Nesterov: no worker waits, and momentum is applied once for every W messages.
 
     worker, each step       x ← AdamW(x, g_k(x)); its moments are kept over periods and never leave the worker
     every period            push x,  x ← reply
@@ -7,17 +7,17 @@
         otherwise           θ ← θ − ε (c β m + g/W)
                             reply θ,  a_k ← θ
 
-where the anchor a_k is the center that worker k pulled last. A Nesterov momentum for each of W late messages would
-overshoot W times: here it is applied once for every W messages.
+where the anchor a_k is the center that worker k pulled last. Nesterov momentum for each of W stale messages would
+overshoot W times, so momentum is applied once for every W messages.
 
 Reference: Liu, Chhaparia, Douillard, Kale, Rusu, Shen, Szlam, Ranzato, *Asynchronous Local-SGD Training for Language
 Modeling*, 2024, arXiv:2401.09135, delayed Nesterov: the share c of the momentum, in [0, 1/N], and g/N are the paper's.
 Departures: the paper's buffer size N is fixed to W. A worker keeps its AdamW moments from one period to the next (the
 authors' published toy code makes a new AdamW for each). All periods have the same length (the paper's DyLU gives slow
-workers fewer steps), there is no grace period, and each worker has its own shard (in the paper they are sampled by how
-much of each was done).
-Limits: one worker is `diloco` with one worker. β = 0 follows 1/W of each message. c = 1/W gives each message the same
-share of the momentum.
+workers fewer steps). The server has no grace period. Each worker has its own shard (the paper samples shards by their
+progress).
+Limits: with one worker it is `diloco` with one worker. β = 0 applies 1/W of each message. c = 1/W gives each message
+the same share of the momentum.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from ..common.contract import Fraction, NotNegative, Period, Rate, Scheme, UserE
 
 @dataclass(frozen=True, kw_only=True)
 class AsyncDiLoCo(Scheme):
-    """Many local AdamW steps, then a delayed Nesterov step of the center; nobody waits."""
+    """Many local AdamW steps, then a delayed Nesterov step of the center; no worker waits."""
 
     paper = "Liu et al. 2024"
     keeps_anchors = True
@@ -37,13 +37,13 @@ class AsyncDiLoCo(Scheme):
     learning_rate: Rate = 0.005
     """Inner step size."""
     weight_decay: NotNegative = 0.01
-    """Of AdamW, decoupled."""
+    """Weight decay of AdamW, decoupled."""
     outer_learning_rate: Rate = 0.7
     """Outer step size ε."""
     momentum: Fraction = 0.9
     """Outer momentum β."""
     momentum_share: Fraction = 0.0
-    """c: what each message has of the momentum, at most 1/W; the W-th has the rest."""
+    """Share c of the momentum for each message, at most 1/W; the W-th message has the rest."""
 
     def check(self, workers):
         if self.momentum_share * workers > 1:

@@ -6,7 +6,7 @@
 Reference: the asynchronous mode of Dean et al., *Large Scale Distributed Deep Networks*, NIPS 2012, with a
 period of one; also called locked Hogwild.
 Departures: none.
-Limits: one worker is serial SGD. With W workers in turn every gradient is W − 1 updates old, and on ½hx² the
+Limits: with one worker it is serial SGD. With W workers in turn every gradient is W − 1 updates old, and on ½hx² the
 iteration is stable only for ηh < 2 sin(π/(4W − 2)).
 """
 

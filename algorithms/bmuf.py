@@ -1,4 +1,4 @@
-"""BMUF: blockwise model-update filtering. Local SGD, then momentum on what a block of steps has moved the center.
+"""BMUF: blockwise model-update filtering. Local SGD, then momentum on the mean move of a block of steps.
 
     worker, each step       x ← x − η g_k(x)
     every period            push x − b,  wait,  x, b ← B
@@ -6,14 +6,15 @@
                             nesterov    B = θ + μ D
                             classical   B = θ
 
-where b is what a worker began the block with. The center is θ, the paper's global model: it is evaluated and saved.
+where b are the worker's parameters at the start of the block. The center θ, which is evaluated and saved, is the
+paper's global model.
 
 Reference: Chen and Huo, *Scalable Training of Deep Learning Machines by Incremental Block Training with Intra-block
 Parallel Optimization and Blockwise Model-Update Filtering*, ICASSP 2016.
-Departures: none. A worker that begins anew, in a run or a resumed one, begins its first block at θ.
-Limits: μ = 0 and ζ = 1 is `local_sgd`. With Nesterov momentum it is `diloco` with SGD inside, whose center is B, and
-whose outer rate is ζ. In the long run a block is multiplied by ζ/(1 − μ), which is W by default, as if the blocks of
-all workers were summed.
+Departures: none. A worker that restarts, or starts in a resumed run, begins its first block at θ.
+Limits: with μ = 0 and ζ = 1 it is `local_sgd`. With Nesterov momentum it is `diloco` with the inner optimizer SGD, the
+center B and the outer rate ζ. In the long run a block is multiplied by ζ/(1 − μ), which is W by default, as if the
+blocks of all workers were summed.
 """
 
 from dataclasses import dataclass
@@ -24,22 +25,22 @@ from ..common.contract import Barrier, Fraction, Period, Rate, Scheme, sgd
 
 @dataclass(frozen=True, kw_only=True)
 class BMUF(Scheme):
-    """Local steps, then momentum on the mean of what workers moved."""
+    """Local steps, then momentum on the workers' mean move."""
 
     paper = "Chen & Huo 2016"
     gate = Barrier()
     elementwise = True
 
     communication_period: Period = 10
-    """Local steps of a block."""
+    """Local steps in a block."""
     learning_rate: Rate = 0.1
     """The worker's step size η."""
     block_learning_rate: Rate = 1.0
-    """ζ, of the mean of what workers moved."""
+    """Block learning rate ζ of the workers' mean move."""
     block_momentum: Fraction | None = None
-    """Block momentum μ; 1 − 1/W unless it is given."""
+    """Block momentum μ; 1 − 1/W by default."""
     form: Literal["nesterov", "classical"] = "nesterov"
-    """Whether workers begin ahead of the global model, or with it."""
+    """Start of a block: ahead of the global model (nesterov), or at it (classical)."""
 
     def global_variables(self, center):
         return {"block": 0 * center}

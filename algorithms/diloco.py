@@ -1,16 +1,16 @@
-"""DiLoCo: many local AdamW steps, then one Nesterov step of the center along the mean of what workers moved.
+"""DiLoCo: many local AdamW steps, then one Nesterov step of the center along the workers' mean move.
 
     worker, each step       x ← AdamW(x, g_k(x)); its moments are kept over periods and never leave the worker
     every period            push x,  wait,  x ← θ
-    server                  Δ = θ − (1/W) Σ x_k,  m ← μ m + Δ,  θ ← θ − ε (Δ + μ m),  then release everybody
+    server                  Δ = θ − (1/W) Σ x_k,  m ← μ m + Δ,  θ ← θ − ε (Δ + μ m),  then release all workers
 
 Reference: Douillard et al., *DiLoCo: Distributed Low-Communication Training of Language Models*, 2023,
 arXiv:2311.08105.
 Departures: the inner rate is constant unless it is given a schedule; the period is short by default (the paper: 500).
-Limits: outer rate one without momentum is `local_sgd` (with SGD inside). With SGD inside it is block-wise model update
-filtering with Nesterov momentum (Chen and Huo 2016), `bmuf`: ζ = ε and the block momentum μ; the center here is where
-its workers begin a block, and not its global model. One worker is Lookahead without momentum, and SNOO with it
-(arXiv:2510.15830).
+Limits: with the inner optimizer SGD, an outer rate of one and no momentum it is `local_sgd`. With the inner optimizer
+SGD it is block-wise model update filtering with Nesterov momentum (Chen and Huo 2016), `bmuf`, with ζ = ε and the block
+momentum μ; the center here is the start of a block in `bmuf`, not its global model. With one worker it is Lookahead if
+μ = 0, else SNOO (arXiv:2510.15830).
 """
 
 from dataclasses import dataclass
@@ -31,9 +31,9 @@ class DiLoCo(Scheme):
     learning_rate: Rate = 0.002
     """Inner step size."""
     inner_optimizer: Literal["adamw", "sgd"] = "adamw"
-    """What workers do alone."""
+    """Optimizer of the local steps."""
     weight_decay: NotNegative = 0.01
-    """Of AdamW, decoupled."""
+    """Weight decay of AdamW, decoupled."""
     outer_learning_rate: Rate = 0.7
     """Outer step size ε."""
     momentum: Fraction = 0.9

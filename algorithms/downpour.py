@@ -1,21 +1,22 @@
-"""DOWNPOUR SGD: workers train alone for a while and push sums of gradients; Adagrad on the server.
+"""DOWNPOUR SGD: workers take local steps and push the sums of their gradients; the server applies Adagrad.
 
     worker, each step       x ← x − η g_k(x),  A ← A + g
     every push period       push A,  A ← 0
     every pull period       x ← θ
     server, each push       S ← S + A²,  θ ← θ − γ A / √S                  one atomic event, elementwise
 
-Where both periods end, push and pull are one atomic event. The phase says when that is, with t steps done:
+If both periods end at the same step, push and pull are one atomic event. The phase sets these steps; t is the number of
+steps done:
 
-    window      push when t is a multiple of the push period, pull when it is one of the pull period
-    dean        the paper's loop: pull before step t + 1, push after it, when t is a multiple; so the first push has one
-                gradient, and with equal periods above one a worker forgets its newest steps until they come back
+    window      push if t is a multiple of the push period, pull if it is a multiple of the pull period
+    dean        the paper's loop: if t is a multiple, pull before step t + 1, push after it; so the first push has one
+                gradient, and with equal periods above one a pull replaces steps that are not yet pushed
 
 Reference: Dean et al., *Large Scale Distributed Deep Networks*, NIPS 2012.
-Departures: by default push and pull end a window together, as in most implementations (the paper: phase `dean`). The
-worker waits for what it pulls. S starts at `initial_accumulator`, as in TensorFlow, where the paper starts at zero.
-Limits: periods of one are `async_sgd` with Adagrad on the server; `downpour_easy` has plain SGD there. A warm start
-longer than the run is one worker alone, then the others.
+Departures: by default push and pull end a window together, as in most implementations (the paper: phase `dean`). A
+worker waits for its pull. S starts at `initial_accumulator`, as in TensorFlow; the paper starts at zero.
+Limits: with periods of one it is `async_sgd` with Adagrad on the server; `downpour_easy` has plain SGD there. With a
+warm start longer than the run worker 0 trains to its end alone, and then the others train.
 """
 
 from dataclasses import dataclass
@@ -34,19 +35,19 @@ class Downpour(Scheme):
     communication_period: Period = 5
     """Local steps between two exchanges."""
     push_period: Period | None = None
-    """Local steps between two pushes, if that is not the communication period."""
+    """Local steps between two pushes; the communication period by default."""
     pull_period: Period | None = None
-    """Local steps between two pulls, if that is not the communication period."""
+    """Local steps between two pulls; the communication period by default."""
     phase: Literal["window", "dean"] = "window"
-    """Exchange at the end of a period, or as in the paper's loop."""
+    """Time of an exchange: at the end of a period, or as in the paper's loop."""
     learning_rate: Rate = 0.1
     """The worker's step size η."""
     server_learning_rate: Rate = 0.03
     """The server's step size γ (Adagrad)."""
     initial_accumulator: Positive = 0.1
-    """Where Adagrad's sum of squares starts."""
+    """Initial value of Adagrad's sum of squares."""
     warm_start: Count = 0
-    """Updates that worker 0 makes alone before the others start."""
+    """Number of updates that worker 0 makes alone before the others start."""
 
     @property
     def period(self):
@@ -58,7 +59,7 @@ class Downpour(Scheme):
         return frozenset({"exchange"} if together else {"exchange", "push", "pull"})
 
     def rounds(self, steps, done=0, worker=0):
-        # Everything is exchanged at the end: a resumed run begins with whole periods.
+        # The last round of a run always exchanges, so a resumed run begins with whole periods.
         return Rounds.repeating(self._rounds, steps, self.period, self.pull_period or self.communication_period)
 
     def _rounds(self, steps, last):

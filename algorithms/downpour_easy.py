@@ -5,9 +5,9 @@
     server, each push       θ ← θ − η A,  reply θ                          one atomic event
 
 Reference: Dean et al., *Large Scale Distributed Deep Networks*, NIPS 2012, without its Adagrad.
-Departures: as `downpour` in its default phase.
-Limits: one worker is serial SGD whatever the period; a period of one is `async_sgd`. Sums grow with the period,
-so W workers with period H move θ by about W·H gradients at a time: it diverges when W·H·η is large.
+Departures: those of `downpour` in its default phase.
+Limits: with one worker it is serial SGD for any period; with a period of one `async_sgd`. Sums grow with the period,
+so W workers with period H move θ by about W·H gradients at a time: it diverges if W·H·η is large.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""DynSGD: dynamic SGD. A late message is divided by its lateness.
+"""DynSGD: dynamic SGD. A message is divided by its staleness plus one.
 
     worker, each step       x ← x − η g_k(x),  A ← A + g          A begins at 0
     every period            push A,  x ← reply
@@ -9,9 +9,10 @@ where the staleness τ is the number of updates since worker k's last pull, read
 Reference: Jiang, Cui, Zhang, Yu, *Heterogeneity-aware Distributed Parameter Servers*, SIGMOD 2017, in the form of
 Hermans' thesis (2017), section 2.3.2.
 Departures: the thesis' equation divides by τ, its algorithm by τ + 1, as here. The SIGMOD paper keeps
-a running mean of the updates for each version; that form is not here. dist-keras reads τ outside its lock: a race.
-Limits: one worker is serial SGD. τ = 0 throughout is `downpour_easy`. With W equal workers 1/(τ+1) is about 1/W: then
-it is little more than a lower rate.
+a running mean of the updates for each version; that form is not implemented. dist-keras reads τ outside its lock: a
+race.
+Limits: with one worker it is serial SGD. With τ = 0 throughout it is `downpour_easy`. With W equal workers 1/(τ+1) is
+about 1/W, which is little more than a lower rate.
 """
 
 from dataclasses import dataclass

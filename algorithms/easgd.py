@@ -1,4 +1,4 @@
-"""EASGD: synchronous elastic averaging SGD. Workers explore, tied to the center by springs, and meet regularly.
+"""EASGD: synchronous elastic averaging SGD. Workers explore, tied to the center by springs, and exchange together.
 
     every period, before its first step     push x;   server   reply θ,  then  θ ← (1 − β) θ + β (1/W) Σ x_k
     first step                              x ← x − α (x − θ) − η g_k(x)   right-hand sides before the exchange
@@ -8,9 +8,9 @@ with α = β / W. Workers are never reset to the center.
 
 Reference: Zhang, Choromanska, LeCun, *Deep learning with Elastic Averaging SGD*, NIPS 2015, arXiv:1412.6651,
 its synchronous form.
-Departures: none. What a worker learns after its last exchange does not reach the center.
+Departures: none. The local steps after a worker's last exchange do not reach the center.
 Limits: an exchange leaves Σ x_k + θ unchanged. β = 0 is W independent runs and a center that never moves; β = 1 makes
-the center the mean of the workers. With period one on ½x², stable for α ≤ (4 − 2η)/(2 + W(2 − η)). Above
+the center the mean of the workers. With period one on ½x² it is stable for α ≤ (4 − 2η)/(2 + W(2 − η)). Above
 β = 2W/(W + 1) each exchange alone drives workers and center apart.
 """
 
@@ -33,7 +33,7 @@ class EASGD(Scheme):
     learning_rate: Rate = 0.2
     """The worker's step size η."""
     beta: NotNegative = 0.9
-    """Elasticity β, the moving rate α times the workers."""
+    """Elasticity β: the moving rate α times the number of workers."""
 
     def warnings(self, workers):
         return unstable_above(2 * workers / (workers + 1), workers, beta=self.beta)

@@ -1,15 +1,16 @@
-"""Hierarchical: synchronous inside a worker, between its p devices; asynchronous between workers.
+"""Hierarchical SGD: synchronous among the p devices of a worker, asynchronous between workers.
 
     worker k    g_k = (1/p) Σ g_ki(x) over its devices,  push g_k,  x ← reply
     server      θ ← θ − η g_k,  reply θ                                    one atomic event
 
-One worker for each machine and a device for each of its GPUs: only one push of each machine reaches the ps.
+With one worker for each machine and one device for each of its GPUs, each machine sends one push to the ps.
 
 Reference: Hadjis, Zhang, Mitliagkas, Iter, Ré, *Omnivore: An Optimizer for Multi-device Deep Learning on CPUs and
 GPUs*, 2016, arXiv:1606.04487 (compute groups).
-Departures: a group is the devices of one machine.
-Limits: one worker with p devices is `sync_sgd` of p workers; workers with one device are `async_sgd`. Asynchrony acts
-as momentum 1 − 1/W: fewer, larger groups have less of it. `--devices-per-worker p` runs any algorithm in this way.
+Departures: a group consists of the devices of one machine.
+Limits: with one worker of p devices it is `sync_sgd` of p workers; with one device per worker it is `async_sgd`.
+Asynchrony acts as momentum 1 − 1/W, so fewer, larger groups have less of it. `--devices-per-worker p` runs any
+algorithm in this way.
 """
 
 from dataclasses import dataclass

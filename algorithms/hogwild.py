@@ -1,18 +1,19 @@
 """Hogwild!: SGD on one shared vector without any lock.
 
     worker      read x_v for v in the batch (values may be of different ages),  g = g_k(x)
-    shared      x_v ← x_v − η g_v    for v in the batch, in place, nobody is kept out
+    shared      x_v ← x_v − η g_v    for v in the batch, in place, without a lock
 
 Reference: Niu, Recht, Ré, Wright, *HOGWILD!: A Lock-Free Approach to Parallelizing SGD*, NIPS 2011,
 arXiv:1106.5730.
 Departures: the paper's setting is a sparse problem (`--dataset sparse`, `--dataset libsvm:path=...`): there a worker
 gathers the coordinates of its batch and scatters its gradient into them, as above. The paper adds to a coordinate
-atomically; TensorFlow's scatter does not: where all examples collide, up to five additions in a thousand were lost
-(tests/test_sparse.py counts them). Any other problem has dense gradients: collisions are everywhere, the paper's
-guarantee does not apply, and the kernel holds the lock of the variable while it writes, so nothing is lost. Nothing
-ever spans read, update and version: recorded versions are approximate. As threads, workers take their gradients of a
-large model at the shared vector itself; else at a copy of it.
-Limits: one worker is serial SGD; without collisions, so is any interleaving. `async_sgd` is this with a lock.
+atomically; TensorFlow's scatter does not: with collisions of all examples, up to five additions in a thousand were lost
+(tests/test_sparse.py counts them). On any other problem gradients are dense: all coordinates collide, the paper's
+guarantee does not apply, and the kernel holds the lock of the variable while it writes, so no addition is lost. No lock
+spans read, update and version, so recorded versions are approximate. Workers that are threads take their gradients of a
+large model at the shared vector itself, otherwise at a copy.
+Limits: with one worker it is serial SGD, and without collisions also in any interleaving. With a lock it is
+`async_sgd`.
 """
 
 from dataclasses import dataclass

@@ -1,18 +1,18 @@
-"""Local SGD: workers train alone for a while, then all take the mean of their parameters.
+"""Local SGD: workers take local steps, then all continue from the mean of their parameters.
 
     worker, each step       x ← x − η g_k(x)
     every period            push x,  wait,  x ← θ
-    server                  θ ← (1/W) Σ x_k,  then release everybody
+    server                  θ ← (1/W) Σ x_k,  then release all workers
 
-Post-local SGD averages after every step at first, for `synchronous_steps`, and only then once in a period.
+Post-local SGD averages after each of the first `synchronous_steps`, and then once in a period.
 
 Reference: Stich, *Local SGD Converges Fast and Communicates Little*, ICLR 2019, arXiv:1805.09767; federated averaging:
 McMahan et al., *Communication-Efficient Learning of Deep Networks from Decentralized Data*, 2016, arXiv:1602.05629;
 post-local: Lin et al., *Don't Use Large Mini-Batches, Use Local SGD*, ICLR 2020, arXiv:1808.07217.
 Departures: none.
-Limits: a period of one is `sync_sgd`, and so is nothing but synchronous steps; one worker is serial SGD whatever the
-period; a period of one epoch is model averaging. `diloco` with SGD inside and an outer rate of one without momentum is
-this.
+Limits: with a period of one, or with synchronous steps alone, it is `sync_sgd`; with one worker serial SGD for any
+period; with a period of one epoch model averaging. `diloco` with the inner optimizer SGD, an outer rate of one and no
+momentum is local SGD.
 """
 
 from dataclasses import dataclass

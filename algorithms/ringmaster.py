@@ -1,18 +1,19 @@
-"""Ringmaster: asynchronous SGD that ignores gradients which are too late.
+"""Ringmaster: asynchronous SGD that drops gradients which are too stale.
 
     worker k    g = g_k(x),  push g,  x ← reply
     server      if τ < R:  θ ← θ − η g;  reply θ                           one atomic event
 
-where the staleness τ is the number of updates since worker k's last pull: an ignored gradient is none.
+where the staleness τ is the number of updates since worker k's last pull; a dropped gradient is no update.
 
 Reference: Maranjyan, Tyurin, Richtárik, *Ringmaster ASGD: The First Asynchronous SGD with Optimal Time Complexity*,
 ICML 2025, arXiv:2501.16168, Algorithm 4. (`tf.contrib`'s DropStaleGradientOptimizer is the same rule.)
-Departures: none from Algorithm 4. Algorithm 5, which stops a computation as soon as it is too late, is not here.
+Departures: none from Algorithm 4. Algorithm 5, which stops a computation as soon as it is too stale, is not
+implemented.
 Choice of R and η: they belong together. To bring the mean of ‖∇f‖² below ε, with a smoothness L and gradients of
 variance σ², the paper has R = max{1, ⌈σ²/ε⌉} and η = min{1/(2RL), ε/(4Lσ²)}: R depends on the noise and not on the
-machines, and a smaller R allows a larger η. The default 16 is no such choice: tune R and η on one grid.
-Limits: R above all staleness is `async_sgd`. R = 1 uses those gradients alone that were computed at the present center:
-among W equal workers in turn, those of one worker.
+machines, and a smaller R allows a larger η. The default 16 is not chosen in this way: tune R and η on one grid.
+Limits: with R above all staleness it is `async_sgd`. R = 1 uses only gradients at the present center: with W equal
+workers in turn, those of one worker.
 """
 
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ class Ringmaster(Scheme):
     learning_rate: Rate = 0.1
     """Step size η."""
     delay_threshold: Period = 16
-    """Staleness R from which a gradient is ignored."""
+    """Smallest staleness R at which a gradient is dropped."""
 
     def accepts(self, staleness):
         return staleness < self.delay_threshold

@@ -2,11 +2,11 @@
 
     worker, each step       x ← x − η g_k(x),  A ← A + g          A begins at 0
     every period of H       push A/H,  wait,  x ← θ
-    server                  θ ← θ − γ (1/W) Σ A_k/H,  then release everybody
+    server                  θ ← θ − γ (1/W) Σ A_k/H,  then release all workers
 
-Reference: a hybrid of `sync_sgd` and `agn` that goes round in distributed TensorFlow guides; there is no paper.
+Reference: none; a hybrid of `sync_sgd` and `agn` from guides to distributed TensorFlow.
 Departures: plain SGD on both sides.
-Limits: H = 1 is `sync_sgd` with γ. γ = H η is `local_sgd`. Staleness is always zero.
+Limits: with H = 1 it is `sync_sgd` with γ; with γ = H η it is `local_sgd`. Staleness is always zero.
 """
 
 from dataclasses import dataclass

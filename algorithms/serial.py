@@ -4,7 +4,7 @@
 
 Reference: Robbins and Monro, *A Stochastic Approximation Method*, 1951.
 Departures: none.
-Limits: `async_sgd` with one worker is this; `sync_sgd` with W workers of batch b is this with batch W·b.
+Limits: it equals `async_sgd` with one worker; with batch W·b it equals `sync_sgd` with W workers of batch b.
 """
 
 from dataclasses import dataclass

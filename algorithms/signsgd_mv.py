@@ -1,19 +1,19 @@
-"""signSGD with majority vote: each worker votes up or down for each weight, and the server does what most say.
+"""signSGD with majority vote: workers send the signs of their momentum, and each weight moves by the majority's sign.
 
     worker k    m_k ← β m_k + (1 − β) g_k(x),  push sign(m_k),  wait,  x ← x − η (v + λ x)
-    server      v = sign(Σ sign(m_k)),  θ ← θ − η (v + λ θ),  reply v,  then release everybody
+    server      v = sign(Σ sign(m_k)),  θ ← θ − η (v + λ θ),  reply v,  then release all workers
 
-with sign(0) = 0: where as many say up as down, a weight does not move. Signs travel in two bits, up and down; x stays
-equal to θ. That is the paper's Algorithm 1, SIGNUM with majority vote, with its momentum β = 0.9.
+with sign(0) = 0: a weight does not move if the vote is a tie. A sign is sent as two bits; x stays equal to θ. This is
+the paper's Algorithm 1, SIGNUM with majority vote, with its momentum β = 0.9.
 
 Reference: Bernstein, Wang, Azizzadenesheli, Anandkumar, *signSGD: Compressed Optimisation for Non-Convex Problems*,
 ICML 2018, arXiv:1802.04434; the vote: Bernstein, Zhao, Azizzadenesheli, Anandkumar, *signSGD with Majority Vote is
 Communication Efficient and Fault Tolerant*, ICLR 2019, arXiv:1810.05291.
-Departures: λ is 0 unless it is given (decoupled, as in the paper; `--l2` is part of the gradient). What sign(0) is, and
-what is done with a tie, the paper leaves open; with two-valued signs a message would be one bit an element.
-Limits: β = 0 and λ = 0 is signSGD with the vote, and of one worker signSGD. The step of a weight is η however small its
-gradient: only a falling rate comes to rest. Its direction is not that of the mean gradient: where gradients are noisy,
-it may be another one even in the mean.
+Departures: λ is 0 by default (decoupled, as in the paper; `--l2` is part of the gradient). The paper defines neither
+sign(0) nor the result of a tie; with two-valued signs a message would have one bit for each element.
+Limits: with β = 0 and λ = 0 it is signSGD with majority vote, and with one worker signSGD. The step of a weight is η
+even if its gradient is small, so only a falling rate converges. Its direction is not that of the mean gradient: with
+noisy gradients it may differ even in the mean.
 """
 
 from dataclasses import dataclass
@@ -34,9 +34,9 @@ class SignSGDMV(Scheme):
     learning_rate: Rate = 0.003
     """Step size η of each weight."""
     momentum: Fraction = 0.9
-    """β of the worker's mean gradient; 0 is none."""
+    """Momentum β of the worker's mean gradient; 0 for none."""
     weight_decay: NotNegative = 0.0
-    """λ, decoupled."""
+    """Weight decay λ, decoupled."""
 
     def local_variables(self, params):
         return {"velocity": 0 * params} if self.momentum else {}

@@ -1,17 +1,17 @@
-"""SlowMo: local SGD, then a heavy-ball step of the center along what the workers moved, in units of the local rate.
+"""SlowMo: local SGD with slow momentum. The center takes a heavy-ball step along the workers' mean move, divided by η.
 
     worker, each step       x ← x − η g_k(x)
     every period            push x,  wait,  x ← θ
-    server                  u ← β u + (θ − (1/W) Σ x_k)/η,  θ ← θ − α η u,  then release everybody
+    server                  u ← β u + (θ − (1/W) Σ x_k)/η,  θ ← θ − α η u,  then release all workers
 
 Reference: Wang, Tantia, Ballas, Rabbat, *SlowMo: Improving Communication-Efficient Distributed SGD with Slow Momentum*,
 ICLR 2020, arXiv:1910.00643.
-Departures: plain SGD inside; the paper takes any optimizer, and mostly momentum. Under a schedule of η each local step
-has the rate of that step, and the server the rate at the beginning of the round, for its division and its step; in the
-paper η is constant within a round.
-Limits: β = 0 and α = 1 is `local_sgd`. With a constant η it is `bmuf` in its classical form, with block momentum β and
-rate α. The division by η makes a difference if η is a schedule: when η has fallen, what was gathered at a high rate is
-not followed at that rate any more.
+Departures: the inner optimizer is plain SGD; the paper allows any, and mostly uses momentum. Under a schedule of η each
+local step has the rate of that step, and the server divides and multiplies by the rate at the beginning of the round;
+in the paper η is constant within a round.
+Limits: with β = 0 and α = 1 it is `local_sgd`. With a constant η it is `bmuf` in its classical form, with block
+momentum β and rate α. The division by η matters if η is a schedule: after η has fallen, momentum from the time of a
+high rate is applied at the new rate.
 """
 
 from dataclasses import dataclass

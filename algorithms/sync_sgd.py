@@ -2,12 +2,12 @@
 
     worker k    g_k = g_k(θ),  push g_k,  wait,  x ← θ
     server      of W = R + b workers keep the first R gradients computed at the present θ:
-                θ ← θ − η (1/R) Σ g_k,  then release everybody; later gradients are dropped
+                θ ← θ − η (1/R) Σ g_k,  then release all workers; later gradients are dropped
 
 Reference: Chen, Pan, Monga, Bengio, Jozefowicz, *Revisiting Distributed Synchronous SGD*, 2016, arXiv:1604.00981.
-Departures: one message of each worker at most goes into an update, and a message counts as a whole on all ps tasks:
-this is a strict barrier, which TensorFlow's `SyncReplicasOptimizer` is not.
-Limits: W workers with batch b and no backups are serial SGD with batch W·b. Staleness is always zero.
+Departures: an update has at most one message of each worker, and all ps tasks accept or drop a message as a whole:
+this is a strict barrier, unlike TensorFlow's `SyncReplicasOptimizer`.
+Limits: with W workers of batch b and no backups it is serial SGD with batch W·b. Staleness is always zero.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class SyncSGD(Scheme):
     learning_rate: Rate = 0.2
     """Step size η of the mean gradient."""
     backup_workers: Count = 0
-    """Workers b that an update does not wait for."""
+    """Number b of workers that an update does not wait for."""
 
     @property
     def gate(self):  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -1,13 +1,13 @@
 """Synchronous SGD with a learning rate for each worker.
 
     worker k    push η_k g_k(θ),  wait,  x ← θ
-    server      θ ← θ − (1/W) Σ η_k g_k   (or their sum),  then release everybody
+    server      θ ← θ − (1/W) Σ η_k g_k   (or their sum),  then release all workers
 
-Reference: none; a variant that goes round in distributed TensorFlow guides.
+Reference: none; a variant from guides to distributed TensorFlow.
 Departures: none.
-Limits: η_k = η with the mean, or η_k = η/W with the sum, is `sync_sgd` with η. Scaling a gradient is scaling a rate for
-plain SGD only, so there is no other optimizer. Unequal rates minimise the weighted objective Σ η_k f_k: with shards
-that differ, another one than the mean. Staleness is always zero.
+Limits: with η_k = η and the mean, or η_k = η/W and the sum, it is `sync_sgd` with η. To scale a gradient is to scale a
+rate for plain SGD only, so no other optimizer is offered. Unequal rates minimise the weighted objective Σ η_k f_k,
+which differs from the mean if the shards differ. Staleness is always zero.
 """
 
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ class SyncSGDLR(Scheme):
     gate = Barrier()
 
     learning_rates: tuple[Positive, ...] = (0.2,)
-    """Step sizes η_k, one for each worker; a single one is everybody's."""
+    """Step sizes η_k, one for each worker, or a single one for all."""
     reduction: Literal["sum", "mean"] = "mean"
-    """What the server makes of the weighted gradients; a sum is a longer step, the more workers there are."""
+    """Reduction of the weighted gradients on the server; the step of a sum grows with the number of workers."""
 
     def check(self, workers):
         if len(self.learning_rates) not in (1, workers):
