@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     lines = {
         "run": run_dir,
         "algorithm": f"{run.scheme.name}, {run.workers} worker{'s' * (run.workers > 1)}, {run.steps} local steps each",
-        "events": f"{len(run.order)} on record, {run.result['updates']} updates of the center",
+        "events": f"{len(run.order)} recorded, {run.result['updates']} updates of the center",
         "replay": f"in NumPy, float64, the recorded order, {time.monotonic() - began:.1f} s",
         "relative error": f"{verdict.error:.1e} of the center, {len(run.center)} parameters; float32 explains "
         f"{verdict.limit:.0e}, the center moved by {verdict.moved:.1e}",
