@@ -1,7 +1,7 @@
-"""Gates: who waits for whom.
+"""Gates, the synchronization rules of the algorithms: asynchronous, bounded staleness, barrier.
 
-A gate builds the exchange of a message for a reply, out of what it may ask of the parameter server (`Store`). It
-imports nothing but the ground: `errors`, `files`, `reports`, `spec`, `waiting`.
+A gate builds the exchange of a message for a reply, out of the operations that the parameter server offers (`Store`).
+The folder imports only the lowest modules: `errors`, `files`, `reports`, `spec`, `waiting`.
 """
 
 from .alone import Alone

@@ -1,4 +1,4 @@
-"""One worker, and nobody to exchange with."""
+"""The gate of one worker, which exchanges nothing."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Alone(Gate):
     label = "one process"
 
     def check(self, workers: int) -> None:
-        """Exactly one worker."""
+        """Raise `UserError` unless the run has exactly one worker."""
         if workers != 1:
             raise UserError(f"this algorithm runs in one process: use --workers 1. Received: workers={workers}")
 
     def mean(self, ps: Store, slot: WorkerSlot, vector: Tensor) -> Tensor:
-        """Its own."""
+        """Return the worker's own `vector`."""
         del ps, slot
         return vector
 
     def traffic(self, workers: int) -> tuple[float, float]:
-        """None."""
+        """Return zero vectors in both directions."""
         del workers
         return 0, 0

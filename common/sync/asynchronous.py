@@ -1,4 +1,4 @@
-"""Nobody waits: each message is folded when it arrives, with a lock or without."""
+"""Asynchronous gates: no worker waits, and each message is folded when it arrives, with a lock or without."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from .store import Store, Tensor, WorkerSlot
 
 @dataclass(frozen=True)
 class Async(Gate):
-    """Nobody waits: each message is folded when it arrives, under the lock."""
+    """Asynchronous: no worker waits, and each message is folded under the lock when it arrives."""
 
     simulated = True
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Tensor:
-        """Lock; staleness; update; version + 1; read the reply; unlock."""
+        """Lock, take the staleness, update, count the version, read the reply, unlock."""
         parts = ps.receive(slot, message)
         with ps.event(slot, parts):
-            # Laid down before the next update, which would have to copy a center that is still on its way.
+            # Copy the reply into shared memory under the lock. Otherwise the next update would find a center that is
+            # still being sent, and would have to copy it before it writes.
             replies = ps.each_slice(lambda _, reply: ps.share(reply), ps.fold(slot, parts))
             ps.note_pull(slot)
         return ps.reply(replies)
 
     def push(self, ps: Store, slot: WorkerSlot, message: Tensor) -> None:
-        """The same without the reply."""
+        """Lock, take the staleness, update, count the version, unlock."""
         parts = ps.receive(slot, message)
         with ps.event(slot, parts):
             ps.fold(slot, parts, event="push")
 
     def gather(self, ps: Store, slot: WorkerSlot, indices: Tensor) -> Tensor:
-        """Lock; read; unlock."""
+        """Lock, read, unlock."""
         return ps.gather(slot, indices, locked=True)
 
 
@@ -45,7 +46,7 @@ class Unlocked(Gate):
     simulated = True
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Tensor:
-        """Update in place and read, with nothing to keep others out."""
+        """Update in place and read, without a lock."""
         with self._received(ps, slot, message) as parts:
             replies = ps.fold(slot, parts, locked=False)
             ps.note_pull(slot)
@@ -57,12 +58,12 @@ class Unlocked(Gate):
             ps.fold(slot, parts, event="push", locked=False)
 
     def gather(self, ps: Store, slot: WorkerSlot, indices: Tensor) -> Tensor:
-        """Read, whatever others are writing."""
+        """Read without a lock, while other workers may be writing."""
         return ps.gather(slot, indices, locked=False)
 
     @contextmanager
     def _received(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Iterator[list[Any]]:
-        """What is built inside happens once the whole message is there, and finite; the staleness is taken then."""
+        """Run what is built inside once the whole message has arrived and is finite; the staleness is taken then."""
         parts = ps.receive(slot, message)
         with tf.control_dependencies([ps.check(parts)]):
             yield parts

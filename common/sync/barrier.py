@@ -1,4 +1,4 @@
-"""A barrier: all wait for all, or for all but a few."""
+"""The gate of synchronous algorithms: each worker waits for all others, or for all but a few."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .store import Store, Tensor, WorkerSlot
 
 @dataclass(frozen=True)
 class Barrier(Gate):
-    """A strict barrier: the mean of one message of each of `workers - backup_workers` workers, then all go on.
+    """A strict barrier: each update is the mean of one message of each of `workers - backup_workers` workers.
 
     The message that completes the set applies the update and wakes every worker that waits. A message computed on an
-    older version is dropped, and its worker goes on at once.
+    older version is dropped, and its worker continues at once.
 
-    A run makes as many updates as the worker with the most rounds has, and ends with the last. Whoever is behind then,
-    because messages were dropped or because it was away, leaves: what it could still send would be dropped, or be
-    all of an update.
+    A run makes as many updates as the worker with the most rounds has, and ends with the last. Workers that are behind
+    then, because their messages were dropped or because they were down, leave: their messages would be too old, or the
+    only ones of a set.
     """
 
     backup_workers: int = 0
@@ -30,16 +30,16 @@ class Barrier(Gate):
     label = "synchronous"
 
     def updates_per_round(self, workers: int) -> float:
-        """One, of all messages together."""
+        """Return 1: all messages of a round make one update."""
         del workers
         return 1
 
     def set_size(self, active: int) -> int:
-        """All that are counted on but the backup workers; one at least, for messages may be there of who has left."""
+        """Return the number of active workers minus backups; at least 1, as a worker may leave after its message."""
         return max(active - self.backup_workers, 1)
 
     def check(self, workers: int) -> None:
-        """At least one worker must be needed."""
+        """Raise `UserError` unless a set needs at least one worker."""
         at_least(0, backup_workers=self.backup_workers)
         if self.backup_workers >= workers:
             raise UserError(
@@ -48,27 +48,31 @@ class Barrier(Gate):
             )
 
     def slice_variables(self, ps: Store, part: Any) -> Mapping[str, Tensor]:
-        """The sum of messages, and the last reply."""
+        """Return the initial sum of messages and the initial reply of a slice."""
         return {"inbox": part.no_message, "reply": part.initial}
 
     def complete(self, ps: Store) -> Tensor:
-        """The last version has been reached."""
+        """Return True once the last version has been reached."""
         return Gate.complete(self, ps) if ps.last_version is None else ps.read_version() >= ps.last_version
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Tensor:
-        """Arrive; the last one folds; wait for the token; read the reply."""
+        """Add the message to the set, fold the set if it is complete, wait for the token, read the reply."""
         parts = ps.receive(slot, message)
         with ps.event(slot, parts) as arrival:
             answers = self._arrive(ps, slot, parts)
         token = slot.sleep(after=[arrival.released])
-        # With backup workers the others may fold again while this one reads, so it reads under the lock.
+        # With backup workers the others may fold again while this worker reads. It reads under the lock; otherwise its
+        # reply could mix two versions.
         with ps.lock(after=[token]) if self.backup_workers else tf.control_dependencies([token]):
             ps.note_pull(slot)
             replies = ps.each_slice(lambda _, answer: tf.identity(answer), answers)
         return ps.reply(replies)
 
     def _arrive(self, ps: Store, slot: WorkerSlot, parts: list[Any]) -> list[Any]:
-        """Under the lock: add a fresh message to the sums; if it is the last one needed, fold. As `_close_set`."""
+        """Add a fresh message to the sums, and fold them if it completes the set; called under the lock.
+
+        Returns the same as `_close_set`.
+        """
         with tf.device(ps.devices[0]):
             version = ps.read_version()
             staleness = ps.staleness(version, slot)
@@ -81,8 +85,9 @@ class Barrier(Gate):
             u = ps.weigh(part, u, staleness, slot)
             if self.backup_workers:
                 u = tf.where(fresh, u, tf.zeros_like(u))
-            # What was there is of the set before. To put a message or a sum there takes no pass over the vector; to add
-            # in place would copy the first message, which is where its worker has written it.
+            # The inbox still holds the sum of the previous set, so the first message replaces it. Assign the sums, too:
+            # `assign` shares the buffer of its value and takes no pass over the vector, while `assign_add` would first
+            # copy the buffer of the first message, which its worker has written.
             return ps.when(first, lambda: part.inbox.assign(u), lambda: part.inbox.assign(part.inbox + u))
 
         with tf.control_dependencies([arrived]):
@@ -95,9 +100,9 @@ class Barrier(Gate):
         return answers
 
     def _close_set(self, ps: Store, possible: Any, version: Any) -> list[Any]:
-        """Under the lock: if all that are needed have arrived, fold the mean of their messages and let all go.
+        """Fold the mean of the set and release its workers if all needed messages have arrived; under the lock.
 
-        Returns the variable of each slice in which the reply will be.
+        Returns the variable of each slice that will hold the reply.
         """
         with tf.device(ps.devices[0]):
             arrived, active = ps.kept.arrived.read_value(), ps.active.read_value()
@@ -110,7 +115,7 @@ class Barrier(Gate):
         def fold(part: Any) -> None:
             reply = ps.share(ps.merge(part, part.inbox / messages, tf.constant(0.0), version))
             if reply is part.center and not self.backup_workers:
-                answers[part.index] = part.center  # nobody can change it before everybody has read it: no copy needed
+                answers[part.index] = part.center  # no copy: the next update needs a message of each of its readers
             else:
                 part.reply.assign(reply)
 
@@ -118,18 +123,18 @@ class Barrier(Gate):
 
         def let_go() -> None:
             with tf.control_dependencies([ps.count_updates(1)]):
-                if self.backup_workers:  # at the end nobody waits for those who are late
+                if self.backup_workers:  # after the last update, workers that are late are not awaited
                     ps.active.assign(active & (arrived | ~self.complete(ps)))
                 cleared = ps.kept.arrived.assign(tf.zeros([ps.num_workers], tf.bool))
             with tf.control_dependencies([cleared]):  # a released worker must see the new version
                 ps.wake(arrived)
 
-        # No token before every slice has its update: to wake a worker shares no resource with the center, so
-        # nothing else orders the two.
+        # Send no token before every slice has its update. Waking a worker shares no resource with the center, so
+        # TensorFlow does not order the two: a worker could read the old center.
         with tf.control_dependencies(folded), tf.device(ps.devices[0]):
             ps.when(complete, let_go)
         return answers
 
     def release(self, ps: Store) -> None:
-        """Without those who are gone, the set may be complete."""
+        """Fold the set if it is complete without the workers that have left."""
         self._close_set(ps, tf.constant(True), ps.read_version())

@@ -1,4 +1,4 @@
-"""Bounded staleness: nobody waits for a set, but nobody runs far ahead."""
+"""The gate of bounded staleness: messages are folded one by one, and workers too far ahead block."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from .store import Store, Tensor, WorkerSlot
 
 @dataclass(frozen=True)
 class Bounded(Gate):
-    """Each message is folded when it arrives; nobody begins a round more than `slack` rounds ahead of the slowest.
+    """Each message is folded when it arrives; no worker begins a round more than `slack` rounds ahead of the slowest.
 
-    With a slack of 1, a worker that has 5 rounds on record goes on as soon as everybody has 4. It goes on from the
-    newest center, whoever has written it. A worker that comes back after it was evicted is waited for until it has
-    caught up.
+    With a slack of 1, a worker with 5 recorded rounds continues as soon as all workers have 4. It continues from the
+    newest center. The others wait for a worker that rejoins after an eviction until it has caught up.
     """
 
     slack: int = 1
@@ -26,15 +25,15 @@ class Bounded(Gate):
 
     @property
     def lead(self) -> int:
-        """The slack."""
+        """The slack, in rounds."""
         return self.slack
 
     def check(self, workers: int) -> None:
-        """The slack counts rounds."""
+        """Raise `UserError` if the slack is negative."""
         at_least(0, slack=self.slack)
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Tensor:
-        """Fold; wait until the slowest is near enough; read the center."""
+        """Fold the message, wait until the slowest worker is within the slack, read the center."""
         parts = ps.receive(slot, message)
         with ps.event(slot, parts) as pushed:
             ps.fold(slot, parts)
@@ -47,12 +46,12 @@ class Bounded(Gate):
         return ps.reply(replies)
 
     def awaited(self, ps: Store) -> Tensor:
-        """Those too far behind somebody who waits."""
+        """Return flags [W] of the workers that are too far behind a waiting worker."""
         rounds, arrived = ps.folded.read_value(), ps.kept.arrived.read_value()
         return ps.active & (rounds + self.lead < tf.reduce_max(tf.where(arrived, rounds, 0)))
 
     def release(self, ps: Store) -> None:
-        """Whoever waits and is near enough goes on."""
+        """Wake the waiting workers that are within the slack of the slowest."""
         rounds, arrived = ps.folded.read_value(), ps.kept.arrived.read_value()
         slowest = tf.reduce_min(tf.where(ps.active & ~ps.finished, rounds, rounds.dtype.max))
         free = arrived & (rounds - self.lead <= slowest)

@@ -1,4 +1,4 @@
-"""No parameter server: the workers reduce their messages among themselves."""
+"""The gate of algorithms without a parameter server: the workers reduce their messages among themselves."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from ..lazy import tf
 from .barrier import Barrier
 from .store import Store, Tensor, WorkerSlot
 
-ALIGNED = 16  # floats: slices that begin at a multiple of 64 bytes are cut without a copy
+ALIGNED = 16  # floats: a slice that begins at a multiple of 64 bytes needs no copy
 
-LEAST = 1 << 15  # floats of a slice: a smaller one costs as much CPU time to send, and there would be more of them
+LEAST = 1 << 15  # floats of a slice: a smaller slice costs as much CPU time to send, and a vector would have more
 
 
 @dataclass(frozen=True)
 class Collective(Barrier):
-    """No ps: every worker gets the mean of all messages, each slice of it from the worker that adds it up.
+    """An all-reduce without a ps: every worker gets the mean of all messages, by reduce-scatter and all-gather.
 
-    Worker k adds up the k-th slices of all, in the order of the workers, and sends their mean to all: as many bytes as
-    in a ring, in two steps instead of 2 (W - 1), and the same bits for all. TensorFlow's own ring between processes
-    copies each piece several times on its way. For workers with a GPU each, its `tf.raw_ops.CollectiveReduce` with
-    `communication_hint="nccl"` would take the place of `_mean`.
+    Worker k adds up the k-th slices of all workers, in the order of the workers, and sends their mean to all: as many
+    bytes as in a ring, in two steps instead of 2 (W - 1), and the same bits for all. TensorFlow's own ring between
+    processes copies each piece several times on its way. For workers with a GPU each, `_mean` could be replaced by
+    `tf.raw_ops.CollectiveReduce` with `communication_hint="nccl"`.
 
-    The center is the parameters of worker 0, which keeps the record too. As threads, the workers have one memory: there
-    messages are added up in it, behind a barrier.
+    The parameters of worker 0 are the center, and worker 0 keeps the record. Workers that are threads share their
+    memory: there the messages are added up in memory, behind a barrier.
     """
 
     uses_ps = False
     simulated = True
 
     def variables(self, ps: Store) -> Mapping[str, Tensor]:
-        """What a barrier needs, for threads."""
+        """Return the variables of a barrier for threads, none for processes."""
         return super().variables(ps) if ps.in_process else {}
 
     def slice_variables(self, ps: Store, part: Any) -> Mapping[str, Tensor]:
-        """The same."""
+        """Return the variables of a barrier for threads, none for processes."""
         return super().slice_variables(ps, part) if ps.in_process else {}
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Tensor:
-        """The mean message."""
+        """Return the mean of all workers' messages."""
         if ps.in_process:
             return super().exchange(ps, slot, message)
         mean = self._mean(ps, slot, message, spoils=True)
@@ -53,23 +53,23 @@ class Collective(Barrier):
         return mean
 
     def is_finite(self, ps: Store, reply: Tensor) -> Tensor:
-        """Whoever has added up a slice has looked at all of it, and spoiled it if need be: one element tells."""
+        """Return True if one element of each slice is finite: its reducer fills a slice that is not finite with NaN."""
         if ps.in_process or ps.num_workers == 1:
             return super().is_finite(ps, reply)
         slices = slices_of(reply.shape[0], ps.num_workers).values()
         return tf.reduce_all(tf.math.is_finite([reply[part.start or 0] for part in slices]))
 
     def mean(self, ps: Store, slot: WorkerSlot, vector: Tensor) -> Tensor:
-        """The same reduction."""
+        """Return the mean of `vector` over all workers, by the same reduction."""
         mean = self._mean(ps, slot, tf.reshape(vector, [-1]))
         return tf.ensure_shape(tf.reshape(mean, tf.shape(vector)), vector.shape)
 
     def arrived(self, ps: Store) -> Tensor | None:
-        """Threads alone can be seen to wait."""
+        """Return the flags of a barrier for threads; None for processes, which share no variable to wait at."""
         return super().arrived(ps) if ps.in_process else None
 
     def share_state(self, ps: Store, slot: WorkerSlot, state: Tensor) -> Tensor:
-        """The mean over the workers, which worker 0 writes down for all."""
+        """Return the mean state of the workers; worker 0 writes it into the rows of all."""
         if ps.in_process:
             return super().share_state(ps, slot, state)
         mean = self._mean(ps, slot, state)
@@ -78,9 +78,9 @@ class Collective(Barrier):
         return mean
 
     def _mean(self, ps: Store, slot: WorkerSlot, vector: Tensor, spoils: bool = False) -> Tensor:
-        """Of the vectors of all, [n] each. Where n is small, some add up nothing, and nobody sends to them.
+        """Return the mean of the workers' vectors [n]; where n is small, some workers have no slice to reduce.
 
-        If it `spoils`, a slice of the mean with an element that is not finite has none that is.
+        With `spoils`, a slice of the mean that has an element which is not finite becomes NaN as a whole.
         """
         number, me, mail = ps.num_workers, slot.index, slot.mail
         if number == 1:
@@ -103,12 +103,12 @@ class Collective(Barrier):
         return tf.ensure_shape(tf.concat(found, 0), vector.shape)
 
     def traffic(self, workers: int) -> tuple[float, float]:
-        """Everyone sends (W - 1)/W of a vector twice: to be added up, and the means of a slice. Without `mean`."""
+        """Return (W - 1)/W vectors for the reduce-scatter and as many for the all-gather, without those of `mean`."""
         return (workers - 1) / workers, (workers - 1) / workers
 
 
 def slices_of(size: int | None, workers: int) -> dict[int, slice]:
-    """Who adds up what of a vector [size]: slices, none of them empty, by worker; one of unknown size is worker 0's."""
+    """Return the slices of a vector [size] by the worker that reduces them, none empty; of unknown size, worker 0's."""
     if size is None:
         return {0: slice(None)}
     each = max(-(-size // workers), LEAST)

@@ -1,15 +1,15 @@
-"""The base of all gates: who waits for whom on the parameter server.
+"""The base of all gates: the synchronization rule of an algorithm, applied on the parameter server.
 
 A gate builds one exchange, from push to reply, into the graph. Whatever the number of ps tasks, an exchange is one
-atomic event: `ps.event` takes the lock after the whole message has arrived, so it is never held while one travels.
+atomic event: `ps.event` takes the lock after the whole message has arrived, so no lock is held while a message travels.
 
-A gate of your own, in a file of your own (`--import my_gate.py`): derive from `Async` if nobody waits, else from
+To write your own gate, in a file of your own (`--import my_gate.py`): derive from `Async` if no worker waits, else from
 `Gate` with `waits = True`, and write `exchange`, `awaited` and `release`. `bounded.py` is a complete example.
 
-There are two engines: one of TensorFlow graphs, and one in virtual time, which has no graphs. What both must know of
-who waits for whom is said once, in plain Python: `set_size` or `lead`. The graphs of the gates here are made from them.
-The engine in virtual time refuses a gate that has methods of its own besides and does not say that these change nothing
-of that: `simulated`.
+Two engines use the gates: one of TensorFlow graphs, and one in virtual time, which has no graphs. Both read the
+synchronization rule from plain Python: `set_size` or `lead`. The gates of this folder build their graphs from them. The
+engine in virtual time refuses a gate that overrides other methods, unless the gate declares with `simulated` that these
+leave the rule unchanged.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ BESIDES = {"updates_per_round", "check", "traffic", "label"}  # no part of an ex
 
 
 class Gate:
-    """Who waits for whom. The defaults: an exchange of one message with the parameter server, nobody waits.
+    """A synchronization rule. By default each worker exchanges messages with the parameter server and never waits.
 
     Attributes:
         waits: True if workers wait for each other's messages. Then a call may take as long as the slowest worker, and
-            whoever has waited too long says for whom.
-        exchanges: False if there is one worker, which exchanges nothing.
-        uses_ps: False if there is no parameter server: worker 0 holds the center and the record.
-        label: what the catalogue prints.
-        simulated: True if a message does what the simulation does with it: it is folded when it arrives, and the reply
-            is the newest center as soon as `lead` lets the worker go on; or, with `set_size`, the mean of a set of
-            messages is folded, and the new center is the reply to all of them. To say `set_size` or `lead` says so too.
+            a worker that has waited too long names the workers that are missing.
+        exchanges: False for a single worker, which exchanges nothing.
+        uses_ps: False without a parameter server: worker 0 holds the center and the record.
+        label: the name of the rule in the catalogue.
+        simulated: True if the simulation treats messages as this gate does: a message is folded when it arrives, and
+            the reply is the newest center as soon as `lead` lets the worker continue; or, with `set_size`, the mean of
+            a set of messages is folded, and the new center is the reply to all of them. Implied by a class that
+            overrides `set_size` or `lead`.
     """
 
     waits: ClassVar[bool] = False
@@ -49,36 +50,36 @@ class Gate:
     simulated: ClassVar[bool] = False
 
     def updates_per_round(self, workers: int) -> float:
-        """How many updates of the center one round of all workers makes; learning-rate schedules divide by it."""
+        """Return the number of updates that one round of all workers makes; learning-rate schedules divide by it."""
         return workers
 
     def check(self, workers: int) -> None:
         """Raise `UserError` if this gate cannot work with this number of workers."""
 
     def traffic(self, workers: int) -> tuple[float, float]:
-        """Vectors that a recorded exchange moves, towards the center and back."""
+        """Return the number of vectors that a recorded exchange sends to the center, and back."""
         del workers
         return 1, 1
 
-    # Who waits for whom, for all engines.
+    # The synchronization rule, for all engines.
 
     def set_size(self, active: int) -> int | None:
-        """How many messages, of different workers, make an update together; who has sent one waits for the others.
+        """Return the number of messages of different workers that make one update; their senders wait for the set.
 
         Default: None, each message is folded when it arrives.
 
         Args:
-            active: how many workers are counted on, from 0.
+            active: the number of active workers, from 0.
         """
         del active
 
     @property
     def lead(self) -> int | None:
-        """Rounds that a worker may be ahead of the slowest when it begins one. Default: None, any number."""
+        """Rounds by which a worker may be ahead of the slowest when it begins a round. Default: None, no limit."""
         return None
 
     def can_be_simulated(self) -> bool:
-        """Return False if a class has methods of its own, and neither it nor one derived from it is `simulated`."""
+        """Return False if a class overrides methods, and neither it nor a class derived from it is `simulated`."""
         for kind in type(self).__mro__:
             own = vars(kind)
             if "simulated" in own:
@@ -89,34 +90,34 @@ class Gate:
                 return False
         return False
 
-    # What it keeps on the ps.
+    # The variables of the gate on the ps.
 
     def variables(self, ps: Store) -> Mapping[str, Tensor]:
-        """Initial values of what is kept on the first ps task, by name: `ps.kept.<name>`.
+        """Return the initial values of the gate's variables on the first ps task, by name: `ps.kept.<name>`.
 
-        Default: flags [W] of who has arrived, if workers wait here.
+        Default: flags [W] of the workers that have arrived, if workers wait here.
         """
         return {"arrived": tf.zeros([ps.num_workers], tf.bool)} if self.waits else {}
 
     def slice_variables(self, ps: Store, part: Any) -> Mapping[str, Tensor]:
-        """Initial values of what is kept beside each slice of the center, by name: `part.<name>`. Default: nothing.
+        """Return the initial values of the gate's variables for each slice of the center, by name: `part.<name>`.
 
         `part` has `initial`, the first value of this slice of the center [n], and `no_message`, zeros for a sum of
-        messages [n + m]: with the scalars that the scheme sends, if it does.
+        messages [n + m], where m is the number of scalars that the scheme sends. Default: no variables.
         """
         del ps, part
         return {}
 
-    # What a worker does in its rounds.
+    # The operations of a worker in its rounds.
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Tensor:
-        """Push `message` [P] of the worker in that slot and return the reply [P]."""
+        """Push `message` [P] of the worker in `slot` and return the reply [P]."""
         raise NotImplementedError(f"{type(self).__name__} exchanges nothing")
 
     def is_finite(self, ps: Store, reply: Tensor) -> Tensor:
-        """Without a ps: True if the workers may adopt this reply, the same for all. Default: looks at each element."""
+        """Return True if the workers may adopt this reply, the same for all; without a ps. Default: test all numbers."""
         del ps
-        return tf.reduce_all(tf.math.is_finite(reply))  # of two sums one may overflow, and not the other
+        return tf.reduce_all(tf.math.is_finite(reply))  # not of its sum, which may overflow on one worker only
 
     def push(self, ps: Store, slot: WorkerSlot, message: Tensor) -> None:
         """Push without waiting for a reply; only schemes with such rounds need it."""
@@ -127,12 +128,13 @@ class Gate:
         raise NotImplementedError(f"{type(self).__name__} reads the whole center")
 
     def mean(self, ps: Store, slot: WorkerSlot, vector: Tensor) -> Tensor:
-        """The mean over all workers of a tensor of any shape, within a round: `worker.mean`. Default: refused.
+        """Return the mean over all workers of a tensor of any shape, within a round: `worker.mean`. Default: refused.
 
-        Whoever waits for it is not at the gate: one that can go on without a worker needs an answer for both places.
+        A worker inside `mean` has not arrived at the gate. A gate that can evict workers must also release the workers
+        that wait in `mean`.
 
         Raises:
-            UserError: this gate has none.
+            UserError: this gate offers no mean.
         """
         raise UserError(
             "worker.mean needs a gate without a parameter server: send numbers beside the vector (scalars), or use "
@@ -140,30 +142,30 @@ class Gate:
         )
 
     def share_state(self, ps: Store, slot: WorkerSlot, state: Tensor) -> Tensor:
-        """Let the evaluator see the worker's non-trainable state [S]; returns what the worker goes on with."""
+        """Store the worker's non-trainable state [S] for the evaluator; returns the state that the worker adopts."""
         ps.store_state(slot, state)
         return state
 
-    # Who waits, and who comes and goes.
+    # Waiting workers, and workers that join and leave.
 
     def arrived(self, ps: Store) -> Tensor | None:
-        """Flags [W] of who waits at the gate; None if nobody ever waits on the ps."""
+        """Return flags [W] of the workers that wait at the gate; None if no worker ever waits on the ps."""
         return ps.kept.arrived.read_value() if self.waits else None
 
     def awaited(self, ps: Store) -> Tensor:
-        """Flags [W] of those for whom the others wait. Default: all that are counted on and have not arrived."""
+        """Return flags [W] of the workers that the others wait for. Default: active workers that have not arrived."""
         return ps.active & ~ps.kept.arrived
 
     def release(self, ps: Store) -> None:
-        """Under the lock, on the first ps task, when somebody is not counted on any more: let go who need not wait."""
+        """Release the workers that need not wait any more, after others have left; under the lock, on the first ps."""
         raise NotImplementedError(f"{type(self).__name__} waits, and has no release")
 
     def complete(self, ps: Store) -> Tensor:
-        """True once the run has made its last update: nobody is admitted any more. Default: never."""
+        """Return True once the run has made its last update: no worker is admitted any more. Default: never."""
         return tf.constant(False)
 
     def rejoin(self, ps: Store, slot: WorkerSlot) -> Tensor:
-        """Under the lock: a worker takes its slot, and tokens for whoever held it before are void.
+        """Let a worker take its slot, and discard the tokens of the worker that held it before; under the lock.
 
         Returns:
             True if its last message still waits for others.
@@ -174,14 +176,15 @@ class Gate:
             return ps.kept.arrived.read_value()[slot.index]
 
     def wake(self, ps: Store) -> None:
-        """A token for everybody: the state has been restored. Whoever goes on is refused, and joins again."""
+        """Wake all workers after the state was restored: each is refused at its next message, and joins again."""
         if self.arrived(ps) is not None:
             ps.wake(tf.ones([ps.num_workers], tf.bool))
 
     def evict(self, ps: Store, slot: WorkerSlot) -> Tensor:
-        """The worker in that slot has waited long enough: go on without those it waits for, if enough are left.
+        """Evict the workers that the worker in `slot` has waited for too long, if enough workers are left.
 
-        Returns who was evicted, flags [W]; they are back when they join again. Default for all gates that wait.
+        Returns flags [W] of the evicted workers, which are active again when they rejoin. Default for all gates that
+        wait.
         """
         with ps.exclusive(), tf.device(ps.devices[0]):
             evicted = self.awaited(ps) & ps.kept.arrived.read_value()[slot.index]
@@ -189,7 +192,7 @@ class Gate:
             return self._go_on_without(ps, evicted & enough)
 
     def deregister(self, ps: Store, slot: WorkerSlot) -> Tensor:
-        """The worker in that slot has done all its rounds: nobody waits for it any more. Returns its flag, [W]."""
+        """Remove the worker in `slot`, which has done all its rounds, from those awaited; returns its flag, [W]."""
         with ps.exclusive(), tf.device(ps.devices[0]):
             return self._go_on_without(ps, ps.only(slot))
 
@@ -200,5 +203,5 @@ class Gate:
 
 
 def _counts(name: str) -> bool:
-    """True for a method that may change what an exchange does."""
+    """Return True for a method that may change an exchange."""
     return name not in BESIDES and not (name.startswith("__") and name.endswith("__"))

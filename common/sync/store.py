@@ -1,7 +1,7 @@
-"""What a gate may ask of the parameter server, and of the place of one worker on it.
+"""The interfaces through which a gate uses the parameter server, and the slot of one worker on it.
 
-Nothing in here is an engine: the one of TensorFlow's processes and threads is `server.parameter_server`, and another
-one, in virtual time, can serve the same gates.
+This module contains interfaces only. `server.parameter_server` implements them for TensorFlow's processes and threads;
+another engine, in virtual time, can serve the same gates.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ class Held(Protocol):
     """A lock that is held.
 
     Attributes:
-        released: there once the lock is free again; None while the block is open.
+        released: a tensor that is ready once the lock is free again; None while the block is open.
     """
 
     released: Tensor
 
 
 class Mail(Protocol):
-    """Vectors that workers send to each other. Between two of them, the order alone says which is which."""
+    """Vectors that workers send to each other. Between two workers, vectors are identified by their order alone."""
 
     def send(self, to: int, vector: Tensor) -> None:
-        """The next vector that worker `to` has from this one."""
+        """Send a vector, the next one that worker `to` receives from this worker."""
         ...
 
     def receive(self, of: int, size: int | None) -> Tensor:
-        """The next vector [size] that worker `of` has sent to this one."""
+        """Return the next vector [size] that worker `of` has sent to this worker."""
         ...
 
 
 class WorkerSlot(Protocol):
-    """The slot of one worker on the ps: whoever joins as this worker holds it."""
+    """The slot of one worker on the ps, held by the program that has joined as this worker."""
 
     @property
     def index(self) -> Any:
@@ -47,45 +47,45 @@ class WorkerSlot(Protocol):
 
     @property
     def incarnation(self) -> Tensor:
-        """Who holds the slot, [2]: the number that joining gave to it, and a 1. Others are refused."""
+        """The incarnation that holds the slot, [2]: its number, given when it joined, and a 1. Others are refused."""
         ...
 
     @property
     def mail(self) -> Mail:
-        """Between whoever holds the slot and the other workers; for gates without a parameter server."""
+        """The vectors between the holder of the slot and the other workers; for gates without a parameter server."""
         ...
 
     def sleep(self, after: Sequence[Tensor] = ()) -> Tensor:
-        """Wait for a token; returns what is there when it has come. Never under the lock."""
+        """Wait for a token; returns a tensor that is ready when the token has come. Never under the lock."""
         ...
 
     def wake(self, condition: Tensor) -> None:
-        """A token for this worker, if the scalar `condition` holds."""
+        """Send a token to this worker if the scalar `condition` holds."""
         ...
 
     def forget_tokens(self) -> Tensor:
-        """Tokens that nobody has taken are void; returns what is there when they are."""
+        """Discard the tokens that this worker has not taken; returns a tensor that is ready when they are gone."""
         ...
 
 
 class Store(Protocol):
     """The global variables of a run, and events on them. The center [P] is cut into slices, one for each ps task.
 
-    What is built on the first ps task stands in `with tf.device(ps.devices[0])`; what is built for each slice, in
+    Operations on the first ps task are built in `with tf.device(ps.devices[0])`, operations on each slice in
     `each_slice`.
 
     Attributes:
         num_workers: W.
-        min_workers: a gate goes on with this number of workers, if the others do not come.
+        min_workers: the number of workers with which a gate continues if the others do not come.
         last_version: rounds of the worker with the most, after which a barrier ends the run; None if they are scripted.
         in_process: True if all workers are threads of this process.
         devices: one device for each ps task; version, lock, record and all [W] variables are on the first.
         slices: of the center, with `index`, `device`, `center`, `initial` (its first value), `no_message` (zeros, as
-            long as what `receive` returns), the scheme's global variables, and what the gate's `slice_variables` names.
-        kept: what the gate's `variables` names, as attributes.
-        active: flags [W] of who is counted on.
-        finished: flags [W] of who has done all its rounds.
-        folded: rounds of each worker that are on record, [W].
+            long as the parts that `receive` returns), the scheme's global variables, and the gate's `slice_variables`.
+        kept: the gate's `variables`, as attributes.
+        active: flags [W] of the workers whose messages the gate expects.
+        finished: flags [W] of the workers that have done all their rounds.
+        folded: recorded rounds of each worker, [W].
         states: the workers' non-trainable states, [W, S].
     """
 
@@ -101,69 +101,69 @@ class Store(Protocol):
     folded: Tensor
     states: Tensor
 
-    # An event, in the order in which gates use its pieces.
+    # The operations of an event, in the order in which gates use them.
 
     def receive(self, slot: WorkerSlot, message: Tensor) -> list[Tensor]:
-        """The message of a worker, in slices that have arrived on their ps tasks. Before the lock, not under it.
+        """Return the message of a worker, as slices that have arrived on their ps tasks. Before the lock, not under it.
 
-        It travels as the codec has it. The scalars of a scheme that sends some are at the end of each slice: what a
-        gate adds up or divides, it does to them, too.
+        The codec encodes it on its way. The scalars that a scheme sends are at the end of each slice: a gate that adds
+        up or divides messages does the same to their scalars.
         """
         ...
 
     def event(self, slot: WorkerSlot, parts: Sequence[Tensor] = ()) -> AbstractContextManager[Held]:
-        """All that is built inside is one atomic event that this worker causes, perhaps with a message in `parts`.
+        """Build all operations inside as one atomic event of this worker, which may bring a message in `parts`.
 
-        A message that is not finite, is late after the last update, or is not of whoever holds the slot, is refused.
+        A message is refused if it is not finite, comes after the last update, or is not from the holder of the slot.
         """
         ...
 
     def check(self, parts: Sequence[Tensor]) -> Tensor:
-        """Refuse a message that is not finite, where no `event` does; returns a tensor on which to order the update."""
+        """Refuse a message that is not finite, where no `event` does; returns a tensor that the update must follow."""
         ...
 
     def exclusive(self) -> AbstractContextManager[Held]:
-        """All that is built inside is one atomic event that is no worker's message."""
+        """Build all operations inside as one atomic event that is no worker's message."""
         ...
 
     def lock(self, after: Sequence[Tensor]) -> AbstractContextManager[Held]:
-        """All that is built inside reads one moment, once everything in `after` is there."""
+        """Build reads that see one consistent state, once all tensors in `after` are ready."""
         ...
 
     def each_slice(self, build: Callable[[Any, Any], Any], values: Sequence[Any] | None = None) -> list[Any]:
-        """`build(slice, value)` on the device of each slice."""
+        """Return `build(slice, value)` for each slice, built on its device."""
         ...
 
     def share(self, reply: Tensor) -> Tensor:
-        """A slice of a reply as it is to be kept for several workers: the same object, or where all of them read it."""
+        """Return a slice of a reply for several workers: the same object, or a copy in memory that all of them read."""
         ...
 
     def reply(self, replies: Sequence[Tensor]) -> Tensor:
-        """The slices of a reply, which travel as the scheme's codec has it, as one vector [P] where the caller is."""
+        """Return a reply as one vector [P] on the caller's device; its slices travel encoded by the scheme's codec."""
         ...
 
     # The center.
 
     def read_version(self) -> Tensor:
-        """Number of updates that the center has had, a scalar."""
+        """Return the number of updates that the center has had, a scalar."""
         ...
 
     def staleness(self, version: Tensor, slot: WorkerSlot) -> Tensor:
-        """Updates since this worker pulled last, at `version`, a scalar; without a lock an estimate."""
+        """Return the updates between this worker's last pull and `version`, a scalar; without a lock an estimate."""
         ...
 
     def note_pull(self, slot: WorkerSlot) -> None:
-        """This worker has the present center."""
+        """Record that this worker has pulled the present center."""
         ...
 
     def fold(
         self, slot: WorkerSlot, parts: Sequence[Tensor], event: Event = "exchange", locked: bool = True
     ) -> list[Tensor]:
-        """The whole of an asynchronous update: recorded, merged into every slice, counted; returns the replies."""
+        """Make an asynchronous update: record it, merge it into every slice, count it; returns the replies."""
         ...
 
     def weigh(self, part: Any, message: Tensor, staleness: Tensor, slot: WorkerSlot) -> Tensor:
-        """A slice of a message of this worker, as the scheme wants it to count in a set."""
+        """Return a slice of this worker's message with the weight that the scheme gives it in a set."""
         ...
 
     def merge(
@@ -175,18 +175,18 @@ class Store(Protocol):
         slot: WorkerSlot | None = None,
         completes: Any = True,
     ) -> Tensor:
-        """The scheme's rule on one slice, for a message of the worker in that slot, or of a set; returns the reply.
+        """Apply the scheme's rule to one slice, for a message of the worker in `slot` or of a set; returns the reply.
 
-        `completes` is False if the update is not made with this message yet.
+        `completes` is False if this message does not complete the update yet.
         """
         ...
 
     def count_updates(self, number: Any) -> Tensor:
-        """The version after `number` more updates."""
+        """Add `number` updates to the version, and return it."""
         ...
 
     def gather(self, slot: WorkerSlot, indices: Tensor, locked: bool) -> Tensor:
-        """Some coordinates of the center as they are now; under the lock, all of one moment."""
+        """Return some coordinates of the present center; if `locked`, all of one version."""
         ...
 
     # The record and the workers.
@@ -194,35 +194,35 @@ class Store(Protocol):
     def record(
         self, version: Tensor, worker: Any, staleness: Any, accepted: Any, event: Any = "exchange", locked: bool = True
     ) -> Tensor:
-        """Append one event of `worker` (its index) to the record of the run; returns what is there when it has been."""
+        """Append one event of `worker` (its index) to the record; returns a tensor that is ready when that is done."""
         ...
 
     def wake(self, flags: Tensor) -> None:
-        """A token for every worker in `flags` [W]."""
+        """Send a token to every worker in `flags` [W]."""
         ...
 
     def close_slots(self, flags: Tensor) -> Any:
-        """Nobody counts on the workers in `flags` [W] any more; they are refused until they join again."""
+        """Make the workers in `flags` [W] inactive; they are refused until they join again."""
         ...
 
     def write(self, variable: Tensor, slot: WorkerSlot, value: Any) -> Tensor:
-        """`value` into the row of this worker of a variable [W, ...] on the first ps task; returns what follows."""
+        """Write `value` into this worker's row of a variable [W, ...] on the first ps task; returns the write."""
         ...
 
     def store_state(self, slot: WorkerSlot, state: Tensor) -> None:
         """Write the worker's non-trainable state [S] into its row of `states`."""
         ...
 
-    # Small pieces.
+    # Helper functions.
 
     def when(self, condition: Tensor, action: Callable[[], Any], otherwise: Callable[[], Any] = lambda: None) -> Tensor:
-        """Do `action` if the scalar `condition` holds, else `otherwise`; returns what is there when that is done."""
+        """Run `action` if the scalar `condition` holds, else `otherwise`; returns a tensor that is ready afterwards."""
         ...
 
     def only(self, slot: WorkerSlot) -> Tensor:
-        """Flags [W]: True for this worker."""
+        """Return flags [W] that are True for this worker alone."""
         ...
 
     def count(self, flags: Tensor) -> Tensor:
-        """Number of flags that are set, a scalar."""
+        """Return the number of flags that are set, a scalar."""
         ...
