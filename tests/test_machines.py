@@ -151,7 +151,7 @@ def test_bad_input_is_refused_or_ignored_and_the_run_goes_on(machines, tmp_path)
     twin = cluster.start(AsyncSGD(), "worker", 1, machine=spare, run_dir=tmp_path / "twin")
     error = twin.end()
     assert isinstance(error, UserError), error
-    assert ("is there already" if machines.real else "cannot listen") in str(error)
+    assert ("is running already" if machines.real else "cannot listen") in str(error)
     assert good[1].thread.is_alive(), "the run was over before the bad input"
 
     assert [task.end() for task in good] == [None] * 3

@@ -1,5 +1,5 @@
-"""Clusters: which tasks there are, where they listen, and which of them a program is.
+"""Clusters: the tasks of a run, their addresses, and the task that a program is.
 
-And how the tasks of several machines find each other, who of them may be lost, and how all learn how the run ended:
-`membership` is put together from `arrival`, `heartbeat` and `departure`. It imports `data` and what is below.
+On several machines, `membership` (of `arrival`, `heartbeat` and `departure`) lets the tasks find each other, decides
+which of them may be lost, and tells all of them how the run ended. The folder imports `data` and lower modules.
 """

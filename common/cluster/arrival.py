@@ -1,4 +1,4 @@
-"""How a task of several machines comes into a run: it finds the others, checks that all run the same, and registers."""
+"""The arrival of a task of several machines: it finds the others, checks that all run the same, and registers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .rendezvous import CALL_SECONDS, DEREGISTERED, EVICTED, OUTCOME, Rendezvous
 
 RETRY_SECONDS = 0.1
 
-STILL_SECONDS = 5.0  # a heartbeat that stands still for that long is that of a task that is gone
+STILL_SECONDS = 5.0  # a task is gone if its heartbeat has not changed for that long
 
 
 class RunIsOver(Exception):
-    """The run has ended before this task came; `outcome` says how."""
+    """The run ended before this task arrived; `outcome` describes how."""
 
     def __init__(self, outcome: Mapping[str, Any]):
         super().__init__(outcome["message"])
@@ -30,7 +30,7 @@ class RunIsOver(Exception):
 class Arrival:
     """One task on its way into the run, for a bounded time.
 
-    All of it raises `WaitTimeout`, with the names of those who are missing, when the time is over.
+    All methods raise `WaitTimeout`, with the names of the missing tasks, when the time is over.
     """
 
     def __init__(self, member: Member, seconds: float):
@@ -39,7 +39,7 @@ class Arrival:
         self.rendezvous: Rendezvous
 
     def find_rendezvous(self) -> Rendezvous:
-        """Until the first task accepts connections; its name may be unknown for a while, too."""
+        """Block until the first task accepts connections; its host name may be unknown for a while, too."""
         first = self.member.tasks[0]
         address = self.member.spec.addresses.of(*first)
         host, port = address.rsplit(":", 1)
@@ -53,13 +53,13 @@ class Arrival:
         return self.rendezvous
 
     def register(self) -> bool:
-        """Own the task; True if it comes back into a run, instead of another process that owned it.
+        """Own the task; returns True if this process replaces another one that owned it.
 
-        A task is owned once. In a run that survives faults it can be owned again, once its owner is gone: because it
-        was evicted, or has deregistered, or because the same program starts it again, or its heartbeat stands still.
+        A task has one owner. In a run that survives faults it can get another once its owner is gone: if the owner was
+        evicted or has deregistered, if the same program starts the task again, or if its heartbeat stands still.
 
         Raises:
-            UserError: this task runs something else than the first one, or has an owner that is there.
+            UserError: this task runs something else than the first one, or has an owner that is alive.
             RunIsOver: the run has ended.
         """
         member = self.member
@@ -77,7 +77,7 @@ class Arrival:
             stands_still = time.monotonic() - since > STILL_SECONDS
             if owner != EVICTED and (not member.restarts.tolerates or last not in (None, heartbeat)):
                 raise UserError(
-                    f"{member.named(member.task)} is there already ({there['where']}): each task of a cluster is "
+                    f"{member.named(member.task)} is running already ({there['where']}): each task of a cluster is "
                     "started once"
                 )
             same_program = there["program"] == member.program
@@ -87,21 +87,21 @@ class Arrival:
                 time.sleep(RETRY_SECONDS)
 
     def await_others(self) -> dict[int, dict[str, Any]]:
-        """Until all have registered, unless the run is under way; returns their specs.
+        """Block until all tasks have registered, unless the run is under way; returns their specs.
 
         Raises:
-            UserError: this task has come back with tables that are empty, and runs something else than the others.
+            UserError: this task was restarted with empty tables, and runs something else than the others.
             RunIsOver: the run has ended.
         """
         everybody = range(len(self.member.tasks))
         specs = self._await_specs(everybody, at_first=True)
-        if self.member.is_host and under_way(specs):  # else the others have compared
+        if self.member.is_host and under_way(specs):  # at the start of a run, the others compare
             for key in specs.keys() & everybody:
                 self.compare(specs[key], key)
         return specs
 
     def compare(self, spec: Mapping[str, Any], key: int) -> None:
-        """Raise `UserError` if another task runs something else, and leave a note for those who wait for this one."""
+        """Raise `UserError` if another task runs something else, and leave a note for tasks that wait for this one."""
         member = self.member
         if different := differences(member.identity, spec["identity"], member.named(key)):
             text = f"{member.named(member.task)} does not run the same as the others: {different}"
@@ -118,7 +118,7 @@ class Arrival:
                 self._pause([0], f", which does not answer as one of this cluster ({error})")
 
     def _await_specs(self, wanted: Collection[int], at_first: bool = False) -> dict[int, dict[str, Any]]:
-        """Until those have registered, or `at_first` only: unless the run is under way; returns all specs."""
+        """Block until the `wanted` tasks have registered; with `at_first` not in a run under way. Returns all specs."""
         while True:
             specs = self.retry(self.rendezvous.specs)
             if OUTCOME in specs:
@@ -130,7 +130,7 @@ class Arrival:
             self._pause(missing, "".join(f". Refused: {text}" for text in refused))
 
     def _pause(self, missing: Collection[int], why: str = "") -> None:
-        """Wait a moment before the next attempt; `WaitTimeout` when there was time enough."""
+        """Wait a moment before the next attempt; raises `WaitTimeout` after the deadline."""
         if time.monotonic() > self.deadline:
             names = ", ".join(map(self.member.named, missing))
             raise WaitTimeout(f"waited {self.seconds:g} s for {names}{why}")

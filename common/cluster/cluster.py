@@ -1,4 +1,4 @@
-"""Clusters: how many tasks of which job there are, where they listen, and what their devices are called."""
+"""The description of a cluster: the number of tasks of each job, their addresses, and the names of their devices."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ MOST_SIMULATED = 100_000  # workers
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A description of where a run takes place.
+    """A description of the machines and processes of a run.
 
-    `Cluster.local(...)` is all on this machine. `Cluster.at(...)`, `Cluster.from_tf_config()` and
-    `Cluster.from_slurm()` are one task of several machines, on each of which the same program is started.
+    `Cluster.local(...)` runs all tasks on this machine. `Cluster.at(...)`, `Cluster.from_tf_config()` and
+    `Cluster.from_slurm()` describe one task of several machines, on each of which the same program is started.
 
     Attributes:
-        workers: worker tasks.
-        ps: parameter server tasks.
+        workers: number of worker tasks.
+        ps: number of parameter server tasks.
         backend: "processes" (a process for each task), "threads" (one process, a thread for each worker) or
             "simulation" (one process, virtual time).
         isolation: private network for local processes: "auto" (where the kernel allows), "require" or "off".
-        wait_seconds: how long a task waits for others before it gives up and names them.
-        devices_per_worker: devices of each worker that share its batches; as many as the algorithm likes if not given.
-        task: which task of several machines this program is; None if all tasks are started here.
-        platform: the machines of a simulation; the usual ones if not given.
+        wait_seconds: seconds that a task waits for others before it gives up and names them.
+        devices_per_worker: number of devices that share the batches of a worker; default: the algorithm's own number.
+        task: the task of several machines that this program is; None if all tasks are started here.
+        platform: the machines of a simulation; default: `Platform()`.
     """
 
     workers: int = 2
@@ -79,7 +79,7 @@ class Cluster:
         devices_per_worker: int | None = None,
         platform: Platform | None = None,
     ) -> Cluster:
-        """A cluster on this machine, or one that is simulated here.
+        """Return a cluster on this machine, or one that is simulated here.
 
         Example:
             >>> Cluster.local(workers=4, ps=2, backend="threads").workers
@@ -109,7 +109,7 @@ class Cluster:
         wait_seconds: float = 60.0,
         devices_per_worker: int | None = None,
     ) -> Cluster:
-        """One task of several machines, given the addresses (`host:port`) of all and which one this is.
+        """Return one task of several machines, given the addresses (`host:port`) of all, its job and its index.
 
         Example:
             >>> hosts = {"ps_hosts": ["a:2222"], "worker_hosts": ["b:2222", "c:2222"]}
@@ -125,9 +125,9 @@ class Cluster:
     def from_tf_config(
         cls, *, separate_evaluator: bool = False, wait_seconds: float = 60.0, devices_per_worker: int | None = None
     ) -> Cluster:
-        """One task of several machines, as the environment variable TF_CONFIG says.
+        """Return the task of several machines that the environment variable TF_CONFIG describes.
 
-        `separate_evaluator` is needed only if there is an evaluator task that TF_CONFIG leaves out of the cluster.
+        Set `separate_evaluator` only for an evaluator task that TF_CONFIG leaves out of the cluster.
 
         Example:
             >>> import json, os
@@ -142,7 +142,7 @@ class Cluster:
 
     @classmethod
     def from_slurm(cls, *, ps: int = 1, wait_seconds: float = 60.0, devices_per_worker: int | None = None) -> Cluster:
-        """One task of a Slurm job step: the first `ps` tasks are parameter servers, the others workers.
+        """Return one task of a Slurm job step: the first `ps` tasks are parameter servers, the others workers.
 
         Example:
             >>> cluster = Cluster.from_slurm(ps=1)  # in a script that `srun` starts
@@ -158,7 +158,7 @@ class Cluster:
         return cls(
             workers=len(here.addresses.worker),
             ps=max(1, len(here.addresses.ps)),
-            isolation="off",  # others must reach it
+            isolation="off",  # the tasks on other machines must reach this one
             wait_seconds=wait_seconds,
             devices_per_worker=devices_per_worker,
             task=here,
@@ -166,12 +166,12 @@ class Cluster:
 
     @property
     def placement(self) -> Placement:
-        """Where its tasks live."""
+        """The placement of the tasks in processes and on devices."""
         return PLACEMENTS[self.backend]
 
     @property
     def simulated(self) -> Platform | None:
-        """The machines of a simulation; None if the run is a real one."""
+        """The machines of a simulation; None for a real run."""
         return (self.platform or Platform()) if self.placement.simulated else None
 
     @property
@@ -186,5 +186,5 @@ class Cluster:
 
     @property
     def workers_here(self) -> int:
-        """Workers that share the cores of this machine."""
+        """Number of workers that share the cores of this machine."""
         return self.workers if self.task is None else 1

@@ -1,4 +1,4 @@
-"""How a task of several machines leaves a run, and how all of them learn how it ended."""
+"""The departure of a task of several machines from a run, with the news of how the run ended."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .member import Member
 from .outbox import Outbox
 from .rendezvous import CALL_SECONDS, DEREGISTERED, OUTCOME, Rendezvous
 
-LINGER_SECONDS = 5.0  # for the others to learn how the run ended, before the first task leaves with the tables
+LINGER_SECONDS = 5.0  # for the other tasks to read how the run ended, before the first task ends with the tables
 
 CAUSE_SECONDS = 3.0  # for the cause to become known, after a peer was lost
 
-CLOSING_SECONDS = 2.0  # for a process that was killed to let go of its address, too; before others go
+CLOSING_SECONDS = 2.0  # for a killed process to release its address after its connections; before other tasks leave
 
 
 class Departure:
-    """The ways out of a run; of the threads of a task that want to end it, the first one does.
+    """The ways in which a task leaves a run; of several threads that want to end it, the first one does.
 
     Attributes:
-        rendezvous: set when the task has registered; without it, there is nobody to tell.
-        ended: set when it is known how the run ended, or nobody needs to be told.
-        gone: set when this task has left in peace.
-        evicted: another process owns the task: what is told of it is that one's business.
+        rendezvous: set when the task has registered; before that, no other task needs to be notified.
+        ended: set when it is known how the run ended, or no other task needs to be notified.
+        gone: set when this task has left without a failure.
+        evicted: True if another process owns the task; that process then reports on it.
     """
 
     def __init__(self, member: Member, outbox: Outbox):
@@ -40,10 +40,10 @@ class Departure:
         self.rendezvous: Rendezvous | None = None
         self.ended, self.gone = threading.Event(), threading.Event()
         self.evicted = False
-        self._last_word = threading.Lock()  # whoever has it decides how this task ends; it is not given back
+        self._last_word = threading.Lock()  # the thread that acquires it ends this task, and never releases it
 
     def conclude(self, rendezvous: Rendezvous, error: DistsgdError | None, task: tuple[str, int]) -> None:
-        """Say how the run ended, and because of which task, if nobody has."""
+        """Publish how the run ended, and because of which task, unless another task has done so."""
         outcome = {
             "task": f"{task[0]}-{task[1]}",
             "kind": "" if error is None else type(error).__name__,
@@ -53,13 +53,13 @@ class Departure:
         self.outbox.wake.set()
 
     def succeed(self) -> None:
-        """The run ended well: leave."""
+        """Leave a run that ended well."""
         self._last_word.acquire()  # another thread may be ending this process for a reason of its own
         self.gone.set()
         self.deregister()
 
     def fail(self, error: DistsgdError) -> None:
-        """Tell the others why this task has failed, if it is one of them: that ends the run."""
+        """Tell the others why this task has failed, if it has registered: that ends the run."""
         if self.rendezvous is None:
             return
         self._last_word.acquire()
@@ -74,10 +74,10 @@ class Departure:
             return
         self._last_word.acquire()
         self.ended.set()
-        self.deregister(linger=False)  # a ps that stayed for a while would only lose what is folded meanwhile
+        self.deregister(linger=False)  # messages that a ps folded while it lingered would be lost with it
 
     def end_process(self, error: DistsgdError, task: str | None = None, again: bool = False) -> NoReturn:
-        """End this process for a reason that lies elsewhere, perhaps to begin `again`; its main thread may hang."""
+        """End this process because of another task, perhaps to be started `again`; its main thread may hang."""
         self._last_word.acquire()
         event = {"event": "error", "kind": type(error).__name__, "message": str(error), "consequence": again}
         self.outbox.local_report(**event, **({"task": task} if task else {}))
@@ -87,7 +87,7 @@ class Departure:
         os._exit(error.exit_code)
 
     def await_sigterm(self) -> NoReturn:
-        """End this process when it is told to, and say so to the others."""
+        """Wait for SIGTERM, notify the other tasks and end this process."""
         signal.sigwait({signal.SIGTERM})
         if self.member.restarts.recovers:
             self.pause()
@@ -96,9 +96,9 @@ class Departure:
         os._exit(128 + signal.SIGTERM)
 
     def absent_peers(self) -> str:
-        """Those who do not listen any more at their addresses, by name; empty if all go on doing so.
+        """Return the names of the tasks that do not listen any more at their addresses; empty if all listen.
 
-        A process that was killed may have lost its connections, one of which was to this task, but not yet its address.
+        A killed process loses its connections, one of which was to this task, before its address: so retry for a while.
         """
         deadline = time.monotonic() + CLOSING_SECONDS
         while not (absent := self._unreachable()) and time.monotonic() < deadline:
@@ -107,17 +107,17 @@ class Departure:
 
     def _unreachable(self) -> str:
         addresses = [self.member.spec.addresses.of(*task) for task in self.member.tasks]
-        with ThreadPoolExecutor(len(addresses)) as pool:  # who is cut off does not answer at all, which takes its time
+        with ThreadPoolExecutor(len(addresses)) as pool:  # a host that is cut off does not answer before the time limit
             there = list(pool.map(lambda address: not address or reachable(address), addresses))
         return ", ".join(self.member.named(key) for key, is_there in enumerate(there) if not is_there)
 
     def await_cause(self) -> None:
-        """After a peer was lost: if the reason becomes known, this process ends with it."""
+        """Wait for the reason of a lost peer to become known: the heartbeat then ends this process with that reason."""
         if self.ended.wait(CAUSE_SECONDS):
             time.sleep(LINGER_SECONDS + CALL_SECONDS)
 
     def deregister(self, linger: bool = True) -> None:
-        """Say good-bye; the first task leaves last, for the others to learn from its tables how the run ended."""
+        """Deregister this task; the first task leaves last, for the others to read in its tables how the run ended."""
         if self.evicted or self.rendezvous is None:
             return
         with contextlib.suppress(ConnectionError):
@@ -125,7 +125,7 @@ class Departure:
             deadline = time.monotonic() + LINGER_SECONDS
             while linger and self.member.is_host and time.monotonic() < deadline:
                 heartbeats, here = self.rendezvous.heartbeats(), {key for key in self.rendezvous.specs() if key >= 0}
-                if self.member.restarts.recovers:  # some may still have to register again
+                if self.member.restarts.recovers:  # restarted tasks may still have to register
                     here |= set(range(len(self.member.tasks)))
                 if all(heartbeats.get(key) == DEREGISTERED for key in here):
                     return

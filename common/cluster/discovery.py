@@ -1,7 +1,7 @@
-"""Which task of a cluster of several machines is this program? From flags, from TF_CONFIG, or from Slurm.
+"""Discovery of the task that this program is, in a cluster of several machines: from flags, TF_CONFIG or Slurm.
 
-However it is found, the answer is a `TaskSpec`; the task cannot tell the difference. Everything is checked before
-TensorFlow sees it: a wrong index there ends the process without a word that helps.
+Each source gives a `TaskSpec`; the task does not depend on the source. All values are checked before TensorFlow reads
+them, since TensorFlow ends the process without a helpful message if an index is wrong.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ PORTS = range(1, 65536)
 
 SLURM_PORTS = range(2**14, 2**15)  # below the ports that systems give out by themselves
 
-# From one Slurm job, or step, to the next, ports move on by these strides, round the range. Neighbours stay far apart:
-# on one node, 120 consecutive jobs of 4 steps with 16 tasks share no port, nor do 75 of 2 with 64.
+# From one Slurm job or step to the next, the ports move by these strides, modulo the range, so that neighbours stay far
+# apart: on one node, 120 consecutive jobs of 4 steps with 16 tasks share no port, nor do 75 jobs of 2 steps with 64.
 JOB_STRIDE, STEP_STRIDE = 10127, 12939
 
 
@@ -36,10 +36,10 @@ def task_spec(
     task_index: int,
     separate_evaluator: bool = False,
 ) -> TaskSpec:
-    """Which task of which cluster, checked.
+    """Return the checked `TaskSpec` of one task of a cluster.
 
     Raises:
-        UserError: in one line, what is wrong.
+        UserError: a value is wrong; the message describes it in one line.
     """
     if job_name not in JOBS:
         raise UserError(f"unknown job {job_name!r}. {nearest(job_name, list(JOBS))}")
@@ -64,24 +64,24 @@ def task_spec(
 
 
 def check_address(address: Any) -> None:
-    """Raise `UserError` unless it is `host:port`."""
+    """Raise `UserError` unless `address` is `host:port`."""
     host, _, port = str(address).rpartition(":")
     if not host or "/" in host or any(c.isspace() for c in host) or _whole(port) not in PORTS:
         raise UserError(f"an address is host:port, with a port from 1 to 65535. Received: {_short(repr(address))}")
 
 
 def _whole(text: str) -> int | None:
-    """The number that 1 to 9 plain digits are, and nothing else: no sign, no `²`."""
+    """Return the number written in 1 to 9 plain digits; None for any other text, such as a sign or `²`."""
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
 
 
 def _short(text: str) -> str:
-    """So much of a text as fits into a message."""
+    """Return as much of a text as fits into a message."""
     return text if len(text) <= 300 else f"{text[:300]}..."
 
 
 def split_hosts(text: str) -> list[str]:
-    """The addresses of `h0:2222,h1:2222`."""
+    """Return the list of addresses in a text such as `h0:2222,h1:2222`."""
     return [address.strip() for address in text.split(",") if address.strip()]
 
 
@@ -89,7 +89,7 @@ def split_hosts(text: str) -> list[str]:
 
 
 def has_tf_config(environment: Mapping[str, str] = os.environ) -> bool:
-    """True if TF_CONFIG describes a cluster; without one it means a run on this machine, as for TensorFlow."""
+    """Return True if TF_CONFIG describes a cluster; without one the run is on this machine, as in TensorFlow."""
     return bool(_tf_config(environment).get("cluster"))
 
 
@@ -105,9 +105,9 @@ def _tf_config(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def from_tf_config(separate_evaluator: bool = False, environment: Mapping[str, str] = os.environ) -> TaskSpec:
-    """The task that TF_CONFIG names: the chief is worker 0; the evaluator is not part of TensorFlow's cluster.
+    """Return the task that TF_CONFIG names: the chief is worker 0; the evaluator is not part of TensorFlow's cluster.
 
-    Some systems leave the evaluator out of the cluster that they describe: then `separate_evaluator` has to say it.
+    Some systems leave the evaluator out of the cluster that they describe: then set `separate_evaluator`.
     """
     config = _tf_config(environment)
     cluster, task = config.get("cluster"), config.get("task")
@@ -148,7 +148,7 @@ def from_tf_config(separate_evaluator: bool = False, environment: Mapping[str, s
 
 
 def from_slurm(ps: int, environment: Mapping[str, str] = os.environ) -> TaskSpec:
-    """Which task of a job step this is: the first `ps` tasks are parameter servers, the others workers."""
+    """Return the task of a job step that this is: the first `ps` tasks are parameter servers, the others workers."""
     try:
         rank = int(environment["SLURM_PROCID"])
         tasks = int(environment.get("SLURM_STEP_NUM_TASKS") or environment["SLURM_NTASKS"])
@@ -182,7 +182,7 @@ def from_slurm(ps: int, environment: Mapping[str, str] = os.environ) -> TaskSpec
 
 
 def _shares(ps: int, nodes: list[str]) -> str:
-    """Which of the tasks on these nodes are what: `task 0 on a is ps 0; tasks 1 to 2 on a to b are workers 0 to 1`."""
+    """Return the jobs of the tasks in words: `task 0 on a is ps 0; tasks 1 to 2 on a to b are workers 0 to 1`."""
     shares: list[str] = []
     for job, first, end in (("ps", 0, ps), ("worker", ps, len(nodes))):
         last, where = end - 1, " to ".join(dict.fromkeys(nodes[first:end][:: max(1, end - first - 1)]))
@@ -195,13 +195,13 @@ def _shares(ps: int, nodes: list[str]) -> str:
 
 
 def slurm_ports(job: int, step: int, count: int) -> list[int]:
-    """The ports of a job step on each of its nodes: all its tasks find the same, steps of about that time others."""
+    """Return the ports of a job step on each node: the same for all its tasks, others for steps of about that time."""
     first = JOB_STRIDE * job + STEP_STRIDE * step
     return [SLURM_PORTS[(first + i) % len(SLURM_PORTS)] for i in range(count)]
 
 
 def expand_nodes(text: str) -> list[str]:
-    """The hosts of Slurm's short form: `a[01-03,7]b,c` is a01b a02b a03b a7b c."""
+    """Return the hosts of Slurm's short form: `a[01-03,7]b,c` is a01b a02b a03b a7b c."""
     nodes: list[str] = []
     for pattern in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
         names = [""]
@@ -213,12 +213,12 @@ def expand_nodes(text: str) -> list[str]:
 
 
 def expand_numbers(text: str) -> list[int]:
-    """The numbers of `12-13,20`, perhaps in brackets: 12 13 20."""
+    """Return the numbers of a list of ranges, perhaps in brackets: `12-13,20` is 12 13 20."""
     return [int(ending) for ending in _endings(text.strip("[]"))] if text else []
 
 
 def _endings(ranges: str) -> list[str]:
-    """The numbers of `01-03,7`, with their leading zeros."""
+    """Return the numbers of a list of ranges with their leading zeros: `01-03,7` is 01 02 03 7."""
     found: list[str] = []
     for part in ranges.split(","):
         first, _, last = part.partition("-")
@@ -227,7 +227,7 @@ def _endings(ranges: str) -> list[str]:
 
 
 def expand_counts(text: str) -> list[int]:
-    """Tasks of each node, of Slurm's short form: `2(x3),1` is 2 2 2 1."""
+    """Return the number of tasks of each node, from Slurm's short form: `2(x3),1` is 2 2 2 1."""
     counts: list[int] = []
     for part in text.split(","):
         count, _, times = part.partition("(x")
@@ -235,11 +235,11 @@ def expand_counts(text: str) -> list[int]:
     return counts
 
 
-# The other direction.
+# Commands that start the tasks of a cluster by hand.
 
 
 def commands(spec: TaskSpec, program: Sequence[str]) -> list[str]:
-    """The command line of each task, after a comment that names its machine."""
+    """Return the command line of each task, after a comment that names its machine."""
     lines: list[str] = []
     flags = [f"--{job}_hosts={','.join(hosts)}" for job, hosts in spec.addresses.as_dict().items()]
     for job, index in spec.all_tasks():

@@ -1,4 +1,4 @@
-"""A member of a run over several machines: one task, as the others know it."""
+"""A member of a run over several machines: one task, as the other tasks know it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .task_spec import TaskSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One task of a run over several machines, and what its membership depends on.
+    """One task of a run over several machines, and the data of its membership.
 
     Attributes:
-        spec: which task of which cluster this program was started as.
-        task: which of the program's tasks this is: ("worker", 0), or ("evaluator", 0) beside it.
-        identity: what the tasks of a run must have in common, see `fingerprint`.
-        program: which program has started the task; the same one may start it again.
-        restarts: who may be lost, and how long tasks wait for each other.
-        earlier_step_targets: of the runs that this one goes on from, if they were fewer steps.
+        spec: the task and the cluster as which this program was started.
+        task: the one of the program's tasks that is meant: ("worker", 0), or ("evaluator", 0) beside it.
+        identity: the properties that all tasks of a run must share, see `fingerprint`.
+        program: name of the program that has started the task; the same program may start it again.
+        restarts: the rule for lost tasks, and for the time that tasks wait for each other.
+        earlier_step_targets: step targets of the runs that this one resumes, if these were shorter.
         owner: a name that no other process has.
     """
 
@@ -37,12 +37,12 @@ class Member:
 
     @property
     def name(self) -> str:
-        """As in events and names of logs."""
+        """The name of the task in events and names of logs."""
         return f"{self.task[0]}-{self.task[1]}"
 
     @property
     def tasks(self) -> list[tuple[str, int]]:
-        """Of the whole cluster; the first one has the tables."""
+        """The tasks of the whole cluster; the first one has the tables."""
         return self.spec.all_tasks()
 
     @property
@@ -57,22 +57,22 @@ class Member:
 
     @property
     def is_evaluator(self) -> bool:
-        """True if this task says that the run is done."""
+        """True if this task announces the end of the run."""
         return self.task[0] == "evaluator"
 
     @property
     def patience_seconds(self) -> float:
-        """The limit of a wait for those on whom all depend."""
+        """The limit, in seconds, of a wait for the tasks on which all depend."""
         return self.restarts.patience * self.restarts.wait_seconds
 
     def named(self, task: tuple[str, int] | int) -> str:
-        """A task, or the one with that key, as messages name it, with its address."""
+        """Return the name in messages, with the address, of a task or of the task with a key."""
         job, index = self.tasks[task] if isinstance(task, int) else task
         address = self.spec.addresses.of(job, index)
         return f"{job} {index} at {address}" if address else "the evaluator"
 
     def registration(self) -> dict[str, Any]:
-        """What this task tells the others of itself."""
+        """Return the description of this task that the others read."""
         return {
             "where": f"process {os.getpid()} on {socket.gethostname()}",
             "program": self.program,

@@ -1,4 +1,4 @@
-"""Reports of a task of several machines: to its own launcher, and to the evaluator if that is on another machine."""
+"""Reports of a task of several machines to its own launcher, and to an evaluator on another machine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ RELAYED = ("listening", "ready", "first_update", "worker", "finished", *FAULTS)
 
 
 class Outbox:
-    """What still has to go to the evaluator, with the next heartbeat.
+    """Events that the next heartbeat will bring to the evaluator.
 
     Attributes:
         lines: events as JSON.
-        wake: set when the next heartbeat should come at once.
-        saving_seconds: how long the last checkpoint of the chief may take.
+        wake: set when the next heartbeat should be sent at once.
+        saving_seconds: limit for the last checkpoint of the chief, in seconds.
     """
 
     def __init__(self, member: Member, local_report: Report):
@@ -29,7 +29,7 @@ class Outbox:
         self._adding = threading.Lock()
 
     def report(self, **event: Any) -> None:
-        """Tell the launcher of this machine, and the evaluator if it is on another one."""
+        """Report an event to the launcher of this machine, and to the evaluator if it is on another one."""
         self.local_report(**event)
         if event["event"] == "saving":
             self.saving_seconds = event["seconds"]
@@ -40,6 +40,6 @@ class Outbox:
                 self.wake.set()
 
     def sent(self, count: int) -> None:
-        """The first `count` lines have gone."""
+        """Drop the first `count` lines, which have been sent."""
         with self._adding:
             del self.lines[:count]

@@ -1,6 +1,6 @@
-"""Where the tasks of a run live, and what their devices are called: what a back end means below the launcher.
+"""The placement of tasks by each back end: the processes they live in, and the names of their devices.
 
-`launch/backends.py` has the other half: how a back end starts them.
+`launch/backends.py` has the other half of a back end, which starts the tasks.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ BackendName = Literal["processes", "threads", "simulation"]
 
 
 class Placement(Protocol):
-    """Where the tasks of a run live.
+    """The placement of the tasks of a run.
 
     Attributes:
-        in_process: True if one process has all of them, on one session: nothing travels, and none is lost alone.
+        in_process: True if one process has all tasks, on one session: no message travels, and no task is lost alone.
         simulated: True if the machines are described, and their time is virtual.
     """
 
@@ -29,15 +29,15 @@ class Placement(Protocol):
     def simulated(self) -> bool: ...  # noqa: D102
 
     def tasks(self, ps: int, workers: int) -> list[tuple[str, int]]:
-        """What the launcher starts for that number of ps tasks (0: there is no ps) and workers."""
+        """Return the tasks that the launcher starts for these numbers of ps tasks (0: no ps) and workers."""
         ...
 
     def ps_devices(self, ps: int) -> Sequence[str]:
-        """The device of each ps task; without one, where worker 0 keeps the books beside the center that it has."""
+        """Return the device of each ps task; without a ps, the device of worker 0 for the bookkeeping variables."""
         ...
 
     def worker_device(self, index: int) -> str:
-        """The device of a worker's variables and arithmetic; TensorFlow chooses CPU or GPU on it."""
+        """Return the device of a worker's variables and arithmetic; TensorFlow chooses CPU or GPU on it."""
         ...
 
 
@@ -49,24 +49,24 @@ class Apart:
     simulated: bool = False
 
     def tasks(self, ps: int, workers: int) -> list[tuple[str, int]]:
-        """All ps tasks, all workers, the evaluator."""
+        """Return all ps tasks, all workers and the evaluator."""
         return [*(("ps", i) for i in range(ps)), *(("worker", k) for k in range(workers)), ("evaluator", 0)]
 
     def ps_devices(self, ps: int) -> list[str]:
-        """The CPU of each."""
+        """Return the CPU of each ps task."""
         return [f"/job:ps/task:{i}/device:CPU:0" for i in range(ps)] or ["/job:worker/task:0/device:CPU:0"]
 
     def worker_device(self, index: int) -> str:
-        """Its own task."""
+        """Return the worker's own task."""
         return f"/job:worker/task:{index}"
 
 
 @dataclass(frozen=True)
 class Together:
-    """One process, in which `task` is all there is to be started.
+    """One process for all tasks, started as the only task `task`.
 
     Attributes:
-        task: its name among `launch/tasks.py:TASKS`.
+        task: its name in `launch/tasks.py:TASKS`.
     """
 
     task: str
@@ -74,16 +74,16 @@ class Together:
     simulated: bool = False
 
     def tasks(self, ps: int, workers: int) -> list[tuple[str, int]]:
-        """One."""
+        """Return the one task of the process."""
         del ps, workers
         return [(self.task, 0)]
 
     def ps_devices(self, ps: int) -> list[str]:
-        """There is only one CPU."""
+        """Return the one CPU of the process, for each ps task."""
         return ["/device:CPU:0"] * max(1, ps)
 
     def worker_device(self, index: int) -> str:
-        """TensorFlow chooses."""
+        """Return an empty name: TensorFlow chooses the device."""
         del index
         return ""
 
@@ -96,14 +96,14 @@ PLACEMENTS: dict[str, Placement] = {
 
 
 def compute_devices(worker: str, number: int, first: int = 0) -> list[str]:
-    """The devices that share the batches of a worker: GPUs in turn, or as many logical CPU devices.
+    """Return the devices that share the batches of a worker: GPUs in turn, or as many logical CPU devices.
 
-    A worker that is the only one of its task has just its own GPUs, and if it wants one device, TensorFlow chooses it.
+    A worker that is alone in its task uses the GPUs of the task; for a single device, TensorFlow chooses it.
 
     Args:
-        worker: where it lives; empty in a process that has all of them.
-        number: of its devices.
-        first: GPUs that those before it in the same process have taken.
+        worker: device of the worker's task; empty in a process that has all workers.
+        number: number of the worker's devices.
+        first: number of GPUs that the workers before it in the same process use.
     """
     if number == 1 and worker:
         return [worker]

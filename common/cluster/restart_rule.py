@@ -1,6 +1,6 @@
-"""The one rule of what is lost: what is started again, what a run can do without, what ends it, and how long all wait.
+"""The rule for lost tasks: which are restarted, which a run can do without, which end it, and how long tasks wait.
 
-Supervision asks it for the tasks that one launcher has started, membership for those of other machines.
+Supervision applies it to the tasks that one launcher has started, membership to those of other machines.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ REPAIR_WAITS = 3  # times the limit of an ordinary wait
 
 @dataclass(frozen=True)
 class RestartRule:
-    """What happens when a task of a run is lost.
+    """The consequences of losing a task of a run.
 
-    | lost               | with restarts left               | else, with `min_workers`            | else     |
-    |--------------------|----------------------------------|-------------------------------------|----------|
-    | a worker           | it is started again              | the run goes on if enough are left  | the end  |
-    | chief, ps, results | it is started again              | the end                             | the end  |
+    | lost                 | with restarts left   | else, with `min_workers`            | else         |
+    |----------------------|----------------------|-------------------------------------|--------------|
+    | a worker             | it is started again  | the run continues with enough left  | the run ends |
+    | chief, ps, evaluator | it is started again  | the run ends                        | the run ends |
 
-    Two things are never started again, since nothing that lives on knows how far they were: workers that reduce among
-    themselves, and threads, which end with their process.
+    Workers without a ps and threads are never started again, since no surviving task knows their progress: such
+    workers reduce among themselves, and threads end with their process.
 
     Attributes:
-        uses_ps: there is a parameter server, which knows how far each worker was.
-        wait_seconds: how long tasks wait for each other.
-        alone: one worker is all there is; it goes on from its checkpoint.
-        max_restarts: how many times, over all tasks.
-        min_workers: with how many workers a run goes on if the others do not come back; None: it needs all of them.
+        uses_ps: True if the run has a parameter server, which knows the progress of each worker.
+        wait_seconds: seconds that tasks wait for each other.
+        alone: True if the run has one worker only, which resumes from its checkpoint.
+        max_restarts: number of restarts allowed, over all tasks.
+        min_workers: number of workers with which the run continues if the others do not come back; None: all.
     """
 
     uses_ps: bool
@@ -40,7 +40,7 @@ class RestartRule:
 
     @property
     def is_collective(self) -> bool:
-        """True if the workers reduce among themselves: nothing that all can reach knows who has arrived."""
+        """True if the workers reduce among themselves: no task that all can reach knows which have arrived."""
         return not (self.uses_ps or self.alone)
 
     @property
@@ -50,33 +50,33 @@ class RestartRule:
 
     @property
     def repair_seconds(self) -> float:
-        """The limit of a wait for what is being repaired: who has to do it may be silent, too."""
+        """The limit, in seconds, of a wait for a repair: the task that makes it may be silent, too."""
         return REPAIR_WAITS * self.wait_seconds
 
     @property
     def patience(self) -> int:
-        """How many times the limit of a wait tasks wait for those on whom all depend: they may be started again."""
+        """The factor on the limit of waits for tasks on which all depend: these may be started again."""
         return REPAIR_WAITS if self.recovers else 1
 
     @property
     def tolerates(self) -> bool:
-        """True if a worker may be lost and the run goes on, with or without it."""
+        """True if the run continues after a worker is lost, with or without it."""
         return self.uses_ps and (self.max_restarts > 0 or self.min_workers is not None)
 
     def can_restart(self, restarts: int) -> bool:
-        """True if one more task may be started again after that number of restarts."""
+        """Return True if another restart is allowed after `restarts` of them."""
         return not self.is_collective and restarts < self.max_restarts
 
     def can_do_without(self, task: tuple[str, int], workers_left: int) -> bool:
-        """True if the run goes on without a task that does not come back, with that number of workers."""
+        """Return True if the run continues without a task that does not come back, with `workers_left` workers."""
         enough = self.min_workers is not None and workers_left >= self.min_workers
         return self.uses_ps and enough and _is_one_of_several(task)
 
     def is_needed(self, task: tuple[str, int]) -> bool:
-        """True if the silence of a task ends the run; that of a worker may not: who waits for it knows better."""
+        """Return True if the silence of a task ends the run; that of a worker may not: those waiting for it know better."""
         return not (self.tolerates and _is_one_of_several(task))
 
 
 def _is_one_of_several(task: tuple[str, int]) -> bool:
-    """True for a worker that is not the chief, which alone saves the state."""
+    """Return True for any worker but the chief, which alone saves the state."""
     return task[0] == "worker" and task != CHIEF_TASK

@@ -1,4 +1,4 @@
-"""Which task of several machines a program is, and where all of them listen."""
+"""The task of several machines that a program is, and the addresses of all tasks."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ CHIEF_TASK = ("worker", 0)
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where every task listens: `host:port` by job and index."""
+    """The address `host:port` of every task, by job and index."""
 
     ps: Sequence[str]
     worker: Sequence[str]
 
     def as_dict(self) -> dict[str, list[str]]:
-        """As `tf.train.ClusterSpec` takes it; a job without tasks is left out."""
+        """Return the addresses as `tf.train.ClusterSpec` takes them; jobs without tasks are left out."""
         return {job: list(hosts) for job, hosts in (("ps", self.ps), ("worker", self.worker)) if hosts}
 
     def of(self, job: str, index: int) -> str:
-        """The address of a task; the evaluator has none, it does not listen."""
+        """Return the address of a task; empty for the evaluator, which does not listen."""
         return self.as_dict()[job][index] if job in ("ps", "worker") else ""
 
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """Which task of a cluster of several machines this program is.
+    """The task of a cluster of several machines that this program is.
 
     Attributes:
         job: "ps", "worker" or "evaluator".
-        index: which one of them; worker 0 is the chief.
+        index: number of the task in its job; worker 0 is the chief.
         addresses: of all tasks.
-        separate_evaluator: the evaluator is a task of its own; otherwise the chief's program runs it too.
-        origin: for people: who has given the tasks their places, and which to whom; empty if they were given by hand.
+        separate_evaluator: True if the evaluator is a task of its own; otherwise the chief's program runs it too.
+        origin: text for the user: the scheduler that has placed the tasks, and their places; empty if placed by hand.
     """
 
     job: JobName
@@ -59,11 +59,11 @@ class TaskSpec:
         return (self.job, self.index) == CHIEF_TASK
 
     def tasks(self) -> list[tuple[str, int]]:
-        """The tasks that this program runs."""
+        """Return the tasks that this program runs."""
         beside = [("evaluator", 0)] if self.evaluates and self.job != "evaluator" else []
         return [(self.job, self.index), *beside]
 
     def all_tasks(self) -> list[tuple[str, int]]:
-        """The tasks of the whole cluster; the others meet at the first."""
+        """Return the tasks of the whole cluster; the first has the tables of the rendezvous."""
         listening = [(job, i) for job, hosts in self.addresses.as_dict().items() for i in range(len(hosts))]
         return [*listening, ("evaluator", 0)]

@@ -115,7 +115,7 @@ class Gate:
         raise NotImplementedError(f"{type(self).__name__} exchanges nothing")
 
     def is_finite(self, ps: Store, reply: Tensor) -> Tensor:
-        """Return True if the workers may adopt this reply, the same for all; without a ps. Default: test all numbers."""
+        """Return True if the workers may adopt this reply, the same for all, without a ps. Default: test each."""
         del ps
         return tf.reduce_all(tf.math.is_finite(reply))  # not of its sum, which may overflow on one worker only
 
