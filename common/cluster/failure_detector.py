@@ -1,10 +1,10 @@
-"""Who has been silent for too long: signs of life, and the one rule that judges their absence.
+"""The failure detector: signs of life of tasks, and the one rule for silences that are too long.
 
-| who looks      | at whom               | sign of life        | it comes          | too long: more than               |
+| observer       | observed              | sign of life        | interval          | too long: more than               |
 |----------------|-----------------------|---------------------|-------------------|-----------------------------------|
 | launcher       | processes it started  | a message, CPU time | every second      | a wait                            |
 | the first task | tasks of all machines | a heartbeat         | twice a second    | a wait; three if tasks come back  |
-| evaluator      | workers, wherever     | a round on record   | at their own pace | a wait, and twice the longest gap |
+| evaluator      | workers of all kinds  | a recorded round    | their own pace    | a wait, and twice the longest gap |
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
-LOOK_SECONDS = 1.0  # between two looks for signs of life
+LOOK_SECONDS = 1.0  # between two polls for signs of life
 
-QUIET_SECONDS = 3.0  # processes speak every second: after so much silence, their CPU time is looked at
+QUIET_SECONDS = 3.0  # processes send every second: after a silence of this length, their CPU time is read
 
-FIRST_WAITS = 10  # more waits for the first sign of somebody whose pace is not known yet
+FIRST_WAITS = 10  # additional waits for the first sign of a task whose pace is not known yet
 
 
 class LifeSigns:
-    """How long nothing has been heard from each of some tasks, and for which of them that is too long.
+    """The length of the silence of each observed task, and the tasks whose silence is too long.
 
-    Only time in which this process itself looks counts: whoever was suspended has heard nobody, and must not complain.
-    A process of this machine that is busy in native code may say nothing for long: the CPU time that it uses is a sign
-    of life, too. Whoever sends something only when a round is done has its own pace, a second or an hour. Worker 1 sent
-    every 5 s, so it is silent after a wait and 10 s.
+    Only time in which this process itself polls counts: a process that was suspended has received no signs of life, and
+    must not complain. A process of this machine that is busy in native code may send nothing for long: the CPU time
+    that it uses is a sign of life, too. A worker that sends only after each round has its own pace, a second or an
+    hour: if worker 1 has sent every 5 s, it is silent after a wait and 10 s.
 
     Args:
         wait_seconds: the limit of a wait.
-        own_pace: those who are looked at have a pace of their own; else signs come often, each second or so.
-        clock: seconds.
-        cpu: CPU time that a process has used, given its pid; None if that is not known.
+        own_pace: True if the observed tasks have a pace of their own; otherwise signs come about every second.
+        clock: returns the time in seconds.
+        cpu: returns the CPU time that a process has used, given its pid; None if that is not known.
 
     Attributes:
-        gaps: the longest silence of each so far, in seconds; it is not there before the first sign.
+        gaps: the longest silence of each task so far, in seconds; missing before its first sign.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class LifeSigns:
         self.used: dict[Any, float | None] = {}
 
     def expect(self, name: Hashable, pid: int | None = None) -> None:
-        """From now on, something should be heard from that task, which is a process of this machine if it has a pid."""
+        """Expect signs of life of a task from now on; with a `pid` the task is a process of this machine."""
         self.last[name] = self.now
         for known in (self.complaints, self.used, self.pids):
             known.pop(name, None)
@@ -67,18 +67,18 @@ class LifeSigns:
             self.pids[name] = pid
 
     def forget(self, name: Hashable) -> None:
-        """Nothing more is expected."""
+        """Expect no more signs of life of a task."""
         self.last.pop(name, None)
 
     def heard(self, name: Hashable) -> None:
-        """A sign of life has come."""
+        """Note a sign of life of a task."""
         if name in self.last:
             self.gaps[name] = max(self.gaps.get(name, 0.0), self.now - self.last[name])
             self.last[name] = self.now
             self.complaints.pop(name, None)
 
     def look(self) -> None:
-        """To be called now and then, more often than every `LOOK_SECONDS` unless this process is suspended."""
+        """Advance the clock and read CPU times; to be called more often than every `LOOK_SECONDS`."""
         now = self.clock()
         self.now += min(now - self.looked, LOOK_SECONDS)
         self.looked = now
@@ -90,11 +90,11 @@ class LifeSigns:
                 self.heard(name)
 
     def quiet(self, seconds: float) -> dict[Any, float]:
-        """Those from whom nothing has been heard for longer than that, and for how long."""
+        """Return the tasks without a sign of life for longer than `seconds`, each with the seconds of its silence."""
         return {name: self.now - last for name, last in self.last.items() if self.now - last > seconds}
 
     def silent(self) -> dict[Any, float]:
-        """Those that have been silent for too long, and for how long; after a complaint they have as long again."""
+        """Return the tasks silent for too long, with their seconds; each complaint adds the limit once more."""
         quiet = self.quiet(self.wait_seconds)
         return {name: seconds for name, seconds in quiet.items() if seconds > self._limit(name)}
 
@@ -103,13 +103,13 @@ class LifeSigns:
         return (1 + self.complaints[name]) * (self.wait_seconds + self.own_pace * slack)
 
     def complain(self, name: Hashable) -> bool:
-        """Count a complaint of that task; True if it is not the first since its last sign of life."""
+        """Count a complaint about a task; returns True if it is not the first since the task's last sign of life."""
         self.complaints[name] += 1
         return self.complaints[name] > 1
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """The CPU time that a process has used; None if it is gone, or the system does not tell."""
+    """Return the CPU time that a process has used; None if the process is gone, or the system does not provide it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

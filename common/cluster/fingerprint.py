@@ -1,4 +1,4 @@
-"""What the tasks of a run must have in common, in words and digests that can be compared."""
+"""The fingerprint of a run: the properties that all its tasks must share, as comparable words and digests."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from typing import Any
 from ..data.dataset import leaves
 from .task_spec import TaskSpec
 
-ADDRESS = r" at 0x[0-9a-f]+"  # in the text of an object that has no name of its own
+ADDRESS = r" at 0x[0-9a-f]+"  # in the text of an object without a name
 
-ROOT = Path(__file__).resolve().parent.parent.parent  # of the source: what is installed, or the checkout
+ROOT = Path(__file__).resolve().parent.parent.parent  # of the source: the installed package or the checkout
 
 
 def identity(config: Mapping[str, Any], spec: TaskSpec, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What a task runs, in words that can be compared with those of another task."""
+    """Return the description of a task's run, in words that can be compared with those of another task."""
     versions = {name: importlib.metadata.version(name) for name in ("distsgd", "tensorflow", "keras", "numpy")}
     addresses = spec.addresses.as_dict()
     evaluator = "a task of its own" if spec.separate_evaluator else "with the chief"
@@ -38,7 +38,7 @@ def identity(config: Mapping[str, Any], spec: TaskSpec, more: Mapping[str, Any] 
 
 
 def source_digest(root: Path = ROOT, within: Sequence[str] = ("algorithms", "common")) -> str:
-    """A short digest of the installed package's source, all files of all folders, or of some of its folders and files.
+    """Return a short digest of the source of the installed package, of all files in the folders and files `within`.
 
     Two checkouts of one version may differ.
     """
@@ -52,7 +52,7 @@ def source_digest(root: Path = ROOT, within: Sequence[str] = ("algorithms", "com
 
 
 def data_digest(data: Any) -> str:
-    """A short digest of nested arrays; a data function is known by its name only."""
+    """Return a short digest of nested arrays; of a data function, the digest of its name only."""
     import numpy as np
 
     digest = hashlib.sha256()
@@ -64,23 +64,23 @@ def data_digest(data: Any) -> str:
     return digest.hexdigest()[:12]
 
 
-_parsing = threading.Lock()  # Python 3.11 parses source wrongly where several threads do so at once
+_parsing = threading.Lock()  # Python 3.11 parses source wrongly if several threads do so at once
 
 
 def class_digest(kind: type) -> str:
-    """A short digest of the source of a class that is not of this package; its modules are compared as a whole."""
+    """Return a short digest of a class's source; empty for this package, whose modules are compared as a whole."""
     if kind.__module__.startswith("distsgd."):
         return ""
     try:
         with _parsing:
             text = inspect.getsource(kind)
-    except (OSError, TypeError):  # typed into a prompt
+    except (OSError, TypeError):  # a class typed at a prompt has no source file
         text = kind.__qualname__
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def model_digest(model: Any) -> str:
-    """The shape of a Keras model in words, and a short digest of what it is made of, its names apart."""
+    """Return the size of a Keras model in words, and a short digest of its layers and variables without their names."""
     layers = list(model._flatten_layers())
     numbers = {layer.name: f"layer {i}" for i, layer in enumerate(layers)}  # configurations name other layers
     with warnings.catch_warnings():
@@ -92,7 +92,7 @@ def model_digest(model: Any) -> str:
 
 
 def given_name(model: Any) -> str:
-    """The name of a Keras model; without its number, if Keras has named and numbered it: the same cell run again does.
+    """Return the name of a Keras model, without the number of an automatic name, which a cell run again would change.
 
     Example: `sequential` for `sequential_7`.
     """
@@ -101,13 +101,13 @@ def given_name(model: Any) -> str:
 
 
 def keras_name(kind: str) -> str:
-    """The name that Keras gives to the first layer or model of a class, `text_model` for `TextModel`."""
+    """Return the name that Keras gives to the first layer or model of a class, `text_model` for `TextModel`."""
     words = re.sub(r"([a-z])([A-Z])", r"\1_\2", re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", re.sub(r"\W+", "", kind)))
     return words.lower()
 
 
 def _nameless(config: Any, numbers: Mapping[str, str]) -> Any:
-    """A configuration without the names of layers, which Keras gives by counting; a reference to one is its number."""
+    """Return a configuration without layer names, which Keras counts up; references to layers become their numbers."""
     if isinstance(config, dict):
         kept = {key: value for key, value in config.items() if key not in ("name", "registered_name")}
         return {key: _nameless(value, numbers) for key, value in kept.items()}
@@ -121,14 +121,14 @@ def _kind(value: Any) -> str:
 
 
 def in_words(function: Any) -> str:
-    """Write down a hyperparameter that is no number, such as a schedule of Keras, as any other process does."""
+    """Return a hyperparameter that is no number, such as a Keras schedule, as a text equal in all processes."""
     with contextlib.suppress(AttributeError, NotImplementedError):
         return f"{type(function).__name__}({function.get_config()})"
     return re.sub(ADDRESS, "", repr(function))
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested mappings as one, with dotted names and JSON values."""
+    """Return nested mappings as one mapping, with dotted names and JSON values."""
     found: dict[str, str] = {}
     for key, value in nested.items():
         if isinstance(value, Mapping):
@@ -140,7 +140,7 @@ def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any], other: str) -> str:
-    """What differs, or nothing."""
+    """Return the differences of two identities in words; empty if they are equal."""
     ours, its = flat(mine), flat(theirs)
     return "; ".join(
         f"{name} is {ours.get(name, 'not given')} here and {its.get(name, 'not given')} at {other}"

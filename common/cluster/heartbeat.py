@@ -1,4 +1,4 @@
-"""The heartbeat of a task of several machines: a thread that says that it is there, and hears how the run ends."""
+"""The heartbeat of a task of several machines: a thread that shows that it is alive, and reads how the run ends."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ HEARTBEAT_SECONDS = 0.5
 
 
 class Heartbeat:
-    """Raises a number at the first task again and again; nothing in its thread waits for long.
+    """A thread that raises this task's number at the first task periodically; no operation in it waits for long.
 
     Attributes:
-        all_arrived: set when every task has registered: from then on, one that was never heard of is silent, too.
-        result_is_safe: set when the evaluator has the result, whatever happens to the others now.
+        all_arrived: True once every task has registered: from then on, a task without any heartbeat is silent, too.
+        result_is_safe: True once the evaluator has the result, which failures of other tasks cannot change.
     """
 
     def __init__(self, member: Member, outbox: Outbox, departure: Departure, rendezvous: Rendezvous):
@@ -54,13 +54,13 @@ class Heartbeat:
                 self._let_go()
 
     def _beat(self) -> dict[str, Any] | None:
-        """One heartbeat, with what there is to report; returns how the run ended, if it has."""
+        """Send one heartbeat with the waiting reports; returns how the run ended, None if it has not."""
         member, rendezvous = self.member, self.rendezvous
         self.number += 1
         lines = list(self.outbox.lines)
         outcome, owner = rendezvous.raise_heartbeat(member.key, self.number, lines)
         self.outbox.sent(len(lines))
-        if not owner:  # the first task has come back, with empty tables
+        if not owner:  # the first task was restarted, with empty tables
             owner, _ = rendezvous.claim(member.key, member.owner, member.registration() | {"again": True})
         who = member.named(member.task)
         if owner == EVICTED:
@@ -74,17 +74,17 @@ class Heartbeat:
         return outcome
 
     def _take_down(self, event: dict[str, Any]) -> None:
-        """An event of a task on another machine, whose clock is not ours."""
+        """Report an event of a task on another machine, with its times converted to the clock of this machine."""
         if event["event"] == "finished":
             late = time.monotonic() - event["sent"]
             event |= {name: event[name] + late for name in ("started", "ended")}
         self.outbox.local_report(**event)
 
     def _look_for_the_silent(self) -> None:
-        """As the first task: end the run if somebody whom it needs has been silent for too long."""
+        """End the run if a task that it needs has been silent for too long; called on the first task."""
         self.signs.look()
         heartbeats: dict[int, int | None] = dict(self.rendezvous.heartbeats())
-        if self.all_arrived:  # who has not been heard at all counts as silent from now on
+        if self.all_arrived:  # a task without any heartbeat counts as silent from now on
             heartbeats = dict.fromkeys(range(len(self.member.tasks))) | heartbeats
         for key, number in heartbeats.items():
             if key not in self.numbers:
@@ -100,14 +100,14 @@ class Heartbeat:
             self.departure.conclude(self.rendezvous, error, tasks[silent[0]])
 
     def _is_without_contact(self, error: ConnectionError) -> None:
-        """A heartbeat did not get through; after too long, this task ends."""
+        """End this task if its heartbeats have failed for too long."""
         limit = self.member.patience_seconds
         if time.monotonic() - self.contact > limit and not self.result_is_safe:
             first = self.member.named(0)
             self.departure.end_process(TaskLost(f"nothing heard from {first} for {limit:g} s: {error}"))
 
     def _let_go(self) -> None:
-        """All went well. A worker that came back late may still wait for a word that others have had: it goes, too."""
+        """End this worker after a run that ended well: a restarted worker may wait for a token that will never come."""
         if self.member.task[0] != "worker":
             return
         patience = LINGER_SECONDS

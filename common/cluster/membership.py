@@ -1,10 +1,10 @@
-"""Membership in a run over several machines: arrive, be heard while the run lasts, learn how it ended, leave.
+"""Membership in a run over several machines: a task arrives, sends heartbeats, learns how the run ended, and leaves.
 
-A run that one launcher has started needs none of this. Tasks that were started one by one, each on its machine, meet
-at the first ps (without a ps: at worker 0), in the tables of `rendezvous`. `arrival`, `heartbeat` and `departure` are
-the three parts of a membership; who may be lost, and who comes back, is said in `restart_rule`.
+Runs that one launcher has started do not need it. Tasks that were started one by one, each on its machine, find each
+other in the tables of `rendezvous`, on the first ps (without a ps: on worker 0). `arrival`, `heartbeat` and `departure`
+are the three parts of a membership; `restart_rule` has the rule for tasks that may be lost or restarted.
 
-An owner that was only slow finds that another process owns its task, and ends. Should the first task itself come back,
+An owner that was only slow finds that another process owns its task, and ends. If the first task itself is restarted,
 with empty tables, every task registers again.
 """
 
@@ -30,10 +30,10 @@ from .task_spec import CHIEF_TASK
 
 
 class Membership:
-    """The part of one task, from its arrival to its departure.
+    """The membership of one task, from its arrival to its departure.
 
     Attributes:
-        earlier_step_targets: of the runs that this one goes on from; after the arrival, those that the chief knows.
+        earlier_step_targets: step targets of the runs that this one resumes; after the arrival, those of the chief.
     """
 
     def __init__(self, member: Member, report: Report):
@@ -48,8 +48,8 @@ class Membership:
         """Find the first task, check that all run the same, register, wait for the others.
 
         Raises:
-            WaitTimeout: somebody was missing for too long; the message names them.
-            UserError: this task runs something else than the others, or has an owner that is there.
+            WaitTimeout: tasks were missing for too long; the message names them.
+            UserError: this task runs something else than the others, or has an owner that is alive.
         """
         arrival = Arrival(self.member, self.member.patience_seconds)
         self.rendezvous = arrival.find_rendezvous()
@@ -60,15 +60,15 @@ class Membership:
             specs = arrival.await_others()
         except RunIsOver as late:
             self._come_too_late(late)
-        if (came_back or under_way(specs)) and not self.member.spec.evaluates:  # there, its own program says so
+        if (came_back or under_way(specs)) and not self.member.spec.evaluates:  # the evaluator's own program reports it
             self.report(event="restarted", reason="it came back")
         self.heartbeat.all_arrived = True
         chief = self.member.tasks.index(CHIEF_TASK)
-        if chief in specs:  # it alone has them in its run directory
+        if chief in specs:  # the chief alone has the targets, in its run directory
             self.earlier_step_targets = specs[chief]["earlier_step_targets"]
 
     def _come_too_late(self, late: RunIsOver) -> NoReturn:
-        """Raise what has ended the run; if all went well without this task, so has this task."""
+        """Raise the failure that ended the run; if the run ended well without this task, end this process well, too."""
         outcome = late.outcome
         if outcome["kind"]:
             raise KINDS[outcome["kind"]](outcome["message"]) from None
@@ -79,14 +79,14 @@ class Membership:
         os._exit(0)
 
     def report(self, **event: Any) -> None:
-        """Tell the launcher of this machine, and the evaluator if it is on another one."""
+        """Report an event to the launcher of this machine, and to the evaluator if it is on another one."""
         self.outbox.report(**event)
-        if event["event"] == "silent" and self.member.restarts.recovers:  # it may hang in a call: it is told to go
+        if event["event"] == "silent" and self.member.restarts.recovers:  # the worker may hang in a call: evict it
             with contextlib.suppress(ConnectionError):
                 self.rendezvous.evict(self.member.tasks.index(("worker", event["worker"])))
 
     def succeed(self) -> None:
-        """This task has done its part: wait until all have, which the evaluator says."""
+        """Wait, after this task's own work, until the evaluator announces that all tasks are done."""
         if self.member.is_evaluator:
             self.heartbeat.result_is_safe = True
             try:
@@ -99,12 +99,12 @@ class Membership:
         self.departure.succeed()
 
     def lose_a_peer(self, error: Exception) -> DistsgdError | None:
-        """A call failed because another task is gone: returns how to end, None if it is to be started again."""
-        if self.member.restarts.recovers:  # its program starts it again
+        """Return the failure for a call that lost its peer; None if this task is to be started again."""
+        if self.member.restarts.recovers:  # the program of this task starts it again
             self.departure.await_cause()
             self.departure.pause()
             return None
-        gone = self.departure.absent_peers()  # before others go, too
+        gone = self.departure.absent_peers()  # before other tasks leave for the same reason
         self.departure.await_cause()
         lost = TaskLost(f"{self.member.named(self.member.task)} lost {gone or f'a peer: {first_line(error)}'}")
         self.departure.fail(lost)
@@ -112,7 +112,7 @@ class Membership:
 
 
 def announce_death(member: Member) -> None:
-    """End the run everywhere because that task of this machine was killed, which cannot say so itself."""
+    """End the run on all machines because `member`, a task of this machine, was killed and cannot report it."""
     with contextlib.suppress(ConnectionError):
         rendezvous = Arrival(member, CALL_SECONDS).find_rendezvous()
         departure = Departure(member, Outbox(member, lambda **event: None))
@@ -121,7 +121,7 @@ def announce_death(member: Member) -> None:
 
 @contextmanager
 def membership(member: Member, report: Report) -> Iterator[Membership]:
-    """Take part in a run over several machines, and tell the others how this task ended."""
+    """Take part in a run over several machines, and notify the others of how this task ended."""
     mine = Membership(member, report)
     threading.Thread(target=mine.departure.await_sigterm, daemon=True).start()
     try:

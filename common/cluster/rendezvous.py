@@ -1,11 +1,11 @@
-"""Three tables and a queue on the first task, where the tasks of several machines find each other.
+"""Three tables and a queue on the first task, through which the tasks of several machines find each other.
 
-    owners       which process is which task
-    specs        what it runs (its identity) and where. And how the run ended
-    heartbeats   a number that each task raises while it is there
-    reports      events for the record of the run, which the evaluator takes down
+    owners       the process that owns each task
+    specs        the identity of each task's run, and its machine; also the outcome of the run
+    heartbeats   a number that each task raises while it is alive
+    reports      events for the record of the run, which the evaluator writes
 
-Only strings and numbers travel, and strings are read as JSON: nothing that a peer sends is executed here.
+Only strings and numbers travel, and strings are parsed as JSON: no data from a peer is executed here.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 from ..lazy import tf
 
-CALL_SECONDS = 5.0  # for a call; it is answered in milliseconds
+CALL_SECONDS = 5.0  # for a call, which is usually answered in milliseconds
 
-EVICTED = "evicted"  # owns a task that sends no messages, until the task is started again
+EVICTED = "evicted"  # owner of a task that sends no messages, until the task is started again
 
-OUTCOME = -1  # the key of the spec that says how the run ended; below it lie those of tasks that were refused
+OUTCOME = -1  # key of the spec that describes how the run ended; the keys below it are those of refused tasks
 
 DEREGISTERED = -1  # the heartbeat of a task that has left
 
@@ -30,8 +30,8 @@ class Rendezvous:
     """A client of the tables; every call is bounded in time, and raises `ConnectionError` if it fails.
 
     Args:
-        address: of the task that has them, `host:port`.
-        task: which one that is.
+        address: `host:port` of the task that has the tables.
+        task: job and index of that task.
     """
 
     def __init__(self, address: str, task: tuple[str, int]):
@@ -39,11 +39,11 @@ class Rendezvous:
         with tf.Graph().as_default() as graph, tf.device(f"{name}/device:CPU:0"):
             self._build()
         config = tf.compat.v1.ConfigProto(
-            device_filters=[name],  # or it would wait for tasks that are still to come
+            device_filters=[name],  # without it, the session would wait for tasks that have not started
             operation_timeout_in_ms=round(CALL_SECONDS * 1000),
         )
         self._open = lambda: tf.compat.v1.Session(f"grpc://{address}", graph=graph, config=config)
-        self._sessions = [self._open()]  # those that failed are left: closing one may block
+        self._sessions = [self._open()]  # failed sessions stay open: closing one may block
         self._calls = threading.Lock()
 
     def _build(self) -> None:
@@ -66,7 +66,7 @@ class Rendezvous:
         self._reports = reports.dequeue_many(reports.size())
 
     def _claim(self, owners: Any, specs: Any) -> list[Any]:
-        """Who owns a task, and its spec, after an attempt to own it: compared and set under a lock."""
+        """Build an attempt to own a task, a compare-and-set under a lock; returns its owner and spec afterwards."""
         raw = tf.raw_ops
         lock = raw.MutexLock(mutex=raw.MutexV2(shared_name="rendezvous_lock"))
         with tf.control_dependencies([lock]):
@@ -91,31 +91,31 @@ class Rendezvous:
                 raise ConnectionError(type(error).__name__) from error
 
     def claim(self, key: int, owner: str, spec: Mapping[str, Any], instead_of: str = "") -> tuple[str, dict[str, Any]]:
-        """Own a task if nobody does, or the one named `instead_of`; returns who owns it then, and its spec."""
+        """Own a task that has no owner, or the owner `instead_of`; returns its owner and spec afterwards."""
         text = json.dumps(spec, default=str)
         feed = {self.key: key, self.owner: owner, self.spec: text, self.instead_of: instead_of}
         name, there = self._run(self._claimed, feed)
         return name.decode(), json.loads(there)
 
     def evict(self, key: int) -> None:
-        """Take a task away from whoever owns it."""
+        """Take a task away from its owner."""
         self._run(self._evict, {self.key: key})
 
     def specs(self) -> dict[int, dict[str, Any]]:
-        """All specs."""
+        """Return all specs by key."""
         return {int(key): json.loads(spec) for key, spec in zip(*self._run(self._specs), strict=True)}
 
     def raise_heartbeat(self, key: int, number: int, lines: Collection[str]) -> tuple[dict[str, Any] | None, str]:
-        """A sign of life, with reports; returns how the run ended, if it has, and who owns that task."""
+        """Send a heartbeat with reports; returns how the run ended, None if it has not, and the owner of the task."""
         outcome, owner = self._run(self._heard, {self.key: key, self.number: number, self.lines: list(lines)})
         return json.loads(outcome) if outcome else None, owner.decode()
 
     def heartbeats(self) -> dict[int, int]:
-        """The last heartbeat of each task."""
+        """Return the last heartbeat of each task, by key."""
         return {int(key): int(number) for key, number in zip(*self._run(self._heartbeats), strict=True)}
 
     def take_reports(self) -> list[dict[str, Any]]:
-        """The events that have come in; each is given away once."""
+        """Remove and return the events that have arrived."""
         return [json.loads(line) for line in self._run(self._reports)]
 
 
@@ -124,5 +124,5 @@ def _find(table: Any, key: Any) -> Any:
 
 
 def under_way(specs: Mapping[int, Mapping[str, Any]]) -> bool:
-    """True if tasks have registered again: the tables were lost with their task, in the middle of a run."""
+    """Return True if tasks have registered again because the tables were lost, with their task, during the run."""
     return any(spec.get("again") for spec in specs.values())

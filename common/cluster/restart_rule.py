@@ -73,7 +73,7 @@ class RestartRule:
         return self.uses_ps and enough and _is_one_of_several(task)
 
     def is_needed(self, task: tuple[str, int]) -> bool:
-        """Return True if the silence of a task ends the run; that of a worker may not: those waiting for it know better."""
+        """Return True if the silence of a task ends the run; that of a worker may be left to those that wait for it."""
         return not (self.tolerates and _is_one_of_several(task))
 
 
