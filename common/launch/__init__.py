@@ -1,5 +1,5 @@
-"""Launching: the tasks of a run as processes or threads, watched until all have ended, whatever happens.
+"""Launching: the tasks of a run as processes or threads, supervised until all have ended, also after failures.
 
-It knows how a task is started, connected and ended (`backends`), what each event means for the run (`judge`), and
-leaves what a task does to `run`. It imports `tasks` and what is below.
+`backends` starts, connects and ends tasks, and `judge` decides what each event means for the run. The work of a task
+is in `run`. The folder imports `run` and lower modules.
 """

@@ -1,8 +1,8 @@
-"""Back ends: how the tasks of a run come to life.
+"""Back ends, which start the tasks of a run: as processes, as threads, or in virtual time.
 
-A third one needs an entry here and one in `cluster/placement.py`, which says where its tasks live; no gate and no
-algorithm knows of it. Loops and evaluator are given their session, and how to `connect` anew, by the task that makes
-them; gates let a worker sleep on its token and wake it through the `Store` that they are given (`gates/store.py`).
+A new back end needs an entry here and one in `cluster/placement.py`, which describes where its tasks live; gates and
+algorithms do not depend on it. Loops and evaluator receive their session, and a function to `connect` anew, from the
+task that creates them; gates put a worker to sleep and wake it through the `Store` (`gates/store.py`).
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class Backend(Protocol):
         """Start all tasks, give each its session, and return when all of them have ended.
 
         Args:
-            job: what they do.
-            on_event: sees every event.
-            model: the Keras model of this process, if it is to train here.
+            job: the work of the tasks.
+            on_event: receives every event.
+            model: the Keras model of this process, if the run trains here.
 
         Raises:
-            DistsgdError: the first thing that went wrong.
+            DistsgdError: the first failure.
         """
         ...
 
 
 class Processes:
-    """A process for each task, forked from one that has imported TensorFlow, and watched."""
+    """A supervised process for each task, forked from a process that has imported TensorFlow."""
 
     def run(self, job: Job, on_event: OnEvent, model: Any = None) -> None:
         """See `Backend`."""
@@ -44,10 +44,10 @@ class Processes:
 
 
 class InOneProcess:
-    """All of a run in one process: in this one if it has the model, else in one that is watched.
+    """All tasks of a run in one process: in this process if it has the model, else in a supervised process.
 
     Args:
-        here: runs a job here, given the job, how to report, and the model as a function of vectors.
+        here: runs a job in this process, given the job, the function for reports, and the model as a `FlatModel`.
     """
 
     def __init__(self, here: Callable[..., object]):
@@ -69,5 +69,5 @@ BACKENDS: dict[str, Backend] = {
 
 
 def backend(name: str) -> Backend:
-    """The back end of that name."""
+    """Return the back end of that name."""
     return BACKENDS[name]

@@ -1,4 +1,4 @@
-"""The fork server as the launcher sees it: start it, talk to it, keep it warm, end it."""
+"""The launcher's client of the fork server, which starts the server, sends requests, keeps it warm and ends it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ..files import open_in_place, writing
 from .channel import FORK_SERVER, Channel
 from .scratch import Scratch
 
-START_SECONDS = 60.0  # without a sign of life from a fork server that starts
+START_SECONDS = 60.0  # limit of silence while a fork server starts
 
 SEND_SECONDS = 60.0  # for a fork server to read a request
 
-END_SECONDS = 5.0  # for what is left of a run to go away
+END_SECONDS = 5.0  # for the remaining processes of a run to end
 
 LOG_LINES = 8
 
@@ -35,9 +35,9 @@ class ForkServer:
     """A running fork server and the channel to it.
 
     Args:
-        isolation: whether its processes get a private network.
+        isolation: private network for its processes: "auto", "require" or "off".
         python: the command that starts an interpreter.
-        logs: the folder for its log; without one, the log goes away with the server.
+        logs: the folder for its log; without one, the log is deleted with the server.
     """
 
     def __init__(self, isolation: Isolation, python: Sequence[str] = (sys.executable,), logs: Path | None = None):
@@ -52,48 +52,48 @@ class ForkServer:
         environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
         environment |= {
             "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
-            "OPENBLAS_NUM_THREADS": "1",  # no thread but one before the forks
+            "OPENBLAS_NUM_THREADS": "1",  # a process with several threads cannot fork safely
             "OMP_NUM_THREADS": "1",
             "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1"),
             "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2"),  # a quarter less memory for each worker
             "TF_GRPC_REUSE_PORT": "true",  # the fork server holds the ports until the run ends
             "KERAS_BACKEND": "tensorflow",
-            "TMPDIR": self.folder.name,  # tasks leave with `os._exit`: TensorFlow would not delete its files there
+            "TMPDIR": self.folder.name,  # tasks end with `os._exit`, so TensorFlow does not delete its temporary files
         }
         with writing(self.log):
             log = open_in_place(self.log, "wb")
         with theirs, log:
             self.process = subprocess.Popen(
-                # -P: the modules that this process can import, and none that just lie in the current folder.
+                # -P: import only the modules that this process can import, and none from the current folder.
                 [*python, "-P", "-m", "distsgd.common.launch.forkserver", str(theirs.fileno()), isolation],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=environment,
-                start_new_session=True,  # Ctrl-C is the launcher's business
+                start_new_session=True,  # Ctrl-C reaches the launcher only
             )
         try:
             self.network: str = self.wait_for("server")["network"]
             if isolation == "require" and self.network != "private":
                 raise UserError(
                     f"this machine allows no private network ({self.network}): use --isolation off, and know "
-                    f"that the ports of the run are open to everybody who can reach this machine"
+                    f"that the ports of the run are open to every host that can reach this machine"
                 )
         except BaseException:
             self.close(0)
             raise
 
     def start(self, **request: Any) -> None:
-        """Start the tasks of a run. What is still on its way from an earlier one is not received any more."""
+        """Start the tasks of a run; `receive` then ignores late events of earlier runs."""
         self.number += 1
         self.send(op="start", run=self.number, **request)
 
     def send(self, **request: Any) -> None:
-        """One request.
+        """Send one request.
 
         Raises:
-            TaskLost: the fork server is gone, or does not read.
+            TaskLost: the fork server has ended, or does not read.
         """
         try:
             self.channel.send(**request)
@@ -101,10 +101,10 @@ class ForkServer:
             raise TaskLost(f"the fork server takes no requests ({error}). {self.last_words()}") from None
 
     def receive(self, seconds: float) -> dict[str, Any] | None:
-        """The next event of the present run, or None if there is none for `seconds`.
+        """Return the next event of the present run, or None after `seconds` without one.
 
         Raises:
-            TaskLost: the fork server is gone.
+            TaskLost: the fork server has ended.
         """
         deadline = time.monotonic() + seconds
         while select.select([self.channel], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -117,11 +117,11 @@ class ForkServer:
         return None
 
     def wait_for(self, kind: str) -> dict[str, Any]:
-        """The next event of that kind.
+        """Block until the next event of that kind, and return it.
 
         Raises:
-            TaskLost: the fork server is gone.
-            WaitTimeout: it shows no sign of life.
+            TaskLost: the fork server has ended.
+            WaitTimeout: the fork server shows no sign of life.
         """
         signs = LifeSigns(START_SECONDS)
         signs.expect(FORK_SERVER, self.process.pid)
@@ -136,16 +136,16 @@ class ForkServer:
         )
 
     def last_words(self) -> str:
-        """How its log ends, and where it is if it stays."""
+        """Return the last lines of the server's log, with its path if the log is kept."""
         return last_lines(self.log, named=self.log_stays)
 
     def kill(self) -> None:
-        """End it and all its children at once."""
+        """Kill the server and all its children at once."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def close(self, seconds: float = END_SECONDS) -> None:
-        """End the server and all its children; by force if that takes longer."""
+        """End the server and all its children, by SIGKILL if that takes longer than `seconds`."""
         self.channel.close()
         try:
             self.process.wait(seconds)
@@ -160,7 +160,7 @@ _warm: ForkServer | None = None
 
 @contextmanager
 def keep_warm(isolation: Isolation = "auto") -> Iterator[None]:
-    """Runs inside this context share one fork server, so that TensorFlow is imported only once.
+    """Share one fork server between all runs inside this context, so that TensorFlow is imported only once.
 
     Example:
         >>> with keep_warm():
@@ -179,7 +179,7 @@ def keep_warm(isolation: Isolation = "auto") -> Iterator[None]:
 
 @contextmanager
 def fork_server(isolation: Isolation, logs: Path) -> Iterator[ForkServer]:
-    """The warm fork server if there is one of that isolation, else one for this run alone, with its log in `logs`."""
+    """Yield the warm fork server if it has that isolation, else one for this run alone, with its log in `logs`."""
     if _warm is not None and _warm.isolation == isolation and _warm.process.poll() is None:
         yield _warm
         return
@@ -191,7 +191,7 @@ def fork_server(isolation: Isolation, logs: Path) -> Iterator[ForkServer]:
 
 
 def last_lines(log: Path, named: bool = True) -> str:
-    """The path of a log, if it is to be `named`, and its last lines."""
+    """Return the last lines of a log, after its path if `named`."""
     try:
         lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
     except OSError:

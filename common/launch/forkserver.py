@@ -1,11 +1,11 @@
 """The fork server: imports TensorFlow once, then forks the tasks of a run, each ready in milliseconds.
 
-Started as `python -m distsgd.common.launch.forkserver FD ISOLATION` by the launcher, with which it talks over one
-socket (see `channel`). Its children report their events on the same socket. It has a single thread, so forking
-is safe. When the launcher's end closes, for whatever reason, it ends its children and itself.
+The launcher starts it as `python -m distsgd.common.launch.forkserver FD ISOLATION`, and exchanges messages with it
+over one socket (see `channel`). Its children report their events on the same socket. It has a single thread, so forking
+is safe. When the launcher's end closes, for any reason, it ends its children and itself.
 
-While a run is on, everybody gives a sign of life once a second at least: the fork server itself, and each child from a
-thread that does nothing else than send.
+During a run, the fork server and each child send a sign of life once a second at least; a child from a thread that only
+sends.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ PR_SET_PDEATHSIG = 1
 BEAT_SECONDS = 1.0
 
 
-class TaskForker:
-    """Forks, watches and ends the tasks of the runs that it is sent."""
+class Server:
+    """The process that forks, watches and ends the tasks of the requested runs."""
 
     def __init__(self, channel: Channel):
         self.channel = channel
         self.tasks: dict[int, tuple[int, str]] = {}  # pid -> number of the run, task
         self.reserved: list[socket.socket] = []  # the ports of the present run
-        self.number = 0  # of the present run: one that ended may have children left
-        self.run: tuple[Any, ...] = ()  # what a task of the present run is made of
+        self.number = 0  # of the present run; children of an earlier run may still be alive
+        self.run: tuple[Any, ...] = ()  # job, addresses and log folder of the present run
 
     def send(self, **event: Any) -> None:
-        """One event to the launcher."""
+        """Send one event to the launcher."""
         self.channel.send(**event)
 
     def serve(self) -> None:
-        """Until the launcher goes away."""
+        """Serve requests until the launcher closes its end."""
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake_write)
@@ -75,7 +75,7 @@ class TaskForker:
                     self.answer(request)
 
     def answer(self, request: dict[str, Any]) -> None:
-        """Do what the launcher asks for."""
+        """Carry out one request of the launcher."""
         if request["op"] == "start":
             self.start(request)
         elif request["op"] == "stop":
@@ -86,7 +86,7 @@ class TaskForker:
             self.kill(request.get("task"))
 
     def start(self, request: dict[str, Any]) -> None:
-        """Fork the tasks of a run; data and algorithm in the job file are read once and shared by all of them."""
+        """Fork the tasks of a run; the data and the algorithm of the job file are loaded once, and shared by all."""
         self.number = request["run"]
         with open(request["job"], "rb") as file:
             train, test, algorithm, blob = pickle.load(file)
@@ -96,7 +96,7 @@ class TaskForker:
         names = [tuple(task) for task in request["tasks"]]
         addresses = Addresses(**request["addresses"]) if request["addresses"] else self.reserve(names)
         self.run = (train, test, blob), addresses, Path(request["logs"])
-        gc.freeze()  # what exists now stays shared with the children
+        gc.freeze()  # otherwise a collection in a child would copy the pages of the objects shared until now
         self.fork(names)
 
     def fork(self, names: list[tuple[str, int]]) -> None:
@@ -111,15 +111,15 @@ class TaskForker:
             pid = os.fork()
             if pid == 0:
                 self.become(job_name, index, here)
-            with contextlib.suppress(OSError):  # the child does the same: whoever comes first, nobody is ever without
+            with contextlib.suppress(OSError):  # the child does the same: the first call of the two counts
                 os.setpgid(pid, pid)
             self.tasks[pid] = self.number, f"{job_name}-{index}"
         pids = {task: pid for pid, (number, task) in self.tasks.items() if number == self.number}
         self.send(event="started", pids=pids, run=self.number)
 
     def reserve(self, names: list[tuple[str, int]]) -> Addresses:
-        """A free port for each task that listens, held until the run ends so that nobody else is given it."""
-        for holder in self.reserved:  # of the run before
+        """Reserve a free port for each task that listens, until the run ends: no other program is assigned it."""
+        for holder in self.reserved:  # of the previous run
             holder.close()
         self.reserved.clear()
         hosts: dict[str, list[str]] = {"ps": [], "worker": []}
@@ -133,33 +133,33 @@ class TaskForker:
         return Addresses(**hosts)
 
     def become(self, job_name: str, index: int, parent: int) -> None:
-        """The life of a child: one task, from here to its end. Never returns."""
+        """Run one task in this child process until its end; never returns."""
         code = 1
         try:
             os.setpgid(0, 0)
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            for holder in self.reserved:  # the fork server's: 64 workers would have 65 of them each
+            for holder in self.reserved:  # inherited: each of 64 workers would hold 65 of these sockets
                 holder.close()
-            if os.getppid() == parent:  # else it had died before that, and nobody would end this process
+            if os.getppid() == parent:  # a parent that died before `prctl` would send no signal to this process
                 code = run_task(self.channel, self.number, job_name, index, *self.run)
         finally:
             with contextlib.suppress(Exception):
                 sys.stdout.flush()
                 sys.stderr.flush()
-            os._exit(code)  # TensorFlow's servers cannot be stopped, only left
+            os._exit(code)  # TensorFlow's servers cannot be stopped: end the process
 
     def reap(self) -> None:
-        """Tell the launcher which children have ended, and how."""
+        """Report the children that have ended, with their exit status, to the launcher."""
         while self.tasks:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
             number, task = self.tasks.pop(pid)
-            with contextlib.suppress(OSError):  # nobody may be listening any more
+            with contextlib.suppress(OSError):  # the launcher may have closed its end
                 self.send(event="exit", task=task, status=os.waitstatus_to_exitcode(status), run=number)
 
     def kill(self, only: str | None = None, how: signal.Signals = signal.SIGKILL) -> None:
-        """End all children now, or one task, with whatever they have started."""
+        """Send a signal to all children, or to one task, and to the processes that they have started."""
         for pid in [pid for pid, (_, task) in self.tasks.items() if only in (None, task)]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, how)
@@ -174,11 +174,11 @@ def run_task(
     addresses: Addresses,
     logs: Path,
 ) -> int:
-    """Set up the process of one task of that run, run it, and report how it ended; returns the exit code."""
+    """Set up the process of one task of a run, run the task, and report how it ended; returns the exit code."""
     task = f"{job_name}-{index}"
     set_up_process(logs / f"{task}.log")
 
-    # The launcher may be suspended, and its end of the socket full: that stops no training.
+    # Send from a thread of its own. Otherwise a suspended launcher, which reads no events, would stop training.
     outbox = Listener(
         lambda event: channel.send(**event),
         beat=lambda: channel.send(event="beat", task=task, run=run),
@@ -187,7 +187,7 @@ def run_task(
 
     def report(**event: Any) -> None:
         outbox.tell({"task": task, "run": run, "when": time.monotonic(), **event})
-        if event["event"] == "error":  # this process may leave at once
+        if event["event"] == "error":  # this process may end at once
             outbox.flush()
 
     try:
@@ -198,11 +198,12 @@ def run_task(
         job.train = job.train if train is None else train
         job.test = job.test if test is None else test
         os.environ.update(seen_by(job_name, index, job.devices_per_worker, gpus(), placed=job.cluster.task is not None))
-        if job.cluster.task is not None:  # nobody holds its port: taken is taken
+        if job.cluster.task is not None:  # the fork server holds no port here: a port in use must be an error
             os.environ["TF_GRPC_REUSE_PORT"] = "false"
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # the membership waits for it: others are told
-        # First, so that all tasks name its functions alike; after the mask, which its threads are to have, too.
-        from ..messages import transport  # noqa: F401
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # the membership waits for it, to notify others
+        # Import `transport` before any other module that registers Python functions. Otherwise the tasks would have
+        # different tokens for the same `PyFunc`. Import it after the signal mask, which its threads inherit.
+        from ..engine import transport  # noqa: F401
 
         TASKS[job_name](job, addresses, index, report)
         return 0
@@ -213,7 +214,7 @@ def run_task(
 
 
 def set_up_process(log: Path) -> None:
-    """Signals as in a fresh process; what it prints goes to its log."""
+    """Reset the signal handlers to those of a fresh process, and redirect its output to `log`."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
@@ -225,7 +226,8 @@ def set_up_process(log: Path) -> None:
 
 
 def report_error(raised: BaseException, report: Report) -> int:
-    """Say what has ended a task, in its log and to the launcher; returns the exit code."""
+    """Report the error that ended a task, in its log and to the launcher; returns the exit code."""
+    from ..engine.failures import is_absence, is_refusal
     from ..files import in_one_line
     from ..server.failures import is_absence, is_refusal
 
@@ -237,22 +239,22 @@ def report_error(raised: BaseException, report: Report) -> int:
         event="error",
         kind=type(error).__name__,
         message=(str(error) or type(error).__name__)[:2000],
-        consequence=peer_lost,  # of another task's end, most likely
+        consequence=peer_lost,  # most likely another task ended first
     )
     return error.exit_code if isinstance(error, DistsgdError) else 1
 
 
 def import_tensorflow() -> None:
-    """Import all that a task needs, without what Keras imports for wrappers and pictures, in 60 % of the CPU time.
+    """Import the modules that a task needs, without scikit-learn and Matplotlib, in 60 % of the CPU time.
 
-    Keras does without scikit-learn and Matplotlib where they are not installed. A user's code imports both as usual.
-    The garbage collector would look through all that is imported again and again.
+    Keras imports both for wrappers and pictures, and works without them. A user's code imports both as usual. The
+    garbage collector is off meanwhile: otherwise it would scan the imported modules again and again.
     """
     absent = [name for name in ("sklearn", "matplotlib") if name not in sys.modules]
     modules: dict[str, Any] = sys.modules
     modules.update(dict.fromkeys(absent))  # with None there, an import raises ModuleNotFoundError
     gc.disable()
-    try:  # no lazy import: tasks are forked with all of it, and these settings are for its first import
+    try:  # not the lazy import: the tasks are forked with all modules loaded, and these settings need a first import
         import keras  # noqa: F401
         import tensorflow  # noqa: F401
 
@@ -264,7 +266,7 @@ def import_tensorflow() -> None:
 
 
 def main() -> None:
-    """Isolate, import, serve."""
+    """Enter a private network if asked to, import TensorFlow, and serve requests."""
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     server = TaskForker(channel)
     network = "open"

@@ -1,7 +1,7 @@
-"""Which GPUs a task of this machine sees: worker k has number k, in turn; ps and evaluator, which would take one, none.
+"""The GPUs that a task of this machine sees: worker k gets GPU number k, in turn; ps and evaluator get none.
 
-A worker whose batches are shared by d devices has the next d. What it sees it fills as it needs to, so that several
-workers may have one card.
+A worker whose batches are shared by d devices gets the next d GPUs. It allocates GPU memory as it needs it, so that
+several workers may share one GPU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NONE = "-1"
 
 
 def gpus(environment: Mapping[str, str] = os.environ, drivers: Path = Path("/dev")) -> list[str]:
-    """The GPUs of this machine that a run may use, as CUDA numbers or names them; asking TensorFlow would take them."""
+    """Return CUDA's numbers or names of the GPUs that a run may use; without TensorFlow, which would occupy them."""
     if VISIBLE in environment:
         named = [name.strip() for name in environment[VISIBLE].split(",")]
         return [name for name in named if name and name != NONE]
@@ -25,17 +25,18 @@ def gpus(environment: Mapping[str, str] = os.environ, drivers: Path = Path("/dev
 
 
 def seen_by(job_name: str, index: int, devices: int, there: Sequence[str], placed: bool) -> dict[str, str]:
-    """What the environment of a task says of GPUs.
+    """Return the environment variables of a task that concern GPUs.
 
     Args:
-        job_name: ps, worker, evaluator, or what has all of a run in one process.
-        index: of the task.
-        devices: of a worker.
+        job_name: ps, worker, evaluator, or the name of a process that has all tasks of a run.
+        index: number of the task in its job.
+        devices: number of devices of a worker.
         there: the GPUs of this machine.
-        placed: somebody else has placed the tasks: a worker then has whatever it was given.
+        placed: True if a scheduler has placed the tasks: a worker then uses the GPUs that it was given.
     """
-    if job_name == "ps" or (job_name == "evaluator" and devices == 1):  # which builds the workers' graph: with several
-        return {VISIBLE: NONE}  # devices, it has to see how many there are
+    # The evaluator builds the workers' graph: with several devices per worker it must see the number of GPUs.
+    if job_name == "ps" or (job_name == "evaluator" and devices == 1):
+        return {VISIBLE: NONE}
     growing = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
     if job_name != "worker" or placed or not there:
         return growing

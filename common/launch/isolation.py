@@ -1,7 +1,7 @@
 """A private network for the processes of a local cluster.
 
-TensorFlow's servers listen on all interfaces, without authentication, and run any graph they are sent. In a network
-namespace of their own, with nothing but a loopback interface, nobody outside can reach them.
+TensorFlow's servers listen on all interfaces, without authentication, and run any graph that they receive. In a network
+namespace of their own, with only a loopback interface, no process outside can reach them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The judge: what each event of a run means, by the state that the run is in. The table at the end has all rules."""
+"""The judge, which decides what follows from each event of a run, by the state of the run; all rules are in `RULES`."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from ..errors import KINDS, TaskFailed, TaskLost, WaitTimeout, first_line
 from .restarts import Restarts
 from .verdict import FirstFailure
 
-LEAVE_SECONDS = 2.0  # for a ps to leave by itself once the result is there
+LEAVE_SECONDS = 2.0  # for a ps to end by itself after the result has arrived
 
-LEAVE_FAR_SECONDS = 20.0  # the same where other machines have to hear of it
+LEAVE_FAR_SECONDS = 20.0  # the same if other machines must be notified
 
 Event = dict[str, Any]
 
 
 class State(Enum):
-    """Where a run is."""
+    """The state of a run."""
 
     REPAIRABLE = "it trains, and a task that dies is started again"
-    TRAINING = "it trains, and a task that dies stays dead"
-    FAILING = "something has gone wrong; its cause may become known in a moment"
-    DONE = "the result is there"
+    TRAINING = "it trains, and a task that dies is not started again"
+    FAILING = "a failure was reported; its cause may become known in a moment"
+    DONE = "the result has arrived"
 
 
 def kind_of(event: Event) -> str:
-    """What an event is, as `Judge.RULES` has it."""
+    """Return the kind of an event, a key of `Judge.RULES`."""
     if event["event"] == "exit":
         return "ended" if event["status"] == 0 else "killed" if event["status"] < 0 else "failed"
     if event["event"] == "error":
@@ -40,24 +40,24 @@ def kind_of(event: Event) -> str:
 
 
 class Judge:
-    """Knows where a run is, and does what follows from an event.
+    """The state machine of a run: it keeps the state, and acts on each event.
 
     Args:
-        tasks: those that are started here, by name.
-        rule: which of them may be lost, and how long they wait for each other.
-        far: True if there are tasks on other machines, which should hear how those here ended.
-        in_process: True if one process is all there is: it is not started again.
+        tasks: the tasks that are started here, by name.
+        rule: the rule for lost tasks, and for the time that tasks wait for each other.
+        far: True if other machines have tasks, which must be notified when a task here ends.
+        in_process: True if one process has the whole run: it is not started again.
         kill: ends a task, given its name.
-        tell: hears what is decided.
-        log_of: where the log of a task is and how it ends, given its name.
+        tell: receives each decision as an event.
+        log_of: returns the path and the last lines of the log of a task, given its name.
 
     Attributes:
-        alive: tasks that have not ended, or are to be started again.
-        silenced: those that were killed because nothing was heard from them for that many seconds.
-        saving: who writes what, and until when it may, as `time.monotonic` says.
-        awaiting_restart: who lost a peer that is started again, and will end because of that; and what it said.
-        reported_failure: who has said that something went wrong.
-        to_announce: who was killed, and could not tell the other machines.
+        alive: tasks that have not ended, or will be started again.
+        silenced: tasks that were killed because they were silent, with the seconds of their silence.
+        saving: the task that writes a checkpoint, its version, and its deadline on the clock of `time.monotonic`.
+        awaiting_restart: tasks that lost a peer which is being restarted, and will end; with their message.
+        reported_failure: tasks that have reported a failure.
+        to_announce: a task that was killed, and could not notify the other machines.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Judge:
 
     @property
     def state(self) -> State:
-        """Where the run is."""
+        """The state of the run."""
         if self.done:
             return State.DONE
         if self.verdict.failure:
@@ -95,14 +95,14 @@ class Judge:
 
     @property
     def deadline(self) -> float:
-        """When to stop waiting for more; the end of a run that went well waits for the last checkpoint."""
+        """The time at which to stop waiting for events; a run that ended well waits for its last checkpoint."""
         deadline = min(self.verdict.deadline, self.leave_by)
         if self.done and self.saving and self.saving[0] in self.alive:
             return max(deadline, self.saving[2])
         return deadline
 
     def see(self, event: Event) -> None:
-        """Do what follows from an event."""
+        """Apply the rule for an event in the present state."""
         state = self.state
         if event["event"] == "exit":
             self.alive.discard(event["task"])
@@ -116,12 +116,12 @@ class Judge:
         self.saving = event["task"], f"version {event['version']}", time.monotonic() + event["seconds"]
 
     def _note_saved(self, event: Event) -> None:
-        """Whoever ends well has said what became of its checkpoint."""
+        """Clear `saving` if its task ended well: the task has then reported the outcome of its checkpoint."""
         if self.saving and event["task"] == self.saving[0]:
             self.saving = None
 
     def _finish(self, event: Event) -> None:
-        """The result is safe: what is not there need not come back."""
+        """Note that the result is safe, and cancel all restarts that are due."""
         del event
         self.done = True
         self.alive -= self.restarts.due.keys()
@@ -129,13 +129,13 @@ class Judge:
         self.leave_by = time.monotonic() + (LEAVE_FAR_SECONDS if self.far else LEAVE_SECONDS)
 
     def _restart(self, event: Event) -> None:
-        """A task was killed, and comes back."""
+        """Start a task again that was killed."""
         reason = self._reason(event)
         self.silenced.pop(event["task"], None)
         self._start_again(event["task"], reason)
 
     def _restart_or_fail(self, event: Event) -> None:
-        """A task ended with an error: it comes back only if that was about a peer that was lost."""
+        """Start a task again that ended with an error, if the error was a lost peer; otherwise fail."""
         reason = self.awaiting_restart.get(event["task"])
         if reason is None:
             self._fail_for_code(event)
@@ -148,17 +148,17 @@ class Judge:
         self.restarts.schedule(task, reason)
 
     def _await_restart(self, event: Event) -> None:
-        """Over a peer that is being started again; the turn of this task comes when it has ended."""
+        """Note a task that lost a peer which is being restarted; this task is started again when it has ended."""
         self.awaiting_restart[event["task"]] = first_line(event["message"])
 
     def _kill_silent_worker(self, event: Event) -> None:
-        """It is started again when it has ended. Several may have noticed, and one that has just begun has time."""
+        """Kill a silent worker, to be restarted when it has ended, unless an earlier report has just restarted it."""
         silent = f"worker-{event['worker']}"
         if self.restarts.age(silent) > self.rule.wait_seconds:
             self.kill(silent)
 
     def _do_without_or_fail(self, event: Event) -> None:
-        """A task was killed, and does not come back."""
+        """Continue without a killed task that is not restarted if the rule allows it; otherwise fail."""
         workers_left = sum(self.tasks[other][0] == "worker" for other in self.alive)
         if self.rule.can_do_without(self.tasks[event["task"]], workers_left):
             self.tell({"event": "not_restarted", "task": event["task"], "reason": self._reason(event)})
@@ -180,11 +180,11 @@ class Judge:
         self.verdict.fail(TaskFailed(text), final=True)
 
     def _fail_for_now(self, event: Event) -> None:
-        """Over a peer that was lost: why that was, may become known."""
+        """Fail provisionally over a lost peer, as the cause of the loss may become known."""
         self._fail_with(event, final=False)
 
     def _fail(self, event: Event) -> None:
-        """Without a ps, all wait for whoever is stopped, and one says so first: let the others say the same."""
+        """Fail; a timeout without a ps is provisional: all workers but the one that is stopped will report it."""
         self._fail_with(event, final=not (self.rule.is_collective and event.get("kind") == WaitTimeout.__name__))
 
     def _fail_with(self, event: Event, final: bool) -> None:
@@ -196,12 +196,12 @@ class Judge:
         self.verdict.fail((kind or TaskFailed)(text), final=final)
 
     def _reason(self, event: Event) -> str:
-        """Why a task was killed, in short."""
+        """Return the reason why a task was killed, in short."""
         if silence := self.silenced.get(event["task"]):
             return f"silent for {silence:.0f} s"
         return signal.Signals(-event["status"]).name
 
-    # What follows from an event in each State:
+    # The action on each kind of event, by State:
     #                REPAIRABLE            TRAINING              FAILING          DONE
     RULES: ClassVar[Mapping[str, tuple[Callable[[Any, Event], None], ...]]] = {
         "ended":       (_note_saved,         _note_saved,          _note_saved,     _note_saved),

@@ -1,4 +1,4 @@
-"""The launcher: starts the processes of a local run, watches them, and ends them, whatever happens."""
+"""The launcher, which starts, supervises and ends the processes of a local run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .supervisor import OnEvent, Supervision
 
 
 def launch(job: Job, on_event: OnEvent) -> None:
-    """Run a job in processes until all of them have ended; `on_event` sees every event.
+    """Run a job in processes until all of them have ended; `on_event` receives every event.
 
     Raises:
-        DistsgdError: the first thing that went wrong, with the task's name and the last lines of its log.
+        DistsgdError: the first failure, with the task's name and the last lines of its log.
     """
     logs = job.run_dir / "logs"
     with writing(logs):
@@ -49,7 +49,7 @@ def check_descriptors(job: Job, tasks: int, logs: Path) -> None:
     least, most = segments.needed(tasks), segments.allowed()
     if most >= least or not job.shares_memory:
         return
-    with standard_error_to(logs / "launcher.log"):  # nothing else here needs TensorFlow, and what it says of itself
+    with standard_error_to(logs / "launcher.log"):  # where TensorFlow, first imported here, prints its messages
         size = job.recipe.flat().size
     if FLOAT_BYTES * size < segments.SHARED_BYTES:
         return
@@ -60,16 +60,17 @@ def check_descriptors(job: Job, tasks: int, logs: Path) -> None:
 
 
 def task_names(job: Job) -> list[tuple[str, int]]:
-    """The tasks of a run that are started here."""
+    """Return the tasks of a run that are started here."""
     if job.cluster.task is not None:
         return job.cluster.task.tasks()
     return job.cluster.placement.tasks(job.cluster.ps if job.uses_ps else 0, job.cluster.workers)
 
 
 def write(job: Job, folder: Path) -> Path:
-    """The job as a file: what every child shares, then the rest by value, rebuilt in each child.
+    """Write the job to a file, and return its path: first the parts that all children share, then the rest by value.
 
-    They share the arrays, and the module of the algorithm if it is one of this package: others may start threads.
+    The children share the arrays, and the module of the algorithm if it is part of this package. Other modules are
+    imported in each child, since they may start threads, and the fork server must have only one.
     """
     import cloudpickle
 

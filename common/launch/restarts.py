@@ -1,4 +1,4 @@
-"""The restarts of the tasks that one launcher has started: how many are left, and which are due when."""
+"""The restarts of the tasks that one launcher has started: the number left, and the time when each is due."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from collections import Counter
 
 from ..cluster.restart_rule import RestartRule
 
-PAUSE_SECONDS = 1.0  # before a task is started for the third time; then twice as long each time
+PAUSE_SECONDS = 1.0  # before a task is started for the third time; doubled before each further start
 
 LONGEST_PAUSE_SECONDS = 30.0
 
-STEADY_SECONDS = 60.0  # a task that has lived for that long is not one that dies at its start
+STEADY_SECONDS = 60.0  # a task that has lived for that long does not count as dying at its start
 
 
 class Restarts:
-    """Counts restarts, and says when each is due.
+    """A counter of restarts, with the time when each is due.
 
     Args:
-        rule: who may be started again, and how long the others wait for it.
+        rule: the rule for lost tasks, and for the time that the others wait for a restart.
     """
 
     def __init__(self, rule: RestartRule):
         self.rule = rule
-        self.number = 0  # that were decided
-        self.due: dict[str, tuple[float, str]] = {}  # those that are still to come: when, and why
-        self._began: dict[str, float] = {}  # when a task was started again last
+        self.number = 0  # of restarts decided so far
+        self.due: dict[str, tuple[float, str]] = {}  # time and reason of each restart that has not been made yet
+        self._began: dict[str, float] = {}  # time of each task's last restart
         self._in_a_row: Counter[str] = Counter()  # restarts of a task that never lived for long
 
     @property
     def left(self) -> int:
-        """How many more there may be."""
+        """The number of restarts that are left."""
         return self.rule.max_restarts - self.number
 
     @property
@@ -41,15 +41,15 @@ class Restarts:
 
     @property
     def soonest(self) -> float:
-        """When the next one is due, as `time.monotonic` says; infinite if none is."""
+        """The time of the next restart, on the clock of `time.monotonic`; infinite if none is due."""
         return min((when for when, _ in self.due.values()), default=math.inf)
 
     def age(self, task: str) -> float:
-        """Seconds since a task was started again; infinite if it never was."""
+        """Return the seconds since a task was started again; infinite if it never was."""
         return time.monotonic() - self._began.get(task, -math.inf)
 
     def schedule(self, task: str, reason: str) -> None:
-        """Start that task again, after a pause if it dies again and again."""
+        """Schedule a restart of a task, after a pause if the task dies again and again."""
         self.number += 1
         if self.age(task) > STEADY_SECONDS:
             self._in_a_row[task] = 0
@@ -57,7 +57,7 @@ class Restarts:
         self._in_a_row[task] += 1
 
     def take(self) -> list[tuple[str, str]]:
-        """Those whose time has come, and why they are started; each is given away once."""
+        """Remove and return the tasks whose restart is due, each with its reason."""
         now = time.monotonic()
         ready = [(task, reason) for task, (when, reason) in self.due.items() if now >= when]
         for task, _ in ready:
@@ -67,10 +67,10 @@ class Restarts:
 
 
 def pause(restarts: int, wait_seconds: float) -> float:
-    """Seconds before a task is started again that was started again `restarts` times in a row.
+    """Return the seconds before the next restart of a task that was restarted `restarts` times in a row.
 
-    The first time is at once; later the cause may need time to go away, but those who wait for the task do not wait
-    for ever.
+    The first restart is immediate. Before later ones the cause may need time to disappear, but the pause is bounded,
+    as other tasks wait for this one.
     """
     if restarts == 0:
         return 0.0

@@ -1,4 +1,4 @@
-"""A run from here: its folder, who is told of it, its tasks, and the center for the model."""
+"""A run started by this program: its folder, its listeners, its tasks, and the final center for the model."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def run(
     model: Any = None,
     callbacks: Sequence[Callback] = (),
 ) -> tuple[RunRecord, BaseException | None]:
-    """Run a job; returns its record and what went wrong, if anything did.
+    """Run a job; returns its record and its failure, None if it ended well.
 
-    With `model`, threads live in this process, and the model receives the center.
+    With `model`, the tasks of the threads and simulation back ends run in this process. The model receives the center.
     """
     if job.cluster.task is not None:
         job.identity = identity(config, job.cluster.task, in_common(job, model))
@@ -70,7 +70,7 @@ def run(
         error = signal
     except KeyboardInterrupt:
         error = Interrupted(2)
-    except BaseException as problem:  # `SystemExit` too: the record is to be finished, and the folder free
+    except BaseException as problem:  # `SystemExit` too: the caller finishes the record, and frees the folder
         error = in_one_line(problem)
     if job.cluster.is_chief:
         checkpoint.sweep(job.run_dir)
@@ -78,12 +78,12 @@ def run(
 
 
 def _audience(record: RunRecord, hooks: CallbackList, display: Display, verbose: bool) -> Audience:
-    """Who is told of a run: callbacks, the record, and the display if it is wanted. The others hear who is late."""
+    """Return the listeners of a run: callbacks, record, and the display if `verbose`; late ones cause a warning."""
     audience = Audience(announce=display.say)
     disk = f"the disk of {record.run_dir}"
 
     def tell(name: str, seconds: float) -> None:
-        text = f"{name} cannot keep up, and is {seconds:.0f} s behind: it may be told of some progress only"
+        text = f"{name} cannot keep up, and is {seconds:.0f} s behind: it may miss some reports of progress"
         audience.tell({"event": "warning", "message": text})
 
     if hooks.callbacks:
@@ -95,9 +95,9 @@ def _audience(record: RunRecord, hooks: CallbackList, display: Display, verbose:
 
 
 def in_common(job: Job, model: Any) -> dict[str, Any]:
-    """What the configuration does not say of a run, and its tasks on several machines must have in common."""
+    """Return the properties outside the configuration that the tasks of a run on several machines must share."""
     recovery = {name: getattr(job.recovery, name) for name in ("max_restarts", "min_workers", "on_nan")}
-    data = data_digest((job.train, job.test))  # of a name, too: files and Python's own text differ between machines
+    data = data_digest((job.train, job.test))  # of a name, too: files, or texts from Python, may differ
     own: dict[str, Any] = {"recovery": recovery, "source": class_digest(type(job.scheme)), "data": data}
     if model is not None:
         own["model"] = model_digest(model)
@@ -106,7 +106,7 @@ def in_common(job: Job, model: Any) -> dict[str, Any]:
 
 
 def _resume(job: Job, source: Path) -> list[str]:
-    """Copy what the run goes on from: the chief needs the checkpoint, an evaluator elsewhere the record."""
+    """Copy the files of the run to resume: the checkpoint for the chief, the record for an evaluator elsewhere."""
     if job.cluster.is_chief:
         return taking_over.take_over(checkpoints_of(source, job.cluster), job.run_dir)
     if job.cluster.evaluates:

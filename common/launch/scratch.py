@@ -1,4 +1,4 @@
-"""Temporary folders that go with the process that has made them."""
+"""Temporary folders that are deleted with the process that has created them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ FRESH_SECONDS = 60.0
 
 
 class Scratch:
-    """A temporary folder that goes with this process; what one that was killed has left is deleted by the next.
+    """A temporary folder that is deleted with this process; the next process deletes those of killed processes.
 
     Attributes:
-        name: its path.
+        name: path of the folder.
     """
 
     def __init__(self):
@@ -32,17 +32,17 @@ class Scratch:
         fcntl.flock(self.owned, fcntl.LOCK_EX)
 
     def cleanup(self) -> None:
-        """Delete it."""
+        """Delete the folder."""
         self.folder.cleanup()
         os.close(self.owned)
 
 
 def _sweep(folder: Path) -> None:
-    """Delete a folder of this user whose owner is gone; raises `OSError` where there is one."""
+    """Delete a folder of this user whose owner has ended; raises `OSError` if the owner is alive."""
     owner = os.open(folder / OWNER, os.O_RDWR | os.O_NOFOLLOW)
     try:
         status = os.fstat(owner)
-        fresh = time.time() - status.st_mtime < FRESH_SECONDS  # it may be about to be locked
+        fresh = time.time() - status.st_mtime < FRESH_SECONDS  # its owner may not have locked it yet
         if status.st_uid == folder.lstat().st_uid == os.getuid() and not fresh:
             fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Servers and sessions of the tasks of a run: thread pools, and limits of time."""
+"""Servers and sessions of the tasks of a run: thread pools and time limits."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from ..errors import UserError, WaitTimeout
 from ..lazy import tf
 from ..waiting import reachable, wait_until
 
-# What the runtime does to the graph of a call before its first time, in that order. All that it knows takes twice as
-# long, for each of some ten calls of a task, most of which are a handful of operations; rounds gain nothing by it.
+# The runtime's optimizations of the graph of a call before its first execution, in that order. All that it has would
+# take twice as long, for each of some ten calls of a task, most of them a handful of operations, and speed up no round.
 OPTIMIZERS = ("pruning", "function", "constfold", "arithmetic", "layout", "remap", "dependency")
 
-BUILD_SECONDS = 30.0  # at least, for a graph to be built or sent
+BUILD_SECONDS = 30.0  # lower bound of the limit for a graph to be built or sent
 
 
 def build_seconds(wait_seconds: float) -> float:
-    """For a graph to be built or sent: the limit of waits for other machines may be less than that takes."""
+    """Return the time limit for building or sending a graph, which may take longer than waits for other machines."""
     return max(BUILD_SECONDS, wait_seconds)
 
 
 def session_config(cluster: Cluster, devices: int, inter_op: int) -> Any:
-    """Thread pools of one task, so that the tasks of one machine share its cores.
+    """Return a session configuration with thread pools such that the tasks of one machine share its cores.
 
     Args:
-        cluster: where the run is.
-        devices: of a worker.
-        inter_op: operations that may be under way at once.
+        cluster: the machines of the run.
+        devices: number of CPU devices of a worker.
+        inter_op: number of operations that may run at once.
     """
     cores = len(os.sched_getaffinity(0))
     config = tf.compat.v1.ConfigProto(
@@ -41,12 +41,12 @@ def session_config(cluster: Cluster, devices: int, inter_op: int) -> Any:
         inter_op_parallelism_threads=inter_op,
         allow_soft_placement=True,
     )
-    config.experimental.disable_thread_spinning = True  # an idle task leaves the core to those that work
+    config.experimental.disable_thread_spinning = True  # an idle task leaves its core to busy tasks
     return config
 
 
 def start_server(addresses: Addresses, job_name: str, index: int, config: Any) -> Any:
-    """The server of a task, on its port of all interfaces; `UserError` if it cannot have that port."""
+    """Start and return the server of a task, on its port of all interfaces; raises `UserError` if the port is taken."""
     try:
         return tf.distribute.Server(addresses.as_dict(), job_name, index, config=config)
     except tf.errors.UnknownError as error:
@@ -59,25 +59,25 @@ def start_server(addresses: Addresses, job_name: str, index: int, config: Any) -
 
 
 def open_session(target: str, graph: Any, config: Any, call_seconds: float) -> Any:
-    """A session whose calls end after `call_seconds`, and which is closed when nobody has it any more."""
+    """Return a session whose calls end after `call_seconds`, and which closes with its last reference."""
 
     class Session(tf.compat.v1.Session):
         def __del__(self):
-            # Closing tells peers, which may have gone already: nobody should wait for that.
+            # Close in a thread of its own. Closing notifies the peers, which may have ended already; it would block.
             threading.Thread(target=super().__del__, daemon=True).start()
 
-    # A process that is stopped still accepts connections: making a session there has no end of its own.
+    # Limit all calls. A stopped process still accepts connections, so a session with it would wait for ever.
     config.operation_timeout_in_ms = round(1000 * call_seconds)
     rewrites = config.graph_options.rewrite_options
     rewrites.optimizers[:] = OPTIMIZERS
-    rewrites.experimental_disable_compressed_tensor_optimization = True  # lest zeros are kept for ever, as constants
+    rewrites.experimental_disable_compressed_tensor_optimization = True  # it would keep zeros as constants for ever
     return Session(target, graph=graph, config=config)
 
 
 def connector(
     target: str, graph: Any, config: Any, hosts: Sequence[str], call_seconds: float
 ) -> Callable[[float], Any]:
-    """A function that opens a session, given how many seconds to wait for the `hosts` that it needs."""
+    """Return a function that opens a session, given the seconds to wait for the `hosts` that it needs."""
 
     def connect(seconds: float) -> Any:
         deadline = time.monotonic() + seconds
@@ -88,7 +88,7 @@ def connector(
         def make() -> None:
             made.append(open_session(target, graph, config, call_seconds))
 
-        maker = threading.Thread(target=make, daemon=True)  # if a host goes away now, it waits for ever
+        maker = threading.Thread(target=make, daemon=True)  # it waits for ever if a host ends now
         maker.start()
         maker.join(max(1.0, deadline - time.monotonic()))
         if not made:

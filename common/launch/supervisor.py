@@ -1,4 +1,4 @@
-"""Supervision: the tasks of one run that are started here, watched until all have ended."""
+"""Supervision of the tasks of one run that are started here, until all have ended."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from .channel import FORK_SERVER
 from .client import END_SECONDS, ForkServer, last_lines
 from .judge import Event, Judge
 
-STOP_SECONDS = 2.0  # for a task to tell the other machines that it was stopped
+STOP_SECONDS = 2.0  # for a task to notify the other machines that it was stopped
 
 OnEvent = Callable[[dict[str, Any]], None]
 
 
 class Supervision:
-    """Watches the tasks of one run that are started here; what an event means is decided by its `judge`.
+    """The supervisor of the tasks of one run that are started here; its `judge` decides what follows from an event.
 
     Args:
-        server: has started them.
-        names: of the tasks.
-        cluster: where the run is.
-        rule: who may be lost, and how long tasks wait for each other.
-        logs: the folder of their logs.
-        on_event: sees every event.
+        server: the fork server that starts the tasks.
+        names: job and index of each task.
+        cluster: the machines of the run.
+        rule: the rule for lost tasks, and for the time that tasks wait for each other.
+        logs: the folder of the tasks' logs.
+        on_event: receives every event.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Supervision:
         )
 
     def run(self) -> None:
-        """Until every task has ended, or one has failed, whose failure is raised."""
+        """Block until all tasks have ended; raises the failure that ended the run."""
         judge = self.judge
         self.signs.expect(FORK_SERVER, self.server.process.pid)
         while judge.alive:
@@ -78,7 +78,7 @@ class Supervision:
             self.on_event({"event": "warning", "message": message})
 
     def _hear(self, event: Event) -> None:
-        """An event is a sign of life, too."""
+        """Note an event as a sign of life of its task."""
         self.signs.heard(str(event.get("task")))
         if event["event"] == "exit":
             self.signs.forget(event["task"])
@@ -88,7 +88,7 @@ class Supervision:
                     self.signs.expect(name, pid)
 
     def look_after(self) -> None:
-        """Start what is due; end what has not been heard of for longer than a wait may take."""
+        """Make the restarts that are due; kill the tasks that have been silent for longer than a wait may take."""
         restarts = self.judge.restarts
         for task, reason in restarts.take():
             self.server.send(op="restart", tasks=[self.tasks[task]])
@@ -100,12 +100,12 @@ class Supervision:
                 self.server.kill()
                 error = WaitTimeout(f"no word from the fork server for {seconds:.0f} s: is it stopped?")
                 self.judge.verdict.fail(error, final=True)
-            else:  # whatever is done about it is done when it has ended
+            else:  # the judge decides on a restart when the task has ended
                 self.judge.silenced[name] = seconds
                 self.server.send(op="kill", task=name)
 
     def _name_silent_workers(self, failure: DistsgdError) -> DistsgdError:
-        """Those who wait name whom they wait for; the cause may be another task, which says nothing at all."""
+        """Return the failure with the names of silent tasks, which may be the cause instead of those that it names."""
         judge = self.judge
         if not (judge.verdict.is_provisional or isinstance(failure, WaitTimeout)):
             return failure
@@ -114,13 +114,13 @@ class Supervision:
             before = f"{failure}. " if isinstance(failure, WaitTimeout) else ""
             return WaitTimeout(f"{before}No word from {names}: is it stopped?")
         silent = sorted(task for task in judge.alive - judge.reported_failure if task.startswith("worker-"))
-        found = bool(judge.silenced) or not silent  # else the others just wait for the one that was
+        found = bool(judge.silenced) or not silent  # with a silenced task, the others only waited for it
         if found or not (judge.rule.is_collective and isinstance(failure, WaitTimeout)):
             return failure
         return WaitTimeout(f"{failure}. No word from {', '.join(silent)}")
 
     def log_of(self, task: str) -> str:
-        """Where the log of a task is, and how it ends."""
+        """Return the path of a task's log and its last lines."""
         if task == FORK_SERVER:
             return self.server.last_words()
         if task not in self.tasks:
@@ -128,7 +128,7 @@ class Supervision:
         return last_lines(self.logs / f"{task}.log")
 
     def end(self) -> None:
-        """Nothing of the run is left when this returns."""
+        """End all tasks of the run; no process of it is left when this returns."""
         judge = self.judge
         judge.alive -= judge.restarts.due.keys()
         with contextlib.suppress(DistsgdError, OSError):
@@ -143,7 +143,7 @@ class Supervision:
             self._await_exits(END_SECONDS)
 
     def _await_exits(self, seconds: float, only: str = "") -> None:
-        """Until all have ended, or one of that kind."""
+        """Block until all tasks have ended, or one whose name begins with `only`."""
         deadline = time.monotonic() + seconds
         while (self.judge.alive or only) and time.monotonic() < deadline:
             event = self.server.receive(max(0.0, deadline - time.monotonic()))

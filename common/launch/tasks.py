@@ -1,7 +1,7 @@
-"""What each task of a run does: parameter server, worker, evaluator; and all of them as threads of one process.
+"""The tasks of a run: parameter server, worker, evaluator; and all of them as threads of one process.
 
-A task is given a `Job`, knows which one it is, and reports what it sees by calling `report(**event)`. It cannot tell
-how the addresses were found.
+A task receives a `Job` and its own index, and reports events by calling `report(**event)`. It does not depend on how
+the addresses were found.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from ..waiting import reachable, wait_until
 from .sessions import build_seconds, connector, open_session, session_config, start_server
 from .threads import run_threads
 
-ANSWER_SECONDS = 0.05  # a ps stays for that long after its end, for the evaluator to have its answer
+ANSWER_SECONDS = 0.05  # for which a ps stays after its end, so that the evaluator receives its answer
 
-LOOK_SECONDS = 5.0  # between two looks of a ps whether anybody is still there
+LOOK_SECONDS = 5.0  # between two polls of a ps for reachable workers
 
 
 @contextmanager
 def joined(job: Job, task: tuple[str, int], report: Report) -> Iterator[Report]:
-    """Be a member if the run is one of several machines; yields how to report from then on."""
+    """Join the membership of a run on several machines; yields the function for all further reports."""
     if job.cluster.task is None:
         yield report
         return
@@ -43,7 +43,7 @@ def joined(job: Job, task: tuple[str, int], report: Report) -> Iterator[Report]:
 
 
 def member(job: Job, spec: TaskSpec, task: tuple[str, int]) -> Member:
-    """A task of a job, as those on other machines know it."""
+    """Return a task of a job as a member, known to the tasks on other machines."""
     return Member(
         spec=spec,
         task=task,
@@ -55,8 +55,8 @@ def member(job: Job, spec: TaskSpec, task: tuple[str, int]) -> Member:
 
 
 def run_ps(job: Job, addresses: Addresses, index: int, report: Report) -> None:
-    """Serve until the evaluator says that the run has ended, or no worker has been there for long."""
-    from ..messages.ops import end_queue
+    """Serve until the evaluator announces the end of the run, or no worker has been reachable for long."""
+    from ..engine.ops import end_queue
 
     server = start_server(addresses, "ps", index, _config(job, 4))
     report(event="listening")
@@ -82,7 +82,7 @@ def _config(job: Job, inter_op: int) -> Any:
 
 
 def _ended(session: Any, end: Any) -> bool:
-    """Wait for a while; True if the evaluator has said that the run has ended."""
+    """Wait for up to `LOOK_SECONDS`; returns True once the evaluator has announced the end of the run."""
     try:
         session.run(end, options=tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * LOOK_SECONDS)))
     except tf.errors.DeadlineExceededError:
@@ -91,7 +91,7 @@ def _ended(session: Any, end: Any) -> bool:
 
 
 def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> None:
-    """Build the graph of one worker, meet the others, run all rounds."""
+    """Build the graph of one worker, wait for the others, run all rounds."""
     wait_seconds = job.cluster.wait_seconds
     server = start_server(addresses, "worker", index, _config(job, 2))
     with joined(job, ("worker", index), report) as report:
@@ -107,17 +107,17 @@ def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> No
         report(event="ready")
         loop.await_others()
         loop.run()
-        if not job.uses_ps and index == CHIEF:  # this task is the ps of its bookkeeping
+        if not job.uses_ps and index == CHIEF:  # without a ps, worker 0 has the bookkeeping variables
             while not loop.calls.await_ps_end(LOOK_SECONDS):
-                pass  # should the evaluator be gone, the launcher or the membership says so
+                pass  # if the evaluator ends, the launcher or the membership ends this task
 
 
 def _worker_graph(job: Job, index: int) -> TaskGraph:
-    """Taken over from the evaluator, or built here where there is nothing to take over."""
+    """Return the worker's graph: loaded from the evaluator's file if the job has one, else built here."""
     path = job.shared_graph
     if path is None:
         return TaskGraph(job, [index])
-    # Should the evaluator die or stand still, the launcher says so; if it is started again, it builds once more.
+    # The launcher reports an evaluator that dies or hangs. Wait longer for a restarted one, which builds once more.
     limit = build_seconds(job.cluster.wait_seconds) * job.restarts.patience
     wait_until(path.exists, limit, lambda: "evaluator-0, which builds the graph of all workers: is it short of CPU?")
     return TaskGraph.load(job, index, path)
@@ -128,7 +128,7 @@ def run_evaluator(job: Job, addresses: Addresses, index: int, report: Report) ->
     wait_seconds = job.cluster.wait_seconds
     with joined(job, ("evaluator", index), report) as report:
         model = job.recipe.flat()
-        if job.shared_graph is not None:  # the evaluator has the Keras model anyway; the workers can do without
+        if job.shared_graph is not None:  # the evaluator needs the Keras model anyway, the workers do not
             whole = TaskGraph(job, [CHIEF], model)
             whole.export(job.shared_graph)
             graph = whole.without_workers()
@@ -141,20 +141,20 @@ def run_evaluator(job: Job, addresses: Addresses, index: int, report: Report) ->
 
 
 def run_death_notice(job: Job, addresses: Addresses, index: int, report: Report) -> None:
-    """Tell the other machines that a task of this one was killed: it could not do so itself."""
+    """Notify the other machines that a task of this one was killed, as the task itself could not."""
     del addresses, report
     if (spec := job.cluster.task) is not None:
         announce_death(member(job, spec, spec.tasks()[index]))
 
 
 def run_simulation(job: Job, addresses: Addresses, index: int, report: Report) -> None:
-    """A run in virtual time as the one task of a run started from the command line."""
+    """Run a simulation as the only task of a run started from the command line."""
     del addresses, index
     simulate(job, report)
 
 
 def run_all_as_threads(job: Job, addresses: Addresses, index: int, report: Report) -> None:
-    """The threads back end as the one task of a run started from the command line."""
+    """Run all tasks as threads, in the only task of a run started from the command line."""
     del addresses, index
     run_threads(job, report)
 

@@ -1,4 +1,4 @@
-"""All tasks of a run as threads of one process, running freely or by a script."""
+"""The threads back end: all workers of a run as threads of one process, free or in a scripted order."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ..waiting import wait_until
 from ..worker.flat_model import FlatModel
 from .sessions import session_config
 
-TURN_SECONDS = 0.0005  # between two looks at a scripted interleaving: a turn takes about a millisecond
+TURN_SECONDS = 0.0005  # between two polls in a scripted interleaving: a turn takes about a millisecond
 
 
 def run_threads(job: Job, report: Report, model: FlatModel | None = None) -> Evaluator:
-    """Workers as threads of this process, on one direct session; returns the evaluator at the end."""
+    """Run the workers as threads of this process, on one direct session; returns the evaluator at the end."""
     workers = range(job.cluster.workers)
     graph = TaskGraph(job, workers, model)
     config = session_config(job.cluster, job.devices_per_worker, max(2, len(workers)))
-    config.graph_options.place_pruned_graph = True  # each call prepares only what it runs: a third of the start-up
+    config.graph_options.place_pruned_graph = True  # each call prepares its own part only: a third of the start-up
     session = tf.compat.v1.Session(graph=graph.graph, config=config)
     loops = [WorkerLoop(job, session, graph, k, report) for k in workers]
     for loop in loops:
@@ -41,7 +41,7 @@ def run_threads(job: Job, report: Report, model: FlatModel | None = None) -> Eva
 
 
 class WorkerThreads:
-    """The threads of all workers, running freely or, if scripted, each only when it is given a turn."""
+    """The threads of all workers, running freely or, if scripted, each only in its turns."""
 
     def __init__(self, loops: Sequence[WorkerLoop], scripted: bool):
         self.loops, self.scripted = loops, scripted
@@ -66,7 +66,7 @@ class WorkerThreads:
             self.failures.append(error)
 
     def give_turn(self, worker: int, number: int) -> None:
-        """Let a worker do one round; returns when its message, the `number`-th of all, is on the ps."""
+        """Let a worker do one round; returns when its message, the `number`-th of all, is recorded."""
         first = self.loops[0]
         self.turns[worker].release()
         wait_until(
@@ -77,9 +77,9 @@ class WorkerThreads:
         )
 
     def end(self) -> None:
-        """End the session, wait for the threads; raise what went wrong in one of them before that."""
+        """End the session, wait for the threads; raises the failure of a thread before that."""
         failed = list(self.failures)
-        # Closing it wakes those that wait at a barrier; their complaints come too late to count.
+        # Closing the session wakes workers that wait at a barrier. Copy the failures before: theirs must not count.
         self.loops[0].calls.session.close()
         if self.scripted and failed:
             for turn in self.turns:

@@ -1,4 +1,4 @@
-"""Why a run ended: the first failure, unless it was only a consequence of one that became known later."""
+"""The reason why a run ended: its first failure, unless that was a consequence of one that became known later."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import time
 
 from ..errors import DistsgdError, TaskFailed
 
-CAUSE_SECONDS = 1.0  # after a failure that may be a consequence, for the cause to show up
+CAUSE_SECONDS = 1.0  # for the cause to become known, after a failure that may be a consequence
 
 
 class FirstFailure:
     """The failure that counts so far.
 
-    For example, worker 1 says that the ps does not answer any more, and a moment later the ps is reported killed: the
-    second is what the user wants to read.
+    For example, worker 1 reports that the ps does not answer any more, and a moment later the ps is reported killed:
+    the second failure is the one for the user.
 
     Attributes:
-        failure: None if nothing has gone wrong.
-        is_provisional: it may be a consequence of one that is not known yet.
-        deadline: when to stop waiting for another.
+        failure: None if no failure was reported.
+        is_provisional: True if `failure` may be the consequence of one that is not known yet.
+        deadline: the time at which to stop waiting for another failure.
     """
 
     def __init__(self):
@@ -28,7 +28,7 @@ class FirstFailure:
         self.deadline = math.inf
 
     def fail(self, failure: DistsgdError, *, final: bool) -> None:
-        """Something has gone wrong; `final` if it is no consequence of something else."""
+        """Take note of a failure; `final` if it is not the consequence of another one."""
         replaceable = self.is_provisional and (final or isinstance(self.failure, TaskFailed))
         if self.failure is None or (replaceable and not isinstance(failure, TaskFailed)):
             self.failure, self.is_provisional = failure, not final

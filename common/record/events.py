@@ -1,4 +1,4 @@
-"""Threads that take events from whoever has them, so that nobody waits for a slow disk, terminal, peer or callback."""
+"""Threads that deliver events, so that no reporting task waits for a slow disk, terminal, peer or callback."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Self
 
-PROGRESS = ("worker", "center")  # events of which only the newest matters to whoever comes late
+PROGRESS = ("worker", "center")  # events of which a late listener needs only the newest
 
 ROOM = 1000  # events may wait before progress is thinned
 
@@ -17,22 +17,22 @@ LATE_SECONDS = 5.0
 
 ANNOUNCED_SECONDS = 2.0  # a wait at the end that takes longer is announced
 
-INTERRUPTED_SECONDS = 5.0  # for what is under way, after Ctrl-C
+INTERRUPTED_SECONDS = 5.0  # for the waiting events, after Ctrl-C
 
 Event = dict[str, Any]
 
 
 class Listener:
-    """Calls `handle(event)` for one event after the other, in a thread of its own.
+    """A thread that calls `handle(event)` for one event after the other.
 
-    While many wait, a report of progress takes the place of an older one of the same worker: memory is bounded, and
-    all that is not progress arrives.
+    While many events wait, a report of progress replaces an older one of the same worker: memory is bounded, and all
+    other events arrive.
 
     Args:
-        handle: what is done with an event. When it raises, it is not called again: see `failure`.
-        room: how many events may wait before progress is thinned.
-        beat: if given, called whenever there has been nothing to do for `beat_seconds`.
-        beat_seconds: seconds.
+        handle: function called with each event. If it raises, it is not called again: see `failure`.
+        room: number of events that may wait before progress is thinned.
+        beat: if given, called whenever no event has come for `beat_seconds`.
+        beat_seconds: seconds without an event before `beat` is called.
         on_late: if given, called once, with the seconds that an event has waited, if they are more than `LATE_SECONDS`.
     """
 
@@ -48,7 +48,7 @@ class Listener:
         self.handle, self.room, self.beat, self.on_late = handle, room, beat, on_late
         self.beat_seconds = beat_seconds if beat else None
         self.failure: BaseException | None = None
-        self._waiting: dict[Any, tuple[float, Event]] = {}  # in order; since when
+        self._waiting: dict[Any, tuple[float, Event]] = {}  # (time since it waits, event), in order
         self._busy = self._closed = False
         self._numbers = itertools.count()
         self._changed = threading.Condition()
@@ -56,7 +56,7 @@ class Listener:
         self._thread.start()
 
     def tell(self, event: Event) -> None:
-        """Leave an event to the thread; returns at once."""
+        """Queue an event for the thread; returns at once."""
         now = time.monotonic()
         late = 0.0
         with self._changed:
@@ -66,7 +66,9 @@ class Listener:
             if len(self._waiting) >= self.room and event["event"] in PROGRESS:
                 key = event["event"], event.get("worker")
             since, _ = self._waiting.get(key, (now, event))
-            self._waiting[key] = since, event  # in the place of the older one, or nobody's turn would come
+            # A new report of progress keeps the place of the older one in the dictionary. At the end of the queue it
+            # would be replaced by the next report before its turn, again and again.
+            self._waiting[key] = since, event
             if self.on_late is not None:
                 late = now - next(iter(self._waiting.values()))[0]
             self._changed.notify_all()
@@ -75,19 +77,19 @@ class Listener:
             on_late(late)
 
     def backlog(self) -> int:
-        """Events that are not done."""
+        """Return the number of events that are not handled yet."""
         with self._changed:
             return len(self._waiting) + self._busy
 
     def flush(self, seconds: float | None = None) -> bool:
-        """Wait until all has been done, or nothing more will be; False if that takes longer than `seconds`."""
+        """Wait until all events are handled, or `handle` has failed; returns False if that takes over `seconds`."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: not (self._waiting or self._busy) or self.failure is not None, seconds
             )
 
     def close(self, seconds: float | None = None) -> bool:
-        """Take no more; the rest as `flush`. What has not been done after `seconds` never will be."""
+        """Take no more events, and flush those that wait; events not handled after `seconds` are dropped."""
         with self._changed:
             self._closed = True
         done = self.flush(seconds)
@@ -97,7 +99,7 @@ class Listener:
         return done
 
     def _run(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))  # those are for other threads
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))  # for the main thread alone
         while True:
             with self._changed:
                 self._busy = False
@@ -125,32 +127,32 @@ class Listener:
 
 
 class Audience:
-    """Everybody who is told of a run, each in a thread of its own; what one of them raises ends the run.
+    """The listeners of a run, each in a thread of its own; an exception of one of them ends the run.
 
-    As a context: when it is left, all have been told everything, however long that takes. Only Ctrl-C cuts it short.
+    As a context manager it waits at its end until all listeners have handled all events; only Ctrl-C cuts this short.
 
     Args:
-        announce: called with what is being waited for, at the end.
+        announce: called, at the end, with a text that names the listener being waited for.
     """
 
     def __init__(self, announce: Callable[[str], None]):
         self.announce = announce
-        self.listeners: dict[Listener, Callable[[], str]] = {}  # and who that is
+        self.listeners: dict[Listener, Callable[[], str]] = {}  # with the function that names it
 
     def add(self, handle: Callable[[Event], None], name: Callable[[], str], **options: Any) -> None:
-        """One more; `options` as of `Listener`."""
+        """Add a listener; `options` are those of `Listener`."""
         self.listeners[Listener(handle, **options)] = name
 
     def tell(self, event: Event) -> None:
-        """Tell everybody; raises what one of them has raised, at this event or before."""
+        """Queue an event for all listeners; raises the exception of a listener that has failed before."""
         self.check()
         if event["event"] != "beat":
-            event.setdefault("when", time.monotonic())  # not when somebody gets round to it
+            event.setdefault("when", time.monotonic())  # the time of the event, not of its handling
             for listener in self.listeners:
                 listener.tell(event)
 
     def check(self) -> None:
-        """Raise what somebody has raised."""
+        """Raise the exception of a listener that has failed."""
         for listener in self.listeners:
             if listener.failure is not None:
                 raise listener.failure
