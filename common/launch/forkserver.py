@@ -40,7 +40,7 @@ PR_SET_PDEATHSIG = 1
 BEAT_SECONDS = 1.0
 
 
-class Server:
+class TaskForker:
     """The process that forks, watches and ends the tasks of the requested runs."""
 
     def __init__(self, channel: Channel):
@@ -203,7 +203,7 @@ def run_task(
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # the membership waits for it, to notify others
         # Import `transport` before any other module that registers Python functions. Otherwise the tasks would have
         # different tokens for the same `PyFunc`. Import it after the signal mask, which its threads inherit.
-        from ..engine import transport  # noqa: F401
+        from ..messages import transport  # noqa: F401
 
         TASKS[job_name](job, addresses, index, report)
         return 0
@@ -227,7 +227,6 @@ def set_up_process(log: Path) -> None:
 
 def report_error(raised: BaseException, report: Report) -> int:
     """Report the error that ended a task, in its log and to the launcher; returns the exit code."""
-    from ..engine.failures import is_absence, is_refusal
     from ..files import in_one_line
     from ..server.failures import is_absence, is_refusal
 

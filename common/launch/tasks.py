@@ -56,7 +56,7 @@ def member(job: Job, spec: TaskSpec, task: tuple[str, int]) -> Member:
 
 def run_ps(job: Job, addresses: Addresses, index: int, report: Report) -> None:
     """Serve until the evaluator announces the end of the run, or no worker has been reachable for long."""
-    from ..engine.ops import end_queue
+    from ..messages.ops import end_queue
 
     server = start_server(addresses, "ps", index, _config(job, 4))
     report(event="listening")
