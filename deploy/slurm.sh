@@ -3,7 +3,7 @@
 # The first --ps tasks are parameter servers; ports follow from the numbers of job and step, or are those that Slurm has
 # reserved. Submit it from the checkout, on a file system that all nodes share, after `bash run.sh list` has set it up.
 # A node that dies ends the run, with the name of its task. When Slurm has noticed (SlurmdTimeout), it puts the job back
-# into the queue, and the run goes on from its newest checkpoint, perhaps on other nodes. scancel ends it with code 143.
+# into the queue, and the run resumes from its newest checkpoint, perhaps on other nodes. scancel ends it with code 143.
 #SBATCH --job-name=distsgd
 #SBATCH --ntasks=4
 #SBATCH --cpus-per-task=2

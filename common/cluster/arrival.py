@@ -93,10 +93,10 @@ class Arrival:
             UserError: this task was restarted with empty tables, and runs something else than the others.
             RunIsOver: the run has ended.
         """
-        everybody = range(len(self.member.tasks))
-        specs = self._await_specs(everybody, at_first=True)
+        keys = range(len(self.member.tasks))
+        specs = self._await_specs(keys, at_first=True)
         if self.member.is_host and under_way(specs):  # at the start of a run, the others compare
-            for key in specs.keys() & everybody:
+            for key in specs.keys() & keys:
                 self.compare(specs[key], key)
         return specs
 

@@ -42,7 +42,7 @@ HEADER = mmap.PAGESIZE  # the name and the marks come first; the bytes after the
 
 MARKS = 8  # offset of the marks: one byte for each expected reader, which that reader alone clears
 
-ON_ITS_WAY, NOBODY = b"\1", b"\0"
+PENDING, FREE = b"\1", b"\0"
 
 PR_GET_DUMPABLE = 3
 
@@ -107,7 +107,7 @@ class Segment:
 
     def is_free(self) -> bool:
         """Return True if no process reads the segment, and no reader is expected."""
-        if self.memory.find(ON_ITS_WAY, MARKS, HEADER) >= 0:
+        if self.memory.find(PENDING, MARKS, HEADER) >= 0:
             return False
         if self._readers:  # a reader counts itself before it clears its mark
             return False
@@ -120,8 +120,8 @@ class Segment:
 
     def expect(self) -> int:
         """Set a mark for one more reader; returns its offset."""
-        mark = MARKS + self.memory[MARKS:HEADER].index(NOBODY)
-        self.memory[mark : mark + 1] = ON_ITS_WAY
+        mark = MARKS + self.memory[MARKS:HEADER].index(FREE)
+        self.memory[mark : mark + 1] = PENDING
         return mark
 
     def read(self, mark: int) -> np.ndarray:
@@ -133,7 +133,7 @@ class Segment:
         self.used = time.monotonic()
         array = self.bytes()
         weakref.finalize(array, self._let_go).atexit = False
-        self.memory[mark : mark + 1] = NOBODY
+        self.memory[mark : mark + 1] = FREE
         return array
 
     def bytes(self) -> np.ndarray:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from ..sync.store import Held, WorkerSlot
 
-NOBODY, DIRTY, CLEAN = -1, 0, 1  # see `Transactions.incarnations`; the incarnation of a worker is larger
+NO_HOLDER, DIRTY, CLEAN = -1, 0, 1  # see `Transactions.incarnations`; the incarnation of a worker is larger
 
 REFUSED = "refused"
 
@@ -34,10 +34,10 @@ class Transactions:
     def __init__(self, device: str, num_workers: int, version: Any):
         self.device, self.num_workers, self.version = device, num_workers, version
         with tf.device(device):
-            nobody = tf.constant([NOBODY] * num_workers + [CLEAN], tf.int64)
-            self.incarnations = tf.Variable(nobody, name="incarnations")
+            no_holders = tf.constant([NO_HOLDER] * num_workers + [CLEAN], tf.int64)
+            self.incarnations = tf.Variable(no_holders, name="incarnations")
             self.incarnation = tf.compat.v1.placeholder_with_default(
-                tf.constant([NOBODY, CLEAN], tf.int64), [2], name="incarnation"
+                tf.constant([NO_HOLDER, CLEAN], tf.int64), [2], name="incarnation"
             )
             self.mutex = tf.raw_ops.MutexV2(shared_name="lock", name="lock")
 
@@ -130,13 +130,13 @@ class Transactions:
     def void(self, flags: Any) -> Any:
         """Refuse from now on the holders of the slots in `flags` [W]."""
         with tf.device(self.device):
-            everybody = tf.concat([flags, [False]], 0)
-            return self.incarnations.assign(tf.where(everybody, tf.constant(NOBODY, tf.int64), self.incarnations))
+            voided = tf.concat([flags, [False]], 0)
+            return self.incarnations.assign(tf.where(voided, tf.constant(NO_HOLDER, tf.int64), self.incarnations))
 
     def void_all(self, state: int) -> Any:
         """Refuse all workers until they join again; in a `DIRTY` state they cannot join either."""
         with tf.device(self.device):
-            return self.incarnations.assign(tf.constant([*[NOBODY] * self.num_workers, state], tf.int64))
+            return self.incarnations.assign(tf.constant([*[NO_HOLDER] * self.num_workers, state], tf.int64))
 
     def read_incarnations(self) -> Any:
         """Read the incarnations under the lock, so between two events."""
