@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..algorithms import AllReduce, AsyncSGD, Downpour, Hogwild, Scheme, Serial, SyncSGD
-from ..common.cluster.cluster import Cluster
-from ..common.cluster.placement import BackendName
+from ..common.cluster.cluster import BackendName, Cluster
 from ..common.contract.rounding import Rounding
 from ..common.data.models import ModelRecipe
 from ..common.data.named import synthetic

@@ -1,51 +1,41 @@
 """Back ends are objects: a third one is two entries, and nothing else has to know of it."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from distsgd.algorithms import AsyncSGD
 from distsgd.common import Cluster
-from distsgd.common.cluster.placement import PLACEMENTS, Together
+from distsgd.common.cluster.cluster import PLACEMENTS, Together
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import TaskFailed, UserError
-from distsgd.common.launch.backends import BACKENDS, backend
 from distsgd.common.launch.launcher import task_names
-from distsgd.common.launch.run import run
+from distsgd.common.launch.run import HERE, run
 from distsgd.common.tasks.job import describe, make_job
 from distsgd.common.tasks.options import RunOptions
 from runs import DIGITS
 
 
-class Virtual:
-    """Takes down what it is asked to run."""
+def test_a_third_back_end_is_two_entries(tmp_path, monkeypatch):
+    ran = []
 
-    def __init__(self):
-        self.ran = []
-
-    def run(self, job, on_event, model=None):
-        self.ran.append((job.scheme.name, job.run_dir, model))
+    def virtual(job, report, model):
+        ran.append((job.scheme.name, job.run_dir, type(model).__name__))
         raise TaskFailed("no further")
 
-
-def test_a_third_back_end_is_two_entries(tmp_path, monkeypatch):
-    virtual = Virtual()
     monkeypatch.setitem(PLACEMENTS, "virtual", Together("virtual"))
-    monkeypatch.setitem(BACKENDS, "virtual", virtual)
+    monkeypatch.setitem(HERE, "virtual", virtual)
     recipe = ModelRecipe.named("softmax", (64,), 10, 0)
     cluster = Cluster.local(2, backend="virtual")
     job = make_job(AsyncSGD(), recipe, DIGITS.train, None, cluster, RunOptions(steps=4, run_dir=tmp_path))
     assert (task_names(job), cluster.placement.in_process) == ([("virtual", 0)], True)
-    model = SimpleNamespace(optimizer=None)
+    model = recipe.flat().model
     record, error = run(job, describe(job, "digits", "softmax"), verbose=False, model=model)
     assert record.finish(error, picture=False)["outcome"] == "failed"
     assert (type(error), str(error)) == (TaskFailed, "no further")
-    assert virtual.ran == [("async_sgd", tmp_path, model)]
+    assert ran == [("async_sgd", tmp_path, "FlatModel")]
 
 
 def test_every_name_has_both_halves_and_no_other_is_known():
-    assert BACKENDS.keys() == PLACEMENTS.keys()
-    assert backend("threads") is BACKENDS["threads"]
+    assert PLACEMENTS.keys() == {"processes", *HERE}
     with pytest.raises(UserError, match=r"unknown backend 'thread'\. Did you mean threads"):
         Cluster.local(backend="thread")
 

@@ -4,7 +4,7 @@ import pytest
 
 from distsgd.algorithms import AllReduce, AsyncSGD, Serial
 from distsgd.common import Cluster
-from distsgd.common.cluster.placement import compute_devices
+from distsgd.common.cluster.cluster import compute_devices
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.launch.gpus import gpus, seen_by
 from distsgd.common.tasks.graph import TaskGraph

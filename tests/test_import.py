@@ -14,7 +14,7 @@ import pytest
 
 from distsgd.algorithms import SCHEMES
 from distsgd.common import Cluster, UserError, train
-from distsgd.common.cli.explain import explain, hyperparameters
+from distsgd.common.cli.catalogue import explain, hyperparameters
 from distsgd.common.cli.imports import import_schemes, split_imports
 from distsgd.common.cluster.fingerprint import class_digest
 from runs import ONES, quadratic

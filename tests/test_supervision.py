@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from distsgd.common.cluster.placement import PLACEMENTS
+from distsgd.common.cluster.cluster import PLACEMENTS
 from distsgd.common.cluster.restart_rule import RestartRule
 from distsgd.common.errors import DistsgdError, Diverged, TaskFailed, TaskLost, WaitTimeout
-from distsgd.common.launch import judge, verdict
+from distsgd.common.launch import judge
 from distsgd.common.launch import supervisor as supervision
 
 NAMES = [("ps", 0), ("worker", 0), ("worker", 1), ("evaluator", 0)]
@@ -68,7 +68,7 @@ class Watched:
 
 @pytest.fixture(autouse=True)
 def no_waits(monkeypatch):
-    monkeypatch.setattr(verdict, "CAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(judge, "CAUSE_SECONDS", 0.05)
     for module, name in ((judge, "LEAVE_SECONDS"), (judge, "LEAVE_FAR_SECONDS"), (supervision, "STOP_SECONDS"),
                          (supervision, "END_SECONDS")):  # fmt: skip
         monkeypatch.setattr(module, name, 0.0)

@@ -23,11 +23,11 @@ from distsgd.common.cluster.member import Member
 from distsgd.common.cluster.restart_rule import RestartRule
 from distsgd.common.cluster.task_spec import Addresses, TaskSpec
 from distsgd.common.errors import TaskLost, WaitTimeout
-from distsgd.common.launch import client, restarts, sessions, tasks, verdict
+from distsgd.common.launch import client, judge, sessions, tasks
 from distsgd.common.launch import supervisor as supervision
 from distsgd.common.launch.channel import FORK_SERVER, PACKET_BYTES, Channel
 from distsgd.common.launch.client import ForkServer
-from distsgd.common.launch.restarts import pause
+from distsgd.common.launch.judge import pause
 from distsgd.common.record import events as listener
 from distsgd.common.record.events import Audience, Listener
 from distsgd.common.waiting import reachable
@@ -284,7 +284,7 @@ def supervised(server, names, max_restarts=0):
 
 
 def test_restarts_of_a_task_that_dies_at_once_are_apart(monkeypatch):
-    monkeypatch.setattr(restarts, "PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(judge, "PAUSE_SECONDS", 0.02)
     death = {"event": "exit", "task": "ps-0", "status": -9}
     server = Script()
     times = []
@@ -312,7 +312,7 @@ def test_a_task_that_is_silent_is_killed_and_then_named():
 
 def test_a_complaint_of_a_wait_is_reported_with_the_silent_task(monkeypatch):
     monkeypatch.setattr(supervision, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(verdict, "CAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(judge, "CAUSE_SECONDS", 0.0)
     complaint = {
         "event": "error",
         "task": "evaluator-0",

@@ -1,15 +1,23 @@
-"""The catalogue as a table, for `bash run.sh list` and for the README."""
+"""The catalogue as a table, for `run.sh list` and the README, and the explanation of one algorithm."""
 
 from __future__ import annotations
 
+import dataclasses
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
 from rich.table import Table
+from rich.text import Text
 
 from ...algorithms import SCHEMES
 from ..contract.scheme import Scheme
 from ..record.display import Page
-from .flags import Parser
+from ..spec import meanings
+from .flags import Parser, shown
 
-WHO_WAITS = {
+SYNCHRONIZATION = {
     "one process": "one process",
     "asynchronous": "asynchronous: no worker waits",
     "bounded": "bounded: a worker waits if it is too far ahead",
@@ -37,8 +45,44 @@ def timing(scheme: type[Scheme]) -> str:
 def readme_table() -> str:
     """Return the catalogue as a Markdown table for the README, grouped by the label of the gate."""
     rows = ["| algorithm | idea | paper |", "|---|---|---|"]
-    for label, who_waits in WHO_WAITS.items():
+    for label, rule in SYNCHRONIZATION.items():
         of_them = {name: scheme for name, scheme in SCHEMES.items() if timing(scheme) == label}
-        rows += [f"| **{who_waits}** | | |"] * bool(of_them)
+        rows += [f"| **{rule}** | | |"] * bool(of_them)
         rows += [f"| [`{name}`](algorithms/{name}.py) | {s.idea} | {s.paper} |" for name, s in of_them.items()]
     return "\n".join(rows)
+
+
+def explain(scheme: type[Scheme], files: Sequence[Path] = ()) -> None:
+    """Print the docstring of the algorithm's module (or of its class), its hyperparameters, and how to run it.
+
+    Args:
+        scheme: the algorithm.
+        files: the files that define it, to be shown with `--import`.
+    """
+    console = Page(highlight=False)
+    text = Text((sys.modules[scheme.__module__].__doc__ or scheme.__doc__ or scheme.idea).strip())
+    text.highlight_regex(r"\A[^\n]*", "bold")
+    text.highlight_regex(r"(?m)^(Reference|Departures|Limits):", "bold")
+    text.highlight_regex(r"(?m)^    .*$", "cyan")
+    console.print(text, soft_wrap=True)
+
+    found = hyperparameters(scheme)
+    if found:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("hyperparameter", "default", "meaning"):
+            table.add_column(column)
+        for name, (default, meaning) in found.items():
+            table.add_row("--" + name.replace("_", "-"), Text(default), Text(meaning))
+        console.print()
+        console.print(table)
+    imports = "".join(f"--import {shlex.quote(str(file))} " for file in files)
+    console.print(f"\nTo run it: bash run.sh {imports}{scheme.name}", soft_wrap=True)
+
+
+def hyperparameters(scheme: type[Scheme]) -> dict[str, tuple[str, str]]:
+    """Return default and meaning of each hyperparameter; the meaning is the string below the field in the class."""
+    meant = meanings(scheme)
+    return {
+        field.name: (shown(getattr(scheme(), field.name)), meant.get(field.name, ""))
+        for field in dataclasses.fields(scheme)
+    }

@@ -1,24 +1,34 @@
-"""The commands that do not train: explain, evaluate, test, mutants and the measurements of `benchmarks`."""
+"""The commands that do not train: explain, evaluate, replay, timeline, test, mutants and the measurements."""
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from ...algorithms import SCHEMES
 from ..data.named import quiet
-from ..errors import UserError, positive
+from ..errors import UserError, not_negative, positive
+from ..files import replacing
 from ..record.latest import named
+from ..replay.replay import Verdict, replay
 from ..spec import nearest
 from ..tasks.follow import follow
+from ..timeline.lanes import read_lanes
+from ..timeline.picture import FORMATS, draw
+from ..timeline.trace_export import write_trace
 from . import flags
-from .explain import explain
-from .flags import Parser
+from .catalogue import explain
+from .flags import Parser, plain
 from .imports import is_of
 
 MEASUREMENTS = {
@@ -32,6 +42,8 @@ MEASUREMENTS = {
     "soak": "soak",
     "endurance": "endurance",
 }  # command: module
+
+VIEWERS = "Open it in Perfetto (https://ui.perfetto.dev; the file stays on your machine) or in chrome://tracing."
 
 
 def explanation(files: Sequence[Path], arguments: list[str]) -> int:
@@ -113,3 +125,86 @@ def _checkout() -> Path:
 def measurement(module: str) -> Callable[[list[str]], int]:
     """Return the command of a module of `benchmarks`."""
     return lambda arguments: importlib.import_module(f"...benchmarks.{module}", __package__).main(arguments)
+
+
+def replay_run(arguments: list[str]) -> int:
+    """Show a run's distance from the equations; return 0 if they agree, 1 if not, 2 if float32 may be the reason."""
+    about = "Verify a run: re-execute its event log in NumPy, by the paper's equations, and compare the centers."
+    parser = Parser("run.sh replay", about, usage="run.sh replay run_dir")
+    parser.add_argument("run_dir", type=plain(Path), help="directory of a run that has ended, or latest; only read")
+    run_dir = named(parser.values(arguments).run_dir)
+
+    use_tensorflow_here()
+    began = time.monotonic()
+    with Console(stderr=True).status("replaying ..."):  # shown only on a terminal
+        verdict = replay(run_dir, SCHEMES)
+    run = verdict.run
+    lines = {
+        "run": run_dir,
+        "algorithm": f"{run.scheme.name}, {run.workers} worker{'s' * (run.workers > 1)}, {run.steps} local steps each",
+        "events": f"{len(run.order)} recorded, {run.result['updates']} updates of the center",
+        "replay": f"in NumPy, float64, the recorded order, {time.monotonic() - began:.1f} s",
+        "relative error": f"{verdict.error:.1e} of the center, {len(run.center)} parameters; float32 explains "
+        f"{verdict.limit:.0e}, the center moved by {verdict.moved:.1e}",
+        "verdict": _in_words(verdict),
+    }
+    if run.codec != "float32":
+        lines["not checked"] = f"how {run.codec} rounds: the rounding of single messages is not recorded"
+    width = max(map(len, lines))
+    for name, value in lines.items():
+        print(f"{name:<{width}}  {value}")  # noqa: T201
+    return 0 if verdict.agrees else 1 if verdict.differs else 2
+
+
+def _in_words(verdict: Verdict) -> str:
+    if verdict.agrees and verdict.until:
+        return (
+            f"the run did what the paper's equations say up to update {verdict.until}, by its test losses; after that, "
+            "float32 decides signs of gradients near zero, which explains the distance"
+        )
+    if verdict.agrees:
+        return "the run did what the paper's equations say"
+    if verdict.differs:
+        return f"the run DIFFERS from the paper's equations{': ' * bool(verdict.reason)}{verdict.reason}"
+    return (
+        "not decided: float32 alone explains the difference, but it would hide a wrong factor of 1 % as well; "
+        "replay a shorter run, or one of a smaller model"
+    )
+
+
+def timeline(arguments: list[str]) -> int:
+    """Write the trace, and with --picture an image; print their paths and notes on missing data."""
+    about = "Write a trace of when workers computed, waited, pushed and pulled, for Perfetto or chrome://tracing."
+    parser = Parser("run.sh timeline", about, usage="run.sh timeline run_dir [run_dir] [options]")
+    parser.add_argument("run_dir", nargs="+", type=plain(Path), help="folder of a run that has ended, or latest")
+    parser.add_argument(
+        "--output",
+        type=plain(Path),
+        metavar="FILE",
+        help="path of the trace (default: trace.json in the first folder); compressed if it ends in .json.gz",
+    )
+    parser.add_argument("--picture", type=plain(Path), metavar="FILE", help="also draw an image: .png or .svg")
+    parser.add_argument("--begin", type=plain(float), default=0.0, metavar="SECONDS", help="leave out earlier rounds")
+    parser.add_argument("--end", type=plain(float), metavar="SECONDS", help="leave out later rounds")
+    options = parser.values(arguments)
+    if len(options.run_dir) > 2:
+        raise UserError(f"timeline takes one run, or two to compare. Received: {len(options.run_dir)} folders")
+    not_negative(begin=options.begin)
+    if options.end is not None and not options.end > options.begin:
+        raise UserError(f"--end must be later than --begin. Received: {options.begin:g} and {options.end:g} seconds")
+    if options.picture and options.picture.suffix not in FORMATS:
+        raise UserError(f"--picture takes a name that ends in {' or '.join(FORMATS)}. Received: {options.picture}")
+
+    folders = [named(folder) for folder in options.run_dir]
+    first = {name for name, scheme in SCHEMES.items() if scheme.exchange_first}
+    runs = [read_lanes(folder, options.begin, options.end, exchange_first=first) for folder in folders]
+    output = options.output or folders[0] / "trace.json"
+    small = output.name.endswith(".json.gz")
+    with replacing(output) as file, gzip.open(file, "wb") if small else nullcontext(file) as target:
+        write_trace(runs, target)
+    print(output, VIEWERS, *(f"{run.name}: {note}" for run in runs for note in run.notes), sep="\n")  # noqa: T201
+    if options.picture:
+        with replacing(options.picture) as file:
+            draw(runs, file, options.picture.suffix, options.begin, options.end)
+        print(options.picture)  # noqa: T201
+    return 0

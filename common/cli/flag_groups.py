@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from ..cluster import discovery
-from ..cluster.cluster import Cluster, Isolation
-from ..cluster.placement import BackendName
+from ..cluster.cluster import BackendName, Cluster, Isolation
 from ..cluster.task_spec import JobName
 from ..contract.schedules import Shape
 from ..contract.scheme import Scheme

@@ -22,10 +22,9 @@ from ...algorithms import SCHEMES
 from ..errors import DistsgdError, Interrupted, UserError
 from ..record.display import Page
 from ..spec import nearest
-from . import advise, doctor, simulate, timeline
-from . import verify as replay
+from . import advise, doctor, simulate
 from .catalogue import catalogue
-from .commands import MEASUREMENTS, evaluate, explanation, measurement, mutants, test
+from .commands import MEASUREMENTS, evaluate, explanation, measurement, mutants, replay_run, test, timeline
 from .imports import import_schemes, split_imports
 from .train import run_algorithm
 from .tutorials import main as tutorials
@@ -59,8 +58,8 @@ def dispatch(arguments: list[str]) -> int:
         "list": catalogue,
         "explain": partial(explanation, files),
         "evaluate": evaluate,
-        "replay": replay.main,
-        "timeline": timeline.main,
+        "replay": replay_run,
+        "timeline": timeline,
         "advise": advise.main,
         "simulate": simulate.main,
         "doctor": doctor.main,

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ...algorithms import SCHEMES
-from ..cluster.placement import BackendName
+from ..cluster.cluster import BackendName
 from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..files import dumps
@@ -22,9 +22,8 @@ from ..spec import nearest, parse
 from ..tasks.job import checked
 from . import flags
 from .flag_groups import GROUPS, Options, find_cluster, parse_flags
-from .generated import with_data
 from .machines import with_machines
-from .train import perform, run_command
+from .train import perform, run_command, with_data
 
 ABOUT = (
     "Train in virtual time: the arithmetic is real, the machines are described (see `simulated machines` below). "

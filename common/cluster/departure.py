@@ -1,21 +1,22 @@
-"""The departure of a task of several machines from a run, with the news of how the run ended."""
+"""The departure of a task of several machines from a run, and its reports to the evaluator until then."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..errors import DistsgdError, TaskLost
+from ..reports import FAULTS, Report
 from ..waiting import reachable
 from .arrival import RETRY_SECONDS
 from .member import Member
-from .outbox import Outbox
 from .rendezvous import CALL_SECONDS, DEREGISTERED, OUTCOME, Rendezvous
 
 LINGER_SECONDS = 5.0  # for the other tasks to read how the run ended, before the first task ends with the tables
@@ -23,6 +24,41 @@ LINGER_SECONDS = 5.0  # for the other tasks to read how the run ended, before th
 CAUSE_SECONDS = 3.0  # for the cause to become known, after a peer was lost
 
 CLOSING_SECONDS = 2.0  # for a killed process to release its address after its connections; before other tasks leave
+
+RELAYED = ("listening", "ready", "first_update", "worker", "finished", *FAULTS)
+
+
+class Outbox:
+    """Events that the next heartbeat will bring to the evaluator.
+
+    Attributes:
+        lines: events as JSON.
+        wake: set when the next heartbeat should be sent at once.
+        saving_seconds: limit for the last checkpoint of the chief, in seconds.
+    """
+
+    def __init__(self, member: Member, local_report: Report):
+        self.member, self.local_report = member, local_report
+        self.lines: list[str] = []
+        self.wake = threading.Event()
+        self.saving_seconds = 0.0
+        self._adding = threading.Lock()
+
+    def report(self, **event: Any) -> None:
+        """Report an event to the launcher of this machine, and to the evaluator if it is on another one."""
+        self.local_report(**event)
+        if event["event"] == "saving":
+            self.saving_seconds = event["seconds"]
+        if not self.member.spec.evaluates and event["event"] in RELAYED:
+            with self._adding:
+                self.lines.append(json.dumps({"task": self.member.name, **event}))
+            if event["event"] == "finished":
+                self.wake.set()
+
+    def sent(self, count: int) -> None:
+        """Drop the first `count` lines, which have been sent."""
+        with self._adding:
+            del self.lines[:count]
 
 
 class Departure:

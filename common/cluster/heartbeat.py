@@ -8,10 +8,9 @@ import time
 from typing import Any
 
 from ..errors import KINDS, TaskLost
-from .departure import LINGER_SECONDS, Departure
+from .departure import LINGER_SECONDS, Departure, Outbox
 from .failure_detector import LifeSigns
 from .member import Member
-from .outbox import Outbox
 from .rendezvous import EVICTED, Rendezvous
 from .task_spec import CHIEF_TASK
 

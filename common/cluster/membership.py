@@ -21,10 +21,9 @@ from ..errors import KINDS, DistsgdError, TaskFailed, TaskLost, UserError, WaitT
 from ..reports import Report
 from ..server.failures import is_absence, is_refusal
 from .arrival import Arrival, RunIsOver
-from .departure import Departure
+from .departure import Departure, Outbox
 from .heartbeat import Heartbeat
 from .member import Member
-from .outbox import Outbox
 from .rendezvous import CALL_SECONDS, Rendezvous, under_way
 from .task_spec import CHIEF_TASK
 

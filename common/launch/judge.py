@@ -1,24 +1,118 @@
-"""The judge, which decides what follows from each event of a run, by the state of the run; all rules are in `RULES`."""
+"""The decisions on each event of a run: restarts, continuing without a worker, failure; all rules are in `RULES`."""
 
 from __future__ import annotations
 
 import math
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, ClassVar
 
 from ..cluster.restart_rule import RestartRule
-from ..errors import KINDS, TaskFailed, TaskLost, WaitTimeout, first_line
-from .restarts import Restarts
-from .verdict import FirstFailure
+from ..errors import KINDS, DistsgdError, TaskFailed, TaskLost, WaitTimeout, first_line
 
 LEAVE_SECONDS = 2.0  # for a ps to end by itself after the result has arrived
 
 LEAVE_FAR_SECONDS = 20.0  # the same if other machines must be notified
 
 Event = dict[str, Any]
+
+CAUSE_SECONDS = 1.0  # for the cause to become known, after a failure that may be a consequence
+
+PAUSE_SECONDS = 1.0  # before a task is started for the third time; doubled before each further start
+
+LONGEST_PAUSE_SECONDS = 30.0
+
+STEADY_SECONDS = 60.0  # a task that has lived for that long does not count as dying at its start
+
+
+class Restarts:
+    """A counter of restarts, with the time when each is due.
+
+    Args:
+        rule: the rule for lost tasks, and for the time that the others wait for a restart.
+    """
+
+    def __init__(self, rule: RestartRule):
+        self.rule = rule
+        self.number = 0  # of restarts decided so far
+        self.due: dict[str, tuple[float, str]] = {}  # time and reason of each restart that has not been made yet
+        self._began: dict[str, float] = {}  # time of each task's last restart
+        self._in_a_row: Counter[str] = Counter()  # restarts of a task that never lived for long
+
+    @property
+    def left(self) -> int:
+        """The number of restarts that are left."""
+        return self.rule.max_restarts - self.number
+
+    @property
+    def possible(self) -> bool:
+        """True if a task that dies now is started again."""
+        return self.rule.can_restart(self.number)
+
+    @property
+    def soonest(self) -> float:
+        """The time of the next restart, on the clock of `time.monotonic`; infinite if none is due."""
+        return min((when for when, _ in self.due.values()), default=math.inf)
+
+    def age(self, task: str) -> float:
+        """Return the seconds since a task was started again; infinite if it never was."""
+        return time.monotonic() - self._began.get(task, -math.inf)
+
+    def schedule(self, task: str, reason: str) -> None:
+        """Schedule a restart of a task, after a pause if the task dies again and again."""
+        self.number += 1
+        if self.age(task) > STEADY_SECONDS:
+            self._in_a_row[task] = 0
+        self.due[task] = time.monotonic() + pause(self._in_a_row[task], self.rule.wait_seconds), reason
+        self._in_a_row[task] += 1
+
+    def take(self) -> list[tuple[str, str]]:
+        """Remove and return the tasks whose restart is due, each with its reason."""
+        now = time.monotonic()
+        ready = [(task, reason) for task, (when, reason) in self.due.items() if now >= when]
+        for task, _ in ready:
+            del self.due[task]
+            self._began[task] = now
+        return ready
+
+
+def pause(restarts: int, wait_seconds: float) -> float:
+    """Return the seconds before the next restart of a task that was restarted `restarts` times in a row.
+
+    The first restart is immediate. Before later ones the cause may need time to disappear, but the pause is bounded,
+    as other tasks wait for this one.
+    """
+    if restarts == 0:
+        return 0.0
+    return min(PAUSE_SECONDS * 2.0 ** (restarts - 1), LONGEST_PAUSE_SECONDS, wait_seconds / 2)
+
+
+class FirstFailure:
+    """The failure that counts so far.
+
+    For example, worker 1 reports that the ps does not answer any more, and a moment later the ps is reported killed:
+    the second failure is the one for the user.
+
+    Attributes:
+        failure: None if no failure was reported.
+        is_provisional: True if `failure` may be the consequence of one that is not known yet.
+        deadline: the time at which to stop waiting for another failure.
+    """
+
+    def __init__(self):
+        self.failure: DistsgdError | None = None
+        self.is_provisional = False
+        self.deadline = math.inf
+
+    def fail(self, failure: DistsgdError, *, final: bool) -> None:
+        """Take note of a failure; `final` if it is not the consequence of another one."""
+        replaceable = self.is_provisional and (final or isinstance(self.failure, TaskFailed))
+        if self.failure is None or (replaceable and not isinstance(failure, TaskFailed)):
+            self.failure, self.is_provisional = failure, not final
+            self.deadline = time.monotonic() + (0 if final else CAUSE_SECONDS)
 
 
 class State(Enum):

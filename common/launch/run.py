@@ -13,14 +13,18 @@ from ..errors import CannotWrite, Interrupted
 from ..files import Lock, in_one_line
 from ..record import checkpoint, taking_over
 from ..record.callbacks import Callback, CallbackList
-from ..record.display import Display
+from ..record.display import Display, SimulationDisplay
 from ..record.events import Audience
 from ..record.notebook import in_notebook, native_output
 from ..record.run_directory import RunRecord, load_center
-from ..record.simulation_display import SimulationDisplay
+from ..simulation.virtual_run import simulate
 from ..tasks.job import Job, checkpoints_of
 from ..worker.flat_model import FlatModel, unused_optimizer
-from .backends import backend
+from .launcher import launch
+from .supervisor import OnEvent
+from .threads import run_threads
+
+HERE = {"threads": run_threads, "simulation": simulate}  # back ends whose tasks can all run in this process
 
 CALLBACK_ROOM = 100  # events may wait for the callbacks before those of progress are thinned
 
@@ -61,7 +65,7 @@ def run(
                 audience.tell({"event": "warning", "message": message})
             if job.cluster.task is not None and verbose:
                 display.task(job.cluster.task, job.cluster.wait_seconds)
-            backend(job.cluster.backend).run(job, audience.tell, model)
+            start(job, audience.tell, model)
         if record.unwritten:
             raise CannotWrite("; ".join(record.unwritten))
         if model is not None and job.cluster.evaluates:
@@ -75,6 +79,21 @@ def run(
     if job.cluster.is_chief:
         checkpoint.sweep(job.run_dir)
     return record, error
+
+
+def start(job: Job, on_event: OnEvent, model: Any = None) -> None:
+    """Start all tasks of a job, and return when all of them have ended; `on_event` receives every event.
+
+    The tasks run in this process if it has the Keras `model` and the back end allows it, else in supervised processes,
+    which build a model of their own.
+
+    Raises:
+        DistsgdError: the first failure.
+    """
+    if model is not None and job.cluster.backend in HERE:
+        HERE[job.cluster.backend](job, lambda **event: on_event(event), job.recipe.flat(model))
+    else:
+        launch(job, on_event)
 
 
 def _audience(record: RunRecord, hooks: CallbackList, display: Display, verbose: bool) -> Audience:

@@ -1,14 +1,18 @@
-"""The rows of metrics.jsonl, thinned so that their number is bounded in memory and in the file."""
+"""The metrics of a run: rows of metrics.jsonl, thinned so that their number is bounded, and TensorBoard files."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..errors import CannotWrite
-from ..files import dumps, open_in_place, read_rows, replacing, writing
+from ..files import dumps, open_in_place, own_folder, read_rows, replacing, writing
+from ..lazy import tf
 from .kinds import is_row
 
 LIMIT = 2000  # most rows of a series
@@ -16,6 +20,10 @@ LIMIT = 2000  # most rows of a series
 Row = dict[str, Any]
 
 Numbered = tuple[int, Row]  # the number orders all rows
+
+ALWAYS = ("test_accuracy", "test_loss")  # numbers or None, in every result.json
+
+MANY = 5  # most numbers of a metric that are shown one by one
 
 
 class Series:
@@ -121,3 +129,67 @@ class Metrics:
 def _in_order(rows: Iterable[Numbered]) -> list[Row]:
     """Sort rows by their times; the order of arrival differs, since centers may be evaluated late."""
     return [row for _, row in sorted(rows, key=lambda numbered: (numbered[1]["seconds"], numbered[0]))]
+
+
+class Summaries:
+    """Scalars of the center as TensorBoard files, written by TensorFlow itself, without the package tensorboard."""
+
+    def __init__(self, folder: Path):
+        with writing(folder):
+            own_folder(folder)
+        with tf.Graph().as_default():  # the writer raises outside a graph
+            self.writer = tf.compat.v1.summary.FileWriter(str(folder))
+
+    def write(self, metrics: dict[str, Any]) -> None:
+        """Write a point for each number, at the version of the center; elements of a vector are `name/0`, ..."""
+        numbers = dict(_numbers({name: value for name, value in metrics.items() if name != "version"}))
+        values = [tf.compat.v1.Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
+        self.writer.add_summary(tf.compat.v1.Summary(value=values), metrics["version"])
+        self.writer.flush()
+
+
+def _numbers(metrics: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield each number with its name, also those in (nested) lists."""
+    for name, value in metrics.items():
+        if isinstance(value, list):
+            yield from _numbers({f"{name}/{i}": item for i, item in enumerate(value)})
+        elif isinstance(value, int | float):
+            yield name, value
+
+
+def others(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics on the test data by name, without `ALWAYS`, unless these are vectors."""
+    tests = {name: value for name, value in metrics.items() if name.startswith("test_")}
+    return {name: value for name, value in tests.items() if name not in ALWAYS or isinstance(value, list)}
+
+
+def shown(value: Any) -> str:
+    """Format a metric: a number, or the numbers of a vector, or mean and range of a long one."""
+    if not isinstance(value, list):
+        return "-" if value is None else f"{value:.4f}"
+    numbers = np.ravel(np.array(value, np.float64))  # None, which JSON has for NaN, becomes NaN again
+    if numbers.size <= MANY:
+        return " ".join(f"{number:.3f}" for number in numbers)
+    return f"mean {numbers.mean():.4f} of {numbers.size}, from {numbers.min():.3f} to {numbers.max():.3f}"
+
+
+def worsened(
+    rows: Iterable[Mapping[str, Any]], last: Mapping[str, Any], hyperparameters: Mapping[str, Any]
+) -> str | None:
+    """Return a warning and advice if the final test loss is far above the first one; else None.
+
+    Args:
+        rows: rows of metrics.jsonl, in order.
+        last: metrics at the end; it has none of test data if the run had no test data.
+        hyperparameters: hyperparameters of the run.
+    """
+    first = next((row["test_loss"] for row in rows if row["kind"] == "center" and "test_loss" in row), None)
+    end = last.get("test_loss")
+    if first is None or end is None or not math.isfinite(first) or end - first <= abs(first):
+        return None
+    rate = hyperparameters.get("learning_rate")
+    than = f" than {rate}" if isinstance(rate, float | int) else ""  # a rate may be a schedule
+    return (
+        f"test loss rose from {first:.4g} to {end:.4g}: training made the model worse. Try a smaller learning rate"
+        f"{than}, fewer workers or a shorter period"
+    )

@@ -36,8 +36,7 @@ from .content import read_config
 from .cpu import CpuRecord
 from .faults import Faults
 from .latest import ROOT, make_latest
-from .measured import others, worsened
-from .metrics import Metrics, Row
+from .metrics import Metrics, Row, others, worsened
 from .plot import accuracy_of, plot
 from .round_log import Shares
 

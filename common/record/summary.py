@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from .measured import others, shown
+from .metrics import others, shown
 
 UNEVEN = 0.001  # shares of workers that differ by less are not shown
 

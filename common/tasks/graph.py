@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..cluster.placement import compute_devices
+from ..cluster.cluster import compute_devices
 from ..files import replacing
 from ..lazy import tf
 from ..worker.flat_model import FlatModel

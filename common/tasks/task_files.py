@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..record.event_log import EventLog
+from ..record.metrics import Summaries
 from ..record.stamp_file import StampWriter, stamp_file
-from ..record.tensorboard import Summaries
 
 KEEP = 1 << 19  # newest events that the file keeps with record=off, so that a restoration can go back exactly
 
