@@ -9,7 +9,7 @@ import pytest
 from distsgd.common.cluster.cluster import PLACEMENTS
 from distsgd.common.cluster.restart_rule import RestartRule
 from distsgd.common.errors import DistsgdError, Diverged, TaskFailed, TaskLost, WaitTimeout
-from distsgd.common.launch import judge
+from distsgd.common.launch import run_state
 from distsgd.common.launch import supervisor as supervision
 
 NAMES = [("ps", 0), ("worker", 0), ("worker", 1), ("evaluator", 0)]
@@ -68,8 +68,8 @@ class Watched:
 
 @pytest.fixture(autouse=True)
 def no_waits(monkeypatch):
-    monkeypatch.setattr(judge, "CAUSE_SECONDS", 0.05)
-    for module, name in ((judge, "LEAVE_SECONDS"), (judge, "LEAVE_FAR_SECONDS"), (supervision, "STOP_SECONDS"),
+    monkeypatch.setattr(run_state, "CAUSE_SECONDS", 0.05)
+    for module, name in ((run_state, "LEAVE_SECONDS"), (run_state, "LEAVE_FAR_SECONDS"), (supervision, "STOP_SECONDS"),
                          (supervision, "END_SECONDS")):  # fmt: skip
         monkeypatch.setattr(module, name, 0.0)
 
@@ -151,7 +151,7 @@ def test_nothing_is_started_again_in_a_run_that_has_failed():
 
 
 def test_a_restart_that_is_due_is_dropped_when_the_result_is_there(monkeypatch):
-    monkeypatch.setattr(supervision.Supervision, "look_after", lambda self: None)  # the supervisor has not polled yet
+    monkeypatch.setattr(supervision.Supervision, "restart_and_kill", lambda self: None)  # before the first poll
     run = Watched(killed("worker-1"), RESULT, ended("ps-0"), ended("worker-0"), ended("evaluator-0"), rule=restarts(1))
     assert (run.error, run.asked) == (None, [])
 
@@ -203,7 +203,7 @@ def test_without_a_ps_silent_workers_are_named_beside_a_complaint():
 def test_without_a_ps_a_worker_that_was_found_silent_is_named_alone(monkeypatch):
     """The message once named the worker that waited for it, too."""
     workers, found = [("worker", k) for k in range(2)], [{"worker-1": 10.0}]
-    monkeypatch.setattr(supervision.LifeSigns, "silent", lambda signs: found.pop() if found else {})
+    monkeypatch.setattr(supervision.FailureDetector, "silent", lambda detector: found.pop() if found else {})
     run = Watched(None, killed("worker-1"), names=workers, rule=COLLECTIVE)
     assert type(run.error) is WaitTimeout
     assert str(run.error).startswith("no word from worker-1 for 10 s: is it stopped? Log: ")
@@ -255,31 +255,31 @@ EFFECTS = {  # of an event in the states REPAIRABLE, TRAINING, FAILING, DONE
 }
 
 
-@pytest.mark.parametrize("number", range(4), ids=[state.name for state in judge.State])
+@pytest.mark.parametrize("number", range(4), ids=[phase.name for phase in run_state.Phase])
 @pytest.mark.parametrize("kind", CALLS)
 def test_each_event_has_its_effect_in_each_state(kind, number):
     asked = []
-    judges = judge.Judge(
+    run = run_state.RunState(
         dict(zip(TASKS, NAMES, strict=True)), restarts(1 if number == 0 else 0), far=False, in_process=False,
-        kill=asked.append, tell=asked.append, log_of=lambda task: task,
+        kill=asked.append, publish=asked.append, log_of=lambda task: task,
     )  # fmt: skip
     if number == 2:
-        judges.see(error("ps-0", "Diverged"))
+        run.handle(error("ps-0", "Diverged"))
     elif number == 3:
-        judges.see(RESULT)
-    assert list(judge.State).index(judges.state) == number
-    assert judge.kind_of(CALLS[kind]) == kind
-    judges.see(CALLS[kind])
+        run.handle(RESULT)
+    assert list(run_state.Phase).index(run.phase) == number
+    assert run_state.kind_of(CALLS[kind]) == kind
+    run.handle(CALLS[kind])
     effects = {
-        type(judges.verdict.failure).__name__: judges.verdict.failure is not None,
-        "due": bool(judges.restarts.due),
-        "awaits": bool(judges.awaiting_restart),
+        type(run.root_cause.failure).__name__: run.root_cause.failure is not None,
+        "due": bool(run.restarts.due),
+        "awaits": bool(run.awaiting_restart),
         "kill": asked == ["worker-1"],
-        "saves": judges.saving is not None,
-        "done": judges.done and number != 3,
+        "saves": run.saving is not None,
+        "done": run.done and number != 3,
     }
     assert " ".join(name for name, is_there in effects.items() if is_there) == EFFECTS[kind][number]
 
 
 def test_every_kind_of_event_of_the_table_is_tested():
-    assert judge.Judge.RULES.keys() == CALLS.keys() == EFFECTS.keys()
+    assert run_state.RunState.RULES.keys() == CALLS.keys() == EFFECTS.keys()

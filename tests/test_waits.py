@@ -1,4 +1,4 @@
-"""No task waits for ever, nor for a slow listener: messages, threads that hand on events, signs of life."""
+"""No task waits for ever, nor for a slow subscriber: messages, threads that hand on events, signs of life."""
 
 import itertools
 import os
@@ -18,18 +18,18 @@ import pytest
 from distsgd.common.cluster import departure, heartbeat
 from distsgd.common.cluster.cluster import Cluster
 from distsgd.common.cluster.departure import Departure
-from distsgd.common.cluster.failure_detector import LOOK_SECONDS, QUIET_SECONDS, LifeSigns
+from distsgd.common.cluster.failure_detector import POLL_SECONDS, QUIET_SECONDS, FailureDetector
 from distsgd.common.cluster.member import Member
 from distsgd.common.cluster.restart_rule import RestartRule
 from distsgd.common.cluster.task_spec import Addresses, TaskSpec
 from distsgd.common.errors import TaskLost, WaitTimeout
-from distsgd.common.launch import client, judge, sessions, tasks
+from distsgd.common.launch import client, run_state, sessions, tasks
 from distsgd.common.launch import supervisor as supervision
 from distsgd.common.launch.channel import FORK_SERVER, PACKET_BYTES, Channel
 from distsgd.common.launch.client import ForkServer
-from distsgd.common.launch.judge import pause
-from distsgd.common.record import events as listener
-from distsgd.common.record.events import Audience, Listener
+from distsgd.common.launch.run_state import pause
+from distsgd.common.record import events as subscriber
+from distsgd.common.record.events import EventBus, Subscriber
 from distsgd.common.waiting import reachable
 from runs import wait_until
 
@@ -138,13 +138,13 @@ def progress(worker: int, steps: int):
 
 def test_a_slow_listener_blocks_no_sender_and_skips_only_old_progress():
     held = Held()
-    slow = Listener(held, room=0)
-    slow.tell({"event": "started"})
+    slow = Subscriber(held, room=0)
+    slow.put({"event": "started"})
     assert held.entered.wait(60)
     for step in range(10_000):
-        slow.tell(progress(step % 2, step))
+        slow.put(progress(step % 2, step))
         if step % 1000 == 0:
-            slow.tell({"event": "checkpoint", "version": step})
+            slow.put({"event": "checkpoint", "version": step})
     assert slow.backlog() == 1 + 2 + 10
     held.go.set()
     assert slow.close(60)
@@ -153,13 +153,13 @@ def test_a_slow_listener_blocks_no_sender_and_skips_only_old_progress():
 
 
 def test_a_listener_that_is_late_is_told_of_once(monkeypatch):
-    monkeypatch.setattr(listener, "LATE_SECONDS", 0.0)
+    monkeypatch.setattr(subscriber, "LATE_SECONDS", 0.0)
     held, told = Held(), []
-    slow = Listener(held, on_late=told.append)
-    slow.tell({"event": "started"})
+    slow = Subscriber(held, on_late=told.append)
+    slow.put({"event": "started"})
     assert held.entered.wait(60)
     for step in range(5):
-        slow.tell(progress(0, step))
+        slow.put(progress(0, step))
     assert len(told) == 1
     held.go.set()
     assert slow.close(60)
@@ -170,42 +170,42 @@ def test_whatever_a_listener_raises_comes_out_where_events_are_told():
     def fails(event):
         raise KeyError(event["event"])
 
-    with pytest.raises(KeyError, match="started"), Audience(print) as audience:  # noqa: PT012
-        audience.add(fails, lambda: "fails")
+    with pytest.raises(KeyError, match="started"), EventBus(print) as bus:  # noqa: PT012
+        bus.add(fails, lambda: "fails")
         while True:
-            audience.tell({"event": "started"})
+            bus.publish({"event": "started"})
 
 
 def test_an_audience_is_left_when_all_have_been_told_everything(monkeypatch):
-    monkeypatch.setattr(listener, "ANNOUNCED_SECONDS", 0.0)
+    monkeypatch.setattr(subscriber, "ANNOUNCED_SECONDS", 0.0)
     held, said = Held(), []
 
     def announce(text):
         said.append(text)
         held.go.set()
 
-    with Audience(announce) as audience:
-        audience.add(held, lambda: "callback Held")
+    with EventBus(announce) as bus:
+        bus.add(held, lambda: "callback Held")
         for step in range(3):
-            audience.tell({"event": "center", "version": step})
-        audience.tell({"event": "beat"})
+            bus.publish({"event": "center", "version": step})
+        bus.publish({"event": "beat"})
     assert [event["version"] for event in held.seen] == [0, 1, 2]
     assert "waiting for callback Held" in said[0]
 
 
 def test_no_listener_is_waited_for_after_ctrl_c(monkeypatch):
-    monkeypatch.setattr(listener, "INTERRUPTED_SECONDS", 0.0)
+    monkeypatch.setattr(subscriber, "INTERRUPTED_SECONDS", 0.0)
     held = Held()
-    with pytest.raises(KeyboardInterrupt), Audience(print) as audience:  # noqa: PT012
-        audience.add(held, lambda: "held")
-        audience.tell({"event": "started"})
+    with pytest.raises(KeyboardInterrupt), EventBus(print) as bus:  # noqa: PT012
+        bus.add(held, lambda: "held")
+        bus.publish({"event": "started"})
         raise KeyboardInterrupt
     held.go.set()
 
 
 def test_a_listener_with_nothing_to_do_gives_signs_of_life():
     beats = threading.Semaphore(0)
-    idle = Listener(print, beat=beats.release, beat_seconds=0.001)
+    idle = Subscriber(print, beat=beats.release, beat_seconds=0.001)
     assert beats.acquire(timeout=60)
     assert beats.acquire(timeout=60)
     idle.close(60)
@@ -219,40 +219,40 @@ class World:
 
     def __init__(self):
         self.time = self.used = 0.0
-        self.signs = LifeSigns(10, clock=lambda: self.time, cpu=lambda pid: self.used if pid == 7 else None)
-        self.signs.expect("ps-0", 7)
-        self.signs.expect("worker-0", 8)
+        self.detector = FailureDetector(10, clock=lambda: self.time, cpu=lambda pid: self.used if pid == 7 else None)
+        self.detector.expect("ps-0", 7)
+        self.detector.expect("worker-0", 8)
 
     def passes(self, seconds: float, speaking=(), busy=False):
-        for _ in range(round(seconds / LOOK_SECONDS)):
-            self.time += LOOK_SECONDS
+        for _ in range(round(seconds / POLL_SECONDS)):
+            self.time += POLL_SECONDS
             self.used += 0.01 * busy
             for name in speaking:
-                self.signs.heard(name)
-            self.signs.look()
+                self.detector.heard(name)
+            self.detector.poll()
 
 
 def test_only_a_task_without_messages_is_silent():
     world = World()
     world.passes(20, speaking=["worker-0", "a stranger"])
-    assert world.signs.silent() == {"ps-0": 20}
-    world.signs.forget("ps-0")
-    assert not world.signs.silent()
+    assert world.detector.silent() == {"ps-0": 20}
+    world.detector.forget("ps-0")
+    assert not world.detector.silent()
 
 
 def test_a_process_that_works_without_a_word_is_not_silent():
     world = World()
     world.passes(60, speaking=["worker-0"], busy=True)
-    assert not world.signs.quiet(QUIET_SECONDS + LOOK_SECONDS)
+    assert not world.detector.quiet(QUIET_SECONDS + POLL_SECONDS)
     world.passes(60, speaking=["worker-0"])
-    assert world.signs.quiet(50).keys() == {"ps-0"}
+    assert world.detector.quiet(50).keys() == {"ps-0"}
 
 
 def test_a_supervisor_that_was_suspended_complains_of_no_task():
     world = World()
     world.time += 10_000
-    world.signs.look()
-    assert not world.signs.quiet(LOOK_SECONDS)
+    world.detector.poll()
+    assert not world.detector.quiet(POLL_SECONDS)
 
 
 def test_a_task_that_dies_again_and_again_is_started_after_growing_pauses():
@@ -279,12 +279,12 @@ class Script:
 def supervised(server, names, max_restarts=0):
     rule = RestartRule(uses_ps=True, wait_seconds=10.0, max_restarts=max_restarts)
     run = supervision.Supervision(server, names, Cluster.local(), rule, Path("logs"), lambda event: None)
-    run.signs = LifeSigns(10.0, clock=itertools.count().__next__)  # a second for each look, however long that takes
+    run.detector = FailureDetector(10.0, clock=itertools.count().__next__)  # a second for each poll
     return run
 
 
 def test_restarts_of_a_task_that_dies_at_once_are_apart(monkeypatch):
-    monkeypatch.setattr(judge, "PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(run_state, "PAUSE_SECONDS", 0.02)
     death = {"event": "exit", "task": "ps-0", "status": -9}
     server = Script()
     times = []
@@ -312,7 +312,7 @@ def test_a_task_that_is_silent_is_killed_and_then_named():
 
 def test_a_complaint_of_a_wait_is_reported_with_the_silent_task(monkeypatch):
     monkeypatch.setattr(supervision, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(judge, "CAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(run_state, "CAUSE_SECONDS", 0.0)
     complaint = {
         "event": "error",
         "task": "evaluator-0",
@@ -326,7 +326,7 @@ def test_a_complaint_of_a_wait_is_reported_with_the_silent_task(monkeypatch):
     ):
         server = Script({"event": "started", "pids": {"ps-0": 0}}, event)
         run = supervised(server, [("ps", 0)])
-        run.signs.quiet = lambda seconds: {"ps-0": 9.0} if seconds == 5.0 else {}
+        run.detector.quiet = lambda seconds: {"ps-0": 9.0} if seconds == 5.0 else {}
         with pytest.raises(WaitTimeout, match=f"{before}No word from ps-0 for 9 s"):
             run.run()
 
@@ -411,34 +411,34 @@ def test_a_session_without_references_is_closed():
 def test_a_task_is_silent_after_a_wait_and_twice_its_longest_silence():
     """A worker that could send nothing while the ps was away is not silent: it has time from the end of that on."""
     world = World()
-    signs = world.signs = LifeSigns(5.0, own_pace=True, clock=lambda: world.time)
+    detector = world.detector = FailureDetector(5.0, own_pace=True, clock=lambda: world.time)
     for worker in ("fast", "slow", "new"):
-        signs.expect(worker)
+        detector.expect(worker)
     for _ in range(3):
         world.passes(3, speaking=["fast"])
         world.passes(3, speaking=["fast", "slow"])
-    assert signs.gaps == {"fast": 1, "slow": 4}
+    assert detector.gaps == {"fast": 1, "slow": 4}
     world.passes(8)
-    assert signs.silent() == {"fast": 9}
-    assert not signs.complain("fast")
-    assert not signs.silent()  # it has as long again
+    assert detector.silent() == {"fast": 9}
+    assert not detector.complain("fast")
+    assert not detector.silent()  # it has as long again
     world.passes(4)
-    assert not signs.silent()
+    assert not detector.silent()
     world.passes(1)
-    assert signs.silent() == {"slow": 14}
+    assert detector.silent() == {"slow": 14}
     world.passes(1)
-    assert signs.silent() == {"fast": 15, "slow": 15}
-    assert signs.complain("fast")
+    assert detector.silent() == {"fast": 15, "slow": 15}
+    assert detector.complain("fast")
     world.passes(23)
-    assert signs.silent().keys() == {"fast", "slow"}
+    assert detector.silent().keys() == {"fast", "slow"}
     for worker in ("fast", "slow", "new"):
-        signs.expect(worker)
+        detector.expect(worker)
     world.passes(7)
-    assert not signs.silent()
+    assert not detector.silent()
     world.passes(1)
-    assert signs.silent() == {"fast": 8}
+    assert detector.silent() == {"fast": 8}
     world.passes(48)
-    assert signs.silent() == {"fast": 56, "slow": 56, "new": 56}
+    assert detector.silent() == {"fast": 56, "slow": 56, "new": 56}
 
 
 def test_the_first_machine_ends_the_run_if_the_heartbeat_of_one_stops():
@@ -446,7 +446,7 @@ def test_the_first_machine_ends_the_run_if_the_heartbeat_of_one_stops():
     watch = object.__new__(heartbeat.Heartbeat)
     tasks, rule = [("ps", 0), ("worker", 0), ("worker", 1)], RestartRule(uses_ps=True, wait_seconds=10.0)
     watch.member = SimpleNamespace(tasks=tasks, restarts=rule, patience_seconds=10.0, named=lambda key: f"task {key}")
-    watch.signs, watch.numbers = LifeSigns(10.0, clock=lambda: time_[0]), {}
+    watch.detector, watch.numbers = FailureDetector(10.0, clock=lambda: time_[0]), {}
     watch.rendezvous = SimpleNamespace(heartbeats=lambda: numbers.items())
     watch.departure = SimpleNamespace(conclude=lambda rendezvous, error, task: ended.append((str(error), task)))
     watch.all_arrived = False

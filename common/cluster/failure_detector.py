@@ -16,14 +16,14 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
-LOOK_SECONDS = 1.0  # between two polls for signs of life
+POLL_SECONDS = 1.0  # between two polls for signs of life
 
 QUIET_SECONDS = 3.0  # processes send every second: after a silence of this length, their CPU time is read
 
 FIRST_WAITS = 10  # additional waits for the first sign of a task whose pace is not known yet
 
 
-class LifeSigns:
+class FailureDetector:
     """The length of the silence of each observed task, and the tasks whose silence is too long.
 
     Only time in which this process itself polls counts: a process that was suspended has received no signs of life, and
@@ -51,7 +51,7 @@ class LifeSigns:
     ):
         self.wait_seconds, self.own_pace, self.clock, self.cpu = wait_seconds, own_pace, clock, cpu
         self.now = 0.0
-        self.looked = clock()
+        self.polled = clock()
         self.last: dict[Any, float] = {}
         self.gaps: dict[Any, float] = {}
         self.complaints: Counter[Any] = Counter()  # since the last sign
@@ -77,11 +77,11 @@ class LifeSigns:
             self.last[name] = self.now
             self.complaints.pop(name, None)
 
-    def look(self) -> None:
-        """Advance the clock and read CPU times; to be called more often than every `LOOK_SECONDS`."""
+    def poll(self) -> None:
+        """Advance the clock and read CPU times; to be called more often than every `POLL_SECONDS`."""
         now = self.clock()
-        self.now += min(now - self.looked, LOOK_SECONDS)
-        self.looked = now
+        self.now += min(now - self.polled, POLL_SECONDS)
+        self.polled = now
         for name in self.quiet(QUIET_SECONDS):
             pid = self.pids.get(name)
             used = None if pid is None else self.cpu(pid)

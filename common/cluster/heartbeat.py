@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import KINDS, TaskLost
 from .departure import LINGER_SECONDS, Departure, Outbox
-from .failure_detector import LifeSigns
+from .failure_detector import FailureDetector
 from .member import Member
 from .rendezvous import EVICTED, Rendezvous
 from .task_spec import CHIEF_TASK
@@ -31,7 +31,7 @@ class Heartbeat:
         self.number = 0
         self.contact = time.monotonic()
         self.numbers: dict[int, int | None] = {}  # read by the first task: the last heartbeat of each
-        self.signs = LifeSigns(member.patience_seconds)
+        self.detector = FailureDetector(member.patience_seconds)
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
@@ -81,18 +81,18 @@ class Heartbeat:
 
     def _look_for_the_silent(self) -> None:
         """End the run if a task that it needs has been silent for too long; called on the first task."""
-        self.signs.look()
+        self.detector.poll()
         heartbeats: dict[int, int | None] = dict(self.rendezvous.heartbeats())
         if self.all_arrived:  # a task without any heartbeat counts as silent from now on
             heartbeats = dict.fromkeys(range(len(self.member.tasks))) | heartbeats
         for key, number in heartbeats.items():
             if key not in self.numbers:
-                self.signs.expect(key)
+                self.detector.expect(key)
             elif number != self.numbers[key]:
-                self.signs.heard(key)
+                self.detector.heard(key)
             self.numbers[key] = number
         tasks, is_needed = self.member.tasks, self.member.restarts.is_needed
-        silent = [key for key in self.signs.silent() if is_needed(tasks[key])]
+        silent = [key for key in self.detector.silent() if is_needed(tasks[key])]
         if silent:
             names = ", ".join(map(self.member.named, silent))
             error = TaskLost(f"nothing heard from {names} for {self.member.patience_seconds:g} s")

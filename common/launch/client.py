@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cluster.cluster import Isolation
-from ..cluster.failure_detector import LOOK_SECONDS, LifeSigns
+from ..cluster.failure_detector import POLL_SECONDS, FailureDetector
 from ..errors import TaskLost, UserError, WaitTimeout
 from ..files import open_in_place, writing
 from .channel import FORK_SERVER, Channel
@@ -123,13 +123,13 @@ class ForkServer:
             TaskLost: the fork server has ended.
             WaitTimeout: the fork server shows no sign of life.
         """
-        signs = LifeSigns(START_SECONDS)
-        signs.expect(FORK_SERVER, self.process.pid)
-        while not signs.silent():
-            event = self.receive(LOOK_SECONDS / 2)
+        detector = FailureDetector(START_SECONDS)
+        detector.expect(FORK_SERVER, self.process.pid)
+        while not detector.silent():
+            event = self.receive(POLL_SECONDS / 2)
             if event and event["event"] == kind:
                 return event
-            signs.look()
+            detector.poll()
         raise WaitTimeout(
             f"the fork server, which imports TensorFlow, has shown no sign of life for {START_SECONDS:g} s: is it "
             f"stopped? {self.last_words()}"

@@ -29,7 +29,7 @@ from typing import Any
 from ..cluster.task_spec import Addresses
 from ..errors import DistsgdError
 from ..files import no_link
-from ..record.events import Listener
+from ..record.events import Subscriber
 from ..reports import Report
 from .channel import FORK_SERVER, Channel
 from .gpus import gpus, seen_by
@@ -179,14 +179,14 @@ def run_task(
     set_up_process(logs / f"{task}.log")
 
     # Send from a thread of its own. Otherwise a suspended launcher, which reads no events, would stop training.
-    outbox = Listener(
+    outbox = Subscriber(
         lambda event: channel.send(**event),
         beat=lambda: channel.send(event="beat", task=task, run=run),
         beat_seconds=BEAT_SECONDS,
     )
 
     def report(**event: Any) -> None:
-        outbox.tell({"task": task, "run": run, "when": time.monotonic(), **event})
+        outbox.put({"task": task, "run": run, "when": time.monotonic(), **event})
         if event["event"] == "error":  # this process may end at once
             outbox.flush()
 

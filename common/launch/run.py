@@ -1,4 +1,4 @@
-"""A run started by this program: its folder, its listeners, its tasks, and the final center for the model."""
+"""A run started by this program: its folder, its subscribers, its tasks, and the final center for the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..files import Lock, in_one_line
 from ..record import checkpoint, taking_over
 from ..record.callbacks import Callback, CallbackList
 from ..record.display import Display, SimulationDisplay
-from ..record.events import Audience
+from ..record.events import EventBus
 from ..record.notebook import in_notebook, native_output
 from ..record.run_directory import RunRecord, load_center
 from ..simulation.virtual_run import simulate
@@ -57,15 +57,15 @@ def run(
     display = SimulationDisplay(config) if job.cluster.simulated else Display(config)
     error: BaseException | None = None
     try:
-        audience = _audience(record, CallbackList(callbacks, config, job.run_dir), display, verbose)
-        record.tell = audience.tell
+        bus = _event_bus(record, CallbackList(callbacks, config, job.run_dir), display, verbose)
+        record.publish = bus.publish
         quiet = native_output(job.run_dir / "logs" / "notebook.log") if in_notebook() else contextlib.nullcontext()
-        with quiet, display if verbose else contextlib.nullcontext(), audience:
+        with quiet, display if verbose else contextlib.nullcontext(), bus:
             for message in said:
-                audience.tell({"event": "warning", "message": message})
+                bus.publish({"event": "warning", "message": message})
             if job.cluster.task is not None and verbose:
                 display.task(job.cluster.task, job.cluster.wait_seconds)
-            start(job, audience.tell, model)
+            start(job, bus.publish, model)
         if record.unwritten:
             raise CannotWrite("; ".join(record.unwritten))
         if model is not None and job.cluster.evaluates:
@@ -96,21 +96,21 @@ def start(job: Job, on_event: OnEvent, model: Any = None) -> None:
         launch(job, on_event)
 
 
-def _audience(record: RunRecord, hooks: CallbackList, display: Display, verbose: bool) -> Audience:
-    """Return the listeners of a run: callbacks, record, and the display if `verbose`; late ones cause a warning."""
-    audience = Audience(announce=display.say)
+def _event_bus(record: RunRecord, hooks: CallbackList, display: Display, verbose: bool) -> EventBus:
+    """Return the subscribers of a run: callbacks, record, and the display if `verbose`; late ones cause a warning."""
+    bus = EventBus(announce=display.say)
     disk = f"the disk of {record.run_dir}"
 
-    def tell(name: str, seconds: float) -> None:
+    def warn(name: str, seconds: float) -> None:
         text = f"{name} cannot keep up, and is {seconds:.0f} s behind: it may miss some reports of progress"
-        audience.tell({"event": "warning", "message": text})
+        bus.publish({"event": "warning", "message": text})
 
     if hooks.callbacks:
-        audience.add(hooks.on_event, hooks.slowest, room=CALLBACK_ROOM, on_late=lambda s: tell(hooks.slowest(), s))
-    audience.add(record.on_event, lambda: disk, on_late=lambda s: tell(disk, s))
+        bus.add(hooks.on_event, hooks.slowest, room=CALLBACK_ROOM, on_late=lambda s: warn(hooks.slowest(), s))
+    bus.add(record.on_event, lambda: disk, on_late=lambda s: warn(disk, s))
     if verbose:
-        audience.add(display.on_event, lambda: "the display", room=0)
-    return audience
+        bus.add(display.on_event, lambda: "the display", room=0)
+    return bus
 
 
 def in_common(job: Job, model: Any) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ..cluster.cluster import Cluster
-from ..cluster.failure_detector import LOOK_SECONDS, QUIET_SECONDS, LifeSigns
+from ..cluster.failure_detector import POLL_SECONDS, QUIET_SECONDS, FailureDetector
 from ..cluster.restart_rule import RestartRule
 from ..errors import DistsgdError, WaitTimeout
 from .channel import FORK_SERVER
 from .client import END_SECONDS, ForkServer, last_lines
-from .judge import Event, Judge
+from .run_state import Event, RunState
 
 STOP_SECONDS = 2.0  # for a task to notify the other machines that it was stopped
 
@@ -22,7 +22,7 @@ OnEvent = Callable[[dict[str, Any]], None]
 
 
 class Supervision:
-    """The supervisor of the tasks of one run that are started here; its `judge` decides what follows from an event.
+    """The supervisor of the tasks of one run that are started here; `run_state` decides what follows from an event.
 
     Args:
         server: the fork server that starts the tasks.
@@ -45,77 +45,77 @@ class Supervision:
         self.server, self.logs, self.on_event = server, logs, on_event
         self.wait_seconds = rule.wait_seconds
         self.tasks = {f"{name}-{index}": (name, index) for name, index in names}
-        self.signs = LifeSigns(rule.wait_seconds)
-        self.judge = Judge(
+        self.detector = FailureDetector(rule.wait_seconds)
+        self.run_state = RunState(
             self.tasks,
             rule,
             far=cluster.task is not None,
             in_process=cluster.placement.in_process,
             kill=lambda task: self.server.send(op="kill", task=task),
-            tell=on_event,
+            publish=on_event,
             log_of=self.log_of,
         )
 
     def run(self) -> None:
         """Block until all tasks have ended; raises the failure that ended the run."""
-        judge = self.judge
-        self.signs.expect(FORK_SERVER, self.server.process.pid)
-        while judge.alive:
+        run_state = self.run_state
+        self.detector.expect(FORK_SERVER, self.server.process.pid)
+        while run_state.alive:
             now = time.monotonic()
-            soonest = min(judge.deadline, now + LOOK_SECONDS / 2, judge.restarts.soonest)
+            soonest = min(run_state.deadline, now + POLL_SECONDS / 2, run_state.restarts.soonest)
             event = self.server.receive(max(0.0, soonest - now))
             if event is not None:
                 self._hear(event)
                 self.on_event(event)
-                judge.see(event)
-            elif time.monotonic() >= judge.deadline:
+                run_state.handle(event)
+            elif time.monotonic() >= run_state.deadline:
                 break
-            self.look_after()
-        if judge.verdict.failure:
-            raise self._name_silent_workers(judge.verdict.failure)
-        if judge.saving:
-            message = f"no checkpoint of {judge.saving[1]}: it could not be written to its end"
+            self.restart_and_kill()
+        if run_state.root_cause.failure:
+            raise self._name_silent_workers(run_state.root_cause.failure)
+        if run_state.saving:
+            message = f"no checkpoint of {run_state.saving[1]}: it could not be written to its end"
             self.on_event({"event": "warning", "message": message})
 
     def _hear(self, event: Event) -> None:
         """Note an event as a sign of life of its task."""
-        self.signs.heard(str(event.get("task")))
+        self.detector.heard(str(event.get("task")))
         if event["event"] == "exit":
-            self.signs.forget(event["task"])
+            self.detector.forget(event["task"])
         elif event["event"] == "started":
             for name, pid in event["pids"].items():
-                if self.signs.pids.get(name) != pid:
-                    self.signs.expect(name, pid)
+                if self.detector.pids.get(name) != pid:
+                    self.detector.expect(name, pid)
 
-    def look_after(self) -> None:
+    def restart_and_kill(self) -> None:
         """Make the restarts that are due; kill the tasks that have been silent for longer than a wait may take."""
-        restarts = self.judge.restarts
+        restarts = self.run_state.restarts
         for task, reason in restarts.take():
             self.server.send(op="restart", tasks=[self.tasks[task]])
             self.on_event({"event": "restarted", "task": task, "reason": reason, "left": restarts.left})
-        self.signs.look()
-        for name, seconds in self.signs.silent().items():
-            self.signs.forget(name)
+        self.detector.poll()
+        for name, seconds in self.detector.silent().items():
+            self.detector.forget(name)
             if name == FORK_SERVER:
                 self.server.kill()
                 error = WaitTimeout(f"no word from the fork server for {seconds:.0f} s: is it stopped?")
-                self.judge.verdict.fail(error, final=True)
-            else:  # the judge decides on a restart when the task has ended
-                self.judge.silenced[name] = seconds
+                self.run_state.root_cause.fail(error, final=True)
+            else:  # the run state decides on a restart when the task has ended
+                self.run_state.silenced[name] = seconds
                 self.server.send(op="kill", task=name)
 
     def _name_silent_workers(self, failure: DistsgdError) -> DistsgdError:
         """Return the failure with the names of silent tasks, which may be the cause instead of those that it names."""
-        judge = self.judge
-        if not (judge.verdict.is_provisional or isinstance(failure, WaitTimeout)):
+        run_state = self.run_state
+        if not (run_state.root_cause.is_provisional or isinstance(failure, WaitTimeout)):
             return failure
-        if silent := self.signs.quiet(max(QUIET_SECONDS, self.wait_seconds / 2)):
+        if silent := self.detector.quiet(max(QUIET_SECONDS, self.wait_seconds / 2)):
             names = ", ".join(f"{name} for {seconds:.0f} s" for name, seconds in sorted(silent.items()))
             before = f"{failure}. " if isinstance(failure, WaitTimeout) else ""
             return WaitTimeout(f"{before}No word from {names}: is it stopped?")
-        silent = sorted(task for task in judge.alive - judge.reported_failure if task.startswith("worker-"))
-        found = bool(judge.silenced) or not silent  # with a silenced task, the others only waited for it
-        if found or not (judge.rule.is_collective and isinstance(failure, WaitTimeout)):
+        silent = sorted(task for task in run_state.alive - run_state.reported_failure if task.startswith("worker-"))
+        found = bool(run_state.silenced) or not silent  # with a silenced task, the others only waited for it
+        if found or not (run_state.rule.is_collective and isinstance(failure, WaitTimeout)):
             return failure
         return WaitTimeout(f"{failure}. No word from {', '.join(silent)}")
 
@@ -129,25 +129,25 @@ class Supervision:
 
     def end(self) -> None:
         """End all tasks of the run; no process of it is left when this returns."""
-        judge = self.judge
-        judge.alive -= judge.restarts.due.keys()
+        run_state = self.run_state
+        run_state.alive -= run_state.restarts.due.keys()
         with contextlib.suppress(DistsgdError, OSError):
-            if judge.to_announce:
-                self.server.send(op="restart", tasks=[("death_notice", list(self.tasks).index(judge.to_announce))])
+            if run_state.to_announce:
+                self.server.send(op="restart", tasks=[("death_notice", list(self.tasks).index(run_state.to_announce))])
                 self._await_exits(STOP_SECONDS, only="death_notice")
-            if judge.far and judge.alive:
+            if run_state.far and run_state.alive:
                 self.server.send(op="stop")
                 self._await_exits(STOP_SECONDS)
-            if judge.alive:
+            if run_state.alive:
                 self.server.send(op="kill")
             self._await_exits(END_SECONDS)
 
     def _await_exits(self, seconds: float, only: str = "") -> None:
         """Block until all tasks have ended, or one whose name begins with `only`."""
         deadline = time.monotonic() + seconds
-        while (self.judge.alive or only) and time.monotonic() < deadline:
+        while (self.run_state.alive or only) and time.monotonic() < deadline:
             event = self.server.receive(max(0.0, deadline - time.monotonic()))
             if event and event["event"] == "exit":
-                self.judge.alive.discard(event["task"])
+                self.run_state.alive.discard(event["task"])
                 if only and event["task"].startswith(only):
                     return

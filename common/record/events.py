@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Self
 
-PROGRESS = ("worker", "center")  # events of which a late listener needs only the newest
+PROGRESS = ("worker", "center")  # events of which a late subscriber needs only the newest
 
 ROOM = 1000  # events may wait before progress is thinned
 
@@ -22,7 +22,7 @@ INTERRUPTED_SECONDS = 5.0  # for the waiting events, after Ctrl-C
 Event = dict[str, Any]
 
 
-class Listener:
+class Subscriber:
     """A thread that calls `handle(event)` for one event after the other.
 
     While many events wait, a report of progress replaces an older one of the same worker: memory is bounded, and all
@@ -55,7 +55,7 @@ class Listener:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def tell(self, event: Event) -> None:
+    def put(self, event: Event) -> None:
         """Queue an event for the thread; returns at once."""
         now = time.monotonic()
         late = 0.0
@@ -126,48 +126,49 @@ class Listener:
                 return
 
 
-class Audience:
-    """The listeners of a run, each in a thread of its own; an exception of one of them ends the run.
+class EventBus:
+    """The subscribers of a run, each in a thread of its own; an exception of one of them ends the run.
 
-    As a context manager it waits at its end until all listeners have handled all events; only Ctrl-C cuts this short.
+    As a context manager it waits at its end until all subscribers have handled all events; only Ctrl-C cuts this short.
 
     Args:
-        announce: called, at the end, with a text that names the listener being waited for.
+        announce: called, at the end, with a text that names the subscriber being waited for.
     """
 
     def __init__(self, announce: Callable[[str], None]):
         self.announce = announce
-        self.listeners: dict[Listener, Callable[[], str]] = {}  # with the function that names it
+        self.subscribers: dict[Subscriber, Callable[[], str]] = {}  # with the function that names it
 
     def add(self, handle: Callable[[Event], None], name: Callable[[], str], **options: Any) -> None:
-        """Add a listener; `options` are those of `Listener`."""
-        self.listeners[Listener(handle, **options)] = name
+        """Add a subscriber; `options` are those of `Subscriber`."""
+        self.subscribers[Subscriber(handle, **options)] = name
 
-    def tell(self, event: Event) -> None:
-        """Queue an event for all listeners; raises the exception of a listener that has failed before."""
+    def publish(self, event: Event) -> None:
+        """Queue an event for all subscribers; raises the exception of a subscriber that has failed before."""
         self.check()
         if event["event"] != "beat":
             event.setdefault("when", time.monotonic())  # the time of the event, not of its handling
-            for listener in self.listeners:
-                listener.tell(event)
+            for subscriber in self.subscribers:
+                subscriber.put(event)
 
     def check(self) -> None:
-        """Raise the exception of a listener that has failed."""
-        for listener in self.listeners:
-            if listener.failure is not None:
-                raise listener.failure
+        """Raise the exception of a subscriber that has failed."""
+        for subscriber in self.subscribers:
+            if subscriber.failure is not None:
+                raise subscriber.failure
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
-        for listener, name in self.listeners.items():
+        for subscriber, name in self.subscribers.items():
             if interrupted:
-                listener.close(INTERRUPTED_SECONDS)
-            elif not listener.flush(ANNOUNCED_SECONDS):
-                self.announce(f"waiting for {name()}, which has {listener.backlog()} events to go (Ctrl-C: no longer)")
-                listener.flush()
-            listener.close()
+                subscriber.close(INTERRUPTED_SECONDS)
+            elif not subscriber.flush(ANNOUNCED_SECONDS):
+                left = subscriber.backlog()
+                self.announce(f"waiting for {name()}, which has {left} events to go (Ctrl-C: no longer)")
+                subscriber.flush()
+            subscriber.close()
         if kind is None:
             self.check()

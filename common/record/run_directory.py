@@ -73,7 +73,7 @@ class RunRecord:
     def __init__(self, run_dir: Path, config: dict[str, Any], task: TaskSpec | None = None, lock: Lock | None = None):
         self.run_dir, self.config, self.task = run_dir, config, task
         self.lock = lock  # held until the end
-        self.tell: Callable[[dict[str, Any]], None] = self.on_event  # publishes an event to all subscribers
+        self.publish: Callable[[dict[str, Any]], None] = self.on_event  # publishes an event to all subscribers
         self.began = time.monotonic()
         self.finished: dict[int, dict[str, Any]] = {}
         self.steps: dict[int, int] = {}
@@ -155,7 +155,7 @@ class RunRecord:
             self.unwritten = event.get("unwritten", [])
             if kind == "result" and (worse := worsened(self.rows, self.last, self.config["hyperparameters"])):
                 self.advice = worse
-                self.tell({"event": "warning", "message": worse})
+                self.publish({"event": "warning", "message": worse})
         elif kind == "first_update" and self.first_update is None:
             self.first_update = now
         elif kind == "stopped":
@@ -172,7 +172,7 @@ class RunRecord:
             self.metrics.add(row)
         except CannotWrite as error:
             self.metrics.stop_writing()
-            self.tell({"event": "warning", "message": f"{error}: the metrics from here on are not on the disk"})
+            self.publish({"event": "warning", "message": f"{error}: the metrics from here on are not on the disk"})
 
     def history(self) -> dict[str, list[Any]]:
         """Return the metrics of the center over time, a list for each name; `loss` is the workers' mean so far."""

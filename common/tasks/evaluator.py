@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..cluster.failure_detector import LifeSigns
+from ..cluster.failure_detector import FailureDetector
 from ..errors import WaitTimeout
 from ..lazy import tf
 from ..reports import Report
@@ -38,7 +38,7 @@ class Evaluator:
         self.report, self.rule, self.workers = report, job.restarts, job.cluster.workers
         self.waits, self.warms_up = graph.coordination.waits, bool(job.scheme.warmup_updates)
         self.calls = ObserverCalls(session, graph, self.rule.wait_seconds, connect)
-        self.signs = LifeSigns(self.rule.wait_seconds, own_pace=True)
+        self.detector = FailureDetector(self.rule.wait_seconds, own_pace=True)
         self._begin_again()
         self.reader = RecordReader(self.calls, job.files.event_log(self.workers), report, self._hear)
         self.observer = Observer(job, self.calls, self.reader, report)
@@ -92,20 +92,20 @@ class Evaluator:
     def _begin_again(self) -> None:
         """Restart the time limit of all workers: while the ps was away, none could send a message."""
         for k in range(self.workers):
-            self.signs.expect(k)
+            self.detector.expect(k)
 
     def _hear(self, events: np.ndarray) -> None:
         """Note a sign of life of each worker with a round among the new events, [n, len(RECORD)]."""
-        self.signs.look()
+        self.detector.poll()
         for k in np.unique(events[:, RECORD.index("worker")]):
-            self.signs.heard(int(k))
+            self.detector.heard(int(k))
 
     def _look_for_the_silent(self) -> None:
         """Report workers that have sent nothing for very long, and evict them if enough others are left."""
         if self.waits:  # the workers that wait at the barrier do this
             return
-        for k, seconds in self.signs.silent().items():
-            if k not in self.signs.gaps and self.warms_up:
+        for k, seconds in self.detector.silent().items():
+            if k not in self.detector.gaps and self.warms_up:
                 continue  # this worker still waits for the warm-up of worker 0
             roll = self.calls.roll()
             if roll.finished[k] or not roll.active[k]:
@@ -115,5 +115,5 @@ class Evaluator:
             if left >= max(1, self.rule.min_workers or self.workers):
                 self.calls.evict(k)
                 self.report(event="evicted", worker=k)
-            elif not self.rule.recovers or self.signs.complain(k):
+            elif not self.rule.recovers or self.detector.complain(k):
                 raise WaitTimeout(f"worker {k} has sent nothing for {seconds:.0f} s")

@@ -90,7 +90,7 @@ def pause(restarts: int, wait_seconds: float) -> float:
     return min(PAUSE_SECONDS * 2.0 ** (restarts - 1), LONGEST_PAUSE_SECONDS, wait_seconds / 2)
 
 
-class FirstFailure:
+class RootCause:
     """The failure that counts so far.
 
     For example, worker 1 reports that the ps does not answer any more, and a moment later the ps is reported killed:
@@ -115,7 +115,7 @@ class FirstFailure:
             self.deadline = time.monotonic() + (0 if final else CAUSE_SECONDS)
 
 
-class State(Enum):
+class Phase(Enum):
     """The state of a run."""
 
     REPAIRABLE = "it trains, and a task that dies is started again"
@@ -125,7 +125,7 @@ class State(Enum):
 
 
 def kind_of(event: Event) -> str:
-    """Return the kind of an event, a key of `Judge.RULES`."""
+    """Return the kind of an event, a key of `RunState.RULES`."""
     if event["event"] == "exit":
         return "ended" if event["status"] == 0 else "killed" if event["status"] < 0 else "failed"
     if event["event"] == "error":
@@ -133,7 +133,7 @@ def kind_of(event: Event) -> str:
     return event["event"]
 
 
-class Judge:
+class RunState:
     """The state machine of a run: it keeps the state, and acts on each event.
 
     Args:
@@ -142,7 +142,7 @@ class Judge:
         far: True if other machines have tasks, which must be notified when a task here ends.
         in_process: True if one process has the whole run: it is not started again.
         kill: ends a task, given its name.
-        tell: receives each decision as an event.
+        publish: receives each decision as an event.
         log_of: returns the path and the last lines of the log of a task, given its name.
 
     Attributes:
@@ -162,13 +162,13 @@ class Judge:
         far: bool,
         in_process: bool,
         kill: Callable[[str], None],
-        tell: Callable[[Event], None],
+        publish: Callable[[Event], None],
         log_of: Callable[[str], str],
     ):
         self.tasks, self.rule, self.far, self.in_process = tasks, rule, far, in_process
-        self.kill, self.tell, self.log_of = kill, tell, log_of
+        self.kill, self.publish, self.log_of = kill, publish, log_of
         self.restarts = Restarts(rule)
-        self.verdict = FirstFailure()
+        self.root_cause = RootCause()
         self.alive = set(tasks)
         self.done = False
         self.leave_by = math.inf
@@ -179,29 +179,29 @@ class Judge:
         self.to_announce: str | None = None
 
     @property
-    def state(self) -> State:
+    def phase(self) -> Phase:
         """The state of the run."""
         if self.done:
-            return State.DONE
-        if self.verdict.failure:
-            return State.FAILING
-        return State.REPAIRABLE if self.restarts.possible and not self.in_process else State.TRAINING
+            return Phase.DONE
+        if self.root_cause.failure:
+            return Phase.FAILING
+        return Phase.REPAIRABLE if self.restarts.possible and not self.in_process else Phase.TRAINING
 
     @property
     def deadline(self) -> float:
         """The time at which to stop waiting for events; a run that ended well waits for its last checkpoint."""
-        deadline = min(self.verdict.deadline, self.leave_by)
+        deadline = min(self.root_cause.deadline, self.leave_by)
         if self.done and self.saving and self.saving[0] in self.alive:
             return max(deadline, self.saving[2])
         return deadline
 
-    def see(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Apply the rule for an event in the present state."""
-        state = self.state
+        phase = self.phase
         if event["event"] == "exit":
             self.alive.discard(event["task"])
         if rule := self.RULES.get(kind_of(event)):
-            rule[list(State).index(state)](self, event)
+            rule[list(Phase).index(phase)](self, event)
 
     def _ignore(self, event: Event) -> None:
         pass
@@ -255,7 +255,7 @@ class Judge:
         """Continue without a killed task that is not restarted if the rule allows it; otherwise fail."""
         workers_left = sum(self.tasks[other][0] == "worker" for other in self.alive)
         if self.rule.can_do_without(self.tasks[event["task"]], workers_left):
-            self.tell({"event": "not_restarted", "task": event["task"], "reason": self._reason(event)})
+            self.publish({"event": "not_restarted", "task": event["task"], "reason": self._reason(event)})
         else:
             self._fail_for_death(event)
 
@@ -267,11 +267,11 @@ class Judge:
         if silence:
             why = f"no word from {task} for {silence:.0f} s: is it stopped?"
         kind = WaitTimeout if silence and not self.far else TaskLost
-        self.verdict.fail(kind(f"{why} {self.log_of(task)}"), final=True)
+        self.root_cause.fail(kind(f"{why} {self.log_of(task)}"), final=True)
 
     def _fail_for_code(self, event: Event) -> None:
         text = f"{event['task']} ended with code {event['status']}. {self.log_of(event['task'])}"
-        self.verdict.fail(TaskFailed(text), final=True)
+        self.root_cause.fail(TaskFailed(text), final=True)
 
     def _fail_for_now(self, event: Event) -> None:
         """Fail provisionally over a lost peer, as the cause of the loss may become known."""
@@ -287,7 +287,7 @@ class Judge:
         text = f"{task}: {event['message']}"
         if kind is None:
             text = f"{task} raised {event.get('kind')}: {first_line(event['message'])}\n{self.log_of(task)}"
-        self.verdict.fail((kind or TaskFailed)(text), final=final)
+        self.root_cause.fail((kind or TaskFailed)(text), final=final)
 
     def _reason(self, event: Event) -> str:
         """Return the reason why a task was killed, in short."""
@@ -295,7 +295,7 @@ class Judge:
             return f"silent for {silence:.0f} s"
         return signal.Signals(-event["status"]).name
 
-    # The action on each kind of event, by State:
+    # The action on each kind of event, by Phase:
     #                REPAIRABLE            TRAINING              FAILING          DONE
     RULES: ClassVar[Mapping[str, tuple[Callable[[Any, Event], None], ...]]] = {
         "ended":       (_note_saved,         _note_saved,          _note_saved,     _note_saved),
