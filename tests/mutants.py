@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -125,6 +126,7 @@ def main(arguments: Sequence[str]) -> int:
     if not chosen:
         parser.error(f"no mutation has such a name. Received: {' '.join(options.names)}. See --list")
     if options.list:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `--list | head` is no error
         for diff in chosen:
             print(diff.read_text().partition("diff --git")[0].replace("Tests:", f"{diff.stem}:"))
         return 0

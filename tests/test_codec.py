@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from rounded import Rounded, RoundedSGD
 
-from distsgd.algorithms import EFSGD, AllReduce, SignSGDMV, SyncSGD
+from distsgd.algorithms import AEASGD, EFSGD, AllReduce, SignSGDMV, SyncSGD
 from distsgd.common import Cluster, UserError, train
 from distsgd.common.contract import Codec, Coordinates, ScaledSigns, Signs
 from distsgd.common.contract.checks import check_scheme
@@ -174,3 +174,8 @@ def test_a_reply_codec_with_memory_and_a_codec_without_a_ps_are_refused():
 def test_the_file_asks_for_public_things_alone():
     text = Path(__file__).with_name("rounded.py").read_text()
     assert set(re.findall(r"from (distsgd[\w.]*)", text)) == {"distsgd.common.contract"}
+
+
+def test_a_sum_of_gradients_in_a_message_before_its_steps_is_refused():
+    with pytest.raises(UserError, match=r"has no sum of their gradients.*exchange_first=True"):
+        check_scheme(AEASGD().but(uses_gradient_sum=True), 2)

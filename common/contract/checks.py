@@ -54,6 +54,11 @@ def _check_messages(scheme: Scheme) -> None:
     if scheme.scalars and (not gate.uses_ps or scheme.sparse):
         why = "without a ps" if not gate.uses_ps else "of a scheme with sparse = True"
         raise UserError(f"{name}: messages {why} are vectors alone. Received: scalars={scheme.scalars}")
+    if scheme.uses_gradient_sum and scheme.exchange_first:
+        raise UserError(
+            f"{name}: a message sent before the steps of its round has no sum of their gradients. Received: "
+            "uses_gradient_sum=True, exchange_first=True"
+        )
     if not gate.uses_ps and {*map(type, codecs)} != {Codec}:
         raise UserError(
             f"{name}: without a ps vectors travel as they are: leave the codec out. Received: "

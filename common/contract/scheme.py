@@ -47,7 +47,7 @@ class Scheme:
     reply_codec: ClassVar[Codec] = Codec()  # encoding of replies
     scalars: ClassVar[tuple[str, ...]] = ()  # names of the numbers in a message besides its vector, see `message`
     elementwise: ClassVar[bool] = True  # the worker's rules treat each coordinate by itself, see `__init_subclass__`
-    uses_gradient_sum: ClassVar[bool] = False  # `message` reads `worker.gradient_sum`
+    uses_gradient_sum: ClassVar[bool] = False  # `message` reads `worker.gradient_sum`; not with `exchange_first`
     # The worker takes the gradient of its first batch, exchanges, and then makes the steps of the round (elastic
     # schemes). The message holds nothing of this round.
     exchange_first: ClassVar[bool] = False

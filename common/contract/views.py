@@ -27,8 +27,7 @@ class Worker(Protocol):
     gradient: Tensor
     """The gradient of the last step, [P]; for `message`, only if a round is one step."""
     gradient_sum: Tensor
-    """The sum of the gradients of this round, [P]; for `message`, if the class has `uses_gradient_sum = True`; not in
-    schemes with `exchange_first`."""
+    """The sum of the gradients of this round, [P]; for `message`, if the class has `uses_gradient_sum = True`."""
     round: Tensor
     """Rounds that this worker did before this one, an int64 scalar; it continues after a restart or a resumed run."""
     step: Tensor
@@ -97,7 +96,7 @@ SERVER_NAMES = frozenset(Server.__annotations__)
 
 MESSAGE_ONLY = {
     "gradient": "there, and only if a round is one step",
-    "gradient_sum": "there, if the class has uses_gradient_sum = True, and not of schemes that exchange first",
+    "gradient_sum": "there, if the class has uses_gradient_sum = True",
     "loss": "there, and not of schemes that exchange first",
 }
 

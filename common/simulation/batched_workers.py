@@ -52,7 +52,7 @@ class BatchedWorkers(Tables):
     def __init__(self, scheme: Scheme, replica: Replica, workers: int, initial: tuple[Any, Any], seed: int):
         super().__init__(scheme, replica.model, workers, initial)
         self.replica, self.seed = replica, seed
-        self.sums_gradients = scheme.period > 1 and not scheme.exchange_first and scheme.uses_gradient_sum
+        self.sums_gradients = scheme.period > 1 and scheme.uses_gradient_sum
         self.forgetful = scheme.events == {"exchange"} and self._replaces_params(initial[0])
 
     # One worker, as cells.

@@ -43,7 +43,6 @@ class LocalSteps:
             if self.scheme.uses_gradient_sum:
                 show_each(self.views, gradient_sum=gradients)
             return loss
-        sums_gradients = self.scheme.uses_gradient_sum and not self.scheme.exchange_first
 
         def step(t: Any, total: Any, sums: Any) -> tuple[Any, Any, Any]:
             show(self.views, step=first + tf.cast(t, tf.int64))
@@ -52,11 +51,11 @@ class LocalSteps:
             return t + 1, total + loss, [a + g for a, g in zip(sums, gradients, strict=True)] if sums else []
 
         with tf.control_dependencies([after]):
-            nothing = [zeros(size) for size in self.pieces.sizes] if sums_gradients else []
+            nothing = [zeros(size) for size in self.pieces.sizes] if self.scheme.uses_gradient_sum else []
             start = tf.constant(0), tf.constant(0.0), nothing
         _, total, sums = tf.while_loop(lambda t, *_: t < tf.shape(rows)[0], step, start, parallel_iterations=1)
         show(self.views, step=first + tf.shape(rows, tf.int64)[0])
-        if sums_gradients:
+        if self.scheme.uses_gradient_sum:
             show_each(self.views, gradient_sum=sums)
         return total
 
