@@ -29,8 +29,8 @@ from ..common.data.named import load
 from ..common.errors import Diverged
 from ..common.record.event_log import MICROSECONDS, WORKER, Tally
 from ..common.server.trace import RECORD
-from ..common.tasks.figures import Figures
 from ..common.tasks.job import CHIEF, Job, make_job
+from ..common.tasks.observer import Figures
 from ..common.tasks.options import RunOptions
 from ..common.virtual_time.order import Order, order
 from ..common.virtual_time.platform import Machines, Platform

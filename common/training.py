@@ -19,9 +19,8 @@ from .launch.run import run
 from .record.callbacks import Callback
 from .record.notebook import in_notebook, show_table
 from .record.summary import summary_rows
-from .tasks.job import describe, make_job
+from .tasks.job import describe, make_job, refuse_loops
 from .tasks.options import Keywords, Recovery, options_of, takes_options
-from .tasks.simulated import refuse_loops
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from distsgd.common.data.models import ModelRecipe
 from distsgd.common.files import Lock
 from distsgd.common.record import events as listener
 from distsgd.common.record.callbacks import Callback
-from distsgd.common.tasks.stopping import StopRule
+from distsgd.common.tasks.job import StopRule
 from runs import DIGITS, record, wait_until
 
 FOREVER = 10**7

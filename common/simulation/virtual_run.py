@@ -20,9 +20,8 @@ from ..record.round_log import FILE as ROUNDS
 from ..record.round_log import NUMBER, RoundLog
 from ..reports import Report
 from ..server.trace import RECORD
-from ..tasks.evaluation import Evaluation
-from ..tasks.figures import Figures
 from ..tasks.job import Job
+from ..tasks.observer import Evaluation, Figures
 from ..tasks.results import unwritten, write_center, write_model
 from ..virtual_time.forecast import steady_staleness
 from ..virtual_time.order import Order, order

@@ -13,11 +13,11 @@ from ..lazy import tf
 from ..reports import Report
 from ..waiting import POLL_SECONDS
 from .calls import ObserverCalls
+from .job import StopRule
 from .observer import Observer, Snapshot
 from .recorder import RecordReader
 from .results import unwritten, write_center, write_model
 from .round_record import RoundRecord
-from .stopping import StopRule
 
 END_SECONDS = 5.0  # time limit for workers to leave
 

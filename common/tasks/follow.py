@@ -19,7 +19,7 @@ from ..files import dumps, open_in_place, read_rows, writing
 from ..record import checkpoint
 from ..record.content import read_config
 from ..worker.flat_model import FlatModel
-from .evaluation import Evaluation
+from .observer import Evaluation
 
 EVALUATIONS = "evaluations.jsonl"
 

@@ -16,7 +16,6 @@ from ..cluster.cluster import compute_devices
 from ..files import replacing
 from ..lazy import tf
 from ..worker.flat_model import FlatModel
-from .graph_parts import needed_for
 from .job import CHIEF, Job
 from .operations import OF_KEEPERS, GlobalOps, WorkerOps
 
@@ -213,3 +212,36 @@ def _source(job: Job, worker: int) -> tuple[Any, Any]:
         dataset: Any = job.train(tf.distribute.InputContext(job.cluster.workers, worker, job.cluster.workers))
         return Stream(dataset.repeat(), f"worker_{worker}"), dataset.element_spec
     return Shard(job.plan.shard(worker), f"worker_{worker}"), job.train
+
+
+def needed_for(names: Sequence[str], definition: Any) -> Any:
+    """Return the definition without the nodes and functions that the named nodes do not depend on."""
+    nodes = {node.name: node for node in definition.node}
+    needed: set[str] = set()
+    left = list(names)
+    while left:
+        name = left.pop().removeprefix("^").split(":")[0]
+        if name not in needed:
+            needed.add(name)
+            left += nodes[name].input
+    del definition.node[:]
+    definition.node.extend(node for name, node in nodes.items() if name in needed)
+    functions = {function.signature.name: function for function in definition.library.function}
+    called = _called(definition.node, functions)
+    del definition.library.function[:]
+    definition.library.function.extend(function for name, function in functions.items() if name in called)
+    return definition
+
+
+def _called(nodes: Sequence[Any], functions: dict[str, Any]) -> set[str]:
+    """Return the names of the functions that these nodes call, directly or through other functions."""
+    called: set[str] = set()
+    left = [nodes]
+    while left:
+        for node in left.pop():
+            values = node.attr.values()
+            asked = {node.op, *(v.func.name for v in values), *(f.name for v in values for f in v.list.func)}
+            new = (asked & functions.keys()) - called
+            called |= new
+            left += [functions[name].node_def for name in new]
+    return called

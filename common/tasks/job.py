@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -19,21 +19,53 @@ from ..data import inputs, skew
 from ..data.models import ModelRecipe
 from ..errors import UserError, at_most
 from ..files import read_json
+from ..lazy import keras
 from ..messages import segments
 from ..messages.codec import BatchCoordinates, Codec
 from ..messages.cut import even_sizes
 from ..record import checkpoint
+from ..record.callbacks import STOP
 from ..record.content import read_config
+from ..record.plot import accuracy_of
 from ..record.run_directory import new_run_dir
 from ..server.traffic import Traffic
+from ..virtual_time.order import check
+from ..virtual_time.platform import Machines, Platform
 from .coordination import Coordination
 from .options import MAX_STEPS, Recovery, RunOptions
 from .plan import Plan
-from .simulated import refuse_in_simulation
-from .stopping import StopRule
 from .task_files import TaskFiles
 
 CHIEF = 0
+
+
+@dataclass(frozen=True)
+class StopRule:
+    """The conditions that end a run before its workers have done all their rounds.
+
+    Attributes:
+        version: number of updates of the center, or None.
+        accuracy: accuracy on the test data, or None.
+        folder: folder of the run; a callback requests the end of the run by a file there.
+    """
+
+    version: int | None
+    accuracy: float | None
+    folder: Path
+
+    def reason(self, version: Callable[[], int], metrics: dict[str, Any]) -> str | None:
+        """Return the reason to stop now, or None.
+
+        Args:
+            version: returns the version of the center; called only if the rule has a version.
+            metrics: metrics of the newest evaluation.
+        """
+        reached = accuracy_of(metrics)
+        if self.version is not None and version() >= self.version:
+            return f"version {self.version}"
+        if self.accuracy is not None and reached is not None and reached >= self.accuracy:
+            return f"accuracy {self.accuracy}"
+        return "a callback" if (self.folder / STOP).exists() else None
 
 
 @dataclass
@@ -298,3 +330,42 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         **uneven,
         "record": options.record,
     }
+
+
+def refuse_in_simulation(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -> None:
+    """Raise `UserError` for the first option or input that a simulation does not support."""
+    check(scheme, Machines.of(cluster.simulated or Platform()), cluster.workers)
+    for reason in _reasons(train, cluster, options):
+        raise UserError(f"in a simulation {reason}")
+
+
+def refuse_loops(model: Any) -> None:
+    """Raise `UserError` for a model with a loop: TensorFlow cannot compute it for many workers at once."""
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.RNN) and not layer.unroll:
+            raise UserError(
+                f"in a simulation all workers are computed at once, and not in a loop: give layer {layer.name} "
+                f"({type(layer).__name__}) unroll=True"
+            )
+
+
+def _reasons(train: Any, cluster: Cluster, options: RunOptions) -> Iterator[str]:
+    if callable(train):
+        yield "data must be arrays: the data of a function are not known before the run. Received: a data function"
+    if options.schedule:
+        yield "the order comes from the machines that are described: leave schedule out, or use backend='threads'"
+    for own in fields(Recovery):
+        if (value := getattr(options.recovery, own.name)) != own.default:
+            why = "a message that is not finite ends the run" if own.name == "on_nan" else "no task can be lost"
+            yield f"{why}, and the seed repeats all of it: leave {own.name} out. Received: {own.name}={value}"
+    if options.run_dir is not None and _holds_checkpoints(Path(options.run_dir)):
+        yield f"a run cannot be resumed: choose another run directory. Received: {options.run_dir}"
+    if cluster.isolation != "auto":
+        yield f"there is no network: leave isolation out. Received: isolation={cluster.isolation!r}"
+
+
+def _holds_checkpoints(run_dir: Path) -> bool:
+    try:
+        return bool(checkpoint.found(run_dir))
+    except OSError:
+        return False  # a later check reports that the folder cannot be used

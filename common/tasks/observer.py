@@ -1,20 +1,27 @@
-"""The observer: evaluates the center during the run, and the snapshots of the ps after it."""
+"""Evaluations of the center during the run and of snapshots after it, with the figures of the run at each of them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from ..data.models import batched
 from ..files import finite
 from ..record.event_log import Tally
 from ..reports import Report
+from ..server.trace import EVENTS
+from ..server.traffic import Traffic
 from ..waiting import paced
+from ..worker.flat_model import FlatModel
 from .calls import ObserverCalls
-from .evaluation import Evaluation, EvaluationPoint
-from .figures import Figures
 from .job import Job
+from .plan import Plan
 from .recorder import RecordReader
+from .results import load
 
 FOLLOW_SECONDS = 0.05  # between two polls of the ps, each of which costs the ps about a millisecond
 
@@ -27,6 +34,89 @@ ENOUGH = 40  # evaluations during a run that make a curve: without `evaluate_eve
 LATER_SECONDS, LATER_SHARE = 5.0, 0.1  # CPU time for snapshots without `evaluate_every`, or this share of the run
 
 Snapshot = dict[str, Any]  # see `ObserverCalls.snapshot`
+
+BATCH = 512  # examples
+
+
+class Figures:
+    """Figures of a run, computed from the totals of its events.
+
+    Args:
+        plan: rounds of each worker.
+        traffic: bytes that events move.
+    """
+
+    def __init__(self, plan: Plan, traffic: Traffic):
+        self.plan, self.traffic = plan, traffic
+        plans = plan.all_rounds
+        self.plans = plans[:1] if all(own is plans[0] for own in plans) else plans
+
+    def of(self, seen: Tally) -> dict[str, Any]:
+        """Return the figures of the run so far."""
+        return {
+            "examples": self.plan.options.batch_size * self.steps(seen.rounds),
+            **self._bytes(seen),
+            "staleness_mean": seen.staleness_mean,
+            "staleness_max": seen.staleness_max,
+        }
+
+    def steps(self, rounds: np.ndarray) -> int:
+        """Return the local steps of all workers, given the rounds of each, [W]."""
+        if len(self.plans) > 1:
+            return sum(plan.steps(int(n)) for plan, n in zip(self.plans, rounds, strict=True))
+        (plan,) = self.plans  # the same for all workers
+        return sum(
+            plan.steps(int(n)) * int(times) for n, times in zip(*np.unique(rounds, return_counts=True), strict=True)
+        )
+
+    def _bytes(self, seen: Tally) -> dict[str, int]:
+        """Return the bytes that workers have pushed and pulled so far."""
+        number: dict[str, int] = dict(zip(EVENTS, seen.kinds.tolist(), strict=True))
+        moved = [[number[kind] * size for size in sizes] for kind, sizes in self.traffic.of_events.items()]
+        pushed, pulled = (sum(sizes) for sizes in zip(*moved, strict=True))
+        begun = self.plan.workers * self.traffic.center if self.plan.scheme.gate.uses_ps else 0
+        return {"bytes_pushed": int(pushed), "bytes_pulled": int(begun + pulled)}
+
+
+@dataclass(frozen=True)
+class EvaluationPoint:
+    """A center at one time of the run.
+
+    Attributes:
+        when: time on the clock `time.monotonic`.
+        figures: figures of the run at that time, `version` included.
+        snapshot: the vectors to evaluate, `center` [P] and `state` [S]; empty without test data.
+    """
+
+    when: float
+    figures: dict[str, Any]
+    snapshot: Mapping[str, np.ndarray]
+
+    @property
+    def version(self) -> int:
+        """Number of updates in the center."""
+        return self.figures["version"]
+
+
+class Evaluation:
+    """The evaluation of a model on the test data, by its Keras metrics.
+
+    Args:
+        model: the flat model, with the Keras model.
+        data: nested arrays, a function that returns a data set of batches, or None for no evaluation.
+    """
+
+    def __init__(self, model: FlatModel, data: Any):
+        self.model = model
+        self.batches = data() if callable(data) else None if data is None else batched(data, BATCH)
+
+    def __call__(self, snapshot: Mapping[str, Any] | None = None) -> dict[str, float]:
+        """Return the metrics of a snapshot of the center, or of the model as it is; empty without test data."""
+        if self.batches is None:
+            return {}
+        if snapshot is not None:
+            load(self.model, snapshot)
+        return self.model.measure(self.batches)
 
 
 class Observer:
