@@ -23,14 +23,14 @@ from distsgd.common.record.round_log import RoundLog
 from distsgd.common.replay import reference
 from distsgd.common.replay.recorded import RecordedRun
 from distsgd.common.replay.replay import batch_gradient
+from distsgd.common.server.answers import Joined
 from distsgd.common.server.trace import EVENTS
 from distsgd.common.tasks.calls import ObserverCalls
 from distsgd.common.tasks.graph import TaskGraph
 from distsgd.common.tasks.job import describe, make_job
-from distsgd.common.tasks.operations import Operation
 from distsgd.common.tasks.options import RunOptions
 from distsgd.common.tasks.state_calls import StateCalls
-from distsgd.common.tasks.worker_calls import Joined, WorkerCalls
+from distsgd.common.tasks.worker_calls import WorkerCalls
 from distsgd.common.worker.flat_model import FlatModel
 
 DIGITS = load("digits")
@@ -218,12 +218,12 @@ class Table:
         self.state_calls = StateCalls(self.session, self.graph, cluster.wait_seconds)
         self.state_calls.initialize(restoration=1)
         self.observer = ObserverCalls(self.session, self.graph, cluster.wait_seconds)
-        ops = self.graph.ops
-        self.fetches = {name: op.fetches for name, op in vars(ops).items() if isinstance(op, Operation)}
-        self.fetches |= ops.snapshot.fetches
+        operations = self.graph.operations
+        self.fetches = {name.lstrip("_"): operation.fetches for name, operation in operations.items()}
+        self.fetches |= self.fetches["snapshot"]
         self.fetches |= self.fetches.pop("vectors")
-        self.fetches |= {f"drain_{name}": tensor for name, tensor in ops.drain.fetches.items()}
-        self.fetches |= {f"saved/{name}": tensor for name, tensor in ops.values.fetches.items()}
+        self.fetches |= {f"drain_{name}": tensor for name, tensor in self.fetches["drain"]._asdict().items()}
+        self.fetches |= {f"saved/{name}": tensor for name, tensor in self.fetches["values"].items()}
 
     def __enter__(self) -> Table:
         return self
@@ -249,7 +249,7 @@ class Player:
 
     def __init__(self, table: Table, k: int):
         self.table, self.calls = table, WorkerCalls(table.session, table.graph, k, table.job.cluster.wait_seconds)
-        self.calls.initialize(table.job.plan.shard(k))
+        self.calls.prepare(table.job.plan.shard(k))
         self.joined = self.join()
 
     def join(self) -> Joined:
@@ -257,7 +257,8 @@ class Player:
 
     def run(self, name: str, seconds: float = 100) -> Any:
         """Run one of its operations, by name."""
-        return self.calls._run(getattr(self.calls.mine, name), seconds=seconds)
+        operations = self.calls.operations
+        return self.calls.run(operations.get(name) or operations[f"_{name}"], seconds=seconds)
 
     def round(self, event: str = "exchange", steps: int = 1) -> Any:
         """Do one round on the first rows of its shard; return the loss."""

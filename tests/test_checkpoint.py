@@ -13,7 +13,7 @@ from distsgd.common.record import checkpoint, taking_over
 from distsgd.common.tasks.checkpointing import Saver
 from distsgd.common.tasks.options import Recovery
 
-ARRAYS = {"folded": np.array([3, 4]), "joins": np.int64(0), "center": np.arange(5, dtype=np.float32)}
+ARRAYS = {"rounds_applied": np.array([3, 4]), "joins": np.int64(0), "center": np.arange(5, dtype=np.float32)}
 
 
 def save(run_dir, version, keep=3, **arrays):

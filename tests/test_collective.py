@@ -12,7 +12,7 @@ from distsgd.common.messages.channels import Channels
 from distsgd.common.messages.transport import Transport
 from distsgd.common.sync import Collective
 from distsgd.common.sync.collective import LEAST, slices_of
-from distsgd.common.tasks.operations import traced
+from distsgd.common.tasks.requests import traced
 from runs import in_thread
 
 SIZES = 1, 333, 40_000, 100_000  # of vectors that are reduced one after the other: a slice for one worker, two, more

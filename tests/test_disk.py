@@ -242,7 +242,7 @@ def test_a_checkpoint_that_is_there_in_the_end_is_not_said_to_be_missing(tmp_pat
     log = RunRecord(tmp_path, CONFIG)
     rule, nothing = Recovery(checkpoint_steps=1000), SimpleNamespace(bytes=0)
     saver = Saver({}, tmp_path, rule, 60.0, lambda **event: log.on_event({"task": "worker-0", **event}), nothing)
-    arrays = {"version": np.int64(7), "folded": np.zeros(1, np.int64), "joins": np.int64(0)}
+    arrays = {"version": np.int64(7), "rounds_applied": np.zeros(1, np.int64), "joins": np.int64(0)}
     saver.write(checkpoint.Checkpoint(arrays, {}))
     assert [warning[:28] for warning in log.faults.warnings] == ["no checkpoint of version 7: "]
     saver.write(checkpoint.Checkpoint(arrays, {}))

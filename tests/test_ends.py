@@ -188,7 +188,7 @@ def test_a_run_alone_that_is_to_stop_ends_as_diverged_with_a_finite_center(tmp_p
         with pytest.raises(Diverged, match=r"gradient of worker 0 was not finite in its round 0, at version 35"):
             loop.run()
         loop.state.end()
-        (center,) = session.run(graph.ops.snapshot.fetches["vectors"]["center"])
+        (center,) = session.run(graph.operations["_snapshot"].fetches["vectors"]["center"])
     assert np.isfinite(center).all()
     assert not np.array_equal(center, graph.initial[0])
 

@@ -52,7 +52,7 @@ def test_without_a_ps_the_center_is_on_worker_0_and_bookkeeping_on_its_cpu(
     graph = TaskGraph(job, [0] if backend == "processes" else range(cluster.workers)).graph
     place = {op.name: op.device for op in graph.get_operations() if op.type in ("VarHandleOp", "MutexV2")}
     assert place.pop("center_0") == place["worker_0_clock"] == center
-    books = ["version", "pulled", "lock", "refused", "folded", "active", "finished", "unacknowledged"]
+    books = ["version", "pulled", "lock", "refused", "rounds_applied", "active", "finished", "unacknowledged"]
     assert {place[name] for name in books} == {job.cluster.placement.ps_devices(0)[0]}
     assert place["version"].endswith("/device:CPU:0")
 

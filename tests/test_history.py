@@ -320,7 +320,7 @@ def test_a_restoration_undoes_snapshots_taken_after_its_checkpoint(tmp_path):
         passing.look()
         passing.train(2)
         assert passing.snapshots() == [0, 4, 8, 12]
-        table.state_calls._run(table.graph.ops.clear_snapshots[0])  # as if the ps came back empty
+        table.session.run(table.graph.operations["_clear_snapshots"].fetches[0])  # as if the ps came back empty
         passing.train(3)
         assert passing.snapshots() == [16]
 

@@ -24,7 +24,7 @@ def test_what_is_seen_in_pieces_is_the_center(ps, decay, small_pieces):
         with table.graph.graph.as_default():
             center = np.concatenate(table.session.run(table.graph.ps.center.read()))
         seen = table.observer.snapshot()
-        assert len(table.graph.ops.pieces) > ps
+        assert len(table.graph.operations["_pieces"].fetches) > ps
     np.testing.assert_array_equal(seen["center"], center)
     assert ("average" in seen) == (decay is not None)
     assert all(len(seen[name]) == len(center) for name in {"center", "average"} & set(seen))

@@ -85,7 +85,7 @@ def going(warm, tmp_path):
 def arrays(version=7):
     return {
         "version": np.int64(version),
-        "folded": np.array([3, 4]),
+        "rounds_applied": np.array([3, 4]),
         "joins": np.int64(0),
         "center": np.arange(5, dtype=np.float32),
     }

@@ -86,7 +86,7 @@ def halfway(monkeypatch):
         if (self.calls.index, self.progress.rounds) == (now.worker, MIDDLE):
             wait_until(lambda: now.ready(self.calls))
             now.due.set()
-            wait_until(lambda: now.saved.is_set() or self.calls.look_at_asked() >= 0)
+            wait_until(lambda: now.saved.is_set() or self.calls.read_asked() >= 0)
         inner(self)
 
     def save_and_tell(self, calls):
@@ -277,7 +277,7 @@ def test_workers_within_a_slack_reach_the_same_round_for_a_checkpoint(halfway, t
     run = record(SSP(slack=1), tmp_path / "run", **keep)
     assert run.result["recovery"]["warnings"] == []
     before = interrupted(tmp_path / "run", tmp_path / "again")
-    assert len(set(before.arrays["folded"])) == 1
+    assert len(set(before.arrays["rounds_applied"])) == 1
     assert all(before.local(k).keys() == {"codec.memory", "params"} for k in range(3))
 
 
@@ -297,11 +297,11 @@ def test_a_meeting_that_is_asked_for_again_after_a_restoration_is_kept(halfway, 
 
     def stands(self, calls, is_fine):
         stood = inner(self, calls, is_fine)
-        asked.append(calls._run(calls.ops.asked))
+        asked.append(calls._read_asked())
         if len(asked) > 1:
             return stood
         halfway.due.clear()
-        calls._run(calls.ops.shut)
+        calls._shut()
         return False
 
     monkeypatch.setattr(Standstill, "_stands", stands)

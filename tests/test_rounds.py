@@ -1,9 +1,7 @@
 """Which rounds a worker does, on which batches: the same from wherever one begins, and at the same cost."""
 
-import inspect
 import itertools
 import json
-import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,12 +14,10 @@ from distsgd.common.data.dataset import batches
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.record import checkpoint
 from distsgd.common.record.run_directory import RunRecord
-from distsgd.common.tasks.calls import Calls
 from distsgd.common.tasks.graph import TaskGraph
 from distsgd.common.tasks.job import describe, make_job
-from distsgd.common.tasks.operations import OF_KEEPERS
 from distsgd.common.tasks.options import RunOptions
-from distsgd.common.tasks.worker_calls import WorkerCalls
+from distsgd.common.tasks.requests import ObserverRequests, StateRequests, requests_of
 from distsgd.common.tasks.worker_loop import WorkerLoop
 from runs import DIGITS
 
@@ -149,9 +145,10 @@ def test_a_worker_s_graph_has_all_ops_that_it_uses_and_none_of_the_chief_s(tmp_p
     made = job(tmp_path, SyncSGD(), 20, backend="processes")
     TaskGraph(made, [0]).export(tmp_path / "graph")
     chief, other = (TaskGraph.load(made, k, tmp_path / "graph") for k in (0, 1))
-    asked = set(re.findall(r"self\.ops\.(\w+)", inspect.getsource(Calls) + inspect.getsource(WorkerCalls)))
-    assert asked <= vars(other.ops).keys() == vars(chief.ops).keys() - OF_KEEPERS
-    assert vars(chief.ops).keys() >= OF_KEEPERS
+    keepers = requests_of(ObserverRequests, StateRequests).keys()
+    assert keepers < chief.operations.keys()
+    assert chief.operations.keys() - keepers == other.operations.keys()
+    assert chief.of_workers[0].keys() == other.of_workers[1].keys()
     functions = [{f.signature.name for f in g.graph.as_graph_def().library.function} for g in (chief, other)]
     assert any("_values_" in name for name in functions[0])
     assert functions[1] < functions[0]

@@ -45,14 +45,14 @@ def test_a_message_of_a_slot_s_former_holder_is_refused_without_a_trace(scheme, 
         assert table.run("incarnations").tolist() == [now.calls.incarnation, 1]
         for event in events:
             now.round(event)
-        assert table.run("folded").tolist() == [len(events)]
+        assert table.run("rounds_applied").tolist() == [len(events)]
 
 
 def test_no_worker_is_admitted_to_a_dirty_state_nor_before_rejoining():
     with Table(AsyncSGD(), workers=1) as table:
         player = table.player(0)
         table.run("shut")  # as before a restoration
-        for attempt in (player.round, player.join, lambda: table.run("clean"), lambda: table.run("at")):
+        for attempt in (player.round, player.join, lambda: table.run("check_clean"), lambda: table.run("at")):
             with pytest.raises(REFUSED, match="refused"):
                 attempt()
         table.run("open")
@@ -102,9 +102,9 @@ def test_a_message_that_is_not_finite_is_kept_from_the_center_and_counted():
         player = table.player(0)
         with pytest.raises(REFUSED, match="refused"):
             player.round()
-        assert (table.run("version"), table.run("recorded"), table.run("folded").tolist()) == (0, 0, [0])
+        assert (table.run("version"), table.run("recorded"), table.run("rounds_applied").tolist()) == (0, 0, [0])
         player.run("refuse")
-        assert (table.run("version"), table.run("recorded"), table.run("folded").tolist()) == (0, 1, [1])
+        assert (table.run("version"), table.run("recorded"), table.run("rounds_applied").tolist()) == (0, 1, [1])
         assert table.run("refused").tolist() == [1]
 
 
@@ -120,7 +120,7 @@ def test_a_token_for_a_slot_s_former_holder_is_void():
         waiting = now.starts()
         other.round()
         waiting.result(200)
-        assert (table.run("version"), table.run("folded").tolist()) == (1, [1, 1])
+        assert (table.run("version"), table.run("rounds_applied").tolist()) == (1, [1, 1])
 
 
 def test_a_slot_reports_its_waiting_message_until_the_set_is_complete():
@@ -199,7 +199,7 @@ def test_backup_workers_drop_a_late_message_and_all_end_at_the_last_update():
                 player.round()
             assert player.join().stopping
         assert table.run("drain_events")[:, RECORD.index("accepted")].tolist()[:5] == [1, 1, 0, 1, 1]
-        assert (table.run("version"), table.run("folded").tolist()) == (2, [2, 2, 1])
+        assert (table.run("version"), table.run("rounds_applied").tolist()) == (2, [2, 2, 1])
 
 
 def test_a_message_too_stale_for_its_scheme_is_answered_without_an_update():
@@ -213,7 +213,7 @@ def test_a_message_too_stale_for_its_scheme_is_answered_without_an_update():
         events = table.run("drain_events")
         columns = [RECORD.index(name) for name in ("version", "staleness", "accepted")]
         assert events[:, columns].tolist() == [[0, 0, 1], [1, 1, 0], [1, 0, 1]]
-        assert (table.run("version"), table.run("folded").tolist()) == (2, [1, 2])
+        assert (table.run("version"), table.run("rounds_applied").tolist()) == (2, [1, 2])
         np.testing.assert_allclose(table.run("center") - center, -0.1 * by_hand(table, 1, center), atol=1e-6)
 
 
@@ -372,7 +372,7 @@ def graphs(scheme, data=None):
     ps = table.graph.ps
     with table, table.graph.graph.as_default():
         shared = [v.handle for v in tf.compat.v1.global_variables() if not v.name.startswith("worker")]
-        slot, message = ps.slot(1, table.graph.ops.index), tf.zeros([sum(ps.center.sizes)])
+        slot, message = ps.slot(1, table.graph.identity[0]), tf.zeros([sum(ps.center.sizes)])
         if table.job.sparse:
             message = tf.IndexedSlices(tf.zeros([2]), tf.constant([1, 40]))
         builds = {"join": lambda: ps.join(slot, True), "pull": lambda: ps.pull(slot), "values": ps.persistence.values}

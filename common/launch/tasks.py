@@ -108,7 +108,7 @@ def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> No
         loop.await_others()
         loop.run()
         if not job.uses_ps and index == CHIEF:  # without a ps, worker 0 has the bookkeeping variables
-            while not loop.calls.await_ps_end(LOOK_SECONDS):
+            while not loop.calls.await_ps_end():
                 pass  # if the evaluator ends, the launcher or the membership ends this task
 
 

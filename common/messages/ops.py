@@ -56,13 +56,6 @@ def first_values(build: Callable[[Any], Any], vector: Any) -> Any:
     return tf.function(build, autograph=False)(vector)
 
 
-def turnstile(shared: Any) -> Any:
-    """Wait for a token and put it back for the next."""
-    token = shared.dequeue()
-    with tf.control_dependencies([token]):
-        return shared.enqueue(token)
-
-
 def end_queue(index: int) -> Any:
     """Return the queue on which a ps task waits for the end of the run."""
     return queue(f"end_{index}")

@@ -68,7 +68,7 @@ class Checkpoint:
     @property
     def events(self) -> int:
         """Number of events that were logged."""
-        return int(self.arrays["folded"].sum() + self.arrays["joins"])
+        return int(self.arrays["rounds_applied"].sum() + self.arrays["joins"])
 
     @property
     def shared(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def newest(
 def damage(path: Path) -> Damaged | None:
     """Return the error of a damaged checkpoint; None if it is intact."""
     try:
-        read(path, ["version", "folded", "joins"])  # these arrays suffice: the checksum covers all
+        read(path, ["version", "rounds_applied", "joins"])  # these arrays suffice: the checksum covers all
     except Damaged as problem:
         return problem
     return None
@@ -261,7 +261,8 @@ def read(path: Path, names: Collection[str] = ()) -> Checkpoint:
             file.seek(0)
             saved = stored_arrays(file, TYPES, names)
             checkpoint = Checkpoint({name: saved[name] for name in names or saved}, about)
-        if checkpoint.version != int(path.name) or checkpoint.arrays["folded"].min() < 0 or checkpoint.events < 0:
+        rounds = checkpoint.arrays["rounds_applied"]
+        if checkpoint.version != int(path.name) or rounds.min() < 0 or checkpoint.events < 0:
             raise Damaged(f"the checkpoint {path} cannot be read: it is of version {checkpoint.version}")
         return checkpoint
     except UserError:

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from ..messages.ops import queue
 from ..sync.store import WorkerSlot
+from .answers import Drained
 from .trace import EVENTS, RECORD
 from .transaction import DIRTY, Transactions
 
@@ -16,7 +17,7 @@ class Journal:
     """The log of the events on the ps, with counters that are updated in the same event.
 
     Attributes:
-        folded: number of logged rounds of each worker, [W].
+        rounds_applied: number of logged rounds of each worker, [W].
         joins: number of logged joins.
         refused: number of messages of each worker that were not finite, [W].
         records: a queue of the events that the evaluator has not read yet, rows of `RECORD`.
@@ -30,7 +31,7 @@ class Journal:
         self.transactions, self.device = transactions, transactions.device
         with tf.device(self.device):
             zeros = tf.zeros([transactions.num_workers], tf.int64)
-            self.folded = tf.Variable(zeros, name="folded")
+            self.rounds_applied = tf.Variable(zeros, name="rounds_applied")
             self.joins = tf.Variable(tf.constant(0, tf.int64), name="joins")
             self.refused = tf.Variable(zeros, name="refused")
             self.restoration = tf.compat.v1.placeholder(tf.int64, [2], name="restoration")
@@ -43,7 +44,7 @@ class Journal:
     @property
     def saved(self) -> dict[str, Any]:
         """Variables for a checkpoint, by name."""
-        return {"folded": self.folded, "joins": self.joins, "refused": self.refused}
+        return {"rounds_applied": self.rounds_applied, "joins": self.joins, "refused": self.refused}
 
     def record(
         self,
@@ -68,25 +69,24 @@ class Journal:
                 one = tf.constant(1, tf.int64)
                 if event == "join":
                     return self.joins.assign_add(one)
-                return tf.raw_ops.ResourceScatterAdd(resource=self.folded.handle, indices=worker, updates=one)
+                counts = self.rounds_applied.handle
+                return tf.raw_ops.ResourceScatterAdd(resource=counts, indices=worker, updates=one)
 
     def count_refused(self, slot: WorkerSlot, number: Any) -> None:
         """Count `number` more messages of this worker that were not finite."""
         with tf.device(self.device):
             tf.raw_ops.ResourceScatterAdd(resource=self.refused.handle, indices=slot.index, updates=number)
 
-    def drain(self) -> dict[str, Any]:
+    def drain(self) -> Drained:
         """Read the events that the evaluator has not acknowledged.
 
         The evaluator drains events 5 to 9 and dies; its successor drains again, and gets 5 to 12.
-
-        Returns:
-            the `events`, [n, len(RECORD)]; the number of events `before` them; the variable `restored`.
         """
         with self.transactions.lock([]), tf.device(self.device):
             events = tf.concat([self.unacknowledged, self.records.dequeue_many(self.records.size())], 0)
             self.unacknowledged.assign(events)
-            return {"events": events, "before": self.acknowledged.read_value(), "restored": self.restored.read_value()}
+            restored = self.restored.read_value()
+            return Drained(events, self.acknowledged.read_value(), restored[0], restored[1])
 
     def acknowledge(self, restoration: Any, number: Any) -> Any:
         """Acknowledge `number` events that the evaluator has written, unless the state has been restored meanwhile."""

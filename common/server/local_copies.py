@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from .answers import Heard, Standing
 from .asked import NEVER, NONE
 from .journal import Journal
 from .slots import Slots
@@ -42,28 +43,19 @@ class LocalCopies:
 
     # Calls of the chief.
 
-    def ask(self, meeting: Any) -> tuple[Any, Any, Any]:
-        """Request copies at that meeting, or set one of the other values of `asked`.
-
-        Returns:
-            after the write of the request: the version, the rounds of each worker, [W], and its `stretch`, [W].
-        """
-        version, folded = self.transactions.version, self.journal.folded
+    def ask(self, meeting: Any) -> Heard:
+        """Request copies at that meeting, or set one of the other values of `asked`; read the position after that."""
+        version, rounds = self.transactions.version, self.journal.rounds_applied
         with tf.device(self.device), tf.control_dependencies([self.asked.assign(meeting)]):
-            return version.read_value(), folded.read_value(), self.stretch.read_value()
+            return Heard(version.read_value(), rounds.read_value(), self.stretch.read_value())
 
-    def standing(self) -> tuple[Any, Any, Any]:
-        """Read the progress of the workers.
-
-        Returns:
-            True for each worker that has written a copy after its last round, has finished, or is not active, [W]; the
-            number of logged rounds of each, [W]; True if the state is clean, and the run has not been stopped.
-        """
-        members, rounds = self.membership, self.journal.folded
+    def standing(self) -> Standing:
+        """Read which workers stand still."""
+        members, rounds = self.membership, self.journal.rounds_applied
         with self.transactions.lock([]), tf.device(self.device):
             stands = ~members.active | members.finished | tf.equal(self.rounds, rounds)
             clean = tf.equal(self.transactions.incarnations[-1], CLEAN)
-            return stands, rounds.read_value(), clean & ~members.stopping
+            return Standing(stands, rounds.read_value(), clean & ~members.stopping)
 
     def read(self, index: Any) -> tuple[Any, Any]:
         """Read the rounds in the copy of that worker, and the copy."""
@@ -107,14 +99,14 @@ class LocalCopies:
         with tf.device(self.device), tf.control_dependencies([self._write(self.stretch, slot, rounds)]):
             return self.asked.read_value()
 
-    def join(self, slot: Any, folded: Any) -> tuple[Any, Any]:
+    def join(self, slot: Any, rounds: Any) -> tuple[Any, Any]:
         """Note, under the lock, that a worker takes its slot, and makes calls of one round at first.
 
         Returns:
             True if its copy includes just these rounds; the chief's request.
         """
         with tf.device(self.device):
-            copied = tf.equal(self.rounds.read_value()[slot.index], folded)
+            copied = tf.equal(self.rounds.read_value()[slot.index], rounds)
             return copied, self.stretch_calls(slot, tf.constant(1, tf.int64))
 
     def _write(self, variable: Any, slot: Any, value: Any) -> Any:

@@ -20,6 +20,7 @@ from ..messages.cut import Cut
 from ..messages.ops import is_finite, when
 from ..messages.transport import Client, Transport
 from ..sync.store import Event, WorkerSlot
+from .answers import Joined
 from .center import Center
 from .journal import Journal
 from .local_copies import LocalCopies
@@ -103,7 +104,7 @@ class ParameterServer:
         self.share = center.transport.share if plain and scheme.elementwise else lambda reply: reply
         self.read_version, self.count_updates = center.read_version, center.count_updates
         self.staleness, self.note_pull, self.when = center.staleness, center.note_pull, when
-        self.record, self.folded = journal.record, journal.folded
+        self.record, self.rounds_applied = journal.record, journal.rounds_applied
         self.active, self.finished, self.states = members.active, members.finished, members.states
         self.wake, self.write, self.close_slots = members.wake, members.write, members.close_slots
         self.store_state, self.only, self.count = members.store_state, members.only, members.count
@@ -173,7 +174,7 @@ class ParameterServer:
             values = self.each_slice(lambda part, i: tf.gather(part.center, i), parts)
         return cut.join(values)
 
-    def join(self, slot: WorkerSlot, recorded: Any) -> tuple[Any, Any, dict[str, Any]]:
+    def join(self, slot: WorkerSlot, recorded: Any) -> tuple[Any, Any, Joined]:
         """Give a worker its slot, for the first time or again; requests of its previous holder are refused from now on.
 
         Args:
@@ -181,19 +182,18 @@ class ParameterServer:
             recorded: False if the join is not logged. It is not logged either if the worker resumes from a local copy.
 
         Returns:
-            the center, the worker's own state, and the fields of `tasks.worker_calls.Joined`.
+            the center, the worker's own state, and the answer.
         """
         with self.transactions.joining():
             with tf.device(self.devices[0]):
-                version, folded = self.read_version(), self.folded.read_value()[slot.index]
+                version, rounds = self.read_version(), self.rounds_applied.read_value()[slot.index]
                 self.membership.take(slot)
-                waits, (copied, asked) = self.scheme.gate.rejoin(self, slot), self.copies.join(slot, folded)
+                waits, (copied, asked) = self.scheme.gate.rejoin(self, slot), self.copies.join(slot, rounds)
                 again = recorded & (version > 0) & ~copied
                 when(again, lambda: self.record(version, slot.index, 0, accepted=False, event="join"))
                 state = self.states[slot.index]
-                joined = {"folded": folded, "waits": waits, "copied": copied, "asked": asked}
-                restored, stopping = self.journal.restored[0], self.is_ending()
-                joined |= {"restored": restored, "stopping": stopping, "version": version}
+                restoration, stopping = self.journal.restored[0], self.is_ending()
+                joined = Joined(rounds, waits, restoration, stopping, copied, version, asked)
             self.note_pull(slot, unless=copied)  # a worker that resumes from a copy keeps its older center
             parts = self.center.read()
         return self.center.bring(parts), state, joined
@@ -225,12 +225,12 @@ class ParameterServer:
             return self.read_version()
 
     def snapshot(self) -> dict[str, Any]:
-        """Read version (`at`), state (the mean over the workers) and center (through `look`) under one lock."""
+        """Read under one lock: version (`at`), state (mean over the workers), center (through `look`), `refused`."""
         with self.transactions.clean():
             version, vectors = self.read_version(), self.look.take()
             with tf.device(self.devices[0]):
-                state = tf.reduce_mean(self.states, 0)
-        return {"at": version, "state": state, "vectors": vectors}
+                state, refused = tf.reduce_mean(self.states, 0), self.journal.refused.read_value()
+        return {"at": version, "state": state, "vectors": vectors, "refused": refused}
 
 
 def _of_gate(scheme: Scheme, kept: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -47,12 +47,12 @@ class Bounded(Gate):
 
     def awaited(self, ps: Store) -> Tensor:
         """Return flags [W] of the workers that are too far behind a waiting worker."""
-        rounds, arrived = ps.folded.read_value(), ps.kept.arrived.read_value()
+        rounds, arrived = ps.rounds_applied.read_value(), ps.kept.arrived.read_value()
         return ps.active & (rounds + self.lead < tf.reduce_max(tf.where(arrived, rounds, 0)))
 
     def release(self, ps: Store) -> None:
         """Wake the waiting workers that are within the slack of the slowest."""
-        rounds, arrived = ps.folded.read_value(), ps.kept.arrived.read_value()
+        rounds, arrived = ps.rounds_applied.read_value(), ps.kept.arrived.read_value()
         slowest = tf.reduce_min(tf.where(ps.active & ~ps.finished, rounds, rounds.dtype.max))
         free = arrived & (rounds - self.lead <= slowest)
         with tf.control_dependencies([ps.kept.arrived.assign(arrived & ~free)]):

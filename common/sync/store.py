@@ -85,7 +85,7 @@ class Store(Protocol):
         kept: the gate's `variables`, as attributes.
         active: flags [W] of the workers whose messages the gate expects.
         finished: flags [W] of the workers that have done all their rounds.
-        folded: recorded rounds of each worker, [W].
+        rounds_applied: recorded rounds of each worker, [W].
         states: the workers' non-trainable states, [W, S].
     """
 
@@ -98,7 +98,7 @@ class Store(Protocol):
     kept: Any
     active: Tensor
     finished: Tensor
-    folded: Tensor
+    rounds_applied: Tensor
     states: Tensor
 
     # The operations of an event, in the order in which gates use them.

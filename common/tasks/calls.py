@@ -1,15 +1,14 @@
-"""Operations on the global variables, as typed methods of a facade for each role. Each call has a time limit.
+"""The calls of tasks to the parameter server: their requests, made in a session with a time limit.
 
 A call raises TensorFlow's errors as they are (`server.failures` classifies them); a call that waits for other tasks
-raises `WaitTimeout`, which names the missing ones. W is the number of workers, P that of parameters, S the length of
-the model's non-trainable state.
+raises `WaitTimeout`, which names the missing ones.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,23 +17,12 @@ from ..lazy import tf
 from .feeds import whole_of
 from .graph import TaskGraph
 from .job import CHIEF
-from .operations import Operation
-
-STATE_WAITS = 2  # times the limit of a wait, to read all of the state
-
-END_SECONDS = 0.5  # limit of the call that ends the ps tasks
+from .requests import CommonRequests, ObserverRequests, Operation, Request
 
 Connect = Callable[[float], Any]  # makes a session, given the seconds that it may take
 
 
-class Roll(NamedTuple):
-    """The status of the workers, [W] booleans each."""
-
-    finished: np.ndarray  # the worker has done all its rounds
-    active: np.ndarray  # the worker is in the active set
-
-
-class Calls:
+class Calls(CommonRequests):
     """The calls that tasks of all roles make.
 
     Args:
@@ -45,7 +33,7 @@ class Calls:
     """
 
     def __init__(self, session: Any, graph: TaskGraph, wait_seconds: float, connect: Connect | None = None):
-        self.graph, self.ops = graph, graph.ops
+        self.graph, self.operations = graph, graph.operations
         self.connect = connect or (lambda seconds: session)
         self.wait_seconds = wait_seconds
         self.identity: dict[Any, Any] = {}  # number and incarnation of the calling worker, fed with each call
@@ -58,120 +46,64 @@ class Calls:
         """Replace the session by a new one; raises `WaitTimeout` if that fails for `seconds`."""
         self._use(self.connect(seconds))
 
-    def _run(self, operation: Operation, *values: Any, seconds: float | None = None) -> Any:
+    def make(self, request: Request, *values: Any) -> Any:
+        """Make a request, given the values of its inputs; return the answer, with Python's scalars unless by name."""
+        seconds = request.waits * self.wait_seconds if request.seconds is None else request.seconds
+        found = self.run(self.operations[request.name], *values, seconds=seconds)
+        return found if isinstance(found, dict) else tf.nest.map_structure(_plain, found)
+
+    def run(self, operation: Operation, *values: Any, seconds: float) -> Any:
         """Run an operation, given the values of its inputs, and return what it fetches."""
         inputs = zip(tf.nest.flatten(operation.inputs), tf.nest.flatten(values), strict=True)
-        seconds = self.wait_seconds if seconds is None else seconds
         options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * seconds))
         found = self.session.run(tf.nest.flatten(operation.fetches), self.identity | dict(inputs), options=options)
         return tf.nest.pack_sequence_as(operation.fetches, found)
 
-    def _wait(self, operation: Operation, missing: Callable[[], str]) -> None:
-        """Run an operation that waits for other tasks."""
+    def _wait(self, make: Callable[[], Any], missing: Callable[[], str]) -> None:
+        """Make a request that waits for other tasks."""
         try:
-            self._run(operation)
+            make()
         except tf.errors.DeadlineExceededError:
             raise WaitTimeout(f"waited {self.wait_seconds:g} s for {missing()}") from None
 
     def await_state(self) -> None:
         """Block until the chief has initialized, adopted or restored the state."""
-        self._wait(self.ops.await_state, lambda: f"the chief, worker {CHIEF}")
-
-    def version(self) -> int:
-        """Return the number of updates in the center."""
-        return int(self._run(self.ops.version))
-
-    def recorded(self) -> int:
-        """Return the number of events that the evaluator has not taken over yet."""
-        return int(self._run(self.ops.recorded))
-
-    def recorded_rounds(self) -> np.ndarray:
-        """Return the number of logged rounds of each worker, [W]."""
-        return self._run(self.ops.folded)
-
-    def acknowledged(self) -> int:
-        """Return the number of events that the evaluator has written to disk."""
-        return int(self._run(self.ops.acknowledged))
-
-    def copy_of(self, worker: int) -> tuple[int, bytes]:
-        """Return the newest copy of that worker's local state, after the number of rounds at which it was taken."""
-        rounds, copy = self._run(self.ops.read_copy, worker, seconds=STATE_WAITS * self.wait_seconds)
-        return int(rounds), copy
-
-    def roll(self) -> Roll:
-        """Return which workers have finished, and which are active, read atomically."""
-        return Roll(*self._run(self.ops.roll))
+        self._wait(self._await_state, lambda: f"the chief, worker {CHIEF}")
 
 
-class Drained(NamedTuple):
-    """The part of the trace that the evaluator has not acknowledged."""
-
-    events: np.ndarray  # [n, len(RECORD)]
-    before: int  # number of acknowledged events
-    restoration: int  # number of the last restoration of the state ...
-    length: int  # ... and of events in the trace at that time
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
 
 
-class ObserverCalls(Calls):
+class ObserverCalls(Calls, ObserverRequests):
     """The calls of the evaluator, which is a client of the first ps."""
-
-    def present(self) -> int:
-        """Return the number of workers that are active or have finished."""
-        return int(self._run(self.ops.present))
-
-    def evict(self, worker: int) -> None:
-        """Remove that worker from the active set; its messages are refused until it joins again."""
-        self._run(self.ops.evict, worker)
 
     def stop(self) -> None:
         """End the run early: the ps refuses all messages, and the workers then ask for the reason and leave."""
-        self._run(self.ops.stop)
-        self._run(self.ops.wake)
+        self._stop()
+        self._wake()
 
-    def snapshot(self) -> dict[str, np.ndarray]:
+    def snapshot(self) -> dict[str, Any]:
         """Return an atomic snapshot: the version (`at`), `center` [P], its `average` if it has one, `state` [S].
 
         It also has the number of messages of each worker that were `refused`, [W].
         """
-        found = self._run(self.ops.snapshot)
+        found = self._snapshot()
         vectors = {name: whole_of(parts) for name, parts in found.pop("vectors").items()}
-        return found | (self._in_pieces() if self.ops.pieces else vectors)
+        return found | (vectors or self._in_pieces())
 
     def _in_pieces(self) -> dict[str, np.ndarray]:
         """Return the vectors of a large center, fetched in pieces so that no second whole copy is in memory."""
         vectors, end = {}, 0
-        for operation in self.ops.pieces:
-            piece = self._run(operation)
+        for fetches in self.operations["_pieces"].fetches:
+            piece = self.run(Operation(fetches), seconds=self.wait_seconds)
             begin, end = end, end + len(piece["center"])
             for name, values in piece.items():
                 vectors.setdefault(name, np.empty(self.graph.model.size, np.float32))[begin:end] = values
-        self._run(self.ops.forget_look)
+        self._forget_pieces()
         return vectors
-
-    def snapshots(self) -> dict[str, np.ndarray]:
-        """Return the snapshots that the ps has taken; see `server.snapshots.SnapshotBuffer.read`."""
-        return self._run(self.ops.snapshots)
-
-    def drain(self) -> Drained:
-        """Return the new part of the trace."""
-        new = self._run(self.ops.drain)
-        return Drained(new["events"], int(new["before"]), *(int(n) for n in new["restored"]))
-
-    def acknowledge(self, restoration: int, events: int) -> None:
-        """Report that `events` of the trace are on disk; no effect if the state was restored after `restoration`."""
-        self._run(self.ops.acknowledge, restoration, events)
-
-    def shut_down(self) -> int:
-        """Let all workers leave, as the result is on disk; return the number of present ones."""
-        present, _ = self._run(self.ops.shut_down)
-        return int(present)
-
-    def departed(self) -> tuple[int, bool]:
-        """Return the number of workers that have left, and True if the chief is one of them."""
-        departed, chief = self._run(self.ops.departed)
-        return int(departed), bool(chief)
 
     def end_ps(self) -> None:
         """End the ps tasks, which may exit before they answer."""
         with contextlib.suppress(tf.errors.OpError):
-            self._run(self.ops.end_ps, seconds=END_SECONDS)
+            self._end_ps()

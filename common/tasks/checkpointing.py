@@ -138,7 +138,7 @@ class Saver:
         """Read the global state, and the copies of local states after the same rounds."""
         values, missing, keeping = calls.values(), [], self.keeping
         arrays = dict(values)
-        for worker, rounds in enumerate(values["folded"] if keeping.bytes else ()):
+        for worker, rounds in enumerate(values["rounds_applied"] if keeping.bytes else ()):
             copied, copy = calls.copy_of(worker) if rounds and keeping.keeps else (NONE, b"")
             if copied == rounds:
                 arrays |= {checkpoint.local_name(worker, name): part for name, part in unpacked(copy).items()}

@@ -66,12 +66,12 @@ class Ending:
                 "learning rate or period"
             )
         refused = snapshot.pop("refused")
-        folded = self.calls.recorded_rounds()  # read from the ps: the record in this task may have a gap
-        missing = self._write_results({name: value for name, value in snapshot.items() if name != "at"}, folded)
+        rounds_applied = self.calls.rounds_applied()  # read from the ps: the record in this task may have a gap
+        missing = self._write_results({name: value for name, value in snapshot.items() if name != "at"}, rounds_applied)
         self._shut_down()
         self.report(
             event="result",
-            steps=self.observer.figures.steps(folded),
+            steps=self.observer.figures.steps(rounds_applied),
             updates=metrics["version"],
             share_of_updates=seen.shares,
             round=None if self.rounds.shares is None else self.rounds.shares.as_dict(),
@@ -84,13 +84,13 @@ class Ending:
         )
         self.calls.end_ps()
 
-    def _write_results(self, arrays: dict[str, Any], folded: np.ndarray) -> list[str]:
+    def _write_results(self, arrays: dict[str, Any], rounds_applied: np.ndarray) -> list[str]:
         """Write center, model, rounds and trace; return the reasons for which some could not be written."""
         files, version = self.rounds.files, self.observer.metrics["version"]
         writes = [
             lambda: write_center(files.folder, arrays),
             lambda: write_model(files.folder, self.graph.model, arrays),
-            lambda: self.reader.give(lambda log: self.rounds.write(log, folded, version)),
+            lambda: self.reader.give(lambda log: self.rounds.write(log, rounds_applied, version)),
         ]
         if files.every_round:
             writes.append(lambda: self.reader.give(lambda log: log.save(files.folder / "trace.npz")))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +17,7 @@ from ..files import replacing
 from ..lazy import tf
 from ..worker.flat_model import FlatModel
 from .job import CHIEF, Job
-from .operations import OF_KEEPERS, GlobalOps, WorkerOps
-
-Ops = TypeVar("Ops", GlobalOps, WorkerOps)
+from .requests import OF_PS, CommonRequests, Operation, WorkerRequests, operations_of, requests_of, rounds_of
 
 IN_PLACE_FLOATS = 1 << 20  # a copy of a smaller vector costs less than operations on each variable of the model
 
@@ -29,9 +27,11 @@ class TaskGraph:
 
     Attributes:
         coordination: the topology of the run.
+        workers: number of workers.
         scalars: names of the scalars that a message has beside its vector.
-        ops: operations on the global variables; see `calls`.
-        worker_ops: operations of worker k.
+        operations: the operations of the requests to the ps, by name.
+        of_workers: those of worker k, and its rounds.
+        identity: placeholders of the number of the calling worker and of its incarnation, fed with each of its calls.
         multiples: versions of which snapshots are taken, or None; missing in a graph that was loaded.
         initial: center [P] and non-trainable state [S] that the run begins with. After `export` or `load` they are
             memory-mapped files, and take memory only for the parts that are read, while they are in use.
@@ -47,7 +47,7 @@ class TaskGraph:
         from ..server.parameter_server import ParameterServer
         from ..server.snapshots import Multiples
 
-        self.coordination, self.scalars = job.coordination, job.scheme.scalars
+        self.coordination, self.scalars, self.workers = job.coordination, job.scheme.scalars, job.cluster.workers
         self.model = model or job.recipe.flat()
         self._initial: Any = self.model.pack(), self.model.pack_state()
         self.frozen = self.model.frozen_values() if workers else []
@@ -77,11 +77,15 @@ class TaskGraph:
                 client=Client(Transport(job.shares_memory), near),
                 holder=holder,
             )
-            self.ops = GlobalOps(self.ps, self.coordination.sees_waiting)
+            with tf.device(self.ps.devices[0]):
+                # A constant would make the graph of each worker different, and workers could not share one.
+                index = tf.compat.v1.placeholder_with_default(-1, [], name="index")
+            self.identity = index, self.ps.transactions.incarnation
+            self.operations = operations_of(OF_PS, self.ps, self.ps.devices[0], self.coordination.sees_waiting)
             gradient = tf.function(self.model.gradient, reduce_retracing=True, autograph=False)
-            self.worker_ops = {k: self._worker_ops(job, k, gradient) for k in workers}
+            self.of_workers = {k: self._of_worker(job, k, gradient) for k in workers}
 
-    def _worker_ops(self, job: Job, k: int, gradient: Any) -> WorkerOps:
+    def _of_worker(self, job: Job, k: int, gradient: Any) -> dict[str, Operation]:
         from ..messages.channels import Channels
         from ..worker.in_place import InPlaceWorker
         from ..worker.replica import Replica
@@ -93,9 +97,8 @@ class TaskGraph:
             source, structure = _source(job, k)
         tasks = [f"{place.worker_device(other)}/device:CPU:0" for other in range(job.cluster.workers)]
         slot = self.ps.slot(
-            k, k if job.shared_graph is None else self.ops.index, Channels(k, tasks, self.ps.center.transport)
+            k, k if job.shared_graph is None else self.identity[0], Channels(k, tasks, self.ps.center.transport)
         )
-        fed = list(source.fed), []  # arrays of the shard, and the frozen arrays of the model
         if job.sparse:
             worker = SparseWorker(job.scheme, self.ps, slot, devices[0], source)
         else:
@@ -105,10 +108,8 @@ class TaskGraph:
             worker = (InPlaceWorker if self.in_place else DenseWorker)(
                 job.scheme, replica, self.ps, slot, name, job.seed
             )
-            fed = fed[0], list(replica.fed)
-        return WorkerOps(
-            worker, self.ps, fed, job.batch_size, {1, job.plan.rounds_per_call}, job.coordination.sees_waiting
-        )
+        operations = operations_of([WorkerRequests], worker, worker.device, self.coordination.sees_waiting)
+        return operations | rounds_of(worker, job.batch_size, {1, job.plan.rounds_per_call})
 
     # One task builds the graph and the workers load it: building takes longer than all other steps of the start.
 
@@ -118,16 +119,19 @@ class TaskGraph:
         Raises:
             CannotWrite: a file cannot be written.
         """
-        all_ops, own = _names(self.ops), _names(self.worker_ops[CHIEF])
-        ops = {name: op for name, op in all_ops.items() if name not in OF_KEEPERS}
+        # The graph of the other workers has the common requests alone: with all it takes longer to load, and each kind
+        # of call takes longer to prepare.
+        identity, operations, own = names = _names((self.identity, self.operations, self.of_workers[CHIEF]))
+        common = operations.keys() & requests_of(CommonRequests)
+        some = identity, {name: operations[name] for name in common}, own
         definition = self.graph.as_graph_def()
         whole = definition.SerializeToString()
-        part = needed_for(tf.nest.flatten([ops, own]), definition).SerializeToString()
+        part = needed_for(tf.nest.flatten(some), definition).SerializeToString()
         for place, vector in zip(_beside(path), self.initial, strict=True):
             with replacing(place) as file:
                 np.save(file, vector)
         with replacing(path) as file:
-            pickle.dump((((whole, all_ops), (part, ops)), own, self.frozen), file)
+            pickle.dump((((whole, names), (part, some)), self.frozen), file)
         self._initial = path
 
     @property
@@ -139,34 +143,34 @@ class TaskGraph:
 
     def without_workers(self) -> TaskGraph:
         """Return the part of this graph that concerns the global variables, in a new graph."""
-        names = _names(self.ops)
+        names = _names((self.identity, self.operations))
         part = copy(self)
-        part.frozen, part.worker_ops, part.graph = [], {}, tf.Graph()
+        part.frozen, part.of_workers, part.graph = [], {}, tf.Graph()
         with part.graph.as_default():
             definition = needed_for(tf.nest.flatten(names), self.graph.as_graph_def())
             _move(definition, self.ps.client.device, self.ps.devices[0])
             tf.import_graph_def(definition, name="")
-        part.ops = _found(GlobalOps, names, part.graph)
+        part.identity, part.operations = _found(names, part.graph)
         return part
 
     @classmethod
     def load(cls, job: Job, worker: int, path: Path) -> TaskGraph:
         """Return the graph of a worker, from the files that `export` has written for worker 0."""
         with path.open("rb") as file:
-            graphs, names, frozen = pickle.load(file)
-        serialized, global_names = graphs[worker != CHIEF]
+            graphs, frozen = pickle.load(file)
+        serialized, names = graphs[worker != CHIEF]
         definition = tf.compat.v1.GraphDef.FromString(serialized)
         _move(definition, *(job.cluster.placement.worker_device(k) for k in (CHIEF, worker)))
         for node in _nodes(definition):
             if node.name == "own_tokens":
                 node.attr["shared_name"].s = f"token_{worker}".encode()
         self = cls.__new__(cls)
-        self.coordination, self.scalars = job.coordination, job.scheme.scalars
+        self.coordination, self.scalars, self.workers = job.coordination, job.scheme.scalars, job.cluster.workers
         self._initial, self.frozen, self.graph = path, frozen, tf.Graph()
         with self.graph.as_default():
             tf.import_graph_def(definition, name="")
-        self.ops = _found(GlobalOps, global_names, self.graph)
-        self.worker_ops = {worker: _found(WorkerOps, names, self.graph)}
+        self.identity, self.operations, own = _found(names, self.graph)
+        self.of_workers = {worker: own}
         return self
 
 
@@ -192,16 +196,14 @@ def _move(definition: Any, before: str, after: str) -> None:
         node.device = node.device.replace(before, after)
 
 
-def _names(ops: GlobalOps | WorkerOps) -> dict[str, Any]:
-    """Return the attributes of `ops` with names in place of the tensors and operations of the graph."""
-    return tf.nest.map_structure(lambda op: op.name, vars(ops))
+def _names(operations: Any) -> Any:
+    """Return a nested structure with names in place of the tensors and operations of the graph."""
+    return tf.nest.map_structure(lambda op: op.name, operations)
 
 
-def _found(kind: type[Ops], names: Mapping[str, Any], graph: Any) -> Ops:
+def _found(names: Any, graph: Any) -> Any:
     """Return the tensors and operations that have these names in another graph."""
-    ops = kind.__new__(kind)
-    vars(ops).update(tf.nest.map_structure(graph.as_graph_element, names))
-    return ops
+    return tf.nest.map_structure(graph.as_graph_element, names)
 
 
 def _source(job: Job, worker: int) -> tuple[Any, Any]:

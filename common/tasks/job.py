@@ -277,7 +277,7 @@ def _check_left(job: Job, before: Path) -> None:
     if wanted > had or (wanted == had and not _is_complete(before)):
         return
     try:
-        done = checkpoint.read(paths[-1], ["version", "folded", "joins"]).arrays["folded"]
+        done = checkpoint.read(paths[-1], ["version", "rounds_applied", "joins"]).arrays["rounds_applied"]
     except checkpoint.Damaged:
         return  # the damage is reported when the checkpoint is restored
     rounds = job.plan.all_rounds

@@ -96,7 +96,7 @@ class LocalState:
     def stretch_calls(self, rounds: int) -> int:
         """Announce calls of this number of rounds before the first of them; return the number."""
         if self.keeping.stops and self.keeping.meets:
-            self.calls.stretch(rounds)
+            self.calls.stretch_calls(rounds)
         return rounds
 
     def at_most(self, count: int) -> int:
@@ -117,7 +117,7 @@ class LocalState:
             self.answered = asked = self.calls.asked
             self.lay_down()
             with contextlib.suppress(WaitTimeout):  # later rounds then make the copy invalid, which the chief detects
-                wait_until(lambda: self.calls.look_at_asked() != asked, self.calls.patience, str)
+                wait_until(lambda: self.calls.read_asked() != asked, self.calls.patience, str)
 
     def lay_down(self) -> None:
         """Write a copy of the local state."""
@@ -127,5 +127,5 @@ class LocalState:
         """Write a copy after the last round, if later checkpoints may need one."""
         if not self.keeping.keeps or self.progress.stopping:
             return
-        if self.wanted_at_end or self.calls.look_at_asked() != NEVER:
+        if self.wanted_at_end or self.calls.read_asked() != NEVER:
             self.lay_down()

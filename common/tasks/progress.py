@@ -11,10 +11,11 @@ import numpy as np
 from ..errors import CannotWrite, Diverged
 from ..record.stamp_file import StampWriter
 from ..reports import Report
+from ..server.answers import Joined
 from ..waiting import paced
 from .options import OnNan
 from .plan import Plan
-from .worker_calls import Done, Joined, WorkerCalls
+from .worker_calls import Done, WorkerCalls
 
 REPORT_SECONDS = 0.1  # between two reports at first ...
 

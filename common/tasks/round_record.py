@@ -44,18 +44,18 @@ class RoundRecord:
         self.waiting: float | None = None
         self.shares: Shares | None = None
 
-    def write(self, log: EventLog, folded: np.ndarray, version: int) -> None:
+    def write(self, log: EventLog, rounds_applied: np.ndarray, version: int) -> None:
         """Write rounds.npz, unless the record is off, and set `waiting` and `shares`.
 
         Args:
             log: the events.
-            folded: logged rounds of each worker at the end, [W].
+            rounds_applied: logged rounds of each worker at the end, [W].
             version: version of the center at the end.
 
         Raises:
             CannotWrite: the file cannot be written.
         """
-        path, join = self.files.folder / FILE, self._join(log, folded)
+        path, join = self.files.folder / FILE, self._join(log, rounds_applied)
         rows = join.rows(log.chunks(), version)
         if not self.files.every_round:
             for _ in rows:
@@ -67,9 +67,9 @@ class RoundRecord:
             self.waiting, self.shares = join.waiting, join.shares
             save_columns(path, ROUND, number, lambda: _read(file))
 
-    def _join(self, log: EventLog, folded: np.ndarray) -> Join:
+    def _join(self, log: EventLog, rounds_applied: np.ndarray) -> Join:
         workers, folder = range(self.plan.workers), self.files.folder
-        before = np.array(folded, np.int64)
+        before = np.array(rounds_applied, np.int64)
         for events in log.chunks():
             before -= np.bincount(events[events[:, KIND] != JOIN, WORKER], minlength=len(workers))
         before = np.maximum(before, 0)

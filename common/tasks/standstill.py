@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from ..server.answers import Heard, Standing
 from ..server.asked import NONE
 from .local_state import Keeping
-from .state_calls import Heard, Standing, StateCalls
+from .state_calls import StateCalls
 
 # Longest wait of the workers for one that is in a long call: seconds, or this share of the time since the last one.
 PAUSE_SECONDS, PAUSE_SHARE = 1.0, 0.05
@@ -53,7 +54,7 @@ class Standstill:
             else:
                 yield False
         finally:
-            calls.ask(NONE)
+            calls.ask_for_copies(NONE)
             self.ended = time.monotonic()
 
     def _ask(self, calls: StateCalls) -> None:
@@ -63,12 +64,12 @@ class Standstill:
         request.
         """
         if not self.keeping.meets:
-            calls.ask(time.time_ns())
+            calls.ask_for_copies(time.time_ns())
             return
-        meeting, now = NONE, calls.ask(NONE)
+        meeting, now = NONE, calls.ask_for_copies(NONE)
         while meeting < (earliest := self._farthest(now) + 2 * int(now.stretch.max())):
             meeting = earliest + (earliest - meeting if meeting != NONE else 0)  # fast workers: leave more rounds
-            now = calls.ask(meeting)
+            now = calls.ask_for_copies(meeting)
 
     def _farthest(self, now: Heard) -> int:
         return now.version if self.keeping.meets == "version" else int(now.rounds.max())

@@ -86,8 +86,8 @@ class StateManager:
                 if self.rule.max_restarts:
                     self.saver.save_first(calls)
         self.claimed = True
-        calls.ask(NONE if checkpoint.found(self.saver.run_dir) else NEVER)
-        calls.announce()
+        calls.ask_for_copies(NONE if checkpoint.found(self.saver.run_dir) else NEVER)
+        calls.announce_state()
 
     def _pass_over(self, path: Path, problem: checkpoint.Damaged) -> None:
         self.report(event="warning", message=checkpoint.set_aside(path, problem))
@@ -100,7 +100,7 @@ class StateManager:
             arrays["finished"] = arrays["ready"] = np.zeros_like(arrays["finished"])
             arrays["active"] = np.ones_like(arrays["active"])
         number = time.time_ns()
-        rounds, layout = last.arrays["folded"], self.saver.keeping.layout
+        rounds, layout = last.arrays["rounds_applied"], self.saver.keeping.layout
         done = [k for k in np.flatnonzero(rounds).tolist() if layout.parts]
         copies = {k: (int(rounds[k]), packed(state)) for k in done if layout.fits(state := last.local(k))}
         if lost := [k for k in done if k not in copies]:
@@ -170,7 +170,7 @@ def check_fits(last: checkpoint.Checkpoint, saver: Saver, calls: StateCalls) -> 
         raise UserError(
             f"the checkpoint in {saver.run_dir} is of a run with other hyperparameters (variables: {differ})"
         )
-    for name, (kind, shape) in Layout.of(calls.ops.new_values).parts.items():
+    for name, (kind, shape) in Layout.of(calls.places).parts.items():
         array, ends = last.arrays[name], name + SCALARS in calls.variables  # sums of messages have scalars per slice
         if not ends and (array.dtype, array.shape) != (kind, shape):
             raise UserError(

@@ -1,4 +1,4 @@
-"""The calls of a worker: operations on the global variables, and its rounds. Each call has a time limit."""
+"""The calls of a worker: its requests to the parameter server, and its rounds. Each call has a time limit."""
 
 from __future__ import annotations
 
@@ -12,26 +12,17 @@ import numpy as np
 from ..contract.rounds import Event
 from ..errors import WaitTimeout
 from ..lazy import tf
+from ..server.answers import Joined
 from ..server.asked import NEVER
 from ..server.failures import is_refusal
 from ..waiting import absent, wait_until
-from .calls import Connect
+from .calls import Calls, Connect
 from .graph import TaskGraph
 from .job import CHIEF
-from .local_calls import SLOW, LocalCalls
+from .local_layout import Layout, apart, packed, together, unpacked
+from .requests import SLOW, WorkerRequests, name_of_rounds
 
 FIRST_INCARNATION = 2  # smaller numbers mean that a slot is free, or tell the condition of the state
-
-
-class Joined(NamedTuple):
-    """The answer that a worker receives when it joins."""
-
-    rounds: int  # logged rounds of its slot
-    waits: bool  # the message of the last round is in a set that is not complete yet
-    restoration: int  # number of this initialization or restoration of the state
-    stopping: bool  # the run ends now
-    copied: bool  # a copy of its local state after these rounds exists
-    version: int  # updates in the center
 
 
 class Done(NamedTuple):
@@ -42,26 +33,33 @@ class Done(NamedTuple):
     stamps: np.ndarray  # times of the begin, the finished message and the reply: seconds since 1970, [3, rounds]
 
 
-class WorkerCalls(LocalCalls):
-    """The calls of a worker. Each call carries the number of the worker and its incarnation."""
+class WorkerCalls(Calls, WorkerRequests):
+    """The calls of a worker. Each call carries the number of the worker and its incarnation.
+
+    Attributes:
+        longest: seconds of the longest call of rounds.
+        listens: True if each call of rounds also reads the request of the chief for copies of local states.
+        asked: the request that the last call has read; see `server.asked`.
+    """
 
     def __init__(self, session: Any, graph: TaskGraph, index: int, wait_seconds: float, connect: Connect | None = None):
-        self.coordination = graph.coordination
-        self.longest = 0.0  # seconds of the longest call of rounds
-        super().__init__(session, graph, index, wait_seconds, connect)
+        self.index, self.coordination = index, graph.coordination
+        self.longest, self.listens, self.asked = 0.0, False, NEVER
+        super().__init__(session, graph, wait_seconds, connect)
+        self.operations = graph.operations | graph.of_workers[index]
         self._incarnate(0)
 
     def _incarnate(self, number: int) -> None:
-        self.incarnation = number
-        self.identity = {self.ops.index: self.index, self.ops.incarnation: np.array([number, 1], np.int64)}
+        self.incarnation, (index, incarnation) = number, self.graph.identity
+        self.identity = {index: self.index, incarnation: np.array([number, 1], np.int64)}
 
     def _use(self, session: Any) -> None:
         super()._use(session)
         self._callables: dict[tuple[Event, int], Callable[..., Done]] = {}  # each made at its first use
 
-    def initialize(self, data: Sequence[np.ndarray]) -> None:
+    def prepare(self, data: Sequence[np.ndarray]) -> None:
         """Make the local variables; `data` are the arrays of this worker's shard."""
-        self._run(self.mine.initialize, list(data), list(self.graph.frozen))
+        self._prepare(list(data), list(self.graph.frozen))
 
     # Before and after the rounds.
 
@@ -73,14 +71,9 @@ class WorkerCalls(LocalCalls):
         """
         # A new number even if the call fails: the ps may have executed it all the same.
         self._incarnate(secrets.randbits(62) + FIRST_INCARNATION)
-        joined = self._run(self.mine.join, recorded)
-        self.asked = int(joined["asked"])
-        told = ("folded", "waits", "restored", "stopping", "copied", "version")
-        return Joined(*(joined[name].item() for name in told))
-
-    def set_clock(self, steps: int) -> None:
-        """Set the clock of learning-rate schedules to this number of local `steps`."""
-        self._run(self.mine.set_clock, steps)
+        joined = self._join(recorded)
+        self.asked = joined.asked
+        return joined
 
     @property
     def patience(self) -> float:
@@ -90,16 +83,9 @@ class WorkerCalls(LocalCalls):
     def await_start(self) -> None:
         """Block until all workers have joined once: the chief polls, and then signals the others."""
         if self.index != CHIEF:
-            return self._wait(self.ops.await_start, lambda: absent(self._ready()))
-        wait_until(lambda: bool(self._ready().all()), self.wait_seconds, lambda: absent(self._ready()))
-        self._run(self.ops.start)
-
-    def _ready(self) -> np.ndarray:
-        return self._run(self.ops.ready)
-
-    def set_finished(self) -> None:
-        """Mark this worker as finished: it has done all its rounds."""
-        self._run(self.ops.set_finished)
+            return self._wait(self._await_start, lambda: absent(self.ready()))
+        wait_until(lambda: bool(self.ready().all()), self.wait_seconds, lambda: absent(self.ready()))
+        self.start()
 
     def await_shutdown(self, restoration: int) -> bool:
         """Block until the evaluator has the result; return False if the state was restored after this worker joined.
@@ -108,24 +94,49 @@ class WorkerCalls(LocalCalls):
         """
         while True:
             try:
-                if self._run(self.ops.await_shutdown):
+                if self._await_shutdown():
                     return True
-                if self._run(self.ops.restoration) != restoration:  # else the signal is from before this worker joined
+                if self.restoration() != restoration:  # else the signal is from before this worker joined
                     return False
             except tf.errors.DeadlineExceededError:
                 self.version()  # raises if the ps is lost
 
     def depart(self) -> None:
         """Report that this worker makes no further calls."""
-        self._run(self.ops.chief_departs if self.index == CHIEF else self.ops.depart)
+        self._depart(self.index == CHIEF)
 
-    def await_ps_end(self, seconds: float) -> bool:
-        """Block until this task, a ps, may end; return False if the signal has not come after `seconds`."""
+    def await_ps_end(self) -> bool:
+        """Block until this task, a ps, may end; return False if the signal has not come within the limit of a call."""
         try:
-            self._run(self.ops.await_ps_end, seconds=seconds)
+            return self._await_ps_end()
         except tf.errors.DeadlineExceededError:
             return False
-        return True
+
+    # Copies of the local state; see `local_state`.
+
+    def lay_down(self, rounds: int, keeps: bool = True) -> None:
+        """Write a copy of the local state after `rounds` to the first ps or worker 0, empty unless `keeps`."""
+        copy = packed(together(self._local())) if keeps else b""
+        self._lay_down(rounds, copy)
+
+    def take_up(self, layout: Layout) -> None:
+        """Restore the local state from its copy."""
+        _, copy = self.copy_of(self.index)
+        self._set_local(apart(layout.typed(unpacked(copy)), self.local_places))
+
+    @property
+    def local_places(self) -> dict[str, list[Any]]:
+        """The placeholders of the local state, by name, in pieces."""
+        return self.operations["_set_local"].inputs[0]
+
+    def stretch_calls(self, rounds: int) -> None:
+        """Announce calls of this number of rounds before the first of them."""
+        self.asked = self._stretch_calls(rounds)
+
+    def read_asked(self) -> int:
+        """Read and return the present request of the chief."""
+        self.asked = self._read_asked()
+        return self.asked
 
     # Rounds.
 
@@ -159,9 +170,9 @@ class WorkerCalls(LocalCalls):
         """Return a function that runs `count` rounds, given the batches, the counts before them, and run options."""
         if (event, count) in self._callables:
             return self._callables[event, count]
-        fetches, inputs = self.mine.rounds[event, count]
-        asked = [self.ops.asked.fetches] if self.listens else []  # read in parallel with the rounds
-        feeds = [*inputs, self.ops.index, self.ops.incarnation]
+        fetches, inputs = self.operations[name_of_rounds(event, count)]
+        asked = [self.operations["_read_asked"].fetches] if self.listens else []  # read in parallel with the rounds
+        feeds = [*inputs, *self.graph.identity]
         run = self.session.make_callable([*fetches, *asked], feeds, accept_options=True)
 
         def call(batches: np.ndarray, before: tuple[int, int], options: Any) -> Done:
@@ -178,7 +189,7 @@ class WorkerCalls(LocalCalls):
     def refuse(self) -> bool:
         """Drop a message that was not finite, and count its round as done; return False if this slot was taken over."""
         try:
-            self._run(self.mine.refuse)
+            self._refuse()
         except tf.errors.InvalidArgumentError as error:
             if not is_refusal(error):
                 raise
@@ -187,37 +198,11 @@ class WorkerCalls(LocalCalls):
 
     def is_owner(self) -> bool:
         """Return True if this incarnation still has the slot, and the state is clean."""
-        incarnations = self._run(self.ops.incarnations)
+        incarnations = self.incarnations()
         return incarnations[self.index] == self.incarnation and incarnations[-1] == 1
-
-    def stopping(self) -> bool:
-        """Return True if workers shall leave: the run is being stopped, or its last update has been made."""
-        return bool(self._run(self.ops.stopping))
-
-    # The gate, where `coordination.sees_waiting`.
-
-    def arrived(self) -> np.ndarray:
-        """Return which workers wait at the gate, [W] booleans."""
-        return self._run(self.ops.arrived)
-
-    def awaited(self) -> np.ndarray:
-        """Return which workers the others wait for, [W] booleans."""
-        return self._run(self.ops.awaited)
 
     def missing(self) -> str:
         """Return the names of the workers that this worker and the others wait for."""
         awaited = self.awaited()
         awaited[self.index] = False
         return absent(~awaited)
-
-    def await_token(self) -> None:
-        """Block until the gate releases the last message of this slot."""
-        self._run(self.mine.await_token)
-
-    def evict_absent(self) -> np.ndarray:
-        """Evict the workers that this worker waits for, if enough are left; return which were evicted, [W] booleans."""
-        return self._run(self.mine.evict_absent)
-
-    def deregister(self) -> None:
-        """Leave the gate: this worker has done all its rounds, and the others need not wait for it."""
-        self._run(self.mine.deregister)

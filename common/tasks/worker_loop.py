@@ -57,7 +57,7 @@ class WorkerLoop:
         self.progress = Progress(self.calls, self.plan, stamps, recovery.on_nan, report)
         self.barrier = BarrierWait(self.calls, rule, report)
         self.state: StateManager | None = None  # only the chief has one
-        keeping = Keeping(job, self.calls.mine.set_local.inputs)
+        keeping = Keeping(job, self.calls.local_places)
         self.local = LocalState(self.calls, self.progress, keeping, job)
         if index == CHIEF:
             about = identity(self.plan, graph.initial)
@@ -68,7 +68,7 @@ class WorkerLoop:
 
     def prepare(self) -> None:
         """Initialize the local variables; then the chief adopts, restores or initializes the global ones."""
-        self.calls.initialize(self.plan.shard(self.index))
+        self.calls.prepare(self.plan.shard(self.index))
         self.recovery.persist(self._meet_state)
         if self.state is not None:
             self.state.start()

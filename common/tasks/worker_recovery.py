@@ -104,7 +104,7 @@ class WorkerRecovery:
         """Return True if a call was refused because the run ends now; the logged rounds then count as done."""
         if not self.calls.stopping():
             return False
-        self.progress.stopped(int(self.calls.recorded_rounds()[self.index]))
+        self.progress.stopped(int(self.calls.rounds_applied()[self.index]))
         return True
 
     def _was_not_finite(self) -> bool:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from ..contract.rounds import Event
 from ..contract.scheme import Scheme
+from ..server.answers import Joined
 from ..server.parameter_server import ParameterServer
 from ..server.slots import Slot
 from .replica import Replica
@@ -27,11 +28,11 @@ class InPlaceWorker:
     def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: Slot, name: str, seed: int = 0):
         self.scheme, self.replica, self.ps, self.slot, self.device = scheme, replica, ps, slot, replica.devices[0]
         del name, seed  # used by workers with local variables
-        self.initialize = replica.initialize
+        self.initialize, self.fed = replica.initialize, replica.fed
         self.view: Any = SimpleNamespace(index=slot.index, num_workers=ps.num_workers)
         self.local = lambda: replica.local
 
-    def start(self, recorded: Any) -> dict[str, Any]:
+    def start(self, recorded: Any) -> Joined:
         """Take a slot, without a pull; returns the results of `join`."""
         with tf.device(self.device):
             _, state, joined = self.ps.join(self.slot, recorded)

@@ -48,10 +48,9 @@ class Replica:
                 for i, value in enumerate(model.initial_seeds)
             ]
             # Feed the frozen values once, like the data: as constants they would make the graph as large as the model.
-            self.fed = [tf.compat.v1.placeholder(v.dtype, v.shape) for v in model.frozen]
-            self.frozen = [
-                tf.Variable(fed, trainable=False, name=f"{name}_frozen_{i}") for i, fed in enumerate(self.fed)
-            ]
+            frozen = [tf.compat.v1.placeholder(v.dtype, v.shape) for v in model.frozen]
+            self.fed = source.fed, frozen
+            self.frozen = [tf.Variable(fed, trainable=False, name=f"{name}_frozen_{i}") for i, fed in enumerate(frozen)]
             local = [self.state, *self.seeds, *self.frozen]
             self.initialize = tf.group(*(v.initializer for v in local), source.initialize)
 

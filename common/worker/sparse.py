@@ -11,6 +11,7 @@ from typing import Any
 from ..contract.rounds import Event
 from ..contract.scheme import Scheme
 from ..lazy import tf
+from ..server.answers import Joined
 from ..server.parameter_server import ParameterServer
 from ..server.slots import Slot
 from .batches import Shard
@@ -23,11 +24,11 @@ class SparseWorker:
     def __init__(self, scheme: Scheme, ps: ParameterServer, slot: Slot, device: str, source: Shard):
         self.scheme, self.ps, self.device, self.source = scheme, ps, device, source
         self.slot = replace(slot, encoder=ps.center.encoder("codec"))
-        self.initialize = source.initialize
+        self.initialize, self.fed = source.initialize, (source.fed, [])
         self.view: Any = SimpleNamespace(index=slot.index, num_workers=ps.num_workers)
         self.local: Any = dict  # no local state
 
-    def start(self, recorded: Any) -> dict[str, Any]:
+    def start(self, recorded: Any) -> Joined:
         """Take a slot, without a pull; returns the results of `join`."""
         _, _, joined = self.ps.join(self.slot, recorded)
         return joined

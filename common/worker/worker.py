@@ -16,6 +16,7 @@ from ..messages.codec import Codec
 from ..messages.cut import joined
 from ..messages.message import packed
 from ..messages.ops import first_values, is_finite, when
+from ..server.answers import Joined
 from ..server.parameter_server import ParameterServer
 from ..server.slots import Slot
 from .buckets import Pieces
@@ -41,7 +42,7 @@ class DenseWorker(LocalSteps):
     """
 
     def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: Slot, name: str, seed: int = 0):
-        self.scheme, self.replica, self.ps = scheme, replica, ps
+        self.scheme, self.replica, self.ps, self.fed = scheme, replica, ps, replica.fed
         self.device, self.pieces = replica.devices[0], Pieces.of(scheme, replica)
         self.is_center = not self.scheme.gate.uses_ps and (name == "worker_0")  # without a ps the chief has the center
         with tf.device(self.device):
@@ -58,7 +59,7 @@ class DenseWorker(LocalSteps):
         self.local = partial(local_state, self)
         self.views: list[Any] = [View(mean=mean, **known, **variables) for variables in local]
 
-    def start(self, recorded: Any) -> dict[str, Any]:
+    def start(self, recorded: Any) -> Joined:
         """Take a slot and initialise the local variables from the center; returns the results of `join`."""
         with tf.device(self.device):
             center, state, admitted = self.ps.join(self.slot, recorded)

@@ -1,0 +1,49 @@
+"""Answers of the parameter server that have several parts: tensors in the graph, and their values in a call."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Roll(NamedTuple):
+    """The status of the workers, [W] booleans each."""
+
+    finished: Any  # the worker has done all its rounds
+    active: Any  # the worker is in the active set
+
+
+class Joined(NamedTuple):
+    """The answer that a worker receives when it joins."""
+
+    rounds: Any  # logged rounds of its slot
+    waits: Any  # the message of the last round is in a set that is not complete yet
+    restoration: Any  # number of this initialization or restoration of the state
+    stopping: Any  # the run ends now
+    copied: Any  # a copy of its local state after these rounds exists
+    version: Any  # updates in the center
+    asked: Any  # the chief's request; see `asked`
+
+
+class Drained(NamedTuple):
+    """The part of the trace that the evaluator has not acknowledged."""
+
+    events: Any  # [n, len(RECORD)]
+    before: Any  # number of acknowledged events
+    restoration: Any  # number of the last restoration of the state ...
+    length: Any  # ... and of events in the trace at that time
+
+
+class Heard(NamedTuple):
+    """The position of the workers once the request of the chief is visible to all."""
+
+    version: Any  # updates in the center
+    rounds: Any  # logged rounds of each, [W]
+    stretch: Any  # rounds of the longest calls of each, [W]
+
+
+class Standing(NamedTuple):
+    """The workers that stand still."""
+
+    stands: Any  # True for each worker that has a copy of its last round, has finished, or is not active, [W]
+    rounds: Any  # logged rounds of each, [W]
+    goes_on: Any  # the state is clean, and the run is not being stopped

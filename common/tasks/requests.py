@@ -1,0 +1,306 @@
+"""The requests of the tasks to the parameter server, each declared once, and the answers to them.
+
+A request has a function that builds the tensors of its answer from a part of the graph, the ps or a worker. The type
+of an answer is that of the values in a call: with the declarations below `calls.version()` returns an integer. The
+parameters of a function are the inputs of a call, and its annotations their types: `calls.acknowledge(7, 200)` feeds
+two integers. A request with an underscore is made by the method of `calls` with the same name, which has more to do.
+
+W is the number of workers, P that of parameters, S the length of the model's non-trainable state.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
+
+import numpy as np
+
+from ..contract.rounds import Event
+from ..lazy import tf
+from ..server.answers import Drained, Heard, Joined, Roll, Standing
+
+Inputs = ParamSpec("Inputs")
+Answer = TypeVar("Answer")
+
+KINDS = {"int": "int64", "bool": "bool", "bytes": "string"}  # type of the placeholder of an input
+
+STATE_WAITS = 2  # times the limit of a wait, to read all of the state
+
+SLOW = 10  # times the limit of a wait is that of calls that wait for no other task
+
+END_SECONDS = 0.5  # limit of the call that ends the ps tasks
+
+POLL_END_SECONDS = 5.0  # limit of a wait for the end of a task that serves as ps
+
+
+class Operation(NamedTuple):
+    """A call of a session: it runs `fetches`, given values for the placeholders in `inputs`; both may be nested."""
+
+    fetches: Any
+    inputs: Any = ()
+
+
+@dataclass(eq=False)
+class Request(Generic[Inputs, Answer]):
+    """A request, and the method by which `Calls` make it.
+
+    Attributes:
+        build: builds the tensors of the answer, given a part of the graph and the placeholders of the inputs.
+        inputs: returns the placeholders that `build` is given, if they are no scalars.
+        traced: `build` is traced as one function of the graph, so that its stateful operations run in program order.
+        of_waiting: only made where tasks can read which workers wait; the graphs of other runs do not have it.
+        waits: limit of a call, in units of the limit of a wait; or
+        seconds: limit of a call.
+    """
+
+    build: Callable[Concatenate[Any, Inputs], Answer]
+    inputs: Callable[[Any], Sequence[Any]] | None = None
+    traced: bool = False
+    of_waiting: bool = False
+    waits: float = 1.0
+    seconds: float | None = None
+    name: str = ""
+
+    def __set_name__(self, owner: type, name: str):
+        self.name = name
+
+    def __get__(self, calls: Any, owner: type) -> Callable[Inputs, Answer]:
+        return partial(calls.make, self)
+
+    def operation(self, part: Any, device: str) -> Operation:
+        """Build the request into the current graph, with placeholders on this device."""
+        declared: Callable[..., Any] = self.build
+        with tf.device(device):
+            if self.inputs is None:
+                kinds = [parameter.annotation for parameter in inspect.signature(declared).parameters.values()][1:]
+                inputs = [tf.compat.v1.placeholder(KINDS[kind], []) for kind in kinds]
+            else:
+                inputs = self.inputs(part)
+
+        def build(*inputs: Any) -> Any:
+            return declared(part, *inputs)
+
+        build.__name__ = self.name
+        return Operation(traced(build, *inputs) if self.traced else build(*inputs), tuple(inputs))
+
+
+def request(**options: Any) -> Callable[[Callable[Concatenate[Any, Inputs], Answer]], Request[Inputs, Answer]]:
+    """Declare a request by the function that builds it; see `Request` for the options."""
+    return lambda build: Request(build, **options)
+
+
+def answer(kind: type[Answer], build: Callable[[Any], Any], **options: Any) -> Request[[], Answer]:
+    """Declare a request without inputs by the type of its answer and a function that builds it."""
+    del kind
+    return Request(build, **options)
+
+
+def traced(build: Any, *arguments: Any) -> Any:
+    """Trace `build` as one function of the graph, so that its stateful operations run in program order."""
+    return tf.function(build, autograph=False)(*arguments)
+
+
+def turnstile(shared: Any) -> Any:
+    """Wait for a token and put it back for the next."""
+    token = shared.dequeue()
+    with tf.control_dependencies([token]):
+        return shared.enqueue(token)
+
+
+class CommonRequests:
+    """Requests of tasks of all roles, in the graph of each task."""
+
+    version = answer(int, lambda ps: ps.read_version())  # updates in the center
+    roll = answer(Roll, lambda ps: Roll(ps.finished.read_value(), ps.active.read_value()))
+    rounds_applied = answer(np.ndarray, lambda ps: ps.rounds_applied.read_value())  # logged rounds of each worker, [W]
+    recorded = answer(int, lambda ps: ps.journal.records.size())  # events that the evaluator has not taken over yet
+    acknowledged = answer(int, lambda ps: ps.journal.acknowledged.read_value())  # events that it has written to disk
+    restoration = answer(int, lambda ps: ps.journal.restored[0])  # number of this state's initialization or restoration
+    stopping = answer(bool, lambda ps: ps.is_ending())  # workers shall leave: the last update was made, or a stop asked
+    incarnations = answer(np.ndarray, lambda ps: ps.transactions.read_incarnations(), traced=True)  # [W + 1]
+    _read_asked = answer(int, lambda ps: ps.copies.asked.read_value())
+
+    @request(traced=True, waits=STATE_WAITS)
+    def copy_of(ps: Any, worker: int) -> tuple[int, bytes]:
+        """Return the number of rounds in the copy of that worker's local state, and the copy."""
+        return ps.copies.read(worker)
+
+    # Signals, from the start of a run to its end.
+
+    _await_state = answer(bool, lambda ps: turnstile(ps.membership.state_ready))
+    ready = answer(np.ndarray, lambda ps: ps.membership.ready.read_value())  # workers that have joined once, [W]
+    start = answer(bool, lambda ps: ps.membership.start_signal.enqueue(True))  # signal that all workers have joined
+    _await_start = answer(bool, lambda ps: turnstile(ps.membership.start_signal))
+    _await_shutdown = answer(bool, lambda ps: ps.membership.shutdown_signal.dequeue())
+    _await_ps_end = answer(bool, lambda ps: ps.membership.ps_shutdown[0].dequeue(), seconds=POLL_END_SECONDS)
+
+    @request()
+    def _depart(ps: Any, is_chief: bool) -> None:
+        with tf.device(ps.devices[0]):
+            chief = tf.fill([tf.cast(is_chief, tf.int32)], True)
+        members = ps.membership
+        return tf.group(members.departed.enqueue(True), members.chief_departed.enqueue_many([chief]))
+
+    # The gate.
+
+    arrived = answer(np.ndarray, lambda ps: ps.scheme.gate.arrived(ps), of_waiting=True)  # workers that wait, [W]
+    awaited = answer(np.ndarray, lambda ps: ps.scheme.gate.awaited(ps), of_waiting=True)  # those they wait for, [W]
+
+
+class ObserverRequests:
+    """Requests of the evaluator."""
+
+    present = answer(int, lambda ps: ps.count(ps.active | ps.finished))  # workers that are active or have finished
+    drain = answer(Drained, lambda ps: ps.journal.drain(), traced=True)
+    snapshots = answer(dict, lambda ps: ps.center.snapshots.read() if ps.center.snapshots else {})
+    _stop = answer(bool, lambda ps: ps.membership.stop(), traced=True)
+    _wake = answer(bool, lambda ps: ps.wake_all(), traced=True)
+    _snapshot = answer(dict, lambda ps: ps.snapshot(), traced=True)
+    _pieces = answer(list, lambda ps: ps.look.pieces())
+    _forget_pieces = answer(bool, lambda ps: ps.look.forget())
+    _end_ps = answer(
+        bool, lambda ps: tf.group(*(q.enqueue(True) for q in ps.membership.ps_shutdown)), seconds=END_SECONDS
+    )
+
+    @request()
+    def evict(ps: Any, worker: int) -> None:
+        """Remove that worker from the active set; its messages are refused until it joins again."""
+        with tf.device(ps.devices[0]):
+            return tf.group(*ps.close_slots(tf.equal(tf.range(ps.num_workers, dtype=tf.int64), worker)))
+
+    @request(traced=True)
+    def acknowledge(ps: Any, restoration: int, events: int) -> None:
+        """Report that `events` of the trace are on disk; no effect if the state was restored after `restoration`."""
+        return ps.journal.acknowledge(restoration, events)
+
+    @request()
+    def shut_down(ps: Any) -> int:
+        """Let all workers leave, as the result is on disk; return the number of present ones."""
+        with tf.control_dependencies(
+            [ps.membership.shutdown_signal.enqueue_many([tf.ones([ps.num_workers], tf.bool)])]
+        ):
+            return ps.count(ps.active | ps.finished)
+
+    @request()
+    def departed(ps: Any) -> tuple[int, bool]:
+        """Return the number of workers that have left, and True if the chief is one of them."""
+        return ps.membership.departed.size(), ps.membership.chief_departed.size() > 0
+
+
+class StateRequests:
+    """Requests of the chief's state manager."""
+
+    alive = answer(np.ndarray, lambda ps: ps.persistence.alive())  # ps tasks of which all variables have values
+    announce_state = answer(bool, lambda ps: ps.membership.state_ready.enqueue(True))  # signal that the state is ready
+    standing = answer(Standing, lambda ps: ps.copies.standing(), traced=True)
+    forget_copies = answer(bool, lambda ps: ps.copies.forget(), traced=True)
+    _check_clean = answer(int, lambda ps: ps.check_clean(), traced=True)
+    _values = answer(dict, lambda ps: ps.persistence.values(), traced=True, waits=STATE_WAITS)
+    _shut = answer(bool, lambda ps: ps.persistence.shut(), traced=True)
+    _clear_snapshots = answer(list, lambda ps: ps.center.snapshots.clear() if ps.center.snapshots else [])
+    _call_back = answer(bool, lambda ps: ps.call_back())
+    _open = answer(bool, lambda ps: ps.persistence.open())
+
+    @request()
+    def ask_for_copies(ps: Any, meeting: int) -> Heard:
+        """Request a copy of the local state of all workers at that meeting; see `server.local_copies`."""
+        return ps.copies.ask(meeting)
+
+    @request(inputs=lambda ps: (ps.center.initial, ps.initial_state, ps.journal.restoration))
+    def _initialize(ps: Any, center: Any, state: Any, restoration: Any) -> None:
+        return ps.initialize
+
+    @request(inputs=lambda ps: (ps.persistence.new_values(), ps.journal.restoration))
+    def _restore(ps: Any, values: Any, restoration: Any) -> None:
+        return ps.persistence.restore(values)
+
+    @request(inputs=lambda ps: [_place(kind, [ps.num_workers]) for kind in (tf.int64, tf.string)], traced=True)
+    def _put_back(ps: Any, rounds: Any, copies: Any) -> None:
+        return ps.copies.put_back(rounds, copies)
+
+
+class WorkerRequests:
+    """Requests that each worker has of its own."""
+
+    _refuse = answer(bool, lambda own: own.ps.refuse(own.slot), traced=True)
+    _local = answer(dict, lambda own: tf.nest.map_structure(lambda v: v.read_value(), own.local()), waits=SLOW)
+
+    @request(inputs=lambda own: own.fed)
+    def _prepare(own: Any, data: Any, frozen: Any) -> None:
+        return own.initialize
+
+    @request(traced=True)
+    def _join(own: Any, recorded: bool) -> Joined:
+        return own.start(recorded)
+
+    @request()
+    def set_clock(own: Any, steps: int) -> None:
+        """Set the clock of learning-rate schedules to this number of local `steps`."""
+        with tf.device(own.device):
+            return own.clock.assign(steps).op if hasattr(own, "clock") else tf.no_op()
+
+    @request()
+    def set_finished(own: Any) -> None:
+        """Mark this worker as finished: it has done all its rounds."""
+        with tf.device(own.slot.device):
+            return own.ps.membership.write(own.ps.finished, own.slot, True)
+
+    @request(inputs=lambda own: [tf.nest.map_structure(lambda v: _place(v.dtype, v.shape), own.local())], waits=SLOW)
+    def _set_local(own: Any, values: Any) -> None:
+        with tf.device(own.device):
+            assigns = tf.nest.map_structure(lambda variable, value: variable.assign(value).op, own.local(), values)
+            return tf.group(*tf.nest.flatten(assigns))
+
+    @request(traced=True, waits=SLOW)
+    def _lay_down(own: Any, rounds: int, copy: bytes) -> None:
+        return own.ps.copies.lay_down(own.slot, rounds, copy)
+
+    @request(traced=True)
+    def _stretch_calls(own: Any, rounds: int) -> int:
+        return own.ps.copies.stretch_calls(own.slot, rounds)
+
+    # The gate: block until it releases the last message; evict the workers that this one waits for, if enough are left;
+    # leave it, as all rounds are done. The last two return the workers that are not awaited any more, [W].
+
+    await_token = answer(bool, lambda own: own.slot.sleep(), of_waiting=True)
+    evict_absent = answer(np.ndarray, lambda own: own.scheme.gate.evict(own.ps, own.slot), traced=True, of_waiting=True)
+    deregister = answer(
+        np.ndarray, lambda own: own.scheme.gate.deregister(own.ps, own.slot), traced=True, of_waiting=True
+    )
+
+
+OF_PS = (CommonRequests, ObserverRequests, StateRequests)
+
+
+def requests_of(*kinds: type) -> dict[str, Request]:
+    """Return the requests that these classes declare, by name."""
+    return {name: value for kind in kinds for name, value in vars(kind).items() if isinstance(value, Request)}
+
+
+def operations_of(kinds: Sequence[type], part: Any, device: str, sees_waiting: bool) -> dict[str, Operation]:
+    """Build the requests of these classes, without those of waiting workers unless `sees_waiting`; by name."""
+    asked = requests_of(*kinds).items()
+    return {name: own.operation(part, device) for name, own in asked if sees_waiting or not own.of_waiting}
+
+
+def rounds_of(worker: Any, batch_size: int, counts: set[int]) -> dict[str, Operation]:
+    """Build the rounds of a worker, for each event and each number of rounds in a call."""
+    operations = {}
+    for count in sorted(counts):
+        rows, before = _place(tf.int32, [count, None, batch_size]), _place(tf.int64, [2])
+        for event in sorted(worker.scheme.events):
+            rounds = Operation(traced(worker.rounds, rows, event, before), (rows, before))
+            operations[name_of_rounds(event, count)] = rounds
+    return operations
+
+
+def name_of_rounds(event: Event, count: int) -> str:
+    """Return the name of the operation that makes `count` rounds which end with this event."""
+    return f"rounds_{event}_{count}"
+
+
+def _place(kind: Any, shape: Any) -> Any:
+    return tf.compat.v1.placeholder(kind, shape)
