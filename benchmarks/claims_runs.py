@@ -20,8 +20,8 @@ from ..common.replay.adapters import TRANSCRIPTIONS
 from ..common.replay.recorded import RecordedRun
 from ..common.server.trace import EVENTS
 from ..common.server.traffic import Traffic
-from ..common.virtual_time.order import Order, order
 from ..common.virtual_time.platform import Platform
+from ..common.virtual_time.schedule import EventSchedule, schedule_events
 from .claims_tasks import task
 from .claims_variants import VARIANTS
 
@@ -104,7 +104,7 @@ def execute(cell: Cell) -> dict[str, list[float]]:
     """
     scheme = KINDS[cell.scheme](**cell.settings)
     problem = task(cell.task, workers=cell.workers, steps=cell.steps, batch=cell.batch, seed=cell.seed)
-    there = _order(cell, scheme, len(problem.start))
+    schedule = _order(cell, scheme, len(problem.start))
 
     def gradient(x: np.ndarray, k: int, t: int) -> np.ndarray:
         if not x @ x < HOPELESS**2:
@@ -116,10 +116,10 @@ def execute(cell: Cell) -> dict[str, list[float]]:
         workers=cell.workers,
         steps=cell.steps,
         start=problem.start,
-        trace=dict(there.trace),
+        trace=dict(schedule.trace),
         center=problem.start,
         gradient=gradient,
-        result={"updates": int(there.trace["version"][-1]) + 1, "recovery": {"evicted": []}},
+        result={"updates": int(schedule.trace["version"][-1]) + 1, "recovery": {"evicted": []}},
         layers=problem.layers,
     )
     try:
@@ -129,12 +129,12 @@ def execute(cell: Cell) -> dict[str, list[float]]:
             raise Diverged
     except Diverged:
         return {"updates": [], "gradients": [], "seconds": [], "loss": [], "accuracy": []}
-    return _curve(path, there, scheme, cell.steps, problem.measure)
+    return _curve(path, schedule, scheme, cell.steps, problem.measure)
 
 
-def _order(cell: Cell, scheme: Scheme, parameters: int) -> Order:
+def _order(cell: Cell, scheme: Scheme, parameters: int) -> EventSchedule:
     traffic = Traffic(scheme, scheme.codec, cell.workers, [parameters])
-    return order(
+    return schedule_events(
         scheme,
         Platform(**cell.platform),
         workers=cell.workers,
@@ -146,9 +146,13 @@ def _order(cell: Cell, scheme: Scheme, parameters: int) -> Order:
     )
 
 
-def _curve(path: list[np.ndarray], there: Order, scheme: Scheme, steps: int, measure: Any) -> dict[str, list[float]]:
+def _curve(
+    path: list[np.ndarray], schedule: EventSchedule, scheme: Scheme, steps: int, measure: Any
+) -> dict[str, list[float]]:
     """Measure the center at some of its versions. A path has a center after each message, or each set of messages."""
-    messages = {name: values[there.trace["event"] != EVENTS.index("join")] for name, values in there.trace.items()}
+    messages = {
+        name: values[schedule.trace["event"] != EVENTS.index("join")] for name, values in schedule.trace.items()
+    }
     lengths = np.array([length for length, _ in scheme.rounds(steps)])
     number = _number(messages["worker"])
     if scheme.exchange_first:  # a message is of the rounds before it

@@ -37,8 +37,8 @@ from ..common.server.traffic import Traffic
 from ..common.simulation.fit import fit
 from ..common.tasks.job import describe, make_job
 from ..common.tasks.options import RunOptions
-from ..common.virtual_time.order import order
 from ..common.virtual_time.platform import Machines
+from ..common.virtual_time.schedule import schedule_events
 from .kept import write
 from .plots import bare, colour
 from .tables import update_page
@@ -151,10 +151,10 @@ def predict(scheme: Scheme, machines: Machines, options: Options, parameters: in
     sizes: dict[str, Any] = {"message_bytes": traffic.message, "reply_bytes": traffic.reply}
     rounds, found = scheme.rounds(options.updates), []
     for seed in range(PREDICTIONS):
-        there = order(scheme, machines, workers=options.workers, rounds=rounds, seed=seed, **sizes)
-        updates = int(there.trace["version"][-1]) + 1
-        late = int((there.trace["accepted"] == 0).sum())
-        found.append((1000 * there.seconds / updates, dropped(scheme, options, late, updates)))
+        schedule = schedule_events(scheme, machines, workers=options.workers, rounds=rounds, seed=seed, **sizes)
+        updates = int(schedule.trace["version"][-1]) + 1
+        late = int((schedule.trace["accepted"] == 0).sum())
+        found.append((1000 * schedule.seconds / updates, dropped(scheme, options, late, updates)))
     milliseconds, share = np.mean(found, axis=0).tolist()
     return {"milliseconds": milliseconds, "dropped": share}
 

@@ -38,8 +38,8 @@ from ..common.simulation.fit import fit
 from ..common.tasks.job import describe, make_job
 from ..common.tasks.options import RunOptions
 from ..common.virtual_time.forecast import figures
-from ..common.virtual_time.order import Order
 from ..common.virtual_time.platform import Platform
+from ..common.virtual_time.schedule import EventSchedule
 from .crossing import crossing
 from .kept import sources, write
 from .stragglers import slow_batches
@@ -211,7 +211,7 @@ def figures_of(cell: Cell, folder: Path) -> dict[str, Any]:
     trace = read_arrays(folder, "trace.npz")
     size = len(read_arrays(folder, "center.npz")["center"])
     traffic = Traffic(cell.scheme, cell.scheme.codec, cell.workers, even_sizes(size, 1))
-    seen = figures(Order(trace, RoundLog.load(folder).rows, 0.0), cell.scheme, traffic, cell.workers)
+    seen = figures(EventSchedule(trace, RoundLog.load(folder).rows, 0.0), cell.scheme, traffic, cell.workers)
     counted = trace["accepted"] == 1
     return {
         "updates": round(seen.updates, 4),

@@ -32,8 +32,8 @@ from ..common.server.trace import RECORD
 from ..common.tasks.job import CHIEF, Job, make_job
 from ..common.tasks.observer import Figures
 from ..common.tasks.options import RunOptions
-from ..common.virtual_time.order import Order, order
 from ..common.virtual_time.platform import Machines, Platform
+from ..common.virtual_time.schedule import EventSchedule, schedule_events
 from .copies import Copies, shares_runs, with_values
 from .crossing import crossing
 
@@ -212,9 +212,9 @@ class _Run:
         self.test = _data(task.dataset.format(examples=TEST_OF)).test  # the same, however many examples there are
         self.arithmetic = Arithmetic(self.job, self.order.trace, self.model)  # pyright: ignore[reportArgumentType]
 
-    def _order(self, job: Job, platform: Platform) -> Order:
+    def _order(self, job: Job, platform: Platform) -> EventSchedule:
         traffic = self.figures.traffic
-        return order(
+        return schedule_events(
             job.scheme,
             platform,
             workers=job.cluster.workers,

@@ -26,8 +26,8 @@ from distsgd.common.cli.main import dispatch
 from distsgd.common.cli.stable_rates import STEPS, largest_rate, rate_of
 from distsgd.common.errors import UserError
 from distsgd.common.virtual_time.forecast import forecast, steady_staleness
-from distsgd.common.virtual_time.order import order
 from distsgd.common.virtual_time.platform import Platform
+from distsgd.common.virtual_time.schedule import schedule_events
 
 EVEN = Platform(step_ms=20.0)
 ONE_SLOW = Platform(step_ms=20.0, step_factors="1,1,1,1,1,1,1,5")
@@ -353,8 +353,8 @@ def test_mean_staleness_agrees_in_advice_and_simulation_without_start_up():
     """100 workers, 5 rounds each: 89.1 with the start-up, (49.5 + 4 x 99)/5; W - 1 without."""
     rounds = AsyncSGD().rounds(5)
     sizes = {"message_bytes": 1.0, "reply_bytes": 1.0}
-    there = order(AsyncSGD(), EVEN, workers=100, rounds=rounds, seed=0, **sizes)
-    assert there.trace["staleness"].mean() == pytest.approx(89.1)
-    assert steady_staleness(there.trace) == 99
+    schedule = schedule_events(AsyncSGD(), EVEN, workers=100, rounds=rounds, seed=0, **sizes)
+    assert schedule.trace["staleness"].mean() == pytest.approx(89.1)
+    assert steady_staleness(schedule.trace) == 99
     assert forecast(AsyncSGD(), EVEN, workers=100, parameters=10).staleness == 99
-    assert steady_staleness({name: column[:0] for name, column in there.trace.items()}) is None
+    assert steady_staleness({name: column[:0] for name, column in schedule.trace.items()}) is None

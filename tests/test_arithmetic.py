@@ -32,8 +32,8 @@ from distsgd.common.server.trace import EVENTS, RECORD
 from distsgd.common.simulation.arithmetic import Arithmetic
 from distsgd.common.tasks.job import describe, make_job
 from distsgd.common.tasks.options import Recovery, RunOptions
-from distsgd.common.virtual_time.order import order
 from distsgd.common.virtual_time.platform import Platform
+from distsgd.common.virtual_time.schedule import schedule_events
 from runs import DIGITS, network_gradient, record
 
 TOLERANCE = 1e-5
@@ -60,7 +60,9 @@ def job_of(scheme, *, workers=3, steps=32, hidden=8, data=DIGITS.train, **option
 
 def trace_of(job, platform=UNEVEN):
     sizes = {"message_bytes": 1.0, "reply_bytes": 1.0}
-    return order(job.scheme, platform, workers=job.cluster.workers, rounds=job.plan.rounds(0), seed=0, **sizes).trace
+    return schedule_events(
+        job.scheme, platform, workers=job.cluster.workers, rounds=job.plan.rounds(0), seed=0, **sizes
+    ).trace
 
 
 def executed(job, trace, **options):

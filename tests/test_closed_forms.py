@@ -13,16 +13,18 @@ from scipy import integrate, special, stats
 
 from distsgd.algorithms import SSP, AllReduce, AsyncSGD, LocalSGD, SyncSGD
 from distsgd.common.contract.rounds import Rounds
-from distsgd.common.virtual_time.durations import Durations
-from distsgd.common.virtual_time.order import order
+from distsgd.common.virtual_time.durations import WorkerPlan
 from distsgd.common.virtual_time.platform import Machines, Platform
+from distsgd.common.virtual_time.schedule import schedule_events
 
 MEGABYTE = 1e6
 
 
 def happens(scheme, workers, steps, seed=1, message=MEGABYTE, reply=MEGABYTE, ps=1, **machines):
     sizes = {"message_bytes": message, "reply_bytes": reply, "ps": ps}
-    return order(scheme, Platform(**machines), workers=workers, rounds=scheme.rounds(steps), seed=seed, **sizes)
+    return schedule_events(
+        scheme, Platform(**machines), workers=workers, rounds=scheme.rounds(steps), seed=seed, **sizes
+    )
 
 
 def middle(found, column):
@@ -39,8 +41,8 @@ def rate(found):
 
 def steps_of(compute, workers, steps, seed=1):
     """Durations of single steps as multiples of their mean, [workers, steps]."""
-    drawn = Durations(Machines.of(Platform(step_ms=1000.0, compute=compute)), Rounds.even(steps, 1), workers, seed)
-    return np.array([[drawn.of(k, r) for r in range(steps)] for k in range(workers)]) / 1e9
+    plan = WorkerPlan(Machines.of(Platform(step_ms=1000.0, compute=compute)), Rounds.even(steps, 1), workers, seed)
+    return np.array([[plan.total(k, r) for r in range(steps)] for k in range(workers)]) / 1e9
 
 
 def harmonic(n):

@@ -38,7 +38,7 @@ def test_the_drawing_of_the_folders_has_all_of_them_in_their_order():
 
 
 def test_the_networks_of_the_page_on_simulation_are_those_of_the_code():
-    from distsgd.common.virtual_time.presets import NETWORKS
+    from distsgd.common.virtual_time.platform import NETWORKS
 
     rows = re.findall(r"^\| `(\w[\w-]*)` \|(.*)\|$", (ROOT / "docs" / "simulation.md").read_text(), re.MULTILINE)
     found = {}

@@ -18,10 +18,10 @@ from distsgd.common.record.round_log import RoundLog
 from distsgd.common.server.traffic import Traffic
 from distsgd.common.simulation.fit import fit
 from distsgd.common.simulation.likeness import block_of
+from distsgd.common.virtual_time.distributions import RecordedSteps
 from distsgd.common.virtual_time.forecast import forecast
-from distsgd.common.virtual_time.order import order
 from distsgd.common.virtual_time.platform import Machines, Platform
-from distsgd.common.virtual_time.step_times import RecordedSteps
+from distsgd.common.virtual_time.schedule import schedule_events
 
 PARAMETERS = 5000
 
@@ -30,13 +30,15 @@ def recorded(run_dir, scheme, workers=4, steps=300, cpu=None, **machines):
     """The folder of a run on such machines, as far as the fit reads it; virtual time has no gaps between rounds."""
     traffic = Traffic(scheme, scheme.codec, workers, even_sizes(PARAMETERS, 1))
     sizes = {"message_bytes": traffic.message, "reply_bytes": traffic.reply}
-    there = order(scheme, Platform(**machines), workers=workers, rounds=scheme.rounds(steps), seed=3, **sizes)
+    schedule = schedule_events(
+        scheme, Platform(**machines), workers=workers, rounds=scheme.rounds(steps), seed=3, **sizes
+    )
     run_dir.mkdir(exist_ok=True)
-    RoundLog(there.rounds).save(run_dir / "rounds.npz")
+    RoundLog(schedule.rounds).save(run_dir / "rounds.npz")
     np.savez(run_dir / "center.npz", center=np.zeros(PARAMETERS), state=np.zeros(0))
     config = {"algorithm": scheme.name, "hyperparameters": vars(scheme), "workers": workers, "ps": 1}
     (run_dir / "config.json").write_text(json.dumps(config | {"codec": "float32", "steps_per_worker": steps}))
-    (run_dir / "result.json").write_text(json.dumps({"cpu": cpu and cpu(there.rounds)}))
+    (run_dir / "result.json").write_text(json.dumps({"cpu": cpu and cpu(schedule.rounds)}))
     return fit(run_dir, SCHEMES)
 
 

@@ -9,15 +9,16 @@ import pytest
 from distsgd.algorithms import SSP, AllReduce, AsyncSGD, Downpour, Serial, SyncSGD
 from distsgd.common.errors import UserError
 from distsgd.common.server.trace import EVENTS
-from distsgd.common.virtual_time.order import order
-from distsgd.common.virtual_time.platform import Machines, Platform
-from distsgd.common.virtual_time.presets import NETWORKS
+from distsgd.common.virtual_time.platform import NETWORKS, Machines, Platform
 from distsgd.common.virtual_time.resources import NEVER, Fair, OneByOne, level
+from distsgd.common.virtual_time.schedule import schedule_events
 
 
 def happens(scheme, workers=4, steps=10, seed=0, size=1e6, ps=1, **machines):
     sizes = {"message_bytes": size, "reply_bytes": size, "ps": ps}
-    return order(scheme, Platform(**machines), workers=workers, rounds=scheme.rounds(steps), seed=seed, **sizes)
+    return schedule_events(
+        scheme, Platform(**machines), workers=workers, rounds=scheme.rounds(steps), seed=seed, **sizes
+    )
 
 
 def ends(shared, sends):
@@ -259,20 +260,6 @@ def test_a_crash_loses_its_round_and_a_barrier_waits_for_absent_workers():
     assert (with_crashes.trace["staleness"] == 0).all()
 
 
-class Scripted:
-    """In place of `Failures`: worker 0 crashes and is back at these milliseconds."""
-
-    def __init__(self, *times):
-        self.times, self.crash_at, self.crashes = [time * 1_000_000 for time in times], [NEVER] * 2, [0] * 2
-
-    def begin(self, worker, now):
-        self.crash_at[worker] = self.times.pop(0) if worker == 0 and self.times else NEVER
-        return self.crash_at[worker]
-
-    def crash(self, worker, now):
-        return self.times.pop(0)
-
-
 @pytest.mark.parametrize(
     ("times", "rounds_of_0"),
     [
@@ -283,8 +270,13 @@ class Scripted:
 )
 def test_a_worker_that_crashes_while_its_message_waits_joins_once_more(times, rounds_of_0, monkeypatch):
     """Worker 0 takes 10 ms for a round, worker 1 takes 100."""
-    monkeypatch.setattr("distsgd.common.virtual_time.schedule.Failures", lambda *_: Scripted(*times))
-    found = happens(SyncSGD(), workers=2, steps=3, step_factors="1,10")
+    left = [round(1e6 * passed) for passed in np.diff((0, *times))]  # between its crashes and returns
+
+    def scripted(seed, purpose, worker, index, mean):
+        return left.pop(0) if worker == 0 and left else NEVER
+
+    monkeypatch.setattr("distsgd.common.virtual_time.schedule.exponential_time", scripted)
+    found = happens(SyncSGD(), workers=2, steps=3, step_factors="1,10", failures="crashes")
     trace = found.trace
     sent = trace["event"] != EVENTS.index("join")
     of_0, of_1 = (trace["microseconds"][sent & (trace["worker"] == k)] // 1000 for k in range(2))

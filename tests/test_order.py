@@ -9,11 +9,10 @@ from distsgd.algorithms import EASGD, SSP, AllReduce, AsyncSGD, Downpour, LocalS
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.errors import UserError
 from distsgd.common.server.trace import EVENTS, RECORD, ROUND
-from distsgd.common.virtual_time.clock import Clock
-from distsgd.common.virtual_time.order import order
 from distsgd.common.virtual_time.platform import Platform
-from distsgd.common.virtual_time.resources import NEVER
-from distsgd.common.virtual_time.server import Books
+from distsgd.common.virtual_time.resources import NEVER, EventQueue
+from distsgd.common.virtual_time.schedule import schedule_events
+from distsgd.common.virtual_time.server import SimulatedServer
 
 
 def happens(scheme, workers=4, steps=10, seed=0, rounds=None, **options):
@@ -21,7 +20,7 @@ def happens(scheme, workers=4, steps=10, seed=0, rounds=None, **options):
     rounds = scheme.rounds(steps) if rounds is None else rounds
     machines = Platform(**options)
     sizes = {"message_bytes": 1e6, "reply_bytes": 1e6}
-    return order(scheme, machines, workers=workers, rounds=rounds, seed=seed, **sizes, **ending)
+    return schedule_events(scheme, machines, workers=workers, rounds=rounds, seed=seed, **sizes, **ending)
 
 
 def rows(found, *names):
@@ -159,13 +158,13 @@ def test_shared_resources_come_last_at_a_tie_in_their_own_order():
     shared = [
         (thing, lambda worker, now, n=n: happened.append((f"thing {n}", worker))) for n, thing in enumerate(things)
     ]
-    clock = Clock(4, shared)
-    clock.acts = [lambda worker, now, k=k: happened.append((f"kind {k}", worker)) for k in range(2)]
-    clock.share(things[1], 0, 0, 1.0)
-    clock.share(things[0], 0, 1, 1.0)
-    clock.at(5, 1, 2)
-    clock.at(5, 0, 3)
-    clock.run(lambda events: None)
+    acts = [lambda worker, now, k=k: happened.append((f"kind {k}", worker)) for k in range(2)]
+    queue = EventQueue(4, acts, shared)
+    queue.share(things[1], 0, 0, 1.0)
+    queue.share(things[0], 0, 1, 1.0)
+    queue.at(5, 1, 2)
+    queue.at(5, 0, 3)
+    queue.run(lambda events: None)
     assert happened == [("kind 0", 3), ("kind 1", 2), ("thing 0", 1), ("thing 1", 0)]
 
 
@@ -281,11 +280,11 @@ def test_a_real_run_with_the_same_arrivals_has_the_same_trace(scheme, workers, s
     from runs import record
 
     real = record(scheme, tmp_path / "run", workers=workers, backend="threads", schedule=script).trace
-    books = Books(scheme, workers)
+    server = SimulatedServer(scheme, workers)
     events = [event for _, event in scheme.rounds(100)]
     for worker in script:
-        getattr(books, events[books.folded[worker]])(worker, 0)
-    found = books.trace()
+        getattr(server, events[server.recorded[worker]])(worker, 0)
+    found = server.trace()
     for name in ("version", "worker", "staleness", "accepted", "event"):
         assert found[name].tolist() == real[name].tolist(), name
 

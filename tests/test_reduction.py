@@ -6,9 +6,9 @@ import pytest
 from distsgd.algorithms import AllReduce
 from distsgd.common.cli.main import dispatch
 from distsgd.common.errors import UserError
-from distsgd.common.virtual_time.order import order
+from distsgd.common.virtual_time.network import Network
 from distsgd.common.virtual_time.platform import Machines, Platform
-from distsgd.common.virtual_time.reduction import Reduction
+from distsgd.common.virtual_time.schedule import schedule_events
 
 MBIT = 1e6 / 8  # bytes per second
 STEP = 0.010
@@ -18,7 +18,9 @@ def seconds(workers, size, rounds=1, seed=0, **machines):
     """Of a round of all_reduce."""
     scheme = AllReduce()
     sizes = {"message_bytes": size, "reply_bytes": size}
-    found = order(scheme, Platform(**machines), workers=workers, rounds=scheme.rounds(rounds), seed=seed, **sizes)
+    found = schedule_events(
+        scheme, Platform(**machines), workers=workers, rounds=scheme.rounds(rounds), seed=seed, **sizes
+    )
     return found.seconds / rounds
 
 
@@ -129,9 +131,9 @@ def test_every_message_of_a_reduction_in_slices_draws_its_latency(workers, regio
     expected = (there.max(1) + back.max(1)).max(1)
     text = "0ms/unlimited" if not any(regions) else "0ms/unlimited*3,15ms/unlimited*2"
     machines = Machines.of(Platform(latency="20ms", latency_sigma=sigma, regions=text))
-    reduction = Reduction(machines, machines.region_of(workers), [np.inf] * workers, [np.inf] * workers, 3)
+    network = Network(machines, workers, 1, 3)
     size = workers * 4.0 * (1 << 15)  # as many slices as workers
-    found = np.array([reduction.nanoseconds(size, n) for n in range(10_000)]) / 1e9
+    found = np.array([network.reduction(size, n) for n in range(10_000)]) / 1e9
     assert found.mean() == pytest.approx(expected.mean(), rel=0.015)
     assert np.quantile(found, (0.1, 0.9)) == pytest.approx(np.quantile(expected, (0.1, 0.9)), rel=0.03)
 

@@ -46,7 +46,7 @@ def test_contracts_notice_forbidden_tensorflow_even_by_a_lazy_import(tmp_path):
         file.write(
             "\nimport scipy.special\nimport tensorflow\nfrom ....algorithms import AsyncSGD\nfrom ...lazy import tf\n"
         )
-    with (common / "virtual_time" / "order.py").open("a") as file:
+    with (common / "virtual_time" / "schedule.py").open("a") as file:
         file.write("\nimport keras\nfrom ..lazy import tf\n")
     done = linted(tmp_path)
     assert done.returncode != 0
@@ -55,7 +55,7 @@ def test_contracts_notice_forbidden_tensorflow_even_by_a_lazy_import(tmp_path):
     for package in ("scipy", "tensorflow", "distsgd.algorithms", "distsgd.common.lazy"):
         assert f"distsgd.common.replay.reference.one_worker -> {package}" in done.stdout
     for package in ("keras", "distsgd.common.lazy"):
-        assert f"distsgd.common.virtual_time.order -> {package}" in done.stdout
+        assert f"distsgd.common.virtual_time.schedule -> {package}" in done.stdout
 
 
 def test_files_and_classes_are_short():

@@ -22,7 +22,7 @@ from distsgd.common.simulation.arithmetic import Arithmetic
 from distsgd.common.tasks.job import describe, make_job
 from distsgd.common.tasks.options import RunOptions
 from distsgd.common.virtual_time.forecast import forecast
-from distsgd.common.virtual_time.order import order
+from distsgd.common.virtual_time.schedule import schedule_events
 from runs import DIGITS, ONES, Table, network_gradient, quadratic, record
 
 STEPS = (1, 2, 4)
@@ -96,7 +96,7 @@ def job_of(scheme, steps=43, **options):
 
 def course(job, **machines):
     sizes = {"message_bytes": 1.0, "reply_bytes": 1.0}
-    return order(job.scheme, Platform(**machines), workers=3, rounds=job.plan.all_rounds, seed=1, **sizes)
+    return schedule_events(job.scheme, Platform(**machines), workers=3, rounds=job.plan.all_rounds, seed=1, **sizes)
 
 
 @pytest.mark.slow

@@ -18,9 +18,8 @@ from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..record.display import Page
 from ..virtual_time.forecast import Forecast, forecast
-from ..virtual_time.order import check
-from ..virtual_time.platform import Machines, Platform
-from ..virtual_time.presets import NETWORKS
+from ..virtual_time.platform import NETWORKS, Machines, Platform
+from ..virtual_time.schedule import check
 from . import flags
 from .machines import fitted
 from .question import Question, has_period

@@ -25,8 +25,8 @@ from ..record.content import read_config, read_result
 from ..record.round_log import NUMBER, WORKER
 from ..server.traffic import Traffic
 from ..spec import nearest
-from ..virtual_time.durations import Durations
-from ..virtual_time.order import order
+from ..virtual_time.durations import WorkerPlan
+from ..virtual_time.schedule import schedule_events
 from .calibration import OUTLIERS, RoundTimes, core_seconds, read_rounds, rounds_of
 from .likeness import Likeness
 
@@ -260,13 +260,13 @@ class Recording:
         machines, workers, first = found.machines(), self.workers, self.scheme.exchange_first
         rounds = rounds_of(self.scheme, self.steps).first(max(LEAST_ROUNDS, MESSAGES // workers))
         message, reply = self.sizes
-        there = order(
+        there = schedule_events(
             self.scheme, machines, workers=workers, rounds=rounds, seed=0, message_bytes=message, reply_bytes=reply,
             ps=self.ps,
         )  # fmt: skip
         spent = RoundTimes.of(there.rounds, rounds, first)
-        durations = Durations(machines, rounds, workers, 0, first)
-        alone = [durations.until_message(*row) for row in spent.rows[:, [WORKER, NUMBER]].tolist()]
+        plan = WorkerPlan(machines, rounds, workers, 0, first)
+        alone = [plan.until_message(*row) for row in spent.rows[:, [WORKER, NUMBER]].tolist()]
         return replace(self, spent=spent), spent.mean((spent.compute - np.array(alone) / 1e9) / spent.steps)
 
     def _sigma(self, latency: float, again: Recording) -> float:

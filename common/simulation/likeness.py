@@ -12,8 +12,8 @@ import numpy as np
 from ..contract.scheme import Scheme
 from ..files import replacing
 from ..record.summary import size_in_bytes
+from ..virtual_time.distributions import RecordedSteps
 from ..virtual_time.platform import Machines, Platform
-from ..virtual_time.step_times import RecordedSteps
 
 ALIKE = 0.1  # numbers of parameters that differ by no more have messages of the same size
 

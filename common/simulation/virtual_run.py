@@ -24,8 +24,8 @@ from ..tasks.job import Job
 from ..tasks.observer import Evaluation, Figures
 from ..tasks.results import unwritten, write_center, write_model
 from ..virtual_time.forecast import steady_staleness
-from ..virtual_time.order import Order, order
 from ..virtual_time.platform import Platform
+from ..virtual_time.schedule import EventSchedule, schedule_events
 from ..worker.flat_model import FlatModel
 from .arithmetic import Arithmetic
 
@@ -75,21 +75,21 @@ class SimulatedRun:
 
     def run(self) -> None:
         """Run both phases, and write the results."""
-        there = self._order()
+        schedule = self._order()
         began = time.monotonic()
-        arithmetic = Arithmetic(self.job, there.trace, self.model)
+        arithmetic = Arithmetic(self.job, schedule.trace, self.model)
         try:
-            self._follow(there, arithmetic)
-            self._finish(there, arithmetic.snapshot(), time.monotonic() - began)
+            self._follow(schedule, arithmetic)
+            self._finish(schedule, arithmetic.snapshot(), time.monotonic() - began)
         finally:
             arithmetic.close()
 
-    def _follow(self, there: Order, arithmetic: Arithmetic) -> None:
+    def _follow(self, schedule: EventSchedule, arithmetic: Arithmetic) -> None:
         """Run phase 2, from evaluation to evaluation, until the end or a reason to stop."""
-        events = np.stack([there.trace[name] for name in RECORD], 1)
+        events = np.stack([schedule.trace[name] for name in RECORD], 1)
         self._look(arithmetic.snapshot(), 0.0, {})
         reason = self._reason_to_stop()
-        for look in self._looks(events, there.seconds) if reason is None else ():
+        for look in self._looks(events, schedule.seconds) if reason is None else ():
             arithmetic.run(look.events)
             if not len(self.log):
                 self._first_update(events)
@@ -106,7 +106,7 @@ class SimulatedRun:
         every = self.job.options.evaluate_every
         return looks(events, seconds, LOOKS) if every is None else looks_by_updates(events, seconds, every)
 
-    def _order(self) -> Order:
+    def _order(self) -> EventSchedule:
         """Run phase 1: compute and report the order of the events."""
         job, traffic = self.job, self.figures.traffic
         workers, rounds = job.cluster.workers, job.plan.all_rounds
@@ -118,7 +118,7 @@ class SimulatedRun:
                 told = time.monotonic()
                 self.report(event="ordering", events=events, of=2 * sum(map(len, rounds)))  # each round has two events
 
-        there = order(
+        schedule = schedule_events(
             job.scheme,
             job.cluster.simulated or Platform(),
             workers=workers,
@@ -130,10 +130,10 @@ class SimulatedRun:
             stop_at_version=job.options.stop_at_version,
             progress=progress,
         )
-        number = len(there.trace["version"])
+        number = len(schedule.trace["version"])
         seconds = time.monotonic() - began
-        self.report(event="ordered", events=number, virtual=there.seconds, order_seconds=seconds)
-        return there
+        self.report(event="ordered", events=number, virtual=schedule.seconds, order_seconds=seconds)
+        return schedule
 
     def _first_update(self, events: np.ndarray) -> None:
         first = np.searchsorted(events[:, VERSION], 0, "right") - 1  # the last event at the initial center
@@ -152,7 +152,7 @@ class SimulatedRun:
     def _reason_to_stop(self) -> str | None:
         return self.job.stop_rule.reason(lambda: self.metrics["version"], self.metrics)
 
-    def _finish(self, there: Order, snapshot: Mapping[str, Any], seconds: float) -> None:
+    def _finish(self, schedule: EventSchedule, snapshot: Mapping[str, Any], seconds: float) -> None:
         """Write the files of the run, and report the result."""
         job, run_dir, seen = self.job, self.job.run_dir, self.log.tally
         if not np.isfinite(snapshot["center"]).all():
@@ -161,7 +161,7 @@ class SimulatedRun:
                 "rate or period, or fewer workers"
             )
         arrays = {name: value for name, value in snapshot.items() if name != "at"}
-        rounds = RoundLog(there.rounds[there.rounds[:, NUMBER] < seen.rounds[there.rounds[:, 0]]])
+        rounds = RoundLog(schedule.rounds[schedule.rounds[:, NUMBER] < seen.rounds[schedule.rounds[:, 0]]])
         writes = [lambda: write_center(run_dir, arrays), lambda: write_model(run_dir, self.model, arrays)]
         if job.options.record == "full":
             writes += [lambda: self.log.save(run_dir / "trace.npz"), lambda: rounds.save(run_dir / ROUNDS)]
@@ -171,7 +171,9 @@ class SimulatedRun:
             event="result",
             updates=self.metrics["version"],
             dropped=seen.dropped,
-            staleness_steady=steady_staleness({name: column[: len(self.log)] for name, column in there.trace.items()}),
+            staleness_steady=steady_staleness(
+                {name: column[: len(self.log)] for name, column in schedule.trace.items()}
+            ),
             staleness_histogram={str(t): n for t, n in sorted(seen.staleness.items())},
             unwritten=missing,
             round=None if shares is None else shares.as_dict(),

@@ -29,8 +29,8 @@ from ..record.content import read_config
 from ..record.plot import accuracy_of
 from ..record.run_directory import new_run_dir
 from ..server.traffic import Traffic
-from ..virtual_time.order import check
 from ..virtual_time.platform import Machines, Platform
+from ..virtual_time.schedule import check
 from .coordination import Coordination
 from .options import MAX_STEPS, Recovery, RunOptions
 from .plan import Plan

@@ -1,4 +1,4 @@
-"""Computing times of each worker's rounds, independent of all other events."""
+"""The rounds of each worker and their computing times, which are independent of all other events."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from ..contract.rounds import Rounds
-from .draws import uniforms
+from .distributions import Blocks, uniforms
 from .platform import Machines
 from .resources import NEVER
 
 BLOCK_STEPS = 1 << 20  # steps of all workers that are drawn at once
 
 
-class Durations:
-    """The times that workers compute. A step of a worker takes the same time in every algorithm, with any period.
+class WorkerPlan:
+    """The rounds of some workers. A step of a worker takes the same time in every algorithm, with any period.
 
     Args:
         machines: the machines, with the model of a step and the workers' speeds.
@@ -28,6 +28,8 @@ class Durations:
         members: the workers with these rounds; all if None.
 
     Attributes:
+        steps: local steps of each round.
+        events: the event that ends each round.
         until_message: function of worker and round: nanoseconds from the previous reply to the message of this round.
     """
 
@@ -43,39 +45,54 @@ class Durations:
         self.exchange_first = exchange_first
         self.members = range(workers) if members is None else members
         self.row = {worker: row for row, worker in enumerate(self.members)}
-        steps = np.array([steps for steps, _ in rounds], np.int64)
-        self.workers, self.ends = workers, np.concatenate([[0], np.cumsum(steps)])
+        self.steps, self.events = zip(*rounds, strict=True) if len(rounds) else ((), ())
+        self.ends = np.cumsum((0, *self.steps))
         self.step = machines.step * machines.step_factors(workers, seed)
-        self.model, self.draw = machines.model, partial(uniforms, seed, "step", range(workers))
-        per_round = max(1, int(self.ends[-1]) // max(1, len(steps)))
-        self.size = max(1, min(len(steps), BLOCK_STEPS // (workers * per_round)))  # rounds of a block
-        self.blocks: list[np.ndarray] = []  # nanoseconds, [members, rounds]
-        self.before: Any = None
-        self.until_message = self._until_first if exchange_first else self.of
+        self.model, self.uniforms = machines.model, partial(uniforms, seed, "step", range(workers))
+        per_round = max(1, int(self.ends[-1]) // max(1, len(rounds)))
+        size = max(1, min(len(rounds), BLOCK_STEPS // (workers * per_round)))  # rounds of a block
+        self.blocks = Blocks(size, self._draw)  # nanoseconds, [members, rounds]
+        self.state: Any = None  # of the model, between two blocks
+        self.until_message = self._until_first if exchange_first else self.total
 
-    def of(self, worker: int, number: int) -> int:
+    def total(self, worker: int, number: int) -> int:
         """Return the nanoseconds that a worker computes in the round of this number."""
-        block, column = divmod(number, self.size)
-        while block >= len(self.blocks):
-            self._draw()
-        return self.blocks[block].item(self.row[worker], column)
+        return self.blocks.item(self.row[worker], number)
 
     def _until_first(self, worker: int, number: int) -> int:
         before = self.after_reply(worker, number - 1) if number else 0
-        return before + self.of(worker, number) - self.after_reply(worker, number)
+        return before + self.total(worker, number) - self.after_reply(worker, number)
 
     def after_reply(self, worker: int, number: int) -> int:
         """Return the nanoseconds of a round after its reply: all steps but the first if it exchanges first, else 0."""
         if not self.exchange_first:
             return 0
-        total = self.of(worker, number)
-        return total - total // int(self.ends[number + 1] - self.ends[number])
+        total = self.total(worker, number)
+        return total - total // self.steps[number]
 
-    def _draw(self) -> None:
-        """Draw the next block of rounds of all workers."""
-        first = len(self.blocks) * self.size
-        ends = self.ends[first : first + self.size + 1]
-        multiples, self.before = self.model.multiples(self.draw, int(ends[0]), int(ends[-1] - ends[0]), self.before)
+    def _draw(self, rounds: slice) -> np.ndarray:
+        """Draw these rounds of all workers."""
+        ends = self.ends[rounds.start : rounds.stop + 1]
+        number = int(ends[-1] - ends[0])
+        multiples, self.state = self.model.multiples(self.uniforms, int(ends[0]), number, self.state)
         sums = np.add.reduceat(multiples, ends[:-1] - ends[0], 1)
         took = np.minimum(np.rint(sums * self.step[:, None]), NEVER)
-        self.blocks.append(took.astype(np.int64)[self.members])
+        return took.astype(np.int64)[self.members]
+
+
+def plans_of(
+    machines: Machines, rounds: Rounds | Sequence[Rounds], workers: int, seed: int, exchange_first: bool
+) -> list[WorkerPlan]:
+    """Return the plan of each worker, [W], from its rounds, or from the rounds that all share."""
+    if isinstance(rounds, Rounds):
+        return [WorkerPlan(machines, rounds, workers, seed, exchange_first)] * workers
+    kinds: list[tuple[Rounds, list[int]]] = []
+    for worker, own in enumerate(rounds):
+        members = next((members for known, members in kinds if known is own or known == own), None)
+        if members is None:
+            kinds.append((own, members := []))
+        members.append(worker)
+    plan_of: dict[int, WorkerPlan] = {}
+    for own, members in kinds:
+        plan_of |= dict.fromkeys(members, WorkerPlan(machines, own, workers, seed, exchange_first, members))
+    return [plan_of[worker] for worker in range(workers)]

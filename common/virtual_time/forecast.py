@@ -14,10 +14,8 @@ from ..errors import UserError
 from ..messages.cut import even_sizes
 from ..server.trace import EVENTS
 from ..server.traffic import Traffic
-from .order import Order, order
 from .platform import Machines, Platform
-
-SECOND = 10**9  # nanoseconds
+from .schedule import SECOND, EventSchedule, schedule_events
 
 MESSAGES = 3000  # of all workers: enough for means with an error of one or two per cent
 
@@ -78,10 +76,8 @@ def forecast(
         return Forecast(steps, steps, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     traffic = Traffic(scheme, scheme.codec, workers, even_sizes(parameters, ps))
     rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, MESSAGES // workers)) // WARM_UP * WARM_UP
-    per_round = scheme.updates_per_round(workers)
-    steps = rounds * SLOWEST * scheme.period
-    plans = [scheme.rounds(steps, 0, worker) for worker in range(workers)]
-    there = order(
+    plans = [scheme.rounds(rounds * SLOWEST * scheme.period, 0, worker) for worker in range(workers)]
+    schedule = schedule_events(
         scheme,
         platform,
         workers=workers,
@@ -90,38 +86,38 @@ def forecast(
         message_bytes=traffic.message,
         reply_bytes=traffic.reply,
         ps=ps,
-        stop_at_version=round(rounds * per_round),
+        stop_at_version=round(rounds * scheme.updates_per_round(workers)),
     )
-    return figures(there, scheme, traffic, workers, plans)
+    return figures(schedule, scheme, traffic, workers, plans)
 
 
 def figures(
-    there: Order, scheme: Scheme, traffic: Traffic, workers: int, plans: Sequence[Rounds] | None = None
+    schedule: EventSchedule, scheme: Scheme, traffic: Traffic, workers: int, plans: Sequence[Rounds] | None = None
 ) -> Forecast:
     """Compute the figures of a recorded run, real or simulated, from the first update after the start-up to the last.
 
     `plans` are the rounds of each worker; without them, each round has the steps of a period.
     """
-    versions, times = there.trace["version"], there.trace["microseconds"]
-    last, first, begin = int(versions[-1]) + 1, *_start_up(there.trace)
+    trace, times = schedule.trace, schedule.trace["microseconds"]
+    last, first, begin = int(trace["version"][-1]) + 1, *_start_up(trace)
     seen = times > begin
     if not seen.any():
         raise UserError(f"{scheme.name} takes no microsecond on these machines: give a longer --step-ms")
     seconds = max(1, times[-1] - begin) / 1e6
-    events = there.trace["event"][seen]
-    counted = seen & (there.trace["accepted"] == 1)
-    moved = np.array([traffic.of_events[name] for name in EVENTS])[events].sum(axis=0) / seconds / workers
-    waiting, communication = _parts(there.rounds, begin)
+    counted = seen & (trace["accepted"] == 1)
+    moved = np.array([traffic.of_events[name] for name in EVENTS])[trace["event"][seen]].sum(axis=0)
+    sent, received = (moved / seconds / workers).tolist()
+    waiting, communication = _parts(schedule.rounds, begin)
     return Forecast(
         updates=(last - first) / seconds,
-        gradients=(_steps(there.trace, plans)[counted].sum() if plans else scheme.period * counted.sum()) / seconds,
+        gradients=(_steps(trace, plans)[counted].sum() if plans else scheme.period * counted.sum()) / seconds,
         compute=1 - waiting - communication,
         waiting=waiting,
         communication=communication,
-        staleness=steady_staleness(there.trace) or 0.0,
-        sent=float(moved[0]),
-        received=float(moved[1]),
-        joined=int((there.trace["event"] == EVENTS.index("join")).sum()),
+        staleness=steady_staleness(trace) or 0.0,
+        sent=sent,
+        received=received,
+        joined=int((trace["event"] == EVENTS.index("join")).sum()),
     )
 
 
@@ -148,11 +144,10 @@ def _steps(trace: Mapping[str, np.ndarray], plans: Sequence[Rounds]) -> np.ndarr
     """Return the local steps of the round that each event ends, [n]; 0 for an event that ends none."""
     steps = np.zeros(len(trace["worker"]), np.int64)
     ends = np.flatnonzero(trace["event"] != EVENTS.index("join"))
-    who = trace["worker"][ends]
-    numbers = np.bincount(who, minlength=len(plans))
-    by_worker = np.split(ends[np.argsort(who, kind="stable")], np.cumsum(numbers)[:-1])
-    for mine, plan in zip(by_worker, plans, strict=True):
-        steps[mine] = [length for length, _ in itertools.islice(plan, len(mine))]
+    worker = trace["worker"][ends]
+    bounds = np.cumsum(np.bincount(worker, minlength=len(plans)))[:-1]
+    for rows, plan in zip(np.split(ends[np.argsort(worker, kind="stable")], bounds), plans, strict=True):
+        steps[rows] = [length for length, _ in itertools.islice(plan, len(rows))]
     return steps
 
 
@@ -160,9 +155,9 @@ def _parts(rounds: np.ndarray, begin: int) -> tuple[float, float]:
     """Return the fractions of the workers' time spent waiting and communicating, in rounds that end after `begin`."""
     rounds = rounds[(rounds >= 0).all(axis=1) & (rounds[:, -1] > begin)]
     worker, _, begun, ready, arrived, released, replied = rounds.T
-    order = np.lexsort((replied, worker))
-    edge = np.flatnonzero(np.diff(worker[order])) + 1
-    firsts, lasts = order[np.r_[0, edge]], order[np.r_[edge, len(order)] - 1]
+    by_worker = np.lexsort((replied, worker))
+    edge = np.flatnonzero(np.diff(worker[by_worker])) + 1
+    firsts, lasts = by_worker[np.r_[0, edge]], by_worker[np.r_[edge, len(by_worker)] - 1]
     total = max(1, (replied[lasts] - begun[firsts]).sum())
     communication = (arrived - ready + replied - released).sum()
     return float((released - arrived).sum() / total), float(communication / total)

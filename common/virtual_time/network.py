@@ -3,20 +3,36 @@
 message     latency + bytes, over the worker's uplink, its region's link and the card of the ps, which all share
 reply       the same in the other direction of each link; replies of a barrier begin together, and compete
 several ps  a message is cut into equal parts, one for each ps task: together they act as one card, n times as fast
-reduction   see `reduction`: it uses the links of the workers and of their regions, and no card of a ps
+reduction   workers without a ps add up their messages among themselves, over the links of the workers and their regions
+
+A reduction (`--collective`) has turns:
+
+slices  each worker adds up a slice for all and sends the sum back: two turns, in each of which every worker sends to
+        every other; small vectors are sliced for few workers, as in `sync.collective`
+ring    2 (W - 1) turns: each worker sends 1/W of the vector to the next
+tree    2 ⌈log2 W⌉ turns: the distance of the partners is halved each time, then doubled again (Bruck et al. 1997)
+
+The bytes of a turn of slices take the time of the slowest link: a worker's own, or that of a region, which carries all
+bytes that leave the region, and in the other direction all that enter it. In a ring or a tree a worker sends as soon as
+it has the data; its rate is that of its own link, or its share of the region's link if the message crosses that. Each
+message has a latency of its own: the latencies of the regions that it leaves and enters are added, and the sum varies
+with `latency_sigma`. A turn of slices has W² messages: the longest latency between two regions is drawn at once, from
+its distribution.
+
+With equal workers, latency a and bandwidth b the time is 2 (a t + (W - 1)/W n/b), where t is half of the turns.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from .draws import uniforms
+from ..messages.codec import FLOAT_BYTES
+from ..sync.collective import LEAST
+from .distributions import Blocks, uniforms
 from .platform import Machines
-from .reduction import Reduction
 from .resources import NEVER, Fair, OneByOne, Shared
 
 BLOCK = 1 << 16  # number of latencies, of all workers together, that are drawn at once
@@ -35,21 +51,23 @@ class Network:
         up, down: the resources that messages and replies share; None if their bytes take no time.
         latency: mean latency of each worker, one way, [W].
         message_late, reply_late: nanoseconds of latency, a function of the worker and its round.
-        reduction: nanoseconds of a reduction, a function of the bytes of the vector and the number of earlier ones.
     """
 
     def __init__(self, machines: Machines, workers: int, ps: int, seed: int):
-        self.machines, self.workers = machines, workers
-        self.region = machines.region_of(workers)
-        factors = machines.link_factors(workers, seed).tolist() if machines.link_sigma else [1.0] * workers
-        self.uplinks = [machines.uplink * factor for factor in factors]
-        self.downlinks = [machines.downlink * factor for factor in factors]
-        self.up = self._shared(self.uplinks, machines.ps_link * ps)
-        self.down = self._shared(self.downlinks, machines.ps_link * ps)
-        self.latency = [machines.latency + machines.regions[region][0] for region in self.region]
-        late = partial(Lateness, self.latency, machines.latency_sigma, seed)
-        self.message_late, self.reply_late = late("message").of, late("reply").of
-        self.reduction = Reduction(machines, self.region, self.uplinks, self.downlinks, seed).nanoseconds
+        self.machines, self.workers, self.seed, self.sigma = machines, workers, seed, machines.latency_sigma
+        self.regions = np.array(machines.region_of(workers))
+        factors = machines.link_factors(workers, seed) if machines.link_sigma else np.ones(workers)
+        self.uplinks, self.downlinks = machines.uplink * factors, machines.downlink * factors
+        self.up = self._shared(self.uplinks.tolist(), machines.ps_link * ps)
+        self.down = self._shared(self.downlinks.tolist(), machines.ps_link * ps)
+        added, links = zip(*machines.regions, strict=True)
+        self.added, self.region_links = np.array(added), np.array(links)
+        self.latency = (machines.latency + self.added[self.regions]).tolist()
+        self.message_late, self.reply_late = (
+            latencies(self.latency, self.sigma, seed, purpose) for purpose in ("message", "reply")
+        )
+        self.inside = np.bincount(self.regions, minlength=len(links))  # workers of each region
+        self.reductions: dict[float, int] = {}  # times of reductions by size, if latencies are constant
 
     def _shared(self, links: Sequence[float], card: float) -> Shared | None:
         caps = [bandwidth for _, bandwidth in self.machines.regions]
@@ -57,42 +75,114 @@ class Network:
             return None
         private = all(math.isinf(rate) for rate in (*caps, card))  # then both kinds are equal, and `Fair` is faster
         kind = OneByOne if self.machines.fifo and not private else Fair
-        return kind(card, links, self.region, caps)
+        return kind(card, links, self.regions.tolist(), caps)
 
+    # Reductions among the workers.
 
-class Lateness:
-    """Latencies of messages: lognormal, with a mean for each worker.
+    def reduction(self, size: float, number: int) -> int:
+        """Return the nanoseconds of a reduction.
 
-    Args:
-        means: mean latency of each worker in nanoseconds, [W].
-        sigma: sigma of the lognormal.
-        seed: seed of the random latencies.
-        way: message or reply.
-    """
+        Args:
+            size: bytes of the vector.
+            number: number of earlier reductions.
+        """
+        if self.workers == 1:
+            return 0
+        if not self.sigma:
+            number = 0
+            if size in self.reductions:
+                return self.reductions[size]
+        took = self._in_slices(size, number) if self.machines.collective == "slices" else self._in_turns(size, number)
+        self.reductions[size] = math.ceil(took)
+        return self.reductions[size]
 
-    def __init__(self, means: Sequence[int], sigma: float, seed: int, way: str):
-        self.means, self.sigma, self.draw = means, sigma, partial(uniforms, seed, way, range(len(means)))
-        self.size = max(1, BLOCK // len(means))  # rounds of a block
-        self.blocks: list[np.ndarray] = []  # nanoseconds, [W, rounds]
-        self.of = self._drawn if sigma else self._constant
+    def _latencies(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """Return the mean latencies of messages between workers of these regions."""
+        return self.machines.latency + np.where(one == other, 0, self.added[one] + self.added[other])
 
-    def _constant(self, worker: int, number: int) -> int:
-        """Return the constant latency of a worker."""
-        del number
-        return self.means[worker]
-
-    def _drawn(self, worker: int, number: int) -> int:
-        """Return the drawn latency of a worker in the round of this number."""
-        block, column = divmod(number, self.size)
-        while block >= len(self.blocks):
-            self._draw()
-        return self.blocks[block].item(worker, column)
-
-    def _draw(self) -> None:
+    def _factors(self, u: np.ndarray, many: np.ndarray | float = 1.0) -> np.ndarray:
+        """Return the longest of `many` latencies with mean 1, drawn with uniform numbers `u`."""
         from scipy.special import ndtri
 
-        first = len(self.blocks) * self.size
-        z = ndtri(self.draw(np.arange(first, first + self.size)))
-        factors = np.exp(self.sigma * z - self.sigma**2 / 2)
-        late = np.minimum(np.rint(factors * np.array(self.means)[:, None]), NEVER)
-        self.blocks.append(late.astype(np.int64))
+        return np.exp(self.sigma * ndtri(u ** (1 / many)) - self.sigma**2 / 2)
+
+    # Slices.
+
+    def _in_slices(self, size: float, number: int) -> float:
+        each = max(size / self.workers, min(size, LEAST * FLOAT_BYTES))
+        holders = min(self.workers, math.ceil(size / each)) if size else 1
+        held = np.zeros(self.workers)
+        held[:holders] = np.minimum(each, size - each * np.arange(holders))
+        return self._bytes(size, held) + self._last(holders, number)
+
+    def _bytes(self, size: float, held: np.ndarray) -> float:
+        """Return the time of the slowest link in both turns; `held` are the bytes that each worker adds up, [W]."""
+        sends, gets = size - held, (self.workers - 1) * held  # in the first turn; swapped in the second
+        held_in = np.bincount(self.regions, held, len(self.region_links))
+        leaves, enters = self.inside * (size - held_in), held_in * (self.workers - self.inside)
+        regions = (np.maximum(leaves, enters) / self.region_links).max()
+        first = max((sends / self.uplinks).max(), (gets / self.downlinks).max(), regions)
+        return first + max((gets / self.uplinks).max(), (sends / self.downlinks).max(), regions)
+
+    def _last(self, holders: int, number: int) -> float:
+        """Return the latency of the last sum: over slices, the largest sum of the longest latencies of both turns."""
+        own, regions = self.regions[:holders, None], np.arange(len(self.region_links))[None]
+        many = self.inside[None] - (own == regions)  # messages between a slice's worker and a region
+        means = self._latencies(own, regions)  # [holders, regions]
+        if not self.sigma:
+            return 2 * np.where(many > 0, means, 0).max()
+        both = 2 * len(self.region_links)
+        u = uniforms(self.seed, "reduction", range(holders), number * both + np.arange(both))
+        u = u.reshape(holders, 2, -1)
+        longest = means[:, None] * self._factors(u, np.maximum(many, 1)[:, None])
+        return np.where(many[:, None] > 0, longest, 0).max(2).sum(1).max()
+
+    # Ring and tree.
+
+    def _turns(self, size: float) -> Iterable[tuple[int, float]]:
+        """Return the distance of the partners in each turn, and the bytes of its messages."""
+        part = size / self.workers
+        if self.machines.collective == "ring":
+            return [(1, part)] * (2 * (self.workers - 1))
+        distances = [2**k for k in range(math.ceil(math.log2(self.workers)))]
+        doubling = [(far, part * min(far, self.workers - far)) for far in distances]
+        return [*reversed(doubling), *doubling]
+
+    def _in_turns(self, size: float, number: int) -> float:
+        turns = list(self._turns(size))
+        paths = {far: self._path(far) for far in {far for far, _ in turns}}
+        ready = np.zeros(self.workers)  # time at which each worker has the data of its next message
+        for turn, (far, part) in enumerate(turns):
+            slowness, latency = paths[far]
+            sent = ready + part * slowness
+            if self.sigma:
+                index = number * len(turns) + turn
+                u = uniforms(self.seed, "reduction", range(self.workers), [index])[:, 0]
+                latency = latency * self._factors(u)
+            ready = np.maximum(sent, np.roll(sent + latency, far))
+        return ready.max()
+
+    def _path(self, far: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return nanoseconds per byte and mean latency of each worker's message to the partner at a distance, [W]."""
+        to = np.roll(self.regions, -far)
+        slowness = np.maximum(1 / self.uplinks, 1 / np.roll(self.downlinks, -far))
+        crosses = self.regions != to
+        for side in (self.regions, to):
+            crowd = np.bincount(side[crosses], minlength=len(self.region_links)) / self.region_links
+            slowness = np.where(crosses, np.maximum(slowness, crowd[side]), slowness)
+        return slowness, self._latencies(self.regions, to)
+
+
+def latencies(means: Sequence[int], sigma: float, seed: int, purpose: str) -> Callable[[int, int], int]:
+    """Return the latency in nanoseconds as a function of the worker and its round: lognormal with these means, [W]."""
+    if not sigma:
+        return lambda worker, number: means[worker]
+
+    def draw(rounds: slice) -> np.ndarray:
+        from scipy.special import ndtri
+
+        z = ndtri(uniforms(seed, purpose, range(len(means)), np.arange(rounds.start, rounds.stop)))
+        late = np.exp(sigma * z - sigma**2 / 2) * np.array(means)[:, None]
+        return np.minimum(np.rint(late), NEVER).astype(np.int64)
+
+    return Blocks(max(1, BLOCK // len(means)), draw).item

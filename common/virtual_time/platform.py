@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from ..errors import UserError, at_least, at_most, not_negative, one_of, positive
-from ..spec import parse
-from .draws import uniforms
-from .presets import machines
-from .step_times import MOST_SIGMA, Model, RecordedSteps, model
+from ..spec import nearest, parse
+from .distributions import MOST_SIGMA, Model, RecordedSteps, model, uniforms
 from .units import bytes_per_nanosecond, nanoseconds
 
 MILLISECOND = 10**6  # nanoseconds
@@ -34,6 +34,87 @@ MOST_MILLISECONDS = 1e9  # the longest step: eleven days
 MOST_FACTOR = 1e6  # the largest of step_factors; its inverse is the smallest
 
 MOST_REPEATED = 10_000  # the largest N of one `*N`
+
+# Values for the fields of `Platform`. Bandwidths and latencies of `one-rack`, `internet` and `federated` are round
+# numbers of their kind. The regions of `cloud-regions` are four sites of a cloud seen from the first, where the ps is:
+# bandwidths as in the example of HALoS (Kim et al. 2025), latencies of continents.
+IDEAL: dict[str, Any] = {
+    "step_ms": 10.0,
+    "compute": "constant",
+    "step_factors": "1",
+    "cores": None,
+    "core_ms": 0.0,
+    "uplink": "unlimited",
+    "downlink": "unlimited",
+    "link_sigma": 0.0,
+    "latency": "0ms",
+    "latency_sigma": 0.0,
+    "regions": "none",
+    "ps_link": "unlimited",
+    "sharing": "fair",
+    "service": "0us",
+    "ps_rate": "unlimited",
+    "collective": "slices",
+    "failures": "none",
+}
+
+NETWORKS: dict[str, dict[str, Any]] = {
+    "ideal": {},
+    "one-rack": {"uplink": "25Gbit", "downlink": "25Gbit", "ps_link": "25Gbit", "latency": "50us"},
+    "cloud-regions": {
+        "uplink": "10Gbit",
+        "downlink": "10Gbit",
+        "ps_link": "25Gbit",
+        "latency": "250us",
+        "regions": "0ms/100Gbit,30ms/537Mbit,70ms/935Mbit,110ms/202Mbit",
+    },
+    "internet": {
+        "uplink": "100Mbit",
+        "downlink": "500Mbit",
+        "ps_link": "10Gbit",
+        "latency": "40ms",
+        "latency_sigma": 0.5,
+    },
+    "federated": {
+        "uplink": "10Mbit",
+        "downlink": "50Mbit",
+        "link_sigma": 0.6,
+        "ps_link": "10Gbit",
+        "latency": "50ms",
+        "latency_sigma": 0.5,
+        "step_factors": "lognormal:sigma=0.6",
+    },
+}
+
+
+def _values_of(network: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a preset network or a TOML file; values that it does not set are ideal.
+
+    Args:
+        network: the name or the path.
+        kinds: the type of each field that a file may set.
+
+    Raises:
+        UserError: the network is unknown, or the file has a wrong key or value.
+    """
+    if not network.endswith(".toml"):
+        if network not in NETWORKS:
+            raise UserError(
+                f"unknown network {network!r}. {nearest(network, NETWORKS)} Or give the path of a .toml file"
+            )
+        return IDEAL | NETWORKS[network]
+    try:
+        found = tomllib.loads(Path(network).read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"cannot read the network {network}: {getattr(error, 'strerror', None) or error}") from None
+    for name, value in found.items():
+        if name not in kinds:
+            raise UserError(f"{network} has an unknown key {name!r}. {nearest(name, list(kinds))}")
+        wanted = kinds[name]
+        if not isinstance(value, wanted) or isinstance(value, bool):
+            what = "a text in quotes" if wanted is str else "a number"
+            raise UserError(f"{name} of {network} must be {what}. Received: {value!r}")
+    return IDEAL | found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +180,7 @@ class Platform:
         """Return all fields by name; those that are not given have the values of the network."""
         kinds = {name: _kind(hint) for name, hint in typing.get_type_hints(Platform).items() if name != "network"}
         own = {name: value for name, value in vars(self).items() if value is not None}
-        return machines(self.network, kinds) | own
+        return _values_of(self.network, kinds) | own
 
 
 def _kind(hint: Any) -> Any:
@@ -149,32 +230,32 @@ class Machines:
     @classmethod
     def of(cls, platform: Platform) -> Machines:
         """Convert a platform to numbers; raise `UserError` if a value is impossible."""
-        said = platform.described()
-        positive(step_ms=said["step_ms"])
-        not_negative(**{name: said[name] for name in ("core_ms", "link_sigma", "latency_sigma")})
-        at_most(MOST_MILLISECONDS, step_ms=said["step_ms"], core_ms=said["core_ms"])
-        at_most(MOST_SIGMA, link_sigma=said["link_sigma"], latency_sigma=said["latency_sigma"])
-        one_of(("fair", "fifo"), sharing=said["sharing"])
-        one_of(("slices", "ring", "tree"), collective=said["collective"])
-        if said["cores"] is not None:
-            at_least(1, cores=said["cores"])
-        regions, places = _regions(said["regions"])
-        rate = {name: bytes_per_nanosecond(name, said[name]) for name in ("uplink", "downlink", "ps_link", "ps_rate")}
+        given = platform.described()
+        positive(step_ms=given["step_ms"])
+        not_negative(**{name: given[name] for name in ("core_ms", "link_sigma", "latency_sigma")})
+        at_most(MOST_MILLISECONDS, step_ms=given["step_ms"], core_ms=given["core_ms"])
+        at_most(MOST_SIGMA, link_sigma=given["link_sigma"], latency_sigma=given["latency_sigma"])
+        one_of(("fair", "fifo"), sharing=given["sharing"])
+        one_of(("slices", "ring", "tree"), collective=given["collective"])
+        if given["cores"] is not None:
+            at_least(1, cores=given["cores"])
+        regions, places = _regions(given["regions"])
+        rate = {name: bytes_per_nanosecond(name, given[name]) for name in ("uplink", "downlink", "ps_link", "ps_rate")}
         return cls(
-            step=said["step_ms"] * MILLISECOND,
-            model=model(said["compute"]),
-            spread=_spread(said["step_factors"]),
-            cores=said["cores"],
-            core=round(said["core_ms"] * MILLISECOND),
-            link_sigma=said["link_sigma"],
-            latency=nanoseconds("latency", said["latency"]),
-            latency_sigma=said["latency_sigma"],
+            step=given["step_ms"] * MILLISECOND,
+            model=model(given["compute"]),
+            spread=_spread(given["step_factors"]),
+            cores=given["cores"],
+            core=round(given["core_ms"] * MILLISECOND),
+            link_sigma=given["link_sigma"],
+            latency=nanoseconds("latency", given["latency"]),
+            latency_sigma=given["latency_sigma"],
             regions=regions,
             places=places,
-            fifo=said["sharing"] == "fifo",
-            service=nanoseconds("service", said["service"]),
-            collective=said["collective"],
-            failures=_failures(said["failures"]),
+            fifo=given["sharing"] == "fifo",
+            service=nanoseconds("service", given["service"]),
+            collective=given["collective"],
+            failures=_failures(given["failures"]),
             **rate,
         )
 

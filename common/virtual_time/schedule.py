@@ -1,4 +1,4 @@
-"""The discrete-event simulation of a run in virtual time.
+"""The discrete-event simulation of a run in virtual time: the order and the times of its events.
 
 A worker computes; its message travels to the ps, waits for the lock, which serves one message after the other, and is
 applied; the gate releases some workers, and their replies travel back. Without a ps, all workers wait until the last
@@ -10,28 +10,106 @@ kind and worker, and each duration is a function of the seed, the worker and its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from ..contract.rounds import Rounds
 from ..contract.scheme import Scheme
-from .churn import BACK, Presence, ServerLock
-from .clock import Clock
-from .crashes import Failures
+from ..errors import UserError
+from ..server.trace import UNKNOWN
+from .distributions import exponential_time
+from .durations import plans_of
 from .network import Network
-from .plans import plans_of
-from .platform import Machines
-from .resources import one_machine
-from .server import Books
-from .stamps import SimulatedStamps
+from .platform import Machines, Platform
+from .release import waiting_at
+from .resources import NEVER, EventQueue, one_machine
+from .server import RoundTimings, SimulatedServer
 
 CHIEF = 0
 
-ARRIVE, REPLY, COMPUTED = range(BACK + 1, BACK + 4)  # kinds of events: processed in this order at the same time
+CRASH, BACK, ARRIVE, REPLY, COMPUTED = range(5)  # kinds of events: processed in this order at the same time
 
 SECOND = 10**9  # nanoseconds
 
+MOST_CRASHES = 1000  # the most crashes per round
 
-class Course:
+MOST_LIVES = 4.0  # the longest round, in mean times between crashes: one round of e⁴ completes
+
+
+def check(scheme: Scheme, machines: Machines, workers: int) -> None:
+    """Raise `UserError` if the gate cannot be simulated, or workers crash without a ps or in nearly every round."""
+    waiting_at(scheme.gate, workers)
+    if machines.failures and not (scheme.gate.exchanges and scheme.gate.uses_ps):
+        raise UserError(f"{scheme.name} has no parameter server, to which a worker could come back: leave failures out")
+    takes = scheme.period * machines.step + 2 * machines.latency
+    if machines.failures and takes > MOST_LIVES * machines.failures[0]:
+        raise UserError(
+            f"hardly a round of {scheme.name} ends between two crashes: let them be rarer. Received: crashes every "
+            f"{machines.failures[0] / 1e6:.3g} ms, rounds of {takes / 1e6:.3g} ms"
+        )
+
+
+@dataclass(frozen=True)
+class EventSchedule:
+    """The events of a run and their times.
+
+    Attributes:
+        trace: the events on the ps in order: for each name of `RECORD` a column of integers, [n]; see `server.trace`.
+            Microseconds are of virtual time, since the start.
+        rounds: rounds of all workers in the order of their ends, [m, len(ROUND)], in microseconds of virtual time; a
+            reply that a crashed worker did not receive is `UNKNOWN`; rounds that the end of the run cut are missing.
+        seconds: the virtual time of the end.
+    """
+
+    trace: Mapping[str, np.ndarray]
+    rounds: np.ndarray
+    seconds: float
+
+
+def schedule_events(
+    scheme: Scheme,
+    platform: Platform | Machines,
+    *,
+    workers: int,
+    rounds: Rounds | Sequence[Rounds],
+    seed: int,
+    message_bytes: float,
+    reply_bytes: float,
+    ps: int = 1,
+    stop_at_version: int | None = None,
+    progress: Callable[[int], None] = lambda events: None,
+) -> EventSchedule:
+    """Compute the order of the events of a run.
+
+    Args:
+        scheme: the algorithm; its gate, `accepts`, warm-up and `exchange_first` are used.
+        platform: the machines, described or in numbers.
+        workers: W.
+        rounds: the rounds of each worker, or those that all share.
+        seed: seed of all random numbers.
+        message_bytes: size of a message.
+        reply_bytes: size of a reply, and of the center that a worker pulls or joins with.
+        ps: number of ps tasks that share the center.
+        stop_at_version: version of the center that ends the run.
+        progress: receives the number of processed events now and then.
+
+    Raises:
+        UserError: see `check`; or the run takes more than a century, or hardly a round ends between two crashes.
+    """
+    machines = platform if isinstance(platform, Machines) else Machines.of(platform)
+    check(scheme, machines, workers)
+    loop = EventLoop(scheme, machines, workers, rounds, seed, ps, (message_bytes, reply_bytes), stop_at_version)
+    try:
+        loop.run(progress)
+    except OverflowError:
+        raise UserError(f"{scheme.name} takes more than a century on these machines: give faster ones") from None
+    return EventSchedule(loop.server.trace(), loop.timings.rounds(), loop.end / SECOND)
+
+
+class EventLoop:
     """A run in virtual time.
 
     Each message belongs to one life of its worker: a message sent before a crash still occupies the links, and is then
@@ -48,8 +126,14 @@ class Course:
         stop_at_version: version of the center that ends the run.
 
     Attributes:
-        books: the simulated ps.
         end: time at which the last worker has the reply of its last round, in nanoseconds.
+        lock_free: time at which the lock of the ps has served all requests so far.
+        away: workers that do not receive a release by the gate: those that are down, and those that have returned while
+            a message of their former life still waits at the gate.
+        returned: the latter of these.
+        fetching: workers that wait for the center alone.
+        reducing: without a ps, the workers whose messages are ready.
+        held_back: workers that wait for the warm-up of worker 0.
     """
 
     def __init__(
@@ -63,123 +147,120 @@ class Course:
         sizes: tuple[float, float],
         stop_at_version: int | None,
     ):
-        self.scheme, self.machines, self.workers = scheme, machines, workers
+        self.scheme, self.machines, self.workers, self.seed = scheme, machines, workers, seed
         self.message_bytes, self.reply_bytes = sizes
-        plans = plans_of(machines, rounds, workers, seed, scheme.exchange_first)
-        self.steps, self.events = [plan.steps for plan in plans], [plan.events for plan in plans]
-        self.durations = [plan.durations for plan in plans]
-        self.books = Books(scheme, workers, max(map(len, self.steps)), stop_at_version)
-        self.network = Network(machines, workers, ps, seed)
+        self.plans = plans_of(machines, rounds, workers, seed, scheme.exchange_first)
+        most_rounds = max(len(plan.steps) for plan in self.plans)
+        self.server = server = SimulatedServer(scheme, workers, most_rounds, stop_at_version)
+        self.timings, self.network = RoundTimings(workers), Network(machines, workers, ps, seed)
         self.cores = one_machine(machines.cores, workers)
-        self.lock, self.stamps, self.failures = (
-            ServerLock(),
-            SimulatedStamps(workers),
-            Failures(machines.failures, workers, seed),
-        )
         shared = (self.cores, self._ready), (self.network.up, self._sent), (self.network.down, self._replied)
-        self.clock = Clock(workers, [(thing, act) for thing, act in shared if thing is not None])
-        self.presence = Presence(self.books, self.lock, self.clock, self.stamps, self.failures, self._fetch)
         computed = self._computed if self.cores else self._ready
-        self.clock.acts = [self.presence.crash, self.presence.come_back, self._arrive, self._reply, computed]
+        self.queue = EventQueue(
+            workers,
+            [self._crash, self._come_back, self._arrive, self._reply, computed],
+            [(resource, act) for resource, act in shared if resource is not None],
+        )
         # Events of phases that take no time are skipped: the next phase is called directly.
-        at_once = not any(self.network.latency)
+        at_once, gate = not any(self.network.latency), scheme.gate
         send = self._arrive if at_once and self.network.up is None else self._send
         self.reply = self._end_round if at_once and self.network.down is None else self._reply
-        gate, books = scheme.gate, self.books
         self.exchange = self._step_alone if not gate.exchanges else send if gate.uses_ps else self._reduce
-        self.fold = {"exchange": books.exchange, "push": books.push, "pull": books.pull}
-        work = {"exchange": self.message_bytes, "push": self.message_bytes, "pull": self.reply_bytes}
-        self.service = {event: machines.service + round(size / ps / machines.ps_rate) for event, size in work.items()}
-        self.fetching = set[int]()  # workers that wait for the center alone
-        self.end = 0
-        self.together: list[int] = []  # without a ps: workers whose messages are ready
+        self.process = {"exchange": server.exchange, "push": server.push, "pull": server.pull}
+        size_of = {"exchange": self.message_bytes, "push": self.message_bytes, "pull": self.reply_bytes}
+        self.service = {kind: machines.service + round(size / ps / machines.ps_rate) for kind, size in size_of.items()}
+        self.end = self.lock_free = 0
+        self.crashes, self.crash_at = [0] * workers, [math.inf] * workers  # of each worker: their number, the next
+        self.away, self.returned, self.fetching = set[int](), set[int](), set[int]()
+        self.reducing: list[int] = []
         self.held_back = range(1, workers) if scheme.warmup_updates else range(0)
 
     def run(self, progress: Callable[[int], None]) -> None:
         """Process all events to the end of the run."""
         for worker in range(self.workers):
             if worker not in self.held_back:
-                self.presence.stay(worker, 0)
+                self._start_life(worker, 0)
                 self._begin(worker, 0)
-        self.clock.run(progress)
-
-    @property
-    def seconds(self) -> float:
-        """Virtual time at the end of the run, in seconds."""
-        return self.end / SECOND
+        self.queue.run(progress)
 
     # The phases of a worker's round.
 
     def _begin(self, worker: int, now: int) -> None:
         """Begin the next round of a worker, or let the worker leave after its last."""
-        done = self.books.folded[worker]
-        if self.books.over:
+        number, plan = self.server.recorded[worker], self.plans[worker]
+        if self.server.over:
             return
-        if done == len(self.steps[worker]):
-            self.clock.lives[worker] += 1
-            self._go_on(self.books.leave(worker), now, now)
+        if number == len(plan.steps):
+            self.queue.lives[worker] += 1
+            self._release(self.server.leave(worker), now, now)
             return
-        self.stamps.begun[worker] = now
-        self.clock.at(now + self.durations[worker].until_message(worker, done), COMPUTED, worker)
+        self.timings.begun[worker] = now
+        self.queue.at(now + plan.until_message(worker, number), COMPUTED, worker)
 
     def _computed(self, worker: int, now: int) -> None:
         """Continue the steps of a worker on the cores that all share."""
         assert self.cores is not None  # noqa: S101
-        steps = self.steps[worker][self.books.folded[worker]]
-        self.clock.share(self.cores, now, worker, steps * self.machines.core)
+        steps = self.plans[worker].steps[self.server.recorded[worker]]
+        self.queue.share(self.cores, now, worker, steps * self.machines.core)
 
     def _ready(self, worker: int, now: int) -> None:
-        self.stamps.ready[worker] = now
+        self.timings.ready[worker] = now
         self.exchange(worker, now)
 
     def _send(self, worker: int, now: int) -> None:
         """Send a message, or a request for the center, which has no bytes."""
-        if self.network.up is None or self.events[worker][self.books.folded[worker]] == "pull":
+        if self.network.up is None or self.plans[worker].events[self.server.recorded[worker]] == "pull":
             self._sent(worker, now)
         else:
-            self.clock.share(self.network.up, now, worker, self.message_bytes)
+            self.queue.share(self.network.up, now, worker, self.message_bytes)
 
     def _sent(self, worker: int, now: int) -> None:
         """Add the latency to a message whose bytes have all been sent."""
-        late = self.network.message_late(worker, self.books.folded[worker])
+        late = self.network.message_late(worker, self.server.recorded[worker])
         if late:
-            self.clock.at(now + late, ARRIVE, worker)
+            self.queue.at(now + late, ARRIVE, worker)
         else:
             self._arrive(worker, now)
 
     def _arrive(self, worker: int, now: int) -> None:
         """Apply a message that has arrived, when the lock has served those before it."""
-        if self.books.over:
+        if self.server.over:
             return
-        event = self.events[worker][self.books.folded[worker]]
-        self.stamps.arrived[worker] = begun = self.lock.take(now, self.service[event])
-        self._go_on(self.fold[event](worker, begun), begun, self.lock.free)
+        kind = self.plans[worker].events[self.server.recorded[worker]]
+        self.timings.arrived[worker] = begun = self._lock(now, self.service[kind])
+        self._release(self.process[kind](worker, begun), begun, self.lock_free)
         if self.held_back and worker == CHIEF:
             self._start_others()
 
-    def _go_on(self, free: Iterable[int], released: int, at: int) -> None:
+    def _lock(self, now: int, service: int = 0) -> int:
+        """Hold the lock of the ps for `service` nanoseconds as soon as it is free; return when that begins."""
+        begun = now if now > self.lock_free else self.lock_free
+        self.lock_free = begun + service
+        return begun
+
+    def _release(self, workers: Sequence[int], released: int, at: int) -> None:
         """Release workers; their replies are sent at the time `at`."""
-        for worker in free:
-            self.stamps.released[worker] = released
-            if worker in self.presence.away:
-                self.presence.miss(worker, at)
+        for worker in workers:
+            self.timings.released[worker] = released
+            if worker in self.away:
+                self._miss(worker, at)
             elif at > released:
-                self.clock.at(at, REPLY, worker)
+                self.queue.at(at, REPLY, worker)
             else:
                 self.reply(worker, at)
 
     def _reply(self, worker: int, now: int) -> None:
         """Send a reply; the acknowledgement of a push has no bytes."""
         if self.network.down is None or (
-            worker not in self.fetching and self.events[worker][self.books.folded[worker] - 1] == "push"
+            worker not in self.fetching and self.plans[worker].events[self.server.recorded[worker] - 1] == "push"
         ):
             self._replied(worker, now)
         else:
-            self.clock.share(self.network.down, now, worker, self.reply_bytes)
+            self.queue.share(self.network.down, now, worker, self.reply_bytes)
 
     def _replied(self, worker: int, now: int) -> None:
         """Add the latency to a reply whose bytes have all been sent, and pass it to the worker."""
-        now += self.network.reply_late(worker, max(0, self.books.folded[worker] - 1))
+        now += self.network.reply_late(worker, max(0, self.server.recorded[worker] - 1))
         if worker in self.fetching:
             self.fetching.remove(worker)
             self._begin(worker, now)
@@ -188,45 +269,90 @@ class Course:
 
     def _end_round(self, worker: int, now: int) -> None:
         """Log the round of a worker that has its reply, unless it has crashed, and begin the next."""
-        if now < self.failures.crash_at[worker]:
-            end = now
-            if self.scheme.exchange_first:
-                end += self.durations[worker].after_reply(worker, self.stamps.logged[worker])
-            if end > self.end:
-                self.end = end
-            self.stamps.log(worker, now)
+        if now < self.crash_at[worker]:
+            self.end = max(self.end, now + self.plans[worker].after_reply(worker, self.timings.logged[worker]))
+            self.timings.log(worker, now)
             self._begin(worker, now)
 
     # Without a ps.
 
     def _reduce(self, worker: int, now: int) -> None:
         """Wait until the messages of all workers are ready, then reduce them together."""
-        self.stamps.arrived[worker] = now
-        self.together.append(worker)
-        if len(self.together) == self.workers:
-            self.together = []
-            at = now + self.network.reduction(self.message_bytes, self.books.version)
-            for free in self.books.reduce(at):
-                self.stamps.released[free] = now
+        self.timings.arrived[worker] = now
+        self.reducing.append(worker)
+        if len(self.reducing) == self.workers:
+            self.reducing = []
+            at = now + self.network.reduction(self.message_bytes, self.server.version)
+            for free in self.server.reduce(at):
+                self.timings.released[free] = now
                 self._end_round(free, at)
 
     def _step_alone(self, worker: int, now: int) -> None:
         """Apply the steps of a round of a single worker, which exchanges nothing."""
-        self.stamps.arrived[worker] = self.stamps.released[worker] = now
-        self.books.step_alone(self.steps[worker][self.books.folded[worker]], now)
+        self.timings.arrived[worker] = self.timings.released[worker] = now
+        self.server.step_alone(self.plans[worker].steps[self.server.recorded[worker]], now)
         self._end_round(worker, now)
 
-    # Workers that join.
+    # Workers that crash, return and join.
+
+    def _start_life(self, worker: int, now: int) -> None:
+        """Start a life of a worker: schedule its crash."""
+        if self.machines.failures:
+            mean = self.machines.failures[0]
+            at = now + exponential_time(self.seed, "crash", worker, self.crashes[worker], mean)
+            self.crash_at[worker] = at
+            if at < NEVER:
+                self.queue.at(at, CRASH, worker)
+
+    def _crash(self, worker: int, now: int) -> None:
+        """Take a worker down and schedule its return; its present round is lost, unless its message is recorded."""
+        assert self.machines.failures is not None  # noqa: S101
+        if self.server.over:
+            return
+        if self.server.recorded[worker] > self.timings.logged[worker] and worker not in self.server.waiting.arrived:
+            self.timings.log(worker, UNKNOWN)
+        crashes, rounds = self.crashes[worker], self.timings.logged[worker]
+        if crashes >= MOST_CRASHES * (1 + rounds):
+            raise UserError(
+                f"hardly a round ends between two crashes: let them be rarer. Received: worker {worker} crashed "
+                f"{crashes} times in {rounds} rounds"
+            )
+        self.queue.lives[worker] += 1
+        self.returned.discard(worker)
+        self.away.add(worker)
+        back = now + exponential_time(self.seed, "repair", worker, crashes, self.machines.failures[1])
+        self.crashes[worker] += 1
+        self.queue.at(back, BACK, worker)
+
+    def _come_back(self, worker: int, now: int) -> None:
+        """Start a new life of a worker, and let it join."""
+        self._start_life(worker, now)
+        self._join(worker, now)
+
+    def _join(self, worker: int, now: int, log: bool = True) -> None:
+        """Give a worker its slot; if its last message still waits in a set, it joins again after that set."""
+        if self.server.over:
+            return
+        at = self._lock(now)
+        if self.server.join(worker, at, log):
+            self.returned.add(worker)
+        else:
+            self.away.discard(worker)
+            self.fetching.add(worker)
+            self.queue.at(at, REPLY, worker)
+
+    def _miss(self, worker: int, now: int) -> None:
+        """Log the round of an absent worker that the gate has released as lost; let the worker join if it is back."""
+        self.timings.log(worker, UNKNOWN)
+        if worker in self.returned:
+            self.returned.remove(worker)
+            self._join(worker, now)
 
     def _start_others(self) -> None:
         """Start the other workers from the present center once worker 0 has warmed up."""
-        if self.books.version >= self.scheme.warmup_updates or self.books.folded[CHIEF] == len(self.steps[CHIEF]):
+        warm = self.server.version >= self.scheme.warmup_updates
+        if warm or self.server.recorded[CHIEF] == len(self.plans[CHIEF].steps):
             others, self.held_back = self.held_back, range(0)
             for worker in others:
-                self.presence.stay(worker, self.lock.free)
-                self.presence.join(worker, self.lock.free, recorded=False)
-
-    def _fetch(self, worker: int, now: int) -> None:
-        """Send the center to a worker that has joined."""
-        self.fetching.add(worker)
-        self.clock.at(now, REPLY, worker)
+                self._start_life(worker, self.lock_free)
+                self._join(worker, self.lock_free, log=False)

@@ -1,7 +1,6 @@
 """The simulated parameter server, without arithmetic: versions, releases of workers, and the event log.
 
-The rules are those of `ParameterServer` in the engine of graphs. This module knows no durations: the caller passes each
-event with its worker and time.
+The rules are those of `server.parameter_server.ParameterServer`. Each event is passed with its worker and time.
 """
 
 from __future__ import annotations
@@ -12,14 +11,40 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..contract.scheme import Scheme
-from ..server.trace import EVENTS, RECORD
+from ..server.trace import EVENTS, RECORD, ROUND, UNKNOWN
 from .release import SetOfMessages, waiting_at
-from .stamps import MICROSECOND
 
 EXCHANGE, PUSH, PULL, JOIN = (EVENTS.index(name) for name in ("exchange", "push", "pull", "join"))
 
+MICROSECOND = 1000  # nanoseconds
 
-class Books:
+
+class RoundTimings:
+    """The timestamps of the present round of each worker, [W] each, and the rows of finished rounds.
+
+    Attributes:
+        begun, ready, arrived, released: see `server.trace`; in nanoseconds.
+        logged: number of finished rounds of each worker.
+    """
+
+    def __init__(self, workers: int):
+        self.begun, self.ready, self.arrived, self.released, self.logged = ([0] * workers for _ in range(5))
+        self.rows = array("q")
+
+    def log(self, worker: int, replied: int) -> None:
+        """Log a finished round; `replied` is the time of its reply, or `UNKNOWN` if the worker never gets one."""
+        moments = self.begun[worker], self.ready[worker], self.arrived[worker], self.released[worker]
+        self.rows.extend((worker, self.logged[worker], *moments, replied))
+        self.logged[worker] += 1
+
+    def rounds(self) -> np.ndarray:
+        """Return all finished rounds, [m, len(ROUND)], in microseconds."""
+        rows = np.array(self.rows, np.int64).reshape(-1, len(ROUND))
+        rows[:, 2:] = np.where(rows[:, 2:] >= 0, rows[:, 2:] // MICROSECOND, UNKNOWN)
+        return rows
+
+
+class SimulatedServer:
     """The parameter server of a run. Times are in nanoseconds; events return the released workers, in ascending order.
 
     Args:
@@ -31,7 +56,7 @@ class Books:
     Attributes:
         version: number of updates of the center.
         messages: number of messages that were accepted one by one.
-        folded: number of recorded rounds of each worker, [W].
+        recorded: number of recorded rounds of each worker, [W].
         over: True after the last update: later messages are refused, and are not recorded.
 
     Raises:
@@ -44,11 +69,11 @@ class Books:
         self.scheme, self.workers = scheme, workers
         self.waiting = waiting_at(scheme.gate, workers)
         self.in_sets = isinstance(self.waiting, SetOfMessages)
-        self.picky = type(scheme).accepts is not Scheme.accepts
+        self.may_drop = type(scheme).accepts is not Scheme.accepts
         ends = [stop_at_version, last_version if self.in_sets else None]
         self.last = min((end for end in ends if end is not None), default=None)
         self.version, self.messages, self.over = 0, 0, False
-        self.pulled, self.folded = [0] * workers, [0] * workers
+        self.pulled, self.recorded = [0] * workers, [0] * workers
         self.rows = array("q")
 
     def trace(self) -> dict[str, np.ndarray]:
@@ -67,7 +92,7 @@ class Books:
             self._record(worker, staleness, staleness == 0, EXCHANGE, now)
             if staleness:  # dropped: the worker continues at once
                 return self._with_center((worker,))
-        return self._let_go(self.waiting.arrive(worker, self.folded[worker]))
+        return self._release(self.waiting.arrive(worker, self.recorded[worker]))
 
     def push(self, worker: int, now: int) -> Sequence[int]:
         """Process a message that needs no reply."""
@@ -92,32 +117,32 @@ class Books:
         self._count(steps)
         return self._with_center((0,))
 
-    def join(self, worker: int, now: int, recorded: bool = True) -> bool:
+    def join(self, worker: int, now: int, log: bool = True) -> bool:
         """Give a worker its slot and the present center; return True if its last message still waits at the gate."""
-        if recorded and self.version > 0:
+        if log and self.version > 0:
             self.rows.extend((self.version, worker, 0, False, now // MICROSECOND, JOIN))
         self._with_center((worker,))
         return worker in self.waiting.arrived
 
     def leave(self, worker: int) -> Sequence[int]:
         """Remove a worker that has done all its rounds: the others no longer wait for it."""
-        return self._let_go(self.waiting.leave(self.folded[worker]))
+        return self._release(self.waiting.leave(self.recorded[worker]))
 
     # Parts of events.
 
     def _record(self, worker: int, staleness: int, accepted: bool, event: int, now: int) -> None:
         self.rows.extend((self.version, worker, staleness, accepted, now // MICROSECOND, event))
-        self.folded[worker] = rounds = self.folded[worker] + 1
+        self.recorded[worker] = rounds = self.recorded[worker] + 1
         self.waiting.counted(rounds)
 
     def _fold(self, worker: int, staleness: int, event: int, now: int) -> None:
-        accepted = not self.picky or bool(self.scheme.accepts(float(staleness)))
+        accepted = not self.may_drop or bool(self.scheme.accepts(float(staleness)))
         self._record(worker, staleness, accepted, event, now)
         if accepted:
             self.messages += 1
             self._count(self.messages % self.scheme.messages_per_update == 0)
 
-    def _let_go(self, free: Sequence[int]) -> Sequence[int]:
+    def _release(self, free: Sequence[int]) -> Sequence[int]:
         """Return the released workers with the center; if messages make updates together, count the update first."""
         if free and self.in_sets:
             self._count(1)

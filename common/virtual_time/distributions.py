@@ -1,6 +1,10 @@
-"""Distributions of step times, as multiples of the mean: the values of `--compute NAME:key=value,...`.
+"""Counter-based random numbers, and distributions of step times: the values of `--compute NAME:key=value,...`.
 
-Each model draws the steps of all workers; its multiples have the mean 1, so that models can be compared:
+A random number is a function of the seed, its purpose, the worker and an index, so another worker or another algorithm
+does not change it. The function is SplitMix64 (Steele, Lea, Flood, *Fast splittable pseudorandom number generators*,
+OOPSLA 2014), its output function applied to seed, purpose and worker one after the other, and its counter to the index.
+
+Each model of step times draws the steps of all workers; its multiples have the mean 1, so that models can be compared:
 
     constant        always 1
     exponential     exponential
@@ -17,7 +21,8 @@ Steps of one worker are independent except in `phases` and `recorded`; steps of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,6 +35,52 @@ from ..spec import parse
 MOST_SIGMA = 4.0  # the largest sigma of a lognormal: half of its values are below 0.03 % of the mean
 
 Draw = Callable[[np.ndarray], np.ndarray]  # uniform numbers [W, n] for indices [n]
+
+GAMMA = np.uint64(0x9E3779B97F4A7C15)
+
+PURPOSES = ("step", "speed", "link", "message", "reply", "crash", "repair", "reduction")
+
+
+def uniforms(seed: int, purpose: str, workers: Sequence[int] | np.ndarray, indices: Any) -> np.ndarray:
+    """Return numbers in (0, 1), [workers, indices]; `purpose` is one of `PURPOSES`."""
+    purposes = np.array([[1 + PURPOSES.index(purpose)]], np.uint64)
+    key = _mixed(np.array([[seed]], np.uint64) + GAMMA * purposes)
+    key = _mixed(key + GAMMA * (np.asarray(workers, np.uint64)[:, None] + np.uint64(1)))
+    bits = _mixed(key + GAMMA * (np.asarray(indices, np.uint64)[None] + np.uint64(1)))
+    return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def _mixed(x: np.ndarray) -> np.ndarray:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def exponential_time(seed: int, purpose: str, worker: int, index: int, mean: int) -> int:
+    """Return an exponential time in whole nanoseconds."""
+    u = uniforms(seed, purpose, [worker], [index])[0, 0]
+    return max(1, round(-mean * math.log1p(-u)))
+
+
+class Blocks:
+    """A table of random numbers that is drawn in blocks of columns, at their first use.
+
+    Args:
+        size: number of columns of a block.
+        draw: returns the columns of a slice, [rows, size]; called for one block after the other.
+    """
+
+    def __init__(self, size: int, draw: Callable[[slice], np.ndarray]):
+        self.size, self.draw = size, draw
+        self.blocks: list[np.ndarray] = []
+
+    def item(self, row: int, column: int) -> int:
+        """Return the number in a row and column."""
+        block, column = divmod(column, self.size)
+        while block >= len(self.blocks):
+            first = len(self.blocks) * self.size
+            self.blocks.append(self.draw(slice(first, first + self.size)))
+        return self.blocks[block].item(row, column)
 
 
 class Model(Protocol):
