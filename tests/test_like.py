@@ -16,8 +16,7 @@ from distsgd.common.messages.cut import even_sizes
 from distsgd.common.record.cpu import REPORTS, CpuRecord
 from distsgd.common.record.round_log import RoundLog
 from distsgd.common.server.traffic import Traffic
-from distsgd.common.simulation.fit import fit
-from distsgd.common.simulation.likeness import block_of
+from distsgd.common.simulation.fit import block_of, fit
 from distsgd.common.virtual_time.distributions import RecordedSteps
 from distsgd.common.virtual_time.forecast import forecast
 from distsgd.common.virtual_time.platform import Machines, Platform

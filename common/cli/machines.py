@@ -10,8 +10,7 @@ from pathlib import Path
 from ...algorithms import SCHEMES
 from ..errors import UserError
 from ..record.latest import named
-from ..simulation.fit import fit
-from ..simulation.likeness import Likeness
+from ..simulation.fit import FittedMachines, fit
 from ..virtual_time.platform import Platform
 from .flag_groups import Options
 
@@ -60,7 +59,7 @@ def fitted(run_dir: Path | None, platform: Platform, parameters: int | None = No
     return replace(platform, network=str(path)), parameters or found.parameters
 
 
-def _of_other_size(found: Likeness, parameters: int) -> list[str]:
+def _of_other_size(found: FittedMachines, parameters: int) -> list[str]:
     """Return a line on the time of messages of a model of another size, if the run leaves that time uncertain."""
     if not found.hides_bytes(parameters):
         return []

@@ -1,12 +1,15 @@
 """Batched workers: rounds of many workers in one computation.
 
-A lane is one worker's round. The scheme's rules for a worker are traced once on cells, and `tf.vectorized_map` turns
-them into a computation on all lanes at once: a matrix product of each worker becomes one batched product.
+The local variables of all workers are rows of tables, and a load or store touches only the rows of its workers. The
+scheme's rules for a worker read and write variables: they are traced once on shadow variables, whose final tensors are
+the new values, and `tf.vectorized_map` turns them into a computation for all workers at once: a matrix product of each
+worker becomes one batched product.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,12 +18,158 @@ import tensorflow as tf
 from ..contract.scheme import Scheme
 from ..contract.seeded import uniform
 from ..messages.message import packed
-from ..messages.ops import building
+from ..messages.ops import building, first_values
+from ..server.slices import Row
+from ..server.stand_in import StandIn
 from ..worker.batches import Stream
+from ..worker.flat_model import FlatModel
 from ..worker.replica import Replica
 from ..worker.view import View, no_mean
-from .cells import Cell
-from .tables import Tables, Values
+
+Values = dict[str, Any]  # of one or many workers, by name: params, slots (of the scheme), codec, state, seeds
+
+
+class ShadowVariable(StandIn):
+    """A tensor with the interface of a variable: an assignment replaces the tensor.
+
+    Args:
+        read: returns the tensor; called at the first use.
+
+    Attributes:
+        changed: True after an assignment.
+    """
+
+    def __init__(self, read: Callable[[], Any]):
+        self._read, self._value, self.changed = read, None, False
+
+    @classmethod
+    def of(cls, value: Any) -> ShadowVariable:
+        """Build a shadow variable that holds this tensor."""
+        return cls(lambda: value)
+
+    def read_value(self) -> Any:
+        """Return the tensor."""
+        if self._value is None:
+            self._value = self._read()
+        return self._value
+
+    def assign(self, value: Any) -> Any:
+        """Replace the tensor by another of the same shape and type; return it."""
+        before = self.read_value() if self._value is not None else None
+        value = tf.convert_to_tensor(value, dtype_hint=tf.float32) if before is None else _like(value, before)
+        self._value, self.changed = value, True
+        return value
+
+
+def _like(value: Any, before: Any) -> Any:
+    value = tf.convert_to_tensor(value, before.dtype)
+    value.shape.assert_is_compatible_with(before.shape)
+    return value
+
+
+class Tables:
+    """The local variables of the workers of a simulated run.
+
+    Args:
+        scheme: the algorithm.
+        model: the model to train.
+        workers: W.
+        initial: placeholders of the initial center [P] and state [S].
+
+    Attributes:
+        tables: a variable [W, ...] for each local variable, nested as `Values`.
+        shared: the workers' states as the evaluator sees them, [W, S].
+        gradients: for schemes that exchange first, the gradients to apply after the reply, [W, P]; else None.
+    """
+
+    def __init__(self, scheme: Scheme, model: FlatModel, workers: int, initial: tuple[Any, Any]):
+        self.scheme, self.model, self.num_workers = scheme, model, workers
+        center, state = initial
+        number = tf.range(workers)
+
+        def seeds(initial_seed: Any) -> Any:  # different seeds, so that workers draw different dropout masks
+            ones = [1] * initial_seed.ndim
+            return initial_seed[None] + tf.cast(tf.reshape(number, [-1, *ones]), initial_seed.dtype)
+
+        def all_rows(value: Any) -> Any:
+            value = tf.convert_to_tensor(value)
+            return tf.tile(value[None], [workers, *[1] * value.shape.rank])
+
+        own = {"slots": first_values(scheme.local_variables, center), "codec": scheme.codec.local_variables(0 * center)}
+        start = {"params": center, "state": state} | {kind: dict(values) for kind, values in own.items()}
+        start = tf.nest.map_structure(all_rows, start)
+        start["seeds"] = [seeds(seed) for seed in model.initial_seeds]
+        self.tables = tf.nest.map_structure(lambda value: tf.Variable(value, name="table"), start)
+        self.shared = tf.Variable(all_rows(state), name="shared")
+        self.gradients = tf.Variable(all_rows(0 * center), name="gradients") if scheme.exchange_first else None
+
+    def load(self, workers: Any) -> Values:
+        """Return the values of these workers, [B, ...] each."""
+        return tf.nest.map_structure(lambda table: Row(table, workers).read_value(), self.tables)
+
+    def store(self, workers: Any, before: Values, after: Values) -> None:
+        """Write the changed values of these workers: the tensors of `after` that are not those of `before`."""
+        old, new = tf.nest.flatten(before), tf.nest.flatten(after)
+        for table, was, now in zip(tf.nest.flatten(self.tables), old, new, strict=True):
+            if was is not now:
+                Row(table, workers).assign(now)
+
+    # Many workers at a time.
+
+    def on_each(self, act: Callable[..., Any], values: Values, *of_each: Any) -> tuple[Values, Any]:
+        """Call `act(cells, ...)` for each worker, on cells of its values, in one vectorized computation.
+
+        Args:
+            act: receives the cells of a worker, and its part of each tensor in `of_each`.
+            values: values of the workers, [B, ...] each.
+            of_each: further tensors [B, ...], nested.
+
+        Returns:
+            the new values (a variable without an assignment keeps its tensor), and the results of `act`.
+        """
+        changed: list[bool] = []
+
+        def lane(given: Any) -> Any:
+            mine, others = given
+            cells = tf.nest.map_structure(ShadowVariable.of, mine)
+            result = act(cells, *others)
+            flat = tf.nest.flatten(cells)
+            changed[:] = [cell.changed for cell in flat]
+            return [cell.read_value() for cell in flat if cell.changed], result
+
+        new, result = tf.vectorized_map(lane, (values, of_each), warn=False)
+        left = iter(new)
+        flat = [next(left) if has else value for value, has in zip(tf.nest.flatten(values), changed, strict=True)]
+        return tf.nest.pack_sequence_as(values, flat), result
+
+    # One worker at a time; only the tensors in use are read.
+
+    def cells(self, worker: Any) -> Values:
+        """Build cells of a worker, each of which reads its row of a table at the first use."""
+        return tf.nest.map_structure(lambda table: ShadowVariable(Row(table, worker).read_value), self.tables)
+
+    def keep(self, worker: Any, cells: Values) -> None:
+        """Write the assigned cells of a worker to the tables."""
+        for table, cell in zip(tf.nest.flatten(self.tables), tf.nest.flatten(cells), strict=True):
+            if cell.changed:
+                Row(table, worker).assign(cell.read_value())
+
+    def start_one(self, worker: Any, center: Any) -> None:
+        """Start a worker anew: initialize its local variables from the center."""
+        cells = self.cells(worker)
+        cells["params"].assign(center)
+        for name, value in self.scheme.local_variables(center).items():
+            cells["slots"][name].assign(value)
+        for name, value in self.scheme.codec.local_variables(0 * center).items():
+            cells["codec"][name].assign(value)
+        if self.model.state_size:
+            cells["state"].assign(Row(self.shared, worker).read_value())
+        self.keep(worker, cells)
+
+    def share_state(self, workers: Any) -> None:
+        """Copy the states of these workers to `shared`, where the evaluator reads them."""
+        if self.model.state_size:
+            Row(self.shared, workers).assign(Row(self.tables["state"], workers).read_value())
 
 
 class Given(Stream):
@@ -98,21 +247,21 @@ class BatchedWorkers(Tables):
             return tf.zeros(params.shape)
 
         with building(tf.Graph()):
-            cell = Cell(note)
+            cell = ShadowVariable(note)
             self.scheme_at(tf.constant(0.0)).adopt(self._probe(cell), tf.zeros(params.shape))
         return cell.changed and not read
 
-    def _probe(self, params: Cell) -> Any:
+    def _probe(self, params: ShadowVariable) -> Any:
         """Build the view of a worker for tracing alone."""
         start = tf.zeros(self.tables["params"].shape[1:])
-        slots = {name: Cell.of(value) for name, value in self.scheme.local_variables(start).items()}
+        slots = {name: ShadowVariable.of(value) for name, value in self.scheme.local_variables(start).items()}
         return self.view({"params": params, "slots": slots}, 0, tf.ones([3]))
 
     def gradient(self, cells: Values, view: Any, batch: Any) -> tuple[Any, Any]:
         """Return loss and gradient of one worker on one batch; update the worker's state and seeds."""
         replica = copy.copy(self.replica)
         replica.state, replica.seeds = cells["state"], cells["seeds"]
-        replica.frozen = [Cell.of(value.read_value()) for value in self.replica.frozen]
+        replica.frozen = [ShadowVariable.of(value.read_value()) for value in self.replica.frozen]
         return replica.gradient(self.scheme.gradient_point(view), batch)
 
     # Many workers.
