@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from ..contract.scheme import Scheme
@@ -22,7 +23,6 @@ from ..messages.ops import building, first_values
 from ..server.slices import Row
 from ..server.stand_in import StandIn
 from ..worker.batches import Stream
-from ..worker.flat_model import FlatModel
 from ..worker.replica import Replica
 from ..worker.view import View, no_mean
 
@@ -67,111 +67,6 @@ def _like(value: Any, before: Any) -> Any:
     return value
 
 
-class Tables:
-    """The local variables of the workers of a simulated run.
-
-    Args:
-        scheme: the algorithm.
-        model: the model to train.
-        workers: W.
-        initial: placeholders of the initial center [P] and state [S].
-
-    Attributes:
-        tables: a variable [W, ...] for each local variable, nested as `Values`.
-        shared: the workers' states as the evaluator sees them, [W, S].
-        gradients: for schemes that exchange first, the gradients to apply after the reply, [W, P]; else None.
-    """
-
-    def __init__(self, scheme: Scheme, model: FlatModel, workers: int, initial: tuple[Any, Any]):
-        self.scheme, self.model, self.num_workers = scheme, model, workers
-        center, state = initial
-        number = tf.range(workers)
-
-        def seeds(initial_seed: Any) -> Any:  # different seeds, so that workers draw different dropout masks
-            ones = [1] * initial_seed.ndim
-            return initial_seed[None] + tf.cast(tf.reshape(number, [-1, *ones]), initial_seed.dtype)
-
-        def all_rows(value: Any) -> Any:
-            value = tf.convert_to_tensor(value)
-            return tf.tile(value[None], [workers, *[1] * value.shape.rank])
-
-        own = {"slots": first_values(scheme.local_variables, center), "codec": scheme.codec.local_variables(0 * center)}
-        start = {"params": center, "state": state} | {kind: dict(values) for kind, values in own.items()}
-        start = tf.nest.map_structure(all_rows, start)
-        start["seeds"] = [seeds(seed) for seed in model.initial_seeds]
-        self.tables = tf.nest.map_structure(lambda value: tf.Variable(value, name="table"), start)
-        self.shared = tf.Variable(all_rows(state), name="shared")
-        self.gradients = tf.Variable(all_rows(0 * center), name="gradients") if scheme.exchange_first else None
-
-    def load(self, workers: Any) -> Values:
-        """Return the values of these workers, [B, ...] each."""
-        return tf.nest.map_structure(lambda table: Row(table, workers).read_value(), self.tables)
-
-    def store(self, workers: Any, before: Values, after: Values) -> None:
-        """Write the changed values of these workers: the tensors of `after` that are not those of `before`."""
-        old, new = tf.nest.flatten(before), tf.nest.flatten(after)
-        for table, was, now in zip(tf.nest.flatten(self.tables), old, new, strict=True):
-            if was is not now:
-                Row(table, workers).assign(now)
-
-    # Many workers at a time.
-
-    def on_each(self, act: Callable[..., Any], values: Values, *of_each: Any) -> tuple[Values, Any]:
-        """Call `act(cells, ...)` for each worker, on cells of its values, in one vectorized computation.
-
-        Args:
-            act: receives the cells of a worker, and its part of each tensor in `of_each`.
-            values: values of the workers, [B, ...] each.
-            of_each: further tensors [B, ...], nested.
-
-        Returns:
-            the new values (a variable without an assignment keeps its tensor), and the results of `act`.
-        """
-        changed: list[bool] = []
-
-        def lane(given: Any) -> Any:
-            mine, others = given
-            cells = tf.nest.map_structure(ShadowVariable.of, mine)
-            result = act(cells, *others)
-            flat = tf.nest.flatten(cells)
-            changed[:] = [cell.changed for cell in flat]
-            return [cell.read_value() for cell in flat if cell.changed], result
-
-        new, result = tf.vectorized_map(lane, (values, of_each), warn=False)
-        left = iter(new)
-        flat = [next(left) if has else value for value, has in zip(tf.nest.flatten(values), changed, strict=True)]
-        return tf.nest.pack_sequence_as(values, flat), result
-
-    # One worker at a time; only the tensors in use are read.
-
-    def cells(self, worker: Any) -> Values:
-        """Build cells of a worker, each of which reads its row of a table at the first use."""
-        return tf.nest.map_structure(lambda table: ShadowVariable(Row(table, worker).read_value), self.tables)
-
-    def keep(self, worker: Any, cells: Values) -> None:
-        """Write the assigned cells of a worker to the tables."""
-        for table, cell in zip(tf.nest.flatten(self.tables), tf.nest.flatten(cells), strict=True):
-            if cell.changed:
-                Row(table, worker).assign(cell.read_value())
-
-    def start_one(self, worker: Any, center: Any) -> None:
-        """Start a worker anew: initialize its local variables from the center."""
-        cells = self.cells(worker)
-        cells["params"].assign(center)
-        for name, value in self.scheme.local_variables(center).items():
-            cells["slots"][name].assign(value)
-        for name, value in self.scheme.codec.local_variables(0 * center).items():
-            cells["codec"][name].assign(value)
-        if self.model.state_size:
-            cells["state"].assign(Row(self.shared, worker).read_value())
-        self.keep(worker, cells)
-
-    def share_state(self, workers: Any) -> None:
-        """Copy the states of these workers to `shared`, where the evaluator reads them."""
-        if self.model.state_size:
-            Row(self.shared, workers).assign(Row(self.tables["state"], workers).read_value())
-
-
 class Given(Stream):
     """A batch source that returns the batch it was given."""
 
@@ -183,7 +78,7 @@ class Given(Stream):
         return rows
 
 
-class BatchedWorkers(Tables):
+class BatchedWorkers:
     """The workers of a simulated run.
 
     Args:
@@ -194,43 +89,62 @@ class BatchedWorkers(Tables):
         seed: seed of the run.
 
     Attributes:
-        forgetful: True if a worker's parameters are not read between its message and the reply, which replaces them:
-            then they need not be stored.
+        tables: a variable [W, ...] for each local variable, nested as `Values`.
+        shared: the workers' states as the evaluator sees them, [W, S].
+        gradients: for schemes that exchange first, the gradients to apply after the reply, [W, P]; else None.
+        replaces_params: True if a worker's parameters are not read between its message and the reply, which replaces
+            them: then they need not be stored.
     """
 
     def __init__(self, scheme: Scheme, replica: Replica, workers: int, initial: tuple[Any, Any], seed: int):
-        super().__init__(scheme, replica.model, workers, initial)
-        self.replica, self.seed = replica, seed
+        self.scheme, self.replica, self.model, self.seed = scheme, replica, replica.model, seed
+        self.num_workers = workers
+        center, state = initial
+
+        def seeds(initial_seed: Any) -> Any:  # different seeds, so that workers draw different dropout masks
+            number = np.arange(workers, dtype=initial_seed.dtype)
+            return tf.constant(initial_seed[None] + number.reshape(-1, *[1] * initial_seed.ndim))
+
+        def all_rows(value: Any) -> Any:
+            value = tf.convert_to_tensor(value)
+            return tf.tile(value[None], [workers, *[1] * value.shape.rank])
+
+        slots, codec = first_values(scheme.local_variables, center), scheme.codec.local_variables(0 * center)
+        start = {"params": center, "state": state, "slots": dict(slots), "codec": dict(codec)}
+        start = tf.nest.map_structure(all_rows, start)
+        start["seeds"] = [seeds(seed) for seed in self.model.initial_seeds]
+        self.tables = tf.nest.map_structure(lambda value: tf.Variable(value, name="table"), start)
+        self.shared = tf.Variable(all_rows(state), name="shared")
+        self.gradients = tf.Variable(all_rows(0 * center), name="gradients") if scheme.exchange_first else None
         self.sums_gradients = scheme.period > 1 and scheme.uses_gradient_sum
-        self.forgetful = scheme.events == {"exchange"} and self._replaces_params(initial[0])
+        self.replaces_params = scheme.events == {"exchange"} and self._replaces_params(initial[0])
 
-    # One worker, as cells.
+    # One worker, as shadow variables.
 
-    def view(self, cells: Values, index: Any, when: Any, done: bool = False, **known: Any) -> Any:
+    def view(self, variables: Values, index: Any, when: Any, done: bool = False, **known: Any) -> Any:
         """Build the scheme's view of a worker.
 
         Args:
-            cells: cells of the worker's values.
+            variables: shadow variables of the worker's values.
             index: index of the worker.
             when: local steps that it has done, steps of its round, and number of the round, [3].
             done: True from the message on: then the steps of the round are done, unless the scheme exchanges first.
             known: further attributes of the view.
         """
-        shapes = self.replica.model.shapes
         step, steps, number = when[0], when[1], when[2]
         if done and not self.scheme.exchange_first:
             step += steps
         return View(
-            params=cells["params"],
+            params=variables["params"],
             index=index,
             num_workers=self.num_workers,
             steps=steps,
             round=tf.cast(number, tf.int64),
             step=tf.cast(step, tf.int64),
-            uniform=partial(uniform, self.seed, self.replica.model.size),
-            shapes=shapes,
+            uniform=partial(uniform, self.seed, self.model.size),
+            shapes=self.model.shapes,
             mean=no_mean("in a simulation there is no worker.mean: use backend='processes' or 'threads'"),
-            **cells["slots"],
+            **variables["slots"],
             **known,
         )
 
@@ -241,26 +155,18 @@ class BatchedWorkers(Tables):
     def _replaces_params(self, params: Any) -> bool:
         """Return True if a worker's parameters after a reply do not depend on its parameters before."""
         read: list[Any] = []
-
-        def note() -> Any:
-            read.append(True)
-            return tf.zeros(params.shape)
-
         with building(tf.Graph()):
-            cell = ShadowVariable(note)
-            self.scheme_at(tf.constant(0.0)).adopt(self._probe(cell), tf.zeros(params.shape))
-        return cell.changed and not read
+            start = tf.zeros(params.shape)
+            variable = ShadowVariable(lambda: read.append(True) or start)
+            slots = {name: ShadowVariable.of(value) for name, value in self.scheme.local_variables(start).items()}
+            view = self.view({"params": variable, "slots": slots}, 0, tf.ones([3]))
+            self.scheme_at(tf.constant(0.0)).adopt(view, start)
+        return variable.changed and not read
 
-    def _probe(self, params: ShadowVariable) -> Any:
-        """Build the view of a worker for tracing alone."""
-        start = tf.zeros(self.tables["params"].shape[1:])
-        slots = {name: ShadowVariable.of(value) for name, value in self.scheme.local_variables(start).items()}
-        return self.view({"params": params, "slots": slots}, 0, tf.ones([3]))
-
-    def gradient(self, cells: Values, view: Any, batch: Any) -> tuple[Any, Any]:
+    def gradient(self, variables: Values, view: Any, batch: Any) -> tuple[Any, Any]:
         """Return loss and gradient of one worker on one batch; update the worker's state and seeds."""
         replica = copy.copy(self.replica)
-        replica.state, replica.seeds = cells["state"], cells["seeds"]
+        replica.state, replica.seeds = variables["state"], variables["seeds"]
         replica.frozen = [ShadowVariable.of(value.read_value()) for value in self.replica.frozen]
         return replica.gradient(self.scheme.gradient_point(view), batch)
 
@@ -285,11 +191,11 @@ class BatchedWorkers(Tables):
         """
         *before, reply = adopting or (None,)
 
-        def act(cells: Values, index: Any, now: Any, batch: Any, *last: Any) -> Any:
+        def act(variables: Values, index: Any, now: Any, batch: Any, *last: Any) -> Any:
             if last:
-                self._adopt(cells, index, last[0], reply)
-            view = self.view(cells, index, now)
-            loss, gradient = self.gradient(cells, view, batch)
+                self.adopt(variables, index, last[0], reply)
+            view = self.view(variables, index, now)
+            loss, gradient = self.gradient(variables, view, batch)
             self.scheme_at(now[0]).local_step(view, gradient)
             return loss, gradient
 
@@ -314,17 +220,16 @@ class BatchedWorkers(Tables):
     def first_gradients(self, values: Values, workers: Any, when: Any, batch: Any) -> tuple[Values, Any]:
         """Compute losses and gradients before an exchange, for schemes that exchange first."""
 
-        def act(cells: Values, index: Any, now: Any, batch: Any) -> Any:
-            return self.gradient(cells, self.view(cells, index, now), batch)
+        def act(variables: Values, index: Any, now: Any, batch: Any) -> Any:
+            return self.gradient(variables, self.view(variables, index, now), batch)
 
         return self.on_each(act, values, workers, when, batch)
 
     def first_steps(self, values: Values, workers: Any, when: Any, gradients: Any) -> Values:
         """Take the local steps with these gradients, after the exchange."""
 
-        def act(cells: Values, index: Any, now: Any, gradient: Any) -> Any:
-            self.scheme_at(now[0]).local_step(self.view(cells, index, now), gradient)
-            return now
+        def act(variables: Values, index: Any, now: Any, gradient: Any) -> None:
+            self.scheme_at(now[0]).local_step(self.view(variables, index, now), gradient)
 
         return self.on_each(act, values, workers, when, gradients)[0]
 
@@ -337,33 +242,91 @@ class BatchedWorkers(Tables):
         names += ["gradient_sum"] if self.scheme.uses_gradient_sum else []
         names = [] if self.scheme.exchange_first else names
 
-        def act(cells: Values, index: Any, now: Any, loss: Any, *gradient: Any) -> Any:
+        def act(variables: Values, index: Any, now: Any, loss: Any, *gradient: Any) -> Any:
             known = {} if self.scheme.exchange_first else {"loss": loss / now[1]}
-            view = self.view(cells, index, now, done=True, **known, **dict.fromkeys(names, *gradient))
+            view = self.view(variables, index, now, done=True, **known, **dict.fromkeys(names, *gradient))
             scheme = self.scheme_at(now[0])
             return packed(scheme.name, scheme.scalars, scheme.message(view))
 
         return self.on_each(act, values, workers, when, losses, *([gradients] if names else []))
 
-    def _adopt(self, cells: Values, index: Any, now: Any, reply: Any) -> None:
-        self.scheme_at(now[0]).adopt(self.view(cells, index, now, done=True), reply)
+    def adopt(self, variables: Values, index: Any, now: Any, reply: Any) -> None:
+        """Let a worker adopt a reply [P]."""
+        self.scheme_at(now[0]).adopt(self.view(variables, index, now, done=True), reply)
 
     def adopted(self, values: Values, workers: Any, when: Any, reply: Any) -> Values:
         """Return the values of workers, [B], after they adopt the same reply [P]."""
 
-        def act(cells: Values, index: Any, now: Any) -> Any:
-            self._adopt(cells, index, now, reply)
-            return now
+        def act(variables: Values, index: Any, now: Any) -> None:
+            self.adopt(variables, index, now, reply)
 
         return self.on_each(act, values, workers, when)[0]
 
-    def adopt(self, workers: Any, when: Any, reply: Any) -> None:
-        """Let these workers, [B], adopt the same reply [P]."""
-        before = self.load(workers)
-        self.store(workers, before, self.adopted(before, workers, when, reply))
+    def load(self, workers: Any) -> Values:
+        """Return the values of these workers, [B, ...] each."""
+        return tf.nest.map_structure(lambda table: Row(table, workers).read_value(), self.tables)
 
-    def adopt_one(self, worker: Any, now: Any, reply: Any) -> None:
-        """Let a worker adopt a reply [P]."""
-        cells = self.cells(worker)
-        self._adopt(cells, worker, now, reply)
-        self.keep(worker, cells)
+    def store(self, workers: Any, before: Values, after: Values) -> None:
+        """Write the changed values of these workers: the tensors of `after` that are not those of `before`."""
+        old, new = tf.nest.flatten(before), tf.nest.flatten(after)
+        for table, was, now in zip(tf.nest.flatten(self.tables), old, new, strict=True):
+            if was is not now:
+                Row(table, workers).assign(now)
+
+    # Many workers at a time.
+
+    def on_each(self, act: Callable[..., Any], values: Values, *of_each: Any) -> tuple[Values, Any]:
+        """Call `act(variables, ...)` for each worker, on shadow variables of its values, in one vectorized computation.
+
+        Args:
+            act: receives the shadow variables of a worker, and its part of each tensor in `of_each`.
+            values: values of the workers, [B, ...] each.
+            of_each: further tensors [B, ...], nested.
+
+        Returns:
+            the new values (a variable without an assignment keeps its tensor), and the results of `act`.
+        """
+        changed: list[bool] = []
+
+        def one(given: Any) -> Any:
+            own, others = given
+            variables = tf.nest.map_structure(ShadowVariable.of, own)
+            result = act(variables, *others)
+            result = others[0] if result is None else result  # a vectorized computation needs one
+            flat = tf.nest.flatten(variables)
+            changed[:] = [variable.changed for variable in flat]
+            return [variable.read_value() for variable in flat if variable.changed], result
+
+        new, result = tf.vectorized_map(one, (values, of_each), warn=False)
+        left = iter(new)
+        flat = [next(left) if has else value for value, has in zip(tf.nest.flatten(values), changed, strict=True)]
+        return tf.nest.pack_sequence_as(values, flat), result
+
+    # One worker at a time; only the tensors in use are read.
+
+    def variables_of(self, worker: Any) -> Values:
+        """Build shadow variables of a worker, each of which reads its row of a table at the first use."""
+        return tf.nest.map_structure(lambda table: ShadowVariable(Row(table, worker).read_value), self.tables)
+
+    def store_one(self, worker: Any, variables: Values) -> None:
+        """Write the assigned shadow variables of a worker to the tables."""
+        for table, variable in zip(tf.nest.flatten(self.tables), tf.nest.flatten(variables), strict=True):
+            if variable.changed:
+                Row(table, worker).assign(variable.read_value())
+
+    def start_one(self, worker: Any, center: Any) -> None:
+        """Start a worker anew: initialize its local variables from the center."""
+        variables = self.variables_of(worker)
+        variables["params"].assign(center)
+        for name, value in self.scheme.local_variables(center).items():
+            variables["slots"][name].assign(value)
+        for name, value in self.scheme.codec.local_variables(0 * center).items():
+            variables["codec"][name].assign(value)
+        if self.model.state_size:
+            variables["state"].assign(Row(self.shared, worker).read_value())
+        self.store_one(worker, variables)
+
+    def share_state(self, workers: Any) -> None:
+        """Copy the states of these workers to `shared`, where the evaluator reads them."""
+        if self.model.state_size:
+            Row(self.shared, workers).assign(Row(self.tables["state"], workers).read_value())

@@ -25,9 +25,7 @@ from .program import Do
 
 DEVICE = "/device:CPU:0"
 
-Action = Callable[
-    [Any, Any, Any], None
-]  # arguments: worker (of `CLOSE`: number of messages), its clock and steps, place in the outbox
+Action = Callable[[Any, Any, Any], Any]  # of the worker (`CLOSE`: messages), its clock and steps, place in the outbox
 
 
 class Merging:
@@ -36,7 +34,7 @@ class Merging:
     Args:
         scheme: the algorithm.
         center: the center of the run.
-        lanes: the workers.
+        workers: the workers.
         kinds: the kinds of actions that occur, of `Do`.
         places: the most messages that are computed and not yet merged.
 
@@ -48,12 +46,12 @@ class Merging:
         adopts_later: True if workers may adopt the reply to their set as late as in the computation of the next round.
     """
 
-    def __init__(self, scheme: Scheme, center: Center, lanes: BatchedWorkers, kinds: Collection[int], places: int):
-        self.scheme, self.center, self.lanes, self.part = scheme, center, lanes, center.slices[0]
+    def __init__(self, scheme: Scheme, center: Center, workers: BatchedWorkers, kinds: Collection[int], places: int):
+        self.scheme, self.center, self.workers, self.part = scheme, center, workers, center.slices[0]
         size = center.sizes[0]
         in_sets = scheme.gate.exchanges and scheme.gate.set_size(center.num_workers) is not None
         self.drops = Do.LEAVE in kinds
-        self.adopts_later = in_sets and self.part.anchors is None and not lanes.model.state_size
+        self.adopts_later = in_sets and self.part.anchors is None and not workers.model.state_size
         self.at_once = in_sets and type(scheme).weigh is Scheme.weigh and type(scheme.codec) is Codec
         long = size + len(scheme.scalars)
         self.inbox = tf.Variable(tf.zeros([long]), name="inbox")
@@ -61,10 +59,10 @@ class Merging:
         self.reply = tf.Variable(tf.zeros([size]), name="reply")
         self.kinds = sorted(kind for kind in kinds if kind in self._actions())
 
-    def keep(self, places: Any, messages: Any, counts: Any) -> None:
-        """Store computed messages [B, P + m], each in its place; `counts` is False for those that will be dropped."""
+    def store(self, places: Any, messages: Any, accepted: Any) -> None:
+        """Store computed messages [B, P + m], each in its place; `accepted` is False for those that will be dropped."""
         if self.at_once:
-            counting = tf.where(counts[:, None], messages, 0.0) if self.drops else messages
+            counting = tf.where(accepted[:, None], messages, 0.0) if self.drops else messages
             self.inbox.assign_add(tf.reduce_sum(counting, 0))
         else:
             Row(self.outbox, places).assign(messages)
@@ -90,24 +88,27 @@ class Merging:
         return tf.while_loop(lambda i: i < tf.shape(do)[0], body, [tf.constant(0)], parallel_iterations=1)[0]
 
     def _actions(self) -> dict[int, Action]:
+        center, part, workers = self.center, self.part, self.workers
         actions: dict[int, Action] = {
-            Do.FOLD: self._fold,
-            Do.PUSH: self._push,
-            Do.PULL: self._pull,
-            Do.READ: self._read,
-            Do.START: self._start,
-            Do.CLOSE: self._close,
+            Do.FOLD: lambda worker, now, place: self._adopt_one(worker, now, self._merged(worker, place)),
+            Do.PUSH: lambda worker, now, place: (self._merged(worker, place), workers.share_state(worker)),
+            Do.PULL: lambda worker, now, place: self._adopt_one(worker, now, part.center.read_value()),
+            Do.READ: lambda worker, now, place: self._adopt_one(worker, now, center.reply(center.read())),
+            Do.START: lambda worker, now, place: self._start(worker),
+            Do.CLOSE: lambda messages, now, place: self._close(messages, now),
         }
-        return actions if self.at_once else actions | {Do.ARRIVE: self._arrive}
+        return (
+            actions if self.at_once else actions | {Do.ARRIVE: lambda worker, now, place: self._arrive(worker, place)}
+        )
 
     def _received(self, worker: Any, place: Any) -> Any:
         """Return a message after encoding and decoding by the codec."""
-        cells = self.lanes.cells(worker)
-        kept = SimpleNamespace(**cells["codec"])
-        encoder = SimpleNamespace(encode=lambda message: [self.scheme.codec.encode(message, kept)])
+        variables = self.workers.variables_of(worker)
+        local = SimpleNamespace(**variables["codec"])
+        encoder = SimpleNamespace(encode=lambda message: [self.scheme.codec.encode(message, local)])
         slot: Any = SimpleNamespace(index=worker, encoder=encoder)
         message = self.center.receive(slot, Row(self.outbox, place).read_value())[0]
-        self.lanes.keep(worker, cells)
+        self.workers.store_one(worker, variables)
         return message
 
     def _merged(self, worker: Any, place: Any) -> Any:
@@ -121,63 +122,42 @@ class Merging:
         center.count_updates(completes)
         return center.reply([reply])
 
-    def _fold(self, worker: Any, now: Any, place: Any) -> None:
-        reply = self._merged(worker, place)
+    def _adopt_one(self, worker: Any, now: Any, reply: Any) -> None:
         self.center.note_pull(_slot(worker))
-        self.lanes.adopt_one(worker, now, reply)
-        self.lanes.share_state(worker)
+        variables = self.workers.variables_of(worker)
+        self.workers.adopt(variables, worker, now, reply)
+        self.workers.store_one(worker, variables)
+        self.workers.share_state(worker)
 
-    def _push(self, worker: Any, now: Any, place: Any) -> None:
-        del now
-        self._merged(worker, place)
-        self.lanes.share_state(worker)
-
-    def _pull(self, worker: Any, now: Any, place: Any) -> None:
-        del place
+    def _start(self, worker: Any) -> None:
         self.center.note_pull(_slot(worker))
-        self.lanes.adopt_one(worker, now, self.part.center.read_value())
-        self.lanes.share_state(worker)
+        self.workers.start_one(worker, self.part.center.read_value())
 
-    def _read(self, worker: Any, now: Any, place: Any) -> None:
-        del place
-        self.center.note_pull(_slot(worker))
-        self.lanes.adopt_one(worker, now, self.center.reply(self.center.read()))
-        self.lanes.share_state(worker)
-
-    def _start(self, worker: Any, now: Any, place: Any) -> None:
-        del now, place
-        self.center.note_pull(_slot(worker))
-        self.lanes.start_one(worker, self.part.center.read_value())
-
-    def _arrive(self, worker: Any, now: Any, place: Any) -> None:
-        del now
+    def _arrive(self, worker: Any, place: Any) -> None:
         message = self._received(worker, place)
-        sender = _slot(worker)
-        self.inbox.assign_add(self.center.weigh(self.part, message, tf.constant(0.0), sender))
+        self.inbox.assign_add(self.center.weigh(self.part, message, tf.constant(0.0), _slot(worker)))
 
-    def _close(self, messages: Any, now: Any, place: Any) -> None:
+    def _close(self, messages: Any, now: Any) -> None:
         """Merge the mean of a set into the center."""
-        del place
         center, version = self.center, self.center.read_version()
         mean = self.inbox / tf.cast(messages, tf.float32)
         reply = tf.convert_to_tensor(center.merge(self.part, mean, tf.constant(0.0), version))
         self.reply.assign(center.reply([reply]))
         self.inbox.assign(tf.zeros_like(self.inbox))
         if not self.scheme.gate.uses_ps:  # the parameters of worker 0 are the center
-            self._follow_worker_0(now)
+            variables = self.workers.variables_of(0)
+            self.workers.adopt(variables, 0, now, self.reply.read_value())
+            self.part.center.assign(variables["params"].read_value())
+            self.part.move_average(now[0])
         center.count_updates(1)
-
-    def _follow_worker_0(self, now: Any) -> None:
-        cells = self.lanes.cells(0)
-        self.lanes.scheme_at(now[0]).adopt(self.lanes.view(cells, 0, now, done=True), self.reply.read_value())
-        self.part.center.assign(cells["params"].read_value())
-        self.part.move_average(now[0])
 
     def adopt(self, workers: Any, when: Any, *, number: int | None) -> Any:
         """Let these workers, [number], adopt the reply to their set."""
         workers, when = tf.ensure_shape(workers, [number]), tf.ensure_shape(when, [number, 3])
-        self.lanes.adopt(workers, when, self.reply.read_value())
-        self.lanes.share_state(workers)
+        before = self.workers.load(workers)
+        adopted = self.workers.adopted(before, workers, when, self.reply.read_value())
+        self.workers.store(workers, before, adopted)
+        self.workers.share_state(workers)
         anchors = self.part.anchors
         if anchors is not None:
             ones = tf.ones_like(tf.cast(workers, tf.float32))
@@ -212,10 +192,10 @@ class Executor:
             state = tf.compat.v1.placeholder(tf.float32, [model.state_size], name="initial_state")
             gradient = tf.function(model.gradient, reduce_retracing=True, autograph=False)
             own, loss = [""] * job.devices_per_worker, (options.l2, options.clip_norm)
-            replica = Replica(model, gradient, "lane", (0, workers), own, Given(), job.train, *loss)
+            replica = Replica(model, gradient, "replica", (0, workers), own, Given(), job.train, *loss)
             self.data = Shard(leaves(job.train), "simulation")
-            self.lanes = BatchedWorkers(job.scheme, replica, workers, (center, state), job.seed)
-            self.merging = Merging(job.scheme, self.center, self.lanes, kinds, places)
+            self.workers = BatchedWorkers(job.scheme, replica, workers, (center, state), job.seed)
+            self.merging = Merging(job.scheme, self.center, self.workers, kinds, places)
             initialize = tf.compat.v1.global_variables_initializer()
             self._inputs(job.batch_size)
         self.session = tf.compat.v1.Session(graph=self.graph)
@@ -230,10 +210,10 @@ class Executor:
             return tf.compat.v1.placeholder(dtype, shape)
 
         workers, places, do = (fed("int32", None) for _ in range(3))
-        when, before, counts = fed("float32", None, 3), fed("float32", None, 3), fed("bool", None)
+        when, before, accepted = fed("float32", None, 3), fed("float32", None, 3), fed("bool", None)
         rows, rest = (fed("int32", None, None, batch_size) for _ in range(2))
         self.inputs = {
-            self.compute: [workers, when, places, counts, rows, before, rest],
+            self.compute: [workers, when, places, accepted, rows, before, rest],
             self.train_alone: [when, rows],
             self.merging.run: [do, workers, when, places],
             self.merging.adopt: [workers, when],
@@ -257,7 +237,7 @@ class Executor:
         workers: Any,
         when: Any,
         places: Any,
-        counts: Any,
+        accepted: Any,
         rows: Any,
         before: Any = None,
         rest: Any = None,
@@ -272,7 +252,7 @@ class Executor:
             workers: the workers, [B].
             when: local steps that each has done, steps of its round, and number of the round, [B, 3].
             places: place of each message until it is merged, [B].
-            counts: False for a message that will be dropped, [B].
+            accepted: False for a message that will be dropped, [B].
             rows: the batches, [steps, B, batch size].
             before: `when` of the previous rounds.
             rest: batches of the previous rounds after the first, [steps - 1, B, batch size], for schemes that exchange
@@ -284,34 +264,33 @@ class Executor:
         Returns:
             sums of the losses [B] of the rounds and of the rest of the previous ones; whether each message is finite.
         """
-        lanes, scheme = self.lanes, self.scheme
+        batched, scheme = self.workers, self.scheme
         workers, when = tf.ensure_shape(workers, [number]), tf.ensure_shape(when, [number, 3])
         rows, single = tf.ensure_shape(rows, [None, number, None]), scheme.period == 1 and not scheme.exchange_first
-        start = values = lanes.load(workers)
+        start = values = batched.load(workers)
         late, adopting = tf.zeros_like(when[:, 0]), []
         if before is not None:
             before = tf.ensure_shape(before, [number, 3])
         if adopts:
             adopting = [before, self.merging.reply.read_value()]
-            values = values if single else lanes.adopted(values, workers, *adopting)
+            values = values if single else batched.adopted(values, workers, *adopting)
         if rest is not None:
             rest = tf.ensure_shape(rest, [None, number, None])
-            values = lanes.first_steps(values, workers, before, Row(lanes.gradients, workers).read_value())
+            values = batched.first_steps(values, workers, before, Row(batched.gradients, workers).read_value())
             now = before + tf.constant([1.0, 0.0, 0.0])
-            values, late, _ = lanes.steps(values, workers, now, self._batches(rest), tf.shape(rest)[0])
+            values, late, _ = batched.steps(values, workers, now, self._batches(rest), tf.shape(rest)[0])
         if scheme.exchange_first:
-            values, (losses, gradients) = lanes.first_gradients(values, workers, when, self._batches(rows)(0))
-            Row(lanes.gradients, workers).assign(gradients)
-        elif single:
-            values, losses, gradients = lanes.steps(values, workers, when, self._batches(rows), None, *adopting)
+            values, (losses, gradients) = batched.first_gradients(values, workers, when, self._batches(rows)(0))
+            Row(batched.gradients, workers).assign(gradients)
         else:
-            values, losses, gradients = lanes.steps(values, workers, when, self._batches(rows), tf.shape(rows)[0])
+            how = [None, *adopting] if single else [tf.shape(rows)[0]]
+            values, losses, gradients = batched.steps(values, workers, when, self._batches(rows), *how)
         finite = tf.fill(tf.shape(workers), True)
         if takes:
-            values, messages = lanes.messages(values, workers, when, losses, gradients)
+            values, messages = batched.messages(values, workers, when, losses, gradients)
             finite = tf.math.is_finite(tf.reduce_sum(messages, 1))
-            self.merging.keep(places, messages, counts)
-        lanes.store(workers, start, values | {"params": start["params"]} if lanes.forgetful else values)
+            self.merging.store(places, messages, accepted)
+        batched.store(workers, start, values | {"params": start["params"]} if batched.replaces_params else values)
         return losses, late, finite
 
     def _batches(self, rows: Any) -> Callable[[Any], list[Any]]:
@@ -325,28 +304,28 @@ class Executor:
         Returns:
             the sum of the losses, and whether all gradients were finite.
         """
-        lanes, batches = self.lanes, self._batches(rows)
+        batched, batches = self.workers, self._batches(rows)
 
-        def step(t: Any, total: Any, fine: Any) -> tuple[Any, Any, Any]:
-            cells = lanes.cells(0)
+        def step(t: Any, total: Any, finite: Any) -> tuple[Any, Any, Any]:
+            variables = batched.variables_of(0)
             now = when[0] + tf.stack([tf.cast(t, tf.float32), 0.0, 0.0])
-            view, clock = lanes.view(cells, 0, now), now[0]
-            loss, gradient = lanes.gradient(cells, view, [leaf[0] for leaf in batches(t)])
-            lanes.scheme_at(clock).local_step(view, gradient)
-            lanes.keep(0, cells)
-            self.part.center.assign(cells["params"].read_value())
+            view, clock = batched.view(variables, 0, now), now[0]
+            loss, gradient = batched.gradient(variables, view, [leaf[0] for leaf in batches(t)])
+            batched.scheme_at(clock).local_step(view, gradient)
+            batched.store_one(0, variables)
+            self.part.center.assign(variables["params"].read_value())
             self.part.move_average(clock)
             self.center.count_updates(1)
-            return t + 1, total + loss, fine & is_finite(gradient)
+            return t + 1, total + loss, finite & is_finite(gradient)
 
         start = tf.constant(0), tf.constant(0.0), tf.constant(True)
-        _, total, fine = tf.while_loop(lambda t, *_: t < tf.shape(rows)[0], step, start, parallel_iterations=1)
-        lanes.share_state(0)
-        return total[None], fine[None]
+        _, total, finite = tf.while_loop(lambda t, *_: t < tf.shape(rows)[0], step, start, parallel_iterations=1)
+        batched.share_state(0)
+        return total[None], finite[None]
 
     def snapshot(self) -> dict[str, Any]:
         """Return version, center, average and state, see `ParameterServer.snapshot`."""
         found = {"at": self.center.read_version(), "center": self.part.center.read_value()}
         if self.part.average is not None:
             found["average"] = self.part.average.read_value()
-        return found | {"state": tf.reduce_mean(self.lanes.shared.read_value(), 0)}
+        return found | {"state": tf.reduce_mean(self.workers.shared.read_value(), 0)}
