@@ -98,7 +98,7 @@ def test_an_order_of_virtual_time_replays(name):
 def repeated():
     """The same order of `downpour_easy`, executed three times: as many rounds at once as fit, again, and one by one."""
     job = job_of(DownpourEasy(communication_period=2), steps=12)
-    return [executed(job, trace_of(job), lanes=lanes) for lanes in (None, None, 1)]
+    return [executed(job, trace_of(job), width=width) for width in (None, None, 1)]
 
 
 def test_the_same_trace_gives_the_same_center_to_the_bit(repeated):

@@ -58,7 +58,7 @@ def test_the_fit_recovers_computing_messages_and_lock_without_lock_waits(tmp_pat
     assert found.steps.mean(1) / found.step == pytest.approx([0.8, 1.2, 0.8, 1.2], rel=0.06)
     assert found.latency == pytest.approx(0.003, rel=0.05)
     assert found.service == pytest.approx(0.004, rel=0.01)
-    assert (found.cores, found.rate) == (None, np.inf)
+    assert (found.run.cores, found.rate) == (None, np.inf)
     logs = np.log(found.steps)
     assert logs.std(1) == pytest.approx(0.3, rel=0.15)
 
@@ -189,7 +189,7 @@ def used(rows, milliseconds=6.0):
 def test_cores_that_all_share_are_known_from_what_was_used_of_them(tmp_path):
     machines = {"step_ms": 20, "compute": "lognormal:sigma=0.3", "cores": 2, "core_ms": 6}
     found = recorded(tmp_path, AsyncSGD(), workers=4, cpu=used, **machines)
-    assert (found.cores, found.core) == (2, pytest.approx(0.006, rel=0.01))
+    assert (found.run.cores, found.run.core) == (2, pytest.approx(0.006, rel=0.01))
     assert found.step == pytest.approx(0.020, rel=0.03)
     many = {"workers": 16, "parameters": PARAMETERS}
     there = forecast(AsyncSGD(), Platform(**machines), **many).updates  # no more than 2 cores / 6 ms

@@ -56,7 +56,7 @@ def fitted(run_dir: Path | None, platform: Platform, parameters: int | None = No
         found = found.with_parameters(parameters)
     path = found.write(run_dir)
     print("\n  ".join([f"like {run_dir}:", *lines, f"(--network {path})"]), file=sys.stderr)  # noqa: T201
-    return replace(platform, network=str(path)), parameters or found.parameters
+    return replace(platform, network=str(path)), parameters or found.run.parameters
 
 
 def _of_other_size(found: FittedMachines, parameters: int) -> list[str]:
@@ -64,10 +64,10 @@ def _of_other_size(found: FittedMachines, parameters: int) -> list[str]:
     if not found.hides_bytes(parameters):
         return []
     if math.isinf(found.card):
-        times = f"{parameters / found.parameters:.3g} times"
+        before = found.run.parameters
         how = (
-            f"takes {times} as long as the run's, as {parameters:,} parameters are to {found.parameters:,}: all of its "
-            "time counts as bytes"
+            f"takes {parameters / before:.3g} times as long as the run's, as {parameters:,} parameters are to "
+            f"{before:,}: all of its time counts as bytes"
         )
     else:
         how = f"takes longer at the card of the ps alone: its {1e3 * found.latency:.3g} ms each way are as in the run"

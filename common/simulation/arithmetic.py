@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from ..contract.rounds import Round
 from ..data.dataset import epoch_order
 from ..errors import Diverged, UserError
-from ..server.trace import EVENTS, RECORD
+from ..server.trace import RECORD
 from ..sync.asynchronous import Unlocked
 from ..tasks.job import Job
+from ..virtual_time.forecast import rows_of_rounds
 from ..worker.flat_model import FlatModel
 from .program import Do, Program, written
 
-LANES = 64  # the most rounds that are computed together, ...
-LANE_PARAMETERS = 2**22  # ... and the most parameters of all of them
+MOST_ROUNDS = 64  # the most rounds that are computed together, ...
+MOST_PARAMETERS = 2**22  # ... and the most parameters of all of them
 
-WINDOW = 16  # the number of next rounds that are searched for computable ones, in multiples of the lanes
+WINDOW = 16  # the number of next rounds that are searched for computable ones, in multiples of the most together
 
 
 class TraceRounds:
@@ -42,9 +43,15 @@ class TraceRounds:
 
     def __init__(self, job: Job, trace: Mapping[str, np.ndarray]):
         self.worker, self.seed, self.batch_size = trace["worker"], job.seed, job.batch_size
-        self.clocks, self.lengths, self.numbers = _steps(
-            job, self.worker.tolist(), trace["event"] == EVENTS.index("join")
-        )
+        self.clocks, self.lengths, self.numbers = np.zeros((3, len(self.worker)), np.int64)
+        for worker, rows in enumerate(rows_of_rounds(trace, job.cluster.workers)):
+            steps = [steps for steps, _ in islice(job.plan.rounds(worker), len(rows))]
+            if len(steps) < len(rows):
+                raise UserError(
+                    f"the trace has more rounds of worker {worker} than it does in a run of {job.steps} steps"
+                )
+            self.clocks[rows], self.lengths[rows] = np.cumsum(steps) - steps, steps
+            self.numbers[rows] = np.arange(len(rows))
         self.shards = job.plan.shards()
         self.batches_of_epoch = self.shards.shape[1] // self.batch_size
         self.epoch = np.full(len(self.shards), -1)  # present epoch of each worker, [W]
@@ -75,25 +82,6 @@ class TraceRounds:
         self.examples[worker], self.epoch[worker] = self.shards[worker, order], epoch
 
 
-def _steps(job: Job, worker: list[int], joins: np.ndarray) -> tuple[np.ndarray, ...]:
-    clocks, lengths, numbers = np.zeros((3, len(worker)), np.int64)
-    plans: dict[int, Iterator[Round]] = {}
-    done: dict[int, Any] = dict.fromkeys(worker, 0)
-    rounds: dict[int, int] = dict.fromkeys(worker, 0)
-    for i, k in enumerate(worker):
-        if joins[i]:
-            continue
-        if k not in plans:
-            plans[k] = iter(job.plan.rounds(k))
-        steps, _ = next(plans[k], (0, ""))
-        if not steps:
-            raise UserError(f"the trace has more rounds of worker {k} than it does in a run of {job.steps} steps")
-        clocks[i], lengths[i], numbers[i] = done[k], steps, rounds[k]
-        done[k] += steps
-        rounds[k] += 1
-    return clocks, lengths, numbers
-
-
 class Arithmetic:
     """The execution of the events of a run in their order.
 
@@ -101,7 +89,7 @@ class Arithmetic:
         job: the job to train.
         trace: the events, the columns of `RECORD`: of an order in virtual time, or of a real run.
         model: the model, if it has been built.
-        lanes: the most rounds that are computed together; by default limited by `LANES` and `LANE_PARAMETERS`.
+        width: the most rounds that are computed together; by default limited by `MOST_ROUNDS` and `MOST_PARAMETERS`.
 
     Attributes:
         losses: mean training loss of the round that each row of the trace ends, [n]; NaN while it is unknown.
@@ -111,7 +99,7 @@ class Arithmetic:
     """
 
     def __init__(
-        self, job: Job, trace: Mapping[str, np.ndarray], model: FlatModel | None = None, lanes: int | None = None
+        self, job: Job, trace: Mapping[str, np.ndarray], model: FlatModel | None = None, width: int | None = None
     ):
         from .executor import Executor
 
@@ -120,11 +108,11 @@ class Arithmetic:
         self.trace = {name: np.asarray(trace[name], np.int64) for name in RECORD}
         self.program = _program(job, self.trace)
         self.model = model or job.recipe.flat()
-        self.width = lanes or max(1, min(LANES, LANE_PARAMETERS // self.model.size))
+        self.width = width or max(1, min(MOST_ROUNDS, MOST_PARAMETERS // self.model.size))
         self.window = WINDOW * self.width
         rounds = TraceRounds(job, self.trace)
         self.rounds, self.clocks, self.lengths = rounds, rounds.clocks, rounds.lengths
-        self.position, self.done = 0, 0  # the next action of the program, and the number of executed rows
+        self.position = 0  # the next action of the program
         self.computed = np.zeros(len(self.trace["worker"]), bool)
         self.finite = np.ones(len(self.computed), bool)
         self.sums = np.zeros(len(self.computed))
@@ -132,7 +120,7 @@ class Arithmetic:
         self.place_of = np.zeros(len(self.computed), np.int32)
         self.free = list(range(self.window))
         self.last = np.full(job.cluster.workers, -1)  # row of each worker's last computed round since its start
-        self.owing = np.zeros(job.cluster.workers, bool)  # workers that have not yet adopted the reply to their set
+        self.pending = np.zeros(job.cluster.workers, bool)  # workers that have not yet adopted the reply to their set
         self.round_rows = np.flatnonzero(self.program.row >= 0)  # positions of rounds in the program
         kinds = np.unique(self.program.do).tolist()
         self.executor = Executor(job, self.model, kinds, self.window)
@@ -155,7 +143,6 @@ class Arithmetic:
         end = int(self.program.ends[until - 1]) if until else 0
         while self.position < end:
             self._advance(end)
-        self.done = max(self.done, until)
 
     def _advance(self, end: int) -> None:
         """Compute rounds if the next action needs one, then execute all actions whose rounds are computed."""
@@ -200,14 +187,14 @@ class Arithmetic:
         last = self.last[workers]
         rest = np.where(last < 0, 0, self.lengths[last])
         steps = (none, rest) if self.scheme.exchange_first else (self.lengths[rows], none)
-        return np.stack([*steps, self.program.takes[rows], self.owing[workers]], 1)
+        return np.stack([*steps, self.program.takes[rows], self.pending[workers]], 1)
 
     def _compute_rows(self, rows: np.ndarray) -> None:
         executor, workers = self.executor, self.trace["worker"][rows]
         places = np.array([self.free.pop() for _ in rows], np.int32)
         self.place_of[rows] = places
         counts = self.trace["accepted"][rows] == 1
-        before, adopts = self.last[workers], bool(self.owing[workers[0]])
+        before, adopts = self.last[workers], bool(self.pending[workers[0]])
         drawn = self.rounds.take(rows, 0, 1 if self.scheme.exchange_first else int(self.lengths[rows[0]]))
         values = [workers, self._when(rows), places, counts, drawn]
         rest = self.scheme.exchange_first and before[0] >= 0
@@ -221,7 +208,7 @@ class Arithmetic:
         else:
             (sums, finite), late = executor.call(executor.train_alone, values[1], drawn), 0.0
         self.computed[rows], self.finite[rows] = True, finite
-        self.last[workers], self.owing[workers] = rows, False
+        self.last[workers], self.pending[workers] = rows, False
         self.sums[rows] = sums
         if not self.scheme.exchange_first:
             self.losses[rows] = sums / self.lengths[rows]
@@ -230,7 +217,7 @@ class Arithmetic:
 
     def _number(self, workers: np.ndarray) -> int | None:
         """Return the number of workers if a graph is built for that number, else None."""
-        return len(workers) if len(workers) == LANES else None
+        return len(workers) if len(workers) == MOST_ROUNDS else None
 
     def _when(self, rows: np.ndarray) -> np.ndarray:
         """Return the local steps before and in each round, and its number, [n, 3]; zeros where the row is -1."""
@@ -251,7 +238,7 @@ class Arithmetic:
             if not adopts[0]:
                 self._merge(part)
             elif merging.adopts_later:
-                self.owing[workers] = True
+                self.pending[workers] = True
             else:
                 self._adopt(workers)
             self.free.extend(self.place_of[rows[rows >= 0]].tolist())
@@ -267,14 +254,14 @@ class Arithmetic:
         """Execute the actions on the center in this part of the program."""
         merging, program = self.executor.merging, self.program
         do, worker = program.do[part], program.worker[part]
-        if (do == Do.CLOSE).any() and self.owing.any():  # the next reply would overwrite it
-            self._adopt(np.flatnonzero(self.owing).astype(np.int32))
-            self.owing[:] = False
+        if (do == Do.CLOSE).any() and self.pending.any():  # the next reply would overwrite it
+            self._adopt(np.flatnonzero(self.pending).astype(np.int32))
+            self.pending[:] = False
         if (merged := np.isin(do, merging.kinds)).any():
             when, places = self._when(program.of[part]), self.place_of[program.row[part]]
             self.executor.call(merging.run, do[merged], worker[merged], when[merged], places[merged])
         anew = worker[do == Do.START]
-        self.last[anew], self.owing[anew] = -1, False
+        self.last[anew], self.pending[anew] = -1, False
 
 
 def _program(job: Job, trace: Mapping[str, np.ndarray]) -> Program:

@@ -42,7 +42,7 @@ QUEUED = 20  # the fewest messages that waited for the lock from which its time 
 # of the previous message by more than the quantile. With low quantiles slow messages are counted by mistake; then the
 # gaps between arrivals spread by more than `ALIKE` (upper over lower quartile). Without any waiting the spread would be
 # nearly five.
-WAYS = 0.9, 0.5, 0.0
+TRANSIT_QUANTILES = 0.9, 0.5, 0.0
 
 ALIKE = 2.5
 
@@ -61,8 +61,8 @@ def read_rounds(run_dir: Path, workers: int) -> np.ndarray:
     rows = RoundLog.load(run_dir).rows
     moments = np.where(rows[:, BEGUN:] == UNKNOWN, np.iinfo(np.int64).max, rows[:, BEGUN:])
     in_order = (moments[:, 0] <= moments[:, 1]).all() and (moments[:, 1] <= moments[:, REPLIED - BEGUN]).all()
-    who = rows[:, WORKER]
-    if not (in_order and ((who >= 0) & (who < workers) & (rows[:, NUMBER] >= 0)).all()):
+    worker = rows[:, WORKER]
+    if not (in_order and ((worker >= 0) & (worker < workers) & (rows[:, NUMBER] >= 0)).all()):
         raise UserError(f"the recorded rounds in {run_dir} are damaged: they are not those of {workers} workers")
     return rows
 
@@ -93,26 +93,19 @@ class RoundTimes:
     def of(cls, rows: np.ndarray, rounds: Rounds, exchange_first: bool) -> RoundTimes:
         """Select the rounds with complete timestamps, after the warm-up and before the first worker had finished."""
         rows = rows[np.lexsort((rows[:, NUMBER], rows[:, WORKER]))]
-        told = list(rounds.first(int(rows[:, NUMBER].max(initial=-1)) + 1))
-        rows = rows[rows[:, NUMBER] < len(told)]
+        planned = list(rounds.first(int(rows[:, NUMBER].max(initial=-1)) + 1))
+        rows = rows[rows[:, NUMBER] < len(planned)]
         before, after = np.roll(rows, 1, 0), np.roll(rows, -1, 0)
         known = (rows >= 0).all(1) & (rows[:, NUMBER] >= WARM_UP) & (rows[:, BEGUN] < _first_end(rows))
         goes_on = _follows(rows, after) & (after[:, BEGUN] >= rows[:, REPLIED])
         if exchange_first:
             known &= _follows(before, rows) & (rows[:, BEGUN] == before[:, REPLIED])
         number = rows[known, NUMBER]
-        steps, events = np.array([n for n, _ in told]), np.array([event for _, event in told])
+        steps, events = np.array([n for n, _ in planned]), np.array([event for _, event in planned])
         begun, ready, arrived, released, replied = (rows[known, BEGUN:] / 1e6).T
         between = np.where(goes_on, after[:, BEGUN] - rows[:, REPLIED], 0)[known] / 1e6
-        return cls(
-            rows[known],
-            steps[number - exchange_first],
-            events[number],
-            ready - begun,
-            arrived - ready,
-            replied - released,
-            between,
-        )
+        steps = steps[number - exchange_first]
+        return cls(rows[known], steps, events[number], ready - begun, arrived - ready, replied - released, between)
 
     def need(self, workers: int) -> None:
         """Raise `UserError` if a worker has too few rounds."""
@@ -126,9 +119,9 @@ class RoundTimes:
 
     def mean(self, values: np.ndarray) -> float:
         """Return the mean over workers of each worker's mean."""
-        who = self.rows[:, WORKER]
-        number = np.bincount(who)
-        return float((np.bincount(who, values)[number > 0] / number[number > 0]).mean())
+        worker = self.rows[:, WORKER]
+        number = np.bincount(worker)
+        return float((np.bincount(worker, values)[number > 0] / number[number > 0]).mean())
 
     def by_worker(self, values: np.ndarray) -> np.ndarray:
         """Return the values of each worker in order, [W, n], cut to the shortest number of all workers."""
@@ -173,12 +166,12 @@ class RoundTimes:
             return None
         order = np.argsort(self.rows[:, ARRIVED])
         arrived, ready = self.rows[order, ARRIVED] / 1e6, self.rows[order, READY] / 1e6
-        for way in WAYS:
-            ways = np.zeros(len(order))
+        for quantile in TRANSIT_QUANTILES:
+            transit = np.zeros(len(order))
             for event in np.unique(self.events):
-                mine = self.events == event
-                ways[mine] = np.quantile(self.up[mine], way)
-            held = np.diff(arrived)[ready[1:] + ways[order][1:] < arrived[:-1]]
+                of_kind = self.events == event
+                transit[of_kind] = np.quantile(self.up[of_kind], quantile)
+            held = np.diff(arrived)[ready[1:] + transit[order][1:] < arrived[:-1]]
             if len(held) >= QUEUED:
                 low, middle, high = np.quantile(held, (0.25, 0.5, 0.75))
                 if high <= ALIKE * low:
@@ -192,8 +185,8 @@ def _crowd(size: float, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
     Both are deviations from the mean.
     """
     moments = np.sort(np.concatenate([begin, end]))
-    there = np.searchsorted(np.sort(begin), moments, "right") - np.searchsorted(np.sort(end), moments, "right")
-    sums = np.concatenate([[0.0], np.cumsum(there[:-1] * np.diff(moments))])
+    moving = np.searchsorted(np.sort(begin), moments, "right") - np.searchsorted(np.sort(end), moments, "right")
+    sums = np.concatenate([[0.0], np.cumsum(moving[:-1] * np.diff(moments))])
     crowd = (np.interp(end, moments, sums) - np.interp(begin, moments, sums)) / (end - begin)
     took = np.minimum(end - begin, np.percentile(end - begin, OUTLIERS))
     return np.stack([size * (crowd - crowd.mean()), took - took.mean()])

@@ -66,32 +66,23 @@ class FittedMachines:
     """Machines fitted to a run. Times are in seconds.
 
     Attributes:
-        scheme, workers: the algorithm and the number of workers of the run.
-        rounds: number of rounds used for the fit.
+        run: the recorded run.
         steps: mean time of a step in each round in order, [W, n], without its time on shared cores.
         period: steps of a round.
-        cores: number of cores that all workers share, or None; a step takes one of them for `core`.
         latency: mean latency of a message, one way; `latency_sigma` is its variation.
         rate: bytes per second of a worker's link.
         card: bytes per second of the network card of each ps task; infinite if messages did not queue for it.
         service: time of a message under the lock of the ps; None if unknown.
-        parameters: size of the run's model; `size` are the bytes of its messages.
     """
 
-    scheme: Scheme
-    workers: int
-    rounds: int
+    run: Recording
     steps: np.ndarray
     period: int
-    cores: int | None = None
-    core: float = 0.0
     latency: float = 0.0
     latency_sigma: float = 0.0
     rate: float = math.inf
     service: float | None = None
     card: float = math.inf
-    parameters: int = 0
-    size: float = 0.0
 
     @property
     def step(self) -> float:
@@ -121,13 +112,13 @@ class FittedMachines:
         """
         if not self.hides_bytes(number) or not math.isinf(self.card):
             return self
-        size = self.size if self.scheme.gate.uses_ps else self.size * (self.workers - 1) / self.workers
+        size = self.run.sizes[0] * (1 if self.run.scheme.gate.uses_ps else (self.run.workers - 1) / self.run.workers)
         return replace(self, latency=0.0, latency_sigma=0.0, rate=size / self.latency)
 
     def hides_bytes(self, number: int) -> bool:
         """Return True if the latency includes the time of bytes, and a model of that size has more or fewer of them."""
-        alike = abs(number - self.parameters) <= ALIKE * self.parameters
-        return self.scheme.gate.exchanges and math.isinf(self.rate) and self.latency > 0 and not alike
+        alike = abs(number - self.run.parameters) <= ALIKE * self.run.parameters
+        return self.run.scheme.gate.exchanges and math.isinf(self.rate) and self.latency > 0 and not alike
 
     def machines(self) -> Machines:
         """Return the machines in numbers."""
@@ -136,21 +127,20 @@ class FittedMachines:
 
     def _fields(self) -> dict[str, Any]:
         """Return the fields of `Platform`, except the model of steps."""
-        links: dict[str, str] = (
-            {} if math.isinf(self.rate) else dict.fromkeys(("uplink", "downlink"), f"{self.rate:.0f}B")
-        )
-        if not math.isinf(self.card):
-            links["ps_link"] = f"{self.card:.0f}B"
-        shared = {} if self.cores is None else {"cores": self.cores, "core_ms": round(1e3 * self.core, 6)}
-        return {
+        fields: dict[str, Any] = {
             "step_ms": round(1e3 * self.step, 6),
             "step_factors": ",".join(f"{factor:.6g}" for factor in self._factors),
             "latency": f"{1e9 * self.latency:.0f}ns",
             "latency_sigma": round(self.latency_sigma, 6),
             "service": f"{1e9 * (self.service or 0.0):.0f}ns",
-            **links,
-            **shared,
         }
+        if not math.isinf(self.rate):
+            fields |= dict.fromkeys(("uplink", "downlink"), f"{self.rate:.0f}B")
+        if not math.isinf(self.card):
+            fields["ps_link"] = f"{self.card:.0f}B"
+        if self.run.cores is not None:
+            fields |= {"cores": self.run.cores, "core_ms": round(1e3 * self.run.core, 6)}
+        return fields
 
     def write(self, folder: Path) -> Path:
         """Write the platform and its step times to a folder; return the path for `--network`.
@@ -169,23 +159,23 @@ class FittedMachines:
     def in_words(self) -> list[str]:
         """Describe the fit in a few lines."""
         low, middle, high = np.percentile(1e3 * self.steps, SPREAD)
-        speeds = self.steps.mean(1) / self.step
+        run, gate, speeds = self.run, self.run.scheme.gate, self._factors
         lines = [
-            f"fitted to {self.rounds:,} rounds of {self.scheme.name}: {counted(self.workers, 'worker')}, "
+            f"fitted to {len(run.times.rows):,} rounds of {run.scheme.name}: {counted(run.workers, 'worker')}, "
             f"{counted(self.period, 'step')} a round",
             f"a step          {middle:.3g} ms in the median, 10 to 90 % {low:.3g} to {high:.3g}, workers "
             f"{speeds.min():.2f} to {speeds.max():.2f} of the mean; drawn in blocks of {counted(self.block, 'round')}",
         ]
-        if self.cores is not None:
-            lines.append(f"cores           {self.cores}, shared by all; a step takes {1e3 * self.core:.3g} ms of one")
-        if self.scheme.gate.exchanges:
+        if run.cores is not None:
+            lines.append(f"cores           {run.cores}, shared by all; a step takes {1e3 * run.core:.3g} ms of one")
+        if gate.exchanges:
             rate = f"and {8e-6 * self.rate:.3g} Mbit/s"
             if math.isinf(self.rate):
-                size = size_in_bytes(self.size)
+                size = size_in_bytes(run.sizes[0])
                 rate = f"its {size} included: with one size their share is unknown (--latency, --uplink, --downlink)"
             spread = f", sigma {self.latency_sigma:.2g}" if self.latency_sigma else ""
             lines.append(f"a message       {1e3 * self.latency:.3g} ms each way{spread}, {rate}")
-        if self.scheme.gate.uses_ps:
+        if gate.uses_ps:
             held = "too few messages waited to measure it: none is assumed (--service)"
             if self.service is not None:
                 held = f"{1e3 * self.service:.3g} ms a message"
@@ -199,12 +189,14 @@ class FittedMachines:
     def _unknown(self) -> list[str]:
         """Describe the quantities that the record does not determine, and the remedies."""
         longest = 1e3 * float(self.steps.max())
-        said = [f"rare steps longer than the longest recorded one, {longest:.3g} ms: they would make more workers wait"]
+        lines = [
+            f"rare steps longer than the longest recorded one, {longest:.3g} ms: they would make more workers wait"
+        ]
         if self.period > 1:
-            said.append(f"the variation of steps within a round of {self.period}: take a run of period 1")
-        if not self.scheme.gate.uses_ps:
-            said.append("card and lock of a ps, as the run had none: taken as ideal (--ps-link, --service)")
-        return [f"not known        {line}" for line in said]
+            lines.append(f"the variation of steps within a round of {self.period}: take a run of period 1")
+        if not self.run.scheme.gate.uses_ps:
+            lines.append("card and lock of a ps, as the run had none: taken as ideal (--ps-link, --service)")
+        return [f"not known        {line}" for line in lines]
 
 
 def counted(number: int, what: str) -> str:
@@ -265,7 +257,7 @@ class Recording:
     Attributes:
         scheme, workers, ps: the algorithm and the numbers of tasks; `steps` of each worker; `parameters` of the model.
         sizes: bytes of a message, and of a reply.
-        spent: the parts of its rounds.
+        times: the parts of its rounds.
         cores: number of cores of its machine, or None if their use is not recorded.
         core: CPU seconds of a step.
     """
@@ -275,7 +267,7 @@ class Recording:
     ps: int
     steps: int
     sizes: tuple[float, float]
-    spent: RoundTimes
+    times: RoundTimes
     cores: int | None
     core: float
     parameters: int
@@ -288,15 +280,15 @@ class Recording:
         rows, rounds = read_rounds(run_dir, workers), rounds_of(scheme, steps)
         if any(scheme.rounds(steps, 0, worker) != scheme.rounds(steps) for worker in range(workers)):
             raise UserError(f"a fit needs rounds that are the same for all workers. Received: a run of {scheme.name}")
-        spent = RoundTimes.of(rows, rounds, scheme.exchange_first)
-        spent.need(workers)
+        times = RoundTimes.of(rows, rounds, scheme.exchange_first)
+        times.need(workers)
         arrays, ps = read_arrays(run_dir, "center.npz"), max(1, config["ps"])
         traffic = Traffic(scheme, scheme.codec, workers, even_sizes(len(arrays["center"]), ps), len(arrays["state"]))
         cpu = read_result(run_dir).get("cpu") if (run_dir / "result.json").is_file() else None
         core = core_seconds(cpu, rows, rounds)
         cores = cpu["cores"] if cpu and core else None
         sizes = traffic.message, traffic.reply
-        return cls(scheme, workers, ps, steps, sizes, spent, cores, core or 0.0, len(arrays["center"]))
+        return cls(scheme, workers, ps, steps, sizes, times, cores, core or 0.0, len(arrays["center"]))
 
     @property
     def is_collective(self) -> bool:
@@ -313,87 +305,85 @@ class Recording:
     @property
     def compute(self) -> np.ndarray:
         """Seconds of a step in each round; without a ps, the time between two rounds is part of it."""
-        spent = self.spent
+        times = self.times
         if self.scheme.gate.uses_ps:
-            return spent.compute / spent.steps
-        alone = 0.0 if self.latencies else spent.up + spent.down
-        return (spent.compute + spent.between + alone) / spent.steps
+            return times.compute / times.steps
+        alone = 0.0 if self.latencies else times.up + times.down
+        return (times.compute + times.between + alone) / times.steps
 
     @property
     def exchange(self) -> np.ndarray:
         """Seconds that message and reply of each round were in transit, waited for the lock, and held it."""
-        spent = self.spent
+        times = self.times
         if not self.latencies:
-            return np.zeros(len(spent.up))
-        return spent.down if self.is_collective else spent.up + spent.down + spent.between
+            return np.zeros(len(times.up))
+        return times.down if self.is_collective else times.up + times.down + times.between
 
     def fitted(self) -> FittedMachines:
         """Return machines on which the rounds of a simulated run are like the recorded ones."""
-        spent = self.spent
-        steps, period = spent.by_worker(self.compute), max(1, round(float(np.median(spent.steps))))
+        times = self.times
+        steps, period = times.by_worker(self.compute), max(1, round(float(np.median(times.steps))))
         steps = np.maximum(steps - self.core, LEAST_SHARE * steps)
-        lock, guesses = spent.service() if self.scheme.gate.uses_ps and self.workers > 1 else None, []
+        lock, guesses = times.service() if self.scheme.gate.uses_ps and self.workers > 1 else None, []
         for service in (None,) if lock is None else (None, lock):
             latency, rate, held = self._links(service)
-            guess = FittedMachines(
-                self.scheme, self.workers, len(spent.rows), steps, period, self.cores, self.core, latency, 0.0, rate,
-                held, parameters=self.parameters, size=self.sizes[0],
-            )  # fmt: skip
+            guess = FittedMachines(self, steps, period, latency, rate=rate, service=held)
             guesses.append(self._corrected(guess, CORRECTIONS))
-        found, again = min(guesses, key=lambda guess: self._unlike(guess[1]))
-        waits = ""
-        if queue := self._queue(again.spent.crowd(self.sizes)[0]):
+        found, simulated = min(guesses, key=lambda guess: self._difference(guess[1]))
+        queue_at = ""
+        if queue := self._queue(simulated.times.crowd(self.sizes)[0]):
             guesses = {"card": replace(found, card=1 / queue / self.ps)}
             if not found.service:
                 guesses["service"] = replace(found, service=queue * self.sizes[0])
             tried = {name: self._corrected(guess, CROWDED_CORRECTIONS, name) for name, guess in guesses.items()}
-            waits = min(tried, key=lambda name: self._unlike(tried[name][1]))
-            found, again = tried[waits]
-        found = replace(found, latency_sigma=self._sigma(found.latency, again))
-        return self._corrected(found, CROWDED_CORRECTIONS if waits else CORRECTIONS, waits)[0]
+            queue_at = min(tried, key=lambda name: self._difference(tried[name][1]))
+            found, simulated = tried[queue_at]
+        found = replace(found, latency_sigma=self._sigma(found.latency, simulated))
+        return self._corrected(found, CROWDED_CORRECTIONS if queue_at else CORRECTIONS, queue_at)[0]
 
-    def _unlike(self, again: Recording) -> float:
+    def _difference(self, simulated: Recording) -> float:
         """Return by how many seconds the messages of a simulated run differ, and their delays by other messages.
 
         Messages and replies are compared separately, because replies do not wait for the lock.
         """
-        spent, there, (message, reply) = self.spent, again.spent, self.sizes
-        found = abs(there.mean(there.up) - spent.mean(spent.up))
-        for one, way in ((message, (message, 0.0)), (reply, (0.0, reply))):
-            found += one * abs(there.crowd(way)[0] - spent.crowd(way)[0])
-        return found
+        real, times, (message, reply) = self.times, simulated.times, self.sizes
+        seconds = abs(times.mean(times.up) - real.mean(real.up))
+        for size, sizes in ((message, (message, 0.0)), (reply, (0.0, reply))):
+            seconds += size * abs(times.crowd(sizes)[0] - real.crowd(sizes)[0])
+        return seconds
 
-    def _corrected(self, found: FittedMachines, times: int, waits: str = "") -> tuple[FittedMachines, Recording]:
+    def _corrected(
+        self, found: FittedMachines, corrections: int, queue_at: str = ""
+    ) -> tuple[FittedMachines, Recording]:
         """Correct machines until their rounds are as long as the recorded ones; return them and the last simulated run.
 
         Args:
             found: a first guess.
-            times: number of corrections.
-            waits: the resource that messages wait for, to be corrected too: card or service; "" for none.
+            corrections: number of corrections.
+            queue_at: the resource that messages wait for, to be corrected too: card or service; "" for none.
         """
-        measured, again = self.spent.by_worker(self.compute), self
-        compute, exchange = float(measured.mean()), self.spent.mean(self.exchange)
-        for _ in range(times):
-            again, shared = self._simulated(found)
-            took = again.spent.mean(again.exchange)
+        measured, simulated = self.times.by_worker(self.compute), self
+        compute, exchange = float(measured.mean()), self.times.mean(self.exchange)
+        for _ in range(corrections):
+            simulated, shared = self._simulated(found)
+            took = simulated.times.mean(simulated.exchange)
             too_long = took - exchange + found.period * (found.step + shared - compute)
-            if waits:
-                by, card, service = self._faster(again), found.card, found.service or 0.0
-                too_long += (took - self.latencies * found.latency) * (
-                    1 / by - 1
-                )  # the rest of the transit time changes by this factor
-                found = replace(found, card=card * by) if waits == "card" else replace(found, service=service / by)
+            if queue_at:
+                by, card, service = self._speed_up(simulated), found.card, found.service or 0.0
+                rest = took - self.latencies * found.latency  # this part of the transit time changes by the factor
+                too_long += rest * (1 / by - 1)
+                found = replace(found, card=card * by) if queue_at == "card" else replace(found, service=service / by)
             if self.latencies:
                 found = replace(found, latency=max(0.0, found.latency - too_long / self.latencies))
             found = replace(found, steps=np.maximum(measured - shared, LEAST_SHARE * measured))
-        return found, again
+        return found, simulated
 
-    def _faster(self, again: Recording) -> float:
+    def _speed_up(self, simulated: Recording) -> float:
         """Return the factor on the speed of card or lock, limited by `MOST_CORRECTED`.
 
         It is the root of the error, because waits react more than in proportion to the speed.
         """
-        by = again.spent.crowd(self.sizes)[0] / self.spent.crowd(self.sizes)[0]
+        by = simulated.times.crowd(self.sizes)[0] / self.times.crowd(self.sizes)[0]
         return min(max(math.sqrt(max(by, 0.0)), 1 / MOST_CORRECTED), MOST_CORRECTED)
 
     def _queue(self, known: float) -> float | None:
@@ -401,12 +391,12 @@ class Recording:
 
         None if the delay is not significant, or a small part of an exchange: then no message waited for others.
         """
-        if not self.latencies or self.is_collective or self.workers == 1 or not self.spent.one_clock:
+        if not self.latencies or self.is_collective or self.workers == 1 or not self.times.one_clock:
             return None
-        slope, error = self.spent.crowd(self.sizes)
+        slope, error = self.times.crowd(self.sizes)
         more = slope - known
         longer = more * max(self.sizes) * self.latencies
-        return more if more > SURE * error and longer > LEAST_SHARE * self.spent.mean(self.exchange) else None
+        return more if more > SURE * error and longer > LEAST_SHARE * self.times.mean(self.exchange) else None
 
     def _links(self, service: float | None) -> tuple[float, float, float | None]:
         """Return first guesses of latency, bandwidth and time under the lock.
@@ -415,49 +405,46 @@ class Recording:
         """
         if not self.latencies:
             return 0.0, math.inf, service
-        spent = self.spent
-        if not self.is_collective and spent.one_clock:
-            ways, seconds = self._ways()
-            known = 0.0 if service is None and np.linalg.matrix_rank(ways) < 3 else service
-            columns = ways if known is None else ways[:, :2]
-            if np.linalg.matrix_rank(columns) == columns.shape[1] and np.ptp(ways[:, 1]) > DIFFERENT * ways[:, 1].max():
-                latency, slope, *held = np.linalg.lstsq(columns, seconds - ways[:, 2] * (known or 0.0))[0].tolist()
+        times = self.times
+        if not self.is_collective and times.one_clock:
+            rows, seconds = self._transits()
+            sizes = rows[:, 1]
+            known = 0.0 if service is None and np.linalg.matrix_rank(rows) < 3 else service
+            columns = rows if known is None else rows[:, :2]
+            if np.linalg.matrix_rank(columns) == columns.shape[1] and np.ptp(sizes) > DIFFERENT * sizes.max():
+                latency, slope, *held = np.linalg.lstsq(columns, seconds - rows[:, 2] * (known or 0.0))[0].tolist()
                 if slope > 0 and latency >= 0:
                     return latency, 1 / slope, max(0.0, held[0]) if held else service
-        return max(0.0, (spent.mean(self.exchange) - (service or 0.0)) / self.latencies), math.inf, service
+        return max(0.0, (times.mean(self.exchange) - (service or 0.0)) / self.latencies), math.inf, service
 
-    def _ways(self) -> tuple[np.ndarray, np.ndarray]:
+    def _transits(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the transit times of undisturbed messages and replies of each kind of event, for a linear regression.
 
         Returns:
             rows [n, 3]: number of latencies, bytes, number of times under the lock (1 for replies); and seconds, [n].
         """
-        ways, seconds = [], []
-        for event in np.unique(self.spent.events):
-            mine = self.spent.events == event
-            ways += [[1, 0 if event == "pull" else self.sizes[0], 0], [1, 0 if event == "push" else self.sizes[1], 1]]
-            seconds += [np.percentile(some[mine], UNDISTURBED) for some in (self.spent.up, self.spent.down)]
-        return np.array(ways, float), np.array(seconds)
+        rows, seconds = [], []
+        for event in np.unique(self.times.events):
+            of_kind = self.times.events == event
+            rows += [[1, 0 if event == "pull" else self.sizes[0], 0], [1, 0 if event == "push" else self.sizes[1], 1]]
+            seconds += [np.percentile(some[of_kind], UNDISTURBED) for some in (self.times.up, self.times.down)]
+        return np.array(rows, float), np.array(seconds)
 
     def _simulated(self, found: FittedMachines) -> tuple[Recording, float]:
         """Simulate the same run on these machines; return it, and the seconds of a step on shared cores with waits."""
         machines, workers, first = found.machines(), self.workers, self.scheme.exchange_first
         rounds = rounds_of(self.scheme, self.steps).first(max(LEAST_ROUNDS, MESSAGES // workers))
-        message, reply = self.sizes
-        there = schedule_events(
-            self.scheme, machines, workers=workers, rounds=rounds, seed=0, message_bytes=message, reply_bytes=reply,
-            ps=self.ps,
-        )  # fmt: skip
-        spent = RoundTimes.of(there.rounds, rounds, first)
+        how = {"message_bytes": self.sizes[0], "reply_bytes": self.sizes[1], "ps": self.ps}
+        schedule = schedule_events(self.scheme, machines, workers=workers, rounds=rounds, seed=0, **how)
+        times = RoundTimes.of(schedule.rounds, rounds, first)
         plan = WorkerPlan(machines, rounds, workers, 0, first)
-        alone = [plan.until_message(*row) for row in spent.rows[:, [WORKER, NUMBER]].tolist()]
-        return replace(self, spent=spent), spent.mean((spent.compute - np.array(alone) / 1e9) / spent.steps)
+        alone = [plan.until_message(*row) for row in times.rows[:, [WORKER, NUMBER]].tolist()]
+        return replace(self, times=times), times.mean((times.compute - np.array(alone) / 1e9) / times.steps)
 
-    def _sigma(self, latency: float, again: Recording) -> float:
-        """Fit the variation of latencies to that of exchanges; `again` is the simulated run with constant latencies."""
+    def _sigma(self, latency: float, simulated: Recording) -> float:
+        """Fit the variation of latencies to that of exchanges; the simulated run has constant latencies."""
         if self.is_collective or not self.latencies or latency <= 0:
             return 0.0
-        measured, there = (
-            float(np.minimum(some, np.percentile(some, OUTLIERS)).var()) for some in (self.exchange, again.exchange)
-        )
-        return math.sqrt(math.log1p(max(0.0, measured - there) / 2 / latency**2))
+        clipped = (np.minimum(some, np.percentile(some, OUTLIERS)) for some in (self.exchange, simulated.exchange))
+        measured, constant = (float(times.var()) for times in clipped)
+        return math.sqrt(math.log1p(max(0.0, measured - constant) / 2 / latency**2))

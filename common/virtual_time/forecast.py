@@ -143,12 +143,17 @@ def steady_staleness(trace: Mapping[str, np.ndarray]) -> float | None:
 def _steps(trace: Mapping[str, np.ndarray], plans: Sequence[Rounds]) -> np.ndarray:
     """Return the local steps of the round that each event ends, [n]; 0 for an event that ends none."""
     steps = np.zeros(len(trace["worker"]), np.int64)
-    ends = np.flatnonzero(trace["event"] != EVENTS.index("join"))
-    worker = trace["worker"][ends]
-    bounds = np.cumsum(np.bincount(worker, minlength=len(plans)))[:-1]
-    for rows, plan in zip(np.split(ends[np.argsort(worker, kind="stable")], bounds), plans, strict=True):
+    for rows, plan in zip(rows_of_rounds(trace, len(plans)), plans, strict=True):
         steps[rows] = [length for length, _ in itertools.islice(plan, len(rows))]
     return steps
+
+
+def rows_of_rounds(trace: Mapping[str, np.ndarray], workers: int) -> list[np.ndarray]:
+    """Return for each worker the rows of the events that end its rounds, in order."""
+    ends = np.flatnonzero(trace["event"] != EVENTS.index("join"))
+    worker = trace["worker"][ends]
+    bounds = np.cumsum(np.bincount(worker, minlength=workers))[:-1]
+    return np.split(ends[np.argsort(worker, kind="stable")], bounds)
 
 
 def _parts(rounds: np.ndarray, begin: int) -> tuple[float, float]:
