@@ -37,7 +37,7 @@ from ..common.virtual_time.schedule import EventSchedule, schedule_events
 from .copies import Copies, shares_runs, with_values
 from .crossing import crossing
 
-LOOKS = 80  # at the center
+EVALUATIONS = 80  # of the center, at most
 SLACK = 1.1  # of the steps that the fastest worker may need to do
 TEST_OF = 4096  # examples of the data set that the test data are of
 
@@ -128,7 +128,7 @@ def simulated(
     task: Task = SYNTHETIC,
     until: float | None = None,
     patience: float = 1.5,
-    looks: int = LOOKS,
+    evaluations: int = EVALUATIONS,
 ) -> list[Course]:
     """Train in virtual time, once with each of some settings.
 
@@ -142,7 +142,7 @@ def simulated(
         task: what is trained.
         until: a loss; the runs end early when one of them has been there for a while, or all have.
         patience: how long that is: this times the virtual time that the first needed.
-        looks: at the center, at most, evenly in virtual time.
+        evaluations: of the center, at most, evenly in virtual time.
 
     Returns:
         a course for each of the settings, in their order.
@@ -157,9 +157,9 @@ def simulated(
     found: list[Course] = []
     for group in groups:
         try:
-            found += _Run(group, *how).follow(until, patience, looks)
+            found += _Run(group, *how).follow(until, patience, evaluations)
         except Diverged:  # each for itself: the others may be well
-            found += [_Run([one], *how).follow(until, patience, looks, fails=True)[0] for one in group]
+            found += [_Run([one], *how).follow(until, patience, evaluations, fails=True)[0] for one in group]
     return found
 
 
@@ -204,13 +204,13 @@ class _Run:
             self.job = make_job(first, recipe, data.train, None, cluster, options)
         model = recipe.flat()
         self.figures = Figures(self.job.plan, self.job.traffic(model))
-        self.order = self._order(self.job, platform)
-        self.events = np.stack([self.order.trace[name] for name in RECORD], 1)
+        self.schedule = self._order(self.job, platform)
+        self.events = np.stack([self.schedule.trace[name] for name in RECORD], 1)
         self.end = self._enough(gradients // devices)
         self.job.scheme = with_values(schemes, model.size)
         self.model = Copies(model, len(schemes))
         self.test = _data(task.dataset.format(examples=TEST_OF)).test  # the same, however many examples there are
-        self.arithmetic = Arithmetic(self.job, self.order.trace, self.model)  # pyright: ignore[reportArgumentType]
+        self.arithmetic = Arithmetic(self.job, self.schedule.trace, self.model)  # pyright: ignore[reportArgumentType]
 
     def _order(self, job: Job, platform: Platform) -> EventSchedule:
         traffic = self.figures.traffic
@@ -240,12 +240,12 @@ class _Run:
         """Evaluate at all points; with `fails`, a run that diverges just ends."""
         courses = [Course() for _ in range(self.model.number)]
         tally = Tally(self.job.cluster.workers)
-        self._look(courses, tally, 0.0)
+        self._evaluate(courses, tally, 0.0)
         try:
-            for events, seconds in self._looks(number):
+            for events, seconds in self._points(number):
                 self.arithmetic.run(events)
                 tally.add(self.events[tally.events : events])
-                self._look(courses, tally, seconds)
+                self._evaluate(courses, tally, seconds)
                 if until is not None and _settled(courses, until, patience):
                     break
         except Diverged:
@@ -257,15 +257,14 @@ class _Run:
             self.arithmetic.close()
         return courses
 
-    def _looks(self, number: int) -> Iterator[tuple[int, float]]:
-        from ..common.simulation.virtual_run import looks
+    def _points(self, number: int) -> Iterator[tuple[int, float]]:
+        from ..common.simulation.virtual_run import evaluation_points
 
         events = self.events[: self.end]
-        seconds = self.order.seconds if self.end == len(self.events) else float(events[-1, MICROSECONDS]) / 1e6
-        for look in looks(events, seconds, number):
-            yield look.events, look.seconds
+        seconds = self.schedule.seconds if self.end == len(self.events) else float(events[-1, MICROSECONDS]) / 1e6
+        return evaluation_points(events, seconds, number)
 
-    def _look(self, courses: Sequence[Course], tally: Tally, seconds: float) -> None:
+    def _evaluate(self, courses: Sequence[Course], tally: Tally, seconds: float) -> None:
         snapshot = self.arithmetic.snapshot()
         figures = self.figures.of(tally)
         rounds = float(tally.rounds.sum() - tally.dropped) / len(tally.rounds)

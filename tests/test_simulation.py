@@ -23,7 +23,7 @@ from distsgd.common.record.display import SimulationDisplay
 from distsgd.common.record.round_log import RoundLog
 from distsgd.common.server.trace import RECORD
 from distsgd.common.simulation import virtual_run as simulation
-from distsgd.common.simulation.virtual_run import looks
+from distsgd.common.simulation.virtual_run import evaluation_points
 from distsgd.common.tasks.job import describe, make_job
 from distsgd.common.tasks.options import RunOptions
 from runs import DIGITS, record
@@ -243,7 +243,7 @@ def test_bad_input_is_one_line(arguments, message, tmp_path, monkeypatch, run_ma
     assert not (tmp_path / "runs").exists()
 
 
-# When it looks at the center.
+# When it evaluates the center.
 
 
 def events(times, versions):
@@ -252,21 +252,21 @@ def events(times, versions):
     return rows
 
 
-def test_looks_are_even_in_time_and_the_last_is_the_end():
-    there = list(looks(events(1000 * np.arange(1, 101), np.arange(100)), 0.1, 4))
-    assert [look.events for look in there] == [25, 50, 75, 100]
-    assert [look.seconds for look in there] == pytest.approx([0.025, 0.05, 0.075, 0.1])
+def test_evaluations_are_even_in_time_and_the_last_is_the_end():
+    points = list(evaluation_points(events(1000 * np.arange(1, 101), np.arange(100)), 0.1, 4))
+    assert [until for until, _ in points] == [25, 50, 75, 100]
+    assert [seconds for _, seconds in points] == pytest.approx([0.025, 0.05, 0.075, 0.1])
 
 
-def test_no_look_is_in_the_middle_of_an_update_or_where_nothing_is_new():
+def test_no_evaluation_is_in_the_middle_of_an_update_or_where_nothing_is_new():
     """Sets of three messages; between the second and the third set nothing happens for long."""
     times = [1, 2, 3, 11, 12, 13, 81, 82, 83]
-    there = list(looks(events(times, np.repeat([0, 1, 2], 3)), 83e-6, 20))
-    assert [look.events for look in there] == [3, 6, 9]
-    assert there[-1].seconds == 83e-6
+    points = list(evaluation_points(events(times, np.repeat([0, 1, 2], 3)), 83e-6, 20))
+    assert [until for until, _ in points] == [3, 6, 9]
+    assert points[-1][1] == 83e-6
 
 
-def test_looks_by_updates_are_exactly_at_the_multiples_and_at_the_end(tmp_path):
+def test_evaluations_by_updates_are_exactly_at_the_multiples_and_at_the_end(tmp_path):
     log, error, _ = simulated(SyncSGD(), tmp_path, test=DIGITS.test, evaluate_every=3)
     result, centers, trace = log.finish(error), log.history(), arrays(tmp_path, "trace.npz")
     assert centers["version"] == [0, 3, 6, result["updates"]] == [0, 3, 6, 8]

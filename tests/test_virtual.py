@@ -8,7 +8,7 @@ import pytest
 from distsgd.algorithms import ADAG, AsyncSGD, Serial, SyncSGD, SyncSGDLR
 from distsgd.benchmarks.virtual import UNEVEN, Course, Reached, needed_steps, simulated
 
-SHORT = {"workers": 3, "gradients": 96, "seed": 1, "looks": 4}
+SHORT = {"workers": 3, "gradients": 96, "seed": 1, "evaluations": 4}
 
 
 def assert_as_alone(kind, settings, points=5):
@@ -32,7 +32,7 @@ def test_rates_of_workers_and_of_one_process_can_share_a_run_too():
     assert_as_alone(Serial, [{"learning_rate": 0.1}, {"learning_rate": 0.8}], points=3)  # a round is up to 64 steps
 
 
-def test_what_it_took_is_between_two_looks():
+def test_what_it_took_is_between_two_evaluations():
     course = Course([0, 10, 20], [0, 1, 2], [0, 5, 6], [0, 0.5, 1.5], [2.0, 1.0, 0.8])
     assert course.to(0.9) == Reached(15, 1.5, 5.5, 1.0)
     assert course.to(0.7) is None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,17 +28,9 @@ from ..virtual_time.schedule import EventSchedule, schedule_events
 from ..worker.flat_model import FlatModel
 from .arithmetic import Arithmetic
 
-LOOKS = 40  # evaluations of the center between the start and the end
+EVALUATIONS = 40  # evaluations of the center between the start and the end
 
 REPORT_SECONDS = 0.1  # between two reports of the first phase
-
-
-@dataclass(frozen=True)
-class SimulatedPoint:
-    """An evaluation of the center: the number of events before it, and its virtual time."""
-
-    events: int
-    seconds: float
 
 
 def simulate(job: Job, report: Report, model: FlatModel | None = None) -> None:
@@ -69,7 +60,7 @@ class SimulatedRun:
         self.figures = Figures(job.plan, job.traffic(model))
         self.log = job.files.event_log(job.cluster.workers)
         self.log.truncate(0, 0)  # remove the events of an unfinished run
-        self.evaluate = Evaluation(model, job.test)
+        self.evaluation = Evaluation(model, job.test)
         self.summaries = job.files.summaries()
         self.metrics: dict[str, Any] = {}
 
@@ -87,35 +78,37 @@ class SimulatedRun:
     def _follow(self, schedule: EventSchedule, arithmetic: Arithmetic) -> None:
         """Run phase 2, from evaluation to evaluation, until the end or a reason to stop."""
         events = np.stack([schedule.trace[name] for name in RECORD], 1)
-        self._look(arithmetic.snapshot(), 0.0, {})
-        reason = self._reason_to_stop()
-        for look in self._looks(events, schedule.seconds) if reason is None else ():
-            arithmetic.run(look.events)
+        self._evaluate(arithmetic.snapshot(), 0.0, {})
+        reason, every = self._reason_to_stop(), self.job.options.evaluate_every
+        if reason is not None:
+            points = ()
+        elif every is None:
+            points = evaluation_points(events, schedule.seconds, EVALUATIONS)
+        else:
+            points = points_by_updates(events, schedule.seconds, every)
+        for until, seconds in points:
+            arithmetic.run(until)
             if not len(self.log):
                 self._first_update(events)
-            losses = arithmetic.losses[len(self.log) : look.events]
+            losses = arithmetic.losses[len(self.log) : until]
             known = losses[~np.isnan(losses)]
-            self.log.append(events[len(self.log) : look.events])
-            self._look(arithmetic.snapshot(), look.seconds, {"loss": float(known.mean())} if len(known) else {})
+            self.log.append(events[len(self.log) : until])
+            self._evaluate(arithmetic.snapshot(), seconds, {"loss": float(known.mean())} if len(known) else {})
             if reason := self._reason_to_stop():
                 break
         if reason is not None:
             self.report(event="stopped", reason=reason)
 
-    def _looks(self, events: np.ndarray, seconds: float) -> Iterator[SimulatedPoint]:
-        every = self.job.options.evaluate_every
-        return looks(events, seconds, LOOKS) if every is None else looks_by_updates(events, seconds, every)
-
     def _order(self) -> EventSchedule:
         """Run phase 1: compute and report the order of the events."""
         job, traffic = self.job, self.figures.traffic
         workers, rounds = job.cluster.workers, job.plan.all_rounds
-        began = told = time.monotonic()
+        began = reported = time.monotonic()
 
         def progress(events: int) -> None:
-            nonlocal told
-            if time.monotonic() > told + REPORT_SECONDS:
-                told = time.monotonic()
+            nonlocal reported
+            if time.monotonic() > reported + REPORT_SECONDS:
+                reported = time.monotonic()
                 self.report(event="ordering", events=events, of=2 * sum(map(len, rounds)))  # each round has two events
 
         schedule = schedule_events(
@@ -130,21 +123,20 @@ class SimulatedRun:
             stop_at_version=job.options.stop_at_version,
             progress=progress,
         )
-        number = len(schedule.trace["version"])
-        seconds = time.monotonic() - began
-        self.report(event="ordered", events=number, virtual=schedule.seconds, order_seconds=seconds)
+        took = {"virtual": schedule.seconds, "order_seconds": time.monotonic() - began}
+        self.report(event="ordered", events=len(schedule.trace["version"]), **took)
         return schedule
 
     def _first_update(self, events: np.ndarray) -> None:
         first = np.searchsorted(events[:, VERSION], 0, "right") - 1  # the last event at the initial center
         self.report(event="first_update", worker=int(events[first, WORKER]), virtual=_seconds(events[first]))
 
-    def _look(self, snapshot: Mapping[str, Any], seconds: float, more: Mapping[str, float]) -> None:
+    def _evaluate(self, snapshot: Mapping[str, Any], seconds: float, more: Mapping[str, float]) -> None:
         """Evaluate the center, and report."""
         seen = self.log.tally
         steps = self.figures.steps(seen.rounds)
         self.metrics = {"version": int(snapshot["at"]), **self.figures.of(seen), "steps": steps, **more}
-        self.metrics |= self.evaluate(snapshot)
+        self.metrics |= self.evaluation(snapshot)
         self.report(event="center", virtual=seconds, **self.metrics)
         if self.summaries:
             self.summaries.write(self.metrics)
@@ -183,13 +175,13 @@ class SimulatedRun:
         )
 
 
-def looks(events: np.ndarray, seconds: float, number: int) -> Iterator[SimulatedPoint]:
-    """Yield points at which to evaluate the center, evenly in time and never within an update; the last is the end.
+def evaluation_points(events: np.ndarray, seconds: float, number: int) -> Iterator[tuple[int, float]]:
+    """Yield the number of events before each evaluation, and its virtual time: evenly in time, never within an update.
 
     Args:
         events: events of the whole run, [n, len(RECORD)].
         seconds: virtual time of the end.
-        number: number of points; those without new events are left out.
+        number: number of points, the last at the end; those without new events are left out.
     """
     versions, times = events[:, VERSION], events[:, MICROSECONDS]
     before = 0
@@ -201,12 +193,12 @@ def looks(events: np.ndarray, seconds: float, number: int) -> Iterator[Simulated
         elif until < len(events):
             until = int(np.searchsorted(versions, versions[until]))  # leave out messages of an unfinished update
         if until > before or i == number:
-            yield SimulatedPoint(until, moment)
+            yield until, moment
         before = max(until, before)
 
 
-def looks_by_updates(events: np.ndarray, seconds: float, every: int) -> Iterator[SimulatedPoint]:
-    """Yield a point right after each multiple of `every` updates, and one at the end.
+def points_by_updates(events: np.ndarray, seconds: float, every: int) -> Iterator[tuple[int, float]]:
+    """Yield a point, see `evaluation_points`, right after each multiple of `every` updates, and one at the end.
 
     Args:
         events: events of the whole run, [n, len(RECORD)].
@@ -216,8 +208,8 @@ def looks_by_updates(events: np.ndarray, seconds: float, every: int) -> Iterator
     versions = events[:, VERSION]  # the version before each event
     for version in range(every, int(versions[-1]) + 1, every):
         until = int(np.searchsorted(versions, version))
-        yield SimulatedPoint(until, _seconds(events[until - 1]))
-    yield SimulatedPoint(len(events), seconds)
+        yield until, _seconds(events[until - 1])
+    yield len(events), seconds
 
 
 def _seconds(event: np.ndarray) -> float:
