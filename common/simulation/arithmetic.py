@@ -11,11 +11,10 @@ import numpy as np
 from ..data.dataset import epoch_order
 from ..errors import Diverged, UserError
 from ..server.trace import RECORD
-from ..sync.asynchronous import Unlocked
 from ..tasks.job import Job
 from ..virtual_time.forecast import rows_of_rounds
 from ..worker.flat_model import FlatModel
-from .program import Do, Program, written
+from .program import Do, program_of
 
 MOST_ROUNDS = 64  # the most rounds that are computed together, ...
 MOST_PARAMETERS = 2**22  # ... and the most parameters of all of them
@@ -106,7 +105,7 @@ class Arithmetic:
         _check(job, trace)
         self.scheme = job.scheme
         self.trace = {name: np.asarray(trace[name], np.int64) for name in RECORD}
-        self.program = _program(job, self.trace)
+        self.program = program_of(self.trace, job.scheme, job.cluster.workers, job.sparse)
         self.model = model or job.recipe.flat()
         self.width = width or max(1, min(MOST_ROUNDS, MOST_PARAMETERS // self.model.size))
         self.window = WINDOW * self.width
@@ -262,17 +261,6 @@ class Arithmetic:
             self.executor.call(merging.run, do[merged], worker[merged], when[merged], places[merged])
         anew = worker[do == Do.START]
         self.last[anew], self.pending[anew] = -1, False
-
-
-def _program(job: Job, trace: Mapping[str, np.ndarray]) -> Program:
-    return written(
-        trace,
-        job.scheme.gate,
-        job.cluster.workers,
-        reads_apart=job.sparse and not isinstance(job.scheme.gate, Unlocked),
-        warm_start=bool(job.scheme.warmup_updates),
-        messages_per_update=job.scheme.messages_per_update,
-    )
 
 
 def _check(job: Job, trace: Mapping[str, np.ndarray]) -> None:

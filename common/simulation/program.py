@@ -13,8 +13,9 @@ from enum import IntEnum
 
 import numpy as np
 
+from ..contract.scheme import Scheme
 from ..server.trace import EVENTS
-from ..sync.gate import Gate
+from ..sync.asynchronous import Unlocked
 from ..virtual_time.release import waiting_at
 
 
@@ -57,13 +58,32 @@ class Program:
     takes: np.ndarray
 
 
-class _Writer:
-    """A program that is written action by action."""
+class _Translation:
+    """A program that is written action by action, and the trace that it translates.
 
-    def __init__(self, workers: int):
+    Args:
+        trace: the columns of `RECORD`.
+        workers: W.
+
+    Attributes:
+        later: actions to write once the center has that version.
+        first: the first row of each worker.
+        next: for each row the next row of its worker.
+    """
+
+    def __init__(self, trace: Mapping[str, np.ndarray], workers: int):
+        self.worker, self.accepted = trace["worker"].tolist(), trace["accepted"].tolist()
+        self.version, self.kind = trace["version"].tolist(), [EVENTS[event] for event in trace["event"].tolist()]
+        self.read = np.maximum(trace["version"] - trace["staleness"], 0).tolist()
         self.actions: list[tuple[int, int, int, int, int]] = []
         self.touched = [0] * workers  # the position after the last action that changed each worker
         self.last = [-1] * workers
+        self.later: dict[int, list[tuple[Do, int]]] = defaultdict(list)
+        self.first: dict[int, int] = {}
+        self.next: list[int | None] = [None] * len(self.worker)
+        for i in reversed(range(len(self.worker))):
+            self.next[i] = self.first.get(self.worker[i])
+            self.first[self.worker[i]] = i
 
     def write(self, do: Do, worker: int, row: int = -1) -> None:
         """Add an action; `row` is the row of the trace whose round ends with it."""
@@ -73,126 +93,92 @@ class _Writer:
         if do != Do.ARRIVE:
             self.touched[worker] = len(self.actions)
 
-    def close(self, messages: int) -> None:
-        """Add the merge of a set of that many messages."""
-        self.actions.append((Do.CLOSE, messages, -1, self.last[0], 0))
+    def version_read_next(self, i: int) -> int | None:
+        """Return the version with which the worker of this row continues; None if it does not continue."""
+        following = self.next[i]
+        return None if following is None or self.kind[following] == "join" else self.read[following]
+
+    def start_others(self) -> None:
+        """Let the other workers start when worker 0 has trained alone."""
+        for i in sorted(self.first.values()):
+            if self.worker[i] and self.read[i] and self.kind[i] != "join":
+                self.later[self.read[i]].append((Do.START, self.worker[i]))
+
+    # Each of these yields the version after each row.
+
+    def alone(self) -> Iterator[int]:
+        """Write the rounds of a single worker."""
+        for i, worker in enumerate(self.worker):
+            self.write(Do.ALONE, worker, i)
+            yield -1
+
+    def one_by_one(self, apart: bool, messages_per_update: int) -> Iterator[int]:
+        """Write messages one after the other; `apart` if workers read the center when their next round begins."""
+        messages = 0
+        for i, (worker, kind, accepted) in enumerate(zip(self.worker, self.kind, self.accepted, strict=True)):
+            if kind == "join":
+                self.write(Do.START, worker)
+            elif kind == "pull":
+                self.write(Do.PULL, worker, i)
+            elif apart or kind == "push":
+                self.write(Do.PUSH if accepted else Do.LEAVE, worker, i)
+            else:
+                self.write(Do.FOLD if accepted else Do.READ, worker, i)
+            messages += accepted
+            version = messages // messages_per_update
+            if apart and kind != "join" and (read := self.version_read_next(i)) is not None:
+                self.later[max(read, version)].append((Do.READ, worker))
+            yield version
+
+    def in_sets(self, needed: int) -> Iterator[int]:
+        """Write messages in sets."""
+        version = arrived = 0
+        for i, (worker, kind, accepted) in enumerate(zip(self.worker, self.kind, self.accepted, strict=True)):
+            if kind == "join":
+                self.write(Do.START, worker)
+            else:
+                self.write(Do.ARRIVE if accepted else Do.LEAVE, worker, i)
+                arrived += accepted
+                if (
+                    read := self.version_read_next(i)
+                ) is None:  # no later round, or a new start: adopt this set's reply
+                    read = version + accepted
+                self.later[max(read, version)].append((Do.ADOPT, worker))
+            last = i + 1 == len(self.worker)
+            if arrived and (arrived >= needed if last else self.version[i + 1] > self.version[i]):
+                self.actions.append((Do.CLOSE, arrived, -1, self.last[0], 0))
+                version, needed, arrived = version + 1, min(needed, arrived), 0
+            yield version
 
 
-def written(
-    trace: Mapping[str, np.ndarray],
-    gate: Gate,
-    workers: int,
-    *,
-    reads_apart: bool,
-    warm_start: bool,
-    messages_per_update: int = 1,
-) -> Program:
+def program_of(trace: Mapping[str, np.ndarray], scheme: Scheme, workers: int, sparse: bool) -> Program:
     """Translate a trace into a program.
 
     Args:
         trace: the columns of `RECORD`.
-        gate: the gate of the scheme, which sets the synchronization rule.
+        scheme: the algorithm, whose gate sets the synchronization rule.
         workers: W.
-        reads_apart: True if workers read the center when their next round begins, and not as a reply.
-        warm_start: True if worker 0 trains alone first.
-        messages_per_update: number of messages of an asynchronous scheme that make one update, see `Scheme`.
+        sparse: True if the model is sparse.
 
     Raises:
         UserError: the gate lets workers wait in a way that it does not declare.
     """
+    gate = scheme.gate
     waiting_at(gate, workers)  # raises the error
-    rows = _Rows(trace)
-    writer = _Writer(workers)
-    ends = np.empty(len(rows.worker), np.int64)
-    later: dict[int, list[tuple[Do, int]]] = defaultdict(list)  # actions to write once the center has that version
-    if warm_start:
-        for k, i in rows.first.items():
-            if k and rows.read[i] and not rows.joins[i]:
-                later[rows.read[i]].append((Do.START, k))
-    one_by_one = gate.exchanges and gate.set_size(workers) is None
-    steps = (
-        _asynchronous(rows, writer, later, gate.lead is not None or reads_apart, messages_per_update)
-        if one_by_one
-        else (_in_sets(rows, writer, later, gate.set_size(workers)) if gate.exchanges else _alone(rows, writer))
-    )
-    for i, version in steps:
-        for do, worker in later.pop(version, ()):
-            writer.write(do, worker)
-        ends[i] = len(writer.actions)
-    columns = np.array(writer.actions, np.int64).reshape(-1, 5).T
-    return Program(*columns, ends=ends, takes=rows.event != EVENTS.index("pull"))
-
-
-class _Rows:
-    """The columns of a trace, and for each row the next row of its worker."""
-
-    def __init__(self, trace: Mapping[str, np.ndarray]):
-        self.worker, self.event = trace["worker"].tolist(), trace["event"]
-        self.accepted, self.version = trace["accepted"].tolist(), trace["version"].tolist()
-        self.read = np.maximum(trace["version"] - trace["staleness"], 0).tolist()
-        self.joins = (self.event == EVENTS.index("join")).tolist()
-        self.pushes = (self.event == EVENTS.index("push")).tolist()
-        self.pulls = (self.event == EVENTS.index("pull")).tolist()
-        self.first: dict[int, int] = {}
-        self.next: list[int | None] = [None] * len(self.worker)
-        last: dict[int, int] = {}
-        for i, k in enumerate(self.worker):
-            if k in last:
-                self.next[last[k]] = i
-            else:
-                self.first[k] = i
-            last[k] = i
-
-    def reads_next(self, i: int) -> int | None:
-        """Return the version with which the worker of this row continues; None if it does not continue."""
-        following = self.next[i]
-        return None if following is None or self.joins[following] else self.read[following]
-
-
-def _alone(rows: _Rows, writer: _Writer) -> Iterator[tuple[int, int]]:
-    for i, k in enumerate(rows.worker):
-        writer.write(Do.ALONE, k, i)
-        yield i, -1
-
-
-def _asynchronous(
-    rows: _Rows, writer: _Writer, later: dict[int, list[tuple[Do, int]]], apart: bool, together: int
-) -> Iterator[tuple[int, int]]:
-    """Write messages one after the other; yield each row and the version after it."""
-    messages = version = 0
-    for i, k in enumerate(rows.worker):
-        accepted = rows.accepted[i]
-        if rows.joins[i]:
-            writer.write(Do.START, k)
-        elif rows.pulls[i]:
-            writer.write(Do.PULL, k, i)
-        elif apart or rows.pushes[i]:
-            writer.write(Do.PUSH if accepted else Do.LEAVE, k, i)
-        else:
-            writer.write(Do.FOLD if accepted else Do.READ, k, i)
-        messages += accepted
-        version = messages // together
-        if apart and not rows.joins[i] and (read := rows.reads_next(i)) is not None:
-            later[max(read, version)].append((Do.READ, k))
-        yield i, version
-
-
-def _in_sets(
-    rows: _Rows, writer: _Writer, later: dict[int, list[tuple[Do, int]]], size: int | None
-) -> Iterator[tuple[int, int]]:
-    """Write messages in sets; yield each row and the version after it."""
-    version, arrived, needed = 0, 0, size or 1
-    for i, k in enumerate(rows.worker):
-        if rows.joins[i]:
-            writer.write(Do.START, k)
-        else:
-            writer.write(Do.ARRIVE if rows.accepted[i] else Do.LEAVE, k, i)
-            arrived += rows.accepted[i]
-            if (read := rows.reads_next(i)) is None:  # no later round, or a new start: adopt the reply to this set
-                read = version + rows.accepted[i]
-            later[max(read, version)].append((Do.ADOPT, k))
-        last = i + 1 == len(rows.worker)
-        if arrived and (arrived >= needed if last else rows.version[i + 1] > rows.version[i]):
-            writer.close(arrived)
-            version, needed, arrived = version + 1, min(needed, arrived), 0
-        yield i, version
+    translation, size = _Translation(trace, workers), gate.set_size(workers)
+    if scheme.warmup_updates:
+        translation.start_others()
+    if not gate.exchanges:
+        versions = translation.alone()
+    elif size is None:
+        apart = gate.lead is not None or (sparse and not isinstance(gate, Unlocked))
+        versions = translation.one_by_one(apart, scheme.messages_per_update)
+    else:
+        versions = translation.in_sets(size or 1)
+    ends = []
+    for version in versions:
+        for do, worker in translation.later.pop(version, ()):
+            translation.write(do, worker)
+        ends.append(len(translation.actions))
+    columns = np.array(translation.actions, np.int64).reshape(-1, 5).T
+    return Program(*columns, ends=np.array(ends, np.int64), takes=trace["event"] != EVENTS.index("pull"))
