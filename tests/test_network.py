@@ -198,12 +198,12 @@ def test_latency_varies_around_its_mean_and_slow_links_stay_slow():
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD(backup_workers=1), SSP(), AllReduce(), Downpour(warm_start=5)])
-def test_every_network_runs_every_kind_of_gate_with_ordered_stamps(network, scheme):
+def test_every_network_runs_every_kind_of_gate_with_ordered_timestamps(network, scheme):
     found = happens(scheme, workers=7, steps=20, network=network, compute="lognormal")
-    stamps = found.rounds[:, 2:]
-    assert (np.diff(stamps, axis=1) >= 0).all()
+    moments = found.rounds[:, 2:]
+    assert (np.diff(moments, axis=1) >= 0).all()
     assert len(found.rounds) >= np.sum(found.trace["event"] == 0) - 7
-    assert found.seconds >= stamps.max() / 1e6 - 1e-6
+    assert found.seconds >= moments.max() / 1e6 - 1e-6
 
 
 def test_a_file_describes_machines_and_what_is_given_besides_goes_first(tmp_path):

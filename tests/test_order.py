@@ -241,7 +241,7 @@ def test_durations_of_a_worker_depend_on_no_other_worker_and_no_algorithm(comput
     few = computing(happens(AsyncSGD(), workers=3, **options))
     for other in (happens(AsyncSGD(), workers=4, **options), happens(SyncSGD(), workers=5, **options)):
         many = computing(other)
-        assert {key: abs(many[key] - few[key]) <= 1 for key in few} == dict.fromkeys(few, True)  # rounded stamps
+        assert {key: abs(many[key] - few[key]) <= 1 for key in few} == dict.fromkeys(few, True)  # rounded timestamps
     assert len(set(few.values())) > 5
 
 

@@ -41,7 +41,7 @@ class Merging:
     Attributes:
         outbox: messages that are computed and not yet merged, [places, P + m].
         inbox: the sum of the messages of a set, [P + m].
-        at_once: True if messages of a set are only added: then the inbox receives them as soon as they are computed.
+        adds_at_once: True if messages of a set are only added: then the inbox receives them as soon as they are computed.
         kinds: the kinds of actions with an effect.
         adopts_later: True if workers may adopt the reply to their set as late as in the computation of the next round.
     """
@@ -52,16 +52,16 @@ class Merging:
         in_sets = scheme.gate.exchanges and scheme.gate.set_size(center.num_workers) is not None
         self.drops = Do.LEAVE in kinds
         self.adopts_later = in_sets and self.part.anchors is None and not workers.model.state_size
-        self.at_once = in_sets and type(scheme).weigh is Scheme.weigh and type(scheme.codec) is Codec
+        self.adds_at_once = in_sets and type(scheme).weigh is Scheme.weigh and type(scheme.codec) is Codec
         long = size + len(scheme.scalars)
         self.inbox = tf.Variable(tf.zeros([long]), name="inbox")
-        self.outbox = tf.Variable(tf.zeros([0 if self.at_once else places, long]), name="outbox")
+        self.outbox = tf.Variable(tf.zeros([0 if self.adds_at_once else places, long]), name="outbox")
         self.reply = tf.Variable(tf.zeros([size]), name="reply")
         self.kinds = sorted(kind for kind in kinds if kind in self._actions())
 
     def store(self, places: Any, messages: Any, accepted: Any) -> None:
         """Store computed messages [B, P + m], each in its place; `accepted` is False for those that will be dropped."""
-        if self.at_once:
+        if self.adds_at_once:
             counting = tf.where(accepted[:, None], messages, 0.0) if self.drops else messages
             self.inbox.assign_add(tf.reduce_sum(counting, 0))
         else:
@@ -88,18 +88,18 @@ class Merging:
         return tf.while_loop(lambda i: i < tf.shape(do)[0], body, [tf.constant(0)], parallel_iterations=1)[0]
 
     def _actions(self) -> dict[int, Action]:
-        center, part, workers = self.center, self.part, self.workers
+        center, part = self.center, self.part
         actions: dict[int, Action] = {
             Do.FOLD: lambda worker, now, place: self._adopt_one(worker, now, self._merged(worker, place)),
-            Do.PUSH: lambda worker, now, place: (self._merged(worker, place), workers.share_state(worker)),
+            Do.PUSH: lambda worker, now, place: self._push(worker, place),
             Do.PULL: lambda worker, now, place: self._adopt_one(worker, now, part.center.read_value()),
             Do.READ: lambda worker, now, place: self._adopt_one(worker, now, center.reply(center.read())),
             Do.START: lambda worker, now, place: self._start(worker),
             Do.CLOSE: lambda messages, now, place: self._close(messages, now),
         }
-        return (
-            actions if self.at_once else actions | {Do.ARRIVE: lambda worker, now, place: self._arrive(worker, place)}
-        )
+        if not self.adds_at_once:
+            actions[Do.ARRIVE] = lambda worker, now, place: self._arrive(worker, place)
+        return actions
 
     def _received(self, worker: Any, place: Any) -> Any:
         """Return a message after encoding and decoding by the codec."""
@@ -127,6 +127,10 @@ class Merging:
         variables = self.workers.variables_of(worker)
         self.workers.adopt(variables, worker, now, reply)
         self.workers.store_one(worker, variables)
+        self.workers.share_state(worker)
+
+    def _push(self, worker: Any, place: Any) -> None:
+        self._merged(worker, place)
         self.workers.share_state(worker)
 
     def _start(self, worker: Any) -> None:

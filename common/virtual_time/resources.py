@@ -1,4 +1,4 @@
-"""Shared resources: a network card, a link, the cores of a machine.
+"""Shared resources (a network card, a link, the cores of a machine), and the queue of events.
 
 Fair sharing is max-min fair: all messages in transit have the same rate, limited by the worker's own link, and for all
 of a region together by the link of the region. Rates are computed anew when a message begins or ends, for groups of
@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from operator import attrgetter
 from typing import Any, Protocol
 
 NEVER = 1 << 62  # nanoseconds: 146 years
@@ -25,6 +26,8 @@ DUST = 1e-3  # nanoseconds: remainders of a message below this are rounding erro
 INSTANTLY = 1e9  # bytes per nanosecond: the largest rate
 
 Act = Callable[[int, int], None]  # called with a worker and the time
+
+NEXT = attrgetter("next")
 
 PROGRESS_EVENTS = 4096  # between two calls of `progress`
 
@@ -150,7 +153,7 @@ class Fair:
         elif changed.queue:
             changed.look_ahead()
         self.tight, self.crowded[region] = tight, crowded
-        self.first = min(self.busy, key=_next) if len(self.busy) > 1 else self.busy[0] if self.busy else None
+        self.first = min(self.busy, key=NEXT) if len(self.busy) > 1 else self.busy[0] if self.busy else None
         self.next = self.first.next if self.first else NEVER
 
     def _fill(self, groups: Sequence[Group], now: int) -> None:
@@ -178,12 +181,8 @@ class Fair:
             return group.cap
         if len(self.busy_in[group.region]) == 1:
             return min(group.cap, cap / len(group.queue))
-        here = [(other.cap, len(other.queue)) for other in self.busy_in[group.region]]
-        return min(group.cap, level(cap, here))
-
-
-def _next(group: Group) -> int:
-    return group.next
+        users = [(other.cap, len(other.queue)) for other in self.busy_in[group.region]]
+        return min(group.cap, level(cap, users))
 
 
 def level(capacity: float, users: Sequence[tuple[float, int]]) -> float:
