@@ -41,7 +41,7 @@ class Merging:
     Attributes:
         outbox: messages that are computed and not yet merged, [places, P + m].
         inbox: the sum of the messages of a set, [P + m].
-        adds_at_once: True if messages of a set are only added: then the inbox receives them as soon as they are computed.
+        adds_at_once: True if messages of a set are only added: then the inbox receives each when it is computed.
         kinds: the kinds of actions with an effect.
         adopts_later: True if workers may adopt the reply to their set as late as in the computation of the next round.
     """
@@ -201,35 +201,17 @@ class Executor:
             self.workers = BatchedWorkers(job.scheme, replica, workers, (center, state), job.seed)
             self.merging = Merging(job.scheme, self.center, self.workers, kinds, places)
             initialize = tf.compat.v1.global_variables_initializer()
-            self._inputs(job.batch_size)
         self.session = tf.compat.v1.Session(graph=self.graph)
         fed = [center, state, *replica.fed, *self.data.fed]
         values = [model.pack(), model.pack_state(), *model.frozen_values(), *leaves(job.train)]
         self.session.run(initialize, dict(zip(fed, values, strict=True)))
 
-    def _inputs(self, batch_size: int) -> None:
-        """Build the placeholders for the arguments of calls."""
-
-        def fed(dtype: str, *shape: int | None) -> Any:
-            return tf.compat.v1.placeholder(dtype, shape)
-
-        workers, places, do = (fed("int32", None) for _ in range(3))
-        when, before, accepted = fed("float32", None, 3), fed("float32", None, 3), fed("bool", None)
-        rows, rest = (fed("int32", None, None, batch_size) for _ in range(2))
-        self.inputs = {
-            self.compute: [workers, when, places, accepted, rows, before, rest],
-            self.train_alone: [when, rows],
-            self.merging.run: [do, workers, when, places],
-            self.merging.adopt: [workers, when],
-            self.snapshot: [],
-        }
-
     def call(self, build: Callable[..., Any], *values: np.ndarray, **how: Any) -> Any:
         """Run the graph of one of the methods below on these values; the first call builds it."""
         key = build, len(values), *how.values()
         if key not in self.built:
-            inputs = self.inputs[build][: len(values)]
             with building(self.graph):
+                inputs = [_placeholder(value) for value in values]
                 fetches = tf.function(partial(build, **how), autograph=False)(*inputs)
             self.built[key] = self.session.make_callable(fetches, inputs)
         return self.built[key](*values)
@@ -333,3 +315,9 @@ class Executor:
         if self.part.average is not None:
             found["average"] = self.part.average.read_value()
         return found | {"state": tf.reduce_mean(self.workers.shared.read_value(), 0)}
+
+
+def _placeholder(value: np.ndarray) -> Any:
+    """Build a placeholder for arrays that differ from this one in all dimensions but the last of several."""
+    shape = [None] * (value.ndim - 1) + [value.shape[-1] if value.ndim > 1 else None]
+    return tf.compat.v1.placeholder(tf.int32 if value.dtype == np.int64 else value.dtype, shape)

@@ -27,6 +27,8 @@ from .units import bytes_per_nanosecond, nanoseconds
 
 MILLISECOND = 10**6  # nanoseconds
 
+BANDWIDTHS = "uplink", "downlink", "ps_link", "ps_rate"
+
 CLASSES = 16  # number of different links, if workers' links differ
 
 MOST_MILLISECONDS = 1e9  # the longest step: eleven days
@@ -99,9 +101,8 @@ def _values_of(network: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
     """
     if not network.endswith(".toml"):
         if network not in NETWORKS:
-            raise UserError(
-                f"unknown network {network!r}. {nearest(network, NETWORKS)} Or give the path of a .toml file"
-            )
+            known = nearest(network, NETWORKS)
+            raise UserError(f"unknown network {network!r}. {known} Or give the path of a .toml file")
         return IDEAL | NETWORKS[network]
     try:
         found = tomllib.loads(Path(network).read_text())
@@ -240,23 +241,19 @@ class Machines:
         if given["cores"] is not None:
             at_least(1, cores=given["cores"])
         regions, places = _regions(given["regions"])
-        rate = {name: bytes_per_nanosecond(name, given[name]) for name in ("uplink", "downlink", "ps_link", "ps_rate")}
+        numbers: dict[str, Any] = {name: bytes_per_nanosecond(name, given[name]) for name in BANDWIDTHS}
+        numbers |= {name: nanoseconds(name, given[name]) for name in ("latency", "service")}
+        numbers |= {name: given[name] for name in ("cores", "link_sigma", "latency_sigma", "collective")}
         return cls(
             step=given["step_ms"] * MILLISECOND,
             model=model(given["compute"]),
             spread=_spread(given["step_factors"]),
-            cores=given["cores"],
             core=round(given["core_ms"] * MILLISECOND),
-            link_sigma=given["link_sigma"],
-            latency=nanoseconds("latency", given["latency"]),
-            latency_sigma=given["latency_sigma"],
             regions=regions,
             places=places,
             fifo=given["sharing"] == "fifo",
-            service=nanoseconds("service", given["service"]),
-            collective=given["collective"],
             failures=_failures(given["failures"]),
-            **rate,
+            **numbers,
         )
 
     def region_of(self, workers: int) -> list[int]:
