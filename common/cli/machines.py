@@ -19,12 +19,7 @@ def with_machines(options: Options) -> Options:
     """Return the options of a run, with the machines of --like."""
     if options.like is None or options.backend != "simulation":
         return options
-    return replace(options, platform=like(options.like, options.platform), like=None)
-
-
-def like(run_dir: Path | None, platform: Platform) -> Platform:
-    """Return the platform of `fitted`, for the model of the run."""
-    return fitted(run_dir, platform)[0]
+    return replace(options, platform=fitted(options.like, options.platform)[0], like=None)
 
 
 def fitted(run_dir: Path | None, platform: Platform, parameters: int | None = None) -> tuple[Platform, int | None]:

@@ -21,15 +21,16 @@ class CenterReader:
 
     Args:
         slices: slices of the center.
-        sizes: their sizes. If one is large, all are kept, and share the memory of the center until its next update.
-        transport: transport to the client. With shared memory nothing is kept.
+        sizes: their sizes. If one is large, all are assigned to `snapshots`, which share the memory of the
+            center until its next update.
+        transport: transport to the client. With shared memory there are no `snapshots`.
     """
 
     def __init__(self, slices: Sequence[Any], sizes: Sequence[int], transport: Transport):
         self.slices, self.sizes, self.transport = slices, sizes, transport
         self.names = ["center"] if slices[0].average is None else ["center", "average"]
         in_pieces = max(sizes) > PIECE_FLOATS and not transport.shared
-        self.kept = [self._nothing(part) for part in slices] if in_pieces else []
+        self.snapshots = [self._nothing(part) for part in slices] if in_pieces else []
 
     def _nothing(self, part: Any) -> dict[str, Any]:
         with tf.device(part.device):
@@ -38,25 +39,25 @@ class CenterReader:
             }
 
     def take(self) -> dict[str, list[Any]]:
-        """Take a snapshot: return the slices of the center, and of its `average` if any; or keep them, return none."""
+        """Take a snapshot; return the slices of the center, and of its `average` if any, or nothing if it is stored."""
         found: dict[str, list[Any]] = {name: [] for name in self.names}
         for part in self.slices:
             with tf.device(part.device):
                 for name in self.names:
                     now = getattr(part, name).read_value()
                     found[name].append(self.transport.depart(now))
-                    if self.kept:
-                        self.kept[part.index][name].assign(now)
-        return {} if self.kept else found
+                    if self.snapshots:
+                        self.snapshots[part.index][name].assign(now)
+        return {} if self.snapshots else found
 
     def pieces(self) -> list[dict[str, Any]]:
-        """Return the pieces of the kept slices, to be fetched in sequence."""
+        """Return the pieces of `snapshots`, to be fetched in sequence."""
         return [
-            {name: variable.read_value()[first : first + PIECE_FLOATS] for name, variable in kept.items()}
-            for kept, size in zip(self.kept, self.sizes, strict=False)
+            {name: variable.read_value()[first : first + PIECE_FLOATS] for name, variable in snapshot.items()}
+            for snapshot, size in zip(self.snapshots, self.sizes, strict=False)
             for first in range(0, size, PIECE_FLOATS)
         ]
 
     def forget(self) -> Any:
-        """Delete the kept slices, after they were fetched."""
-        return tf.group(*(variable.assign(tf.zeros([0])) for kept in self.kept for variable in kept.values()))
+        """Empty `snapshots`, after they were fetched."""
+        return tf.group(*(variable.assign(tf.zeros([0])) for row in self.snapshots for variable in row.values()))
