@@ -202,7 +202,8 @@ class Executor:
             self.merging = Merging(job.scheme, self.center, self.workers, kinds, places)
             initialize = tf.compat.v1.global_variables_initializer()
         self.session = tf.compat.v1.Session(graph=self.graph)
-        fed = [center, state, *replica.fed, *self.data.fed]
+        _, frozen = replica.fed
+        fed = [center, state, *frozen, *self.data.fed]
         values = [model.pack(), model.pack_state(), *model.frozen_values(), *leaves(job.train)]
         self.session.run(initialize, dict(zip(fed, values, strict=True)))
 
