@@ -10,6 +10,7 @@ import tensorflow as tf
 from distsgd.common.messages import transport
 from distsgd.common.messages.channels import Channels
 from distsgd.common.messages.transport import Transport
+from distsgd.common.server.slots import Slot
 from distsgd.common.sync import Collective
 from distsgd.common.sync.collective import LEAST, slices_of
 from distsgd.common.tasks.requests import traced
@@ -56,10 +57,11 @@ def means_of(workers, way):
 def test_every_worker_sees_one_element_of_one_message_that_is_not_finite(where, value):
     """It looks at one element of each slice, whichever worker has added that up."""
     workers, size = 3, 100_000
-    store = Books(num_workers=workers, min_workers=workers, in_process=False)
+    store = Books(num_workers=workers, min_workers=workers, in_process=False, released=SimpleNamespace(assign=list))
 
     def received(k, given):
-        slot = SimpleNamespace(index=k, mail=Channels(k, ["/device:CPU:0"] * workers, Transport()))
+        mail = Channels(k, ["/device:CPU:0"] * workers, Transport())
+        slot = Slot(k, "", None, None, mail=mail, times=tf.zeros([3], tf.int64))
         reply = Collective().exchange(store, slot, given)
         return Collective().is_finite(store, reply), reply
 

@@ -13,6 +13,7 @@ from distsgd.algorithms import SSP, AllReduce, AsyncSGD, Hogwild, Serial, SyncSG
 from distsgd.common import UserError
 from distsgd.common.record.event_log import EventLog, Tally
 from distsgd.common.record.metrics import Metrics
+from distsgd.common.server.trace import ROW
 from distsgd.common.tasks import observer
 from distsgd.common.tasks.observer import Observer
 from distsgd.common.tasks.options import RunOptions
@@ -346,7 +347,7 @@ def test_length_and_model_size_decide_how_many_snapshots_are_taken(table):
 
 def test_tallies_are_of_the_events_before_each_version(tmp_path):
     log = EventLog(tmp_path, 2)
-    events = np.zeros((12, 6), np.int64)
+    events = np.zeros((12, len(ROW)), np.int64)
     events[:, 0], events[:, 1], events[:, 3] = np.arange(12) // 2, np.arange(12) % 2, 1
     log.append(events)
     tallies = log.tallies([0, 1, 4, 9])

@@ -30,7 +30,7 @@ from distsgd.common import Cluster
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.replay import reference
 from distsgd.common.replay.replay import judge
-from distsgd.common.server.trace import RECORD
+from distsgd.common.server.trace import RECORD, ROW
 from distsgd.common.tasks.evaluator import Evaluator
 from distsgd.common.tasks.graph import TaskGraph
 from distsgd.common.tasks.job import make_job
@@ -191,7 +191,7 @@ def evaluators(tmp_path):
         StateCalls(session, graph, 60).initialize(restoration=time.time_ns())
         worker = tf.compat.v1.placeholder(tf.int64, [])
         event = graph.ps.journal.records.enqueue(
-            tf.one_hot(RECORD.index("worker"), len(RECORD), worker, 0, dtype=tf.int64)
+            tf.one_hot(RECORD.index("worker"), len(ROW), worker, 0, dtype=tf.int64)
         )
         yield lambda k: session.run(event, {worker: k}), lambda report: Evaluator(job, session, graph, report)
 
@@ -250,7 +250,7 @@ def test_an_evaluator_lost_during_its_work_leaves_the_record_whole(lost, evaluat
 
 def test_the_record_of_another_run_in_the_same_folder_is_replaced(evaluators, tmp_path):
     happen, evaluator_that = evaluators
-    np.full((4, len(RECORD)), 1).tofile(tmp_path / "events.bin")
+    np.full((4, len(ROW)), 1).tofile(tmp_path / "events.bin")
     evaluator = evaluator_that(lambda **_: None)
     happen(0)
     evaluator.reader.drain()

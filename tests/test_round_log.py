@@ -1,18 +1,17 @@
 """What is known of the rounds of a run, and what it adds up to."""
 
+import time
+
 import numpy as np
 import pytest
 
-from distsgd.common.errors import CannotWrite, UserError
-from distsgd.common.record.joining import Join
-from distsgd.common.record.releases import Releases, releases_of
-from distsgd.common.record.round_log import RoundLog, Shares
-from distsgd.common.record.stamp_file import StampReader, StampWriter, stamp_file
-from distsgd.common.server.trace import EVENTS, RECORD, ROUND
-from distsgd.common.sync.asynchronous import Async
-from distsgd.common.sync.barrier import Barrier
-from distsgd.common.sync.bounded import Bounded
-from distsgd.common.sync.collective import Collective
+from distsgd.algorithms import EASGD, SSP, AsyncSGD, SyncSGD
+from distsgd.common.errors import UserError
+from distsgd.common.record.round_log import ARRIVED, BEGUN, READY, RELEASED, REPLIED, RoundLog, Shares
+from distsgd.common.server.trace import EVENTS, ROUND, ROW
+from distsgd.common.tasks.options import Recovery
+from distsgd.common.tasks.round_record import rounds_of
+from runs import Table, record
 
 
 def log(*rows):
@@ -74,168 +73,119 @@ def test_a_run_of_a_few_seconds_gets_no_advice():
     assert Shares(1000, 0.0101, 0.1, 0.0, 0.9).in_words({"communication_period": 5})
 
 
-def events(*rows):
-    """Events as (version, worker, accepted, microseconds, event); how stale they were says nothing here."""
-    full = [(version, worker, 0, accepted, now, EVENTS.index(kind)) for version, worker, accepted, now, kind in rows]
-    return np.array(full, np.int64).reshape(-1, len(RECORD))
+def rounds_in(table):
+    """The rounds on record so far, without a run that would end."""
+    rows = table.run("drain_events")
+    rows = rows[rows[:, ROW.index("event")] != EVENTS.index("join")]
+    return rounds_of(rows, table.observer.rounds_applied(), table.observer.ends())
 
 
-def released(releases, some, version, cut=None):
-    """Of all events, in one piece or in two."""
-    pieces = [some] if cut is None else [some[:cut], some[cut:]]
-    found = [*(releases.add(piece) for piece in pieces), releases.end(version)]
-    assert np.array_equal(np.concatenate([each for each, _ in found]), some)
-    return np.concatenate([times for _, times in found]).tolist()
+def arrivals(rounds, *picked):
+    return rounds[list(picked), ARRIVED].tolist()
 
 
-@pytest.mark.parametrize("cut", [None, 1, 3, 5])
-def test_behind_a_barrier_the_message_that_completes_the_set_lets_all_go(cut):
-    some = events(
-        (0, 0, 1, 10, "exchange"),
-        (0, 2, 1, 15, "exchange"),
-        (1, 1, 0, 18, "exchange"),  # a late backup worker
-        (1, 2, 1, 20, "exchange"),
-        (1, 0, 0, 21, "join"),
-        (1, 1, 1, 30, "exchange"),
-        (2, 0, 1, 40, "exchange"),  # no worker completes this set
+@pytest.mark.parametrize("cut", [[], [1], [3], [5], [2, 4]])
+def test_the_end_of_a_round_is_in_the_next_row_of_its_worker(cut):
+    def row(worker, now, released=-1, replied=-1):
+        return (0, worker, 0, 1, now, 0, released, now - 2, now - 1, replied)
+
+    events = np.array(
+        [row(1, 10), row(0, 20), row(0, 30, 21, 22), row(2, 40), row(1, 50, 41, 42), row(0, 60, 31, -1)], np.int64
     )
-    rule = releases_of(Barrier(backup_workers=1), [0, 0, 0], [3, 3, 3])
-    assert released(rule, some, version=2, cut=cut) == [15, 15, 18, 30, 21, 30, -1]
+    numbers, ends = np.array([7, 2, 1]), np.array([[61, 62], [51, -1], [-1, -1]])
+    blocks = [rounds_of(piece, numbers, ends) for piece in reversed(np.split(events, cut))]
+    assert np.concatenate(blocks[::-1]).tolist() == [
+        [1, 0, 8, 9, 10, 41, 42],
+        [0, 4, 18, 19, 20, 21, 22],
+        [0, 5, 28, 29, 30, 31, -1],
+        [2, 0, 38, 39, 40, -1, -1],
+        [1, 1, 48, 49, 50, 51, -1],
+        [0, 6, 58, 59, 60, 61, 62],
+    ]
+    assert (numbers.tolist(), ends.tolist()) == ([4, 0, 0], 3 * [[-1, -1]])
 
 
-def test_an_asynchronous_gate_releases_each_worker_at_its_event():
-    some = events((0, 0, 1, 10, "exchange"), (1, 1, 1, 12, "push"))
-    assert released(releases_of(Async(), [0, 0], [1, 1]), some, version=2) == [10, 12]
+def test_the_message_that_completes_a_set_releases_all_of_it():
+    with Table(SyncSGD(backup_workers=1), workers=3) as table:
+        players = [table.player(k) for k in range(3)]
+        going = players[0].starts()
+        assert table.observer.ends().tolist() == 3 * [[-1, -1]]
+        players[1].round()
+        going.result(timeout=100)
+        players[2].round()  # too late: dropped, and released at once
+        rounds = rounds_in(table)
+    assert rounds[:, 0].tolist() == [0, 1, 2]
+    assert rounds[:, RELEASED].tolist() == arrivals(rounds, 1, 1, 2)
+    assert (rounds[:, [BEGUN, READY]] > 0).all()
 
 
-@pytest.mark.parametrize("cut", [None, 2, 4])
-def test_a_lead_releases_at_the_round_that_brings_the_slowest_within_it(cut):
-    some = events(
-        (0, 0, 1, 10, "exchange"),  # one ahead
-        (1, 0, 1, 20, "exchange"),  # two ahead: waits ...
-        (2, 1, 0, 25, "join"),
-        (2, 1, 1, 30, "exchange"),  # ... for this
-        (3, 0, 1, 40, "exchange"),  # waits for ever: the last round of the other one is not on record
-    )
-    rule = releases_of(Bounded(slack=1), [0, 0], [5, 3])
-    assert released(rule, some, version=4, cut=cut) == [10, 30, 25, 30, -1]
-    done = events((0, 0, 1, 10, "exchange"), (1, 0, 1, 20, "exchange"), (2, 0, 1, 30, "exchange"))
-    assert released(releases_of(Bounded(slack=0), [0, 7], [3, 7]), done, version=3) == [10, 20, 30]
+def test_the_eviction_of_the_last_missing_worker_releases_the_others():
+    with Table(SyncSGD(), workers=2, recovery=Recovery(min_workers=1)) as table:
+        waits, _ = (table.player(k) for k in range(2))
+        going = waits.starts()
+        before = time.time() * 1e6
+        assert waits.calls.evict_absent().tolist() == [False, True]
+        going.result(timeout=100)
+        ((*_, arrived, released, replied),) = rounds_in(table)
+    assert arrived < before < released
+    assert replied == -1
 
 
-def test_releases_are_unknown_for_a_gate_without_a_lead():
-    class Secret(Bounded):
-        lead = None  # pyright: ignore
-
-    some = events((0, 0, 1, 10, "exchange"))
-    assert released(releases_of(Secret(), [0], [1]), some, version=1) == [-1]
-
-
-SECOND = 1_000_000
-
-
-def stamped(writer, first, *moments):
-    writer.add(first, np.array(moments, np.float64).T)
+def test_the_round_that_brings_the_slowest_near_enough_releases_a_worker():
+    with Table(SSP(slack=0), workers=2) as table:
+        ahead, behind = (table.player(k) for k in range(2))
+        going = ahead.starts()
+        behind.round()
+        going.result(timeout=100)
+        rounds = rounds_in(table)
+    assert rounds[:, RELEASED].tolist() == arrivals(rounds, 1, 1)
 
 
-def test_a_round_that_is_done_again_has_the_place_that_it_had(tmp_path):
-    path = stamp_file(tmp_path, 1)
-    writer = StampWriter(path, exchange_first=False)
-    stamped(writer, 0, (1, 2, 3), (3, 4, 5))
-    stamped(writer, 4, (7, 8, 9))  # two were done, and their times are unknown
-    read = StampReader(path).read
-    assert read(0, 6).tolist()[:2] == [[SECOND, 2 * SECOND, 3 * SECOND], [3 * SECOND, 4 * SECOND, 5 * SECOND]]
-    assert (read(2, 2) == -1).all()
-    assert read(4, 2).tolist() == [[7 * SECOND, 8 * SECOND, 9 * SECOND], [-1, -1, -1]]
-    again = StampWriter(path, exchange_first=False)  # of a process that was started again, from a restored state
-    again.go_back(1)
-    stamped(again, 2, (20, 21, 22))
-    assert read(0, 5)[:, 0].tolist() == [SECOND, -1, 20 * SECOND, -1, -1]
-    assert (StampReader(tmp_path / "absent").read(0, 2) == -1).all()
+def test_a_worker_called_back_by_a_restoration_is_not_released():
+    with Table(SyncSGD(), workers=2) as table:
+        waits, other = (table.player(k) for k in range(2))
+        going = waits.starts()
+        table.run("wake")
+        going.result(timeout=100)  # what it takes for a reply is none
+        assert rounds_in(table)[:, RELEASED].tolist() == [-1]
+        assert waits.join().waits
+        other.round()
+        rounds = rounds_in(table)
+    assert rounds[:, RELEASED].tolist() == arrivals(rounds, 1, 1)
 
 
-def test_the_sums_leave_out_the_start_up_and_need_no_file():
-    writer = StampWriter(None, exchange_first=False)
-    stamped(writer, 0, (0, 100, 200))
-    stamped(writer, 1, (200, 201, 203), (203, 206, 210))
-    assert (writer.timed, writer.compute, writer.exchange) == (2, 4.0, 6.0)
+def test_a_reply_travels_with_the_next_message_and_the_last_with_the_farewell():
+    with Table(AsyncSGD(), workers=1) as table:
+        player = table.player(0)
+        replies, replied = [], -1
+        for t in range(3):
+            done = player.calls.rounds("exchange", np.zeros((1, 1, 8), np.int32), (t, t, replied))
+            replies.append(replied := done.replied)
+        assert rounds_in(table)[:, REPLIED].tolist() == [*replies[:2], -1]
+        player.calls.set_finished(replied)
+        rounds = rounds_in(table)
+        assert rounds[:, REPLIED].tolist() == replies
+        assert (rounds[1:, BEGUN] >= replies[:2]).all()
+        before = player
+        table.player(0)
+        before.calls.set_finished(replied)  # it does not have its slot any more
+        assert table.observer.ends()[0, 1] == -1
 
 
-def test_elastic_workers_compute_from_one_reply_to_the_next_message():
-    writer = StampWriter(None, exchange_first=True)
-    stamped(writer, 0, (0, 1, 2))
-    stamped(writer, 1, (7, 8, 9))  # from 2 to 7 it made the other steps of its round 0
-    writer.go_back(2)
-    stamped(writer, 2, (20, 21, 22))
-    assert (writer.timed, writer.compute) == (2, 6.0 + 1.0)
+def test_a_restored_state_has_its_releases_and_no_later_replies():
+    with Table(SyncSGD(), workers=1) as table:
+        player = table.player(0)
+        player.round()
+        saved, ends = table.state_calls.values(), table.observer.ends()
+        player.calls.set_finished(player.calls.rounds("exchange", np.zeros((1, 1, 8), np.int32)).replied)
+        assert table.observer.ends()[0].min() > ends[0, 0] > 0
+        table.state_calls.restore(saved, restoration=2, length=1)
+        assert table.observer.ends().tolist() == [[ends[0, 0], -1]]
 
 
-def test_a_full_disk_costs_the_moments_and_not_the_sums(tmp_path):
-    (tmp_path / "rounds").write_text("no folder")
-    writer = StampWriter(stamp_file(tmp_path, 0), exchange_first=False)
-    with pytest.raises(CannotWrite):
-        stamped(writer, 0, (0, 1, 2))
-    stamped(writer, 1, (2, 3, 4))
-    assert writer.timed == 1
-
-
-def joined(folder, some, rule, before=(0, 0), **options):
-    join = Join(rule, [StampReader(stamp_file(folder, k)) for k in (0, 1)], before, **options)
-    return np.concatenate(list(join.rows([some[:2], some[2:]], 99))), join.waiting
-
-
-def test_the_nth_event_of_a_worker_is_its_nth_round(tmp_path):
-    for k in (0, 1):
-        stamped(
-            StampWriter(stamp_file(tmp_path, k), exchange_first=False), 0, *((10 * n + k,) * 3 for n in range(1, 6))
-        )
-    some = events(
-        (0, 1, 1, 50, "exchange"), (1, 0, 0, 60, "join"), (1, 0, 1, 70, "exchange"), (2, 1, 1, 80, "exchange")
-    )
-    rows, waiting = joined(tmp_path, some, Releases(), before=(3, 0))
-    ends = [1, 0, 11 * SECOND], [0, 3, 40 * SECOND], [1, 1, 21 * SECOND]
-    assert rows[:, [0, 1, 6]].tolist() == [list(row) for row in ends]
-    assert rows[:, 4].tolist() == rows[:, 5].tolist() == [50, 70, 80]
-    assert waiting == 0.0
-
-
-def test_without_a_ps_a_message_waits_for_the_last_one_that_is_ready(tmp_path):
-    for k, ready in ((0, (11, 21)), (1, (16, 24))):
-        moments = [(end - 9, here, end) for here, end in zip(ready, (19, 29), strict=True)]
-        stamped(StampWriter(stamp_file(tmp_path, k), exchange_first=False), 0, *moments)
-    some = events(*((version, k, 1, 0, "exchange") for version in (0, 1) for k in (0, 1)))
-    rule = releases_of(Collective(), [0, 0], [2, 2])
-    rows, waiting = joined(tmp_path, some, rule, collective=True)
-    assert rows[:, 4].tolist() == [11 * SECOND, 16 * SECOND, 21 * SECOND, 24 * SECOND]
-    assert rows[:, 5].tolist() == [16 * SECOND, 16 * SECOND, 24 * SECOND, 24 * SECOND]
-    assert waiting == 1.5  # in the second round, 3 s and none; the first counts nowhere
-    rule = releases_of(Collective(), [0, 0], [2, 2])
-    rows, waiting = joined(tmp_path, some, rule, collective=True, one_clock=False)
-    assert waiting is None
-    assert (rows[:, [4, 5]] == -1).all()
-
-
-def test_waiting_of_other_rounds_is_not_taken_for_a_part_of_these():
-    shares = Shares.of(100, 0.001, 0.002, 0.5)
-    assert shares is not None
-    assert (shares.waiting, round(shares.compute + shares.communication, 9)) == (None, 1.0)
-
-
-def test_a_worker_woken_by_a_restoration_has_no_reply_and_keeps_waiting(tmp_path):
-    for k, replied in ((0, 12), (1, 31)):
-        stamped(StampWriter(stamp_file(tmp_path, k), exchange_first=False), 0, (0, 1, 2), (2, 10, replied))
-    moments = [(0, 0, 1), (0, 1, 2), (1, 0, 11), (1, 1, 30)]
-    some = events(*((version, k, 1, now * SECOND, "exchange") for version, k, now in moments))
-    join = Join(releases_of(Barrier(), [0, 0], [2, 2]), [StampReader(stamp_file(tmp_path, k)) for k in (0, 1)], (0, 0))
-    rows = np.concatenate(list(join.rows([some], 2)))
-    assert rows[:, 5].tolist() == [2 * SECOND, 2 * SECOND, 30 * SECOND, 30 * SECOND]
-    assert rows[:, 6].tolist() == [2 * SECOND, 2 * SECOND, -1, 31 * SECOND]
-    assert join.shares == Shares(1, 29.0, 8 / 29, 0.0, 21 / 29)  # of worker 1, whose second round is wholly known
-
-
-def test_where_a_worker_has_no_moments_the_others_do_not_stand_for_it(tmp_path):
-    stamped(StampWriter(stamp_file(tmp_path, 0), exchange_first=False), 0, (0, 1, 2), (2, 3, 4))
-    join = Join(Releases(), [StampReader(stamp_file(tmp_path, k)) for k in (0, 1)], (0, 0))
-    some = events((0, 0, 1, SECOND, "exchange"), (1, 0, 1, 3 * SECOND, "exchange"))
-    assert len(np.concatenate(list(join.rows([some], 2)))) == 2
-    assert join.shares is None
+def test_elastic_workers_compute_from_one_reply_to_the_next_message(tmp_path):
+    record(EASGD(communication_period=2), tmp_path, workers=2, steps=12, hidden=(4,), batch_size=8, backend="threads")
+    rows = RoundLog.load(tmp_path).rows
+    assert (rows != -1).all()
+    for mine in (rows[rows[:, 0] == k] for k in range(2)):
+        assert (mine[1:, BEGUN] == mine[:-1, REPLIED]).all()

@@ -348,7 +348,7 @@ def test_a_concatenated_message_is_concatenated_in_the_segment():
     size = transport.SHARED_BYTES // 8
     with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
         parts = [tf.fill([size], 1.0), tf.fill([1], 2.0), tf.range(float(size))]
-        way, stamps = transport.Transport(shared=True), RoundTimer(moment())
+        way, stamps = transport.Transport(shared=True), RoundTimer(moment(), before=-1)
         sent = stamps.send(tf.concat(parts, 0))
         came = session.run(way.arrive(way.depart(sent)))
         laid_down = next(op for op in graph.get_operations() if op.type == "PyFunc")

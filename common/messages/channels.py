@@ -36,12 +36,12 @@ class Channels:
         content = parcel.ticket if isinstance(parcel, Parcel) else parcel
         self._queue(self.me, to, content.dtype).enqueue([content])
 
-    def receive(self, of: int, size: int | None) -> Any:
-        """Receive the next tensor from worker `of`, a vector [size]."""
-        shape = tf.TensorShape([size])
-        if self.transport.shares(tf.float32, shape):
-            return self.transport.arrive(Parcel(self._queue(of, self.me, tf.int64).dequeue(), tf.float32, shape))
-        return tf.ensure_shape(self._queue(of, self.me, tf.float32).dequeue(), shape)
+    def receive(self, of: int, size: int | None, dtype: Any = "float32") -> Any:
+        """Receive the next tensor of that type from worker `of`, a vector [size]."""
+        dtype, shape = tf.as_dtype(dtype), tf.TensorShape([size])
+        if self.transport.shares(dtype, shape):
+            return self.transport.arrive(Parcel(self._queue(of, self.me, tf.int64).dequeue(), dtype, shape))
+        return tf.ensure_shape(self._queue(of, self.me, dtype).dequeue(), shape)
 
     def _queue(self, of: int, at: int, dtype: Any) -> Any:
         """Return a queue; it is made at its first use, outside of functions, so that all functions share it."""

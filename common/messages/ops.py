@@ -56,6 +56,11 @@ def first_values(build: Callable[[Any], Any], vector: Any) -> Any:
     return tf.function(build, autograph=False)(vector)
 
 
+def microseconds(seconds: Any) -> Any:
+    """Convert a timestamp in seconds, float64, to microseconds, int64."""
+    return tf.cast(seconds * 1e6, tf.int64)
+
+
 def end_queue(index: int) -> Any:
     """Return the queue on which a ps task waits for the end of the run."""
     return queue(f"end_{index}")

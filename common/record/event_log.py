@@ -12,18 +12,18 @@ import numpy as np
 
 from ..errors import UserError
 from ..files import flush, open_in_place, open_to_read, read_json, replacing, write_json, writing
-from ..server.trace import EVENTS, RECORD
+from ..server.trace import EVENTS, RECORD, ROW
 from .columns import save_columns
 from .content import checked
 from .kinds import TALLY
 
-VERSION, WORKER, STALENESS, ACCEPTED, MICROSECONDS, KIND = range(len(RECORD))
+VERSION, WORKER, STALENESS, ACCEPTED, MICROSECONDS, KIND, RELEASED, BEGUN, READY, REPLIED = range(len(ROW))
 
 FILE, COUNTS = "events.bin", "counts.json"
 
-ROW_BYTES = 8 * len(RECORD)
+ROW_BYTES = 8 * len(ROW)
 
-CHUNK = 1 << 17  # events in memory at once: 6 MB
+CHUNK = 1 << 17  # events in memory at once: 10 MB
 
 MOST_EVENTS = 1 << 60
 
@@ -54,7 +54,7 @@ class Tally:
         self.staleness: Counter[int] = Counter()
 
     def add(self, events: np.ndarray) -> None:
-        """Count events, [n, len(RECORD)]."""
+        """Count events, [n, len(ROW)]."""
         if not len(events):
             return
         kind, accepted = events[:, KIND], events[:, ACCEPTED] != 0
@@ -127,16 +127,16 @@ class EventLog:
         except (OSError, ValueError):  # the file is missing or damaged: start with an empty one
             self.restoration, self.first, self.length = 0, 0, 0
             self.counts.unlink(missing_ok=True)
-            self._replace(np.zeros((0, len(RECORD)), np.int64))
+            self._replace(np.zeros((0, len(ROW)), np.int64))
             self._count()
 
     def __len__(self) -> int:
         return self.length
 
-    def chunks(self, start: int = 0, end: int | None = None) -> Iterator[np.ndarray]:
-        """Yield the kept events from `start` on as arrays [n, len(RECORD)] of bounded size."""
+    def chunks(self, start: int = 0, end: int | None = None, backwards: bool = False) -> Iterator[np.ndarray]:
+        """Yield the kept events from `start` on as arrays [n, len(ROW)] of bounded size, the last first if wanted."""
         last = self.length if end is None else end
-        for at in range(max(start, self.first), last, CHUNK):
+        for at in range(max(start, self.first), last, CHUNK)[:: -1 if backwards else 1]:
             yield self._rows(at - self.first, min(last, at + CHUNK) - self.first)
 
     def tallies(self, versions: Sequence[int]) -> list[Tally]:
@@ -216,12 +216,12 @@ class EventLog:
         self._forget(first)
 
     def _forget(self, first: int) -> None:
-        rest = np.concatenate([np.zeros((0, len(RECORD)), np.int64), *self.chunks(first)])
+        rest = np.concatenate([np.zeros((0, len(ROW)), np.int64), *self.chunks(first)])
         self.first = first
         self._replace(rest)
 
     def _head(self) -> np.ndarray:
-        return np.array([[self.restoration, self.first, *[0] * (len(RECORD) - 2)]], np.int64)
+        return np.array([[self.restoration, self.first, *[0] * (len(ROW) - 2)]], np.int64)
 
     def _replace(self, events: np.ndarray) -> None:
         with replacing(self.path) as file:  # a process that is killed here leaves the old file
@@ -231,7 +231,7 @@ class EventLog:
         """Read rows of the file; the first kept event is row 0."""
         with open_to_read(self.path) as file:
             file.seek((1 + start) * ROW_BYTES)
-            return np.frombuffer(file.read((end - start) * ROW_BYTES), np.int64).reshape(-1, len(RECORD))
+            return np.frombuffer(file.read((end - start) * ROW_BYTES), np.int64).reshape(-1, len(ROW))
 
     def _write(self, row: int, events: np.ndarray) -> None:
         with writing(self.path), open_in_place(self.path, "r+b") as file:

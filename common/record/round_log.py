@@ -65,13 +65,7 @@ class Shares:
 
     @classmethod
     def of(cls, rounds: int, compute: float, exchange: float, waiting: float | None) -> Shares | None:
-        """Build the shares from mean seconds: to the message, from there to the reply, and of waiting within that.
-
-        Without recorded timestamps, the means are over different rounds: rounds before a worker's last start count in
-        `waiting` alone. Waiting longer than `exchange` shows that such rounds dominate, and counts as unknown.
-        """
-        if waiting is not None and waiting > exchange:
-            waiting = None
+        """Build the shares from mean seconds: to the message, from there to the reply, and of waiting within that."""
         seconds = compute + exchange
         if not rounds or seconds <= 0:
             return None
@@ -143,7 +137,7 @@ class RoundLog:
         """
         rows = self.rows if worker is None else self.rows[self.rows[:, WORKER] == worker]
         spent = TimeTotals()
-        spent.add(rows[rows[:, NUMBER] > 0])
+        spent.add(rows)
         return spent.shares
 
 
@@ -159,7 +153,8 @@ class TimeTotals:
         self.rounds = np.zeros((2, 4))
 
     def add(self, rows: np.ndarray) -> None:
-        """Count rounds, [n, len(ROUND)]."""
+        """Count rounds, [n, len(ROUND)], without the first of each worker, which is mostly start-up."""
+        rows = rows[rows[:, NUMBER] > 0]
         known = rows[(rows[:, [BEGUN, READY, REPLIED]] != UNKNOWN).all(1)]
         met = known[(known[:, [ARRIVED, RELEASED]] != UNKNOWN).all(1)]
         for sums, some in zip(self.rounds, (known, met), strict=True):

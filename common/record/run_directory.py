@@ -10,7 +10,6 @@ runs/<algorithm>/<time>-<id>/
                     the last ones, and counts.json)
     trace.npz       every event on the parameter server, in order (not with record="off")
     rounds.npz      every round: begun, ready, arrived, released, replied (not with record="off")
-    rounds/         the timestamps that each worker has written for rounds.npz
     center.npz      the center as one flat vector; model.keras: the same as a Keras model
     logs/           the output of each task
     .lock           held by the program of this run until it ends
@@ -22,7 +21,7 @@ import contextlib
 import json
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -219,7 +218,7 @@ class RunRecord:
         examples = steps * config["batch_size"]
         if seconds:
             rate = examples / seconds
-        shares = _shares(last, self.finished.values())
+        shares = Shares(**last["round"]) if last.get("round") else None
         # Only of a run in virtual time: its machines and real durations. All other times are virtual there.
         simulated = {name: _rounded(value) for name, value in self.simulated.items()}
         simulated |= {"platform": config.get("platform")}
@@ -266,17 +265,6 @@ class RunRecord:
             "record": config["record"],
             "run_dir": str(self.run_dir),
         }
-
-
-def _shares(last: dict[str, Any], finished: Collection[dict[str, Any]]) -> Shares | None:
-    """Return the shares of a round: from rounds.npz if it was written, else from the sums of workers and ps."""
-    if spent := last.get("round"):
-        return Shares(**spent)
-    rounds, compute, exchange = (
-        sum(event[name] for event in finished if name in event)
-        for name in ("timed", "compute_seconds", "exchange_seconds")
-    )
-    return Shares.of(rounds, compute / rounds, exchange / rounds, last.get("waiting_seconds")) if rounds else None
 
 
 def _rounded(value: float | None, digits: int = 3) -> float | None:

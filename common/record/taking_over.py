@@ -7,7 +7,6 @@ from pathlib import Path
 from ..errors import UserError
 from ..files import PART, copy, delete, own_folder, writing
 from . import checkpoint
-from .stamp_file import FOLDER, stamp_files
 
 
 def take_over(source: Path, run_dir: Path) -> list[str]:
@@ -46,8 +45,3 @@ def take_over_record(source: Path, run_dir: Path) -> None:
     for name in ("config.json", "counts.json", "events.bin", "metrics.jsonl"):
         if (source / name).exists() and not (run_dir / name).exists():
             copy(source / name, run_dir / name)
-    if not (run_dir / FOLDER).exists():
-        for moments in stamp_files(source):
-            with writing(run_dir / FOLDER):
-                own_folder(run_dir / FOLDER)
-            copy(moments, run_dir / FOLDER / moments.name)

@@ -27,7 +27,7 @@ class Joined(NamedTuple):
 class Drained(NamedTuple):
     """The part of the trace that the evaluator has not acknowledged."""
 
-    events: Any  # [n, len(RECORD)]
+    events: Any  # [n, len(ROW)]
     before: Any  # number of acknowledged events
     restoration: Any  # number of the last restoration of the state ...
     length: Any  # ... and of events in the trace at that time

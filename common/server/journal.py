@@ -1,4 +1,8 @@
-"""The journal: the log of all events of a run in order, read by the evaluator without gaps and repetitions."""
+"""The journal: the log of all events of a run in order, read by the evaluator without gaps and repetitions.
+
+An event that ends a round is the one row of that round. Its release and its reply are later than the event, so their
+times are in the worker's next row, or in `ends`.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..messages.ops import queue
+from ..messages.ops import microseconds, queue
 from ..sync.store import WorkerSlot
 from .answers import Drained
-from .trace import EVENTS, RECORD
+from .trace import EVENTS, ROW, UNKNOWN
 from .transaction import DIRTY, Transactions
 
 
@@ -20,15 +24,17 @@ class Journal:
         rounds_applied: number of logged rounds of each worker, [W].
         joins: number of logged joins.
         refused: number of messages of each worker that were not finite, [W].
-        records: a queue of the events that the evaluator has not read yet, rows of `RECORD`.
+        released: times at which the gate has released the last message of each worker, [W]; unused if none waits.
+        replied: times of the last replies of the workers that have finished, [W].
+        records: a queue of the events that the evaluator has not read yet, rows of `ROW`.
         unacknowledged: events that the evaluator has read; it may have died before it had written them.
         acknowledged: number of events that the evaluator has written.
         restored: number of this start or restoration, and number of events logged by then, [2].
         restoration: placeholder of `restored`.
     """
 
-    def __init__(self, transactions: Transactions):
-        self.transactions, self.device = transactions, transactions.device
+    def __init__(self, transactions: Transactions, waits: bool):
+        self.transactions, self.device, self.waits = transactions, transactions.device, waits
         with tf.device(self.device):
             zeros = tf.zeros([transactions.num_workers], tf.int64)
             self.rounds_applied = tf.Variable(zeros, name="rounds_applied")
@@ -37,40 +43,76 @@ class Journal:
             self.restoration = tf.compat.v1.placeholder(tf.int64, [2], name="restoration")
             self.restored = tf.Variable(self.restoration, name="restored")
             self.acknowledged = tf.Variable(self.restoration[1], name="acknowledged")
-            none = tf.zeros([0, len(RECORD)], tf.int64)
-            self.unacknowledged = tf.Variable(none, shape=[None, len(RECORD)], name="unacknowledged")
-            self.records = queue("records", shape=[len(RECORD)], dtype=tf.int64)
+            self.unknown = tf.fill([transactions.num_workers], tf.constant(UNKNOWN, tf.int64))
+            self.released = tf.Variable(self.unknown, name="released")
+            self.replied = tf.Variable(self.unknown, name="replied")
+            none = tf.zeros([0, len(ROW)], tf.int64)
+            self.unacknowledged = tf.Variable(none, shape=[None, len(ROW)], name="unacknowledged")
+            self.records = queue("records", shape=[len(ROW)], dtype=tf.int64)
 
     @property
     def saved(self) -> dict[str, Any]:
         """Variables for a checkpoint, by name."""
-        return {"rounds_applied": self.rounds_applied, "joins": self.joins, "refused": self.refused}
+        counts = {"rounds_applied": self.rounds_applied, "joins": self.joins, "refused": self.refused}
+        return counts | {"released": self.released}
 
     def record(
         self,
         version: Any,
-        worker: Any,
+        slot: WorkerSlot,
         staleness: Any,
         accepted: Any,
         event: Any = "exchange",
         locked: bool = True,
     ) -> Any:
-        """Append one event of `worker` (its index) to the log of the run, and count it.
+        """Append one event of the worker in `slot` to the log of the run, and count it.
 
         Under the lock the state is dirty from here to the end of the event: log, counts and center agree afterwards, or
         are restored. If the sender dies, the append is the first operation that is cancelled.
         """
         with tf.device(self.device):
-            now = tf.cast(tf.timestamp() * 1e6, tf.int64)
-            values = [version, worker, staleness, accepted, now, EVENTS.index(event)]
+            now = self.transactions.now
+            now = microseconds(tf.timestamp()) if now is None else now
+            before = UNKNOWN if event == "join" else self._released_before(slot, accepted, now)
+            values = [version, slot.index, staleness, accepted, now, EVENTS.index(event), before]
+            times = tf.fill([3], tf.constant(UNKNOWN, tf.int64)) if slot.times is None else slot.times
             with tf.control_dependencies([self.transactions.mark(DIRTY)] if locked else []):
-                noted = self.records.enqueue(tf.stack([tf.cast(value, tf.int64) for value in values]))
+                row = tf.concat([tf.stack([tf.cast(value, tf.int64) for value in values]), times], 0)
+                noted = self.records.enqueue(row)
             with tf.control_dependencies([noted]):
                 one = tf.constant(1, tf.int64)
                 if event == "join":
                     return self.joins.assign_add(one)
                 counts = self.rounds_applied.handle
-                return tf.raw_ops.ResourceScatterAdd(resource=counts, indices=worker, updates=one)
+                return tf.raw_ops.ResourceScatterAdd(resource=counts, indices=slot.index, updates=one)
+
+    def _released_before(self, slot: WorkerSlot, accepted: Any, now: Any) -> Any:
+        """Return when the worker's message before this one was released; a dropped message is released at once."""
+        if not self.waits:
+            return UNKNOWN
+        before = tf.gather(self.released, slot.index)
+        with tf.control_dependencies([before]):
+            next_ = tf.where(accepted, tf.constant(UNKNOWN, tf.int64), now)
+            tf.raw_ops.ResourceScatterUpdate(resource=self.released.handle, indices=slot.index, updates=next_)
+        return before
+
+    def note_release(self, flags: Any) -> None:
+        """Note that the event that is being built releases the workers in `flags` [W]; a call back is no event."""
+        if self.transactions.now is not None:
+            with tf.device(self.device):
+                self.released.assign(tf.where(flags, self.transactions.now, self.released))
+
+    def finish(self, slot: WorkerSlot, replied: Any) -> Any:
+        """Note when a worker that has finished received its last reply, unless it does not have its slot any more."""
+        with tf.device(self.device):
+            holder = tf.gather(self.transactions.incarnations, slot.index)
+            known = tf.where(tf.equal(holder, slot.incarnation[0]), replied, tf.constant(UNKNOWN, tf.int64))
+            return tf.raw_ops.ResourceScatterUpdate(resource=self.replied.handle, indices=slot.index, updates=known)
+
+    def ends(self) -> Any:
+        """Return the times at which the last message of each worker was released and replied to, [W, 2]."""
+        with tf.device(self.device):
+            return tf.stack([self.released, self.replied], 1)
 
     def count_refused(self, slot: WorkerSlot, number: Any) -> None:
         """Count `number` more messages of this worker that were not finite."""
@@ -102,5 +144,6 @@ class Journal:
         with tf.device(self.device):
             self.restored.assign(self.restoration)
             self.acknowledged.assign(self.restoration[1])
-            self.unacknowledged.assign(tf.zeros([0, len(RECORD)], tf.int64))
+            self.unacknowledged.assign(tf.zeros([0, len(ROW)], tf.int64))
+            self.replied.assign(self.unknown)
             self.records.dequeue_many(self.records.size())

@@ -29,6 +29,7 @@ from .persistence import Persistence
 from .slices import Slice
 from .slots import Slot, Slots
 from .snapshots import Multiples, SnapshotBuffer
+from .trace import UNKNOWN
 from .transaction import Transactions
 
 
@@ -90,7 +91,7 @@ class ParameterServer:
             scheme, sizes, devices, num_workers, ema_decay, codec, round_steps, self.client, holder
         )
         self.transactions = transactions = Transactions(self.devices[0], num_workers, center.version)
-        self.journal = journal = Journal(transactions)
+        self.journal = journal = Journal(transactions, scheme.gate.waits)
         self.membership = members = Slots(transactions, self.devices, self.initial_state, scheme.gate.waits)
         self.copies = LocalCopies(transactions, journal, members)
         if multiples is not None:
@@ -104,9 +105,9 @@ class ParameterServer:
         self.share = center.transport.share if plain and scheme.elementwise else lambda reply: reply
         self.read_version, self.count_updates = center.read_version, center.count_updates
         self.staleness, self.note_pull, self.when = center.staleness, center.note_pull, when
-        self.record, self.rounds_applied = journal.record, journal.rounds_applied
+        self.record, self.rounds_applied, self.released = journal.record, journal.rounds_applied, journal.released
         self.active, self.finished, self.states = members.active, members.finished, members.states
-        self.wake, self.write, self.close_slots = members.wake, members.write, members.close_slots
+        self.write, self.close_slots = members.write, members.close_slots
         self.store_state, self.only, self.count = members.store_state, members.only, members.count
         self.check = lambda parts: transactions.check(center.each_slice(lambda _, u: is_finite(u), parts))
 
@@ -125,7 +126,9 @@ class ParameterServer:
         """Lock for a worker's request, with a message in `parts` if any; refused if the message cannot be merged."""
         checked = parts and self.scheme.gate.uses_ps  # without a ps, workers check the mean of all messages
         finite = self.each_slice(lambda _, u: is_finite(u), parts) if checked else []
-        return self.transactions.event(slot, [*parts, *finite], lambda: [~self.scheme.gate.complete(self), *finite])
+        with tf.device(self.devices[0]):  # the times have to arrive before the lock is taken
+            arrived = [*parts, *finite] if slot.times is None else [*parts, *finite, tf.identity(slot.times)]
+        return self.transactions.event(slot, arrived, lambda: [~self.scheme.gate.complete(self), *finite])
 
     def fold(self, slot: WorkerSlot, parts: Sequence[Any], event: Event = "exchange", locked: bool = True) -> list[Any]:
         """Build a whole asynchronous update: log it, merge it into every slice, count it; returns the replies."""
@@ -143,7 +146,7 @@ class ParameterServer:
             merged = tf.cond(accepted, lambda: tf.convert_to_tensor(merge(part, message)), part.center.read_value)
             return tf.identity(merged)  # the identity waits for the update; a control edge from `tf.cond` would not
 
-        with tf.control_dependencies([self.record(version, slot.index, staleness, accepted, event, locked)]):
+        with tf.control_dependencies([self.record(version, slot, staleness, accepted, event, locked)]):
             completes = self.center.count_message(accepted)
             replies = self.each_slice(merge if accepted is True else merge_if_accepted, parts)
             self.count_updates(completes)
@@ -159,7 +162,7 @@ class ParameterServer:
         """Read the center, as an event of the worker."""
         with self.event(slot):
             version = self.read_version()
-            noted = self.record(version, slot.index, self.staleness(version, slot), accepted=False, event="pull")
+            noted = self.record(version, slot, self.staleness(version, slot), accepted=False, event="pull")
             with tf.control_dependencies([noted]):  # read the center after the logged time, not before it
                 self.note_pull(slot)
                 parts = self.center.read()
@@ -188,9 +191,10 @@ class ParameterServer:
             with tf.device(self.devices[0]):
                 version, rounds = self.read_version(), self.rounds_applied.read_value()[slot.index]
                 self.membership.take(slot)
+                self.write(self.journal.replied, slot, tf.constant(UNKNOWN, tf.int64))
                 waits, (copied, asked) = self.scheme.gate.rejoin(self, slot), self.copies.join(slot, rounds)
                 again = recorded & (version > 0) & ~copied
-                when(again, lambda: self.record(version, slot.index, 0, accepted=False, event="join"))
+                when(again, lambda: self.record(version, slot, 0, accepted=False, event="join"))
                 state = self.states[slot.index]
                 restoration, stopping = self.journal.restored[0], self.is_ending()
                 joined = Joined(rounds, waits, restoration, stopping, copied, version, asked)
@@ -202,8 +206,18 @@ class ParameterServer:
         """Drop a message that was not finite for good, and count its round as done."""
         with self.event(slot), tf.device(self.devices[0]):
             self.journal.count_refused(slot, tf.constant(1, tf.int64))
-            self.record(self.read_version(), slot.index, 0, accepted=False)
+            self.record(self.read_version(), slot, 0, accepted=False)
         return tf.constant(True)
+
+    def wake(self, flags: Any) -> None:
+        """Send a token to every worker in `flags` [W]; in an event, note the time of their release."""
+        self.journal.note_release(flags)
+        self.membership.wake(flags)
+
+    def finish(self, slot: WorkerSlot, replied: Any) -> Any:
+        """Mark a worker as finished; `replied` is the time of its last reply."""
+        with tf.device(self.devices[0]), tf.control_dependencies([self.journal.finish(slot, replied)]):
+            return self.write(self.finished, slot, True)
 
     def is_ending(self) -> Any:
         """Return True if workers shall leave: the run was stopped, or its last update has been made."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -25,6 +25,7 @@ class Slot:
         incarnation: incarnation of the holder, [2]; see `Transactions`.
         encoder: encoder of the holder's messages.
         mail: queues to and from the other workers.
+        times: times of the round whose message is sent, [3], see `trace.ROW`; None outside of rounds.
     """
 
     index: Any
@@ -33,6 +34,11 @@ class Slot:
     incarnation: Any
     encoder: Encoder | None = None
     mail: Any = None
+    times: Any = None
+
+    def with_times(self, times: Any, index: Any = None) -> Slot:
+        """Return this slot, or that of worker `index`, in a round with these `times`."""
+        return replace(self, times=times, index=self.index if index is None else index)
 
     def sleep(self, after: Sequence[Any] = ()) -> Any:
         """Wait for a token; returns it."""

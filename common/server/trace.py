@@ -12,6 +12,11 @@ RECORD = ("version", "worker", "staleness", "accepted", "microseconds", "event")
 # An event is recorded as its index in this tuple. "join": a worker takes its slot again, and starts from the center.
 EVENTS: tuple[Event | Literal["join"], ...] = ("exchange", "push", "pull", "join")
 
+# One row of the log on the ps: an event, and times in microseconds or `UNKNOWN`. The worker sends the times with its
+# message: `begun` and `ready` are of the round that ends with this event, `replied` is of its round before. So is
+# `released`, which the ps keeps until then.
+ROW = (*RECORD, "released", "begun", "ready", "replied")
+
 # One round of a worker, times in microseconds on one clock, or `UNKNOWN`. The worker begins to compute (`begun`); its
 # message is computed (`ready`) and `arrived` on the ps under the lock; the gate lets the worker continue (`released`);
 # the worker has the reply (`replied`).

@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from ..messages.ops import microseconds
 from ..sync.store import Held, WorkerSlot
 
 NO_HOLDER, DIRTY, CLEAN = -1, 0, 1  # see `Transactions.incarnations`; the incarnation of a worker is larger
@@ -29,6 +30,7 @@ class Transactions:
             new token. Worker 1 is taken for dead and started again; the new process joins with 77; requests of the old
             one (52) are refused.
         incarnation: the caller's incarnation and `CLEAN`, [2]. Fed with every call.
+        now: time of the event that is being built, taken under the lock after the admission; None outside of events.
     """
 
     def __init__(self, device: str, num_workers: int, version: Any):
@@ -40,6 +42,7 @@ class Transactions:
                 tf.constant([NO_HOLDER, CLEAN], tf.int64), [2], name="incarnation"
             )
             self.mutex = tf.raw_ops.MutexV2(shared_name="lock", name="lock")
+        self.now: Any = None
 
     @contextmanager
     def lock(
@@ -60,10 +63,13 @@ class Transactions:
             if enter is not None:
                 with tf.control_dependencies([lock]):
                     entered = enter()
+                with tf.control_dependencies([entered]):
+                    self.now = microseconds(tf.timestamp())
         held: Any = SimpleNamespace(released=None)
         first = len(graph.get_operations())
         with tf.control_dependencies([entered]):
             yield held
+        self.now = None
         # The operations that lead to the unlock are all on the ps. On the worker they would hold the lock for a round
         # trip, or for ever if the worker has died.
         with tf.device(self.device):

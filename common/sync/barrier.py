@@ -78,7 +78,7 @@ class Barrier(Gate):
             staleness = ps.staleness(version, slot)
             fresh = tf.equal(staleness, 0)
             first = ~tf.reduce_any(ps.kept.arrived.read_value())
-            with tf.control_dependencies([ps.record(version, slot.index, staleness, accepted=fresh), first]):
+            with tf.control_dependencies([ps.record(version, slot, staleness, accepted=fresh), first]):
                 arrived = ps.write(ps.kept.arrived, slot, fresh)
 
         def arrive_at(part: Any, u: Any) -> Any:

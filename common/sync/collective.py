@@ -44,13 +44,22 @@ class Collective(Barrier):
         """Return the mean of all workers' messages."""
         if ps.in_process:
             return super().exchange(ps, slot, message)
+        if slot.index != 0:
+            slot.mail.send(0, slot.times)
         mean = self._mean(ps, slot, message, spoils=True)
         if slot.index == 0:
+            others = [slot.mail.receive(k, 3, tf.int64) for k in range(1, ps.num_workers)]
             with tf.control_dependencies([mean]):
-                for k in range(ps.num_workers):
-                    ps.record(ps.read_version(), k, 0, accepted=True, locked=False)
-                ps.count_updates(1)
+                self._record(ps, slot, tf.stack([slot.times, *others]))
         return mean
+
+    def _record(self, ps: Store, slot: WorkerSlot, times: Tensor) -> None:
+        """Record the round of all workers; `times` are their times, [W, 3]. The last message releases all of them."""
+        version = ps.read_version()
+        for k in range(ps.num_workers):
+            ps.record(version, slot.with_times(times[k], k), 0, accepted=True, locked=False)
+        ps.released.assign(tf.fill([ps.num_workers], tf.reduce_max(times[:, 1])))
+        ps.count_updates(1)
 
     def is_finite(self, ps: Store, reply: Tensor) -> Tensor:
         """Return True if one element of each slice is finite: its reducer fills a slice that is not finite with NaN."""

@@ -32,8 +32,8 @@ class Mail(Protocol):
         """Send a vector, the next one that worker `to` receives from this worker."""
         ...
 
-    def receive(self, of: int, size: int | None) -> Tensor:
-        """Return the next vector [size] that worker `of` has sent to this worker."""
+    def receive(self, of: int, size: int | None, dtype: Any = "float32") -> Tensor:
+        """Return the next vector [size] of that type that worker `of` has sent to this worker."""
         ...
 
 
@@ -53,6 +53,15 @@ class WorkerSlot(Protocol):
     @property
     def mail(self) -> Mail:
         """The vectors between the holder of the slot and the other workers; for gates without a parameter server."""
+        ...
+
+    @property
+    def times(self) -> Tensor | None:
+        """Times of the round whose message is sent, [3], for its row of the record; None outside of rounds."""
+        ...
+
+    def with_times(self, times: Tensor, index: Any = None) -> WorkerSlot:
+        """Return this slot, or that of worker `index`, in a round with these `times`."""
         ...
 
     def sleep(self, after: Sequence[Tensor] = ()) -> Tensor:
@@ -87,6 +96,7 @@ class Store(Protocol):
         finished: flags [W] of the workers that have done all their rounds.
         rounds_applied: recorded rounds of each worker, [W].
         states: the workers' non-trainable states, [W, S].
+        released: times at which the gate has released the last message of each worker, [W], if it `waits`.
     """
 
     num_workers: int
@@ -100,6 +110,7 @@ class Store(Protocol):
     finished: Tensor
     rounds_applied: Tensor
     states: Tensor
+    released: Tensor
 
     # The operations of an event, in the order in which gates use them.
 
@@ -192,13 +203,19 @@ class Store(Protocol):
     # The record and the workers.
 
     def record(
-        self, version: Tensor, worker: Any, staleness: Any, accepted: Any, event: Any = "exchange", locked: bool = True
+        self,
+        version: Tensor,
+        slot: WorkerSlot,
+        staleness: Any,
+        accepted: Any,
+        event: Any = "exchange",
+        locked: bool = True,
     ) -> Tensor:
-        """Append one event of `worker` (its index) to the record; returns a tensor that is ready when that is done."""
+        """Append one event of the worker in `slot` to the record; returns a tensor that is ready when that is done."""
         ...
 
     def wake(self, flags: Tensor) -> None:
-        """Send a token to every worker in `flags` [W]."""
+        """Send a token to every worker in `flags` [W]; in an event, these workers are released at its time."""
         ...
 
     def close_slots(self, flags: Tensor) -> Any:

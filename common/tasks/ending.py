@@ -67,7 +67,8 @@ class Ending:
             )
         refused = snapshot.pop("refused")
         rounds_applied = self.calls.rounds_applied()  # read from the ps: the record in this task may have a gap
-        missing = self._write_results({name: value for name, value in snapshot.items() if name != "at"}, rounds_applied)
+        arrays = {name: value for name, value in snapshot.items() if name != "at"}
+        missing = self._write_results(arrays, rounds_applied, self.calls.ends())
         self._shut_down()
         self.report(
             event="result",
@@ -75,7 +76,6 @@ class Ending:
             updates=metrics["version"],
             share_of_updates=seen.shares,
             round=None if self.rounds.shares is None else self.rounds.shares.as_dict(),
-            waiting_seconds=self.rounds.waiting,
             dropped=seen.dropped,
             refused={str(k): int(n) for k, n in enumerate(refused) if n},
             staleness_histogram={str(t): n for t, n in sorted(seen.staleness.items())},
@@ -84,13 +84,13 @@ class Ending:
         )
         self.calls.end_ps()
 
-    def _write_results(self, arrays: dict[str, Any], rounds_applied: np.ndarray) -> list[str]:
+    def _write_results(self, arrays: dict[str, Any], rounds_applied: np.ndarray, ends: np.ndarray) -> list[str]:
         """Write center, model, rounds and trace; return the reasons for which some could not be written."""
-        files, version = self.rounds.files, self.observer.metrics["version"]
+        files = self.rounds.files
         writes = [
             lambda: write_center(files.folder, arrays),
             lambda: write_model(files.folder, self.graph.model, arrays),
-            lambda: self.reader.give(lambda log: self.rounds.write(log, rounds_applied, version)),
+            lambda: self.reader.give(lambda log: self.rounds.write(log, rounds_applied, ends)),
         ]
         if files.every_round:
             writes.append(lambda: self.reader.give(lambda log: log.save(files.folder / "trace.npz")))

@@ -42,7 +42,7 @@ class Evaluator:
         self._begin_again()
         self.reader = RecordReader(self.calls, job.files.event_log(self.workers), report, self._hear)
         self.observer = Observer(job, self.calls, self.reader, report)
-        rounds = RoundRecord(job.files, job.plan, job.coordination, one_clock=job.cluster.task is None)
+        rounds = RoundRecord(job.files, job.coordination, one_clock=job.cluster.task is None)
         self.ending = Ending(self.calls, self.observer, self.reader, rounds, job.stop_rule, report)
         self.failing: float | None = None  # time of the first of consecutive failed calls
         self.unrestored: float | None = None  # time since which the ps answers that its state is not clean
@@ -95,7 +95,7 @@ class Evaluator:
             self.detector.expect(k)
 
     def _hear(self, events: np.ndarray) -> None:
-        """Note a sign of life of each worker with a round among the new events, [n, len(RECORD)]."""
+        """Note a sign of life of each worker with a round among the new events, [n, len(ROW)]."""
         self.detector.poll()
         for k in np.unique(events[:, RECORD.index("worker")]):
             self.detector.heard(int(k))

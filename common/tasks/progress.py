@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from ..errors import CannotWrite, Diverged
-from ..record.stamp_file import StampWriter
+from ..errors import Diverged
 from ..reports import Report
 from ..server.answers import Joined
+from ..server.trace import UNKNOWN
 from ..waiting import paced
 from .options import OnNan
 from .plan import Plan
@@ -28,7 +27,6 @@ class Progress:
     Args:
         calls: calls of the worker.
         plan: rounds of each worker.
-        stamps: writer of the timestamps of rounds.
         on_nan: reaction to a loss or a gradient that is not finite.
         report: receives events.
 
@@ -36,13 +34,14 @@ class Progress:
         rounds: number of rounds that are done, and logged as far as the worker knows.
         steps: number of local steps in them.
         restoration: number of the restoration of the state that the worker has joined.
+        replied: time of the reply to the last round, or `UNKNOWN`.
         stopping: the run ends now.
         started, ended: times of the begin of the first and the end of the last round, on the clock `time.monotonic`.
     """
 
-    def __init__(self, calls: WorkerCalls, plan: Plan, stamps: StampWriter, on_nan: OnNan, report: Report):
+    def __init__(self, calls: WorkerCalls, plan: Plan, on_nan: OnNan, report: Report):
         self.index, self.calls, self.report = calls.index, calls, report
-        self.plan, self.stamps, self.on_nan = plan, stamps, on_nan
+        self.plan, self.on_nan, self.replied = plan, on_nan, UNKNOWN
         self.rounds = self.steps = self.restoration = 0
         self.stopping = False
         self.losses: list[float] = []  # since the last report
@@ -60,8 +59,6 @@ class Progress:
             self.report(event="lost", worker=self.index, rounds=lost, together=together, before=self.restoration)
         self.restoration, self.stopping = now.restoration, now.stopping
         self._at(now.rounds)
-        with self._warning():
-            self.stamps.go_back(now.rounds)
         if self.plan.scheme.scheduled or not self.calls.coordination.uses_ps:
             self.calls.set_clock(self.steps)
 
@@ -73,6 +70,8 @@ class Progress:
         self._at(rounds)
 
     def _at(self, rounds: int) -> None:
+        # A restoration wakes a worker that waits at the barrier. What it takes for a reply is none.
+        self.replied = UNKNOWN
         self.rounds, self.steps = rounds, self.plan.rounds(self.index).steps(rounds)
 
     def count(self, batches: Sequence[np.ndarray], done: Done) -> None:
@@ -86,9 +85,7 @@ class Progress:
             Diverged: a loss or a gradient is not finite, and that ends the run.
         """
         self.ended = time.monotonic()
-        losses, steps, stamps = done
-        with self._warning():
-            self.stamps.add(self.rounds, stamps)
+        losses, steps, self.replied = done
         self.rounds += len(batches)
         self.steps += sum(map(len, batches))
         finite, left_out = np.isfinite(losses), np.array([len(rows) for rows in batches]) - steps
@@ -100,15 +97,6 @@ class Progress:
         now = time.monotonic()
         if now - self.reported > max(REPORT_SECONDS, paced(now - self.started, LONGEST_REPORT_SECONDS)):
             self.tell()
-
-    @contextlib.contextmanager
-    def _warning(self) -> Iterator[None]:
-        """Turn an error of the disk into a warning: a full disk must not end a run because of its timestamps."""
-        try:
-            yield
-        except CannotWrite as error:
-            message = f"{error}: the moments of worker {self.index}'s rounds from here on are not on the disk"
-            self.report(event="warning", message=message)
 
     def _diverged(self, losses: np.ndarray, left_out: np.ndarray) -> Diverged:
         bad = int(np.flatnonzero(~np.isfinite(losses) | (left_out > 0))[0])
@@ -136,7 +124,4 @@ class Progress:
             started=self.started,
             ended=self.ended,
             sent=time.monotonic(),
-            timed=self.stamps.timed,
-            compute_seconds=self.stamps.compute,
-            exchange_seconds=self.stamps.exchange,
         )

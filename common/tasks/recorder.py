@@ -28,7 +28,7 @@ class RecordReader:
         calls: calls of the evaluator.
         log: the events on disk.
         report: receives events.
-        note: called with the result of each read, [n, len(RECORD)] events, n perhaps 0.
+        note: called with the result of each read, [n, len(ROW)] events, n perhaps 0.
     """
 
     def __init__(self, calls: ObserverCalls, log: EventLog, report: Report, note: Callable[[np.ndarray], None]):

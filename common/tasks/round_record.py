@@ -1,4 +1,4 @@
-"""The rounds of a run at its end: the timestamps of the workers, joined with the events on the ps."""
+"""The rounds of a run at its end: a row for each event that ends a round, with all its times."""
 
 from __future__ import annotations
 
@@ -10,14 +10,10 @@ import numpy as np
 
 from ..files import writing
 from ..record.columns import save_columns
-from ..record.event_log import KIND, WORKER, EventLog
-from ..record.joining import Join
-from ..record.releases import JOIN, releases_of
-from ..record.round_log import FILE, Shares
-from ..record.stamp_file import StampReader, stamp_file
-from ..server.trace import ROUND
+from ..record.event_log import BEGUN, KIND, MICROSECONDS, READY, RELEASED, REPLIED, WORKER, EventLog
+from ..record.round_log import FILE, Shares, TimeTotals
+from ..server.trace import EVENTS, ROUND, UNKNOWN
 from .coordination import Coordination
-from .plan import Plan
 from .task_files import TaskFiles
 
 CHUNK = 1 << 16  # number of rounds in memory at once
@@ -26,60 +22,82 @@ ROW_BYTES = 8 * len(ROUND)
 
 
 class RoundRecord:
-    """The rounds of a run, joined and written at its end.
+    """The rounds of a run, written at its end.
 
     Args:
         files: files of the task.
-        plan: rounds of each worker.
         coordination: topology of the run.
         one_clock: all workers are on one machine.
 
     Attributes:
-        waiting: seconds of waiting in a round, or None if unknown.
-        shares: shares of a round's time, or None unless the timestamps of all workers are on this machine.
+        shares: shares of a round's time, or None if no round is wholly known.
     """
 
-    def __init__(self, files: TaskFiles, plan: Plan, coordination: Coordination, *, one_clock: bool):
-        self.files, self.plan, self.coordination, self.one_clock = files, plan, coordination, one_clock
-        self.waiting: float | None = None
+    def __init__(self, files: TaskFiles, coordination: Coordination, *, one_clock: bool):
+        self.files, self.coordination, self.one_clock = files, coordination, one_clock
         self.shares: Shares | None = None
 
-    def write(self, log: EventLog, rounds_applied: np.ndarray, version: int) -> None:
-        """Write rounds.npz, unless the record is off, and set `waiting` and `shares`.
+    def write(self, log: EventLog, rounds: np.ndarray, ends: np.ndarray) -> None:
+        """Write rounds.npz, unless the record is off, and set `shares`.
 
         Args:
             log: the events.
-            rounds_applied: logged rounds of each worker at the end, [W].
-            version: version of the center at the end.
+            rounds: logged rounds of each worker at the end, [W].
+            ends: times of the last release and reply of each worker, [W, 2].
 
         Raises:
             CannotWrite: the file cannot be written.
         """
-        path, join = self.files.folder / FILE, self._join(log, rounds_applied)
-        rows = join.rows(log.chunks(), version)
-        if not self.files.every_round:
-            for _ in rows:
-                pass
-            self.waiting = join.waiting
-            return
+        path, spent = self.files.folder / FILE, TimeTotals()
         with writing(path), tempfile.TemporaryFile(dir=self.files.folder) as file:
-            number = sum(file.write(some.tobytes()) for some in rows) // ROW_BYTES
-            self.waiting, self.shares = join.waiting, join.shares
-            save_columns(path, ROUND, number, lambda: _read(file))
+            end = number = int(log.tally.rounds.sum())
+            for rows in self._blocks(log, rounds.copy(), ends.copy()):
+                spent.add(rows)
+                if self.files.every_round:
+                    end -= len(rows)
+                    file.seek(end * ROW_BYTES)
+                    file.write(rows.tobytes())
+            self.shares = spent.shares
+            if self.files.every_round:
+                save_columns(path, ROUND, number, lambda: _read(file))
 
-    def _join(self, log: EventLog, rounds_applied: np.ndarray) -> Join:
-        workers, folder = range(self.plan.workers), self.files.folder
-        before = np.array(rounds_applied, np.int64)
-        for events in log.chunks():
-            before -= np.bincount(events[events[:, KIND] != JOIN, WORKER], minlength=len(workers))
-        before = np.maximum(before, 0)
-        numbers = [len(rounds) for rounds in self.plan.all_rounds]
-        releases = releases_of(self.plan.scheme.gate, before.tolist(), numbers)
-        # On several machines each worker has its own folder, which this task can read only on a shared file system.
-        places = [(folder, folder / f"worker-{k}") for k in workers]
-        readers = [StampReader(*(stamp_file(place, k) for place in places[k])) for k in workers]
-        collective = self.coordination.is_collective and not self.coordination.in_process
-        return Join(releases, readers, before.tolist(), collective, one_clock=self.one_clock)
+    def _blocks(self, log: EventLog, numbers: np.ndarray, after: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield the rounds in blocks, the last block first: the end of a round is in the worker's next row."""
+        for events in log.chunks(backwards=True):
+            rows = rounds_of(events[events[:, KIND] != EVENTS.index("join")], numbers, after)
+            ready, arrived, released = (rows[:, ROUND.index(name)] for name in ("ready", "arrived", "released"))
+            if not self.coordination.waits:
+                released[:] = arrived
+            elif self.coordination.is_collective and not self.coordination.in_process:
+                # Workers without a ps: a message has arrived when it is ready.
+                arrived[:] = ready if self.one_clock else UNKNOWN
+                if not self.one_clock:  # the last message is the one that is ready last, on one clock
+                    released[:] = UNKNOWN
+            yield rows
+
+
+def rounds_of(events: np.ndarray, numbers: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Return the rounds that end with these events, [n, len(ROUND)], in their order.
+
+    Args:
+        events: events of rounds, [n, len(ROW)].
+        numbers: numbers of each worker's first round after these events, [W]; set to those of the first among them.
+        after: release and reply in each worker's first row after these events, [W, 2]; set in the same way.
+    """
+    order = np.argsort(events[:, WORKER], kind="stable")
+    mine, first = events[order], np.ones(len(events), bool)
+    who = mine[:, WORKER]
+    first[1:] = who[1:] != who[:-1]
+    last = np.roll(first, -1)
+    ended = np.roll(mine[:, [RELEASED, REPLIED]], -1, 0)
+    ended[last] = after[who[last]]
+    after[who[first]] = mine[first][:, [RELEASED, REPLIED]]
+    counts = np.bincount(who, minlength=len(numbers))
+    numbers -= counts
+    number = numbers[who] + np.arange(len(mine)) - np.repeat(np.flatnonzero(first), counts[counts > 0])
+    rows = np.empty((len(mine), len(ROUND)), np.int64)
+    rows[order] = np.column_stack([who, number, mine[:, [BEGUN, READY, MICROSECONDS]], ended])
+    return rows
 
 
 def _read(file: BinaryIO) -> Iterator[np.ndarray]:

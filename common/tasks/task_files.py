@@ -7,7 +7,6 @@ from pathlib import Path
 
 from ..record.event_log import EventLog
 from ..record.metrics import Summaries
-from ..record.stamp_file import StampWriter, stamp_file
 
 KEEP = 1 << 19  # newest events that the file keeps with record=off, so that a restoration can go back exactly
 
@@ -29,10 +28,6 @@ class TaskFiles:
     def event_log(self, workers: int) -> EventLog:
         """Return the log of the events of that number of workers."""
         return EventLog(self.folder, workers, None if self.every_round else KEEP)
-
-    def stamps(self, worker: int, exchange_first: bool) -> StampWriter:
-        """Return the writer of the timestamps of a worker's rounds, which may begin with the exchange."""
-        return StampWriter(stamp_file(self.folder, worker) if self.every_round else None, exchange_first)
 
     def summaries(self) -> Summaries | None:
         """Return the writer of summaries for TensorBoard; None without `tensorboard`."""

@@ -15,12 +15,17 @@ from ..lazy import tf
 from ..server.answers import Joined
 from ..server.asked import NEVER
 from ..server.failures import is_refusal
+from ..server.trace import UNKNOWN
 from ..waiting import absent, wait_until
 from .calls import Calls, Connect
 from .graph import TaskGraph
 from .job import CHIEF
 from .local_layout import Layout, apart, packed, together, unpacked
 from .requests import SLOW, WorkerRequests, name_of_rounds
+
+Before = tuple[int, int, int]  # rounds and local steps that a worker has done, and the time of its last reply
+
+NEW: Before = (0, 0, UNKNOWN)
 
 FIRST_INCARNATION = 2  # smaller numbers mean that a slot is free, or tell the condition of the state
 
@@ -30,7 +35,7 @@ class Done(NamedTuple):
 
     losses: np.ndarray  # mean loss of each round
     steps: np.ndarray  # number of steps of each round that count
-    stamps: np.ndarray  # times of the begin, the finished message and the reply: seconds since 1970, [3, rounds]
+    replied: int  # time of the last reply, in microseconds since 1970
 
 
 class WorkerCalls(Calls, WorkerRequests):
@@ -140,13 +145,13 @@ class WorkerCalls(Calls, WorkerRequests):
 
     # Rounds.
 
-    def rounds(self, event: Event, batches: np.ndarray, before: tuple[int, int] = (0, 0), limited: bool = True) -> Done:
+    def rounds(self, event: Event, batches: np.ndarray, before: Before = NEW, limited: bool = True) -> Done:
         """Run rounds in one call.
 
         Args:
             event: the event that ends each of them.
             batches: rows of the shard, [rounds, steps, batch size].
-            before: rounds and local steps that this worker has done.
+            before: rounds and local steps that this worker has done, and the time of its last reply.
             limited: limit the call to the time that earlier calls took, and a wait. If not, see `barrier_wait`.
 
         Raises:
@@ -175,10 +180,11 @@ class WorkerCalls(Calls, WorkerRequests):
         feeds = [*inputs, *self.graph.identity]
         run = self.session.make_callable([*fetches, *asked], feeds, accept_options=True)
 
-        def call(batches: np.ndarray, before: tuple[int, int], options: Any) -> Done:
-            results, stamps, *asked = run(batches, np.array(before, np.int64), *self.identity.values(), options=options)
+        def call(batches: np.ndarray, before: Before, options: Any) -> Done:
+            fed = batches, np.array(before, np.int64), *self.identity.values()
+            results, replied, *asked = run(*fed, options=options)
             self.asked = int(asked[0]) if asked else NEVER
-            return Done(results[:, 0], results[:, 1], stamps.T)
+            return Done(results[:, 0], results[:, 1], int(replied))
 
         self._callables[event, count] = call
         return call

@@ -53,8 +53,7 @@ class WorkerLoop:
         self.plan, self.index, self.report = job.plan, index, report
         rule, recovery = job.restarts, job.recovery
         self.calls = WorkerCalls(session, graph, index, rule.wait_seconds, connect)
-        stamps = job.files.stamps(index, job.scheme.exchange_first)
-        self.progress = Progress(self.calls, self.plan, stamps, recovery.on_nan, report)
+        self.progress = Progress(self.calls, self.plan, recovery.on_nan, report)
         self.barrier = BarrierWait(self.calls, rule, report)
         self.state: StateManager | None = None  # only the chief has one
         keeping = Keeping(job, self.calls.local_places)
@@ -136,7 +135,7 @@ class WorkerLoop:
 
     def _call(self, event: Event, *batches: np.ndarray) -> None:
         """Run rounds of the same length in one call; `batches` are their rows, [steps, batch size] each."""
-        before = self.progress.rounds, self.progress.steps
+        before = self.progress.rounds, self.progress.steps, self.progress.replied
         call = partial(self.calls.rounds, event, np.stack(batches), before)
         if self.calls.coordination.sees_waiting and not self.calls.longest:
             done = self.barrier.first(partial(call, limited=False))
@@ -162,7 +161,7 @@ class WorkerLoop:
 
     def _finish(self) -> None:
         self.local.end()
-        self.calls.set_finished()
+        self.calls.set_finished(self.progress.replied)
         if self.calls.coordination.sees_waiting and not self.plan.options.schedule and not self.progress.stopping:
             self.calls.deregister()
         self.progress.tell_end()

@@ -13,7 +13,7 @@ from ..server.answers import Joined
 from ..server.parameter_server import ParameterServer
 from ..server.slots import Slot
 from .replica import Replica
-from .timing import RoundTimer, moment, stack
+from .timing import RoundTimer, moment
 
 
 class InPlaceWorker:
@@ -43,13 +43,13 @@ class InPlaceWorker:
         """Build several rounds of one step into one call; returns the same as `DenseWorker.rounds`."""
         del event
         with tf.device(self.device):
-            losses, taken, now = [], [], moment()
+            losses, now, replied = [], moment(), before[2]
             for r in range(rows.shape[0]):
-                taken.append(RoundTimer(now))
+                stamps = RoundTimer(now, replied)
                 self.view.round = self.view.step = before[0] + r
-                losses.append(self.round(rows[r, 0], taken[-1]))
-                now = taken[-1].replied
-            return tf.stack([tf.stack([loss, 1.0]) for loss in losses]), stack(taken)
+                losses.append(self.round(rows[r, 0], stamps))
+                now = replied = stamps.replied
+            return tf.stack([tf.stack([loss, 1.0]) for loss in losses]), replied
 
     def round(self, rows: Any, stamps: RoundTimer) -> Any:
         """Build one step on one batch, [batch size]; returns its loss. The reply, the center itself, is not used."""
@@ -59,7 +59,7 @@ class InPlaceWorker:
         loss, self.view.gradient = self.replica.gradient(parts, rows)
         message = stamps.send(self.scheme.message(self.view))
         with stamps.reply():
-            gate.exchange(self.ps, self.slot, message)
+            gate.exchange(self.ps, self.slot.with_times(stamps.times), message)
         if self.replica.model.state_size:
             state.assign(gate.share_state(self.ps, self.slot, state.read_value()))
         return loss

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,7 @@ from ..server.answers import Joined
 from ..server.parameter_server import ParameterServer
 from ..server.slots import Slot
 from .batches import Shard
-from .timing import RoundTimer, moment, stack
+from .timing import RoundTimer, moment
 
 
 class SparseWorker:
@@ -42,28 +41,37 @@ class SparseWorker:
         del event
         with tf.device(self.device):
             number = rows.shape[0]
-            made = []
+            losses, replied = [], before[2]
             for r in range(number):
                 self.view.round = self.view.step = before[0] + r
-                made.append(self.round(rows[r, 0], last=r == number - 1))
-            for (_, stamps), (_, later) in itertools.pairwise(made):
-                stamps.replied = later.begun
-            return tf.stack([tf.stack([loss, 1.0]) for loss, _ in made]), stack([stamps for _, stamps in made])
+                loss, replied = self.round(rows[r, 0], replied if r == 0 else None, last=r == number - 1)
+                losses.append(loss)
+            return tf.stack([tf.stack([loss, 1.0]) for loss in losses]), replied
 
-    def round(self, rows: Any, last: bool) -> tuple[Any, RoundTimer]:
-        """Read x_v for all v in the batch, and push their gradient; returns the loss and the `RoundTimer`."""
+    def round(self, rows: Any, before: Any, last: bool) -> tuple[Any, Any]:
+        """Read x_v for all v in the batch, and push their gradient.
+
+        Args:
+            rows: the batch.
+            before: the time of the last reply; None for the beginning of this round.
+            last: wait for the acknowledgement.
+
+        Returns:
+            the loss, and the time of the acknowledgement, if `last`.
+        """
         indices, values, y = self.source.batch(rows)
         flat = tf.reshape(indices, [-1])
         x = tf.reshape(self.scheme.gate.gather(self.ps, self.slot, flat), tf.shape(values))
-        stamps = RoundTimer(moment([x]))
+        begun = moment([x])
+        stamps = RoundTimer(begun, begun if before is None else before)
         with tf.control_dependencies([stamps.begun]):
             x = tf.identity(x)
         loss, gradient = logistic_gradient(x, values, y)
         self.view.gradient = tf.IndexedSlices(tf.reshape(gradient, [-1]), flat)
         message = stamps.send(self.scheme.message(self.view))
         with stamps.reply() if last else contextlib.nullcontext():
-            self.scheme.gate.push(self.ps, self.slot, message)
-        return loss, stamps
+            self.scheme.gate.push(self.ps, self.slot.with_times(stamps.times), message)
+        return loss, stamps.replied
 
 
 def logistic_gradient(x: Any, values: Any, y: Any) -> tuple[Any, Any]:

@@ -1,7 +1,8 @@
 """Timestamps of a round on the clock of its worker, taken in the graph.
 
 One call executes several rounds, so only the graph can take the time of each. The timestamps are in order: each is
-taken after the one before it, and a message leaves after the timestamp of its completion.
+taken after the one before it, and a message leaves after the timestamp of its completion. They travel beside the
+message; the reply to a message is later, so its timestamp travels with the next message.
 """
 
 from __future__ import annotations
@@ -13,17 +14,21 @@ from typing import Any
 import tensorflow as tf
 
 from ..messages.cut import parts_of
+from ..messages.ops import microseconds
+
+CPU = "/device:CPU:0"  # of the worker's task, also if the worker computes on a GPU
 
 
 def moment(after: Sequence[Any] = ()) -> Any:
-    """Return the time at which every tensor in `after` is computed: seconds since 1970, float64."""
-    with tf.control_dependencies(tf.nest.flatten(after, expand_composites=True)):
+    """Return the time at which every tensor in `after` is computed: microseconds since 1970, int64."""
+    with tf.control_dependencies(tf.nest.flatten(after, expand_composites=True)), tf.device(CPU):
         now = tf.timestamp()
     # `tf.function` orders stateful ops automatically. Exempt the timestamp from that order: otherwise the worker would
     # wait for the ps to unlock, one extra RPC per round.
     if order := getattr(now.graph, "experimental_acd_manager", None):
         order.run_independently(now.op)
-    return now
+    with tf.device(CPU):
+        return microseconds(now)
 
 
 class RoundTimer:
@@ -31,13 +36,21 @@ class RoundTimer:
 
     Args:
         begun: start of the round.
+        before: reply to the round before.
 
     Attributes:
-        begun, ready, replied: scalars in seconds since 1970, float64.
+        begun, ready, replied: scalars in microseconds since 1970, int64.
     """
 
-    def __init__(self, begun: Any):
+    def __init__(self, begun: Any, before: Any):
         self.begun = self.ready = self.replied = begun
+        self.before = before
+
+    @property
+    def times(self) -> Any:
+        """The timestamps that travel beside the message, [3]: `begun`, `ready`, and the reply to the round before."""
+        with tf.device(CPU):
+            return tf.stack([self.begun, self.ready, self.before])
 
     def send(self, message: Any) -> Any:
         """Take the time at which the message (or another result of the computation) is ready; returns it afterwards.
@@ -60,13 +73,3 @@ class RoundTimer:
         yield
         # A group has one edge for each device, not for each operation.
         self.replied = moment([tf.group(*graph.get_operations()[first:]), self.ready])
-
-
-def stack(taken: Sequence[RoundTimer]) -> Any:
-    """Stack the timestamps of several rounds in one operation: an operation for each round would delay the next.
-
-    Returns:
-        `begun`, `ready`, `replied`, [rounds, 3].
-    """
-    moments = [moment for stamps in taken for moment in (stamps.begun, stamps.ready, stamps.replied)]
-    return tf.reshape(tf.stack(moments), [len(taken), 3])

@@ -22,7 +22,7 @@ from ..server.slots import Slot
 from .buckets import Pieces
 from .local_steps import LocalSteps
 from .replica import Replica
-from .timing import RoundTimer, moment, stack
+from .timing import RoundTimer, moment
 from .view import View, hide, no_mean, show
 
 
@@ -78,19 +78,21 @@ class DenseWorker(LocalSteps):
         Args:
             rows: the batches, [rounds, steps, batch size].
             event: the event at the end of each round.
-            before: rounds and local steps that the worker has done, [2].
+            before: rounds and local steps that the worker has done, and the time of its last reply, [3].
 
         Returns:
-            the mean loss of each round and the number of its steps that count, [rounds, 2]; timestamps, see `stack`.
+            the mean loss of each round and the number of its steps that count, [rounds, 2]; the time of the last reply.
         """
         with tf.device(self.device):
-            results, taken, now = [], [], moment()
+            results, now, replied = [], moment(), before[2]
+            if self.scheme.exchange_first:  # the steps after a reply belong to the next message
+                now = tf.where(replied < 0, now, replied)
             for r in range(rows.shape[0]):
-                taken.append(RoundTimer(now))
+                stamps = RoundTimer(now, replied)
                 done = before[0] + r, before[1] + tf.shape(rows, tf.int64)[1] * r
-                results.append(self.round(rows[r], event, taken[-1], *done))
-                now = taken[-1].replied
-            return tf.stack(results), stack(taken)
+                results.append(self.round(rows[r], event, stamps, *done))
+                now = replied = stamps.replied
+            return tf.stack(results), replied
 
     def round(self, rows: Any, event: Event, stamps: RoundTimer, number: Any, first: Any) -> Any:
         """Build one round on the batches `rows`, [steps, batch size]; returns its mean loss and its steps that count.
@@ -125,16 +127,17 @@ class DenseWorker(LocalSteps):
     def _meet_server(self, scheme: Scheme, event: Event, stamps: RoundTimer, total: Any = None) -> None:
         if event == "pull":
             with tf.control_dependencies([stamps.send(total)]):
-                center = self.ps.pull(self.slot)
+                center = self.ps.pull(self.slot.with_times(stamps.times))
             with stamps.reply():
                 self._adopt(scheme, center)
             return
         message = stamps.send(message_of(scheme, self, stamps.begun, total))
+        slot = self.slot.with_times(stamps.times)
         if event == "push":
             with stamps.reply():  # a push has no reply; the next round waits for its acknowledgement
-                scheme.gate.push(self.ps, self.slot, message)
+                scheme.gate.push(self.ps, slot, message)
             return
-        reply = scheme.gate.exchange(self.ps, self.slot, message)
+        reply = scheme.gate.exchange(self.ps, slot, message)
         with stamps.reply():
             self._adopt(scheme, reply)
 
@@ -165,7 +168,8 @@ class DenseWorker(LocalSteps):
         done = stamps.send(done)
         self.ps.journal.count_refused(self.slot, tf.cast(number, tf.int64) - done)
         with stamps.reply(), tf.control_dependencies([done]):
-            self.ps.record(self.ps.read_version(), self.slot.index, 0, accepted=True, locked=False)
+            slot = self.slot.with_times(stamps.times)
+            self.ps.record(self.ps.read_version(), slot, 0, accepted=True, locked=False)
         self.ps.count_updates(done)
         return total, tf.cast(done, tf.float32)
 
@@ -178,7 +182,7 @@ class DenseWorker(LocalSteps):
         state, clock = self.replica.state.read_value(), self.clock.read_value()
         total = self._local_steps(rows, stamps.begun, first)
         message = stamps.send(message_of(scheme, self, stamps.begun, total))
-        reply = scheme.gate.exchange(self.ps, self.slot, message)
+        reply = scheme.gate.exchange(self.ps, self.slot.with_times(stamps.times), message)
         fine = scheme.gate.is_finite(self.ps, reply)
 
         def adopt() -> None:
