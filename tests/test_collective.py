@@ -57,11 +57,13 @@ def means_of(workers, way):
 def test_every_worker_sees_one_element_of_one_message_that_is_not_finite(where, value):
     """It looks at one element of each slice, whichever worker has added that up."""
     workers, size = 3, 100_000
-    store = Books(num_workers=workers, min_workers=workers, in_process=False, released=SimpleNamespace(assign=list))
+    store = Books(
+        num_workers=workers, min_workers=workers, in_process=False, released=SimpleNamespace(assign=lambda _: None)
+    )
 
     def received(k, given):
         mail = Channels(k, ["/device:CPU:0"] * workers, Transport())
-        slot = Slot(k, "", None, None, mail=mail, times=tf.zeros([3], tf.int64))
+        slot = Slot(k, "", None, None, mail=mail).with_times(tf.fill([3], tf.constant(k, tf.int64)))
         reply = Collective().exchange(store, slot, given)
         return Collective().is_finite(store, reply), reply
 

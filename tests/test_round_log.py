@@ -179,7 +179,7 @@ def test_a_restored_state_has_its_releases_and_no_later_replies():
         saved, ends = table.state_calls.values(), table.observer.ends()
         player.calls.set_finished(player.calls.rounds("exchange", np.zeros((1, 1, 8), np.int32)).replied)
         assert table.observer.ends()[0].min() > ends[0, 0] > 0
-        table.state_calls.restore(saved, restoration=2, length=1)
+        table.state_calls.restore(saved, restoration=2, events=1)
         assert table.observer.ends().tolist() == [[ends[0, 0], -1]]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from .cut import TAIL, with_times, without_times
 from .transport import Parcel, Transport
 
 
@@ -30,18 +31,22 @@ class Channels:
         self.me, self.devices, self.transport = me, devices, transport
         self.queues: dict[tuple[int, int, Any], Any] = {}
 
-    def send(self, to: int, vector: Any) -> None:
+    def send(self, to: int, vector: Any, times: Any = None) -> None:
         """Send a tensor to worker `to`. Only the end of the call waits for the operation."""
-        parcel = self.transport.depart(vector)
+        parcel = self.transport.depart(vector if times is None else with_times(vector, times))
         content = parcel.ticket if isinstance(parcel, Parcel) else parcel
         self._queue(self.me, to, content.dtype).enqueue([content])
 
-    def receive(self, of: int, size: int | None, dtype: Any = "float32") -> Any:
-        """Receive the next tensor of that type from worker `of`, a vector [size]."""
-        dtype, shape = tf.as_dtype(dtype), tf.TensorShape([size])
-        if self.transport.shares(dtype, shape):
-            return self.transport.arrive(Parcel(self._queue(of, self.me, tf.int64).dequeue(), dtype, shape))
-        return tf.ensure_shape(self._queue(of, self.me, dtype).dequeue(), shape)
+    def receive(self, of: int, size: int | None, times: list[Any] | None = None) -> Any:
+        """Receive the next tensor from worker `of`, a vector [size]; append the times sent with it."""
+        if times is not None:
+            vector, theirs = without_times(self.receive(of, None if size is None else size + TAIL))
+            times.append(theirs)
+            return vector
+        shape = tf.TensorShape([size])
+        if self.transport.shares(tf.float32, shape):
+            return self.transport.arrive(Parcel(self._queue(of, self.me, tf.int64).dequeue(), tf.float32, shape))
+        return tf.ensure_shape(self._queue(of, self.me, tf.float32).dequeue(), shape)
 
     def _queue(self, of: int, at: int, dtype: Any) -> Any:
         """Return a queue; it is made at its first use, outside of functions, so that all functions share it."""

@@ -9,10 +9,11 @@ import tensorflow as tf
 
 from ..contract.scheme import Scheme
 from ..messages.codec import Codec
-from ..messages.cut import cut_into, joined
+from ..messages.cut import cut_into, joined, with_times, without_times
 from ..messages.encoder import Encoder
 from ..messages.message import unpacked
 from ..messages.ops import unless_so, zeros
+from ..messages.segments import SHARED_BYTES
 from ..messages.transport import Client, Transport
 from ..sync.store import WorkerSlot
 from .slices import Row, Slice
@@ -39,11 +40,13 @@ class Center:
         pulled: the version that each worker has pulled last, [W].
         snapshots: buffer of snapshots of the center, if any are taken.
         messages: number of accepted messages, if several make an update together.
+        apart: False if workers and ps are one process; else the times of a round travel at the end of its message.
         replies_center: True if all replies that have been built are the unchanged center.
     """
 
     snapshots: SnapshotBuffer | None = None
     messages: Any = None
+    apart = True
 
     def __init__(
         self,
@@ -111,8 +114,19 @@ class Center:
         if self.scheme.scalars:
             message, beside = cut_into(message, [sum(self.sizes), len(self.scheme.scalars)])
             scalars = [beside]  # each ps task gets all scalars
-        wires = [[*map(self.transport.depart, wire)] for wire in encoder.encode(message)]
-        return self.each_slice(lambda part, wire: self._decoded(self.codec, wire, part, scalars), wires)
+        wires = [[*wire] for wire in encoder.encode(message)]
+        times = slot.times if self.apart and _is_short(wires[0][0]) else None  # else they travel by themselves
+        if times:
+            wires[0][0] = with_times(wires[0][0], times.tensor)
+        parcels = [[*map(self.transport.depart, wire)] for wire in wires]
+
+        def receive(part: Slice, wire: Sequence[Any]) -> Any:
+            arrived = [*map(self.transport.arrive, wire)]
+            if times and part.index == 0:
+                arrived[0], times.tensor = without_times(arrived[0])
+            return self._decoded(self.codec, arrived, part, scalars)
+
+        return self.each_slice(receive, parcels)
 
     def each_slice(self, build: Callable[[Slice, Any], Any], values: Sequence[Any] | None = None) -> list[Any]:
         """Call `build(slice, value)` on the device of each slice; returns the results."""
@@ -131,11 +145,12 @@ class Center:
         """Send the slices of a reply, with the scheme's codec, to the caller's device; returns one vector."""
         codec = self.scheme.reply_codec
         wires = self.each_slice(lambda _, reply: [*map(self.transport.depart, codec.encode(reply, None))], replies)
-        return joined([self._decoded(codec, *pair) for pair in zip(wires, self.slices, strict=True)])
+        arrived = [[*map(self.transport.arrive, wire)] for wire in wires]
+        return joined([self._decoded(codec, *pair) for pair in zip(arrived, self.slices, strict=True)])
 
     def _decoded(self, codec: Codec, wire: Sequence[Any], part: Slice, scalars: Sequence[Any] = ()) -> Any:
         """Return the received tensors as a decoded vector on the current device, with the scalars at its end."""
-        vector = codec.decode([*map(self.transport.arrive, wire)], self.sizes[part.index])
+        vector = codec.decode(wire, self.sizes[part.index])
         return tf.concat([vector, *scalars], 0) if scalars else vector
 
     def read(self) -> list[Any]:
@@ -226,3 +241,9 @@ class Center:
         self.slices[0].move_average(clock)
         if self.snapshots is not None:
             self.snapshots.save_if_due(version, state.read_value())
+
+
+def _is_short(wire: Any) -> bool:
+    """Return True for a vector that is no longer than one in shared memory; a copy of a longer one would take time."""
+    size = wire.shape.num_elements() or 0
+    return wire.shape.rank == 1 and wire.dtype.size * size < SHARED_BYTES

@@ -94,6 +94,7 @@ class ParameterServer:
         self.journal = journal = Journal(transactions, scheme.gate.waits)
         self.membership = members = Slots(transactions, self.devices, self.initial_state, scheme.gate.waits)
         self.copies = LocalCopies(transactions, journal, members)
+        center.apart = not in_process
         if multiples is not None:
             center.snapshots = SnapshotBuffer(multiples, center.slices, members.states)
 
@@ -127,7 +128,7 @@ class ParameterServer:
         checked = parts and self.scheme.gate.uses_ps  # without a ps, workers check the mean of all messages
         finite = self.each_slice(lambda _, u: is_finite(u), parts) if checked else []
         with tf.device(self.devices[0]):  # the times have to arrive before the lock is taken
-            arrived = [*parts, *finite] if slot.times is None else [*parts, *finite, tf.identity(slot.times)]
+            arrived = [*parts, *finite] if slot.times is None else [*parts, *finite, tf.identity(slot.times.tensor)]
         return self.transactions.event(slot, arrived, lambda: [~self.scheme.gate.complete(self), *finite])
 
     def fold(self, slot: WorkerSlot, parts: Sequence[Any], event: Event = "exchange", locked: bool = True) -> list[Any]:

@@ -44,13 +44,11 @@ class Collective(Barrier):
         """Return the mean of all workers' messages."""
         if ps.in_process:
             return super().exchange(ps, slot, message)
-        if slot.index != 0:
-            slot.mail.send(0, slot.times)
-        mean = self._mean(ps, slot, message, spoils=True)
+        times = [slot.times.tensor]
+        mean = self._mean(ps, slot, message, times)
         if slot.index == 0:
-            others = [slot.mail.receive(k, 3, tf.int64) for k in range(1, ps.num_workers)]
             with tf.control_dependencies([mean]):
-                self._record(ps, slot, tf.stack([slot.times, *others]))
+                self._record(ps, slot, tf.stack(times))
         return mean
 
     def _record(self, ps: Store, slot: WorkerSlot, times: Tensor) -> None:
@@ -86,10 +84,12 @@ class Collective(Barrier):
             ps.states.assign(tf.tile(mean[None], [ps.num_workers, 1]))
         return mean
 
-    def _mean(self, ps: Store, slot: WorkerSlot, vector: Tensor, spoils: bool = False) -> Tensor:
+    def _mean(self, ps: Store, slot: WorkerSlot, vector: Tensor, times: list[Tensor] | None = None) -> Tensor:
         """Return the mean of the workers' vectors [n]; where n is small, some workers have no slice to reduce.
 
-        With `spoils`, a slice of the mean that has an element which is not finite becomes NaN as a whole.
+        In an exchange, `times` has the times of this worker's round. Those of the others travel to worker 0 at the end
+        of its slice, and are appended to its `times`. A slice of the mean that has an element which is not finite then
+        becomes NaN as a whole.
         """
         number, me, mail = ps.num_workers, slot.index, slot.mail
         if number == 1:
@@ -97,13 +97,14 @@ class Collective(Barrier):
         slices = {k: vector[part] for k, part in slices_of(vector.shape[0], number).items()}
         for k, part in slices.items():
             if k != me:
-                mail.send(k, part)
+                mail.send(k, part, times[0] if times and k == 0 else None)
         means = {}
         if me in slices:
             own = slices[me]
-            parts = [own if k == me else mail.receive(k, own.shape[0]) for k in range(number)]
+            theirs = times if me == 0 else None
+            parts = [own if k == me else mail.receive(k, own.shape[0], theirs) for k in range(number)]
             total = tf.add_n(parts)
-            fine = tf.math.is_finite(tf.reduce_sum(total)) if spoils else True
+            fine = tf.math.is_finite(tf.reduce_sum(total)) if times else True
             means[me] = total / tf.where(fine, float(number), math.nan)
             for k in range(number):
                 if k != me:

@@ -28,12 +28,12 @@ class Held(Protocol):
 class Mail(Protocol):
     """Vectors that workers send to each other. Between two workers, vectors are identified by their order alone."""
 
-    def send(self, to: int, vector: Tensor) -> None:
-        """Send a vector, the next one that worker `to` receives from this worker."""
+    def send(self, to: int, vector: Tensor, times: Tensor | None = None) -> None:
+        """Send a vector, the next one that worker `to` receives from this worker, with the times of a round or not."""
         ...
 
-    def receive(self, of: int, size: int | None, dtype: Any = "float32") -> Tensor:
-        """Return the next vector [size] of that type that worker `of` has sent to this worker."""
+    def receive(self, of: int, size: int | None, times: list[Tensor] | None = None) -> Tensor:
+        """Return the next vector [size] that worker `of` has sent to this worker; append the times sent with it."""
         ...
 
 
@@ -56,8 +56,8 @@ class WorkerSlot(Protocol):
         ...
 
     @property
-    def times(self) -> Tensor | None:
-        """Times of the round whose message is sent, [3], for its row of the record; None outside of rounds."""
+    def times(self) -> Any:
+        """Times of the round whose message is sent, for its row of the record; None outside of rounds."""
         ...
 
     def with_times(self, times: Tensor, index: Any = None) -> WorkerSlot:
