@@ -15,7 +15,7 @@ from .transaction import Transactions
 
 
 @dataclass
-class RoundTimes:
+class SentTimes:
     """The times of a round, for its row of the record.
 
     Attributes:
@@ -45,11 +45,11 @@ class Slot:
     incarnation: Any
     encoder: Encoder | None = None
     mail: Any = None
-    times: RoundTimes | None = None
+    times: SentTimes | None = None
 
     def with_times(self, times: Any, index: Any = None) -> Slot:
         """Return this slot, or that of worker `index`, in a round with these `times`."""
-        return replace(self, times=RoundTimes(times), index=self.index if index is None else index)
+        return replace(self, times=SentTimes(times), index=self.index if index is None else index)
 
     def sleep(self, after: Sequence[Any] = ()) -> Any:
         """Wait for a token; returns it."""
