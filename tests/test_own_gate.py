@@ -84,8 +84,8 @@ class Ring(Collective):
     def exchange(self, ps, slot, message):
         sides = {(slot.index - 1) % ps.num_workers, (slot.index + 1) % ps.num_workers}
         for k in sides:
-            slot.mail.send(k, message)
-        return sum((slot.mail.receive(k, message.shape[0]) for k in sides), start=message) / 3
+            slot.mail.send(k, message.vector)
+        return sum((slot.mail.receive(k, message.vector.shape[0]) for k in sides), start=message.vector) / 3
 
 @dataclass(frozen=True, kw_only=True)
 class Gossip(Scheme):

@@ -14,6 +14,7 @@ from distsgd.common.messages.ops import queue
 from distsgd.common.replay import reference
 from distsgd.common.server.trace import RECORD
 from distsgd.common.server.transaction import DIRTY
+from distsgd.common.sync import Message
 from distsgd.common.tasks import graph as task_graph
 from distsgd.common.tasks.options import Recovery
 from doubles import HalfWay, PerWorker, Threshold, Waiting, Weighed
@@ -372,9 +373,9 @@ def graphs(scheme, data=None):
     ps = table.graph.ps
     with table, table.graph.graph.as_default():
         shared = [v.handle for v in tf.compat.v1.global_variables() if not v.name.startswith("worker")]
-        slot, message = ps.slot(1, table.graph.identity[0]), tf.zeros([sum(ps.center.sizes)])
+        slot, message = ps.slot(1, table.graph.identity[0]), Message(tf.zeros([sum(ps.center.sizes)]))
         if table.job.sparse:
-            message = tf.IndexedSlices(tf.zeros([2]), tf.constant([1, 40]))
+            message = Message(tf.IndexedSlices(tf.zeros([2]), tf.constant([1, 40])))
         builds = {"join": lambda: ps.join(slot, True), "pull": lambda: ps.pull(slot), "values": ps.persistence.values}
         builds |= {"exchange": lambda: gate.exchange(ps, slot, message), "refuse": lambda: ps.refuse(slot)}
         builds |= {"acknowledge": lambda: ps.journal.acknowledge(1, 1), "stop": ps.membership.stop}

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,12 +16,14 @@ from distsgd.common import Cluster, Platform, UserError
 from distsgd.common.contract import Async, Barrier, Collective, Rounds, Scheme
 from distsgd.common.data.dataset import Dataset
 from distsgd.common.data.models import ModelRecipe
-from distsgd.common.messages.message import packed, unpacked
+from distsgd.common.messages.message import as_message, sent_by
+from distsgd.common.record.checkpoint import Checkpoint
 from distsgd.common.server.trace import EVENTS
 from distsgd.common.server.traffic import Traffic
 from distsgd.common.simulation.arithmetic import Arithmetic
 from distsgd.common.tasks.job import describe, make_job
 from distsgd.common.tasks.options import RunOptions
+from distsgd.common.tasks.state_manager import check_fits
 from distsgd.common.virtual_time.forecast import forecast
 from distsgd.common.virtual_time.schedule import schedule_events
 from runs import DIGITS, ONES, Table, network_gradient, quadratic, record
@@ -248,9 +251,10 @@ def test_a_set_that_is_not_complete_goes_on_with_another_number_of_slices():
         table.player(0).starts()
         kept = table.state_calls.values()
     assert np.asarray(kept["inbox"]).tolist() == [1.0] * 5
-    assert kept["inbox.scalars"].tolist() == [1.0, 7.0]
+    assert kept["copies.inbox.scalars"].tolist() == [1.0, 7.0]
     with told(ps=3) as table:
-        assert table.state_calls.variables == set(kept)
+        last = Checkpoint({name: np.asarray(array) for name, array in kept.items()}, {})
+        check_fits(last, SimpleNamespace(about={}, run_dir="run"), table.state_calls)
         table.state_calls.restore(kept, restoration=2, events=0)
         second = table.player(1)
         second.round()
@@ -284,9 +288,9 @@ def test_a_message_without_its_scalars_is_refused_with_their_names():
     with pytest.raises(UserError, match=r"silent: a message must bring the scalars weight, loss\. Received: weight"):
         told(Silent())
     with pytest.raises(UserError, match=r"must bring the scalars none\. Received: weight"):
-        packed("talks", (), (tf.zeros([2]), {"weight": 1.0}))
+        as_message("talks", (), (tf.zeros([2]), {"weight": 1.0}))
     with pytest.raises(AttributeError, match=r"no scalar weight is sent: name it in `scalars`\. It has: none"):
-        _ = unpacked((), tf.zeros([2]), 2)[1].weight
+        _ = sent_by((), ()).weight
 
 
 def test_scalars_are_counted_once_for_each_slice():

@@ -9,13 +9,13 @@ import tensorflow as tf
 
 from ..contract.scheme import Scheme
 from ..messages.codec import Codec
-from ..messages.cut import cut_into, joined, with_times, without_times
+from ..messages.cut import joined, with_times, without_times
 from ..messages.encoder import Encoder
-from ..messages.message import unpacked
+from ..messages.message import sent_by
 from ..messages.ops import unless_so, zeros
 from ..messages.segments import SHARED_BYTES
 from ..messages.transport import Client, Transport
-from ..sync.store import WorkerSlot
+from ..sync.store import Message, WorkerSlot
 from .slices import Row, Slice
 from .snapshots import SnapshotBuffer
 
@@ -79,7 +79,8 @@ class Center:
         device = self.devices[index]
         with tf.device(device):
             initial = self.transport.arrive(initial)
-            empty = zeros(self.sizes[index] + len(self.scheme.scalars))
+            scalars = zeros(len(self.scheme.scalars)) if self.scheme.scalars else ()
+            empty = Message(zeros(self.sizes[index]), scalars)
             part = Slice(index=index, device=device, initial=initial, num_workers=self.num_workers, no_message=empty)
             part.make(self.scheme, self.ema_decay)
         return part
@@ -105,26 +106,26 @@ class Center:
         """Build the encoder of a worker's messages on the current device; `name` is the prefix of its variables."""
         return Encoder(self.codec, self.sizes, name)
 
-    def receive(self, slot: Any, message: Any) -> list[Any]:
-        """Encode, send and decode a worker's message; returns its slices on their ps tasks. A list is cut already."""
-        if isinstance(message, list):
-            return self.each_slice(lambda _, u: tf.identity(u), message)
+    def receive(self, slot: Any, message: Message) -> list[Message]:
+        """Encode, send and decode a worker's message; returns its slices on their ps tasks.
+
+        A vector that is a list is cut already.
+        """
+        if isinstance(message.vector, list):
+            return self.each_slice(lambda _, u: Message(tf.identity(u)), message.vector)
         encoder = slot.encoder or self.encoder("codec")  # a sender that is no worker has no codec variables
-        scalars = []
-        if self.scheme.scalars:
-            message, beside = cut_into(message, [sum(self.sizes), len(self.scheme.scalars)])
-            scalars = [beside]  # each ps task gets all scalars
-        wires = [[*wire] for wire in encoder.encode(message)]
+        wires = [[*wire] for wire in encoder.encode(message.vector)]
         times = slot.times if self.apart and _is_short(wires[0][0]) else None  # else they travel by themselves
         if times:
             wires[0][0] = with_times(wires[0][0], times.tensor)
         parcels = [[*map(self.transport.depart, wire)] for wire in wires]
 
-        def receive(part: Slice, wire: Sequence[Any]) -> Any:
+        def receive(part: Slice, wire: Sequence[Any]) -> Message:
             arrived = [*map(self.transport.arrive, wire)]
             if times and part.index == 0:
                 arrived[0], times.tensor = without_times(arrived[0])
-            return self._decoded(self.codec, arrived, part, scalars)
+            scalars = tf.nest.map_structure(tf.identity, message.scalars)  # each ps task gets all of them
+            return Message(self.codec.decode(arrived, self.sizes[part.index]), scalars)
 
         return self.each_slice(receive, parcels)
 
@@ -146,12 +147,7 @@ class Center:
         codec = self.scheme.reply_codec
         wires = self.each_slice(lambda _, reply: [*map(self.transport.depart, codec.encode(reply, None))], replies)
         arrived = [[*map(self.transport.arrive, wire)] for wire in wires]
-        return joined([self._decoded(codec, *pair) for pair in zip(arrived, self.slices, strict=True)])
-
-    def _decoded(self, codec: Codec, wire: Sequence[Any], part: Slice, scalars: Sequence[Any] = ()) -> Any:
-        """Return the received tensors as a decoded vector on the current device, with the scalars at its end."""
-        vector = codec.decode(wire, self.sizes[part.index])
-        return tf.concat([vector, *scalars], 0) if scalars else vector
+        return joined([codec.decode(*pair) for pair in zip(arrived, self.sizes, strict=True)])
 
     def read(self) -> list[Any]:
         """Read the slices of the center."""
@@ -202,7 +198,7 @@ class Center:
     def merge(
         self,
         part: Slice,
-        message: Any,
+        message: Message,
         staleness: Any,
         version: Any,
         slot: WorkerSlot | None = None,
@@ -216,22 +212,19 @@ class Center:
         if scheme.scheduled:  # in local steps of the average worker, as on the workers
             steps = tf.cast(version, tf.float32) * self.round_steps
             scheme = scheme.at(steps / scheme.updates_per_round(self.num_workers))
-        message, sent = unpacked(scheme.scalars, message, self.sizes[part.index])
+        sent = sent_by(scheme.scalars, message.scalars)
         seen = part.seen_by(slot, sent=sent, completes=tf.convert_to_tensor(completes))
-        reply = scheme.server_update(seen, message, staleness)
+        reply = scheme.server_update(seen, message.vector, staleness)
         self.replies_center &= reply is part.center
         if scheme.gate.uses_ps:
             part.move_average(version, None if self.messages is None else completes)
         return reply
 
-    def weigh(self, part: Slice, message: Any, staleness: Any, slot: WorkerSlot) -> Any:
+    def weigh(self, part: Slice, message: Message, staleness: Any, slot: WorkerSlot) -> Message:
         """Return a slice of a message as a barrier adds it to its sum; the scalars are not weighted."""
-        size = self.sizes[part.index]
-        vector, sent = unpacked(self.scheme.scalars, message, size)
-        weighed = self.scheme.weigh(
-            part.seen_by(slot, sent=sent, completes=tf.constant(False)), vector, tf.cast(staleness, tf.float32)
-        )
-        return tf.concat([weighed, message[size:]], 0) if self.scheme.scalars else weighed
+        sent = sent_by(self.scheme.scalars, message.scalars)
+        seen = part.seen_by(slot, sent=sent, completes=tf.constant(False))
+        return Message(self.scheme.weigh(seen, message.vector, tf.cast(staleness, tf.float32)), message.scalars)
 
     def come_to(self, version: Any, clock: Any, state: Any) -> None:
         """Update the average, and save a snapshot if one is due, on the worker that has the center without a ps.

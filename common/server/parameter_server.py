@@ -19,7 +19,7 @@ from ..messages.codec import Codec
 from ..messages.cut import Cut
 from ..messages.ops import is_finite, when
 from ..messages.transport import Client, Transport
-from ..sync.store import Event, WorkerSlot
+from ..sync.store import Event, Message, WorkerSlot
 from .answers import Joined
 from .center import Center
 from .journal import Journal
@@ -123,7 +123,7 @@ class ParameterServer:
         saved |= _of_gate(scheme, vars(self.kept), saved)
         self.persistence = Persistence(saved, self.devices, transactions, journal, members, self.client)
 
-    def event(self, slot: WorkerSlot, parts: Sequence[Any] = ()) -> Any:
+    def event(self, slot: WorkerSlot, parts: Sequence[Message] = ()) -> Any:
         """Lock for a worker's request, with a message in `parts` if any; refused if the message cannot be merged."""
         checked = parts and self.scheme.gate.uses_ps  # without a ps, workers check the mean of all messages
         finite = self.each_slice(lambda _, u: is_finite(u), parts) if checked else []
@@ -131,7 +131,9 @@ class ParameterServer:
             arrived = [*parts, *finite] if slot.times is None else [*parts, *finite, tf.identity(slot.times.tensor)]
         return self.transactions.event(slot, arrived, lambda: [~self.scheme.gate.complete(self), *finite])
 
-    def fold(self, slot: WorkerSlot, parts: Sequence[Any], event: Event = "exchange", locked: bool = True) -> list[Any]:
+    def fold(
+        self, slot: WorkerSlot, parts: Sequence[Message], event: Event = "exchange", locked: bool = True
+    ) -> list[Any]:
         """Build a whole asynchronous update: log it, merge it into every slice, count it; returns the replies."""
         version = self.read_version()
         staleness = self.staleness(version, slot)

@@ -14,7 +14,7 @@ from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..messages.cut import COPIES
 from ..messages.ops import first_values
-from ..sync.store import WorkerSlot
+from ..sync.store import Message, WorkerSlot
 from .stand_in import StandIn
 
 OWN = "scheme."  # in a checkpoint, prefix of a scheme's variables, so they may be named like those of engine and gate
@@ -58,7 +58,7 @@ class Slice(SimpleNamespace):
     numbers: dict[str, Any]  # the scheme's worker numbers, variables [W]
     average: Any = None  # average of the center, for evaluation
     anchors: Any = None  # the center that each worker pulled last, [W, n]
-    no_message: Any = None  # a received message of zeros, [n + m]: this slice and m scalars
+    no_message: Message  # a received message of zeros
 
     def seen_by(self, slot: WorkerSlot | None, **known: Any) -> Any:
         """Build the scheme's view of this slice for merging or weighing a message.
@@ -117,7 +117,9 @@ class Slice(SimpleNamespace):
         for name, value in values.items():
             if getattr(self, name, None) is not None:
                 raise UserError(f"{scheme}: a gate cannot keep {name!r} beside a slice of the center: it has one")
-            setattr(self, name, tf.Variable(value, name=f"{name}_{self.index}"))
+            setattr(
+                self, name, tf.nest.map_structure(lambda v, own=name: tf.Variable(v, name=f"{own}_{self.index}"), value)
+            )
 
     def move_average(self, version: Any, completes: Any = None) -> None:
         """Update A <- d A + (1 - d) theta, with d = min(decay, (1 + n) / (10 + n)) as in TensorFlow's averages.
@@ -135,4 +137,8 @@ class Slice(SimpleNamespace):
         """Variables of the slice for a checkpoint, by name."""
         own = {OWN + name: value for name, value in {**self.own, **self.rows}.items()}
         copies = {COPIES + name: value for name, value in self.numbers.items()}
-        return {name: value for name, value in vars(self).items() if isinstance(value, tf.Variable)} | own | copies
+        for name, value in vars(self).items():
+            vector, scalars = value if isinstance(value, Message) else (value, ())
+            own |= {name: vector} if isinstance(vector, tf.Variable) else {}
+            copies |= {f"{COPIES}{name}.scalars": scalars} if isinstance(scalars, tf.Variable) else {}
+        return own | copies

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from ..contract.scheme import Scheme
 from ..contract.seeded import uniform
-from ..messages.message import packed
+from ..messages.message import as_message
 from ..messages.ops import building, first_values
 from ..server.slices import Row
 from ..server.stand_in import StandIn
@@ -234,7 +234,7 @@ class BatchedWorkers:
         return self.on_each(act, values, workers, when, gradients)[0]
 
     def messages(self, values: Values, workers: Any, when: Any, losses: Any, gradients: Any) -> tuple[Values, Any]:
-        """Build the messages, [B, P + m].
+        """Build the messages, `Message` of tensors with a row for each worker.
 
         `losses` are sums; `gradients` are those of a single step, or sums, or unused by the scheme.
         """
@@ -246,7 +246,7 @@ class BatchedWorkers:
             known = {} if self.scheme.exchange_first else {"loss": loss / now[1]}
             view = self.view(variables, index, now, done=True, **known, **dict.fromkeys(names, *gradient))
             scheme = self.scheme_at(now[0])
-            return packed(scheme.name, scheme.scalars, scheme.message(view))
+            return as_message(scheme.name, scheme.scalars, scheme.message(view))
 
         return self.on_each(act, values, workers, when, losses, *([gradients] if names else []))
 

@@ -39,8 +39,8 @@ class Merging:
         places: the most messages that are computed and not yet merged.
 
     Attributes:
-        outbox: messages that are computed and not yet merged, [places, P + m].
-        inbox: the sum of the messages of a set, [P + m].
+        outbox: messages that are computed and not yet merged, a `Message` of variables [places, ...].
+        inbox: the sum of the messages of a set, a `Message` of variables.
         adds_at_once: True if messages of a set are only added: then the inbox receives each when it is computed.
         kinds: the kinds of actions with an effect.
         adopts_later: True if workers may adopt the reply to their set as late as in the computation of the next round.
@@ -53,19 +53,24 @@ class Merging:
         self.drops = Do.LEAVE in kinds
         self.adopts_later = in_sets and self.part.anchors is None and not workers.model.state_size
         self.adds_at_once = in_sets and type(scheme).weigh is Scheme.weigh and type(scheme.codec) is Codec
-        long = size + len(scheme.scalars)
-        self.inbox = tf.Variable(tf.zeros([long]), name="inbox")
-        self.outbox = tf.Variable(tf.zeros([0 if self.adds_at_once else places, long]), name="outbox")
+        places = 0 if self.adds_at_once else places
+        self.inbox, self.outbox = (
+            tf.nest.map_structure(lambda u, rows=rows: tf.Variable(tf.zeros([*rows, *u.shape])), self.part.no_message)
+            for rows in ([], [places])
+        )
         self.reply = tf.Variable(tf.zeros([size]), name="reply")
         self.kinds = sorted(kind for kind in kinds if kind in self._actions())
 
     def store(self, places: Any, messages: Any, accepted: Any) -> None:
-        """Store computed messages [B, P + m], each in its place; `accepted` is False for those that will be dropped."""
-        if self.adds_at_once:
-            counting = tf.where(accepted[:, None], messages, 0.0) if self.drops else messages
-            self.inbox.assign_add(tf.reduce_sum(counting, 0))
-        else:
-            Row(self.outbox, places).assign(messages)
+        """Store computed messages, each in its place; `accepted` is False for those that will be dropped."""
+
+        def store(inbox: Any, outbox: Any, rows: Any) -> None:
+            if self.adds_at_once:
+                inbox.assign_add(tf.reduce_sum(tf.where(accepted[:, None], rows, 0.0) if self.drops else rows, 0))
+            else:
+                Row(outbox, places).assign(rows)
+
+        tf.nest.map_structure(store, self.inbox, self.outbox, messages)
 
     def run(self, do: Any, workers: Any, when: Any, places: Any) -> Any:
         """Build the execution of actions, one after the other; return their number."""
@@ -107,7 +112,8 @@ class Merging:
         local = SimpleNamespace(**variables["codec"])
         encoder = SimpleNamespace(encode=lambda message: [self.scheme.codec.encode(message, local)])
         slot: Any = SimpleNamespace(index=worker, encoder=encoder)
-        message = self.center.receive(slot, Row(self.outbox, place).read_value())[0]
+        sent = tf.nest.map_structure(lambda outbox: Row(outbox, place).read_value(), self.outbox)
+        message = self.center.receive(slot, sent)[0]
         self.workers.store_one(worker, variables)
         return message
 
@@ -139,15 +145,16 @@ class Merging:
 
     def _arrive(self, worker: Any, place: Any) -> None:
         message = self._received(worker, place)
-        self.inbox.assign_add(self.center.weigh(self.part, message, tf.constant(0.0), _slot(worker)))
+        weighed = self.center.weigh(self.part, message, tf.constant(0.0), _slot(worker))
+        tf.nest.map_structure(lambda inbox, u: inbox.assign_add(u), self.inbox, weighed)
 
     def _close(self, messages: Any, now: Any) -> None:
         """Merge the mean of a set into the center."""
         center, version = self.center, self.center.read_version()
-        mean = self.inbox / tf.cast(messages, tf.float32)
+        mean = tf.nest.map_structure(lambda inbox: inbox / tf.cast(messages, tf.float32), self.inbox)
         reply = tf.convert_to_tensor(center.merge(self.part, mean, tf.constant(0.0), version))
         self.reply.assign(center.reply([reply]))
-        self.inbox.assign(tf.zeros_like(self.inbox))
+        tf.nest.map_structure(lambda inbox: inbox.assign(tf.zeros_like(inbox)), self.inbox)
         if not self.scheme.gate.uses_ps:  # the parameters of worker 0 are the center
             variables = self.workers.variables_of(0)
             self.workers.adopt(variables, 0, now, self.reply.read_value())
@@ -275,7 +282,8 @@ class Executor:
         finite = tf.fill(tf.shape(workers), True)
         if takes:
             values, messages = batched.messages(values, workers, when, losses, gradients)
-            finite = tf.math.is_finite(tf.reduce_sum(messages, 1))
+            sums = [tf.reduce_sum(part, 1) for part in tf.nest.flatten(messages)]
+            finite = tf.math.is_finite(tf.add_n(sums))
             self.merging.store(places, messages, accepted)
         batched.store(workers, start, values | {"params": start["params"]} if batched.replaces_params else values)
         return losses, late, finite

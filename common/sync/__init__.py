@@ -10,6 +10,7 @@ from .barrier import Barrier
 from .bounded import Bounded
 from .collective import Collective
 from .gate import Gate
-from .store import Event, Store, WorkerSlot
+from .store import Event, Message, Store, WorkerSlot
 
-__all__ = ["Alone", "Async", "Barrier", "Bounded", "Collective", "Event", "Gate", "Store", "Unlocked", "WorkerSlot"]
+__all__ = ["Alone", "Async", "Barrier", "Bounded", "Collective", "Gate", "Unlocked"]
+__all__ += ["Event", "Message", "Store", "WorkerSlot"]

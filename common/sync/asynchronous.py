@@ -9,7 +9,7 @@ from typing import Any
 
 from ..lazy import tf
 from .gate import Gate
-from .store import Store, Tensor, WorkerSlot
+from .store import Message, Store, Tensor, WorkerSlot
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Async(Gate):
 
     simulated = True
 
-    def exchange(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Tensor:
+    def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Lock, take the staleness, update, count the version, read the reply, unlock."""
         parts = ps.receive(slot, message)
         with ps.event(slot, parts):
@@ -28,7 +28,7 @@ class Async(Gate):
             ps.note_pull(slot)
         return ps.reply(replies)
 
-    def push(self, ps: Store, slot: WorkerSlot, message: Tensor) -> None:
+    def push(self, ps: Store, slot: WorkerSlot, message: Message) -> None:
         """Lock, take the staleness, update, count the version, unlock."""
         parts = ps.receive(slot, message)
         with ps.event(slot, parts):
@@ -45,14 +45,14 @@ class Unlocked(Gate):
 
     simulated = True
 
-    def exchange(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Tensor:
+    def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Update in place and read, without a lock."""
         with self._received(ps, slot, message) as parts:
             replies = ps.fold(slot, parts, locked=False)
             ps.note_pull(slot)
         return ps.reply(replies)
 
-    def push(self, ps: Store, slot: WorkerSlot, message: Tensor) -> None:
+    def push(self, ps: Store, slot: WorkerSlot, message: Message) -> None:
         """Update in place."""
         with self._received(ps, slot, message) as parts:
             ps.fold(slot, parts, event="push", locked=False)
@@ -62,7 +62,7 @@ class Unlocked(Gate):
         return ps.gather(slot, indices, locked=False)
 
     @contextmanager
-    def _received(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Iterator[list[Any]]:
+    def _received(self, ps: Store, slot: WorkerSlot, message: Message) -> Iterator[list[Any]]:
         """Run what is built inside once the whole message has arrived and is finite; the staleness is taken then."""
         parts = ps.receive(slot, message)
         with tf.control_dependencies([ps.check(parts)]):

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import UserError, at_least
 from ..lazy import tf
 from .gate import Gate
-from .store import Store, Tensor, WorkerSlot
+from .store import Message, Store, Tensor, WorkerSlot
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Barrier(Gate):
                 f"backup_workers={self.backup_workers}, workers={workers}"
             )
 
-    def slice_variables(self, ps: Store, part: Any) -> Mapping[str, Tensor]:
+    def slice_variables(self, ps: Store, part: Any) -> Mapping[str, Tensor | Message]:
         """Return the initial sum of messages and the initial reply of a slice."""
         return {"inbox": part.no_message, "reply": part.initial}
 
@@ -55,7 +55,7 @@ class Barrier(Gate):
         """Return True once the last version has been reached."""
         return Gate.complete(self, ps) if ps.last_version is None else ps.read_version() >= ps.last_version
 
-    def exchange(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Tensor:
+    def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Add the message to the set, fold the set if it is complete, wait for the token, read the reply."""
         parts = ps.receive(slot, message)
         with ps.event(slot, parts) as arrival:
@@ -68,7 +68,7 @@ class Barrier(Gate):
             replies = ps.each_slice(lambda _, answer: tf.identity(answer), answers)
         return ps.reply(replies)
 
-    def _arrive(self, ps: Store, slot: WorkerSlot, parts: list[Any]) -> list[Any]:
+    def _arrive(self, ps: Store, slot: WorkerSlot, parts: list[Message]) -> list[Any]:
         """Add a fresh message to the sums, and fold them if it completes the set; called under the lock.
 
         Returns the same as `_close_set`.
@@ -81,14 +81,18 @@ class Barrier(Gate):
             with tf.control_dependencies([ps.record(version, slot, staleness, accepted=fresh), first]):
                 arrived = ps.write(ps.kept.arrived, slot, fresh)
 
-        def arrive_at(part: Any, u: Any) -> Any:
-            u = ps.weigh(part, u, staleness, slot)
+        def arrive_at(part: Any, message: Message) -> Any:
+            message = ps.weigh(part, message, staleness, slot)
             if self.backup_workers:
-                u = tf.where(fresh, u, tf.zeros_like(u))
+                message = tf.nest.map_structure(lambda u: tf.where(fresh, u, tf.zeros_like(u)), message)
+
+            def put(total: Any) -> None:
+                tf.nest.map_structure(lambda inbox, u: inbox.assign(total(inbox, u)), part.inbox, message)
+
             # The inbox still holds the sum of the previous set, so the first message replaces it. Assign the sums, too:
             # `assign` shares the buffer of its value and takes no pass over the vector, while `assign_add` would first
             # copy the buffer of the first message, which its worker has written.
-            return ps.when(first, lambda: part.inbox.assign(u), lambda: part.inbox.assign(part.inbox + u))
+            return ps.when(first, lambda: put(lambda _, u: u), lambda: put(lambda inbox, u: inbox + u))
 
         with tf.control_dependencies([arrived]):
             inboxes = ps.each_slice(arrive_at, parts)
@@ -113,7 +117,8 @@ class Barrier(Gate):
         answers = [part.reply for part in ps.slices]
 
         def fold(part: Any) -> None:
-            reply = ps.share(ps.merge(part, part.inbox / messages, tf.constant(0.0), version))
+            mean = tf.nest.map_structure(lambda inbox: inbox / messages, part.inbox)
+            reply = ps.share(ps.merge(part, mean, tf.constant(0.0), version))
             if reply is part.center and not self.backup_workers:
                 answers[part.index] = part.center  # no copy: the next update needs a message of each of its readers
             else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..errors import at_least
 from ..lazy import tf
 from .gate import Gate
-from .store import Store, Tensor, WorkerSlot
+from .store import Message, Store, Tensor, WorkerSlot
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Bounded(Gate):
         """Raise `UserError` if the slack is negative."""
         at_least(0, slack=self.slack)
 
-    def exchange(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Tensor:
+    def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Fold the message, wait until the slowest worker is within the slack, read the center."""
         parts = ps.receive(slot, message)
         with ps.event(slot, parts) as pushed:

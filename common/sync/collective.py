@@ -9,7 +9,7 @@ from typing import Any
 
 from ..lazy import tf
 from .barrier import Barrier
-from .store import Store, Tensor, WorkerSlot
+from .store import Message, Store, Tensor, WorkerSlot
 
 ALIGNED = 16  # floats: a slice that begins at a multiple of 64 bytes needs no copy
 
@@ -36,16 +36,16 @@ class Collective(Barrier):
         """Return the variables of a barrier for threads, none for processes."""
         return super().variables(ps) if ps.in_process else {}
 
-    def slice_variables(self, ps: Store, part: Any) -> Mapping[str, Tensor]:
+    def slice_variables(self, ps: Store, part: Any) -> Mapping[str, Tensor | Message]:
         """Return the variables of a barrier for threads, none for processes."""
         return super().slice_variables(ps, part) if ps.in_process else {}
 
-    def exchange(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Tensor:
+    def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Return the mean of all workers' messages."""
         if ps.in_process:
             return super().exchange(ps, slot, message)
         times = [slot.times.tensor]
-        mean = self._mean(ps, slot, message, times)
+        mean = self._mean(ps, slot, message.vector, times)
         if slot.index == 0:
             with tf.control_dependencies([mean]):
                 self._record(ps, slot, tf.stack(times))

@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 
 from ..errors import UserError
 from ..lazy import tf
-from .store import Event, Store, Tensor, WorkerSlot
+from .store import Event, Message, Store, Tensor, WorkerSlot
 
-__all__ = ["Event", "Gate", "Store", "WorkerSlot"]
+__all__ = ["Event", "Gate", "Message", "Store", "WorkerSlot"]
 
 SAYS_WHO_WAITS = {"set_size", "lead"}
 
@@ -99,19 +99,19 @@ class Gate:
         """
         return {"arrived": tf.zeros([ps.num_workers], tf.bool)} if self.waits else {}
 
-    def slice_variables(self, ps: Store, part: Any) -> Mapping[str, Tensor]:
+    def slice_variables(self, ps: Store, part: Any) -> Mapping[str, Tensor | Message]:
         """Return the initial values of the gate's variables for each slice of the center, by name: `part.<name>`.
 
         `part` has `initial`, the first value of this slice of the center [n], and `no_message`, zeros for a sum of
-        messages [n + m], where m is the number of scalars that the scheme sends. Default: no variables.
+        messages, which becomes a `Message` of variables. Default: no variables.
         """
         del ps, part
         return {}
 
     # The operations of a worker in its rounds.
 
-    def exchange(self, ps: Store, slot: WorkerSlot, message: Tensor) -> Tensor:
-        """Push `message` [P] of the worker in `slot` and return the reply [P]."""
+    def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
+        """Push `message` of the worker in `slot` and return the reply [P]."""
         raise NotImplementedError(f"{type(self).__name__} exchanges nothing")
 
     def is_finite(self, ps: Store, reply: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class Gate:
         del ps
         return tf.reduce_all(tf.math.is_finite(reply))  # not of its sum, which may overflow on one worker only
 
-    def push(self, ps: Store, slot: WorkerSlot, message: Tensor) -> None:
+    def push(self, ps: Store, slot: WorkerSlot, message: Message) -> None:
         """Push without waiting for a reply; only schemes with such rounds need it."""
         raise NotImplementedError(f"{type(self).__name__} cannot push without a reply")
 

@@ -8,11 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 Event = Literal["exchange", "push", "pull"]  # how a round ends; an exchange is a push and its reply
 
 Tensor = Any  # a tf.Tensor or tf.Variable; TensorFlow ships no types
+
+
+class Message(NamedTuple):
+    """A message of a worker, or a slice of it on one ps task.
+
+    `tf.nest.map_structure` applies a function to both parts.
+    """
+
+    vector: Tensor  # [P], or [n] of a slice
+    scalars: Tensor = ()  # the numbers that the scheme names, [m], whole with each slice; () if it names none
 
 
 class Held(Protocol):
@@ -89,8 +99,8 @@ class Store(Protocol):
         last_version: rounds of the worker with the most, after which a barrier ends the run; None if they are scripted.
         in_process: True if all workers are threads of this process.
         devices: one device for each ps task; version, lock, record and all [W] variables are on the first.
-        slices: of the center, with `index`, `device`, `center`, `initial` (its first value), `no_message` (zeros, as
-            long as the parts that `receive` returns), the scheme's global variables, and the gate's `slice_variables`.
+        slices: of the center, with `index`, `device`, `center`, `initial` (its first value), `no_message` (zeros like
+            the parts that `receive` returns), the scheme's global variables, and the gate's `slice_variables`.
         kept: the gate's `variables`, as attributes.
         active: flags [W] of the workers whose messages the gate expects.
         finished: flags [W] of the workers that have done all their rounds.
@@ -114,22 +124,21 @@ class Store(Protocol):
 
     # The operations of an event, in the order in which gates use them.
 
-    def receive(self, slot: WorkerSlot, message: Tensor) -> list[Tensor]:
+    def receive(self, slot: WorkerSlot, message: Message) -> list[Message]:
         """Return the message of a worker, as slices that have arrived on their ps tasks. Before the lock, not under it.
 
-        The codec encodes it on its way. The scalars that a scheme sends are at the end of each slice: a gate that adds
-        up or divides messages does the same to their scalars.
+        The codec encodes its vector on its way. A gate that adds up or divides messages does the same to their scalars.
         """
         ...
 
-    def event(self, slot: WorkerSlot, parts: Sequence[Tensor] = ()) -> AbstractContextManager[Held]:
+    def event(self, slot: WorkerSlot, parts: Sequence[Message] = ()) -> AbstractContextManager[Held]:
         """Build all operations inside as one atomic event of this worker, which may bring a message in `parts`.
 
         A message is refused if it is not finite, comes after the last update, or is not from the holder of the slot.
         """
         ...
 
-    def check(self, parts: Sequence[Tensor]) -> Tensor:
+    def check(self, parts: Sequence[Message]) -> Tensor:
         """Refuse a message that is not finite, where no `event` does; returns a tensor that the update must follow."""
         ...
 
@@ -137,7 +146,7 @@ class Store(Protocol):
         """Build all operations inside as one atomic event that is no worker's message."""
         ...
 
-    def lock(self, after: Sequence[Tensor]) -> AbstractContextManager[Held]:
+    def lock(self, after: Sequence[Any]) -> AbstractContextManager[Held]:
         """Build reads that see one consistent state, once all tensors in `after` are ready."""
         ...
 
@@ -168,19 +177,19 @@ class Store(Protocol):
         ...
 
     def fold(
-        self, slot: WorkerSlot, parts: Sequence[Tensor], event: Event = "exchange", locked: bool = True
+        self, slot: WorkerSlot, parts: Sequence[Message], event: Event = "exchange", locked: bool = True
     ) -> list[Tensor]:
         """Make an asynchronous update: record it, merge it into every slice, count it; returns the replies."""
         ...
 
-    def weigh(self, part: Any, message: Tensor, staleness: Tensor, slot: WorkerSlot) -> Tensor:
+    def weigh(self, part: Any, message: Message, staleness: Tensor, slot: WorkerSlot) -> Message:
         """Return a slice of this worker's message with the weight that the scheme gives it in a set."""
         ...
 
     def merge(
         self,
         part: Any,
-        message: Tensor,
+        message: Message,
         staleness: Tensor,
         version: Tensor,
         slot: WorkerSlot | None = None,

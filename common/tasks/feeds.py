@@ -10,15 +10,12 @@ import numpy as np
 from ..record.sliced import sliced
 
 
-def feed_of(places: Sequence[Any], vector: Any, ends: Any = ()) -> list[np.ndarray]:
-    """Return the values to feed at the placeholders of slices: the parts of the vector, `ends` appended to each."""
+def feed_of(places: Sequence[Any], vector: Any) -> list[np.ndarray]:
+    """Return the values to feed at the placeholders of slices: the parts of the vector."""
     from ..messages.transport import fed
 
-    parts = sliced(vector, [int(place.shape[-1]) - len(ends) if place.shape.rank else 0 for place in places])
-    return [
-        fed(place, np.concatenate([part, ends]) if len(ends) else part)
-        for place, part in zip(places, parts, strict=True)
-    ]
+    parts = sliced(vector, [int(place.shape[-1]) if place.shape.rank else 0 for place in places])
+    return [fed(place, part) for place, part in zip(places, parts, strict=True)]
 
 
 def whole_of(parts: Sequence[Any]) -> np.ndarray:

@@ -28,7 +28,6 @@ class TaskGraph:
     Attributes:
         coordination: the topology of the run.
         workers: number of workers.
-        scalars: names of the scalars that a message has beside its vector.
         operations: the operations of the requests to the ps, by name.
         of_workers: those of worker k, and its rounds.
         identity: placeholders of the number of the calling worker and of its incarnation, fed with each of its calls.
@@ -47,7 +46,7 @@ class TaskGraph:
         from ..server.parameter_server import ParameterServer
         from ..server.snapshots import Multiples
 
-        self.coordination, self.scalars, self.workers = job.coordination, job.scheme.scalars, job.cluster.workers
+        self.coordination, self.workers = job.coordination, job.cluster.workers
         self.model = model or job.recipe.flat()
         self._initial: Any = self.model.pack(), self.model.pack_state()
         self.frozen = self.model.frozen_values() if workers else []
@@ -165,7 +164,7 @@ class TaskGraph:
             if node.name == "own_tokens":
                 node.attr["shared_name"].s = f"token_{worker}".encode()
         self = cls.__new__(cls)
-        self.coordination, self.scalars, self.workers = job.coordination, job.scheme.scalars, job.cluster.workers
+        self.coordination, self.workers = job.coordination, job.cluster.workers
         self._initial, self.frozen, self.graph = path, frozen, tf.Graph()
         with self.graph.as_default():
             tf.import_graph_def(definition, name="")

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ..messages.cut import COPIES
-from ..messages.message import SCALARS, cut_off
 from ..record.sliced import whole
 from ..server.asked import NONE
 from ..server.failures import is_refusal
@@ -40,30 +39,12 @@ class StateCalls(Calls, StateRequests):
 
     def values(self) -> dict[str, Any]:
         """Return an atomic snapshot of all that a checkpoint keeps, by name: arrays, or `Slices` of them."""
-        values = {name: whole_of([part]) for name, part in self._values().items()}
-        return whole(cut_off(values, self._messages, self._scalars))
+        return whole({name: whole_of([part]) for name, part in self._values().items()})
 
     @property
     def places(self) -> dict[str, list[Any]]:
         """The placeholders of saved values: for each name, one or one for each slice."""
         return self.operations["_restore"].inputs[0]
-
-    @property
-    def variables(self) -> frozenset[str]:
-        """The names in `values`."""
-        return frozenset([*self.places, *(name + SCALARS for name in self._messages)])
-
-    @property
-    def _scalars(self) -> int:
-        return len(self.graph.scalars)
-
-    @property
-    def _messages(self) -> list[str]:
-        """Names of the vectors with scalars at the end of each slice: sums of messages at a gate."""
-        places, number = self.places, self._scalars
-        long = [places["center"][0].shape[0] + number]
-        vectors = (name for name in places if number and not name.startswith(COPIES))
-        return [name for name in vectors if places[name][0].shape == long]
 
     def put_back(self, copies: Copies) -> None:
         """Restore the copies of all workers."""
@@ -87,9 +68,7 @@ class StateCalls(Calls, StateRequests):
             if not alive:
                 self.run(Operation(clear), seconds=self.wait_seconds)
         parts = {
-            name: _copied(here, arrays[name])
-            if name.startswith(COPIES)
-            else feed_of(here, arrays[name], arrays.get(name + SCALARS, ()))
+            name: _copied(here, arrays[name]) if name.startswith(COPIES) else feed_of(here, arrays[name])
             for name, here in self.places.items()
         }
         self._restore(parts, np.array([restoration, events]))

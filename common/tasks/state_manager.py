@@ -17,7 +17,7 @@ import numpy as np
 
 from ..cluster.restart_rule import RestartRule
 from ..errors import TaskLost, UserError
-from ..messages.message import SCALARS
+from ..messages.cut import COPIES
 from ..record import checkpoint
 from ..reports import Report
 from ..server.asked import NEVER, NONE
@@ -165,14 +165,15 @@ def check_fits(last: checkpoint.Checkpoint, saver: Saver, calls: StateCalls) -> 
                 f"the checkpoint in {saver.run_dir} is of a run with {name}={last.about.get(name)!r}: it cannot be "
                 f"resumed with another. Received: {name}={value!r}"
             )
-    if calls.variables != last.shared.keys():
-        differ = ", ".join(sorted(calls.variables ^ last.shared.keys()))
+    if calls.places.keys() != last.shared.keys():
+        differ = ", ".join(sorted(calls.places.keys() ^ last.shared.keys()))
         raise UserError(
             f"the checkpoint in {saver.run_dir} is of a run with other hyperparameters (variables: {differ})"
         )
-    for name, (kind, shape) in Layout.of(calls.places).parts.items():
-        array, ends = last.arrays[name], name + SCALARS in calls.variables  # sums of messages have scalars per slice
-        if not ends and (array.dtype, array.shape) != (kind, shape):
+    places = {name: own[:1] if name.startswith(COPIES) else own for name, own in calls.places.items()}
+    for name, (kind, shape) in Layout.of(places).parts.items():
+        array = last.arrays[name]
+        if (array.dtype, array.shape) != (kind, shape):
             raise UserError(
                 f"the checkpoint in {saver.run_dir} cannot be of this run: {name} should be {kind} {list(shape)}. "
                 f"Received: {array.dtype} {list(array.shape)}"

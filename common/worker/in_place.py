@@ -12,6 +12,7 @@ from ..contract.scheme import Scheme
 from ..server.answers import Joined
 from ..server.parameter_server import ParameterServer
 from ..server.slots import Slot
+from ..sync.store import Message
 from .replica import Replica
 from .timing import RoundTimer, moment
 
@@ -57,7 +58,7 @@ class InPlaceWorker:
         with tf.control_dependencies([stamps.begun]):
             parts = self.ps.center.read()
         loss, self.view.gradient = self.replica.gradient(parts, rows)
-        message = stamps.send(self.scheme.message(self.view))
+        message = stamps.send(Message(self.scheme.message(self.view)))
         with stamps.reply():
             gate.exchange(self.ps, self.slot.with_times(stamps.times), message)
         if self.replica.model.state_size:

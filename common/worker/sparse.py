@@ -13,6 +13,7 @@ from ..lazy import tf
 from ..server.answers import Joined
 from ..server.parameter_server import ParameterServer
 from ..server.slots import Slot
+from ..sync.store import Message
 from .batches import Shard
 from .timing import RoundTimer, moment
 
@@ -68,7 +69,7 @@ class SparseWorker:
             x = tf.identity(x)
         loss, gradient = logistic_gradient(x, values, y)
         self.view.gradient = tf.IndexedSlices(tf.reshape(gradient, [-1]), flat)
-        message = stamps.send(self.scheme.message(self.view))
+        message = stamps.send(Message(self.scheme.message(self.view)))
         with stamps.reply() if last else contextlib.nullcontext():
             self.scheme.gate.push(self.ps, self.slot.with_times(stamps.times), message)
         return loss, stamps.replied

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from ..messages.cut import parts_of
 from ..messages.ops import microseconds
+from ..sync.store import Message
 
 CPU = "/device:CPU:0"  # of the worker's task, also if the worker computes on a GPU
 
@@ -55,10 +56,11 @@ class RoundTimer:
     def send(self, message: Any) -> Any:
         """Take the time at which the message (or another result of the computation) is ready; returns it afterwards.
 
-        If the message is a concatenation, the timestamp precedes it: the transport may concatenate in shared memory.
+        If its vector is a concatenation, the timestamp precedes it: the transport may concatenate in shared memory.
         """
-        if parts := parts_of(message):
-            return tf.concat(self.send(parts), 0)
+        if isinstance(message, Message) and (parts := parts_of(message.vector)):
+            parts, scalars = self.send((parts, message.scalars))
+            return Message(tf.concat(parts, 0), scalars)
         # A control edge from a function's result does not wait for it; an edge from an identity of it does.
         there = tf.nest.map_structure(tf.identity, message, expand_composites=True)
         self.ready = moment([there, self.begun])

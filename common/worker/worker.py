@@ -14,11 +14,12 @@ from ..contract.seeded import uniform
 from ..contract.views import check_names
 from ..messages.codec import Codec
 from ..messages.cut import joined
-from ..messages.message import packed
+from ..messages.message import as_message
 from ..messages.ops import first_values, is_finite, when
 from ..server.answers import Joined
 from ..server.parameter_server import ParameterServer
 from ..server.slots import Slot
+from ..sync.store import Message
 from .buckets import Pieces
 from .local_steps import LocalSteps
 from .replica import Replica
@@ -221,8 +222,8 @@ def local_state(worker: DenseWorker) -> dict[str, list[Any]]:
     return own if worker.is_center or (is_center and (meets or not own)) else params | own
 
 
-def message_of(scheme: Scheme, worker: DenseWorker, begun: Any, total: Any = None) -> Any:
-    """Build the message of a worker, [P + m].
+def message_of(scheme: Scheme, worker: DenseWorker, begun: Any, total: Any = None) -> Message:
+    """Build the message of a worker.
 
     Args:
         scheme: the algorithm, with its current learning rates.
@@ -242,7 +243,8 @@ def message_of(scheme: Scheme, worker: DenseWorker, begun: Any, total: Any = Non
         show(worker.views, loss=total / worker.views[0].steps)
     elsewhere = worker.views[0].mean
     show(worker.views, mean=mean)
-    message = joined([packed(scheme.name, scheme.scalars, scheme.message(view)) for view in worker.views])
+    parts = [as_message(scheme.name, scheme.scalars, scheme.message(view)) for view in worker.views]
+    message = Message(joined([part.vector for part in parts]), parts[0].scalars)
     show(worker.views, mean=elsewhere)
     hide(worker.views)
     if last is begun:
@@ -250,4 +252,4 @@ def message_of(scheme: Scheme, worker: DenseWorker, begun: Any, total: Any = Non
     # The exchange must follow every mean, also one whose result the message does not use: the queues between workers
     # identify tensors by their order alone.
     with tf.control_dependencies([last]):
-        return tf.identity(message)
+        return tf.nest.map_structure(tf.identity, message)
