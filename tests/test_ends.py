@@ -290,8 +290,10 @@ def test_to_recover_without_getting_on_takes_longer_each_time_and_ends(tmp_path,
     naps, rejoined = [], []
     monkeypatch.setattr(recovery.time, "sleep", naps.append)
     job = job_on(DIGITS.train, AsyncSGD(), 2, tmp_path, max_restarts=2)
-    meet, rule = job.coordination, job.restarts
-    calls = SimpleNamespace(coordination=meet, index=0, wait_seconds=60.0, reconnect=lambda seconds: None)
+    rule = job.restarts
+    calls = SimpleNamespace(
+        graph=SimpleNamespace(gate=job.scheme.gate), index=0, wait_seconds=60.0, reconnect=lambda seconds: None
+    )
     progress = SimpleNamespace(rounds=3)
     worker = recovery.WorkerRecovery(calls, progress, None, None, rule, lambda **event: None)
     worker.join = lambda: rejoined.append(progress.rounds)

@@ -31,6 +31,8 @@ EXACT = 1 << 12  # staleness below this is counted exactly ...
 
 DIGITS = 8  # ... and above, by its first binary digits: to within one per cent
 
+KEEP = 1 << 19  # newest events that the file keeps with record=off, so that a restoration can go back exactly
+
 
 class Tally:
     """The totals of events.

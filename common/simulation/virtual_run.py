@@ -58,10 +58,10 @@ class SimulatedRun:
     def __init__(self, job: Job, report: Report, model: FlatModel):
         self.job, self.report, self.model = job, report, model
         self.figures = Figures(job.plan, job.traffic(model))
-        self.log = job.files.event_log(job.cluster.workers)
+        self.log = job.event_log()
         self.log.truncate(0, 0)  # remove the events of an unfinished run
         self.evaluation = Evaluation(model, job.test)
-        self.summaries = job.files.summaries()
+        self.summaries = job.summaries()
         self.metrics: dict[str, Any] = {}
 
     def run(self) -> None:

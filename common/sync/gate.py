@@ -25,7 +25,7 @@ __all__ = ["Event", "Gate", "Message", "Store", "WorkerSlot"]
 
 SAYS_WHO_WAITS = {"set_size", "lead"}
 
-BESIDES = {"updates_per_round", "check", "traffic", "label"}  # no part of an exchange
+BESIDES = {"updates_per_round", "check", "traffic", "label", "is_collective"}  # no part of an exchange
 
 
 class Gate:
@@ -60,6 +60,11 @@ class Gate:
         """Return the number of vectors that a recorded exchange sends to the center, and back."""
         del workers
         return 1, 1
+
+    @property
+    def is_collective(self) -> bool:
+        """True if the workers reduce their messages among themselves."""
+        return self.exchanges and not self.uses_ps
 
     # The synchronization rule, for all engines.
 

@@ -43,7 +43,7 @@ class Ending:
 
     def stop_if_wanted(self) -> None:
         """End the run early if the stop rule applies: the ps refuses messages, and the workers leave."""
-        if self.stopped or not self.graph.coordination.uses_ps:
+        if self.stopped or not self.graph.gate.uses_ps:
             return
         reason = self.rule.reason(self.calls.version, self.observer.metrics)
         if reason is None:
@@ -86,14 +86,14 @@ class Ending:
 
     def _write_results(self, arrays: dict[str, Any], rounds_applied: np.ndarray, ends: np.ndarray) -> list[str]:
         """Write center, model, rounds and trace; return the reasons for which some could not be written."""
-        files = self.rounds.files
+        folder = self.rounds.folder
         writes = [
-            lambda: write_center(files.folder, arrays),
-            lambda: write_model(files.folder, self.graph.model, arrays),
+            lambda: write_center(folder, arrays),
+            lambda: write_model(folder, self.graph.model, arrays),
             lambda: self.reader.give(lambda log: self.rounds.write(log, rounds_applied, ends)),
         ]
-        if files.every_round:
-            writes.append(lambda: self.reader.give(lambda log: log.save(files.folder / "trace.npz")))
+        if self.rounds.every_round:
+            writes.append(lambda: self.reader.give(lambda log: log.save(folder / "trace.npz")))
         return unwritten(writes)
 
     def _shut_down(self) -> None:

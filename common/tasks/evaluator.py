@@ -36,13 +36,13 @@ class Evaluator:
 
     def __init__(self, job: Job, session: Any, graph: TaskGraph, report: Report, connect: Connect | None = None):
         self.report, self.rule, self.workers = report, job.restarts, job.cluster.workers
-        self.waits, self.warms_up = graph.coordination.waits, bool(job.scheme.warmup_updates)
+        self.waits, self.warms_up = graph.gate.waits, bool(job.scheme.warmup_updates)
         self.calls = ObserverCalls(session, graph, self.rule.wait_seconds, connect)
         self.detector = FailureDetector(self.rule.wait_seconds, own_pace=True)
         self._begin_again()
-        self.reader = RecordReader(self.calls, job.files.event_log(self.workers), report, self._hear)
+        self.reader = RecordReader(self.calls, job.event_log(), report, self._hear)
         self.observer = Observer(job, self.calls, self.reader, report)
-        rounds = RoundRecord(job.files, job.coordination, one_clock=job.cluster.task is None)
+        rounds = RoundRecord(job)
         self.ending = Ending(self.calls, self.observer, self.reader, rounds, job.stop_rule, report)
         self.failing: float | None = None  # time of the first of consecutive failed calls
         self.unrestored: float | None = None  # time since which the ps answers that its state is not clean

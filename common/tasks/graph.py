@@ -26,7 +26,9 @@ class TaskGraph:
     """The graph of one task: the global variables, and the workers in it.
 
     Attributes:
-        coordination: the topology of the run.
+        gate: the synchronization rule.
+        in_process: True if one process runs all workers, on one session.
+        sees_waiting: True if tasks can read which workers wait.
         workers: number of workers.
         operations: the operations of the requests to the ps, by name.
         of_workers: those of worker k, and its rounds.
@@ -46,7 +48,8 @@ class TaskGraph:
         from ..server.parameter_server import ParameterServer
         from ..server.snapshots import Multiples
 
-        self.coordination, self.workers = job.coordination, job.cluster.workers
+        self.gate, self.in_process = job.scheme.gate, job.cluster.placement.in_process
+        self.sees_waiting, self.workers = job.sees_waiting, job.cluster.workers
         self.model = model or job.recipe.flat()
         self._initial: Any = self.model.pack(), self.model.pack_state()
         self.frozen = self.model.frozen_values() if workers else []
@@ -80,7 +83,7 @@ class TaskGraph:
                 # A constant would make the graph of each worker different, and workers could not share one.
                 index = tf.compat.v1.placeholder_with_default(-1, [], name="index")
             self.identity = index, self.ps.transactions.incarnation
-            self.operations = operations_of(OF_PS, self.ps, self.ps.devices[0], self.coordination.sees_waiting)
+            self.operations = operations_of(OF_PS, self.ps, self.ps.devices[0], self.sees_waiting)
             gradient = tf.function(self.model.gradient, reduce_retracing=True, autograph=False)
             self.of_workers = {k: self._of_worker(job, k, gradient) for k in workers}
 
@@ -107,7 +110,7 @@ class TaskGraph:
             worker = (InPlaceWorker if self.in_place else DenseWorker)(
                 job.scheme, replica, self.ps, slot, name, job.seed
             )
-        operations = operations_of([WorkerRequests], worker, worker.device, self.coordination.sees_waiting)
+        operations = operations_of([WorkerRequests], worker, worker.device, self.sees_waiting)
         return operations | rounds_of(worker, job.batch_size, {1, job.plan.rounds_per_call})
 
     # One task builds the graph and the workers load it: building takes longer than all other steps of the start.
@@ -164,7 +167,8 @@ class TaskGraph:
             if node.name == "own_tokens":
                 node.attr["shared_name"].s = f"token_{worker}".encode()
         self = cls.__new__(cls)
-        self.coordination, self.workers = job.coordination, job.cluster.workers
+        self.gate, self.in_process = job.scheme.gate, job.cluster.placement.in_process
+        self.sees_waiting, self.workers = job.sees_waiting, job.cluster.workers
         self._initial, self.frozen, self.graph = path, frozen, tf.Graph()
         with self.graph.as_default():
             tf.import_graph_def(definition, name="")

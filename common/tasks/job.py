@@ -26,15 +26,15 @@ from ..messages.cut import even_sizes
 from ..record import checkpoint
 from ..record.callbacks import STOP
 from ..record.content import read_config
+from ..record.event_log import KEEP, EventLog
+from ..record.metrics import Summaries
 from ..record.plot import accuracy_of
 from ..record.run_directory import new_run_dir
 from ..server.traffic import Traffic
 from ..virtual_time.platform import Machines, Platform
 from ..virtual_time.schedule import check
-from .coordination import Coordination
 from .options import MAX_STEPS, Recovery, RunOptions
 from .plan import Plan
-from .task_files import TaskFiles
 
 CHIEF = 0
 
@@ -108,14 +108,23 @@ class Job:
         return Plan(self.scheme, self.train, self.cluster.workers, self.options, self.steps, self.earlier_step_targets)
 
     @property
-    def coordination(self) -> Coordination:
-        """The topology: through a ps or collective, in one process or several."""
-        return Coordination(self.scheme.gate, self.cluster.placement.in_process)
+    def sees_waiting(self) -> bool:
+        """True if tasks can read which workers wait for others: on a ps, or in the memory of all threads."""
+        gate = self.scheme.gate
+        return gate.waits and (gate.uses_ps or self.cluster.placement.in_process)
 
     @property
-    def files(self) -> TaskFiles:
-        """The files of a task in its folder."""
-        return TaskFiles(self.run_dir, self.options.record == "full", self.options.tensorboard)
+    def every_round(self) -> bool:
+        """True if every round is recorded, and not only aggregate statistics."""
+        return self.options.record == "full"
+
+    def event_log(self) -> EventLog:
+        """Return the log of the run's events in the folder of this task."""
+        return EventLog(self.run_dir, self.cluster.workers, None if self.every_round else KEEP)
+
+    def summaries(self) -> Summaries | None:
+        """Return the writer of summaries for TensorBoard; None unless the options ask for them."""
+        return Summaries(self.run_dir / "tb") if self.options.tensorboard else None
 
     @property
     def stop_rule(self) -> StopRule:
@@ -125,13 +134,13 @@ class Job:
     @property
     def shared_graph(self) -> Path | None:
         """File with the workers' graph; None if each builds its own, for a data function or a collective without ps."""
-        own = callable(self.train) or self.coordination.is_collective
+        own = callable(self.train) or self.scheme.gate.is_collective
         return None if own else self.graph_file
 
     @property
     def uses_ps(self) -> bool:
         """True if the run has a parameter server."""
-        return self.coordination.uses_ps
+        return self.scheme.gate.uses_ps
 
     @property
     def sparse(self) -> bool:
@@ -169,8 +178,8 @@ class Job:
     @property
     def restarts(self) -> RestartRule:
         """The rule of restarts: which tasks are restarted, which may be lost, and how long the others wait."""
-        meet, asked = self.coordination, self.recovery
-        return RestartRule(meet.uses_ps, self.cluster.wait_seconds, meet.alone, asked.max_restarts, asked.min_workers)
+        gate, asked, wait = self.scheme.gate, self.recovery, self.cluster.wait_seconds
+        return RestartRule(gate.uses_ps, wait, not gate.exchanges, asked.max_restarts, asked.min_workers)
 
     @property
     def devices_per_worker(self) -> int:

@@ -146,7 +146,7 @@ class Observer:
         self.multiples = calls.graph.multiples  # the versions of which the ps takes snapshots, or None
         self.evaluated: dict[int, float] = {}  # time of the evaluation by version
         self.due, self.cost = 0.0, 0.0  # the first evaluation is due at once; the seconds of one are not known yet
-        self.summaries = job.files.summaries()
+        self.summaries = job.summaries()
 
     def begin(self) -> None:
         """Note that the training begins."""

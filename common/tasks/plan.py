@@ -14,8 +14,8 @@ from ..contract.scheme import Scheme
 from ..data.dataset import batches, leaves, num_examples, shard_rows
 from ..errors import UserError
 from ..messages.codec import FLOAT_BYTES
+from ..record.event_log import KEEP
 from .options import RunOptions
-from .task_files import KEEP
 
 # Each call costs RPCs and Python time. Eight rounds in a call doubled the rate of small rounds; sixteen save 4 % to
 # 13 % of the remaining CPU time, thirty-two 4 % or 5 % more, and the graph grows with the number.

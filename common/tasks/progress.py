@@ -59,7 +59,7 @@ class Progress:
             self.report(event="lost", worker=self.index, rounds=lost, together=together, before=self.restoration)
         self.restoration, self.stopping = now.restoration, now.stopping
         self._at(now.rounds)
-        if self.plan.scheme.scheduled or not self.calls.coordination.uses_ps:
+        if self.plan.scheme.scheduled or not self.calls.graph.gate.uses_ps:
             self.calls.set_clock(self.steps)
 
     def stopped(self, rounds: int) -> None:

@@ -13,8 +13,7 @@ from ..record.columns import save_columns
 from ..record.event_log import BEGUN, KIND, MICROSECONDS, READY, RELEASED, REPLIED, WORKER, EventLog
 from ..record.round_log import FILE, Shares, TimeTotals
 from ..server.trace import EVENTS, ROUND, UNKNOWN
-from .coordination import Coordination
-from .task_files import TaskFiles
+from .job import Job
 
 CHUNK = 1 << 16  # number of rounds in memory at once
 
@@ -25,16 +24,15 @@ class RoundRecord:
     """The rounds of a run, written at its end.
 
     Args:
-        files: files of the task.
-        coordination: topology of the run.
-        one_clock: all workers are on one machine.
+        job: the run, with its synchronization rule and the files of this task.
 
     Attributes:
         shares: shares of a round's time, or None if no round is wholly known.
     """
 
-    def __init__(self, files: TaskFiles, coordination: Coordination, *, one_clock: bool):
-        self.files, self.coordination, self.one_clock = files, coordination, one_clock
+    def __init__(self, job: Job):
+        self.folder, self.every_round, self.gate = job.run_dir, job.every_round, job.scheme.gate
+        self.in_process, self.one_clock = job.cluster.placement.in_process, job.cluster.task is None
         self.shares: Shares | None = None
 
     def write(self, log: EventLog, rounds: np.ndarray, ends: np.ndarray) -> None:
@@ -48,17 +46,17 @@ class RoundRecord:
         Raises:
             CannotWrite: the file cannot be written.
         """
-        path, spent = self.files.folder / FILE, TimeTotals()
-        with writing(path), tempfile.TemporaryFile(dir=self.files.folder) as file:
+        path, spent = self.folder / FILE, TimeTotals()
+        with writing(path), tempfile.TemporaryFile(dir=self.folder) as file:
             end = number = int(log.tally.rounds.sum())
             for rows in self._blocks(log, rounds.copy(), ends.copy()):
                 spent.add(rows)
-                if self.files.every_round:
+                if self.every_round:
                     end -= len(rows)
                     file.seek(end * ROW_BYTES)
                     file.write(rows.tobytes())
             self.shares = spent.shares
-            if self.files.every_round:
+            if self.every_round:
                 save_columns(path, ROUND, number, lambda: _read(file))
 
     def _blocks(self, log: EventLog, numbers: np.ndarray, after: np.ndarray) -> Iterator[np.ndarray]:
@@ -66,9 +64,9 @@ class RoundRecord:
         for events in log.chunks(backwards=True):
             rows = rounds_of(events[events[:, KIND] != EVENTS.index("join")], numbers, after)
             ready, arrived, released = (rows[:, ROUND.index(name)] for name in ("ready", "arrived", "released"))
-            if not self.coordination.waits:
+            if not self.gate.waits:
                 released[:] = arrived
-            elif self.coordination.is_collective and not self.coordination.in_process:
+            elif self.gate.is_collective and not self.in_process:
                 # Workers without a ps: a message has arrived when it is ready.
                 arrived[:] = ready if self.one_clock else UNKNOWN
                 if not self.one_clock:  # the last message is the one that is ready last, on one clock

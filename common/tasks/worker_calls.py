@@ -48,7 +48,7 @@ class WorkerCalls(Calls, WorkerRequests):
     """
 
     def __init__(self, session: Any, graph: TaskGraph, index: int, wait_seconds: float, connect: Connect | None = None):
-        self.index, self.coordination = index, graph.coordination
+        self.index, self.gate = index, graph.gate
         self.longest, self.listens, self.asked = 0.0, False, NEVER
         super().__init__(session, graph, wait_seconds, connect)
         self.operations = graph.operations | graph.of_workers[index]
@@ -152,21 +152,21 @@ class WorkerCalls(Calls, WorkerRequests):
             event: the event that ends each of them.
             batches: rows of the shard, [rounds, steps, batch size].
             before: rounds and local steps that this worker has done, and the time of its last reply.
-            limited: limit the call to the time that earlier calls took, and a wait. If not, see `barrier_wait`.
+            limited: limit the call to the time that earlier calls took, and a wait. If not, see `worker_recovery`.
 
         Raises:
             WaitTimeout: the limit has passed; the message names the missing tasks.
         """
         # At a barrier the limit detects a lost worker. A call that waits for no other worker may be slow, so its limit
         # is longer.
-        seconds = (1 if self.coordination.waits else SLOW) * self.patience
+        seconds = (1 if self.gate.waits else SLOW) * self.patience
         options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * seconds) if limited else 0)
         began = time.monotonic()
         try:
             return self._callable(event, len(batches))(batches, before, options)
         except tf.errors.DeadlineExceededError:
-            missing = (self.missing() if self.coordination.sees_waiting else "") or self._other()
-            where = "at the barrier " if self.coordination.waits else ""
+            missing = (self.missing() if self.graph.sees_waiting else "") or self._other()
+            where = "at the barrier " if self.gate.waits else ""
             raise WaitTimeout(f"worker {self.index} waited {seconds:.0f} s {where}for {missing}") from None
         finally:
             self.longest = max(self.longest, time.monotonic() - began)
@@ -190,7 +190,7 @@ class WorkerCalls(Calls, WorkerRequests):
         return call
 
     def _other(self) -> str:
-        return "the ps" if self.coordination.uses_ps else "another worker"
+        return "the ps" if self.gate.uses_ps else "another worker"
 
     def refuse(self) -> bool:
         """Drop a message that was not finite, and count its round as done; return False if this slot was taken over."""

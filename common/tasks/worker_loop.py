@@ -17,7 +17,6 @@ from ..errors import WaitTimeout
 from ..lazy import tf
 from ..reports import Report
 from ..waiting import wait_until
-from .barrier_wait import BarrierWait
 from .calls import Connect
 from .checkpointing import Saver, identity
 from .graph import TaskGraph
@@ -28,7 +27,7 @@ from .standstill import Standstill
 from .state_calls import StateCalls
 from .state_manager import StateManager
 from .worker_calls import WorkerCalls
-from .worker_recovery import WorkerRecovery
+from .worker_recovery import BarrierWait, WorkerRecovery
 
 LONG_ROUND_SECONDS = 0.05  # of CPU time: to put several longer rounds in a call saves nothing
 
@@ -137,7 +136,7 @@ class WorkerLoop:
         """Run rounds of the same length in one call; `batches` are their rows, [steps, batch size] each."""
         before = self.progress.rounds, self.progress.steps, self.progress.replied
         call = partial(self.calls.rounds, event, np.stack(batches), before)
-        if self.calls.coordination.sees_waiting and not self.calls.longest:
+        if self.calls.graph.sees_waiting and not self.calls.longest:
             done = self.barrier.first(partial(call, limited=False))
         else:
             done = call()
@@ -162,7 +161,7 @@ class WorkerLoop:
     def _finish(self) -> None:
         self.local.end()
         self.calls.set_finished(self.progress.replied)
-        if self.calls.coordination.sees_waiting and not self.plan.options.schedule and not self.progress.stopping:
+        if self.calls.graph.sees_waiting and not self.plan.options.schedule and not self.progress.stopping:
             self.calls.deregister()
         self.progress.tell_end()
 

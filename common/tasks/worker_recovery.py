@@ -7,22 +7,116 @@ process or after a failed call, joins, receives the number of its logged rounds,
 
 from __future__ import annotations
 
+import contextlib
+import queue
+import threading
 import time
 from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 
 from ..cluster.restart_rule import RestartRule
 from ..errors import Diverged, TaskFailed, WaitTimeout
 from ..lazy import tf
 from ..reports import Report
 from ..server.failures import is_absence, is_refusal, own_failure, was_repeated
-from .barrier_wait import BarrierWait, GivenUp
 from .local_state import LocalState
 from .progress import Progress
-from .worker_calls import WorkerCalls
+from .worker_calls import Done, WorkerCalls
 
 RETRY_SECONDS = 0.1
 
 ATTEMPTS = 5  # recoveries in the same round, in addition to those that restarts may cause
+
+LOOK_SECONDS = 0.5  # between two polls of the workers that have arrived
+
+
+class GivenUp(WaitTimeout):
+    """A wait that ends the run."""
+
+
+class BarrierWait:
+    """The waits of one worker for the others; the rule of restarts says whether missing ones may be restarted."""
+
+    def __init__(self, calls: WorkerCalls, rule: RestartRule, report: Report):
+        self.index, self.calls, self.rule, self.report = calls.index, calls, rule, report
+        self.got_on()
+
+    def got_on(self) -> None:
+        """Note that a set was completed: the next one may time out once, while a worker is being restarted."""
+        self.may_be_restarted = True
+
+    def handle_timeout(self) -> bool:
+        """Evict the absent workers after a timeout, or report them; return True if another wait may help."""
+        evicted, arrived, awaited = self.calls.evict_absent(), self.calls.arrived(), self.calls.awaited()
+        for k in np.flatnonzero(evicted):
+            self.report(event="evicted", worker=int(k))
+        if evicted.any() or not arrived[self.index]:  # this worker is not at the gate: the set was completed meanwhile
+            return True
+        if not (self.rule.recovers and self.may_be_restarted):
+            return False
+        self.may_be_restarted = False
+        for k in np.flatnonzero(awaited):
+            self.report(event="silent", worker=int(k))  # for the supervisor, which restarts tasks
+        return True
+
+    def first(self, call: Callable[[], Done]) -> Done:
+        """Run the first call of rounds without a time limit, as the time of local steps is not known yet.
+
+        Only the wait at the barrier has a limit. For instance worker 0 compiles for 50 s, arrives, and waits 60 s: then
+        it names worker 1. A call cannot be cancelled, so giving up ends the run.
+
+        Raises:
+            GivenUp: this worker has arrived, and others have not; or the ps does not answer.
+        """
+        answer = _in_thread(call)
+        look, arrived_at, unanswered = min(LOOK_SECONDS, self.calls.wait_seconds / 4), None, 0
+        while True:
+            with contextlib.suppress(queue.Empty):
+                done, error = answer.get(timeout=look)
+                if error is not None:
+                    raise error
+                return done
+            arrived, now = self._arrived(), time.monotonic()
+            if arrived is None:
+                unanswered += not self.calls.graph.in_process  # in one process, local steps delay the answer
+                if unanswered >= self.rule.patience:
+                    raise self._given_up("for the ps")
+                continue
+            unanswered = 0
+            if not arrived[self.index]:
+                arrived_at = None
+            elif arrived_at is None:
+                arrived_at = now
+            elif now - arrived_at > self.calls.wait_seconds:
+                arrived_at = now
+                if not self.handle_timeout():
+                    raise self._given_up(f"at the barrier for {self.calls.missing()}")
+
+    def _arrived(self) -> np.ndarray | None:
+        """Return which workers have arrived, [W] booleans; None if the ps has not answered."""
+        try:
+            return self.calls.arrived()
+        except tf.errors.DeadlineExceededError:
+            return None
+
+    def _given_up(self, what: str) -> GivenUp:
+        return GivenUp(f"worker {self.index} waited {self.calls.wait_seconds:g} s {what}")
+
+
+def _in_thread(call: Callable[[], Any]) -> queue.SimpleQueue[tuple[Any, Exception | None]]:
+    """Run a call in a thread; return the queue that receives its result, or its exception."""
+    answer: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            answer.put((call(), None))
+        except Exception as error:
+            answer.put((None, error))
+
+    threading.Thread(target=work, daemon=True).start()
+    return answer
 
 
 class WorkerRecovery:
@@ -39,7 +133,7 @@ class WorkerRecovery:
     ):
         self.local = local
         self.index, self.rule, self.report = calls.index, rule, report
-        self.calls, self.progress, self.barrier, self.coordination = calls, progress, barrier, calls.coordination
+        self.calls, self.progress, self.barrier = calls, progress, barrier
         self.recovered_at = -1  # the round of the last recovery ...
         self.in_vain = 0  # ... and the number of earlier recoveries in that round
 
@@ -87,7 +181,7 @@ class WorkerRecovery:
         """
         if isinstance(error, GivenUp):
             raise WaitTimeout(str(error)) from None
-        at_a_ps = self.coordination.uses_ps and self.coordination.sees_waiting
+        at_a_ps = self.calls.graph.gate.uses_ps and self.calls.graph.sees_waiting
         if isinstance(error, WaitTimeout) and at_a_ps and self.barrier.handle_timeout():
             return self.join()
         if is_refusal(error) and (self._has_ended() or self._was_not_finite()):
@@ -96,7 +190,7 @@ class WorkerRecovery:
             raise _of_its_own(error) from error
         if self.rule.recovers and (is_refusal(error) or is_absence(error)):
             return self._join_once_it_is_back(error)
-        if self.coordination.uses_ps and not self.rule.recovers and was_repeated(error):
+        if self.calls.graph.gate.uses_ps and not self.rule.recovers and was_repeated(error):
             return self._join_at_once(error)
         raise error
 
