@@ -18,7 +18,7 @@ from ..record.event_log import MICROSECONDS, VERSION, WORKER
 from ..record.round_log import FILE as ROUNDS
 from ..record.round_log import NUMBER, RoundLog
 from ..reports import Report
-from ..server.trace import RECORD
+from ..server.trace import RECORD, ROW, UNKNOWN
 from ..tasks.job import Job
 from ..tasks.observer import Evaluation, Figures
 from ..tasks.results import unwritten, write_center, write_model
@@ -77,7 +77,9 @@ class SimulatedRun:
 
     def _follow(self, schedule: EventSchedule, arithmetic: Arithmetic) -> None:
         """Run phase 2, from evaluation to evaluation, until the end or a reason to stop."""
-        events = np.stack([schedule.trace[name] for name in RECORD], 1)
+        recorded = np.stack([schedule.trace[name] for name in RECORD], 1)
+        # The times of rounds are known to the schedule, which writes them at the end.
+        events = np.pad(recorded, ((0, 0), (0, len(ROW) - len(RECORD))), constant_values=UNKNOWN)
         self._evaluate(arithmetic.snapshot(), 0.0, {})
         reason, every = self._reason_to_stop(), self.job.options.evaluate_every
         if reason is not None:
@@ -179,7 +181,7 @@ def evaluation_points(events: np.ndarray, seconds: float, number: int) -> Iterat
     """Yield the number of events before each evaluation, and its virtual time: evenly in time, never within an update.
 
     Args:
-        events: events of the whole run, [n, len(RECORD)].
+        events: events of the whole run, [n, len(ROW)].
         seconds: virtual time of the end.
         number: number of points, the last at the end; those without new events are left out.
     """
@@ -201,7 +203,7 @@ def points_by_updates(events: np.ndarray, seconds: float, every: int) -> Iterato
     """Yield a point, see `evaluation_points`, right after each multiple of `every` updates, and one at the end.
 
     Args:
-        events: events of the whole run, [n, len(RECORD)].
+        events: events of the whole run, [n, len(ROW)].
         seconds: virtual time of the end.
         every: number of updates between two points.
     """
