@@ -8,7 +8,7 @@ thousand gradients takes a tenth of a second here, which hundreds of runs for tu
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from typing import Any
 
@@ -16,9 +16,9 @@ import numpy as np
 
 from ..algorithms import SCHEMES, Scheme
 from ..common.cluster.fingerprint import source_digest
+from ..common.record_format import EVENTS
 from ..common.replay.adapters import TRANSCRIPTIONS
-from ..common.replay.recorded import RecordedRun
-from ..common.server.trace import EVENTS
+from ..common.replay.recorded import Hyperparameters, RecordedRun, Transcription
 from ..common.server.traffic import Traffic
 from ..common.virtual_time.platform import Platform
 from ..common.virtual_time.schedule import EventSchedule, schedule_events
@@ -40,9 +40,9 @@ HOPELESS = 1e4  # length of a vector of parameters from which no run here has co
 
 KINDS: dict[str, Any] = {**SCHEMES, **{kind.name: kind for kind in VARIANTS}}
 
-EQUATIONS: dict[str, Any] = {
+EQUATIONS: dict[str, Transcription] = {
     **TRANSCRIPTIONS,
-    **{kind.name: equations for kind, equations in VARIANTS.items()},
+    **{kind.name: Transcription(execute) for kind, execute in VARIANTS.items()},
 }
 
 
@@ -112,7 +112,9 @@ def execute(cell: Cell) -> dict[str, list[float]]:
         return problem.gradient(x, k, t)
 
     run = RecordedRun(
-        scheme=scheme,
+        algorithm=cell.scheme,
+        hyperparameters=Hyperparameters({own.name: getattr(scheme, own.name) for own in fields(scheme)}),
+        equations=EQUATIONS[cell.scheme],
         workers=cell.workers,
         steps=cell.steps,
         start=problem.start,
@@ -124,7 +126,7 @@ def execute(cell: Cell) -> dict[str, list[float]]:
     )
     try:
         with np.errstate(over="ignore", invalid="ignore"):
-            path = EQUATIONS[cell.scheme](run, scheme)
+            path = run.equations.execute(run, run.hyperparameters)
         if not path[-1] @ path[-1] < HOPELESS**2:
             raise Diverged
     except Diverged:

@@ -25,8 +25,7 @@ from ..common.data.models import ModelRecipe
 from ..common.data.named import load
 from ..common.data.text import KINDS
 from ..common.lazy import tf
-from ..common.replay import reference
-from ..common.replay.replay import batch_gradient
+from ..common.replay.reference import gradients
 from ..common.worker.flat_model import unpack
 
 FEATURES, CLASSES, HIDDEN, NOISE = 20, 8, 32, 1.5
@@ -53,7 +52,7 @@ class Task:
     """
 
     start: np.ndarray
-    gradient: reference.Gradient
+    gradient: gradients.Gradient
     measure: Callable[[np.ndarray], tuple[float, float]]
     layers: Sequence[int] = ()
 
@@ -75,7 +74,7 @@ def _endless(scales: np.ndarray) -> Callable[[int, int, int, int], Task]:
     def make(workers: int, steps: int, batch: int, seed: int) -> Task:
         sizes = [FEATURES, HIDDEN, CLASSES]
         x, y = _clusters(workers * steps * batch, seed)
-        on_rows = reference.mlp_gradient(x * scales, y, sizes)
+        on_rows = gradients.mlp_gradient(x * scales, y, sizes)
 
         def gradient(params: np.ndarray, k: int, t: int) -> np.ndarray:
             first = (k * steps + t) * batch
@@ -103,8 +102,8 @@ def _digits(workers: int, steps: int, batch: int, seed: int) -> Task:
     data = load("digits")
     (x, y), (test, labels) = data.train, data.test
     sizes = [64, HIDDEN, data.classes]
-    on_rows = reference.mlp_gradient(x.reshape(len(x), -1), y, sizes)
-    gradient = batch_gradient(on_rows, examples=len(x), workers=workers, seed=seed, batch_size=batch)
+    on_rows = gradients.mlp_gradient(x.reshape(len(x), -1), y, sizes)
+    gradient = gradients.batch_gradient(on_rows, examples=len(x), workers=workers, seed=seed, batch_size=batch)
     return Task(_initial(sizes, seed), gradient, _classification(test.reshape(len(test), -1), labels, sizes))
 
 
@@ -112,8 +111,8 @@ def _sparse(options: str) -> Callable[[int, int, int, int], Task]:
     def make(workers: int, steps: int, batch: int, seed: int) -> Task:
         del steps
         (indices, values), y = _sparse_data(options)
-        on_rows = reference.sparse_logistic_gradient(indices, values, y)
-        gradient = batch_gradient(on_rows, examples=len(y), workers=workers, seed=seed, batch_size=batch)
+        on_rows = gradients.sparse_logistic_gradient(indices, values, y)
+        gradient = gradients.batch_gradient(on_rows, examples=len(y), workers=workers, seed=seed, batch_size=batch)
 
         def measure(params: np.ndarray) -> tuple[float, float]:
             """Measure on the training data: Hogwild's claim is about them."""

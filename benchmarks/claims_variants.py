@@ -14,8 +14,8 @@ from ..algorithms.ef_sgd import EFSGD
 from ..algorithms.signsgd_mv import SignSGDMV
 from ..algorithms.sync_sgd import SyncSGD
 from ..common.contract import Fraction, Positive
-from ..common.replay import reference
 from ..common.replay.recorded import RecordedRun
+from ..common.replay.reference import asynchronous_rules, synchronous_rules
 
 Path = list[np.ndarray]
 
@@ -66,7 +66,7 @@ class MomentumDownpour(AsyncSGD):
 
 
 def _damped_agn(run: RecordedRun, s: Any) -> Path:
-    return reference.agn(
+    return asynchronous_rules.agn(
         run.start,
         run.gradient,
         run.order,
@@ -74,7 +74,7 @@ def _damped_agn(run: RecordedRun, s: Any) -> Path:
         eta=s.learning_rate,
         gamma=s.server_learning_rate,
         distance_scale=s.distance_scale,
-        period=s.period,
+        period=run.period,
         steps=run.steps,
     )
 
@@ -107,7 +107,7 @@ def _means(run: RecordedRun, s: Any, vote: bool) -> Path:
 def _forgetful(run: RecordedRun, s: Any) -> Path:
     """θ ← θ − mean C(η g_k)."""
     kept = max(1, int(s.share * len(run.start)))
-    compress = reference.largest(kept) if s.compressor == "topk" else reference.scaled_sign(run.layers)
+    compress = synchronous_rules.largest(kept) if s.compressor == "topk" else synchronous_rules.scaled_sign(run.layers)
 
     def step(theta: np.ndarray, t: int) -> np.ndarray:
         sent = [compress(s.learning_rate * run.gradient(theta, k, t)) for k in range(run.workers)]

@@ -21,14 +21,14 @@ from rich.console import Console
 from rich.table import Table
 
 from ..algorithms import AsyncSGD, Hogwild, Scheme
+from ..common.arguments import at_least
 from ..common.cli import flags
 from ..common.cli.commands import import_tensorflow
 from ..common.cluster.cluster import Cluster
-from ..common.data.dataset import Dataset
 from ..common.data.models import ModelRecipe
 from ..common.data.named import load
+from ..common.data.recipes import Dataset
 from ..common.data.sparse_data import sparsity
-from ..common.errors import at_least
 from ..common.launch.run import run
 from ..common.tasks.job import describe, make_job
 from ..common.tasks.options import RunOptions

@@ -25,13 +25,13 @@ from ..algorithms import AllReduce, AsyncSGD, Downpour, Hogwild, Scheme, Serial,
 from ..common.cluster.cluster import BackendName, Cluster
 from ..common.contract.rounding import Rounding
 from ..common.data.models import ModelRecipe
-from ..common.data.named import synthetic
+from ..common.data.recipes import synthetic
 from ..common.errors import DistsgdError
 from ..common.launch.launcher import launch
 from ..common.record.cpu import CpuRecord
+from ..common.record_format import ALONE_STEPS
 from ..common.tasks.job import make_job
 from ..common.tasks.options import RunOptions, Transport
-from ..common.tasks.plan import ALONE_STEPS
 from .peers import BATCH, EXAMPLES, LAYERS, LEARNING_RATE, MLPS, WORKERS
 from .torch_environment import torch_python
 

@@ -24,8 +24,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..algorithms import SCHEMES
+from ..common.arguments import at_least
 from ..common.cli import flags
-from ..common.errors import DistsgdError, UserError, at_least
+from ..common.errors import DistsgdError, UserError
 from ..common.files import with_tuples
 from ..common.spec import nearest
 from .cells import Cell

@@ -13,7 +13,7 @@ from typing import Any
 from ..algorithms import Downpour
 from ..common.cluster.cluster import Cluster
 from ..common.data.models import ModelRecipe
-from ..common.data.named import digits
+from ..common.data.recipes import digits
 from ..common.launch.client import keep_warm
 from ..common.launch.launcher import launch
 from ..common.tasks.job import Job, make_job

@@ -20,11 +20,12 @@ from typing import Any
 
 import numpy as np
 
+from ..common.arguments import positive
 from ..common.cli.flags import Parser
 from ..common.cluster.cluster import Cluster
 from ..common.data.models import ModelRecipe
 from ..common.data.named import load
-from ..common.errors import UserError, positive
+from ..common.errors import UserError
 from ..common.launch.run import run
 from ..common.record.callbacks import Callback
 from ..common.spec import nearest

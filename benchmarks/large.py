@@ -18,11 +18,12 @@ from typing import Any
 from rich.console import Console
 
 from ..algorithms import AsyncSGD, Downpour, Scheme, SyncSGD
+from ..common.arguments import at_least
 from ..common.cli import flags
 from ..common.cluster.cluster import Cluster
 from ..common.data.models import ModelRecipe
-from ..common.data.named import synthetic
-from ..common.errors import UserError, at_least
+from ..common.data.recipes import synthetic
+from ..common.errors import UserError
 from ..common.launch.run import run
 from ..common.record.callbacks import Callback
 from ..common.spec import nearest

@@ -46,7 +46,7 @@ LAYERS = {**MLPS, "cnn": (784, 10)}
 
 def examples(model: str) -> tuple[Any, ...]:
     """Return X and y."""
-    from ..common.data.named import synthetic
+    from ..common.data.recipes import synthetic
 
     return synthetic(examples=EXAMPLES, features=LAYERS[model][0]).train
 

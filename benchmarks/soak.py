@@ -26,11 +26,12 @@ from typing import Any
 
 from ..algorithms import AEASGD, SCHEMES, AsyncSGD, Downpour, SyncSGD
 from ..common import Cluster
+from ..common.arguments import positive
 from ..common.cli.flags import Parser, plain
 from ..common.contract.scheme import Scheme
 from ..common.data.models import ModelRecipe
 from ..common.data.named import load
-from ..common.errors import UserError, positive
+from ..common.errors import UserError
 from ..common.launch.client import keep_warm
 from ..common.launch.run import run as train_job
 from ..common.record.callbacks import Callback

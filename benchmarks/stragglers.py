@@ -23,13 +23,14 @@ import numpy as np
 from rich.console import Console
 
 from ..algorithms import SCHEMES, AsyncSGD, Scheme, SyncSGD
+from ..common.arguments import at_least, fraction, not_negative
 from ..common.cli import flags
 from ..common.cli.commands import import_tensorflow
 from ..common.cluster.cluster import Cluster
-from ..common.data.dataset import Dataset
 from ..common.data.models import ModelRecipe
 from ..common.data.named import load
-from ..common.errors import UserError, at_least, fraction, not_negative
+from ..common.data.recipes import Dataset
+from ..common.errors import UserError
 from ..common.launch.client import keep_warm
 from ..common.launch.run import run
 from ..common.lazy import tf

@@ -20,9 +20,10 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
+from ..common.arguments import at_least, positive
 from ..common.cli import flags
 from ..common.cli.doctor import gpus_seen
-from ..common.errors import DistsgdError, UserError, at_least, positive
+from ..common.errors import DistsgdError, UserError
 from ..common.launch.client import keep_warm
 from ..common.launch.gpus import NONE, VISIBLE
 from ..common.spec import nearest

@@ -21,18 +21,18 @@ import numpy as np
 from rich.console import Console
 
 from ..algorithms import AGN, AsyncSGD, LocalSGD, Scheme, SyncSGD
+from ..common.arguments import positive
 from ..common.cli import flags
 from ..common.cli.commands import import_tensorflow
 from ..common.cluster.cluster import Cluster
-from ..common.data.dataset import Dataset
 from ..common.data.models import ModelRecipe
 from ..common.data.named import load
-from ..common.errors import positive
+from ..common.data.recipes import Dataset
 from ..common.launch.client import keep_warm
 from ..common.launch.run import run
 from ..common.messages.cut import even_sizes
-from ..common.record.arrays import read_arrays
 from ..common.record.round_log import RoundLog
+from ..common.record_format import read_arrays
 from ..common.server.traffic import Traffic
 from ..common.simulation.fit import fit
 from ..common.tasks.job import describe, make_job

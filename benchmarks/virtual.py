@@ -23,12 +23,12 @@ import numpy as np
 
 from ..algorithms import SCHEMES, Scheme
 from ..common.cluster.cluster import Cluster
-from ..common.data.dataset import Dataset
 from ..common.data.models import ModelRecipe
 from ..common.data.named import load
+from ..common.data.recipes import Dataset
 from ..common.errors import Diverged
 from ..common.record.event_log import MICROSECONDS, WORKER, Tally
-from ..common.server.trace import RECORD
+from ..common.record_format import RECORD
 from ..common.tasks.job import CHIEF, Job, make_job
 from ..common.tasks.observer import Figures
 from ..common.tasks.options import RunOptions

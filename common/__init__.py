@@ -1,23 +1,25 @@
-"""The framework: everything that is not an algorithm."""
+"""The framework: everything that is not an algorithm. Each name is imported at its first use."""
 
-from .cluster.cluster import Cluster
-from .contract.scheme import Scheme
-from .errors import DistsgdError, UserError
-from .launch.client import keep_warm
-from .record.callbacks import Callback
-from .tasks.options import Recovery
-from .training import Result, train
-from .virtual_time.platform import Platform
+import importlib
+from typing import Any
 
-__all__ = [
-    "Callback",
-    "Cluster",
-    "DistsgdError",
-    "Platform",
-    "Recovery",
-    "Result",
-    "Scheme",
-    "UserError",
-    "keep_warm",
-    "train",
-]
+PLACES = {
+    "Callback": "record.callbacks",
+    "Cluster": "cluster.cluster",
+    "DistsgdError": "errors",
+    "Platform": "virtual_time.platform",
+    "Recovery": "tasks.options",
+    "Result": "training",
+    "Scheme": "contract.scheme",
+    "UserError": "errors",
+    "keep_warm": "launch.client",
+    "train": "training",
+}
+
+__all__ = list(PLACES)  # __init__.pyi has the names for type checkers
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{PLACES[name]}", __name__), name)

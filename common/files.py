@@ -10,7 +10,6 @@ import math
 import numbers
 import os
 import shutil
-import stat
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from .errors import CannotWrite, UserError, first_line
+from .record_format import open_to_read, regular
 
 LOCK = ".lock"
 
@@ -28,8 +28,6 @@ STDERR = 2  # file descriptor, which native code also writes to
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 PART = ".part"  # end of the name of a file that is being written
-
-MOST_TEXT, MOST_LINE = 1 << 26, 1 << 20  # bytes of a text that is read as a whole, and of a line in other texts
 
 
 @contextmanager
@@ -60,37 +58,6 @@ def open_in_place(path: Path, mode: str, **options: Any) -> Any:
 def no_link(path: str | Path, flags: int) -> int:
     """Return a descriptor of the file itself, for `open`; raises `OSError` for a symbolic link, a pipe or a device."""
     return regular(path, flags | os.O_NOFOLLOW)
-
-
-def open_to_read(path: Path) -> Any:
-    """Open a file to read its bytes; raises `OSError` for a pipe or a device, which may have no end."""
-    return open(path, "rb", opener=regular)
-
-
-def regular(path: str | Path, flags: int) -> int:
-    """Return a descriptor of a file, for `open`; raises `OSError` if it is not a regular file."""
-    found = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)  # to open a pipe would block without O_NONBLOCK
-    if not stat.S_ISREG(os.fstat(found).st_mode):
-        os.close(found)
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
-    return found
-
-
-def read_text(path: Path) -> str:
-    """Return the content of a file; raises `OSError`, or `ValueError` if it is no text, or longer than any of a run."""
-    with open_to_read(path) as file:
-        if os.fstat(file.fileno()).st_size > MOST_TEXT:
-            raise ValueError(f"it has more than {MOST_TEXT} bytes")
-        return file.read().decode()
-
-
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects in a file that has one on each line; skip other lines, such as one that was cut off."""
-    with contextlib.suppress(OSError), open_to_read(path) as file:
-        while (line := file.readline(MOST_LINE)).endswith(b"\n"):
-            with contextlib.suppress(ValueError, RecursionError):
-                if isinstance(row := json.loads(line), dict):
-                    yield row
 
 
 def own_folder(path: Path) -> Path:
@@ -205,19 +172,6 @@ def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
 def with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return hyperparameters with tuples in place of lists: JSON, like a command line, turns tuples into lists."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; raises `UserError` if the file holds none."""
-    try:
-        value = json.loads(read_text(path))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise UserError(f"{path} is damaged: it holds no JSON object. Put it right, or choose another run directory")
-    return value
 
 
 def cannot_write_into(run_dir: Path, error: OSError) -> UserError:

@@ -1,16 +1,11 @@
-"""Meanings of options, suggestions for misspelt ones, and names with options: `synthetic:examples=2000,features=50`."""
+"""Suggestions for misspelt names, and names with options: `synthetic:examples=2000,features=50`."""
 
 from __future__ import annotations
 
-import ast
-import contextlib
-import dataclasses
 import difflib
 import inspect
-import itertools
 import math
 import re
-import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,19 +27,6 @@ def nearest(name: str, known: Mapping[str, Any] | list[str], otherwise: str = ""
     if close:
         return f"Did you mean {', '.join(bare[text] for text in close)}?"
     return otherwise or f"Known: {', '.join(sorted(known))}."
-
-
-def meanings(kind: type) -> dict[str, str]:
-    """Return the meaning of each field of a dataclass: the string below it, in its class or in a base class."""
-    found: dict[str, str] = {}
-    for owner in reversed([owner for owner in kind.__mro__ if dataclasses.is_dataclass(owner)]):
-        with contextlib.suppress(OSError, TypeError):  # a class typed into a shell has no source
-            tree = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
-            for lines in itertools.pairwise(tree.body if isinstance(tree, ast.ClassDef) else []):
-                match lines:
-                    case (ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text)))):
-                        found[name] = " ".join(text.split())
-    return found
 
 
 def parse(kind: str, text: str, known: Mapping[str, Callable[..., Any]]) -> tuple[str, dict[str, Any]]:

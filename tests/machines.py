@@ -32,7 +32,7 @@ from distsgd.common.replay.recorded import RecordedRun
 from distsgd.common.tasks.job import describe, make_job
 from distsgd.common.tasks.options import Recovery, RunOptions
 from distsgd.common.worker.flat_model import FlatModel
-from runs import DIGITS, network_gradient, patience
+from runs import DIGITS, network_gradient, patience, rule_of
 
 # In a new user namespace, where any user may do this: a bridge, and machines joined to it by veth pairs.
 NETWORK = """
@@ -282,7 +282,15 @@ class Task:
         gradient = network_gradient(self.job, [64, *self.options["hidden"], 10])
         workers = self.job.cluster.workers
         return RecordedRun(
-            self.job.scheme, workers, self.job.steps, start, trace, center, gradient, self.result, earlier_step_targets
+            **rule_of(self.job.scheme),
+            workers=workers,
+            steps=self.job.steps,
+            start=start,
+            trace=trace,
+            center=center,
+            gradient=gradient,
+            result=self.result,
+            earlier_step_targets=earlier_step_targets,
         )
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,11 @@ from distsgd.common.data.trial import try_out
 from distsgd.common.launch.run import run
 from distsgd.common.record.callbacks import Callback
 from distsgd.common.record.round_log import RoundLog
-from distsgd.common.replay import reference
-from distsgd.common.replay.recorded import RecordedRun
-from distsgd.common.replay.replay import batch_gradient
+from distsgd.common.record_format import EVENTS
+from distsgd.common.replay.adapters import TRANSCRIPTIONS
+from distsgd.common.replay.recorded import Hyperparameters, RecordedRun, Transcription
+from distsgd.common.replay.reference import gradients
 from distsgd.common.server.answers import Joined
-from distsgd.common.server.trace import EVENTS
 from distsgd.common.tasks.calls import ObserverCalls
 from distsgd.common.tasks.graph import TaskGraph
 from distsgd.common.tasks.job import describe, make_job
@@ -89,7 +90,24 @@ def record(
     check_rounds(run_dir, trace, result)
     gradient = network_gradient(job, [64, *hidden, 10])
     layers = [variable.size for variable in recipe.build().get_weights()]
-    return RecordedRun(scheme, workers, job.steps, start, trace, center, gradient, result, layers=layers)
+    return RecordedRun(
+        **rule_of(scheme),
+        workers=workers,
+        steps=job.steps,
+        start=start,
+        trace=trace,
+        center=center,
+        gradient=gradient,
+        result=result,
+        layers=layers,
+    )
+
+
+def rule_of(scheme: Scheme) -> dict[str, Any]:
+    """Return what a recorded run says of its algorithm; one without a transcription cannot be replayed."""
+    values = Hyperparameters({own.name: getattr(scheme, own.name) for own in fields(scheme)})
+    equations = TRANSCRIPTIONS.get(scheme.name, Transcription(lambda run, values: []))
+    return {"algorithm": scheme.name, "hyperparameters": values, "equations": equations}
 
 
 def check_rounds(run_dir: Path, trace: dict[str, np.ndarray], result: dict[str, Any]) -> None:
@@ -116,11 +134,11 @@ def check_rounds(run_dir: Path, trace: dict[str, np.ndarray], result: dict[str, 
         assert (np.diff(moments.ravel()) >= 0).all(), (k, moments[np.diff(moments, axis=1).min(1) < 0])
 
 
-def network_gradient(job: Any, sizes: Sequence[int]) -> reference.Gradient:
+def network_gradient(job: Any, sizes: Sequence[int]) -> gradients.Gradient:
     """Return the gradient of worker k's t-th batch of a job on digits."""
     x, y = DIGITS.train
     drawn = {"workers": job.cluster.workers, "seed": job.seed, "batch_size": job.batch_size}
-    return batch_gradient(reference.mlp_gradient(x, y, sizes), examples=len(x), **drawn)
+    return gradients.batch_gradient(gradients.mlp_gradient(x, y, sizes), examples=len(x), **drawn)
 
 
 # Problems small enough to be solved by hand, as Keras models: the "prediction" is the parameters themselves.

@@ -27,14 +27,14 @@ from distsgd.common.data.models import ModelRecipe
 from distsgd.common.data.trial import try_out
 from distsgd.common.errors import Diverged, UserError
 from distsgd.common.launch.run import run as run_job
+from distsgd.common.record_format import EVENTS, RECORD
 from distsgd.common.replay.recorded import RecordedRun
-from distsgd.common.server.trace import EVENTS, RECORD
 from distsgd.common.simulation.arithmetic import Arithmetic
 from distsgd.common.tasks.job import describe, make_job
 from distsgd.common.tasks.options import Recovery, RunOptions
 from distsgd.common.virtual_time.platform import Platform
 from distsgd.common.virtual_time.schedule import schedule_events
-from runs import DIGITS, network_gradient, record
+from runs import DIGITS, network_gradient, record, rule_of
 
 TOLERANCE = 1e-5
 UNEVEN = Platform(step_factors="0.58,0.75,1.51")
@@ -83,7 +83,16 @@ def error(job, trace, hidden=8):
         SCHEMES["async_sgd"](learning_rate=job.scheme.learning_rate) if job.scheme.name == "hogwild" else job.scheme
     )
     assert np.linalg.norm(found["center"] - start) > 0.01 * np.linalg.norm(start)
-    return RecordedRun(scheme, job.cluster.workers, job.steps, start, trace, found["center"], gradient, result).error()
+    return RecordedRun(
+        **rule_of(scheme),
+        workers=job.cluster.workers,
+        steps=job.steps,
+        start=start,
+        trace=trace,
+        center=found["center"],
+        gradient=gradient,
+        result=result,
+    ).error()
 
 
 @pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.thorough) for n in RUNS])

@@ -15,7 +15,7 @@ from distsgd.algorithms import AEASGD, EFSGD, AllReduce, SignSGDMV, SyncSGD
 from distsgd.common import Cluster, UserError, train
 from distsgd.common.contract import Codec, Coordinates, ScaledSigns, Signs
 from distsgd.common.contract.checks import check_scheme
-from distsgd.common.data.dataset import Dataset
+from distsgd.common.data.recipes import Dataset
 from runs import DIGITS, Table
 
 SIZE = 37

@@ -15,7 +15,7 @@ from test_launcher import task_log
 from conftest import children
 from distsgd.common import Cluster, Recovery, train
 from distsgd.common.contract import Async, Barrier, Collective, Gate, Period, Scheme, uniform_numbers
-from distsgd.common.server.trace import EVENTS
+from distsgd.common.record_format import EVENTS
 from distsgd.common.tasks import plan
 from distsgd.common.tasks import worker_loop as loop
 from distsgd.common.tasks.worker_calls import WorkerCalls

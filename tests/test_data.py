@@ -8,7 +8,7 @@ from distsgd.common.data.inputs import count_steps
 from distsgd.common.data.skew import distance, labels_of
 from distsgd.common.data.text import library, numbered, windows
 from distsgd.common.messages.cut import even_sizes
-from distsgd.common.replay import reference
+from distsgd.common.replay.reference import gradients
 from distsgd.common.spec import parse
 from distsgd.common.tasks.options import RunOptions
 
@@ -48,7 +48,7 @@ def test_a_small_alpha_gives_workers_few_labels_and_a_large_one_all():
 @pytest.mark.parametrize("alpha", ["0.1", "3.0", "1e3"])
 def test_the_reference_draws_the_same_skewed_shards_by_itself(alpha):
     for workers in (2, 5, 90):
-        mine = reference.skewed_rows(1, LABELS, workers, float(alpha))
+        mine = gradients.skewed_rows(1, LABELS, workers, float(alpha))
         np.testing.assert_array_equal(mine, skewed(alpha, workers))
 
 

@@ -12,9 +12,9 @@ from distsgd.common import Cluster, train
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import Diverged, TaskFailed, WaitTimeout
 from distsgd.common.record.callbacks import Callback
-from distsgd.common.replay import reference
+from distsgd.common.record_format import EVENTS
+from distsgd.common.replay.reference import gradients
 from distsgd.common.server.failures import is_absence, own_failure
-from distsgd.common.server.trace import EVENTS
 from distsgd.common.tasks import worker_recovery as recovery
 from distsgd.common.tasks.graph import TaskGraph
 from distsgd.common.tasks.job import make_job
@@ -88,7 +88,7 @@ def test_a_run_with_backup_workers_ends_with_its_last_update(tmp_path):
 
 def without_the_spoiled(workers, learning_rate):
     """The center by the book when a mean gradient that is not finite is left out, and how many were."""
-    gradient = reference.mlp_gradient(*SPOILED, [64, 10])
+    gradient = gradients.mlp_gradient(*SPOILED, [64, 10])
     center, bad = FlatModel(softmax()).pack().astype(np.float64), 0
     for t in range(40):
         rows = [np.arange(k, 64, workers).reshape(-1, 8)[t % (8 // workers)] for k in range(workers)]

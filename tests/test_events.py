@@ -9,7 +9,8 @@ import pytest
 from distsgd.common.errors import CannotWrite
 from distsgd.common.record import event_log as module
 from distsgd.common.record.event_log import EventLog, Tally
-from distsgd.common.server.trace import EVENTS, RECORD, ROW
+from distsgd.common.record_format import EVENTS, RECORD
+from distsgd.common.server.trace import ROW
 
 WORKERS = 3
 

@@ -39,7 +39,7 @@ from distsgd.common import Cluster, train
 from distsgd.common.contract.optimizers import adamw, sgd, top_k
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import WaitTimeout
-from distsgd.common.replay import reference
+from distsgd.common.replay.reference import asynchronous_rules, synchronous_rules
 from distsgd.common.tasks.graph import TaskGraph
 from distsgd.common.tasks.job import make_job
 from distsgd.common.tasks.options import RunOptions
@@ -164,7 +164,7 @@ def test_post_local_sgd_is_synchronous_once_even_if_the_run_is_resumed():
 def test_diloco_with_sgd_inside_is_blockwise_model_update_filtering(tmp_path):
     scheme = DiLoCo(inner_optimizer="sgd", learning_rate=0.1, communication_period=6, momentum=0.8)
     run = threads(scheme, tmp_path, workers=3, steps=30)
-    path = reference.bmuf(run.start, run.gradient, 3, eta=0.1, zeta=0.7, mu=0.8, period=6, steps=30)
+    path = synchronous_rules.bmuf(run.start, run.gradient, 3, eta=0.1, zeta=0.7, mu=0.8, period=6, steps=30)
     np.testing.assert_allclose(run.center, path[-1] + 0.8 * (path[-1] - path[-2]), **CLOSE)
 
 
@@ -307,7 +307,7 @@ def test_a_gradient_that_is_too_late_is_ignored_and_makes_no_other_later(tmp_pat
 
 def test_without_a_bound_it_is_async_sgd_with_a_share_of_the_rate(tmp_path):
     run = threads(SSP(learning_rate=0.3, slack=1000), tmp_path, **INTERLEAVED)
-    path = reference.async_sgd(run.start, run.gradient, run.order, 3, eta=0.1)
+    path = asynchronous_rules.async_sgd(run.start, run.gradient, run.order, 3, eta=0.1)
     np.testing.assert_allclose(run.center, path[-1], **CLOSE)
 
 
@@ -321,7 +321,7 @@ def test_momentum_and_decay_of_the_vote_are_the_papers(tmp_path):
     scheme = SignSGDMV(learning_rate=0.01, momentum=0.8, weight_decay=0.5)
     run = threads(scheme, tmp_path, workers=3, steps=8, ps=2)
     assert run.error() < 1e-5
-    plain = reference.signsgd_mv(run.start, run.gradient, 3, eta=0.01, steps=8)[-1]
+    plain = synchronous_rules.signsgd_mv(run.start, run.gradient, 3, eta=0.01, steps=8)[-1]
     assert np.linalg.norm(plain - run.center) > 0.01 * np.linalg.norm(run.center)
 
 
@@ -437,9 +437,9 @@ def test_an_elastic_exchange_conserves_params_plus_center(tmp_path):
         schedule=schedule,
         verbose=False,
     )
-    expected = reference.aeasgd(start, lambda *_: slope, schedule, workers, eta=0.01, alpha=0.3, period=2, steps=10**6)[
-        -1
-    ]
+    expected = asynchronous_rules.aeasgd(
+        start, lambda *_: slope, schedule, workers, eta=0.01, alpha=0.3, period=2, steps=10**6
+    )[-1]
     np.testing.assert_allclose(result.model.get_weights()[0].ravel(), expected, rtol=1e-5)
 
 

@@ -20,8 +20,8 @@ from distsgd.common.cluster.task_spec import Addresses
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
 from distsgd.common.launch import sessions
+from distsgd.common.record_format import EVENTS
 from distsgd.common.replay.replay import replay
-from distsgd.common.server.trace import EVENTS
 from doubles import PausingAsyncSGD
 from machines import HERE, Run, machines_with_servers, task_process
 from runs import DIGITS, patience, unhurried, wait_until

@@ -24,7 +24,7 @@ HIDDEN = (8,)
 
 
 def normalised(run):
-    return means.normalised(run.start, run.gradient, run.workers, run.steps, 0.1, run.scheme.period)
+    return means.normalised(run.start, run.gradient, run.workers, run.steps, 0.1, run.period)
 
 
 def power_sgd(run):

@@ -8,7 +8,7 @@ import pytest
 
 from distsgd.algorithms import SSP, AllReduce, AsyncSGD, Downpour, Serial, SyncSGD
 from distsgd.common.errors import UserError
-from distsgd.common.server.trace import EVENTS
+from distsgd.common.record_format import EVENTS
 from distsgd.common.virtual_time.platform import NETWORKS, Machines, Platform
 from distsgd.common.virtual_time.resources import NEVER, Fair, OneByOne, level
 from distsgd.common.virtual_time.schedule import schedule_events

@@ -13,7 +13,7 @@ from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, MultiGPU, Serial, 
 from distsgd.common import Cluster, Recovery, UserError, train
 from distsgd.common.contract.schedules import shaped
 from distsgd.common.data.dataset import shard_rows
-from distsgd.common.replay import reference
+from distsgd.common.replay.reference import asynchronous_rules
 from distsgd.common.spec import meanings
 from distsgd.common.tasks.options import Keywords, RunOptions
 from runs import DIGITS, ONES, quadratic, record
@@ -42,7 +42,7 @@ def test_l2_is_added_before_the_gradient_is_clipped_to_the_norm(tmp_path):
         g = run.gradient(x, k, t) + 0.5 * x
         return g * min(1, 2 / np.linalg.norm(g))
 
-    path = reference.async_sgd(run.start, gradient, run.order, 3, eta=0.1)
+    path = asynchronous_rules.async_sgd(run.start, gradient, run.order, 3, eta=0.1)
     np.testing.assert_allclose(run.center, path[-1], **CLOSE)
     assert np.linalg.norm(run.gradient(run.start, 0, 0) + 0.5 * run.start) > 2  # it was clipped
 
@@ -50,7 +50,7 @@ def test_l2_is_added_before_the_gradient_is_clipped_to_the_norm(tmp_path):
 def test_the_average_follows_the_center_and_is_what_the_model_gets(tmp_path):
     run = threads(AsyncSGD(), tmp_path, ema_decay=0.8)
     average = run.start
-    for n, center in enumerate(reference.async_sgd(run.start, run.gradient, run.order, 3, eta=0.1)):
+    for n, center in enumerate(asynchronous_rules.async_sgd(run.start, run.gradient, run.order, 3, eta=0.1)):
         decay = min(0.8, (1 + n) / (10 + n))
         average = decay * average + (1 - decay) * center
     with np.load(tmp_path / "run" / "center.npz") as saved:
@@ -63,7 +63,7 @@ def test_the_average_follows_the_center_and_is_what_the_model_gets(tmp_path):
 def test_without_a_server_the_average_moves_with_every_step(scheme, tmp_path):
     run = threads(scheme, tmp_path, workers=1, schedule=(), steps=70, ema_decay=0.9)
     average = run.start
-    for n, center in enumerate(reference.serial(run.start, run.gradient, 70, eta=0.2)):
+    for n, center in enumerate(asynchronous_rules.serial(run.start, run.gradient, 70, eta=0.2)):
         decay = min(0.9, (1 + n) / (10 + n))
         average = decay * average + (1 - decay) * center
     with np.load(tmp_path / "run" / "center.npz") as saved:
@@ -94,7 +94,7 @@ def test_a_server_s_schedule_counts_local_steps_of_the_average_worker(tmp_path):
     theta, squares, path = run.start, np.full_like(run.start, 0.1), []
     x, t = [theta] * 3, [0] * 3
     for version, k in enumerate(run.order):
-        _, a = reference.window(x[k], run.gradient, k, t[k], 2, 0.1)
+        _, a = asynchronous_rules.window(x[k], run.gradient, k, t[k], 2, 0.1)
         t[k] += 2
         squares = squares + a * a
         theta = theta - cosine(0.1, 20)(version * 2 / 3) * a / np.sqrt(squares)

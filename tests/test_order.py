@@ -8,7 +8,8 @@ import pytest
 from distsgd.algorithms import EASGD, SSP, AllReduce, AsyncSGD, Downpour, LocalSGD, Ringmaster, Serial, SyncSGD
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.errors import UserError
-from distsgd.common.server.trace import EVENTS, RECORD, ROUND
+from distsgd.common.record_format import EVENTS, RECORD
+from distsgd.common.server.trace import ROUND
 from distsgd.common.virtual_time.platform import Platform
 from distsgd.common.virtual_time.resources import NEVER, EventQueue
 from distsgd.common.virtual_time.schedule import schedule_events

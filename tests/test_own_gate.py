@@ -16,7 +16,7 @@ from conftest import children
 from distsgd.algorithms import SCHEMES
 from distsgd.common.cli.imports import import_schemes
 from distsgd.common.errors import UserError
-from distsgd.common.server.trace import EVENTS
+from distsgd.common.record_format import EVENTS
 from distsgd.common.sync import Alone, Async, Barrier, Bounded, Collective, Gate, Unlocked
 from distsgd.common.virtual_time.release import waiting_at
 from runs import wait_until

@@ -11,8 +11,9 @@ from distsgd.algorithms import SCHEMES, AsyncSGD
 from distsgd.common import UserError
 from distsgd.common.cli.main import dispatch
 from distsgd.common.replay.adapters import TRANSCRIPTIONS
-from distsgd.common.replay.limits import CERTAIN
-from distsgd.common.replay.replay import judge, read, replay
+from distsgd.common.replay.comparison import CERTAIN, judge
+from distsgd.common.replay.recorded import Hyperparameters
+from distsgd.common.replay.replay import read, replay
 from runs import record
 
 SMALL = ["--steps", "40", "--model", "mlp:hidden=8", "--seed", "3", "--backend", "threads"]
@@ -113,8 +114,8 @@ def test_a_run_that_float32_makes_diverge_is_judged_by_earlier_test_losses(voted
 )
 def test_such_a_run_differs_from_a_rule_with_another_number(rule, factor, voted):
     run = read(voted, SCHEMES)
-    verdict = judge(replace(run, scheme=replace(run.scheme, **{rule: factor * getattr(run.scheme, rule)})))
-    assert verdict.differs
+    values = Hyperparameters(run.hyperparameters, **{rule: factor * run.hyperparameters[rule]})
+    assert judge(replace(run, hyperparameters=values)).differs
 
 
 def test_such_a_run_differs_if_its_later_losses_are_of_other_versions(voted):
@@ -256,7 +257,7 @@ def test_a_file_that_is_missing_or_damaged_is_named(file, says, copy):
 
 def test_files_of_something_else_are_no_run(copy):
     (copy / "config.json").write_text("{}")
-    with pytest.raises(UserError, match="not those of a run: they have no 'codec'"):
+    with pytest.raises(UserError, match="not those of a run: they have no 'algorithm'"):
         dispatch(["replay", str(copy)])
 
 

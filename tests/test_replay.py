@@ -1,7 +1,7 @@
 """Record and replay: a real run agrees with the paper's equations in the order in which things happened."""
 
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,9 +28,11 @@ from distsgd.algorithms import (
 )
 from distsgd.common import Cluster
 from distsgd.common.data.models import ModelRecipe
-from distsgd.common.replay import reference
-from distsgd.common.replay.replay import judge
-from distsgd.common.server.trace import RECORD, ROW
+from distsgd.common.record_format import RECORD
+from distsgd.common.replay.comparison import judge
+from distsgd.common.replay.recorded import Hyperparameters
+from distsgd.common.replay.reference import gradients
+from distsgd.common.server.trace import ROW
 from distsgd.common.tasks.evaluator import Evaluator
 from distsgd.common.tasks.graph import TaskGraph
 from distsgd.common.tasks.job import make_job
@@ -76,7 +78,7 @@ def moved(run) -> float:
 def test_the_hand_written_gradient_is_the_slope_of_the_loss():
     x, y = DIGITS.train
     rows = np.arange(5)
-    gradient = reference.mlp_gradient(x, y, [64, 4, 10])
+    gradient = gradients.mlp_gradient(x, y, [64, 4, 10])
     params = np.random.default_rng(0).normal(size=64 * 4 + 4 + 4 * 10 + 10)
 
     def loss(p):
@@ -95,13 +97,12 @@ def test_the_hand_written_gradient_is_the_slope_of_the_loss():
 IDLE = {"dc_asgd": "decay", "diloco with sgd inside": "weight_decay", "ef_sgd with scaled signs": "share"}
 
 
-def slightly_wrong(name, scheme):
+def slightly_wrong(name, values):
     """With a number that is 2 % larger, one after the other: the limit of what float32 explains has to show that."""
-    for own in fields(scheme):
-        value = getattr(scheme, own.name)
-        if isinstance(value, float | tuple) and value and own.name != IDLE.get(name):
+    for own, value in values.items():
+        if isinstance(value, float | tuple) and value and own != IDLE.get(name):
             larger = np.multiply(value, 1.02).tolist()
-            yield replace(scheme, **{own.name: tuple(larger) if isinstance(value, tuple) else larger})
+            yield Hyperparameters(values, **{own: tuple(larger) if isinstance(value, tuple) else larger})
 
 
 def replays(name, run_dir, steps=64, **options):
@@ -112,9 +113,9 @@ def replays(name, run_dir, steps=64, **options):
     verdict = judge(run)
     chaotic = name == "ef_sgd with scaled signs"  # memories near zero have other signs in float64: it cannot be decided
     assert verdict.agrees or (chaotic and not verdict.differs), (verdict.error, verdict.limit)
-    for wrong in slightly_wrong(name, run.scheme):
-        assert not judge(replace(run, scheme=wrong)).agrees, wrong
-    folded = 1 if run.scheme.gate.updates_per_round(3) > 1 else 3 - getattr(run.scheme, "backup_workers", 0)
+    for wrong in slightly_wrong(name, run.hyperparameters):
+        assert not judge(replace(run, hyperparameters=wrong)).agrees, wrong
+    folded = 1 if run.equations.kind == "asynchronous" else 3 - run.hyperparameters.get("backup_workers", 0)
     assert run.result["updates"] == run.trace["accepted"].sum() / folded
 
 

@@ -15,12 +15,12 @@ from distsgd.algorithms import AEAMSGD, EFSGD, SCHEMES, SSP, AsyncDiLoCo, Serial
 from distsgd.common import Cluster, Recovery, UserError, train
 from distsgd.common.errors import TaskLost
 from distsgd.common.record import checkpoint
+from distsgd.common.record_format import ALONE_STEPS
 from distsgd.common.tasks import local_state, state_manager
 from distsgd.common.tasks import worker_loop as loop
 from distsgd.common.tasks.checkpointing import Saver
 from distsgd.common.tasks.job import CHIEF
 from distsgd.common.tasks.local_state import LocalState
-from distsgd.common.tasks.plan import ALONE_STEPS
 from distsgd.common.tasks.standstill import Standstill
 from distsgd.common.tasks.worker_calls import WorkerCalls
 from doubles import HeavyAllReduce, ShortFirst

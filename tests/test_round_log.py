@@ -8,7 +8,8 @@ import pytest
 from distsgd.algorithms import EASGD, SSP, AsyncSGD, SyncSGD
 from distsgd.common.errors import UserError
 from distsgd.common.record.round_log import ARRIVED, BEGUN, READY, RELEASED, REPLIED, RoundLog, Shares
-from distsgd.common.server.trace import EVENTS, ROUND, ROW
+from distsgd.common.record_format import EVENTS
+from distsgd.common.server.trace import ROUND, ROW
 from distsgd.common.tasks.options import Recovery
 from distsgd.common.tasks.round_record import rounds_of
 from runs import Table, record

@@ -11,8 +11,8 @@ import tensorflow as tf
 from distsgd.algorithms import ADAG, AGN, SAGN, AsyncSGD, Downpour, Hogwild, SyncSGD, SyncSGDLR
 from distsgd.common.data.named import load
 from distsgd.common.messages.ops import queue
-from distsgd.common.replay import reference
-from distsgd.common.server.trace import RECORD
+from distsgd.common.record_format import RECORD
+from distsgd.common.replay.reference import asynchronous_rules, gradients, synchronous_rules
 from distsgd.common.server.transaction import DIRTY
 from distsgd.common.sync import Message
 from distsgd.common.tasks import graph as task_graph
@@ -180,9 +180,9 @@ def test_a_set_is_completed_without_workers_that_left_or_were_evicted():
 def by_hand(table, k, params=None):
     """Return the gradient of worker k on its first row, the only one of a `Player`; at the start, or elsewhere."""
     x, y = table.job.train
-    row = reference.rows(table.job.seed, k, len(x), table.job.cluster.workers)[:1]
+    row = gradients.rows(table.job.seed, k, len(x), table.job.cluster.workers)[:1]
     params = table.graph.initial[0].astype(float) if params is None else params
-    return reference.mlp_gradient(x, y, [64, 10])(params, row)
+    return gradients.mlp_gradient(x, y, [64, 10])(params, row)
 
 
 def test_backup_workers_drop_a_late_message_and_all_end_at_the_last_update():
@@ -267,8 +267,8 @@ def test_no_worker_begins_a_round_beyond_the_slack_ahead_of_the_slowest():
 def replayed(transcription, table, steps, **options):
     """What the transcription of a scheme makes of rounds of worker 0 alone, all on its first row."""
     x, y = table.job.train
-    by_rows = reference.mlp_gradient(x, y, [64, 10])
-    row = reference.rows(table.job.seed, 0, len(x), 1)[:1]
+    by_rows = gradients.mlp_gradient(x, y, [64, 10])
+    row = gradients.rows(table.job.seed, 0, len(x), 1)[:1]
     start = table.graph.initial[0].astype(float)
     return transcription(start, lambda params, k, t: by_rows(params, row), steps=steps, **options)[-1]
 
@@ -276,9 +276,13 @@ def replayed(transcription, table, steps, **options):
 @pytest.mark.parametrize(
     ("scheme", "transcription", "options"),
     [
-        (AGN(learning_rate=0.1, server_learning_rate=0.2), reference.agn, {"eta": 0.1, "gamma": 0.2, "order": [0, 0]}),
-        (ADAG(distance_scale=1e-3), reference.agn, {"eta": 0.2, "distance_scale": 1e-3, "order": [0, 0]}),
-        (SAGN(), reference.sagn, {"eta": 0.2, "gamma": 0.5}),
+        (
+            AGN(learning_rate=0.1, server_learning_rate=0.2),
+            asynchronous_rules.agn,
+            {"eta": 0.1, "gamma": 0.2, "order": [0, 0]},
+        ),
+        (ADAG(distance_scale=1e-3), asynchronous_rules.agn, {"eta": 0.2, "distance_scale": 1e-3, "order": [0, 0]}),
+        (SAGN(), synchronous_rules.sagn, {"eta": 0.2, "gamma": 0.5}),
     ],
     ids=["agn", "adag", "sagn"],
 )
@@ -316,7 +320,7 @@ def test_each_worker_has_own_running_statistics_and_the_center_their_mean():
     with Table(AsyncSGD(), model=model) as table:
         players = [table.player(k) for k in (0, 1)]
         x = table.job.train[0]
-        rows = [x[reference.rows(0, k, len(x), 2)[0]] for k in (0, 1)]  # a batch is this row, again and again
+        rows = [x[gradients.rows(0, k, len(x), 2)[0]] for k in (0, 1)]  # a batch is this row, again and again
         for player in (players[0], players[1], players[1]):
             player.round()
         once, twice = 0.25, 1 - 0.75**2

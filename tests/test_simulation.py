@@ -16,12 +16,12 @@ from distsgd.common.cli.flag_groups import RUN, Options, parse_flags
 from distsgd.common.cli.imports import import_schemes
 from distsgd.common.cli.train import with_data
 from distsgd.common.data.models import ModelRecipe
-from distsgd.common.data.named import synthetic
+from distsgd.common.data.recipes import synthetic
 from distsgd.common.errors import Interrupted
 from distsgd.common.launch.run import run
 from distsgd.common.record.display import SimulationDisplay
 from distsgd.common.record.round_log import RoundLog
-from distsgd.common.server.trace import RECORD
+from distsgd.common.record_format import RECORD
 from distsgd.common.simulation import virtual_run as simulation
 from distsgd.common.simulation.virtual_run import evaluation_points
 from distsgd.common.tasks.job import describe, make_job

@@ -9,12 +9,12 @@ import pytest
 
 from distsgd.algorithms import AsyncSGD, Hogwild, Serial
 from distsgd.common import Cluster, UserError
-from distsgd.common.data.dataset import Dataset
 from distsgd.common.data.models import ModelRecipe, name_for
 from distsgd.common.data.named import load
+from distsgd.common.data.recipes import Dataset
 from distsgd.common.data.sparse_data import sparsity
 from distsgd.common.launch.run import run
-from distsgd.common.replay import reference
+from distsgd.common.replay.reference import asynchronous_rules, gradients
 from distsgd.common.tasks.job import describe, make_job
 from distsgd.common.tasks.options import Recovery, RunOptions
 from doubles import CountingAsyncSGD, CountingHogwild
@@ -33,8 +33,8 @@ class Trained:
     def rows(self, k: int) -> np.ndarray:
         """The examples of worker k, [steps, batch size]."""
         job = self.job
-        shard = reference.rows(job.seed, k, len(job.train[1]), job.cluster.workers)
-        return shard[[reference.batch(job.seed, k, t, len(shard), job.batch_size) for t in range(job.steps)]]
+        shard = gradients.rows(job.seed, k, len(job.train[1]), job.cluster.workers)
+        return shard[[gradients.batch(job.seed, k, t, len(shard), job.batch_size) for t in range(job.steps)]]
 
 
 def trained(scheme, tmp_path, data: Dataset = DATA, *, workers=3, ps=1, backend="threads", steps=60, batch=8, **more):
@@ -70,12 +70,12 @@ def test_gradients_that_are_not_finite_reach_no_coordinate(scheme, ps, tmp_path)
 
 def replayed(run: Trained) -> np.ndarray:
     (indices, values), y = run.job.train
-    by_rows = reference.sparse_logistic_gradient(indices, values, y)
+    by_rows = gradients.sparse_logistic_gradient(indices, values, y)
     rows = [run.rows(k) for k in range(run.job.cluster.workers)]
     events = list(zip(run.trace["worker"], run.trace["version"] - run.trace["staleness"], strict=True))
     start, eta = np.zeros(len(run.center)), run.job.scheme.learning_rate
     gradient = lambda x, k, t: by_rows(x, rows[k][t])  # noqa: E731
-    return reference.async_sgd_reading_apart(start, gradient, events, len(rows), eta=eta)[-1]
+    return asynchronous_rules.async_sgd_reading_apart(start, gradient, events, len(rows), eta=eta)[-1]
 
 
 def distance(a, b) -> float:
@@ -113,7 +113,7 @@ def test_without_collisions_any_interleaving_of_hogwild_is_serial(warm, tmp_path
     data = disjoint(4, 16)
     run = trained(Hogwild(learning_rate=0.5), tmp_path, data, workers=4, steps=64, batch=2, backend="processes")
     (indices, values), y = data.train
-    by_rows = reference.sparse_logistic_gradient(indices, values, y)
+    by_rows = gradients.sparse_logistic_gradient(indices, values, y)
     theta = np.zeros(data.features)
     for k in reversed(range(4)):  # one worker after the other, the last one first
         for rows in run.rows(k):

@@ -42,7 +42,7 @@ def test_contracts_notice_forbidden_tensorflow_even_by_a_lazy_import(tmp_path):
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, tmp_path / "distsgd" / folder, ignore=shutil.ignore_patterns("__pycache__"))
     common = tmp_path / "distsgd" / "common"
-    with (common / "replay" / "reference" / "one_worker.py").open("a") as file:
+    with (common / "replay" / "reference" / "gradients.py").open("a") as file:
         file.write(
             "\nimport scipy.special\nimport tensorflow\nfrom ....algorithms import AsyncSGD\nfrom ...lazy import tf\n"
         )
@@ -53,7 +53,7 @@ def test_contracts_notice_forbidden_tensorflow_even_by_a_lazy_import(tmp_path):
     assert "the reference imports NumPy alone BROKEN" in done.stdout
     assert "virtual time does without TensorFlow BROKEN" in done.stdout
     for package in ("scipy", "tensorflow", "distsgd.algorithms", "distsgd.common.lazy"):
-        assert f"distsgd.common.replay.reference.one_worker -> {package}" in done.stdout
+        assert f"distsgd.common.replay.reference.gradients -> {package}" in done.stdout
     for package in ("keras", "distsgd.common.lazy"):
         assert f"distsgd.common.virtual_time.schedule -> {package}" in done.stdout
 

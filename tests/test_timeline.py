@@ -12,8 +12,8 @@ import pytest
 from distsgd.algorithms import AllReduce, AsyncSGD, SyncSGD
 from distsgd.common.cli.main import dispatch
 from distsgd.common.errors import UserError
-from distsgd.common.record.content import read_result
-from distsgd.common.server.trace import EVENTS, RECORD, ROUND
+from distsgd.common.record_format import EVENTS, RECORD, read_result
+from distsgd.common.server.trace import ROUND
 from distsgd.common.timeline import lanes
 from distsgd.common.timeline.lanes import COLUMNS, PARTS, STAMPS, read_lanes
 from distsgd.common.timeline.picture import SCALE, last_of_scale

@@ -22,7 +22,7 @@ from distsgd.common.launch import sessions
 from distsgd.common.messages import ops, segments, transport
 from distsgd.common.messages.cut import cut_into
 from distsgd.common.messages.segments import Segments
-from distsgd.common.record.content import read_config
+from distsgd.common.record_format import read_config
 from distsgd.common.server.failures import is_absence
 from distsgd.common.worker.buckets import Pieces
 from distsgd.common.worker.timing import RoundTimer, moment

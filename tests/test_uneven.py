@@ -14,11 +14,10 @@ from uneven import Clipped, FedNova
 from distsgd.algorithms import AsyncSGD
 from distsgd.common import Cluster, Platform, UserError
 from distsgd.common.contract import Async, Barrier, Collective, Rounds, Scheme
-from distsgd.common.data.dataset import Dataset
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.messages.message import as_message, sent_by
 from distsgd.common.record.checkpoint import Checkpoint
-from distsgd.common.server.trace import EVENTS
+from distsgd.common.record_format import EVENTS
 from distsgd.common.server.traffic import Traffic
 from distsgd.common.simulation.arithmetic import Arithmetic
 from distsgd.common.tasks.job import describe, make_job

@@ -9,7 +9,7 @@ import pytest
 from distsgd.algorithms import AEAMSGD, AEASGD, EASGD, SCHEMES
 from distsgd.common import UserError
 from distsgd.common.launch import run as launch
-from distsgd.common.replay import reference
+from distsgd.common.replay.reference import asynchronous_rules, synchronous_rules
 from runs import record
 
 ROUNDS = 400
@@ -30,11 +30,11 @@ def in_any_order(rule, beta, workers, **more):
 
 
 RULES = {
-    EASGD: lambda beta, workers: reference.easgd(
+    EASGD: lambda beta, workers: synchronous_rules.easgd(
         np.zeros(1), kick, workers, eta=1.0, beta=beta, period=1, steps=ROUNDS
     ),
-    AEASGD: partial(in_any_order, reference.aeasgd),
-    AEAMSGD: partial(in_any_order, reference.aeamsgd, delta=0.5),
+    AEASGD: partial(in_any_order, asynchronous_rules.aeasgd),
+    AEAMSGD: partial(in_any_order, asynchronous_rules.aeamsgd, delta=0.5),
 }
 
 

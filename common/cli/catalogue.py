@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ...algorithms import SCHEMES
+from ..contract.hyperparameters import meanings
 from ..contract.scheme import Scheme
 from ..record.display import Page
-from ..spec import meanings
 from .flags import Parser, shown
 
 SYNCHRONIZATION = {

@@ -16,11 +16,13 @@ from typing import Any
 from rich.console import Console
 
 from ...algorithms import SCHEMES
+from ..arguments import not_negative, positive
 from ..data.named import quiet
-from ..errors import UserError, not_negative, positive
+from ..errors import UserError
 from ..files import replacing
 from ..record.latest import named
-from ..replay.replay import Verdict, replay
+from ..replay.comparison import Verdict
+from ..replay.replay import replay
 from ..spec import nearest
 from ..tasks.follow import follow
 from ..timeline.lanes import read_lanes
@@ -141,15 +143,15 @@ def replay_run(arguments: list[str]) -> int:
     run = verdict.run
     lines = {
         "run": run_dir,
-        "algorithm": f"{run.scheme.name}, {run.workers} worker{'s' * (run.workers > 1)}, {run.steps} local steps each",
+        "algorithm": f"{run.algorithm}, {run.workers} worker{'s' * (run.workers > 1)}, {run.steps} local steps each",
         "events": f"{len(run.order)} recorded, {run.result['updates']} updates of the center",
         "replay": f"in NumPy, float64, the recorded order, {time.monotonic() - began:.1f} s",
         "relative error": f"{verdict.error:.1e} of the center, {len(run.center)} parameters; float32 explains "
         f"{verdict.limit:.0e}, the center moved by {verdict.moved:.1e}",
         "verdict": _in_words(verdict),
     }
-    if run.codec != "float32":
-        lines["not checked"] = f"how {run.codec} rounds: the rounding of single messages is not recorded"
+    if (codec := run.equations.codec) != "float32":
+        lines["not checked"] = f"how {codec} rounds: the rounding of single messages is not recorded"
     width = max(map(len, lines))
     for name, value in lines.items():
         print(f"{name:<{width}}  {value}")  # noqa: T201

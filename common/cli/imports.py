@@ -1,4 +1,4 @@
-"""Import of schemes from a user's file: `bash run.sh --import my_scheme.py my_scheme`."""
+"""Import of schemes and their transcriptions from a user's file: `bash run.sh --import my_scheme.py my_scheme`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ import cloudpickle
 from ..contract.scheme import Scheme
 from ..data.named import quiet
 from ..errors import UserError
+from ..replay.adapters import EQUATIONS
+from ..replay.recorded import Transcription
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
@@ -53,9 +55,27 @@ def import_schemes(path: Path, known: Mapping[str, type[Scheme]]) -> dict[str, t
         if isinstance(scheme, type) and issubclass(scheme, Scheme) and scheme.__module__ == module.__name__:
             _check(scheme, path, {**known, **schemes})
             schemes[scheme.name] = scheme
-    if not schemes:
+    if not schemes and not hasattr(module, "TRANSCRIPTIONS"):
         raise UserError(f"{path} defines no scheme: it needs a subclass of distsgd.common.Scheme with a `name`")
     return schemes
+
+
+def import_transcriptions(path: Path) -> dict[str, Transcription]:
+    """Return the equations in an imported file by which runs of its schemes are replayed: its `TRANSCRIPTIONS`.
+
+    Raises:
+        UserError: they are of another kind, or of an algorithm of the catalogue.
+    """
+    found = getattr(sys.modules[_module_name(path)], "TRANSCRIPTIONS", {})
+    if not isinstance(found, dict) or not all(isinstance(value, Transcription) for value in found.values()):
+        raise UserError(f"{path}: TRANSCRIPTIONS must be a dict of a Transcription for each name. Received: {found!r}")
+    if known := sorted(found.keys() & EQUATIONS.keys()):
+        raise UserError(f"{path}: TRANSCRIPTIONS has {known[0]!r}, whose equations the catalogue has: choose another")
+    return found
+
+
+def _module_name(path: Path) -> str:
+    return f"distsgd_import_{path.stem}"
 
 
 def is_of(scheme: type[Scheme], path: Path) -> bool:
@@ -68,7 +88,7 @@ def _execute(path: Path) -> ModuleType:
     path = path.resolve()
     if not path.is_file():
         raise UserError(f"--import: there is no file {path}")
-    spec = importlib.util.spec_from_file_location(f"distsgd_import_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(_module_name(path), path)
     if spec is None or spec.loader is None:
         raise UserError(f"--import takes a Python file, with a name that ends in .py. Received: {path}")
     if str(path.parent) not in sys.path:

@@ -21,11 +21,12 @@ from rich.text import Text
 from ...algorithms import SCHEMES
 from ..errors import DistsgdError, Interrupted, UserError
 from ..record.display import Page
+from ..replay.adapters import TRANSCRIPTIONS
 from ..spec import nearest
 from . import advise, doctor, simulate
 from .catalogue import catalogue
 from .commands import MEASUREMENTS, evaluate, explanation, measurement, mutants, replay_run, test, timeline
-from .imports import import_schemes, split_imports
+from .imports import import_schemes, import_transcriptions, split_imports
 from .train import run_algorithm
 from .tutorials import main as tutorials
 
@@ -54,6 +55,7 @@ def dispatch(arguments: list[str]) -> int:
     files, arguments = split_imports(arguments)
     for file in files:
         SCHEMES.update(import_schemes(file, SCHEMES))
+        TRANSCRIPTIONS.update(import_transcriptions(file))
     commands: dict[str, Callable[[list[str]], int]] = {
         "list": catalogue,
         "explain": partial(explanation, files),

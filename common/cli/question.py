@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ...algorithms import SCHEMES
+from ..arguments import at_least, at_most, positive
 from ..contract.rounding import Rounding
 from ..contract.scheme import Scheme
-from ..errors import UserError, at_least, at_most, positive
+from ..errors import UserError
 from .simulate import scheme_of
 
 SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}

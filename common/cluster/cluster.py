@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from ..errors import UserError, at_least, at_most, positive
+from ..arguments import at_least, at_most, positive
+from ..errors import UserError
 from ..lazy import tf
 from ..spec import nearest
 from ..virtual_time.platform import Platform

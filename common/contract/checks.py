@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UserError, at_least
+from ..arguments import at_least
+from ..errors import UserError
 from ..messages.codec import Codec
 from ..sync.asynchronous import Unlocked
 from .scheme import Scheme

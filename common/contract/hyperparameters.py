@@ -7,13 +7,20 @@ The command line reads the same annotations to parse its flags.
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import dataclasses
 import functools
+import inspect
+import itertools
+import textwrap
 from collections.abc import Callable
 from dataclasses import fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ..errors import UserError, at_least, fraction, not_negative, one_of, positive
+from ..arguments import at_least, fraction, not_negative, one_of, positive
+from ..errors import UserError
 
 Rate = Annotated[float | Callable[[Any], Any], positive]
 """A learning rate, or a schedule (`keras.optimizers.schedules`) of local steps."""
@@ -73,3 +80,16 @@ def _check(name: str, kind: Any, value: Any) -> None:
             raise UserError(f"{name} must be a tuple of numbers. Received: {value}")
         for element in value:
             _check(name, parts[0], element)
+
+
+def meanings(kind: type) -> dict[str, str]:
+    """Return the meaning of each field of a dataclass: the string below it, in its class or in a base class."""
+    found: dict[str, str] = {}
+    for owner in reversed([owner for owner in kind.__mro__ if dataclasses.is_dataclass(owner)]):
+        with contextlib.suppress(OSError, TypeError):  # a class typed into a shell has no source
+            tree = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+            for lines in itertools.pairwise(tree.body if isinstance(tree, ast.ClassDef) else []):
+                match lines:
+                    case (ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text)))):
+                        found[name] = " ".join(text.split())
+    return found

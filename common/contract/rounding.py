@@ -27,7 +27,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..errors import UserError, one_of
+from ..arguments import one_of
+from ..errors import UserError
 from ..lazy import tf
 from ..messages.codec import FLOAT_BYTES, Codec
 from ..sync.store import Tensor

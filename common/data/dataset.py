@@ -4,47 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..errors import UserError, at_most
+from ..errors import UserError
 from ..lazy import keras
 from .skew import labels_of, parsed
-
-MOST_EXAMPLES, MOST_NUMBERS = 10**7, 10**9  # of generated data: a foreign run directory may ask for any number
-
-
-def check_room(examples: int, numbers: int) -> None:
-    """Raise `UserError` if a data set to be generated has too many examples or numbers."""
-    at_most(MOST_EXAMPLES, examples=examples)
-    if numbers > MOST_NUMBERS:
-        raise UserError(
-            f"generated data would hold {numbers} numbers, and at most {MOST_NUMBERS} are made: "
-            "ask for fewer examples, features or classes"
-        )
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """Arrays whose first axis counts examples; x and y may be nested (tuples, dicts) as Keras takes them."""
-
-    train: tuple[Any, ...]  # (x, y) or (x, y, sample_weight)
-    test: tuple[Any, ...]
-    classes: int
-    features: int = 0  # of a sparse problem: x is (indices, values)
-    text: bool = False  # x and y are numbers of characters, [examples, context] each
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one example."""
-        return (self.features,) if self.features else self.train[0].shape[1:]
-
-    @property
-    def kind(self) -> str:
-        """Kind of input that a model must accept: 'text', 'sparse' or 'dense'."""
-        return "text" if self.text else "sparse" if self.features else "dense"
 
 
 def leaves(arrays: Any) -> list[Any]:

@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import UserError, fraction
+from ..arguments import fraction
+from ..errors import UserError
 from ..lazy import keras, tf
 from .dataset import is_arrays, leaves, num_examples, split_off, weighted
 from .models import plain

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .dataset import Dataset, check_room
+from .recipes import Dataset, check_room
 
 LENGTH = 40  # numbers of an example
 

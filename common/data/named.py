@@ -5,55 +5,19 @@ Batches are functions of (seed, worker, step), see `dataset`, so that a recorded
 
 from __future__ import annotations
 
-import gzip
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 from ..errors import UserError
 from ..files import standard_error_to
-from ..spec import parse
-from .dataset import Dataset, check_room
 from .mnist1d import mnist1d
-from .sparse_data import libsvm, sparse
+from .recipes import RECIPES, Dataset, make
+from .sparse_data import libsvm
 from .text import text
-
-
-def digits() -> Dataset:
-    """Load UCI handwritten digits, bundled with scikit-learn: 1437 training and 360 test images of 8x8."""
-    installed = find_spec("sklearn")  # importing scikit-learn takes ten times as long as reading the file
-    if installed is None or installed.origin is None:
-        raise UserError("the data set digits comes with scikit-learn, which is not installed: pip install scikit-learn")
-    with gzip.open(Path(installed.origin).parent / "datasets" / "data" / "digits.csv.gz") as file:
-        rows = np.loadtxt(file, np.int32, delimiter=",")
-    x, y = (rows[:, :-1] / 16).astype(np.float32), rows[:, -1]
-    order = np.random.default_rng(0).permutation(len(x))  # the split is part of the data set: a fixed seed
-    train, test = order[:1437], order[1437:]
-    return Dataset((x[train], y[train]), (x[test], y[test]), classes=10)
-
-
-ROWS = 1 << 16  # generated examples at once
-
-
-def synthetic(
-    *, examples: int = 8192, features: int = 32, classes: int = 10, noise: float = 0.5, test: int = 0
-) -> Dataset:
-    """Generate Gaussian clusters, two to a class, around unit vectors; `test` test examples besides, or 1/4 as many."""
-    total = examples + (test or max(1, examples // 4))
-    check_room(total, (total + 2 * classes) * features)  # including the centers of the clusters
-    rng = np.random.default_rng(0)
-    centers = rng.standard_normal((2 * classes, features))
-    centers /= np.linalg.norm(centers, axis=1, keepdims=True)
-    cluster = rng.integers(2 * classes, size=total)
-    x, y = np.empty((total, features), np.float32), (cluster % classes).astype(np.int32)
-    for rows in (slice(start, start + ROWS) for start in range(0, total, ROWS)):  # temporary arrays are large
-        shift = rng.standard_normal((len(cluster[rows]), features))
-        x[rows] = centers[cluster[rows]] + noise * shift / np.sqrt(features)
-    return Dataset((x[:examples], y[:examples]), (x[examples:], y[examples:]), classes=classes)
 
 
 def quiet() -> AbstractContextManager[None]:
@@ -94,16 +58,11 @@ def cifar10() -> Dataset:
 
 
 DATASETS: dict[str, Callable[..., Dataset]] = {
-    f.__name__: f for f in (digits, synthetic, mnist1d, text, mnist, fashion_mnist, cifar10, sparse, libsvm)
+    **RECIPES,
+    **{f.__name__: f for f in (mnist1d, text, mnist, fashion_mnist, cifar10, libsvm)},
 }
 
 
-def load(spec: str) -> Dataset:
+def load(text: str) -> Dataset:
     """Load or generate a data set by name and options: `digits`, `synthetic:examples=2000,features=50`."""
-    name, options = parse("data set", spec, DATASETS)
-    try:
-        return DATASETS[name](**options)
-    except UserError:
-        raise
-    except (MemoryError, OverflowError, ValueError) as error:  # NumPy raises all of these for large sizes
-        raise UserError(f"data set {spec!r} cannot be made: {error}") from None
+    return make(text, DATASETS)

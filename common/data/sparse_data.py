@@ -15,42 +15,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from .dataset import Dataset, check_room
+from .recipes import Dataset
 
 RHO_SAMPLE = 256  # examples whose collisions with all others are counted
-
-
-def sparse(
-    *, examples: int = 8192, features: int = 2048, active: int = 8, collisions: float = 0.0, noise: float = 0.25
-) -> Dataset:
-    """Generate examples with `active` coordinates each, and 1/4 as many test examples.
-
-    Each coordinate is, with probability `collisions`, one of the first 2 * active, else any other. Labels are drawn
-    with the probability that a random logistic model gives them; its logits are divided by `noise`.
-    """
-    hot = 2 * active
-    if features < 2 * hot:
-        raise UserError(f"features must be at least 4 * active. Received: features={features}, active={active}")
-    if not collisions <= 1:
-        raise UserError(f"collisions is a probability. Received: collisions={collisions}")
-    total = examples + max(1, examples // 4)
-    check_room(total, 2 * total * active + features)
-    rng = np.random.default_rng(0)
-    indices = np.empty((total, active), np.int32)
-    for row, from_hot in zip(indices, rng.binomial(active, collisions, total), strict=True):
-        row[:from_hot] = rng.choice(hot, from_hot, replace=False, shuffle=False)
-        row[from_hot:] = hot + rng.choice(features - hot, active - from_hot, replace=False, shuffle=False)
-    values = rng.choice([-1, 1], indices.shape).astype(np.float32)
-    weights = rng.standard_normal(features) / np.sqrt(active)
-    logits = (weights[indices] * values).sum(1) / noise
-    y = (rng.random(total) < 1 / (1 + np.exp(-logits))).astype(np.int32)
-    x = indices, values
-    return Dataset(
-        (tuple(a[:examples] for a in x), y[:examples]),
-        (tuple(a[examples:] for a in x), y[examples:]),
-        classes=2,
-        features=features,
-    )
 
 
 def libsvm(*, path: str = "", test: str = "") -> Dataset:

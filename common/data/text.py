@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import UserError
-from .dataset import Dataset
+from .recipes import Dataset
 
 CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))  # numbered from 1; 0 stands for all others
 

@@ -23,19 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..files import (
-    PART,
-    cannot_write_into,
-    delete,
-    flush,
-    open_in_place,
-    open_to_read,
-    own_folder,
-    read_text,
-    refuse_link,
-    writing,
-)
-from .arrays import NUMBERS, stored_arrays
+from ..files import PART, cannot_write_into, delete, flush, open_in_place, own_folder, refuse_link, writing
+from ..record_format import NUMBERS, open_to_read, read_text, stored_arrays
 from .sliced import write_array
 
 FORMAT = 2

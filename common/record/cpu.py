@@ -9,12 +9,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..cluster.failure_detector import cpu_seconds
+from ..record_format import NUMBER, TASKS, Kind, or_null
 
 REPORTS = 4  # of each worker before the count: two of single rounds, then start-up of calls of many rounds
+
+
+def _is_cpu(value: Any) -> bool:
+    kinds = {"cores": TASKS, "begun": NUMBER, "ended": NUMBER}
+    if not isinstance(value, dict) or not all(name in value and fits(value[name]) for name, (_, fits) in kinds.items()):
+        return False
+    return isinstance(value.get("seconds"), dict) and all(map(NUMBER[1], value["seconds"].values()))
+
+
+CPU: Mapping[str, Kind] = {"cpu": or_null(("an object of cores, timestamps and seconds", _is_cpu))}  # in result.json
 
 
 class CpuRecord:

@@ -5,19 +5,30 @@ from __future__ import annotations
 import copy
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ..errors import UserError
-from ..files import flush, open_in_place, open_to_read, read_json, replacing, write_json, writing
-from ..server.trace import EVENTS, RECORD, ROW
+from ..files import flush, open_in_place, replacing, write_json, writing
+from ..record_format import EVENTS, RECORD, Kind, checked, list_of, open_to_read, read_json, whole
+from ..server.trace import ROW
 from .columns import save_columns
-from .content import checked
-from .kinds import TALLY
 
 VERSION, WORKER, STALENESS, ACCEPTED, MICROSECONDS, KIND, RELEASED, BEGUN, READY, REPLIED = range(len(ROW))
+
+COUNT = whole(-1, 2**63 - 1)
+
+STALENESS_COUNTS: Kind = (
+    f"an object, each {COUNT[0]}",
+    lambda value: isinstance(value, dict) and all(map(COUNT[1], value.values())),
+)
+
+TALLY: Mapping[str, Kind] = {
+    "events": COUNT, "dropped": COUNT, "staleness_sum": COUNT, "staleness_max": COUNT, "version": COUNT,
+    "rounds": list_of(COUNT), "accepted": list_of(COUNT), "kinds": list_of(COUNT), "staleness": STALENESS_COUNTS,
+}  # fmt: skip
 
 FILE, COUNTS = "events.bin", "counts.json"
 

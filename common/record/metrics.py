@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import CannotWrite
-from ..files import dumps, open_in_place, own_folder, read_rows, replacing, writing
+from ..files import dumps, open_in_place, own_folder, replacing, writing
 from ..lazy import tf
-from .kinds import is_row
+from ..record_format import MOST_TASKS, NUMBER, TEXT, Kind, read_rows, whole
 
 LIMIT = 2000  # most rows of a series
 
@@ -24,6 +24,33 @@ Numbered = tuple[int, Row]  # the number orders all rows
 ALWAYS = ("test_accuracy", "test_loss")  # numbers or None, in every result.json
 
 MANY = 5  # most numbers of a metric that are shown one by one
+
+
+MOST_AXES = 4  # most dimensions of a metric
+
+FIGURE: Kind = (
+    "a number, or null",
+    lambda value: value is None or (isinstance(value, int | float) and not isinstance(value, bool)),
+)
+
+ROW: Mapping[str, Kind] = {
+    "kind": TEXT, "seconds": NUMBER, "worker": whole(0, MOST_TASKS), "loss": FIGURE, "test_loss": FIGURE,
+}  # fmt: skip
+
+
+def is_row(content: Mapping[str, Any]) -> bool:
+    """Return True if an object is a valid row of metrics.jsonl."""
+    needs = {"kind", "seconds", *(("worker",) if content.get("kind") == "worker" else ())}
+    return needs <= content.keys() and all(
+        ROW[name][1](value) if name in ROW else _is_figure(value) for name, value in content.items()
+    )
+
+
+def _is_figure(value: Any, axes: int = MOST_AXES) -> bool:
+    """Return True for a number or null, and for nested lists of them."""
+    if isinstance(value, list):
+        return axes > 0 and all(_is_figure(some, axes - 1) for some in value)
+    return FIGURE[1](value)
 
 
 class Series:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
+from ..record_format import read_arrays, whole_columns
 from ..server.trace import ROUND, UNKNOWN
-from .arrays import read_arrays, whole_columns
 from .columns import save_columns
 
 FILE = "rounds.npz"

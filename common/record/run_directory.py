@@ -9,6 +9,7 @@ runs/<algorithm>/<time>-<id>/
     checkpoints/    states from which the run can be resumed; events.bin: the events so far (with record="off" only
                     the last ones, and counts.json)
     trace.npz       every event on the parameter server, in order (not with record="off")
+    initial.npz     the center before the first update (not with record="off")
     rounds.npz      every round: begun, ready, arrived, released, replied (not with record="off")
     center.npz      the center as one flat vector; model.keras: the same as a Keras model
     logs/           the output of each task
@@ -26,12 +27,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..cluster.task_spec import TaskSpec
-from ..errors import CannotWrite, DistsgdError, Interrupted, UserError, message_of
-from ..files import Lock, cannot_write_into, dumps, finite, read_json, replacing, write_json
+from ..errors import CannotWrite, DistsgdError, Interrupted, UserError
+from ..files import Lock, cannot_write_into, dumps, finite, replacing, write_json
+from ..record_format import INITIAL, read_arrays, read_config, read_json, short
 from ..worker.flat_model import FlatModel
-from . import checkpoint, kinds
-from .arrays import read_arrays
-from .content import read_config
+from . import checkpoint
 from .cpu import CpuRecord
 from .faults import Faults
 from .latest import ROOT, make_latest
@@ -94,6 +94,8 @@ class RunRecord:
                 raise UserError(
                     f"the run directory already holds a run without checkpoints: choose another. Received: {run_dir}"
                 )
+            else:
+                (run_dir / INITIAL).unlink(missing_ok=True)
             write_json(run_dir / "config.json", config)
             make_latest(run_dir)
             self.metrics = Metrics(run_dir / "metrics.jsonl", goes_on)
@@ -117,7 +119,7 @@ class RunRecord:
         wanted = json.loads(dumps(self.config))
         for name in RESUMED:
             if before.get(name) != wanted.get(name):
-                had, wants = (kinds.short(some.get(name), SHOWN) for some in (before, wanted))
+                had, wants = (short(some.get(name), SHOWN) for some in (before, wanted))
                 raise UserError(
                     f"{self.run_dir} holds checkpoints of a run with {name}={had}: resume with the same, or choose "
                     f"another run directory. Received: {name}={wants}"
@@ -230,7 +232,7 @@ class RunRecord:
             "algorithm": config["algorithm"],
             "outcome": outcome,
             "exit_code": code,
-            "message": message_of(error),
+            "message": _message_of(error),
             "backend": config["backend"],
             **({"simulated": simulated} if "platform" in config else {}),
             "workers": config["workers"],
@@ -265,6 +267,13 @@ class RunRecord:
             "record": config["record"],
             "run_dir": str(self.run_dir),
         }
+
+
+def _message_of(error: BaseException | None) -> str | None:
+    """Return the message for result.json if the run has failed, else None."""
+    if isinstance(error, SystemExit):
+        return f"this program was ended by sys.exit({error.code!r})"
+    return None if error is None else str(error)
 
 
 def _rounded(value: float | None, digits: int = 3) -> float | None:

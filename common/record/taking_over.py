@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..files import PART, copy, delete, own_folder, writing
+from ..record_format import INITIAL
 from . import checkpoint
 
 
@@ -42,6 +43,6 @@ def take_over(source: Path, run_dir: Path) -> list[str]:
 def take_over_record(source: Path, run_dir: Path) -> None:
     """Copy the files of the record of a run, except those that the new folder has."""
     run_dir.mkdir(parents=True, exist_ok=True)
-    for name in ("config.json", "counts.json", "events.bin", "metrics.jsonl"):
+    for name in ("config.json", "counts.json", "events.bin", "metrics.jsonl", INITIAL):
         if (source / name).exists() and not (run_dir / name).exists():
             copy(source / name, run_dir / name)

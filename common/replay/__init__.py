@@ -1,6 +1,6 @@
-"""The proof: a replay of a recorded run by the papers' equations in NumPy.
+"""The replay of a recorded run by the papers' equations in NumPy.
 
-`reference` holds the equations, and imports NumPy alone. The other modules read from a run directory what is to be
-executed, and compare the result. They import `data` and `contract`, for the data, the model and the hyperparameters
-of a run, and otherwise `launch` and the packages below.
+The base needs NumPy alone: `recorded` reads a run, `comparison` executes it and gives the verdict, and `reference` has
+what they compute. `adapters` has the transcriptions of the catalogue, and `replay` reads a run of the catalogue, with
+its data and hyperparameters. It imports `tasks` and the packages below, for these two.
 """

@@ -1,35 +1,57 @@
-"""A recorded run: the input of a transcription, and the distance of its result from the run."""
+"""A recorded run, read from its folder: the input of a transcription, and the distance of its result from the run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
-from ..contract.scheme import Scheme
+from ..data.recipes import Dataset, make
 from ..errors import UserError
-from ..messages.cut import even_sizes
-from ..server.trace import EVENTS
-from ..tasks.plan import ALONE_STEPS
-from . import reference
+from ..record_format import ALONE_STEPS, EVENTS, INITIAL, read_center, read_config, read_result, read_rows, read_trace
+from ..spec import parse
+from .reference import gradients
 
-# By codec: the rounding of messages, and that of replies.
-ROUNDINGS = {"bf16": (reference.bf16, reference.bf16), "int8": (reference.int8, reference.whole)}
+Centers = list[np.ndarray]  # the center after each event, or after each common update; [P] each
+
+
+@dataclass(frozen=True)
+class Transcription:
+    """The equations of an algorithm in NumPy.
+
+    Attributes:
+        execute: function of a run and its hyperparameters that executes the equations and returns the centers.
+        kind: "asynchronous" if each accepted message makes an update, "synchronous" if several make one, and "alone" if
+            a single worker exchanges nothing, so that an event covers several steps.
+        jumps: True if messages are discontinuous functions of the gradients.
+        codec: the codec of the messages that it executes.
+    """
+
+    execute: Callable[[RecordedRun, Hyperparameters], Centers]
+    kind: Literal["asynchronous", "synchronous", "alone"] = "asynchronous"
+    jumps: bool = False
+    codec: str = "float32"
+
+
+class Hyperparameters(dict[str, Any]):
+    """The hyperparameters of a run, by name, and as attributes; a missing one raises `UserError`."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self:
+            raise UserError(f"config.json has no hyperparameter {name!r}, which the equations need")
+        return self[name]
 
 
 @dataclass(frozen=True)
 class Execution:
-    """The result of the equations of a run.
+    """The result of the equations of a run."""
 
-    Attributes:
-        center: the last center, [P].
-        losses: losses on the test data, at the versions of the recorded losses.
-    """
-
-    center: np.ndarray
-    losses: np.ndarray
+    center: np.ndarray  # the last one, [P]
+    losses: np.ndarray  # on the test data, at the versions of the recorded losses
 
 
 @dataclass
@@ -37,7 +59,9 @@ class RecordedRun:
     """A finished run: its initial center, its events in order, and its final center.
 
     Attributes:
-        scheme: the algorithm with its hyperparameters.
+        algorithm: its name.
+        hyperparameters: those of the algorithm.
+        equations: the transcription of the algorithm.
         workers: number of workers.
         steps: local steps of each worker.
         start: initial center, [P], float64.
@@ -46,25 +70,25 @@ class RecordedRun:
         gradient: gradient of worker k's t-th batch at x, as a function of (x, k, t).
         result: content of result.json.
         earlier_step_targets: steps of the runs from which this one was resumed.
-        sparse: True if workers read and wrote only the coordinates of their batch.
-        codec: rounding of messages, which is applied to each slice of the center.
+        sparse: True if the model is sparse and no option needs whole vectors.
         ps: number of slices of the center.
         layers: sizes of the model's variables, in the order of a vector [P]; empty if they are unknown.
-        losses: recorded test losses, by the version of the center; only of schemes whose workers update it together.
+        losses: recorded test losses, by the version of the center; only of equations with jumps.
         loss: test loss as a function of a center [P].
     """
 
-    scheme: Scheme
+    algorithm: str
+    hyperparameters: Hyperparameters
+    equations: Transcription
     workers: int
     steps: int
     start: np.ndarray
     trace: dict[str, np.ndarray]
     center: np.ndarray
-    gradient: reference.Gradient
+    gradient: gradients.Gradient
     result: Mapping[str, Any]
     earlier_step_targets: Sequence[int] = ()
     sparse: bool = False
-    codec: str = "float32"
     ps: int = 1
     layers: Sequence[int] = ()
     losses: Mapping[int, float] = field(default_factory=dict)
@@ -96,30 +120,28 @@ class RecordedRun:
         """True if the run continued without a worker."""
         return bool(self.result["recovery"]["evicted"])
 
-    def replay(self) -> np.ndarray:
-        """Return the last center of the equations in the recorded order, [P], float64; raises as `execute` does."""
-        return self.execute().center
+    @property
+    def period(self) -> int:
+        """Local steps of a round; raises `UserError` if that is no number of steps."""
+        period = self.hyperparameters.get("communication_period", 1)
+        if not isinstance(period, int) or period < 1:
+            raise UserError(f"communication_period must be at least 1. Received: {period!r}")
+        return period
 
     def execute(self) -> Execution:
         """Execute the paper's equations in the recorded order.
 
         Raises:
             UserError: the transcription does not cover an event of this run.
-            ValueError: a run of this scheme cannot have this record.
+            ValueError: a run of this algorithm cannot have this record.
         """
-        from .adapters import TRANSCRIPTIONS
-
         self._check_before()
-        run = self if self.codec == "float32" else replace(self, gradient=self._pushed())
-        centers = TRANSCRIPTIONS[self.scheme.name](run, self.scheme)
-        self._check_after()
+        centers = self.equations.execute(self, self.hyperparameters)
+        if self.equations.kind == "asynchronous":
+            messages = ~self.joins & (self.trace["event"] != EVENTS.index("pull"))
+            must(self.trace["accepted"][messages].sum() == self.result["updates"], "how many updates there were")
         losses = [self.loss(centers[version - 1]) for version in self.losses] if self.loss else []
         return Execution(centers[-1], np.array(losses))
-
-    def _pushed(self) -> reference.Gradient:
-        """Return the rounded gradients that workers push; the function keeps the rounding errors (error feedback)."""
-        push, reply = ROUNDINGS[self.codec]
-        return reference.pushed(self.gradient, push, even_sizes(len(self.start), self.ps), self.workers, reply)
 
     def _check_before(self) -> None:
         """Raise `ValueError` if the sizes in the record contradict each other, before any equation is executed."""
@@ -127,30 +149,20 @@ class RecordedRun:
         must(updates > 0 and not self.joins.all(), "a run has messages and updates")
         must(0 <= versions.min() <= versions.max() <= updates, "how many updates there were")
         must(max(self.losses, default=1) <= updates, "how many updates there were")
-        if self.scheme.gate.exchanges:
+        if self.equations.kind != "alone":
             must(updates <= len(self.order), "how many updates there were")
-        if not self.scheme.gate.exchanges:  # an event covers several steps
-            must(updates <= self.steps <= ALONE_STEPS * len(self.order), "how many steps there were")
-            if updates < self.steps:
-                raise UserError("some steps were not finite and were left out: the reference knows of none")
-
-    def _check_after(self) -> None:
-        """Raise `ValueError` if the trace and result.json differ in the number of updates."""
-        if self.scheme.gate.exchanges and self.scheme.gate.updates_per_round(self.workers) == self.workers:
-            messages = ~self.joins & (self.trace["event"] != EVENTS.index("pull"))
-            must(self.trace["accepted"][messages].sum() == self.result["updates"], "how many updates there were")
+            return
+        must(updates <= self.steps <= ALONE_STEPS * len(self.order), "how many steps there were")
+        if updates < self.steps:
+            raise UserError("some steps were not finite and were left out: the reference knows of none")
 
     def error(self) -> float:
-        """Return the distance between replay and run, relative to the replay; raises as `replay` and `distance` do."""
-        return distance(self.center, self.replay())
+        """Return the distance of the run from its replay; raises as `execute` and `distance` do."""
+        return distance(self.center, self.execute().center)
 
 
 def distance(center: np.ndarray, replayed: np.ndarray) -> float:
-    """Return the distance between two centers [P], relative to the second, in float64.
-
-    Raises:
-        ValueError: one of them is not finite.
-    """
+    """Return the distance between two centers [P], relative to the second; raises `ValueError` if one is not finite."""
     center = center.astype(np.float64)
     for name, vector in (("of the run", center), ("of the replay", replayed)):
         if not np.isfinite(vector).all():
@@ -160,10 +172,126 @@ def distance(center: np.ndarray, replayed: np.ndarray) -> float:
 
 
 def must(agrees: Any, what: str) -> None:
-    """Raise an error unless the rule agrees with the record.
-
-    Raises:
-        ValueError: they differ in `what`.
-    """
+    """Raise `ValueError` unless the rule agrees with the record; `what` names the difference."""
     if not agrees:
         raise ValueError(f"the rule and the record differ: {what}")
+
+
+def read_run(
+    run_dir: Path,
+    transcriptions: Mapping[str, Transcription],
+    hyperparameters: Mapping[str, Any] | None = None,
+    load: Callable[[str], Dataset] = make,
+) -> RecordedRun:
+    """Read the recorded run of a folder.
+
+    Args:
+        run_dir: folder of a run that has ended.
+        transcriptions: the known equations, by the name of the algorithm.
+        hyperparameters: those of the run, if they are more than config.json has.
+        load: function of the name of a data set.
+
+    Raises:
+        UserError: the run cannot be replayed; the message gives the reason.
+    """
+    config = read_config(run_dir)
+    equations = transcriptions.get(name := config["algorithm"])
+    if equations is None:
+        raise UserError(f"{name} has no reference in NumPy: it is not transcribed. Known: {', '.join(transcriptions)}")
+    if config["codec"] != equations.codec:
+        raise UserError(f"the equations of {name} have no codec {config['codec']}: replay a run without")
+    given = Hyperparameters(config["hyperparameters"] if hyperparameters is None else hyperparameters)
+    for key, value in given.items():
+        if key.endswith("rate") and isinstance(value, str):
+            raise UserError(f"the reference knows constant rates alone. Received: {key}={value}")
+    if not (run_dir / "result.json").is_file():
+        raise UserError(f"the run in {run_dir} has not ended: it has no result.json")
+    result = read_result(run_dir)
+    if result["updates"] is None:
+        raise UserError(f"the run in {run_dir} ended without a result: result.json has no updates")
+    trace, center = read_trace(run_dir, config), read_center(run_dir, "center.npz")
+    try:
+        dataset = load(config["dataset"])
+    except UserError as error:
+        raise unnamed(run_dir, error) from None
+    on_rows, layers, loss = _model(config, dataset)
+    if sum(layers) != len(center):
+        raise UserError(f"center.npz holds {len(center)} parameters, the model {config['model']} has {sum(layers)}")
+    start = read_center(run_dir, INITIAL).astype(np.float64)
+    if len(start) != len(center):
+        raise UserError(f"initial.npz holds {len(start)} parameters, and center.npz {len(center)}")
+    whole = config["l2"] or config["clip_norm"] is not None or config["devices_per_worker"] > 1
+    averages = config["ema_decay"] is not None  # losses are those of the average
+    return RecordedRun(
+        algorithm=name,
+        hyperparameters=given,
+        equations=equations,
+        workers=config["workers"],
+        steps=config["steps_per_worker"],
+        start=start,
+        trace=trace,
+        center=center,
+        gradient=_on_batches(config, dataset.train[1], on_rows),
+        result=result,
+        earlier_step_targets=config["earlier_step_targets"],
+        sparse=bool(dataset.features) and not whole and not averages,
+        ps=max(1, config["ps"]),
+        layers=layers,
+        losses=_losses(run_dir) if equations.jumps and loss is not None and not averages else {},
+        loss=loss,
+    )
+
+
+def unnamed(run_dir: Path, error: UserError) -> UserError:
+    """Return the error to raise for data or a model that have no known name."""
+    return UserError(f"the run in {run_dir} has a model or data of its own, which only its script knows ({error})")
+
+
+MODELS: Mapping[str, Callable[..., tuple[int, ...]]] = {  # sizes of hidden layers, by the options of a model
+    "softmax": lambda: (), "mlp": lambda *, hidden=(128,): hidden, "logistic": lambda: (),
+}  # fmt: skip
+
+SKEWS: Mapping[str, Callable[..., float]] = {"dirichlet": lambda *, alpha=0.1: alpha}  # alpha
+
+
+def _model(config: Mapping[str, Any], dataset: Dataset) -> tuple[gradients.GradientOnRows, list[int], Any]:
+    """Return the gradient of a model, the sizes of its variables, and its test loss, None if that is not known."""
+    if (name := config["model"].partition(":")[0]) not in MODELS:
+        raise UserError(f"the reference has no gradient of the model {name}. Known: {', '.join(MODELS)}")
+    hidden = MODELS[name](**parse("model", config["model"], MODELS)[1])
+    if dataset.kind != ("sparse" if name == "logistic" else "dense"):
+        raise UserError(f"the model {name} is not for the data set {config['dataset']}")
+    (x, y), (test_x, test_y), loss = dataset.train, dataset.test, None
+    if name == "logistic":
+        on_rows, layers = gradients.sparse_logistic_gradient(x[0], x[1], y), [dataset.features]
+    else:
+        x, test_x = x.reshape(len(x), -1), test_x.reshape(len(test_x), -1)
+        sizes = [x.shape[1], *hidden, dataset.classes]
+        layers = [size for n, m in pairwise(sizes) for size in (n * m, m)]
+        on_rows, loss = gradients.mlp_gradient(x, y, sizes), gradients.mlp_loss(test_x, test_y, sizes)
+    if config["l2"] or config["clip_norm"] is not None:
+        on_rows = gradients.regularized(on_rows, config["l2"], config["clip_norm"])
+    return on_rows, layers, loss
+
+
+def _on_batches(config: Mapping[str, Any], labels: np.ndarray, on_rows: gradients.GradientOnRows) -> gradients.Gradient:
+    """Return the gradient of worker k's t-th batch, as config.json describes batches."""
+    workers, size = config["workers"], config["batch_size"]
+    if size > (shard := len(labels) // workers):
+        raise UserError(
+            f"batch_size must not be larger than the shard of a worker, {shard} examples "
+            f"({len(labels)} for {workers} workers). Received: batch_size={size}"
+        )
+    skew = None
+    if config["skew"] is not None:
+        rule, options = parse("skew", config["skew"], SKEWS)
+        skew = labels, SKEWS[rule](**options)
+    drawn = {"workers": workers, "seed": config["seed"], "batch_size": size, "skew": skew}
+    return gradients.batch_gradient(on_rows, examples=len(labels), **drawn)
+
+
+def _losses(run_dir: Path) -> dict[int, float]:
+    """Return the recorded losses on the test data, by the version of the center."""
+    rows = [row for row in read_rows(run_dir / "metrics.jsonl") if row.get("kind") == "center"]
+    found = {row["version"]: row.get("test_loss") for row in rows if type(row.get("version")) is int}
+    return {version: loss for version, loss in sorted(found.items()) if version > 0 and isinstance(loss, float)}

@@ -11,9 +11,10 @@ from typing import Any
 import tensorflow as tf
 
 from ..messages.ops import microseconds, queue
+from ..record_format import EVENTS
 from ..sync.store import WorkerSlot
 from .answers import Drained
-from .trace import EVENTS, ROW, UNKNOWN
+from .trace import ROW, UNKNOWN
 from .transaction import DIRTY, Transactions
 
 

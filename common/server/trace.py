@@ -1,16 +1,8 @@
-"""The logs of a run, as rows of integers: events on the ps in order, and rounds of the workers."""
+"""The logs of a run, as rows of integers: events on the ps with their times, and rounds of the workers."""
 
 from __future__ import annotations
 
-from typing import Literal
-
-from ..contract.rounds import Event
-
-# One event on the ps.
-RECORD = ("version", "worker", "staleness", "accepted", "microseconds", "event")
-
-# An event is recorded as its index in this tuple. "join": a worker takes its slot again, and starts from the center.
-EVENTS: tuple[Event | Literal["join"], ...] = ("exchange", "push", "pull", "join")
+from ..record_format import RECORD
 
 # One row of the log on the ps: an event, and times in microseconds or `UNKNOWN`. The worker sends the times with its
 # message: `begun` and `ready` are of the round that ends with this event, `replied` is of its round before. So is

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..data.dataset import epoch_order
 from ..errors import Diverged, UserError
-from ..server.trace import RECORD
+from ..record_format import RECORD
 from ..tasks.job import Job
 from ..virtual_time.forecast import rows_of_rounds
 from ..worker.flat_model import FlatModel

@@ -25,8 +25,8 @@ from ..contract.rounds import Rounds
 from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..record.round_log import ARRIVED, BEGUN, NUMBER, READY, RELEASED, REPLIED, WORKER, RoundLog
+from ..record_format import ALONE_STEPS
 from ..server.trace import UNKNOWN
-from ..tasks.plan import ALONE_STEPS
 
 WARM_UP = 2  # the first rounds of each worker, which are left out
 

@@ -20,10 +20,10 @@ from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..files import replacing, with_tuples
 from ..messages.cut import even_sizes
-from ..record.arrays import read_arrays
-from ..record.content import read_config, read_result
+from ..record.cpu import CPU
 from ..record.round_log import NUMBER, WORKER
 from ..record.summary import size_in_bytes
+from ..record_format import read_arrays, read_config, read_result
 from ..server.traffic import Traffic
 from ..spec import nearest
 from ..virtual_time.distributions import RecordedSteps
@@ -284,7 +284,7 @@ class Recording:
         times.need(workers)
         arrays, ps = read_arrays(run_dir, "center.npz"), max(1, config["ps"])
         traffic = Traffic(scheme, scheme.codec, workers, even_sizes(len(arrays["center"]), ps), len(arrays["state"]))
-        cpu = read_result(run_dir).get("cpu") if (run_dir / "result.json").is_file() else None
+        cpu = read_result(run_dir, CPU).get("cpu") if (run_dir / "result.json").is_file() else None
         core = core_seconds(cpu, rows, rounds)
         cores = cpu["cores"] if cpu and core else None
         sizes = traffic.message, traffic.reply

@@ -14,7 +14,7 @@ from enum import IntEnum
 import numpy as np
 
 from ..contract.scheme import Scheme
-from ..server.trace import EVENTS
+from ..record_format import EVENTS
 from ..sync.asynchronous import Unlocked
 from ..virtual_time.release import waiting_at
 

@@ -17,11 +17,12 @@ from ..errors import Diverged
 from ..record.event_log import MICROSECONDS, VERSION, WORKER
 from ..record.round_log import FILE as ROUNDS
 from ..record.round_log import NUMBER, RoundLog
+from ..record_format import RECORD
 from ..reports import Report
-from ..server.trace import RECORD, ROW, UNKNOWN
+from ..server.trace import ROW, UNKNOWN
 from ..tasks.job import Job
 from ..tasks.observer import Evaluation, Figures
-from ..tasks.results import unwritten, write_center, write_model
+from ..tasks.results import unwritten, write_center, write_initial, write_model
 from ..virtual_time.forecast import steady_staleness
 from ..virtual_time.platform import Platform
 from ..virtual_time.schedule import EventSchedule, schedule_events
@@ -58,6 +59,7 @@ class SimulatedRun:
     def __init__(self, job: Job, report: Report, model: FlatModel):
         self.job, self.report, self.model = job, report, model
         self.figures = Figures(job.plan, job.traffic(model))
+        self.initial = model.pack()
         self.log = job.event_log()
         self.log.truncate(0, 0)  # remove the events of an unfinished run
         self.evaluation = Evaluation(model, job.test)
@@ -159,6 +161,7 @@ class SimulatedRun:
         writes = [lambda: write_center(run_dir, arrays), lambda: write_model(run_dir, self.model, arrays)]
         if job.options.record == "full":
             writes += [lambda: self.log.save(run_dir / "trace.npz"), lambda: rounds.save(run_dir / ROUNDS)]
+            writes += [lambda: write_initial(run_dir, self.initial)]
         missing = unwritten(writes)
         shares = rounds.shares()
         self.report(

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import UserError, at_least
+from ..arguments import at_least
+from ..errors import UserError
 from ..lazy import tf
 from .gate import Gate
 from .store import Message, Store, Tensor, WorkerSlot

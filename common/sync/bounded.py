@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import at_least
+from ..arguments import at_least
 from ..lazy import tf
 from .gate import Gate
 from .store import Message, Store, Tensor, WorkerSlot

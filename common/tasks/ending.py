@@ -16,7 +16,7 @@ from .calls import ObserverCalls
 from .job import StopRule
 from .observer import Observer, Snapshot
 from .recorder import RecordReader
-from .results import unwritten, write_center, write_model
+from .results import unwritten, write_center, write_initial, write_model
 from .round_record import RoundRecord
 
 END_SECONDS = 5.0  # time limit for workers to leave
@@ -94,6 +94,7 @@ class Ending:
         ]
         if self.rounds.every_round:
             writes.append(lambda: self.reader.give(lambda log: log.save(folder / "trace.npz")))
+            writes.append(lambda: write_initial(folder, self.observer.initial[0]))
         return unwritten(writes)
 
     def _shut_down(self) -> None:

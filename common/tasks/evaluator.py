@@ -11,9 +11,9 @@ import numpy as np
 from ..cluster.failure_detector import FailureDetector
 from ..errors import WaitTimeout
 from ..lazy import tf
+from ..record_format import RECORD
 from ..reports import Report
 from ..server.failures import is_absence, is_refusal, was_repeated
-from ..server.trace import RECORD
 from .calls import Connect, ObserverCalls
 from .ending import Ending
 from .graph import TaskGraph

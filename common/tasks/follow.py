@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..arguments import positive
 from ..data import named as data
-from ..data.dataset import Dataset
 from ..data.models import ModelRecipe
-from ..errors import UserError, WaitTimeout, positive
-from ..files import dumps, open_in_place, read_rows, writing
+from ..data.recipes import Dataset
+from ..errors import UserError, WaitTimeout
+from ..files import dumps, open_in_place, writing
 from ..record import checkpoint
-from ..record.content import read_config
+from ..record_format import read_config, read_rows
 from ..worker.flat_model import FlatModel
 from .observer import Evaluation
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ..arguments import at_most
 from ..cluster.cluster import Cluster
 from ..cluster.fingerprint import in_words
 from ..cluster.restart_rule import RestartRule
@@ -17,19 +18,18 @@ from ..contract.rounding import rounded
 from ..contract.scheme import Scheme
 from ..data import inputs, skew
 from ..data.models import ModelRecipe
-from ..errors import UserError, at_most
-from ..files import read_json
+from ..errors import UserError
 from ..lazy import keras
 from ..messages import segments
 from ..messages.codec import BatchCoordinates, Codec
 from ..messages.cut import even_sizes
 from ..record import checkpoint
 from ..record.callbacks import STOP
-from ..record.content import read_config
 from ..record.event_log import KEEP, EventLog
 from ..record.metrics import Summaries
 from ..record.plot import accuracy_of
 from ..record.run_directory import new_run_dir
+from ..record_format import read_config, read_json
 from ..server.traffic import Traffic
 from ..virtual_time.platform import Machines, Platform
 from ..virtual_time.schedule import check

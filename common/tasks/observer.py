@@ -12,8 +12,8 @@ import numpy as np
 from ..data.models import batched
 from ..files import finite
 from ..record.event_log import Tally
+from ..record_format import EVENTS
 from ..reports import Report
-from ..server.trace import EVENTS
 from ..server.traffic import Traffic
 from ..waiting import paced
 from ..worker.flat_model import FlatModel

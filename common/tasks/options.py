@@ -8,12 +8,14 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar
 
+from ..arguments import at_least, at_most, fraction, not_negative, one_of, positive
+from ..contract.hyperparameters import meanings
 from ..contract.rounding import CODECS, Rounding
 from ..data.skew import parsed
-from ..errors import UserError, at_least, at_most, fraction, not_negative, one_of, positive
+from ..errors import UserError
 from ..record.latest import named, newest
 from ..record.run_directory import RecordMode
-from ..spec import meanings, nearest
+from ..spec import nearest
 
 RESTART_CHECKPOINT_SECONDS = 10.0
 

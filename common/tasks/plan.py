@@ -15,6 +15,7 @@ from ..data.dataset import batches, leaves, num_examples, shard_rows
 from ..errors import UserError
 from ..messages.codec import FLOAT_BYTES
 from ..record.event_log import KEEP
+from ..record_format import ALONE_STEPS
 from .options import RunOptions
 
 # Each call costs RPCs and Python time. Eight rounds in a call doubled the rate of small rounds; sixteen save 4 % to
@@ -22,8 +23,6 @@ from .options import RunOptions
 ROUNDS_PER_CALL = 16
 
 LONG_RUN_ROUNDS = 500  # shorter runs do not earn back the time to build the larger graph
-
-ALONE_STEPS = 64  # steps of a call of a scheme that exchanges nothing
 
 POINTS = 20  # least number of points of a curve
 

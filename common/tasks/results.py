@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import CannotWrite
 from ..files import PART, replacing, writing
+from ..record_format import INITIAL
 from ..worker.flat_model import FlatModel
 
 
@@ -29,6 +30,17 @@ def write_center(run_dir: Path, arrays: Mapping[str, Any]) -> None:
     """Write the center, [P], its average if it has one, and the state, [S]; raises `CannotWrite`."""
     with replacing(run_dir / "center.npz") as file:
         np.savez(file, **arrays)
+
+
+def write_initial(run_dir: Path, center: np.ndarray) -> None:
+    """Write the center [P] before the first update, for a replay, unless a run has that is resumed here.
+
+    Raises:
+        CannotWrite: it cannot be written.
+    """
+    if not (path := run_dir / INITIAL).exists():
+        with replacing(path) as file:
+            np.savez(file, center=center)
 
 
 def write_model(run_dir: Path, model: FlatModel, arrays: Mapping[str, Any]) -> None:

@@ -12,7 +12,8 @@ from ..files import writing
 from ..record.columns import save_columns
 from ..record.event_log import BEGUN, KIND, MICROSECONDS, READY, RELEASED, REPLIED, WORKER, EventLog
 from ..record.round_log import FILE, Shares, TimeTotals
-from ..server.trace import EVENTS, ROUND, UNKNOWN
+from ..record_format import EVENTS
+from ..server.trace import ROUND, UNKNOWN
 from .job import Job
 
 CHUNK = 1 << 16  # number of rounds in memory at once

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..record.arrays import read_trace
-from ..record.content import read_config, read_result
 from ..record.round_log import FILE, UNKNOWN, RoundLog
-from ..server.trace import EVENTS, ROUND
+from ..record_format import EVENTS, read_config, read_result, read_trace
+from ..server.trace import ROUND
 
 STAMPS = ROUND[2:]
 

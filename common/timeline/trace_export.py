@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ..server.trace import EVENTS, UNKNOWN
+from ..record_format import EVENTS
+from ..server.trace import UNKNOWN
 from .lanes import COLUMNS, PARTS, STAMPS, Tracks
 
 RoundRow = namedtuple("RoundRow", (*COLUMNS, "arrow"))

@@ -29,7 +29,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import UserError, at_most
+from ..arguments import at_most
+from ..errors import UserError
 from ..spec import parse
 
 MOST_SIGMA = 4.0  # the largest sigma of a lognormal: half of its values are below 0.03 % of the mean

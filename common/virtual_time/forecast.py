@@ -12,7 +12,7 @@ from ..contract.rounds import Rounds
 from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..messages.cut import even_sizes
-from ..server.trace import EVENTS
+from ..record_format import EVENTS
 from ..server.traffic import Traffic
 from .platform import Machines, Platform
 from .schedule import SECOND, EventSchedule, schedule_events

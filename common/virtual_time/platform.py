@@ -20,7 +20,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..errors import UserError, at_least, at_most, not_negative, one_of, positive
+from ..arguments import at_least, at_most, not_negative, one_of, positive
+from ..errors import UserError
 from ..spec import nearest, parse
 from .distributions import MOST_SIGMA, Model, RecordedSteps, model, uniforms
 from .units import bytes_per_nanosecond, nanoseconds

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..contract.scheme import Scheme
-from ..server.trace import EVENTS, RECORD, ROUND, UNKNOWN
+from ..record_format import EVENTS, RECORD
+from ..server.trace import ROUND, UNKNOWN
 from .release import SetOfMessages, waiting_at
 
 EXCHANGE, PUSH, PULL, JOIN = (EVENTS.index(name) for name in ("exchange", "push", "pull", "join"))

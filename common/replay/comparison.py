@@ -1,4 +1,4 @@
-"""The limit of a replay: the largest distance from the equations in float64 that float32 alone explains.
+"""The verdict on a run, and its limit: the largest distance from the equations that float32 alone explains.
 
 The limit is computed for each run: the same equations are executed once more in the same order, in float32, and a run
 may differ by ten times the error of that execution. The error is large for Adam, which divides small gradients by their
@@ -15,34 +15,78 @@ recorded test losses, which agree with the equations until then.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from . import reference
-from .recorded import Execution, RecordedRun, distance
+from ..errors import UserError, first_line
+from .recorded import Execution, Hyperparameters, RecordedRun, distance
+from .reference.gradients import Gradient
 
 LEAST = 2e-6  # of the center: TensorFlow and NumPy sum in different orders
-
 CERTAIN = 1e-5  # of the center, or of a test loss: errors are below it without a jump, and above it after one
-
 SHARP = 0.005  # of the center's distance from its start, which a rate wrong by 1 % changes by about 1 %
-
 FLOAT32 = 10  # factor by which one float32 execution may be nearer than another by chance
-
 DISTURBED = 1e-5  # of a gradient's root mean square, about a hundred times the rounding of float32
-
 JUMP = 1e-3  # of a test loss: larger than the effect of a few jumps
-
 WRONG = 1.01  # factor of a wrong rate that must be detected
 
-JUMPS = ("signsgd_mv", "ef_sgd")
+NO_ROOM = "the run has no room in this machine's memory: replay one that has a smaller model, less data or fewer steps"
 
 
-def has_jumps(run: RecordedRun) -> bool:
-    """Return True if the scheme's messages are discontinuous functions of the gradients."""
-    return run.scheme.name in JUMPS
+@dataclass(frozen=True)
+class Verdict:
+    """The result of a replay.
+
+    Attributes:
+        run: the replayed run.
+        error: relative distance of the run's center from that of the equations; infinite if the equations cannot
+            produce the record.
+        reason: the difference, if it is not in the center alone.
+        limit: largest error that float32 explains; a run with a larger error differs.
+        moved: relative distance of the initial center from that of the equations.
+        until: update up to which the recorded test losses are those of the equations; 0 if that was not needed.
+    """
+
+    run: RecordedRun
+    error: float
+    reason: str = ""
+    limit: float = LEAST
+    moved: float = 1.0
+    until: int = 0
+
+    @property
+    def differs(self) -> bool:
+        """True if the run deviates from the equations."""
+        return bool(self.reason) or not self.error < self.limit
+
+    @property
+    def agrees(self) -> bool:
+        """True if the run follows the equations so closely that a factor wrong by 1 % would have been detected.
+
+        If jumps have changed the center, this holds up to the update `until`.
+        """
+        near = CERTAIN if self.run.equations.jumps else SHARP * self.moved
+        return not self.differs and (self.error < near or 0 < self.until < self.run.result["updates"])
+
+
+def judge(run: RecordedRun) -> Verdict:
+    """Execute the equations in the recorded order, and compare; raises `UserError` if they do not cover the run."""
+    try:
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # `distance` raises if it is not finite
+            exact = run.execute()
+            error, moved = (distance(center, exact.center) for center in (run.center, run.start))
+            references = References(run, exact)
+            until, reason = (0, "") if error < CERTAIN else references.course()
+            return Verdict(run, error, reason, references.limit, moved, until)
+    except UserError:
+        raise
+    except MemoryError:
+        raise UserError(NO_ROOM) from None
+    except TypeError as problem:
+        raise UserError(f"the equations of {run.algorithm} cannot have these values: {first_line(problem)}") from None
+    except (ValueError, IndexError, ArithmeticError) as problem:  # the order of the record is impossible
+        return Verdict(run, float("inf"), first_line(problem) or type(problem).__name__)
 
 
 class References:
@@ -59,7 +103,7 @@ class References:
     def __init__(self, run: RecordedRun, exact: Execution):
         self.run, self.exact = run, exact
         self.single = replace(run, start=run.start.astype(np.float32)).execute()
-        jumps = has_jumps(run) or run.codec != "float32"
+        jumps = run.equations.jumps or run.equations.codec != "float32"
         self.disturbed = replace(run, gradient=_disturbed(run.gradient)).execute() if jumps else None
 
     @property
@@ -85,8 +129,8 @@ class References:
         far = np.maximum.accumulate(np.maximum(JUMP, FLOAT32 * self._apart(self.disturbed.losses)))
         if len(beyond := np.flatnonzero(apart > np.maximum(near, far))):
             return 0, f"the test loss at update {versions[beyond[0]]} is {apart[beyond[0]]:.1e} from theirs"
-        scheme: Any = run.scheme
-        wrong = replace(run, scheme=replace(scheme, learning_rate=WRONG * scheme.learning_rate)).execute()
+        rate = WRONG * run.hyperparameters.learning_rate
+        wrong = replace(run, hyperparameters=Hyperparameters(run.hyperparameters, learning_rate=rate)).execute()
         same = np.logical_and.accumulate(apart <= near)
         told = same & (near < np.minimum(JUMP, self._apart(wrong.losses)))
         return max((version for version, is_told in zip(versions, told, strict=True) if is_told), default=0), ""
@@ -95,7 +139,7 @@ class References:
         return np.abs(losses - self.exact.losses) / np.abs(self.exact.losses)
 
 
-def _disturbed(gradient: reference.Gradient) -> reference.Gradient:
+def _disturbed(gradient: Gradient) -> Gradient:
     """Add noise to each gradient, except to zeros: weights that no example of the batch touches."""
 
     def noisy(x: np.ndarray, k: int, t: int) -> np.ndarray:

@@ -1,0 +1,23 @@
+"""The framework: everything that is not an algorithm."""
+
+from .cluster.cluster import Cluster
+from .contract.scheme import Scheme
+from .errors import DistsgdError, UserError
+from .launch.client import keep_warm
+from .record.callbacks import Callback
+from .tasks.options import Recovery
+from .training import Result, train
+from .virtual_time.platform import Platform
+
+__all__ = [
+    "Callback",
+    "Cluster",
+    "DistsgdError",
+    "Platform",
+    "Recovery",
+    "Result",
+    "Scheme",
+    "UserError",
+    "keep_warm",
+    "train",
+]
