@@ -74,7 +74,7 @@ def _damped_agn(run: RecordedRun, s: Any) -> Path:
         eta=s.learning_rate,
         gamma=s.server_learning_rate,
         distance_scale=s.distance_scale,
-        period=run.period,
+        period=s.communication_period,
         steps=run.steps,
     )
 

@@ -27,7 +27,8 @@ RECORD = ("version", "worker", "staleness", "accepted", "microseconds", "event")
 # An event is recorded as its index in this tuple. "join": a worker takes its slot again, and starts from the center.
 EVENTS: tuple[Literal["exchange", "push", "pull", "join"], ...] = ("exchange", "push", "pull", "join")
 
-INITIAL = "initial.npz"  # the center before the first update
+INITIAL, DATA = "initial.npz", "data.npz"  # the center before the first update; data that no recipe makes
+PARTS = ("train_x", "train_y", "test_x", "test_y")  # the arrays in data.npz
 ALONE_STEPS = 64  # most steps in an event of a scheme that exchanges nothing
 
 MOST_TASKS, MOST_STEPS = 2**20, 10**12  # of a run: a table of its tasks still fits into memory

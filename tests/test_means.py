@@ -24,7 +24,8 @@ HIDDEN = (8,)
 
 
 def normalised(run):
-    return means.normalised(run.start, run.gradient, run.workers, run.steps, 0.1, run.period)
+    period = run.hyperparameters.communication_period
+    return means.normalised(run.start, run.gradient, run.workers, run.steps, 0.1, period)
 
 
 def power_sgd(run):

@@ -15,12 +15,14 @@ from distsgd.common.cli.main import dispatch
 from distsgd.common.contract import BFloat16, Codec, Int8, WithMemory
 from distsgd.common.contract.rounding import rounded
 from distsgd.common.data.recipes import Dataset
-from distsgd.common.replay.reference import gradients
+from distsgd.common.replay.reference import asynchronous_rules
 from distsgd.common.replay.replay import read
 from runs import DIGITS, Table, record
 
 BOTH = pytest.mark.parametrize(
-    ("codec", "transcription"), [(BFloat16(), gradients.bf16), (Int8(), gradients.int8)], ids=["bf16", "int8"]
+    ("codec", "transcription"),
+    [(BFloat16(), asynchronous_rules.bf16), (Int8(), asynchronous_rules.int8)],
+    ids=["bf16", "int8"],
 )
 
 
@@ -123,7 +125,7 @@ def test_coordinates_of_a_batch_are_not_rounded(tmp_path):
 def test_a_run_sends_numpy_s_vectors_and_forgets_the_residual_on_rejoining(ps):
     data = Dataset((np.ones((8, 1), np.float32), np.tile(SLOPES, (8, 1))), None, classes=0)
     sizes = [5] if ps == 1 else [3, 2]
-    sent = gradients.pushed(lambda x, k, t: SLOPES, gradients.int8, sizes, 1, lambda x: x)
+    sent = asynchronous_rules.pushed(lambda x, k, t: SLOPES, asynchronous_rules.int8, sizes, 1, lambda x: x)
     once, twice = (sent(SLOPES, 0, t) for t in range(2))
     options = {"workers": 1, "ps": ps, "model": linear(), "data": data, "codec": "int8"}
     with Table(AsyncSGD(learning_rate=1.0), **options) as table:

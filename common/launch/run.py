@@ -19,6 +19,7 @@ from ..record.notebook import in_notebook, native_output
 from ..record.run_directory import RunRecord, load_center
 from ..simulation.virtual_run import simulate
 from ..tasks.job import Job, checkpoints_of
+from ..tasks.results import write_data
 from ..worker.flat_model import FlatModel, unused_optimizer
 from .launcher import launch
 from .supervisor import OnEvent
@@ -66,6 +67,8 @@ def run(
             if job.cluster.task is not None and verbose:
                 display.task(job.cluster.task, job.cluster.wait_seconds)
             start(job, bus.publish, model)
+        if job.cluster.evaluates:
+            write_data(job.run_dir, config, job.train, job.test)
         if record.unwritten:
             raise CannotWrite("; ".join(record.unwritten))
         if model is not None and job.cluster.evaluates:

@@ -9,7 +9,7 @@ runs/<algorithm>/<time>-<id>/
     checkpoints/    states from which the run can be resumed; events.bin: the events so far (with record="off" only
                     the last ones, and counts.json)
     trace.npz       every event on the parameter server, in order (not with record="off")
-    initial.npz     the center before the first update (not with record="off")
+    initial.npz     the center before the first update (not with record="off"); data.npz: data that have no NumPy recipe
     rounds.npz      every round: begun, ready, arrived, released, replied (not with record="off")
     center.npz      the center as one flat vector; model.keras: the same as a Keras model
     logs/           the output of each task
@@ -29,7 +29,7 @@ from typing import Any, Literal
 from ..cluster.task_spec import TaskSpec
 from ..errors import CannotWrite, DistsgdError, Interrupted, UserError
 from ..files import Lock, cannot_write_into, dumps, finite, replacing, write_json
-from ..record_format import INITIAL, read_arrays, read_config, read_json, short
+from ..record_format import DATA, INITIAL, read_arrays, read_config, read_json, short
 from ..worker.flat_model import FlatModel
 from . import checkpoint
 from .cpu import CpuRecord
@@ -95,7 +95,8 @@ class RunRecord:
                     f"the run directory already holds a run without checkpoints: choose another. Received: {run_dir}"
                 )
             else:
-                (run_dir / INITIAL).unlink(missing_ok=True)
+                for name in (INITIAL, DATA):  # of a run that failed here
+                    (run_dir / name).unlink(missing_ok=True)
             write_json(run_dir / "config.json", config)
             make_latest(run_dir)
             self.metrics = Metrics(run_dir / "metrics.jsonl", goes_on)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import one_of
+from ..arguments import at_least, one_of
 from ..errors import UserError
 from ..record_format import EVENTS
 from .recorded import Centers, Hyperparameters, RecordedRun, Transcription, must
@@ -46,13 +46,13 @@ def _in_rounds(
     `memory`: workers keep a state, which a restarted worker has lost.
     """
     _check_period(run)
-    if run.evicted:
+    if _evicted(run):
         raise UserError(f"the run continued without a worker, which the transcription of {run.algorithm} cannot")
     _check_messages(run, memory)
     updates = run.result["updates"]  # fewer than steps if the run was stopped early
     messages = np.bincount(run.trace["worker"][run.trace["accepted"] == 1], minlength=run.workers)
     must((messages == updates).all(), "how many messages each worker sent")
-    steps = min(run.steps, updates * run.period)  # later steps are not in the center
+    steps = min(run.steps, updates * _period(run))  # later steps are not in the center
     centers = transcription(run.start, run.gradient, run.workers, steps=steps, **options)
     must(updates <= len(centers), "how many updates there were")
     return centers[:updates]
@@ -63,16 +63,34 @@ def _async_sgd(run: RecordedRun, scheme: Hyperparameters) -> Centers:
         return _in_order(asynchronous_rules.async_sgd, run)
     _check_messages(run)
     return asynchronous_rules.async_sgd_reading_apart(
-        run.start, run.gradient, run.reads, run.workers, eta=scheme.learning_rate
+        run.start, run.gradient, _reads(run), run.workers, eta=scheme.learning_rate
     )
+
+
+def _reads(run: RecordedRun) -> list[tuple[int, int]]:
+    """Return the worker of each message, and the number of updates in the center that it had read."""
+    read = run.trace["version"] - run.trace["staleness"]
+    return [(k, int(r)) for k, r, join in zip(run.order, read, run.joins, strict=True) if not join]
+
+
+def _evicted(run: RecordedRun) -> bool:
+    """Return True if the run continued without a worker."""
+    return bool(run.result["recovery"]["evicted"])
+
+
+def _period(run: RecordedRun) -> int:
+    """Return the local steps of a round; raise `UserError` if that is no number of steps."""
+    period = run.hyperparameters.get("communication_period", 1)
+    at_least(1, communication_period=period)
+    return period
 
 
 def _check_period(run: RecordedRun) -> None:
     """Raise `UserError` for a resumed run with a short round in its middle, which only `downpour` covers."""
-    if any(target % run.period for target in run.earlier_step_targets):
+    if any(target % _period(run) for target in run.earlier_step_targets):
         raise UserError(
             f"the run was resumed from one of {json.dumps(list(run.earlier_step_targets))} steps, whose last round was "
-            f"shorter than the period of {run.period}: the transcription of {run.algorithm} has no such round"
+            f"shorter than the period of {_period(run)}: the transcription of {run.algorithm} has no such round"
         )
 
 
@@ -86,7 +104,7 @@ def _check_messages(run: RecordedRun, memory: bool = False) -> None:
 
 
 def _local(run: RecordedRun) -> dict[str, Any]:
-    return {"steps": run.steps, "period": run.period}
+    return {"steps": run.steps, "period": _period(run)}
 
 
 def _serial(run: RecordedRun, scheme: Hyperparameters) -> Centers:
@@ -122,7 +140,7 @@ def _downpour(
 def _sync_sgd(run: RecordedRun, backup_workers: int = 0) -> Centers:
     messages = {name: values[~run.joins] for name, values in run.trace.items()}
     pulled, sizes = (messages["version"] - messages["staleness"]).tolist(), []
-    if run.evicted:  # only the trace tells how many workers were left
+    if _evicted(run):  # only the trace tells how many workers were left
         sizes = np.bincount(messages["version"][messages["accepted"] == 1]).tolist()
     elif not backup_workers:  # all continue together: the n-th message of a worker (from 0) follows a pull of version n
         mine = [np.cumsum(messages["worker"] == k) - 1 for k in range(run.workers)]
@@ -152,9 +170,9 @@ def _ringmaster(run: RecordedRun, scheme: Hyperparameters) -> Centers:
 
 def _ssp(run: RecordedRun, scheme: Hyperparameters) -> Centers:
     centers, lawful = asynchronous_rules.ssp(
-        run.start, run.gradient, run.reads, run.workers, eta=scheme.learning_rate, slack=scheme.slack
+        run.start, run.gradient, _reads(run), run.workers, eta=scheme.learning_rate, slack=scheme.slack
     )
-    must(lawful or run.evicted or run.joins.any(), "how far a worker was ahead")
+    must(lawful or _evicted(run) or run.joins.any(), "how far a worker was ahead")
     return centers
 
 

@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .. import record_format
 from ..data.recipes import Dataset, make
 from ..errors import UserError
-from ..record_format import ALONE_STEPS, EVENTS, INITIAL, read_center, read_config, read_result, read_rows, read_trace
+from ..record_format import ALONE_STEPS, DATA, EVENTS, INITIAL, MOST_TASKS, PARTS
 from ..spec import parse
 from .reference import gradients
 
@@ -105,28 +106,9 @@ class RecordedRun:
         return np.where(self.joins, ~self.trace["worker"], self.trace["worker"]).tolist()
 
     @property
-    def reads(self) -> list[tuple[int, int]]:
-        """Worker of each message, and the number of updates in the center that it had read."""
-        read = self.trace["version"] - self.trace["staleness"]
-        return [(k, int(r)) for k, r, join in zip(self.order, read, self.joins, strict=True) if not join]
-
-    @property
     def joins(self) -> np.ndarray:
         """Mask of the events that are no messages, at which a lost worker starts anew from the center."""
         return self.trace["event"] == EVENTS.index("join")
-
-    @property
-    def evicted(self) -> bool:
-        """True if the run continued without a worker."""
-        return bool(self.result["recovery"]["evicted"])
-
-    @property
-    def period(self) -> int:
-        """Local steps of a round; raises `UserError` if that is no number of steps."""
-        period = self.hyperparameters.get("communication_period", 1)
-        if not isinstance(period, int) or period < 1:
-            raise UserError(f"communication_period must be at least 1. Received: {period!r}")
-        return period
 
     def execute(self) -> Execution:
         """Execute the paper's equations in the recorded order.
@@ -194,7 +176,7 @@ def read_run(
     Raises:
         UserError: the run cannot be replayed; the message gives the reason.
     """
-    config = read_config(run_dir)
+    config = record_format.read_config(run_dir)
     equations = transcriptions.get(name := config["algorithm"])
     if equations is None:
         raise UserError(f"{name} has no reference in NumPy: it is not transcribed. Known: {', '.join(transcriptions)}")
@@ -206,18 +188,15 @@ def read_run(
             raise UserError(f"the reference knows constant rates alone. Received: {key}={value}")
     if not (run_dir / "result.json").is_file():
         raise UserError(f"the run in {run_dir} has not ended: it has no result.json")
-    result = read_result(run_dir)
+    result = record_format.read_result(run_dir)
     if result["updates"] is None:
         raise UserError(f"the run in {run_dir} ended without a result: result.json has no updates")
-    trace, center = read_trace(run_dir, config), read_center(run_dir, "center.npz")
-    try:
-        dataset = load(config["dataset"])
-    except UserError as error:
-        raise unnamed(run_dir, error) from None
+    trace, center = record_format.read_trace(run_dir, config), record_format.read_center(run_dir, "center.npz")
+    dataset = _dataset(run_dir, config["dataset"], load)
     on_rows, layers, loss = _model(config, dataset)
     if sum(layers) != len(center):
         raise UserError(f"center.npz holds {len(center)} parameters, the model {config['model']} has {sum(layers)}")
-    start = read_center(run_dir, INITIAL).astype(np.float64)
+    start = record_format.read_center(run_dir, INITIAL).astype(np.float64)
     if len(start) != len(center):
         raise UserError(f"initial.npz holds {len(start)} parameters, and center.npz {len(center)}")
     whole = config["l2"] or config["clip_norm"] is not None or config["devices_per_worker"] > 1
@@ -240,6 +219,22 @@ def read_run(
         losses=_losses(run_dir) if equations.jumps and loss is not None and not averages else {},
         loss=loss,
     )
+
+
+def _dataset(run_dir: Path, name: str, load: Callable[[str], Dataset]) -> Dataset:
+    """Return the data in the folder, or those of that name; raise `UserError` if they are neither."""
+    if not (run_dir / DATA).exists():
+        try:
+            return load(name)
+        except UserError as error:
+            raise unnamed(run_dir, error) from None
+    arrays = record_format.read_arrays(run_dir, DATA)
+    x, y, test_x, test_y = (arrays[part] for part in PARTS)
+    for some, labels in ((x, y), (test_x, test_y)):
+        whole = some.ndim > 1 and labels.ndim == 1 and labels.dtype.kind in "iu" and len(some) == len(labels) > 0
+        if not whole or some.shape[1:] != x.shape[1:] or labels.min() < 0 or labels.max() >= MOST_TASKS:
+            raise UserError(f"{DATA} is damaged: it needs {', '.join(PARTS)}; x [n, ...] and class numbers y [n]")
+    return Dataset((x, y), (test_x, test_y), classes=1 + int(max(y.max(), test_y.max())))
 
 
 def unnamed(run_dir: Path, error: UserError) -> UserError:
@@ -292,6 +287,6 @@ def _on_batches(config: Mapping[str, Any], labels: np.ndarray, on_rows: gradient
 
 def _losses(run_dir: Path) -> dict[int, float]:
     """Return the recorded losses on the test data, by the version of the center."""
-    rows = [row for row in read_rows(run_dir / "metrics.jsonl") if row.get("kind") == "center"]
+    rows = [row for row in record_format.read_rows(run_dir / "metrics.jsonl") if row.get("kind") == "center"]
     found = {row["version"]: row.get("test_loss") for row in rows if type(row.get("version")) is int}
     return {version: loss for version, loss in sorted(found.items()) if version > 0 and isinstance(loss, float)}

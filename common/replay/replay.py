@@ -17,45 +17,41 @@ from ..record_format import read_config
 from ..spec import nearest, parse
 from .adapters import TRANSCRIPTIONS, rounded
 from .comparison import NO_ROOM, Verdict, judge
-from .recorded import RecordedRun, Transcription, read_run, unnamed
+from .recorded import RecordedRun, read_run, unnamed
 
 
-def replay(
-    run_dir: Path, schemes: Mapping[str, type[Scheme]], transcriptions: Mapping[str, Transcription] = TRANSCRIPTIONS
-) -> Verdict:
+def replay(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Verdict:
     """Execute the equations of a recorded run, and compare.
 
     Args:
         run_dir: folder of a run that has ended.
         schemes: the catalogue, by name.
-        transcriptions: the equations, by name of the algorithm.
 
     Raises:
         UserError: this run cannot be replayed; the message gives the reason.
     """
     try:
-        run = read(run_dir, schemes, transcriptions)
+        run = read(run_dir, schemes)
     except MemoryError:
         raise UserError(NO_ROOM) from None
     return judge(run)
 
 
-def read(
-    run_dir: Path, schemes: Mapping[str, type[Scheme]], transcriptions: Mapping[str, Transcription] = TRANSCRIPTIONS
-) -> RecordedRun:
+def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> RecordedRun:
     """Read the recorded run of a folder; raises `UserError` if it cannot be replayed."""
     config = read_config(run_dir)
     name = config["algorithm"]
     if name == "hogwild":
         raise UserError(f"{name} has no reference in NumPy: it takes no lock, so that its events have no order")
-    if name in transcriptions:
-        transcriptions = {**transcriptions, name: rounded(name, transcriptions[name], config["codec"])}
+    equations = dict(TRANSCRIPTIONS)
+    if name in equations:
+        equations[name] = rounded(name, equations[name], config["codec"])
     try:
         parse("model", config["model"], MODELS)
     except UserError as error:
         raise unnamed(run_dir, error) from None
     given = _hyperparameters(config, schemes[name]) if name in schemes else None
-    return read_run(run_dir, transcriptions, given, named.load)
+    return read_run(run_dir, equations, given, named.load)
 
 
 def _hyperparameters(config: Mapping[str, Any], kind: type[Scheme]) -> dict[str, Any]:

@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from ..data.recipes import RECIPES
 from ..errors import CannotWrite
 from ..files import PART, replacing, writing
-from ..record_format import INITIAL
+from ..record_format import DATA, INITIAL, PARTS
 from ..worker.flat_model import FlatModel
+
+MOST_BYTES = 1 << 26  # of data in a run directory
 
 
 def unwritten(writes: Iterable[Callable[[], object]]) -> list[str]:
@@ -41,6 +44,22 @@ def write_initial(run_dir: Path, center: np.ndarray) -> None:
     if not (path := run_dir / INITIAL).exists():
         with replacing(path) as file:
             np.savez(file, center=center)
+
+
+def write_data(run_dir: Path, config: Mapping[str, Any], train: Any, test: Any) -> None:
+    """Write data that a replay with NumPy alone needs: those that no recipe makes, of a model with a NumPy gradient.
+
+    Raises:
+        CannotWrite: they cannot be written.
+    """
+    data, model = (config[name].partition(":")[0] for name in ("dataset", "model"))
+    if data in RECIPES or model not in ("softmax", "mlp") or config["record"] == "off":
+        return
+    arrays = [array for part in (train, test) if isinstance(part, tuple) for array in part]
+    whole = len(arrays) == len(PARTS) and all(isinstance(array, np.ndarray) for array in arrays)
+    if whole and sum(array.nbytes for array in arrays) <= MOST_BYTES:
+        with replacing(run_dir / DATA) as file:
+            np.savez(file, **dict(zip(PARTS, arrays, strict=True)))
 
 
 def write_model(run_dir: Path, model: FlatModel, arrays: Mapping[str, Any]) -> None:
