@@ -23,3 +23,7 @@ def __getattr__(name: str) -> Any:
     if name not in PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f".{PLACES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *PLACES]

@@ -1,9 +1,11 @@
 """The base of the replay: NumPy alone, small, and fed by a folder that follows the documented format."""
 
 import json
+import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -298,3 +300,23 @@ def test_a_run_on_generated_data_is_replayed_from_its_folder_alone(backend, warm
     assert in_a_program(run_dir, "catalogue", tmp_path)[0] == (True, False)
     moved("center.npz")(run_dir)
     assert in_a_program(run_dir, "catalogue", tmp_path)[0] == (False, True)
+
+
+@pytest.mark.parametrize("name", ["initial.npz", "data.npz", "metrics.jsonl"])
+@pytest.mark.parametrize("put", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"])
+def test_the_base_never_waits_for_a_pipe_or_a_device(name, put, folder):
+    (folder / name).unlink(missing_ok=True)
+    put(folder / name)
+    if name == "metrics.jsonl":  # optional, as a file that cannot be read
+        assert judge(read_run(folder, TRANSCRIPTIONS)).agrees
+    else:
+        with pytest.raises(UserError, match=name):
+            read_run(folder, TRANSCRIPTIONS)
+
+
+def test_data_of_a_giant_shape_are_refused(folder):
+    with zipfile.ZipFile(folder / "data.npz", "w") as archive, archive.open("train_x.npy", "w") as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (2**40, 2**20)}
+        np.lib.format.write_array_header_1_0(file, header)
+    with pytest.raises(UserError, match="which its size is not"):
+        read_run(folder, TRANSCRIPTIONS)

@@ -156,7 +156,13 @@ ARRAYS = {
 
 @pytest.mark.parametrize(
     ("name", "command"),
-    [("trace.npz", "replay"), ("trace.npz", "timeline"), ("center.npz", "replay"), ("rounds.npz", "timeline")],
+    [
+        ("trace.npz", "replay"),
+        ("trace.npz", "timeline"),
+        ("center.npz", "replay"),
+        ("initial.npz", "replay"),
+        ("rounds.npz", "timeline"),
+    ],
 )
 def test_wrong_arrays_are_no_traceback(name, command, copy):
     path, bad = copy / name, {}
@@ -191,7 +197,9 @@ CHECKPOINT = f"checkpoints/000000000010/{checkpoint.ABOUT}"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("name", ["config.json", "result.json", "metrics.jsonl", "center.npz", CHECKPOINT])
+@pytest.mark.parametrize(
+    "name", ["config.json", "result.json", "metrics.jsonl", "center.npz", "initial.npz", CHECKPOINT]
+)
 def test_no_command_waits_for_a_pipe_or_reads_a_device(name, command, recorded, tmp_path):
     assert (recorded / name).is_file()
     bad = {}

@@ -29,6 +29,7 @@ def python(*arguments, **options):
 def test_the_package_has_a_version_and_what_its_readers_look_for():
     assert distsgd.__version__ == version("distsgd")
     assert set(dir(distsgd)) >= {"train", "Cluster", "Scheme", "algorithms", "common", "__version__"}
+    assert set(dir(distsgd.common)) >= set(distsgd.common.__all__)
     for name in distsgd.common.__all__:
         assert getattr(distsgd, name) is getattr(distsgd.common, name)
     assert distsgd.algorithms.Downpour.name == "downpour"
