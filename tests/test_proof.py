@@ -10,7 +10,8 @@ import pytest
 from distsgd.algorithms import SCHEMES, AsyncSGD
 from distsgd.common import UserError
 from distsgd.common.cli.main import dispatch
-from distsgd.common.replay.adapters import TRANSCRIPTIONS
+from distsgd.common.contract.rounding import only_takes_gradients
+from distsgd.common.replay.adapters import PUSH_GRADIENTS, TRANSCRIPTIONS
 from distsgd.common.replay.comparison import CERTAIN, judge
 from distsgd.common.replay.recorded import Hyperparameters
 from distsgd.common.replay.replay import read, replay
@@ -59,6 +60,15 @@ def change(folder, name, **values):
 
 def test_every_scheme_of_the_catalogue_but_hogwild_is_transcribed():
     assert set(TRANSCRIPTIONS) == set(SCHEMES) - {"hogwild"}
+
+
+@pytest.mark.parametrize("name", TRANSCRIPTIONS)
+def test_a_transcription_declares_what_the_scheme_does(name):
+    scheme, equations = SCHEMES[name](), TRANSCRIPTIONS[name]
+    several = scheme.updates_per_round(3) != 3
+    assert equations.kind == ("synchronous" if several else "asynchronous" if scheme.gate.exchanges else "alone")
+    if scheme.gate.uses_ps:
+        assert (name in PUSH_GRADIENTS) == only_takes_gradients(type(scheme))
 
 
 @pytest.mark.parametrize(
