@@ -11,10 +11,10 @@ import pytest
 
 from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, MultiGPU, Serial, SyncSGD, SyncSGDLR
 from distsgd.common import Cluster, Recovery, UserError, train
+from distsgd.common.contract.hyperparameters import meanings
 from distsgd.common.contract.schedules import shaped
 from distsgd.common.data.dataset import shard_rows
 from distsgd.common.replay.reference import asynchronous_rules
-from distsgd.common.spec import meanings
 from distsgd.common.tasks.options import Keywords, RunOptions
 from runs import DIGITS, ONES, quadratic, record
 
