@@ -27,6 +27,7 @@ from distsgd.common.record import checkpoint
 from distsgd.common.record.callbacks import Callback
 from distsgd.common.record.metrics import Metrics
 from distsgd.common.record.run_directory import RunRecord
+from distsgd.common.record_format import read_json
 from distsgd.common.tasks.checkpointing import Saver
 from distsgd.common.tasks.options import Recovery
 from doubles import SlowDisk
@@ -186,7 +187,7 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "flush", no_room("a.json"))
     with pytest.raises(CannotWrite, match=r"cannot write .*/a.json: No space left on device"):
         files.write_json(path, {"a": 2})
-    assert files.read_json(path) == {"a": 1}
+    assert read_json(path) == {"a": 1}
     assert list(tmp_path.iterdir()) == [path]
 
 

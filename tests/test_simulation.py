@@ -56,7 +56,7 @@ def test_a_simulated_run_leaves_the_files_of_a_run_with_virtual_seconds(tmp_path
     assert error is None
     assert {path.name for path in tmp_path.iterdir()} == {
         ".lock", "config.json", "trace.npz", "rounds.npz", "events.bin", "metrics.jsonl", "center.npz", "model.keras",
-        "result.json", "plot.png", "tb",
+        "result.json", "plot.png", "tb", "initial.npz",
     }  # fmt: skip
     trace, rounds = arrays(tmp_path, "trace.npz"), RoundLog.load(tmp_path).rows
     end = trace["microseconds"].max() / 1e6
