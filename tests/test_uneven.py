@@ -15,6 +15,7 @@ from distsgd.algorithms import AsyncSGD
 from distsgd.common import Cluster, Platform, UserError
 from distsgd.common.contract import Async, Barrier, Collective, Rounds, Scheme
 from distsgd.common.data.models import ModelRecipe
+from distsgd.common.data.recipes import Dataset
 from distsgd.common.messages.message import as_message, sent_by
 from distsgd.common.record.checkpoint import Checkpoint
 from distsgd.common.record_format import EVENTS
