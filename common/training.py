@@ -10,6 +10,7 @@ from typing import Any, Unpack
 
 from .cluster.cluster import Cluster
 from .cluster.fingerprint import given_name, model_digest
+from .contract.checks import check_kind
 from .contract.scheme import Scheme
 from .data.inputs import first_batches, prepared
 from .data.models import ModelRecipe
@@ -127,17 +128,7 @@ def train(
 
 def _check_kinds(scheme: Any, cluster: Any, callbacks: Any) -> None:
     """Raise `UserError` for arguments of another type than `train` takes."""
-    if isinstance(scheme, type) and issubclass(scheme, Scheme):
-        raise UserError(f"scheme must be an algorithm, not its class: write {scheme.__name__}(). Received: {scheme}")
-    if not isinstance(scheme, Scheme):
-        received = repr(scheme) if isinstance(scheme, str) else type(scheme).__name__
-        raise UserError(
-            "scheme must be an algorithm such as Downpour(), and x and y are one argument: "
-            f"train(model, (x, y), Downpour()). Received: {received}"
-        )
-    if not isinstance(getattr(scheme, "name", None), str):
-        kind = type(scheme).__name__
-        raise UserError(f'class {kind} has no name: give it one, as in name = "{kind.lower()}"')
+    check_kind(scheme, "train(model, (x, y), Downpour()), where x and y are one argument")
     if cluster is not None and not isinstance(cluster, Cluster):
         raise UserError(f"cluster must be a Cluster, as in cluster=Cluster.local(workers=4). Received: {cluster!r}")
     for callback in callbacks if isinstance(callbacks, list | tuple) else [callbacks]:

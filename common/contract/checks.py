@@ -18,6 +18,18 @@ from .scheme import Scheme
 from .views import check_names
 
 
+def check_kind(scheme: Any, usage: str) -> None:
+    """Raise `UserError` for a scheme that is no instance of a named class; `usage` is the call as it should be."""
+    if isinstance(scheme, type) and issubclass(scheme, Scheme):
+        raise UserError(f"scheme must be an algorithm, not its class: write {scheme.__name__}(). Received: {scheme}")
+    kind = type(scheme).__name__
+    if not isinstance(scheme, Scheme):
+        received = repr(scheme) if isinstance(scheme, str) else kind
+        raise UserError(f"scheme must be an algorithm such as Downpour(), as in {usage}. Received: {received}")
+    if not isinstance(getattr(scheme, "name", None), str):
+        raise UserError(f'class {kind} has no name: give it one, as in name = "{kind.lower()}"')
+
+
 def check_scheme(scheme: Scheme, workers: int) -> None:
     """Check gate, codecs, scalars and variables of a scheme, then call its own `Scheme.check`.
 

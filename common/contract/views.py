@@ -1,4 +1,4 @@
-"""The views of a worker and of the parameter server that a scheme receives.
+"""The views of a worker and of the parameter server that a scheme receives: interfaces, and objects with attributes.
 
 P is the number of trainable parameters. On the server, vectors are the slice of one ps task, which is shorter, so rules
 must be elementwise. Each view also has the scheme's own variables as attributes: the worker its local variables, the
@@ -11,8 +11,9 @@ attributes can be read in each function that gets the view.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from keyword import iskeyword
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 from ..errors import UserError
@@ -97,16 +98,38 @@ SERVER_NAMES = frozenset(Server.__annotations__)
 MESSAGE_ONLY = {
     "gradient": "there, and only if a round is one step",
     "gradient_sum": "there, if the class has uses_gradient_sum = True",
-    "loss": "there, and not of schemes that exchange first",
+    "loss": "there, not of schemes that exchange first, and in a Group if each step brings its loss",
 }
 
 
-def not_here(name: str) -> UserError:
-    """Return the error for an attribute that is read outside `Scheme.message`; the same in all back ends."""
-    return UserError(
-        f"worker.{name} is for Scheme.message alone ({MESSAGE_ONLY[name]}): take it there, and keep it in a local "
-        "variable"
-    )
+class WorkerView(SimpleNamespace):
+    """The implementation of `Worker`."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in MESSAGE_ONLY:
+            raise UserError(
+                f"worker.{name} is for Scheme.message alone ({MESSAGE_ONLY[name]}): take it there, and keep it in a "
+                "local variable"
+            )
+        known = ", ".join(name for name in vars(self) if not name.startswith("_"))
+        raise AttributeError(f"a worker of this scheme has no {name} here. It has: {known}", name=name, obj=self)
+
+
+class ServerView(SimpleNamespace):
+    """The implementation of `Server` for one slice."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the server has no {name} for this scheme", name=name, obj=self)
+
+
+def no_mean(why: str) -> Callable[[Any], Any]:
+    """Return a `worker.mean` that raises `UserError`."""
+
+    def mean(vector: Any) -> Any:
+        del vector
+        raise UserError(why)
+
+    return mean
 
 
 def check_names(scheme: str, kind: str, names: Iterable[str], others: Iterable[str] = ()) -> None:

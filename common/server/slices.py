@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from ..contract.checks import check_variables
 from ..contract.scheme import Scheme
+from ..contract.views import ServerView
 from ..errors import UserError
 from ..messages.cut import COPIES
 from ..messages.ops import first_values
@@ -35,13 +36,6 @@ class Row(StandIn):
         """Write the row."""
         value = tf.convert_to_tensor(value, self.rows.dtype)
         tf.raw_ops.ResourceScatterUpdate(resource=self.rows.handle, indices=self.index, updates=value)
-
-
-class ServerView(SimpleNamespace):
-    """The implementation of `contract.views.Server` for one slice, with the scheme's variables by name."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"the server has no {name} for this scheme", name=name, obj=self)
 
 
 class Slice(SimpleNamespace):

@@ -18,13 +18,13 @@ import tensorflow as tf
 
 from ..contract.scheme import Scheme
 from ..contract.seeded import uniform
+from ..contract.views import WorkerView, no_mean
 from ..messages.message import as_message
 from ..messages.ops import building, first_values
 from ..server.slices import Row
 from ..server.stand_in import StandIn
 from ..worker.batches import Stream
 from ..worker.replica import Replica
-from ..worker.view import View, no_mean
 
 Values = dict[str, Any]  # of one or many workers, by name: params, slots (of the scheme), codec, state, seeds
 
@@ -134,7 +134,7 @@ class BatchedWorkers:
         step, steps, number = when[0], when[1], when[2]
         if done and not self.scheme.exchange_first:
             step += steps
-        return View(
+        return WorkerView(
             params=variables["params"],
             index=index,
             num_workers=self.num_workers,

@@ -1,23 +1,11 @@
-"""A worker as its scheme sees it."""
+"""The attributes of a worker that its scheme sees for some time only."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from types import SimpleNamespace
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..contract.views import MESSAGE_ONLY, not_here
-from ..errors import UserError
-
-
-class View(SimpleNamespace):
-    """The implementation of `contract.views.Worker`."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name in MESSAGE_ONLY:
-            raise not_here(name)
-        known = ", ".join(name for name in vars(self) if not name.startswith("_"))
-        raise AttributeError(f"a worker of this scheme has no {name} here. It has: {known}", name=name, obj=self)
+from ..contract.views import MESSAGE_ONLY
 
 
 def show(views: Iterable[Any], **known: Any) -> None:
@@ -38,13 +26,3 @@ def show_each(views: Iterable[Any], **vectors: Sequence[Any]) -> None:
     for name, parts in vectors.items():
         for view, part in zip(views, parts, strict=True):
             setattr(view, name, part)
-
-
-def no_mean(why: str) -> Callable[[Any], Any]:
-    """Return a `worker.mean` that raises `UserError`."""
-
-    def mean(vector: Any) -> Any:
-        del vector
-        raise UserError(why)
-
-    return mean

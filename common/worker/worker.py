@@ -11,7 +11,7 @@ import tensorflow as tf
 from ..contract.rounds import Event
 from ..contract.scheme import Scheme
 from ..contract.seeded import uniform
-from ..contract.views import check_names
+from ..contract.views import WorkerView, check_names, no_mean
 from ..messages.codec import Codec
 from ..messages.cut import joined
 from ..messages.message import as_message
@@ -24,7 +24,7 @@ from .buckets import Pieces
 from .local_steps import LocalSteps
 from .replica import Replica
 from .timing import RoundTimer, moment
-from .view import View, hide, no_mean, show
+from .view import hide, show
 
 
 class DenseWorker(LocalSteps):
@@ -58,7 +58,7 @@ class DenseWorker(LocalSteps):
         known["uniform"] = partial(uniform, seed, sum(self.pieces.sizes))
         mean = no_mean("worker.mean is for Scheme.message alone: take it there, and keep it in a local variable")
         self.local = partial(local_state, self)
-        self.views: list[Any] = [View(mean=mean, **known, **variables) for variables in local]
+        self.views: list[Any] = [WorkerView(mean=mean, **known, **variables) for variables in local]
 
     def start(self, recorded: Any) -> Joined:
         """Take a slot and initialise the local variables from the center; returns the results of `join`."""
