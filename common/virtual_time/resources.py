@@ -50,7 +50,7 @@ class Shared(Protocol):
         ...
 
 
-class Group:
+class EqualUsers:
     """Users whose rates are always equal.
 
     Attributes:
@@ -88,13 +88,13 @@ class Fair:
     """
 
     def __init__(self, capacity: float, caps: Sequence[float], regions: Sequence[int], region_caps: Sequence[float]):
-        made: dict[tuple[float, int], Group] = {}
+        made: dict[tuple[float, int], EqualUsers] = {}
         for cap, region in zip(caps, regions, strict=True):
-            made.setdefault((cap, region), Group(min(cap, region_caps[region], capacity, INSTANTLY), region))
+            made.setdefault((cap, region), EqualUsers(min(cap, region_caps[region], capacity, INSTANTLY), region))
         self.group = [made[key] for key in zip(caps, regions, strict=True)]
         self.capacity, self.region_caps = capacity, region_caps
-        self.busy: list[Group] = []
-        self.busy_in: list[list[Group]] = [[] for _ in region_caps]
+        self.busy: list[EqualUsers] = []
+        self.busy_in: list[list[EqualUsers]] = [[] for _ in region_caps]
         self.wanted_in = [0.0] * len(region_caps)  # rate of the users in transit, if each had its cap
         self.demand = [0.0] * len(region_caps)  # that rate, limited by the region's link
         self.wanted = 0.0  # the sum of these
@@ -102,7 +102,7 @@ class Fair:
         self.tight = False  # True if some user has less than its region allows
         self.sent = 0
         self.next = NEVER
-        self.first: Group | None = None  # the group that ends next
+        self.first: EqualUsers | None = None  # the group that ends next
 
     def send(self, now: int, worker: int, size: float, what: Any) -> None:
         """Start a use, see `Shared`."""
@@ -133,7 +133,7 @@ class Fair:
         self._price(group, -group.cap, now)
         return what
 
-    def _price(self, changed: Group, more: float, now: int) -> None:
+    def _price(self, changed: EqualUsers, more: float, now: int) -> None:
         """Update rates and the next end after the wanted rate of a group has changed by `more`.
 
         While all users have what their regions allow, a change in one region does not affect the others; and while the
@@ -156,7 +156,7 @@ class Fair:
         self.first = min(self.busy, key=NEXT) if len(self.busy) > 1 else self.busy[0] if self.busy else None
         self.next = self.first.next if self.first else NEVER
 
-    def _fill(self, groups: Sequence[Group], now: int) -> None:
+    def _fill(self, groups: Sequence[EqualUsers], now: int) -> None:
         """Set each group's rate: the limit of its own link and its region's, up to a level that fills the capacity."""
         if len(groups) == 1:  # the usual case; this branch takes a third of the time
             (group,) = groups
@@ -174,7 +174,7 @@ class Fair:
             group.rate = min(rate, most)
             group.look_ahead()
 
-    def _in_region(self, group: Group) -> float:
+    def _in_region(self, group: EqualUsers) -> float:
         """Return the rate of each user of a group as limited by its own link and its region alone."""
         cap = self.region_caps[group.region]
         if self.wanted_in[group.region] <= cap:
