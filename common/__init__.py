@@ -7,6 +7,7 @@ PLACES = {
     "Callback": "record.callbacks",
     "Cluster": "cluster.cluster",
     "DistsgdError": "errors",
+    "Group": "group",
     "Platform": "virtual_time.platform",
     "Recovery": "tasks.options",
     "Result": "training",

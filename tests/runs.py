@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import fields
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from distsgd.common import Cluster
+from distsgd.common import Cluster, Group
 from distsgd.common.contract.scheme import Scheme
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.data.named import load
@@ -136,9 +136,67 @@ def check_rounds(run_dir: Path, trace: dict[str, np.ndarray], result: dict[str, 
 
 def network_gradient(job: Any, sizes: Sequence[int]) -> gradients.Gradient:
     """Return the gradient of worker k's t-th batch of a job on digits."""
+    return digits_gradient(sizes, workers=job.cluster.workers, seed=job.seed, batch_size=job.batch_size)
+
+
+def digits_gradient(sizes: Sequence[int], **drawn: int) -> gradients.Gradient:
+    """Return the gradient of worker k's t-th batch of a tanh network on digits."""
     x, y = DIGITS.train
-    drawn = {"workers": job.cluster.workers, "seed": job.seed, "batch_size": job.batch_size}
     return gradients.batch_gradient(gradients.mlp_gradient(x, y, sizes), examples=len(x), **drawn)
+
+
+class PlayedRun:
+    """A run of a `Group` on the batches of `record`: the same network, the same start."""
+
+    def __init__(
+        self, scheme: Scheme, *, workers: int = 3, hidden: Sequence[int] = HIDDEN, seed: int = 0, **options: Any
+    ):
+        model = ModelRecipe.named("mlp:hidden=" + "-".join(map(str, hidden)), (64,), 10, seed).build()
+        self.scheme, self.workers, self.start = scheme, workers, FlatModel(model).pack().astype(np.float64)
+        self.shapes = [weights.shape for weights in model.get_weights()]
+        batch_size = options.pop("batch_size", 16)
+        self.gradient = digits_gradient([64, *hidden, 10], workers=workers, seed=seed, batch_size=batch_size)
+        self.group = Group(scheme, self._arrays(self.start), workers=workers, seed=seed, **options)
+        self.rounds = [scheme.rounds(10**6, 0, k).after(0) for k in range(workers)]
+        self.done, self.left = [0] * workers, [0] * workers  # local steps, and those that follow an early exchange
+
+    def _arrays(self, vector: np.ndarray) -> list[np.ndarray]:
+        parts = np.split(vector, np.cumsum([np.prod(shape) for shape in self.shapes])[:-1])
+        return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    @property
+    def center(self) -> np.ndarray:
+        return np.concatenate([array.ravel() for array in self.group.center])
+
+    def step(self, k: int) -> None:
+        point = np.concatenate([array.ravel() for array in self.group.point(k)])
+        self.group.step(k, self._arrays(self.gradient(point, k, self.done[k])))
+        self.done[k] += 1
+
+    def until_event(self, k: int) -> None:
+        """Make the steps of worker k before the one that ends with its next event."""
+        length, _ = next(self.rounds[k])
+        steps, self.left[k] = (self.left[k] + 1, length - 1) if self.scheme.exchange_first else (length, 0)
+        for _ in range(steps - 1):
+            self.step(k)
+
+    def play(self, schedule: Sequence[int]) -> PlayedRun:
+        """Play one round of a worker after the other."""
+        for k in schedule:
+            self.until_event(k)
+            self.step(k)
+        return self
+
+    def replay(self, trace: Mapping[str, np.ndarray]) -> PlayedRun:
+        """Play the order of a trace; each event must find the recorded version and staleness."""
+        kept = trace["event"] != EVENTS.index("join")
+        for k, *recorded in zip(
+            *(trace[name][kept].tolist() for name in ("worker", "version", "staleness")), strict=True
+        ):
+            self.until_event(k)
+            assert [self.group.version, self.group.staleness(k)] == recorded
+            self.step(k)
+        return self
 
 
 # Problems small enough to be solved by hand, as Keras models: the "prediction" is the parameters themselves.

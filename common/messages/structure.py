@@ -1,0 +1,68 @@
+"""The arrays of a caller, nested or a single one, as one vector [P], and back."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+from ..lazy import tf
+from ..sync.store import Tensor
+
+
+class Structure:
+    """The structure of the caller's parameters.
+
+    Args:
+        params: NumPy arrays, TensorFlow tensors or variables, in lists, tuples and dicts, or a single one.
+
+    Attributes:
+        shapes: shapes of the arrays, in the order of the vector.
+    """
+
+    def __init__(self, params: Any):
+        leaves = [leaf if tf.is_tensor(leaf) else np.asarray(leaf) for leaf in tf.nest.flatten(params)]
+        self.nested = tf.nest.map_structure(lambda _: 0, params)
+        self.kind = f"{type(params).__name__} with {len(leaves)} arrays"
+        self.shapes = [tuple(leaf.shape) for leaf in leaves]
+        self.dtypes = [tf.as_dtype(leaf.dtype) for leaf in leaves]
+        self.is_tensor = [tf.is_tensor(leaf) for leaf in leaves]
+        if not leaves or not all(dtype.is_floating for dtype in self.dtypes):
+            kinds = ", ".join(sorted({dtype.name for dtype in self.dtypes})) or "none"
+            raise UserError(f"params must be arrays of floats. Received: {kinds}")
+
+    def vector(self, arrays: Any, name: str) -> Tensor:
+        """Return arrays of this structure as one vector [P], float32.
+
+        Raises:
+            UserError: the structure or a shape differs, or an array is None; the message has the `name`.
+        """
+        leaves = tf.nest.flatten(arrays)
+        try:
+            tf.nest.assert_same_structure(self.nested, arrays)
+        except (TypeError, ValueError):
+            received = f"{type(arrays).__name__} with {len(leaves)} arrays"
+            raise UserError(f"{name} must be a {self.kind}, like params. Received: {received}") from None
+        parts = []
+        for i, (leaf, shape) in enumerate(zip(leaves, self.shapes, strict=True)):
+            if leaf is None:
+                raise UserError(
+                    f"{name} {i} of {len(leaves)} is None: the loss does not depend on these parameters, of shape "
+                    f"{shape}. Leave them out of params, or pass zeros"
+                )
+            part = tf.convert_to_tensor(leaf) if tf.is_tensor(leaf) else np.array(leaf, np.float32)  # a copy
+            if tuple(part.shape) != shape:
+                raise UserError(f"{name} {i} of {len(leaves)} must have shape {shape}. Received: {tuple(part.shape)}")
+            parts.append(tf.reshape(tf.cast(part, tf.float32), [-1]))
+        return tf.concat(parts, 0)
+
+    def arrays(self, vector: Tensor) -> Any:
+        """Return a vector [P] as arrays of this structure, NumPy arrays where they were none of TensorFlow's."""
+        parts = tf.split(vector, [math.prod(shape) for shape in self.shapes])
+        leaves = []
+        for part, shape, dtype, is_tensor in zip(parts, self.shapes, self.dtypes, self.is_tensor, strict=True):
+            leaf = tf.cast(tf.reshape(part, shape), dtype)
+            leaves.append(leaf if is_tensor else leaf.numpy())
+        return tf.nest.pack_sequence_as(self.nested, leaves)
