@@ -187,6 +187,12 @@ class PlayedRun:
             self.step(k)
         return self
 
+    def in_turn(self, steps: int) -> PlayedRun:
+        """Let the workers make one local step after the other, so many each."""
+        for k in list(range(self.workers)) * steps:
+            self.step(k)
+        return self
+
     def replay(self, trace: Mapping[str, np.ndarray]) -> PlayedRun:
         """Play the order of a trace; each event must find the recorded version and staleness."""
         kept = trace["event"] != EVENTS.index("join")
