@@ -3,6 +3,7 @@
 import ast
 import doctest
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import distsgd
-from distsgd.common import Callback, Cluster, Platform, Recovery, Result, Scheme, keep_warm, train
+from distsgd.common import Callback, Cluster, Group, Platform, Recovery, Result, Scheme, keep_warm, train
 
+ROOT = Path(__file__).resolve().parent.parent
 SLURM = {
     "SLURM_PROCID": "1", "SLURM_NTASKS": "5", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "a,b",
     "SLURM_TASKS_PER_NODE": "3,2", "SLURM_NODEID": "0",
@@ -19,7 +21,7 @@ SLURM = {
 HOW = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 # In this order: the others use the model, the data and the result of the first.
 OFFERED = (
-    train, Result, Recovery, Callback, Platform, keep_warm,
+    train, Result, Recovery, Callback, Platform, keep_warm, Group,
     Cluster.local, Cluster.at, Cluster.from_tf_config, Cluster.from_slurm,
 )  # fmt: skip
 
@@ -45,7 +47,7 @@ def test_the_examples_run(warm, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_the_python_example_of_the_readme_runs_as_it_is_pasted(tmp_path):
-    readme = (Path(__file__).resolve().parent.parent / "README.md").read_text()
+    readme = (ROOT / "README.md").read_text()
     script = tmp_path / "pasted.py"
     script.write_text(re.findall(r"^```python\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)[0])
     done = subprocess.run(
@@ -55,6 +57,17 @@ def test_the_python_example_of_the_readme_runs_as_it_is_pasted(tmp_path):
     assert loss < 0.6
     assert accuracy > 0.8
     assert (tmp_path / "runs" / "downpour" / "latest" / "result.json").exists()
+
+
+def test_logistic_regression_prints_the_output_in_the_docs(capsys):
+    example, page = ROOT / "examples" / "logistic_regression.py", (ROOT / "docs" / "python.md").read_text()
+    runpy.run_path(str(example))
+    assert f"```\n{capsys.readouterr().out}```" in page
+    shown = [
+        block for block in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE) if "Group(" in block
+    ]
+    assert len(shown) == 1
+    assert shown[0] in example.read_text()
 
 
 def test_everything_that_is_offered_has_an_example():
