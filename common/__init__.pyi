@@ -3,6 +3,7 @@
 from .cluster.cluster import Cluster
 from .contract.scheme import Scheme
 from .errors import DistsgdError, UserError
+from .group import Group
 from .launch.client import keep_warm
 from .record.callbacks import Callback
 from .tasks.options import Recovery
@@ -13,6 +14,7 @@ __all__ = [
     "Callback",
     "Cluster",
     "DistsgdError",
+    "Group",
     "Platform",
     "Recovery",
     "Result",

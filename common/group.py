@@ -31,7 +31,7 @@ from .lazy import tf
 from .messages.cut import even_sizes
 from .messages.message import packed, unpacked
 from .messages.structure import Structure
-from .virtual_time.release import waiting_at
+from .sync.release import waiting_at
 
 ENDLESS = 10**12  # local steps for `Scheme.rounds`: a group does not know which step is the last
 

@@ -34,8 +34,8 @@ from distsgd.common.contract import Barrier, Int8, Rate, Scheme, WithMemory, uni
 from distsgd.common.contract.schedules import shaped
 from distsgd.common.errors import Diverged
 from distsgd.common.replay.recorded import RecordedRun
-from distsgd.common.virtual_time.order import order
 from distsgd.common.virtual_time.platform import Platform
+from distsgd.common.virtual_time.schedule import schedule_events
 from doubles import PerWorker, Weighed
 from runs import PlayedRun, record
 
@@ -73,7 +73,7 @@ def order_of(name):
     scheme, number = CATALOGUE[name], 17 if name.startswith("local_sgd after") else 4
     rounds = scheme.rounds(10**6).first(12 if scheme.period < 10 else number)
     sizes = {"message_bytes": 1.0, "reply_bytes": 1.0}
-    return order(scheme, UNEVEN, workers=workers_of(scheme), rounds=rounds, seed=0, **sizes).trace
+    return schedule_events(scheme, UNEVEN, workers=workers_of(scheme), rounds=rounds, seed=0, **sizes).trace
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

@@ -18,7 +18,7 @@ from distsgd.common.cli.imports import import_schemes
 from distsgd.common.errors import UserError
 from distsgd.common.record_format import EVENTS
 from distsgd.common.sync import Alone, Async, Barrier, Bounded, Collective, Gate, Unlocked
-from distsgd.common.virtual_time.release import waiting_at
+from distsgd.common.sync.release import waiting_at
 from runs import wait_until
 
 FILE = Path(__file__).with_name("leashed.py")
@@ -108,7 +108,7 @@ def test_a_gate_that_overrides_exchange_is_not_simulated_as_its_base(command, tm
         SCHEMES.pop(command[command[0] == "simulate"])
     assert (code, out) == (2, "")
     (line,) = [line for line in errors.splitlines() if "error:" in line]
-    assert line.startswith("error: the simulation does not know what an exchange of this gate does")
+    assert line.startswith("error: the simulation and Group do not know what an exchange of this gate does")
     assert line.endswith("Received: Ring")
     assert "starting TensorFlow" not in errors
 

@@ -16,7 +16,7 @@ import numpy as np
 from ..contract.scheme import Scheme
 from ..record_format import EVENTS
 from ..sync.asynchronous import Unlocked
-from ..virtual_time.release import waiting_at
+from ..sync.release import waiting_at
 
 
 class Do(IntEnum):

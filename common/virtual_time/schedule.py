@@ -20,11 +20,11 @@ from ..contract.rounds import Rounds
 from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..server.trace import UNKNOWN
+from ..sync.release import waiting_at
 from .distributions import exponential_time
 from .durations import plans_of
 from .network import Network
 from .platform import Machines, Platform
-from .release import waiting_at
 from .resources import NEVER, EventQueue, one_machine
 from .server import RoundTimings, SimulatedServer
 

@@ -13,7 +13,7 @@ import numpy as np
 from ..contract.scheme import Scheme
 from ..record_format import EVENTS, RECORD
 from ..server.trace import ROUND, UNKNOWN
-from .release import SetOfMessages, waiting_at
+from ..sync.release import SetOfMessages, waiting_at
 
 EXCHANGE, PUSH, PULL, JOIN = (EVENTS.index(name) for name in ("exchange", "push", "pull", "join"))
 

@@ -1,7 +1,7 @@
-"""The waiting rules of gates, from their properties: no waiting, sets of messages, or a bounded lead.
+"""The waiting rules of gates in plain Python, from their properties: no waiting, sets of messages, or a bounded lead.
 
-These are the rules of `Async`, `Barrier` and `Bounded` in the engine of graphs, without graphs. Each receives the
-events of a run, and returns the released workers, in ascending order.
+These are the rules that `Async`, `Barrier` and `Bounded` build as graphs. Virtual time and `Group` use them. Each
+receives the events of a run, and returns the released workers, in ascending order.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from ..errors import UserError
-from ..sync.gate import Gate
+from .gate import Gate
 
 
 class Waiting:
@@ -122,13 +122,13 @@ def waiting_at(gate: Gate, workers: int) -> Waiting:
     """
     if gate.waits and gate.set_size(workers) is None and gate.lead is None:
         raise UserError(
-            f"the simulation does not know which workers wait: give the gate `set_size` or `lead`. "
+            f"the simulation and Group do not know which workers wait: give the gate `set_size` or `lead`. "
             f"Received: {type(gate).__name__}"
         )
     if not gate.can_be_simulated():
         raise UserError(
-            f"the simulation does not know what an exchange of this gate does: it has methods of its own, and does not "
-            f"say `simulated = True` (see docs/contributing.md). Received: {type(gate).__name__}"
+            f"the simulation and Group do not know what an exchange of this gate does: it has methods of its own, and "
+            f"does not say `simulated = True` (see docs/contributing.md). Received: {type(gate).__name__}"
         )
     if gate.set_size(workers) is not None:
         return SetOfMessages(gate, workers)
