@@ -64,7 +64,7 @@ class LocalVariables:
 
     def view(self, **known: Any) -> Any:
         """Return the worker as its scheme sees it."""
-        known = {"mean": no_mean("worker.mean is for Scheme.message alone"), **self.known, **self.own, **known}
+        known = {"mean": no_mean(), **self.known, **self.own, **known}
         numbers = {"round": tf.constant(self.round, tf.int64), "step": tf.constant(self.step, tf.int64)}
         return WorkerView(
             index=self.index, params=self.params, steps=tf.constant(float(self.length)), **numbers, **known
@@ -109,7 +109,7 @@ class LocalVariables:
         if self.postponed is not None:
             postponed, self.postponed = self.postponed, None
             self.local_step(*postponed)
-        if not self.left:
+        if self.left <= 0:
             self.begin_round()
 
 
@@ -294,7 +294,7 @@ class Group:
             self._exchange(worker)
         else:
             worker.local_step(vector, loss)
-            if worker.left or self.scheme.exchange_first:
+            if worker.left > 0 or self.scheme.exchange_first:
                 worker.go_on()
             else:
                 self._exchange(worker)

@@ -350,6 +350,8 @@ def test_message_that_is_not_finite_leaves_the_center():
     with pytest.raises(Diverged, match=r"^worker 1 has a message that is not finite, at version 0 of the center"):
         group.step(1, np.array([0.0, np.nan]))
     np.testing.assert_array_equal(group.center, np.ones(2))
+    assert group.step(1, np.ones(2))
+    assert (group.version, group.staleness(1)) == (1, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

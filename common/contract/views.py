@@ -95,6 +95,8 @@ class Server(Protocol):
 WORKER_NAMES = frozenset({*Worker.__annotations__, "mean", "uniform"})
 SERVER_NAMES = frozenset(Server.__annotations__)
 
+MEAN_ELSEWHERE = "worker.mean is for Scheme.message alone: take it there, and keep it in a local variable"
+
 MESSAGE_ONLY = {
     "gradient": "there, and only if a round is one step",
     "gradient_sum": "there, if the class has uses_gradient_sum = True",
@@ -122,8 +124,8 @@ class ServerView(SimpleNamespace):
         raise AttributeError(f"the server has no {name} for this scheme", name=name, obj=self)
 
 
-def no_mean(why: str) -> Callable[[Any], Any]:
-    """Return a `worker.mean` that raises `UserError`."""
+def no_mean(why: str = MEAN_ELSEWHERE) -> Callable[[Any], Any]:
+    """Return a `worker.mean` that raises `UserError`; by default that of all functions but `Scheme.message`."""
 
     def mean(vector: Any) -> Any:
         del vector

@@ -56,9 +56,8 @@ class DenseWorker(LocalSteps):
         self.slot, self.slots = replace(slot, encoder=self.encoder), [*local[0]]
         known = {"index": slot.index, "num_workers": ps.num_workers, "shapes": replica.model.shapes}
         known["uniform"] = partial(uniform, seed, sum(self.pieces.sizes))
-        mean = no_mean("worker.mean is for Scheme.message alone: take it there, and keep it in a local variable")
         self.local = partial(local_state, self)
-        self.views: list[Any] = [WorkerView(mean=mean, **known, **variables) for variables in local]
+        self.views: list[Any] = [WorkerView(mean=no_mean(), **known, **variables) for variables in local]
 
     def start(self, recorded: Any) -> Joined:
         """Take a slot and initialise the local variables from the center; returns the results of `join`."""
