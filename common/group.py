@@ -21,17 +21,19 @@ from numbers import Integral
 from types import SimpleNamespace
 from typing import Any
 
+from .arguments import at_least, at_most
 from .contract.checks import check_kind, check_scheme, check_update
 from .contract.rounding import Rounding, rounded
 from .contract.scheme import Scheme
 from .contract.seeded import uniform
 from .contract.views import ServerView, Tensor, WorkerView, no_mean
-from .errors import Diverged, UserError, at_least, at_most
+from .errors import Diverged, UserError
 from .lazy import tf
 from .messages.cut import even_sizes
-from .messages.message import packed, unpacked
+from .messages.message import as_message, sent_by
 from .messages.structure import Structure
 from .sync.release import waiting_at
+from .sync.store import Message
 
 ENDLESS = 10**12  # local steps for `Scheme.rounds`: a group does not know which step is the last
 
@@ -78,14 +80,14 @@ class LocalVariables:
             self.gradient_sum += gradient
         self.step, self.left = self.step + 1, self.left - 1
 
-    def message(self, mean: Callable[[Any], Tensor]) -> Tensor:
+    def message(self, mean: Callable[[Any], Tensor]) -> Message:
         """Build the message of this round: a vector [P], and the scalars that the scheme sends with it."""
         known: dict[str, Any] = {"mean": mean}
         if not self.scheme.exchange_first:
             known |= {"gradient": self.gradient} if self.scheme.period == 1 else {}
             known |= {"gradient_sum": self.gradient_sum} if self.scheme.uses_gradient_sum else {}
             known |= {} if None in self.losses else {"loss": tf.add_n(self.losses) / float(self.length)}
-        return packed(self.scheme.name, self.scheme.scalars, self.scheme_now.message(self.view(**known)))
+        return as_message(self.scheme.name, self.scheme.scalars, self.scheme_now.message(self.view(**known)))
 
     def message_up_to(self, means: Sequence[Tensor]) -> Any:
         """Return the message with these means over the workers; `MeanUnknown` if it takes another, and undo it."""
@@ -136,20 +138,20 @@ class GlobalVariables:
         self.anchors[k] = self.center.read_value() if self.scheme.keeps_anchors else None
 
     def call(
-        self, rule: Callable[..., Any], message: Tensor, staleness: int, k: int | None, completes: bool = False
+        self, rule: Callable[..., Any], message: Message, staleness: int, k: int | None, completes: bool = False
     ) -> Tensor:
         """Call `server_update` or `weigh` of the scheme for a message of worker k, or with k=None for a mean.
 
         For worker k the rule sees the row and the number of this worker; for a mean, those of all workers.
         """
-        vector, sent = unpacked(self.scheme.scalars, message, self.size)
+        sent = sent_by(self.scheme.scalars, message.scalars)
         seen, anchor = self.of_workers, {}
         if k is not None:
             seen = variables({name: variable[k] for name, variable in self.of_workers.items()})
             anchor = {"anchor": self.anchors[k]} if self.scheme.keeps_anchors else {}
         known = {"num_workers": self.workers, "sender": k, "sent": sent, "completes": tf.constant(completes), **anchor}
         server = ServerView(center=self.center, **self.own, **seen, **known)
-        result = tf.convert_to_tensor(rule(server, vector, tf.constant(float(staleness))))
+        result = tf.convert_to_tensor(rule(server, message.vector, tf.constant(float(staleness))))
         if k is not None:
             for name, variable in seen.items():
                 self.of_workers[name].scatter_nd_update([[k]], [variable])
@@ -213,7 +215,7 @@ class Group:
         self._known["uniform"] = partial(uniform, seed, len(center))
         self._local = [self._joined(k) for k in range(workers)]
         self._waiting = waiting_at(self.gate, workers)
-        self._set: list[list[Tensor]] = []  # messages that make the next update together, each in slices
+        self._set: list[list[Message]] = []  # messages that make the next update together, each in slices
         self._reply: Any = None  # reply to the last set
 
     def _joined(self, k: int) -> LocalVariables:
@@ -284,7 +286,7 @@ class Group:
         vector = self._structure.vector(gradient, "gradient")
         loss = None if loss is None else tf.cast(loss, tf.float32)
         if not self.gate.exchanges:  # a single worker, whose parameters are the center
-            self._check_finite(worker, vector)
+            self._check_finite(worker, Message(vector))
             worker.local_step(vector, loss)
             worker.go_on()
             self._count(1)
@@ -337,7 +339,7 @@ class Group:
         if self.gate.uses_ps:
             staleness, message = self.staleness(worker.index), self._received(worker)
             weighed = [
-                tf.concat([server.call(self.scheme.weigh, part, staleness, worker.index), part[server.size :]], 0)
+                Message(server.call(self.scheme.weigh, part, staleness, worker.index), part.scalars)
                 for server, part in zip(self._servers, message, strict=True)
             ]
             if staleness:  # the set of its version was complete without it: drop it
@@ -345,7 +347,7 @@ class Group:
             self._set.append(weighed)
         if released := self._waiting.arrive(worker.index, worker.round + 1):
             messages = self._set if self.gate.uses_ps else self._messages_without_ps()
-            means = [tf.add_n(parts) / float(len(parts)) for parts in zip(*messages, strict=True)]
+            means = [mean_of(parts) for parts in zip(*messages, strict=True)]
             self._set, self._reply = [], self._update(means)
             self._count(1)
             for j in released:
@@ -354,7 +356,7 @@ class Group:
     # The servers.
 
     def _update(
-        self, message: list[Tensor], staleness: int = 0, k: int | None = None, completes: bool = True
+        self, message: list[Message], staleness: int = 0, k: int | None = None, completes: bool = True
     ) -> Tensor:
         """Call the scheme's `server_update` on each slice; returns the reply as a worker receives it."""
         steps = self.version * self.scheme.period / self.scheme.updates_per_round(self.workers)
@@ -378,17 +380,13 @@ class Group:
 
     # Messages and replies on their way.
 
-    def _received(self, worker: LocalVariables) -> list[Tensor]:
+    def _received(self, worker: LocalVariables) -> list[Message]:
         """Return a worker's message as the servers receive it: encoded and decoded slices, each with all scalars."""
         nothing: Any = None
-        message, codec, size = (
-            worker.message(partial(self.gate.mean, nothing, nothing)),
-            self.scheme.codec,
-            sum(self._sizes),
-        )
+        message, codec = worker.message(partial(self.gate.mean, nothing, nothing)), self.scheme.codec
         self._check_finite(worker, message)
-        parts = zip(codec.cut(message[:size], self._sizes), worker.codec, self._sizes, strict=True)
-        return [tf.concat([codec.decode(codec.encode(part, kept), n), message[size:]], 0) for part, kept, n in parts]
+        parts = zip(codec.cut(message.vector, self._sizes), worker.codec, self._sizes, strict=True)
+        return [Message(codec.decode(codec.encode(part, kept), n), message.scalars) for part, kept, n in parts]
 
     def _sent(self, reply: Sequence[Tensor]) -> Tensor:
         """Return the slices of a reply as a worker receives them, as one vector."""
@@ -398,7 +396,7 @@ class Group:
     def _sent_center(self) -> Tensor:
         return self._sent([server.center.read_value() for server in self._servers])
 
-    def _messages_without_ps(self) -> list[list[Tensor]]:
+    def _messages_without_ps(self) -> list[list[Message]]:
         """Return the messages of all workers, which may take means over the workers where there is no ps.
 
         A mean needs a vector of each worker. So all messages are built up to their first mean; then again, with the
@@ -416,8 +414,8 @@ class Group:
                 raise UserError(f"{self.scheme.name}: only {len(vectors)} of {self.workers} workers call worker.mean")
             means.append(tf.add_n(vectors) / float(self.workers))
 
-    def _check_finite(self, worker: LocalVariables, vector: Tensor) -> None:
-        if not tf.math.is_finite(tf.reduce_sum(vector)):
+    def _check_finite(self, worker: LocalVariables, message: Message) -> None:
+        if not all(tf.reduce_all(tf.math.is_finite(part)) for part in tf.nest.flatten(message)):
             raise Diverged(
                 f"worker {worker.index} has a message that is not finite, at version {self.version} of the center: try "
                 "a smaller learning rate or period"
@@ -434,6 +432,11 @@ class MeanUnknown(Exception):
 def at(scheme: Scheme, step: float) -> Scheme:
     """Return the scheme with its learning rates after so many local steps."""
     return scheme.at(tf.constant(float(step)))
+
+
+def mean_of(messages: Sequence[Message]) -> Message:
+    """Return the mean of messages: of their vectors, and of each scalar."""
+    return tf.nest.map_structure(lambda *parts: tf.add_n(parts) / float(len(parts)), *messages)
 
 
 def variables(values: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -37,7 +37,7 @@ from distsgd.common.replay.recorded import RecordedRun
 from distsgd.common.virtual_time.platform import Platform
 from distsgd.common.virtual_time.schedule import schedule_events
 from doubles import PerWorker, Weighed
-from runs import PlayedRun, record
+from runs import PlayedRun, record, rule_of
 
 TOLERANCE = 1e-5
 CATALOGUE = {name: scheme() for name, scheme in SCHEMES.items()} | {
@@ -85,8 +85,10 @@ def test_center_is_that_of_the_equations(name):
     equations: Any = AsyncSGD(learning_rate=scheme.learning_rate) if name == "hogwild" else scheme
     result = {"updates": run.group.version, "recovery": {"evicted": []}}
     steps = 10**6 if scheme.gate.exchanges else len(ALONE)
-    facts = equations, run.workers, steps, run.start, trace, run.center, run.gradient, result
-    assert RecordedRun(*facts, layers=LAYERS).error() < TOLERANCE
+    facts = run.workers, steps, run.start, trace, run.center, run.gradient, result
+    names = "workers", "steps", "start", "trace", "center", "gradient", "result"
+    recorded = RecordedRun(**rule_of(equations), **dict(zip(names, facts, strict=True)), layers=LAYERS)
+    assert recorded.error() < TOLERANCE
     assert distance(run.center, run.start) > 0.01
 
 
