@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from distsgd.algorithms import SCHEMES
-from distsgd.common import Cluster, Scheme, UserError, train
-from distsgd.common.cli.main import dispatch
+from distsgd.common import Cluster, UserError, train
 from distsgd.common.data.models import ModelRecipe
-from runs import DIGITS, Table
+from runs import DIGITS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -88,37 +87,3 @@ def test_it_trains_digits_and_keeps_shapes_and_type(name, tmp_path):
     assert [w.shape for w in model.get_weights()] == shapes
     assert {w.dtype.name for w in model.get_weights()} == {"float32"}
     assert result.metrics["test_accuracy"] > 0.9
-
-
-def test_the_list_command_shows_all(capsys):
-    dispatch(["list"])
-    shown = capsys.readouterr().out
-    for name in SCHEMES:
-        assert f"\n{name} " in shown
-
-
-class Steps(Scheme):
-    name = "steps"
-
-    def local_variables(self, params):
-        return {"steps": 0 * params}
-
-    def server_update(self, server, message, staleness):
-        return server.center
-
-
-class Version(Steps):
-    name = "steps"
-
-    def local_variables(self, params):
-        return {}
-
-    def global_variables(self, center):
-        return {"center": 0 * center}
-
-
-@pytest.mark.parametrize("scheme", [Steps(), Version()], ids=["local", "global"])
-def test_a_variable_with_a_name_of_the_engine_is_refused(scheme):
-    """It took the place of the engine's own, without a word."""
-    with pytest.raises(UserError, match=r"^steps: a (local|global) variable cannot be called '(steps|center)'"):
-        Table(scheme, workers=1).__enter__()

@@ -39,14 +39,6 @@ def test_the_default_run_reaches_its_accuracy_and_says_so_in_json(tmp_path):
     assert "plot.png" in done.stdout
 
 
-@pytest.mark.slow
-def test_threads_run_from_the_command_line_too(tmp_path):
-    done = distsgd("sync_sgd", "--backend", "threads", "--epochs", 8, "--json", "--run-dir", "here", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["staleness"]["histogram"] == {"0": 352}
-    assert (tmp_path / "here" / "plot.png").stat().st_size > 10_000
-
-
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("list",)])
 def test_it_says_what_there_is(arguments):
     done = distsgd(*arguments)
@@ -230,12 +222,6 @@ def test_bad_input_is_one_clear_line_with_exit_code_2_and_nothing_started(
     assert len(err.strip().splitlines()) == 1
     assert out == ""
     assert not (tmp_path / "runs").exists()
-
-
-def test_bad_input_has_exit_code_2_in_a_process_of_its_own_too(tmp_path):
-    done = distsgd("downpuor", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "Did you mean downpour" in done.stderr
 
 
 def test_a_flag_that_does_not_exist_is_refused_without_a_traceback(tmp_path):

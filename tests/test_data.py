@@ -132,12 +132,6 @@ def test_a_number_may_have_an_exponent_and_a_path_a_comma():
     assert parse("data set", "libsvm:path=a,b-c.svm,test=d,e.svm", data.DATASETS)[1] == paths
 
 
-def test_synthetic_takes_its_sizes_as_options():
-    made = data.load("synthetic:examples=100,features=7,classes=3")
-    assert made.train[0].shape == (100, 7)
-    assert set(made.train[1]) == {0, 1, 2}
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -153,12 +147,6 @@ def test_synthetic_takes_its_sizes_as_options():
 def test_a_wrong_data_set_is_named_with_what_would_be_right(text, message):
     with pytest.raises(UserError, match=message):
         data.load(text)
-
-
-def test_a_model_may_have_a_list_of_sizes():
-    from distsgd.common.data.models import MODELS
-
-    assert parse("model", "mlp:hidden=64-32", MODELS) == ("mlp", {"hidden": (64, 32)})
 
 
 def test_nested_arrays_are_counted_together():

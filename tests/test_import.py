@@ -100,19 +100,11 @@ def test_the_readmes_algorithm_does_what_its_equation_says(section, tmp_path):
     ],
     ids=lambda value: value if value and "\n" not in value else "",
 )
-def test_what_is_wrong_with_the_file_is_said(code, message, tmp_path):
+def test_an_imported_file_with_a_fault_is_refused_with_its_line(code, message, tmp_path):
     if code is not None:
         (tmp_path / "mine.py").write_text(code)
     with pytest.raises(UserError, match=re.escape(message)):
         import_schemes(tmp_path / "mine.py", SCHEMES)
-
-
-def test_an_error_in_the_file_is_one_line_on_the_terminal(tmp_path):
-    (tmp_path / "mine.py").write_text("a = 1\nb = a / 0")
-    done = distsgd("--import", "mine.py", "list", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "line 2 (b = a / 0): ZeroDivisionError" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_import_without_a_file_is_refused():

@@ -193,21 +193,6 @@ def test_a_task_that_is_lost_ends_the_run_everywhere_and_is_named(how, machines,
 
 
 @pytest.mark.slow
-def test_tasks_name_the_ps_that_they_lost_in_a_crash_of_its_machine(machines, tmp_path):
-    tasks = (run := Run(machines, tmp_path)).start_all(AsyncSGD(), **FOREVER)
-    wait_until(run.trains)
-    machines[0].crash()
-    try:
-        errors = [task.end() for task in tasks.values()]
-    finally:
-        machines[0].server.close()
-        machines[0].boot()
-    for error in errors[1:]:
-        assert isinstance(error, TaskLost), error
-        assert str(error).endswith(f" lost ps 0 at {run.addresses.ps[0]}")
-
-
-@pytest.mark.slow
 def test_a_nan_loss_on_one_machine_ends_the_run_on_all_as_diverged(machines, tmp_path):
     tasks = Run(machines, tmp_path).start_all(AsyncSGD(learning_rate=1e38), **FOREVER)
     for task in tasks.values():

@@ -1,10 +1,8 @@
 """Means that workers take within a round."""
 
-import re
 import threading
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -134,7 +132,3 @@ def test_a_worker_alone_has_its_own():
     vector: Any = tf.constant([1.0, 2.0])
     unused: Any = SimpleNamespace()
     assert Alone().mean(unused, unused, vector) is vector
-
-
-def test_the_file_asks_for_public_things_alone():
-    assert set(re.findall(r"from (distsgd[\w.]*)", Path(means.__file__).read_text())) == {"distsgd.common.contract"}

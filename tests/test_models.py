@@ -404,7 +404,7 @@ def test_what_layers_keep_outside_of_variables_gets_into_the_graph():
     assert tf.is_tensor(model.layers[1].offset)
 
 
-def test_code_that_no_graph_can_hold_is_refused_before_anything_starts():
+def test_code_that_no_graph_can_hold_is_refused():
     model = compiled(Own("variable"), keras.layers.Dense(3), shape=(4,))
     with pytest.raises(UserError, match=r"own code cannot be put into a TensorFlow graph: .*add_weight"):
         try_out(ModelRecipe.of(model), model, batch())

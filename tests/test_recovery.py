@@ -82,37 +82,6 @@ def going(warm, tmp_path):
 # Files.
 
 
-def arrays(version=7):
-    return {
-        "version": np.int64(version),
-        "rounds_applied": np.array([3, 4]),
-        "joins": np.int64(0),
-        "center": np.arange(5, dtype=np.float32),
-    }
-
-
-def test_a_checkpoint_exists_whole_or_not_at_all_and_the_last_are_kept(tmp_path):
-    for version in (7, 8, 10):
-        part = checkpoint.write(tmp_path, checkpoint.Checkpoint(arrays(version), {"algorithm": "x"}))
-        assert version not in [int(path.name) for path in checkpoint.found(tmp_path)]
-        checkpoint.publish(part, keep=2)
-    assert [int(path.name) for path in checkpoint.found(tmp_path)] == [8, 10]
-    read = checkpoint.newest(tmp_path)
-    assert (read.version, read.events, read.about["algorithm"]) == (10, 7, "x")
-    np.testing.assert_array_equal(read.arrays["center"], np.arange(5))
-
-
-def test_damaged_checkpoints_are_skipped_and_pickles_are_not_loaded(tmp_path):
-    for version in (1, 2, 3):
-        checkpoint.publish(checkpoint.write(tmp_path, checkpoint.Checkpoint(arrays(version), {})), keep=3)
-    _, second, third = checkpoint.found(tmp_path)
-    (third / "arrays.npz").write_bytes((third / "arrays.npz").read_bytes()[:100])
-    np.savez(second / "arrays.npz", version=np.array([object()]))
-    with pytest.raises(UserError, match="cannot be read"):
-        checkpoint.read(second)
-    assert checkpoint.newest(tmp_path).version == 1
-
-
 @pytest.mark.parametrize("parts", [1, 2, 3])
 def test_slices_of_any_number_of_ps_make_the_same_vectors(parts):
     center, rows = np.arange(7.0), np.arange(14.0).reshape(2, 7)
@@ -237,9 +206,8 @@ def test_a_run_with_several_rounds_per_call_survives_losing_one_of_two_ps(going)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=["async_sgd", "sync_sgd"])
-def test_a_run_in_shared_memory_survives_the_loss_of_its_ps_and_a_worker(scheme, going):
-    run = going(scheme, steps=60, updates=10, workers=2, hidden=(1024, 256), recovery=OFTEN)
+def test_a_run_in_shared_memory_survives_the_loss_of_its_ps_and_a_worker(going):
+    run = going(SyncSGD(), steps=60, updates=10, workers=2, hidden=(1024, 256), recovery=OFTEN)
     run.send("worker-1", signal.SIGKILL)
     run.send("ps-0", signal.SIGKILL)
     assert run.survived()["restarts"] == {"worker-1": 1, "ps-0": 1}
@@ -259,17 +227,6 @@ def test_a_run_without_trace_survives_losing_ps_and_evaluator_with_counts(going)
     assert sum(result["staleness"]["histogram"].values()) == result["updates"] == result["steps"] == 1200
     assert result["record"] == "off"
     assert not (run.run_dir / "trace.npz").exists()
-
-
-@pytest.mark.parametrize(
-    "scheme",
-    [pytest.param(AsyncSGD(), marks=pytest.mark.thorough), pytest.param(SyncSGD(), marks=pytest.mark.slow)],
-    ids=lambda scheme: scheme.name,
-)
-def test_a_stopped_worker_is_started_again_after_a_bounded_time(scheme, going):
-    run = going(scheme, steps=600, workers=2, wait_seconds=patience(4), recovery=OFTEN)
-    run.send("worker-1", signal.SIGSTOP)
-    assert run.survived()["restarts"] == {"worker-1": 1}
 
 
 @pytest.mark.slow

@@ -81,11 +81,6 @@ def restarts(number, **more):
 ALL_END = [ended(task) for task in TASKS]
 
 
-def test_a_run_whose_tasks_all_end_went_well():
-    run = Watched(*ALL_END)
-    assert (run.error, run.asked) == (None, [])
-
-
 @pytest.mark.parametrize(
     ("events", "kind", "text"),
     [
@@ -143,11 +138,6 @@ def test_a_task_that_lost_its_peer_is_restarted_and_a_failed_one_is_not():
     assert str(run.error).startswith("worker-1 ended with code 1")
     run = Watched(error("worker-1", "KeyError"), ended("worker-1", 1), rule=restarts(2))
     assert (type(run.error), run.asked) == (TaskFailed, [("kill", None)])
-
-
-def test_nothing_is_started_again_in_a_run_that_has_failed():
-    run = Watched(error("worker-0", "Diverged"), killed("ps-0"), rule=restarts(2))
-    assert (type(run.error), run.asked) == (Diverged, [("kill", None)])
 
 
 def test_a_restart_that_is_due_is_dropped_when_the_result_is_there(monkeypatch):
@@ -218,17 +208,6 @@ def test_other_machines_hear_of_a_killed_task_unless_it_may_be_restarted():
     assert spec([killed("evaluator-0")], restarts(0)) == [("restart", [("death_notice", 1)])]
     assert spec([killed("evaluator-0")], restarts(0, min_workers=1)) == []
     assert spec([killed("worker-1"), None, killed("worker-1")], restarts(1)) == [("restart", [("worker", 1)])]
-
-
-def test_a_checkpoint_that_was_begun_and_not_finished_is_told():
-    saving = {"event": "saving", "task": "worker-0", "version": 7, "seconds": 0.0}
-    text = "no checkpoint of version 7: it could not be written to its end"
-    warning = [{"event": "warning", "message": text}]
-    for end, said in ((ended("worker-0"), []), (killed("worker-0"), warning)):
-        others = [event for event in ALL_END if event["task"] != "worker-0"]
-        run = Watched(saving, RESULT, end, *others)
-        assert run.error is None
-        assert [event for event in run.said if event["event"] == "warning"] == said
 
 
 # The table by itself.

@@ -1,6 +1,5 @@
 """Rounds that depend on the worker, and numbers that go beside the vector of a message."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -297,8 +296,3 @@ def test_scalars_are_counted_once_for_each_slice():
     plain, with_scalars = (Traffic(s, s.codec, 2, [3, 2]) for s in (AsyncSGD(), Told()))
     assert (plain.message, with_scalars.message) == (4 * 5, 4 * 5 + 4 * 2 * 2)
     assert plain.reply == with_scalars.reply
-
-
-def test_the_file_asks_for_public_things_alone():
-    text = Path(uneven.__file__).read_text()
-    assert set(re.findall(r"from (distsgd[\w.]*)", text)) == {"distsgd.common.contract"}

@@ -152,30 +152,6 @@ def test_a_slow_listener_blocks_no_sender_and_skips_only_old_progress():
     assert [e["version"] for e in held.seen if e["event"] == "checkpoint"] == list(range(0, 10_000, 1000))
 
 
-def test_a_listener_that_is_late_is_told_of_once(monkeypatch):
-    monkeypatch.setattr(subscriber, "LATE_SECONDS", 0.0)
-    held, told = Held(), []
-    slow = Subscriber(held, on_late=told.append)
-    slow.put({"event": "started"})
-    assert held.entered.wait(60)
-    for step in range(5):
-        slow.put(progress(0, step))
-    assert len(told) == 1
-    held.go.set()
-    assert slow.close(60)
-    assert len(held.seen) == 6  # there was room
-
-
-def test_whatever_a_listener_raises_comes_out_where_events_are_told():
-    def fails(event):
-        raise KeyError(event["event"])
-
-    with pytest.raises(KeyError, match="started"), EventBus(print) as bus:  # noqa: PT012
-        bus.add(fails, lambda: "fails")
-        while True:
-            bus.publish({"event": "started"})
-
-
 def test_an_audience_is_left_when_all_have_been_told_everything(monkeypatch):
     monkeypatch.setattr(subscriber, "ANNOUNCED_SECONDS", 0.0)
     held, said = Held(), []
@@ -301,13 +277,6 @@ def test_restarts_of_a_task_that_dies_at_once_are_apart(monkeypatch):
     gaps = [after - before for before, after in itertools.pairwise(times)]
     assert len(gaps) == 3
     assert all(gap >= wanted for gap, wanted in zip(gaps, (0.02, 0.04, 0.08), strict=True))
-
-
-def test_a_task_that_is_silent_is_killed_and_then_named():
-    server = Script({"event": "started", "pids": {"ps-0": 0}})
-    server.send = lambda **request: server.events.append({"event": "exit", "task": request["task"], "status": -9})
-    with pytest.raises(WaitTimeout, match=r"no word from ps-0 for 11 s: is it stopped"):
-        supervised(server, [("ps", 0)]).run()
 
 
 def test_a_complaint_of_a_wait_is_reported_with_the_silent_task(monkeypatch):
