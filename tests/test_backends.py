@@ -38,13 +38,3 @@ def test_every_name_has_both_halves_and_no_other_is_known():
     assert PLACEMENTS.keys() == {"processes", *HERE}
     with pytest.raises(UserError, match=r"unknown backend 'thread'\. Did you mean threads"):
         Cluster.local(backend="thread")
-
-
-def test_devices_are_named_where_tasks_live():
-    apart, together = PLACEMENTS["processes"], PLACEMENTS["threads"]
-    assert apart.ps_devices(2) == ["/job:ps/task:0/device:CPU:0", "/job:ps/task:1/device:CPU:0"]
-    assert apart.ps_devices(0) == ["/job:worker/task:0/device:CPU:0"]
-    assert apart.tasks(1, 2) == [("ps", 0), ("worker", 0), ("worker", 1), ("evaluator", 0)]
-    assert together.ps_devices(2) == ["/device:CPU:0"] * 2
-    assert together.ps_devices(0) == ["/device:CPU:0"]
-    assert (apart.worker_device(1), together.worker_device(1)) == ("/job:worker/task:1", "")

@@ -4,7 +4,6 @@ import json
 from dataclasses import dataclass
 from typing import ClassVar
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,19 +16,11 @@ from distsgd.common.contract.seeded import uniform
 from distsgd.common.data.named import load
 from distsgd.common.tasks import graph, plan
 from distsgd.common.virtual_time.platform import Platform
-from runs import ONES, Table, quadratic
+from runs import ONES, Table, linear, quadratic
 
 SPARSE = load("sparse:examples=64,features=64,active=2")
 SLOPES = np.array([1.0, -2.0, 0.5, 4.0, -0.25], np.float32)
 BACKENDS = ["threads", "simulation"]
-
-
-def linear():
-    """A Keras model whose gradient is y, whatever its five parameters are."""
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(5, use_bias=False)])
-    model.compile(loss=lambda y, p: keras.ops.sum(y * p, axis=-1))
-    model.layers[0].kernel.assign(np.zeros((1, 5), np.float32))
-    return model
 
 
 def run(scheme, tmp_path, backend="threads", workers=3, steps=8, ps=2, **options):

@@ -1,6 +1,5 @@
 """Rounds, steps and random numbers that a scheme sees: right for each message, whatever happens to its worker."""
 
-import json
 import os
 import signal
 import threading
@@ -20,7 +19,7 @@ from distsgd.common.tasks import plan
 from distsgd.common.tasks import worker_loop as loop
 from distsgd.common.tasks.worker_calls import WorkerCalls
 from distsgd.common.virtual_time.platform import Platform
-from runs import ONES, wait_until
+from runs import ONES, updates_logged, wait_until
 
 SEED, WORKERS, SIZE = 7, 2, 6
 
@@ -156,15 +155,8 @@ def test_a_resumed_run_counts_on(scheme, backend, warm, tmp_path):
 
 @pytest.mark.slow
 def test_a_process_that_was_killed_counts_on(warm, tmp_path):
-    def going():
-        try:
-            rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-        except (OSError, ValueError):
-            return False
-        return max((row.get("version", 0) for row in rows), default=0) > 60
-
     def kill():
-        wait_until(going)
+        wait_until(lambda: updates_logged(tmp_path / "run") > 60)
         (victim,) = [pid for pid in children() if task_log(pid) == "worker-1.log"]
         os.kill(victim, signal.SIGKILL)
 

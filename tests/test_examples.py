@@ -74,8 +74,3 @@ def test_everything_that_is_offered_has_an_example():
     functions = {thing for thing in map(distsgd.__getattr__, distsgd.common.__all__) if thing not in (Cluster, Scheme)}
     errors = {thing for thing in functions if isinstance(thing, type) and issubclass(thing, Exception)}
     assert functions - errors <= {*OFFERED}
-
-
-@pytest.mark.parametrize("thing", OFFERED, ids=lambda thing: thing.__qualname__)
-def test_a_docstring_says_example_once(thing):
-    assert thing.__doc__.count("Example:\n") == 1

@@ -116,6 +116,13 @@ def test_import_without_a_file_is_refused():
         split_imports(["list", "--import"])
 
 
+@pytest.mark.parametrize("name", ["fedbuff", "leashed", "means", "rounded", "uneven"])
+def test_the_examples_of_own_schemes_import_public_names_alone(name):
+    text = Path(__file__).with_name(f"{name}.py").read_text()
+    assert set(re.findall(r"from (distsgd[\w.]*)", text)) <= {"distsgd.common.contract", "distsgd.common.sync"}
+    assert not re.search(r"\bps\._|\bslot\._|self\._", text)
+
+
 @pytest.mark.parametrize("name", SCHEMES)
 def test_every_algorithm_is_explained(name, capsys):
     explain(SCHEMES[name])

@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from test_train import DTYPES, Tables
 
 from distsgd.common import UserError
 from distsgd.common.cli.main import dispatch
@@ -14,7 +15,6 @@ from distsgd.common.data.trial import telling, try_out
 from distsgd.common.worker.flat_model import FlatModel
 
 GLOBAL = 2.0  # which a lambda below needs
-DTYPES = ["bool", "int8", "int32", "uint32", "float16", "bfloat16", "float32", "float64"]
 
 
 def compiled(*layers, shape=(8, 8, 1), **options):
@@ -201,19 +201,6 @@ def with_own_step():
 def test_an_optimizer_with_its_own_defaults_is_no_reason_to_refuse_a_model():
     for optimizer in ("adamw", keras.optimizers.SGD(0.5, momentum=0.9), keras.optimizers.Lion()):
         FlatModel(compiled(keras.layers.Dense(2), shape=(2,), optimizer=optimizer))
-
-
-class Tables(keras.layers.Layer):
-    """Adds the mean of one frozen table of each dtype; all hold ones."""
-
-    def build(self, shape):
-        self.tables = [
-            self.add_weight(shape=(3,), dtype=dtype, initializer="ones", trainable=False, name=f"table_{dtype}")
-            for dtype in DTYPES
-        ]
-
-    def call(self, x):
-        return x + sum(keras.ops.mean(keras.ops.cast(table, "float32")) for table in self.tables) / len(DTYPES)
 
 
 class Counts(keras.layers.Layer):

@@ -153,8 +153,8 @@ def test_running_statistics_are_the_means_of_those_of_the_workers_shards(scheme,
     model = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization(momentum=0.7), keras.layers.Dense(2)])
     model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     result = train(
-        model, data, scheme, cluster=Cluster.local(workers, backend="threads"), steps=4, batch_size=60 // workers, seed=5,
-        run_dir=tmp_path / "run", verbose=False,
+        model, data, scheme, cluster=Cluster.local(workers, backend="threads"), steps=4, batch_size=60 // workers,
+        seed=5, run_dir=tmp_path / "run", verbose=False,
     )  # fmt: skip
     shards = data[0][shard_rows(data, workers, 5)]
     statistics, kept = result.model.layers[0], 0.7**4

@@ -4,7 +4,6 @@ Every run that survives a fault is replayed: nothing was folded twice, and nothi
 """
 
 import itertools
-import json
 import os
 import re
 import signal
@@ -25,7 +24,7 @@ from distsgd.common.record.sliced import sliced, whole, write_array
 from distsgd.common.record_format import read_config
 from distsgd.common.tasks.options import Recovery
 from doubles import PausingAEASGD, PausingAsyncSGD, PausingSyncSGD, Stumbles
-from runs import patience, record, wait_until
+from runs import patience, record, updates_logged, wait_until
 
 TOLERANCE = 1e-5
 SMALL = {"hidden": (16,), "batch_size": 8}
@@ -39,21 +38,13 @@ class Going:
         self.run_dir, self.outcome = run_dir, None
         self.thread = threading.Thread(target=self._run, args=(scheme, {**SMALL, **options}), daemon=True)
         self.thread.start()
-        wait_until(lambda: self.version() >= updates or not self.thread.is_alive())
+        wait_until(lambda: updates_logged(run_dir) >= updates or not self.thread.is_alive())
 
     def _run(self, scheme, options):
         try:
             self.outcome = record(scheme, self.run_dir, **options)
         except Exception as error:
             self.outcome = error
-
-    def version(self) -> int:
-        """Return the updates that the evaluator has seen."""
-        try:
-            rows = [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
-        except (OSError, ValueError):
-            return 0
-        return max((row.get("version", 0) for row in rows), default=0)
 
     def send(self, task: str, number: int) -> None:
         pids = [pid for pid in children() if task_log(pid) == f"{task}.log"]

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_codec import SLOPES, linear
+from test_codec import SLOPES, there_and_back
 
 from distsgd.algorithms import EASGD, SCHEMES, AsyncSGD, LocalSGD, SyncSGD
 from distsgd.common import Cluster, UserError, train
@@ -17,19 +17,13 @@ from distsgd.common.contract.rounding import rounded
 from distsgd.common.data.recipes import Dataset
 from distsgd.common.replay.reference import asynchronous_rules
 from distsgd.common.replay.replay import read
-from runs import DIGITS, Table, record
+from runs import DIGITS, Table, linear, record
 
 BOTH = pytest.mark.parametrize(
     ("codec", "transcription"),
     [(BFloat16(), asynchronous_rules.bf16), (Int8(), asynchronous_rules.int8)],
     ids=["bf16", "int8"],
 )
-
-
-def there_and_back(codec, vector, kept=None):
-    """The vector after its travel, and the bytes of what travelled."""
-    wire = codec.encode(tf.constant(vector, tf.float32), kept)
-    return codec.decode(wire, len(vector)).numpy(), sum(t.shape.num_elements() * t.dtype.size for t in wire)
 
 
 def numbers(size):
@@ -59,7 +53,7 @@ def test_halves_go_to_the_even_number():
 
 @BOTH
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_does_not_come_back_as_finite(codec, transcription, bad):
+def test_an_element_that_is_not_finite_does_not_come_back_finite(codec, transcription, bad):
     vector = numbers(700)
     vector[300] = bad
     assert not np.isfinite(there_and_back(codec, vector)[0][300])
@@ -68,7 +62,7 @@ def test_what_is_not_finite_does_not_come_back_as_finite(codec, transcription, b
 
 
 @BOTH
-def test_what_was_sent_and_what_is_remembered_sum_up_to_all_messages(codec, transcription):
+def test_messages_sent_and_the_residual_sum_up_to_all_messages(codec, transcription):
     kept, rng = SimpleNamespace(memory=tf.Variable(tf.zeros(600))), np.random.default_rng(0)
     memory = total = sent = np.zeros(600, np.float32)
     for _ in range(20):
