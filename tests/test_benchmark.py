@@ -59,7 +59,7 @@ def test_settings_are_tuned_on_separate_seeds_and_have_distinct_files():
     assert len({file for file, _ in tuning | shown}) == len(tuning | shown)
 
 
-def test_the_search_goes_on_beyond_the_edge_at_which_the_best_is():
+def test_the_search_extends_a_grid_whose_edge_is_best():
     tried = grids.candidates("agn", 10)
     low, middle, high = grids.GRIDS["agn"]["learning_rate"]
     inside = {**tried[0], "learning_rate": middle, "server_learning_rate": 1.6}
@@ -127,7 +127,7 @@ def test_a_curve_is_the_mean_of_its_seeds_up_to_the_end_of_the_shortest(x):
     np.testing.assert_allclose(np.ptp(band[np.isclose(band[:, 0], ends[x] * scale), 1]), 2 * np.std(at_end))
 
 
-def test_panels_show_what_their_labels_say_and_the_fastest_is_on_top():
+def test_panels_match_their_labels_and_the_fastest_is_on_top():
     """A dot for each seed in seconds, thousands of examples, and megabytes; of a sweep, the mean of the seeds."""
     fast, slow, never = outcome("main", "agn", 1.0, 2.0), outcome("main", "adag", 3.0), outcome("main", "ssp", None)
     silent = outcome("main", "serial", 2.5)
@@ -201,7 +201,7 @@ def test_results_of_a_few_algorithms_go_beside_those_of_the_others(tmp_path):
 
 
 @pytest.mark.slow
-def test_it_measures_draws_and_continues_where_it_was_interrupted(monkeypatch, tmp_path, capsys):
+def test_an_interrupted_benchmark_continues_and_draws_its_pictures(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(convergence, "GRADIENTS", 160)
     monkeypatch.setattr(convergence, "BEYOND", 0)
     monkeypatch.setattr(convergence, "ProcessPoolExecutor", InThisProcess)
@@ -335,7 +335,7 @@ def test_a_step_of_the_plain_cnn_is_one_of_serial_sgd():
     np.testing.assert_allclose(found, before - peers.LEARNING_RATE * gradient, atol=1e-6)
 
 
-def test_bare_processes_of_tensorflow_end_and_say_what_they_took():
+def test_bare_processes_of_tensorflow_report_their_seconds():
     found = startup.bare(2)
     assert found.keys() == {"seconds", "cpu_seconds"}
     assert found["cpu_seconds"] > 0
@@ -443,7 +443,7 @@ def test_as_many_backup_workers_as_workers_are_refused():
     [pytest.param([], marks=pytest.mark.slow), pytest.param(["--machines"], marks=pytest.mark.thorough)],
     ids=["here", "over machines"],
 )
-def test_the_soak_says_what_was_survived_and_that_it_was_right(where, capsys):
+def test_the_soak_counts_survived_faults_and_replays_the_run(where, capsys):
     """With this seed a worker is killed, early in a long run."""
     try:
         assert soak.main(["--minutes", "0.01", "--seed", "7", "--verbose", *where]) == 0

@@ -70,7 +70,7 @@ AT_ONCE = ("serial", "downpour", "sync_sgd")  # one of each kind, the defaults
 @pytest.mark.parametrize(
     "name", [name if name in AT_ONCE else pytest.param(name, marks=pytest.mark.thorough) for name in SCHEMES]
 )
-def test_it_trains_digits_and_keeps_shapes_and_type(name, tmp_path):
+def test_an_algorithm_trains_digits_and_keeps_shapes_and_type(name, tmp_path):
     scheme = SCHEMES[name]()
     model = ModelRecipe.named("mlp:hidden=32-16", (64,), 10, 0).build()
     shapes = [w.shape for w in model.get_weights()]

@@ -55,7 +55,7 @@ def test_every_flipped_bit_and_every_cut_is_found(tmp_path):
 
 
 @pytest.mark.parametrize("about", ["[]", "null", "1", '"x"', "{}", "", "[" * 100_000, '{"format": 2}'])
-def test_any_content_of_the_description_is_passed_over_and_not_crashed_on(about, tmp_path):
+def test_a_checkpoint_with_a_wrong_description_is_skipped(about, tmp_path):
     save(tmp_path, 1)
     (save(tmp_path, 2) / "checkpoint.json").write_text(about)
     passed = []
@@ -64,7 +64,7 @@ def test_any_content_of_the_description_is_passed_over_and_not_crashed_on(about,
     assert "000000000002 cannot be read" in passed[0]
 
 
-def test_one_with_missing_files_or_under_another_name_is_passed_over(tmp_path):
+def test_a_checkpoint_with_missing_files_or_another_name_is_skipped(tmp_path):
     save(tmp_path, 1)
     (save(tmp_path, 2) / "checkpoint.json").unlink()
     (save(tmp_path, 3) / "arrays.npz").unlink()
@@ -72,7 +72,7 @@ def test_one_with_missing_files_or_under_another_name_is_passed_over(tmp_path):
     assert checkpoint.newest(tmp_path).version == 1
 
 
-def test_a_file_that_is_no_archive_is_skipped_despite_a_right_checksum(tmp_path):
+def test_a_file_that_is_no_archive_is_skipped_despite_its_checksum(tmp_path):
     save(tmp_path, 1)
     place = save(tmp_path, 2)
     about = {"format": 2}
@@ -85,7 +85,7 @@ def test_a_file_that_is_no_archive_is_skipped_despite_a_right_checksum(tmp_path)
     assert checkpoint.newest(tmp_path).version == 1
 
 
-def test_one_of_another_format_is_refused_and_not_taken_for_damaged(tmp_path, monkeypatch):
+def test_a_checkpoint_of_another_format_is_refused_as_such(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "FORMAT", 3)
     save(tmp_path, 2)
     monkeypatch.undo()
@@ -96,7 +96,7 @@ def test_one_of_another_format_is_refused_and_not_taken_for_damaged(tmp_path, mo
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
-def test_damaged_ones_do_not_count_among_those_that_are_kept(keep, tmp_path):
+def test_damaged_checkpoints_do_not_count_among_those_kept(keep, tmp_path):
     for version in (500, 600, 700):
         spoil(save(tmp_path, version))
     save(tmp_path, 10, keep)
@@ -107,7 +107,7 @@ def test_damaged_ones_do_not_count_among_those_that_are_kept(keep, tmp_path):
     assert checkpoint.newest(tmp_path).version == 30
 
 
-def test_a_good_one_takes_the_place_of_a_damaged_one_of_the_same_version(tmp_path):
+def test_a_good_checkpoint_replaces_a_damaged_one_of_its_version(tmp_path):
     spoil(save(tmp_path, 5))
     save(tmp_path, 5)
     assert checkpoint.newest(tmp_path).version == 5
@@ -131,7 +131,7 @@ def test_a_resumed_run_renames_damaged_checkpoints_and_deletes_parts(tmp_path):
     assert checkpoint.tidy(tmp_path) == []
 
 
-def test_if_all_are_damaged_the_run_is_refused_again_and_again(tmp_path):
+def test_a_run_with_only_damaged_checkpoints_is_always_refused(tmp_path):
     for version in (1, 2):
         spoil(save(tmp_path, version))
     for _ in range(2):
@@ -146,7 +146,7 @@ def test_if_all_are_damaged_the_run_is_refused_again_and_again(tmp_path):
         checkpoint.tidy(tmp_path)
 
 
-def test_to_resume_elsewhere_falls_back_as_the_same_folder_does(tmp_path):
+def test_a_resumption_elsewhere_skips_damaged_checkpoints_too(tmp_path):
     save(tmp_path / "a", 1)
     spoil(save(tmp_path / "a", 2))
     (said,) = taking_over.take_over(tmp_path / "a", tmp_path / "b")
@@ -183,7 +183,7 @@ def state(version):
     return checkpoint.Checkpoint({"version": np.int64(version), **ARRAYS}, {})
 
 
-def test_what_was_read_before_a_restoration_is_not_published_after_it(chief, tmp_path):
+def test_a_state_read_before_a_restoration_is_not_published_after_it(chief, tmp_path):
     saver, said = chief
 
     def restored_meanwhile(calls, events):

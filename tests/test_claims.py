@@ -117,7 +117,7 @@ def test_a_verdict_follows_from_the_numbers(judge, arms, word):
     assert verdict.why
 
 
-def test_what_seeds_make_of_a_difference_is_no_difference():
+def test_a_difference_within_the_spread_of_seeds_does_not_count():
     one, other = (Row("a", "b", {}, [], scores) for scores in ([1.0, 2.0], [2.0, 2.1]))
     assert not clearly_less(one, other)
     assert clearly_less(one, Row("a", "b", {}, [], [1.1, 2.1]))  # paired: on each seed by as much
@@ -126,7 +126,7 @@ def test_what_seeds_make_of_a_difference_is_no_difference():
     assert not clearly_less(Row("a", "b", {}, [], [NEVER]), one)
 
 
-def test_what_seeds_do_not_tell_from_the_limit_is_not_refuted():
+def test_a_claim_near_the_limit_is_refuted_only_if_seeds_agree():
     whole = Row("whole messages", "falling", {}, [], [0.5, 0.5, 0.5])
     for scores, word in (([0.50, 0.52, 0.54], "not at this scale"), ([0.54, 0.55, 0.56], "refuted")):
         assert judge_sign(Found([whole, Row("signs", "falling", {}, [], scores)])).word == word

@@ -19,7 +19,7 @@ def distsgd(*arguments, cwd=None, timeout=200):
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=cwd)
 
 
-def test_the_default_run_reaches_its_accuracy_and_says_so_in_json(tmp_path):
+def test_the_default_run_reaches_its_accuracy_and_prints_json(tmp_path):
     done = distsgd("downpour", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
@@ -40,7 +40,7 @@ def test_the_default_run_reaches_its_accuracy_and_says_so_in_json(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("list",)])
-def test_it_says_what_there_is(arguments):
+def test_the_overview_lists_every_algorithm(arguments):
     done = distsgd(*arguments)
     assert done.returncode == 0
     for name, scheme in SCHEMES.items():

@@ -63,7 +63,7 @@ NETWORKS = [
 
 
 @pytest.mark.parametrize("machines", NETWORKS, ids=str)
-def test_mean_staleness_is_all_other_workers_whatever_they_run_on(machines):
+def test_mean_staleness_is_the_other_workers_on_any_machines(machines):
     """Little's law: each worker is always in a cycle, and each update ends one of them."""
     workers = 16
     found = happens(AsyncSGD(), workers, 400, message=1e5, reply=1e5, compute="lognormal:sigma=0.8", **machines)
@@ -107,7 +107,7 @@ def test_an_update_with_every_kth_message_divides_staleness_by_k():
         assert made == pytest.approx(workers / k / 0.010, rel=0.03)
 
 
-def test_what_is_abandoned_is_begun_again():
+def test_a_worker_begins_an_abandoned_round_again():
     """E[min(X, T)]/P(X < T) for each gradient, of constant X given up at exponential times T, and the pauses.
 
     The catalogue has no scheme that stops a worker while it computes (Ringmaster drops what has come too late); a crash

@@ -77,7 +77,7 @@ def test_labels_are_class_numbers_of_any_type_one_for_each_example():
         (0.1, r"skew must be a text, as in skew='dirichlet:alpha=0\.1'\. Received: 0\.1"),
     ],
 )
-def test_a_skew_that_is_none_is_refused_as_an_option_of_a_run(spec, message):
+def test_a_wrong_skew_is_refused_as_an_option_of_a_run(spec, message):
     with pytest.raises(UserError, match=message):
         RunOptions(skew=spec)
 
@@ -161,7 +161,7 @@ def test_slices_differ_by_one_at_most():
     assert even_sizes(10, 4) == [3, 3, 2, 2]
 
 
-def test_a_data_set_that_is_not_cached_says_what_to_do(monkeypatch):
+def test_a_data_set_that_cannot_be_loaded_names_another(monkeypatch):
     import keras
 
     def offline(*_):
@@ -188,7 +188,7 @@ def test_the_classes_of_mnist1d_are_balanced():
 
 
 @pytest.mark.slow
-def test_mnist1d_is_as_hard_for_a_linear_model_as_the_paper_says():
+def test_mnist1d_is_as_hard_for_a_linear_model_as_in_the_paper():
     """32 % of its test examples; that a network does better is measured, and stands in the docstring."""
     from sklearn.linear_model import LogisticRegression
 
@@ -201,7 +201,7 @@ def test_characters_are_numbered_and_what_is_no_ascii_is_one_other_each():
     assert numbered(b"").shape == (0,)
 
 
-def test_an_example_of_text_is_told_its_own_next_characters():
+def test_the_labels_of_text_are_its_own_next_characters():
     x, y = windows(np.arange(20, dtype=np.int32), 6)
     np.testing.assert_array_equal(x, np.arange(18).reshape(3, 6))
     np.testing.assert_array_equal(y, x + 1)

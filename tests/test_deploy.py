@@ -186,7 +186,7 @@ def test_the_slurm_file_starts_every_task_with_its_role(tmp_path):
     assert subprocess.run(["bash", "-n", str(DEPLOY / "slurm.sh")], check=False).returncode == 0
 
 
-def test_programs_that_are_started_at_once_set_the_environment_up_one_time(tmp_path):
+def test_programs_started_together_set_the_environment_up_once(tmp_path):
     """As the tasks of a Slurm job are, on a file system that they share."""
     for name in ("run.sh", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
@@ -205,7 +205,7 @@ def test_programs_that_are_started_at_once_set_the_environment_up_one_time(tmp_p
     assert steps == [["venv", "began"], ["venv", "ended"], ["pip", "began"], ["pip", "ended"]]
 
 
-def test_the_dockerfile_copies_what_there_is_and_starts_the_command():
+def test_the_dockerfile_copies_existing_files_and_starts_the_command():
     lines = [line for line in (DEPLOY / "Dockerfile").read_text().splitlines() if line and not line.startswith("#")]
     instructions = [line.split(" ", 1) for line in lines]
     assert {name for name, _ in instructions} <= {

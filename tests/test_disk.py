@@ -131,7 +131,7 @@ def test_a_run_with_only_damaged_checkpoints_is_refused_with_record_kept(tmp_pat
     assert content(tmp_path) == before
 
 
-def test_going_on_from_an_older_checkpoint_is_told(tmp_path):
+def test_a_run_that_resumes_from_an_older_checkpoint_warns(tmp_path):
     keep = Recovery(checkpoint_steps=1000)  # of the end alone: how many are made before depends on the machine
     record(AsyncSGD(), tmp_path, steps=20, recovery=keep, **THREADS)
     save = checkpoint.newest(tmp_path)
@@ -191,7 +191,7 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_metrics_that_find_the_disk_full_end_no_run_and_it_is_said_once(tmp_path):
+def test_metrics_on_a_full_disk_warn_once_and_end_no_run(tmp_path):
     log = RunRecord(tmp_path, CONFIG)
     log.metrics.close()
     log.metrics = Metrics(tmp_path / "metrics.jsonl")
@@ -236,7 +236,7 @@ def test_a_checkpoint_on_a_full_disk_is_a_warning_and_leaves_nothing(tmp_path, m
     assert list(checkpoint.folder(tmp_path).iterdir()) == []
 
 
-def test_a_checkpoint_that_is_there_in_the_end_is_not_said_to_be_missing(tmp_path, monkeypatch):
+def test_a_checkpoint_written_at_the_second_attempt_leaves_no_warning(tmp_path, monkeypatch):
     """The disk was full when its version was saved first, and had room when it was saved as the last."""
     failures = [no_room()]
     monkeypatch.setattr(checkpoint, "flush", lambda file: failures.pop()(file) if failures else None)
@@ -318,7 +318,7 @@ def test_the_launcher_waits_for_a_checkpoint_as_long_as_it_may_take(tmp_path):
 
 
 @pytest.mark.parametrize("end", [[], [{"event": "exit", "task": "worker-0", "status": -9}]], ids=["late", "killed"])
-def test_a_last_checkpoint_that_does_not_come_is_told(end, tmp_path, monkeypatch):
+def test_a_last_checkpoint_that_is_late_or_lost_is_a_warning(end, tmp_path, monkeypatch):
     monkeypatch.setattr("distsgd.common.launch.judge.LEAVE_SECONDS", 0.0)
     watching, said = supervision(tmp_path, saving(seconds=0.1 if end == [] else 500), RESULT, *end)
     watching.run()

@@ -47,7 +47,7 @@ def shown(now, **options):
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
-def test_all_figures_are_there_in_full_at_any_width(now, width):
+def test_the_display_has_all_figures_at_any_width(now, width):
     there, file = shown(now, width=width, force_terminal=True, color_system=None)
     there.console.print(there.picture())
     lines = [line.rstrip() for line in file.getvalue().splitlines()]
@@ -62,7 +62,7 @@ def test_all_figures_are_there_in_full_at_any_width(now, width):
         assert figure in file.getvalue(), figure
 
 
-def test_before_anything_is_heard_it_says_what_it_waits_for(now):
+def test_the_display_shows_the_start_before_any_event(now):
     there = Display(CONFIG, Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None))
     there.console.print(there.picture())
     text = there.console.file.getvalue()
@@ -71,7 +71,7 @@ def test_before_anything_is_heard_it_says_what_it_waits_for(now):
     assert "step 0 of 44,000" in text
 
 
-def test_without_a_terminal_there_is_a_first_line_at_once_and_then_few(now):
+def test_without_a_terminal_the_display_prints_few_lines(now):
     file = io.StringIO()
     with Display(CONFIG, Console(file=file, width=80)) as there:
         assert file.getvalue() == "downpour on digits, mlp (1 ps + 2 workers); starting TensorFlow ...\n"

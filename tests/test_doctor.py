@@ -7,7 +7,7 @@ from distsgd.common.cli import doctor
 from distsgd.common.cli import main as cli
 
 
-def test_it_says_what_there_is_on_one_screen_and_as_json(monkeypatch, tmp_path, capsys):
+def test_doctor_describes_the_machine_on_one_screen_and_as_json(monkeypatch, tmp_path, capsys):
     asked = []
     monkeypatch.setattr(doctor, "_ask", lambda code, empty: asked.append(code) or empty)
     monkeypatch.setenv("TF_CONFIG", '{"task": {}}')
@@ -26,7 +26,7 @@ def test_it_says_what_there_is_on_one_screen_and_as_json(monkeypatch, tmp_path, 
     assert len(asked) == 4
 
 
-def test_a_process_of_its_own_answers_or_says_why_not():
+def test_a_probe_in_its_own_process_prints_its_answer_or_error():
     assert doctor._ask(doctor.PRIVATE_NETWORK, empty="possible").startswith(("possible", "no: OSError"))
     assert doctor._ask("raise OSError('not here')", empty="") == "no: OSError: not here"
     assert doctor._ask("print('a GPU')", empty="none") == "a GPU"

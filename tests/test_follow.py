@@ -85,7 +85,7 @@ def run_dir(recorded, tmp_path):
     return copy
 
 
-def test_evaluate_tells_of_each_damaged_checkpoint_that_it_passes_over(run_dir, capsys):
+def test_evaluate_warns_of_each_damaged_checkpoint(run_dir, capsys):
     (first, *_) = paths = checkpoint.found(run_dir)
     (first / "arrays.npz").write_bytes(b"x")
     evaluate([str(run_dir)])
@@ -97,7 +97,7 @@ def test_evaluate_tells_of_each_damaged_checkpoint_that_it_passes_over(run_dir, 
     assert measured == [int(path.name) for path in paths[1:]]
 
 
-def test_a_checkpoint_that_the_run_deletes_meanwhile_is_nothing_to_tell(run_dir):
+def test_a_checkpoint_deleted_meanwhile_is_skipped_without_a_warning(run_dir):
     paths, measured, told = checkpoint.found(run_dir), [], []
 
     def delete_the_second(line):
@@ -109,13 +109,13 @@ def test_a_checkpoint_that_the_run_deletes_meanwhile_is_nothing_to_tell(run_dir)
     assert told == []
 
 
-def test_evaluate_says_what_it_waits_for(tmp_path, capsys):
+def test_evaluate_names_the_folder_that_it_waits_for(tmp_path, capsys):
     with pytest.raises(WaitTimeout):
         evaluate([str(tmp_path / "nothing"), "--wait-seconds", "0.1"])
     assert f"{tmp_path}/nothing does not exist yet; waits up to 0.1 s" in capsys.readouterr().err
 
 
-def test_a_simulated_run_has_nothing_to_follow_and_says_so(tmp_path):
+def test_following_a_simulated_run_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"algorithm": "downpour", "platform": {"network": "ideal"}}))
     with pytest.raises(UserError, match=r"a simulated run has no checkpoints: .*metrics\.jsonl"):
         follow(tmp_path, 1.0, print)

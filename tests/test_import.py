@@ -39,7 +39,7 @@ def section():
     return code, command.split()
 
 
-def test_the_readmes_first_own_algorithm_runs_as_the_readme_says(section, warm, tmp_path, monkeypatch, run_main):
+def test_the_readmes_own_algorithm_runs_with_the_readmes_command(section, warm, tmp_path, monkeypatch, run_main):
     code, command = section
     (tmp_path / "my_scheme.py").write_text(code)
     monkeypatch.chdir(tmp_path)
@@ -66,7 +66,7 @@ def test_import_goes_with_help_list_and_explain(section, tmp_path):
     assert ("\x1b" in explained.stdout, explained.stderr) == (False, "")
 
 
-def test_the_readmes_algorithm_does_what_its_equation_says(section, tmp_path):
+def test_the_readmes_algorithm_follows_its_equation(section, tmp_path):
     (tmp_path / "mine.py").write_text(section[0])
     damped = import_schemes(tmp_path / "mine.py", {})["my_scheme"](learning_rate=0.5)
     model, order = quadratic([1.0, -2.0]), [0, 1, 1, 0]

@@ -299,7 +299,7 @@ def ragged():
         ),
     ],
 )
-def test_what_cannot_be_trained_is_refused_in_one_line_before_the_start(model, data, message, tmp_path):
+def test_a_model_or_data_that_cannot_be_trained_is_refused(model, data, message, tmp_path):
     validation = (X, Y) if callable(data) else data
     with pytest.raises(UserError, match=message) as caught:
         run(model(), data, tmp_path, validation_data=validation)
@@ -341,7 +341,7 @@ def test_each_version_is_told_once(tmp_path):
     assert versions[0] == 0
 
 
-def test_a_run_that_makes_the_model_worse_says_so(tmp_path, capsys):
+def test_a_run_that_makes_the_model_worse_advises_a_smaller_rate(tmp_path, capsys):
     result = run(with_layer(LAYERS.Dense(3)), (X, Y), tmp_path, Serial(learning_rate=1.0), steps=4, verbose=True)
     first, last = (result.history["test_loss"][at] for at in (0, -1))
     told = f"test loss rose from {first:.4g} to {last:.4g}: training made the model worse. Try a smaller learning rate"

@@ -18,7 +18,7 @@ def small_pieces(monkeypatch):
 
 @pytest.mark.parametrize("ps", [1, 2])
 @pytest.mark.parametrize("decay", [None, 0.9])
-def test_what_is_seen_in_pieces_is_the_center(ps, decay, small_pieces):
+def test_a_snapshot_fetched_in_pieces_is_the_center(ps, decay, small_pieces):
     with Table(AsyncSGD(), workers=1, ps=ps, ema_decay=decay) as table:
         table.player(0).round()
         with table.graph.graph.as_default():

@@ -115,7 +115,7 @@ def test_tasks_that_are_missing_are_named_with_their_addresses(machines, tmp_pat
 
 
 @pytest.mark.slow
-def test_bad_input_is_refused_or_ignored_and_the_run_goes_on(machines, tmp_path):
+def test_a_run_continues_after_bad_input_and_foreign_tasks(machines, tmp_path):
     """Garbage, a task with other hyperparameters, one of another cluster, second workers 0 and 1; then a replay."""
     cluster = Run(machines, tmp_path)
     steps = 2000
@@ -253,7 +253,7 @@ def test_a_script_that_calls_train_is_started_on_every_machine(machines, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_task_whose_port_is_taken_says_so(machines, tmp_path):
+def test_a_task_whose_port_is_taken_is_refused_with_the_address(machines, tmp_path):
     cluster = Run(machines, tmp_path)
     port = cluster.addresses.ps[0].rpartition(":")[2]
     command = [*machines[0].enter, sys.executable, "-c", LISTEN, port]
@@ -266,7 +266,7 @@ def test_a_task_whose_port_is_taken_says_so(machines, tmp_path):
     assert f"ps 0 cannot listen on the port of {cluster.addresses.ps[0]}: is it taken" in str(error)
 
 
-def test_in_a_slurm_step_it_says_too_how_to_get_other_ports(monkeypatch):
+def test_a_taken_port_in_a_slurm_step_adds_how_to_get_others(monkeypatch):
     def server(*_, **__):
         raise tf.errors.UnknownError(None, None, "Could not start gRPC server")
 
@@ -382,7 +382,7 @@ def test_a_machine_that_was_lost_is_back_in_the_run_with_the_same_command(how, v
 
 
 @pytest.mark.parametrize("scheme", [slow(AsyncSGD()), thorough(SyncSGD())], ids=lambda scheme: scheme.name)
-def test_a_run_goes_on_without_a_machine_that_is_lost_if_that_is_allowed(scheme, machines, tmp_path):
+def test_a_run_continues_without_a_lost_machine_if_that_is_allowed(scheme, machines, tmp_path):
     cluster = Run(machines, tmp_path)
     tasks = cluster.start_all(scheme, steps=1000, recovery={"min_workers": 1}, wait_seconds=patience(4))
     wait_until(lambda: cluster.trains(workers=2))  # lost before its first round, it has ten more waits to come
@@ -395,7 +395,7 @@ def test_a_run_goes_on_without_a_machine_that_is_lost_if_that_is_allowed(scheme,
 
 
 @pytest.mark.slow
-def test_a_worker_that_hangs_is_told_to_go_and_started_again(machines, tmp_path):
+def test_a_worker_that_hangs_is_ended_and_restarted(machines, tmp_path):
     """Its process is there and answers, but sends no messages; its own program cannot know."""
     (tmp_path / "armed").touch()
     cluster = Run(machines, tmp_path / "run")
@@ -418,7 +418,7 @@ def test_a_worker_that_hangs_is_told_to_go_and_started_again(machines, tmp_path)
 
 
 @pytest.mark.slow
-def test_what_does_not_come_back_ends_the_run_everywhere(machines, tmp_path):
+def test_a_machine_that_does_not_come_back_ends_the_run_everywhere(machines, tmp_path):
     """The chief's machine is gone, and the first ps has been started again: its tables name no missing task."""
     cluster = Run(machines, tmp_path)
     tasks = cluster.start_all(AsyncSGD(), **FOREVER, recovery=AGAIN, wait_seconds=patience(3))
@@ -460,7 +460,7 @@ def test_a_run_gets_over_a_network_that_was_cut(number, machines, tmp_path):
     [slow(False, False), thorough(False, True), thorough(True, False), slow(True, True)],
     ids=["again, with the chief", "again, of its own", "resume, with the chief", "resume, of its own"],
 )
-def test_a_run_over_several_machines_goes_on_from_its_checkpoint(elsewhere, separate_evaluator, machines, tmp_path):
+def test_a_run_over_several_machines_resumes_from_its_checkpoint(elsewhere, separate_evaluator, machines, tmp_path):
     """With rounds of five steps, 62 steps end in a round of two, which only the chief's run directory knows."""
     where = tmp_path / "first"
     for steps in (62, 124):

@@ -61,7 +61,7 @@ class AtServer(PowerSGD):
     gate = Barrier()
 
 
-def test_a_gate_with_a_parameter_server_refuses_in_one_line():
+def test_a_gate_with_a_parameter_server_refuses_means():
     with pytest.raises(UserError, match=r"\(scalars\), or use gate = Collective\(\)\. Received: gate = Barrier\(\)$"):
         Table(AtServer())
     unused: Any = SimpleNamespace()
@@ -70,7 +70,7 @@ def test_a_gate_with_a_parameter_server_refuses_in_one_line():
             gate.mean(unused, unused, unused)
 
 
-def test_a_simulation_refuses_in_one_line(tmp_path):
+def test_a_simulation_refuses_means(tmp_path):
     with pytest.raises(UserError, match=r"^in a simulation there is no worker\.mean: use backend='processes'.*$"):
         record(PowerSGD(), tmp_path, backend="simulation", steps=2, batch_size=8, hidden=HIDDEN)
 
@@ -95,7 +95,7 @@ class Shadowing(PowerSGD):
         return {"mean": params}
 
 
-def test_what_cannot_be_is_refused_in_one_line(tmp_path):
+def test_a_mean_outside_of_a_message_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"^worker\.mean is for Scheme\.message alone.*$"):
         Table(Elsewhere())
     with pytest.raises(UserError, match="a local variable cannot be called 'mean'"):

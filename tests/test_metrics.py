@@ -34,7 +34,7 @@ def test_a_long_series_is_thinned_evenly_and_keeps_its_first_and_last_row(tmp_pa
     assert sorted(written, key=lambda row: row["seconds"]) == metrics.rows
 
 
-def test_a_short_series_is_kept_as_it_is_and_goes_on(tmp_path, monkeypatch):
+def test_a_short_series_is_kept_and_continued(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LIMIT", 8)
     first = Metrics(tmp_path / "metrics.jsonl")
     rows = [{"kind": "center", "seconds": n} for n in range(7)]

@@ -224,7 +224,7 @@ def batch(features=4, classes=3, rows=8):
     return rng.normal(size=(rows, features)).astype("f"), rng.integers(classes, size=rows)
 
 
-def test_only_what_a_step_changes_is_a_statistic_and_only_seeds_are_seeds():
+def test_only_variables_that_a_step_changes_are_statistics():
     frozen = keras.layers.BatchNormalization(trainable=False)
     moving = keras.layers.BatchNormalization()
     layers = [
@@ -378,7 +378,7 @@ class Own(keras.layers.Layer):
         return self.factor * x + self.offset
 
 
-def test_what_layers_keep_outside_of_variables_gets_into_the_graph():
+def test_arrays_that_layers_keep_get_into_the_graph():
     x, y = batch()
     normalization = keras.layers.Normalization()
     normalization.adapt(5 + 3 * x)

@@ -76,5 +76,5 @@ def test_the_line_keeps_the_newest_notes_above_it_and_is_text_not_markup(monkeyp
     assert "loss &lt;1&gt;</pre>" in shown[-1]["text/html"]
 
 
-def test_elsewhere_there_is_no_notebook():
+def test_a_test_is_not_run_in_a_notebook():
     assert not in_notebook()

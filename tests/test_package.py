@@ -48,7 +48,7 @@ def test_every_folder_is_installed():
 @pytest.mark.parametrize(
     "last", ["algorithms/*.py", "common/*.py", "common/server/*.py", "common/replay/reference/*.py", "common/*.typed"]
 )
-def test_machines_see_that_their_source_differs_wherever_it_does(last, tmp_path):
+def test_the_digest_of_the_source_changes_with_any_file(last, tmp_path):
     for name in ("algorithms", "common"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     before = source_digest(tmp_path)

@@ -62,14 +62,14 @@ class Shifted(Alone):
 
 
 @pytest.mark.parametrize("kind", [Normed, ByLayer, StartsNormed, OwnRates, Shifted])
-def test_a_scheme_with_a_rule_of_its_own_is_elementwise_only_if_it_says_so(kind):
+def test_a_scheme_with_an_own_rule_is_elementwise_only_if_declared(kind):
     assert is_elementwise(Alone())
     assert Alone.elementwise
     assert not is_elementwise(kind())
     assert not kind.elementwise
 
 
-def test_each_scheme_of_the_catalogue_says_the_truth_of_being_elementwise():
+def test_each_scheme_of_the_catalogue_declares_elementwise_correctly():
     wrong = {kind.name for kind in SCHEMES.values() if kind.elementwise != is_elementwise(kind())}
     assert wrong == set()
     assert {name for name, kind in SCHEMES.items() if not kind.elementwise} == {
@@ -148,6 +148,6 @@ class Counted(LocalSGD):
 @pytest.mark.parametrize(
     ("scheme", "options"), [(DownpourEasy(), {"l2": 0.1}), (Counted(), {})], ids=["loss of the vector", "scalars"]
 )
-def test_what_needs_the_whole_vector_keeps_it_in_one_piece(monkeypatch, scheme, options):
+def test_schemes_that_need_the_whole_vector_have_one_piece(monkeypatch, scheme, options):
     monkeypatch.setattr(pieces, "LARGE_FLOATS", 100)
     assert centers(scheme, 1, **options)[1] == 1

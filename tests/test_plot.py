@@ -66,7 +66,7 @@ def test_a_short_run_without_test_data_has_a_plot_too(tmp_path):
     assert (tmp_path / "plot.png").stat().st_size > 1000
 
 
-def test_where_no_home_can_be_written_matplotlib_says_nothing(tmp_path):
+def test_matplotlib_prints_nothing_without_a_writable_home(tmp_path):
     code = "from distsgd.common.record.plot import figure_class as figure; figure()().savefig('plot.png')"
     environment = {**os.environ, "HOME": "/dev/null", "TMPDIR": str(tmp_path)}
     for name in ("MPLCONFIGDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):

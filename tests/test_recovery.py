@@ -100,7 +100,7 @@ def test_slices_of_any_number_of_ps_make_the_same_vectors(parts):
         (Serial(), 1, (1, 1)),
     ],
 )
-def test_a_run_goes_on_from_its_checkpoint_with_another_number_of_ps(scheme, workers, ps, warm, tmp_path):
+def test_a_run_resumes_with_another_number_of_ps(scheme, workers, ps, warm, tmp_path):
     keep = Recovery(checkpoint_steps=20, keep_checkpoints=2)
     first = record(scheme, tmp_path / "run", workers=workers, ps=ps[0], steps=60, recovery=keep, **SMALL)
     assert 1 <= len(checkpoint.found(tmp_path / "run")) <= 2
@@ -129,7 +129,7 @@ def test_an_interrupted_run_resumes_in_another_folder_from_its_checkpoint(warm, 
 
 
 @pytest.mark.slow
-def test_a_run_that_had_several_rounds_in_a_call_goes_on_past_its_old_end(warm, tmp_path):
+def test_a_run_with_several_rounds_per_call_resumes_past_its_old_end(warm, tmp_path):
     """There a round is shorter than the others, in the middle of a call that would hold it."""
     asked = {"workers": 2, "recovery": Recovery(checkpoint_steps=200), **SMALL}
     scheme = DownpourEasy(communication_period=2)
@@ -241,7 +241,7 @@ def test_a_ps_lost_beside_a_stopped_worker_is_restored_and_both_restarted(going)
 
 
 @pytest.mark.slow
-def test_a_synchronous_run_goes_on_without_a_lost_worker_if_it_may(going):
+def test_a_synchronous_run_continues_without_a_lost_worker(going):
     some = Recovery(min_workers=2)
     run = going(SyncSGD(), steps=600, workers=3, wait_seconds=patience(4), recovery=some)
     run.send("worker-2", signal.SIGKILL)
@@ -270,7 +270,7 @@ def test_a_stopped_worker_is_named_by_an_asynchronous_run_without_restarts(going
     ],
     ids=lambda scheme: scheme.name,
 )
-def test_what_a_lost_worker_kept_for_its_rule_begins_anew(scheme, going):
+def test_a_restarted_worker_begins_with_new_local_state(scheme, going):
     """Anchor, clock and momentum, in the run as in the equations."""
     run = going(scheme(communication_period=2), steps=2500, workers=3, recovery=OFTEN, wait_seconds=60)
     run.send("worker-1", signal.SIGKILL)
@@ -365,7 +365,7 @@ def test_a_resumed_run_counts_the_logged_updates_that_no_checkpoint_has(undone):
     [pytest.param(AsyncSGD(), marks=pytest.mark.thorough), pytest.param(SyncSGD(), marks=pytest.mark.slow)],
     ids=lambda scheme: scheme.name,
 )
-def test_a_chief_and_a_ps_killed_at_once_rejoin_the_remaining_workers(going, scheme):
+def test_a_chief_and_a_ps_killed_together_rejoin_the_other_workers(going, scheme):
     """To them it looks like a run that is resumed, and a worker that stayed may be in the middle of it."""
     # There is no checkpoint but that of the beginning: what has been done is lost, and counted.
     run = going(scheme, steps=1500, workers=3, recovery=Recovery(checkpoint_seconds=1000, max_restarts=4))

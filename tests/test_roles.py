@@ -198,7 +198,7 @@ def test_a_slurm_environment_that_makes_no_sense_is_refused(changed, message):
         from_slurm(5 if "leave" in message else 1, slurm(0, **changed))
 
 
-def test_outside_slurm_it_says_what_is_missing():
+def test_a_role_from_slurm_outside_a_step_is_refused():
     with pytest.raises(UserError, match="SLURM_PROCID is not set: start the tasks with srun"):
         from_slurm(1, {})
 

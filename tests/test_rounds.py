@@ -74,7 +74,7 @@ def old_batches(shard, batch_size, worker, seed):
 
 
 @pytest.mark.parametrize(("shard", "size"), [(20, 6), (12, 4), (5, 5)])
-def test_batches_are_the_same_bits_from_wherever_they_begin(shard, size):
+def test_batches_are_the_same_from_any_start(shard, size):
     expected = list(itertools.islice(old_batches(shard, size, 3, 7), 25))
     for done in range(20):
         found = list(itertools.islice(batches(shard, size, 3, 7, done), 5))
@@ -106,7 +106,7 @@ def test_a_resumed_run_knows_the_step_targets_of_earlier_ones(tmp_path, monkeypa
     ("scheme", "workers"),
     [(Downpour(push_period=3, pull_period=4), 2), (LocalSGD(synchronous_steps=5), 2), (Serial(), 1)],
 )
-def test_the_plan_of_a_resumed_run_is_the_same_from_wherever_it_begins(scheme, workers, tmp_path):
+def test_the_plan_of_a_resumed_run_is_the_same_from_any_round(scheme, workers, tmp_path):
     made = job(tmp_path, scheme, 150, earlier=(31, 70), workers=workers)
     whole = list(made.plan.batches(0))
     rows = np.concatenate([batch for batch, _ in whole])

@@ -69,7 +69,7 @@ def test_the_model_that_a_run_leaves_behind_loads_in_safe_mode(tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_what_a_peer_says_it_runs_is_compared_as_text(tmp_path):
+def test_the_settings_of_a_peer_are_compared_as_text(tmp_path):
     mark = tmp_path / "ran"
     evil = json.loads(json.dumps({"model": f"__import__('pathlib').Path({str(mark)!r}).touch()"}))
     evil["pickle"] = pickle.dumps(Trap(mark)).hex()
@@ -131,7 +131,7 @@ def test_a_trace_is_not_written_through_a_link(planted, run_main):
     assert json.loads((run_dir / "trace.json").read_text())["traceEvents"]
 
 
-def test_a_run_goes_on_and_replaces_its_files_without_following_links(planted):
+def test_a_resumed_run_replaces_its_files_without_following_links(planted):
     names = [f".{path.name}.part" for path in planted("config.json").iterdir()]
     parts = [f"checkpoints/.{version:012d}.part" for version in (20, 30, 40)]
     results = "result.json", "trace.npz", "rounds.npz", "center.npz", "model.keras", "stop"

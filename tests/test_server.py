@@ -33,7 +33,7 @@ SPARSE = load("sparse:examples=64,features=64,active=2")
     ],
     ids=["asynchronous", "barrier", "sparse"],
 )
-def test_a_message_of_a_slot_s_former_holder_is_refused_without_a_trace(scheme, events, data):
+def test_a_message_of_a_former_holder_is_refused_without_a_trace(scheme, events, data):
     with Table(scheme, workers=1, data=data) as table:
         before, now = table.player(0), table.player(0)
         untouched = table.state()
@@ -109,7 +109,7 @@ def test_a_message_that_is_not_finite_is_kept_from_the_center_and_counted():
         assert table.run("refused").tolist() == [1]
 
 
-def test_a_token_for_a_slot_s_former_holder_is_void():
+def test_a_token_for_the_former_holder_of_a_slot_is_void():
     with Table(SyncSGD()) as table:
         table.player(0)
         other = table.player(1)
@@ -218,7 +218,7 @@ def test_a_message_too_stale_for_its_scheme_is_answered_without_an_update():
         np.testing.assert_allclose(table.run("center") - center, -0.1 * by_hand(table, 1, center), atol=1e-6)
 
 
-def test_a_scheme_may_keep_worker_rows_and_knows_the_sender_of_a_message():
+def test_a_scheme_keeps_worker_rows_and_knows_the_sender():
     with Table(PerWorker(), workers=2, ps=2) as table:
         start, players = table.run("center"), [table.player(k) for k in (0, 1)]
         for k in (1, 0, 1):
@@ -229,7 +229,7 @@ def test_a_scheme_may_keep_worker_rows_and_knows_the_sender_of_a_message():
         np.testing.assert_allclose(table.run("center") - start, 1.1 + 0.1 + 1.2, atol=1e-5)
 
 
-def test_at_a_barrier_each_message_counts_as_its_scheme_has_weighed_it():
+def test_a_barrier_weighs_each_message_as_its_scheme_does():
     with Table(Weighed(), workers=2) as table:
         start, players = table.run("center"), [table.player(k) for k in (0, 1)]
         waiting = players[1].starts()
@@ -286,7 +286,7 @@ def replayed(transcription, table, steps, **options):
     ],
     ids=["agn", "adag", "sagn"],
 )
-def test_a_mean_of_gradients_is_over_the_steps_of_its_round_however_few(scheme, transcription, options):
+def test_a_mean_of_gradients_is_over_the_steps_of_its_round(scheme, transcription, options):
     with Table(scheme, workers=1) as table:
         player = table.player(0)
         player.round(steps=scheme.period)
@@ -296,7 +296,7 @@ def test_a_mean_of_gradients_is_over_the_steps_of_its_round_however_few(scheme, 
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
-def test_each_worker_has_the_learning_rate_of_its_own(reduction):
+def test_each_worker_has_its_own_learning_rate(reduction):
     with Table(SyncSGDLR(learning_rates=(0.3, 0.1), reduction=reduction)) as table:
         start, players = table.run("center"), [table.player(k) for k in (0, 1)]
         waiting = players[0].starts()

@@ -93,7 +93,7 @@ def test_two_jobs_on_the_same_nodes_train_with_the_readmes_command(slurm, start,
     assert ", step 0: tasks 0 to 1 on n1 to n2 are workers 0 to 1.\n" in (tmp_path / "narrow").read_text()
 
 
-def test_tasks_of_a_step_agree_on_ports_that_no_other_step_there_has(slurm):
+def test_tasks_of_a_step_agree_on_ports_of_their_own(slurm):
     step = f"srun --exact -N2 -n4 -c1 --distribution=block {sys.executable} -c '{ADDRESSES}' &"
     jobs = [slurm.ask("salloc", "-N2", "-n8", "bash", "-c", f"{step} {step} wait").splitlines() for _ in range(2)]
     places = [json.loads(line) for lines in jobs for line in lines if line.startswith("{")]

@@ -198,7 +198,7 @@ def test_every_fifth_row_of_a_libsvm_file_without_test_file_is_for_tests(tmp_pat
     ("content", "message"),
     [(None, "cannot read"), ("hello world\n", "cannot read"), ("1 1:1\n2 1:1\n3 1:1\n", "needs two labels")],
 )
-def test_a_libsvm_file_that_is_none_is_refused(content, message, tmp_path):
+def test_a_file_that_is_no_libsvm_is_refused(content, message, tmp_path):
     if content:
         (tmp_path / "a.svm").write_text(content)
     with pytest.raises(UserError, match=message):

@@ -108,7 +108,7 @@ def test_a_failure_ends_the_run_with_its_reason(events, kind, text):
 
 @pytest.mark.parametrize("late", [killed("worker-1"), ended("ps-0", 1), error("ps-0", "KeyError"), lost_peer("ps-0")])
 @pytest.mark.parametrize("number", [0, 3])
-def test_what_happens_when_the_result_is_there_harms_nothing(late, number):
+def test_a_failure_after_the_result_does_no_harm(late, number):
     run = Watched(RESULT, late, *ALL_END, rule=restarts(number))
     assert (run.error, run.asked, run.events) == (None, [], [])
 
@@ -140,7 +140,7 @@ def test_a_task_that_lost_its_peer_is_restarted_and_a_failed_one_is_not():
     assert (type(run.error), run.asked) == (TaskFailed, [("kill", None)])
 
 
-def test_a_restart_that_is_due_is_dropped_when_the_result_is_there(monkeypatch):
+def test_a_restart_that_is_due_is_dropped_after_the_result(monkeypatch):
     monkeypatch.setattr(supervision.Supervision, "restart_and_kill", lambda self: None)  # before the first poll
     run = Watched(killed("worker-1"), RESULT, ended("ps-0"), ended("worker-0"), ended("evaluator-0"), rule=restarts(1))
     assert (run.error, run.asked) == (None, [])
@@ -160,7 +160,7 @@ def test_a_task_with_nothing_to_resume_from_is_not_restarted(rule, names, backen
     assert [op for op, _ in run.asked if op == "restart"] == []
 
 
-def test_one_worker_alone_goes_on_from_its_checkpoint():
+def test_one_worker_alone_is_restarted_from_its_checkpoint():
     rule = RestartRule(uses_ps=False, wait_seconds=10.0, alone=True, max_restarts=1)
     run = Watched(killed("worker-0"), None, ended("worker-0"), names=[("worker", 0)], rule=rule)
     assert (run.error, run.asked) == (None, [("restart", [("worker", 0)])])

@@ -121,7 +121,7 @@ def test_root_can_start_jupyter_in_a_container(monkeypatch, user, told):
     assert ("--allow-root" in lab(has_screen=False)) == told
 
 
-def test_what_is_missing_is_installed_with_the_pinned_versions(monkeypatch):
+def test_missing_packages_are_installed_in_pinned_versions(monkeypatch):
     called = []
     monkeypatch.setattr(tutorials.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(tutorials, "requires", lambda name: ["numpy>=2", 'jupyterlab>=4.6; extra == "tutorials"'])

@@ -141,7 +141,7 @@ def test_a_rejoined_worker_resumes_with_the_batch_after_its_own_rounds():
         assert [rows.tolist() for rows, _ in again] == [rows.tolist() for rows, _ in whole[2:]]
 
 
-def test_what_takes_how_long_is_predicted_with_the_rounds_of_each_worker():
+def test_a_forecast_uses_the_rounds_of_each_worker():
     found = forecast(Clipped(), Platform(step_ms=10), workers=3, parameters=100)
     assert found.gradients == pytest.approx(300, rel=0.02)  # each makes a step in 10 ms ...
     assert found.updates == pytest.approx(100 + 50 + 25, rel=0.02)  # ... and a message after its own number of them
@@ -245,7 +245,7 @@ def test_a_barrier_weighs_messages_by_their_scalars_and_merges_with_means():
 
 
 @pytest.mark.slow
-def test_a_set_that_is_not_complete_goes_on_with_another_number_of_slices():
+def test_an_incomplete_set_is_restored_with_another_number_of_ps():
     with told(ps=2) as table:
         table.player(0).starts()
         kept = table.state_calls.values()

@@ -75,7 +75,7 @@ def received(channel: Channel):
     return message
 
 
-def test_messages_of_any_size_arrive_whole_though_several_send_at_once(channels):
+def test_messages_of_any_size_arrive_whole_from_several_senders(channels):
     here, there = channels
     sent = [{"event": str(i), "payload": str(i) * (i * PACKET_BYTES // 2)} for i in range(1, 9)]
     senders = [threading.Thread(target=lambda m=message: there.send(**m), daemon=True) for message in sent]
@@ -136,7 +136,7 @@ def progress(worker: int, steps: int):
     return {"event": "worker", "worker": worker, "steps": steps}
 
 
-def test_a_slow_listener_blocks_no_sender_and_skips_only_old_progress():
+def test_a_slow_subscriber_blocks_no_sender_and_skips_old_progress():
     held = Held()
     slow = Subscriber(held, room=0)
     slow.put({"event": "started"})
@@ -152,7 +152,7 @@ def test_a_slow_listener_blocks_no_sender_and_skips_only_old_progress():
     assert [e["version"] for e in held.seen if e["event"] == "checkpoint"] == list(range(0, 10_000, 1000))
 
 
-def test_an_audience_is_left_when_all_have_been_told_everything(monkeypatch):
+def test_an_event_bus_closes_after_all_subscribers_got_all_events(monkeypatch):
     monkeypatch.setattr(subscriber, "ANNOUNCED_SECONDS", 0.0)
     held, said = Held(), []
 
@@ -169,7 +169,7 @@ def test_an_audience_is_left_when_all_have_been_told_everything(monkeypatch):
     assert "waiting for callback Held" in said[0]
 
 
-def test_no_listener_is_waited_for_after_ctrl_c(monkeypatch):
+def test_an_event_bus_waits_for_no_subscriber_after_ctrl_c(monkeypatch):
     monkeypatch.setattr(subscriber, "INTERRUPTED_SECONDS", 0.0)
     held = Held()
     with pytest.raises(KeyboardInterrupt), EventBus(print) as bus:  # noqa: PT012
@@ -179,7 +179,7 @@ def test_no_listener_is_waited_for_after_ctrl_c(monkeypatch):
     held.go.set()
 
 
-def test_a_listener_with_nothing_to_do_gives_signs_of_life():
+def test_an_idle_subscriber_sends_heartbeats():
     beats = threading.Semaphore(0)
     idle = Subscriber(print, beat=beats.release, beat_seconds=0.001)
     assert beats.acquire(timeout=60)
@@ -216,7 +216,7 @@ def test_only_a_task_without_messages_is_silent():
     assert not world.detector.silent()
 
 
-def test_a_process_that_works_without_a_word_is_not_silent():
+def test_a_process_that_uses_the_cpu_is_not_silent():
     world = World()
     world.passes(60, speaking=["worker-0"], busy=True)
     assert not world.detector.quiet(QUIET_SECONDS + POLL_SECONDS)
@@ -224,14 +224,14 @@ def test_a_process_that_works_without_a_word_is_not_silent():
     assert world.detector.quiet(50).keys() == {"ps-0"}
 
 
-def test_a_supervisor_that_was_suspended_complains_of_no_task():
+def test_a_suspended_supervisor_suspects_no_task():
     world = World()
     world.time += 10_000
     world.detector.poll()
     assert not world.detector.quiet(POLL_SECONDS)
 
 
-def test_a_task_that_dies_again_and_again_is_started_after_growing_pauses():
+def test_pauses_before_restarts_of_a_dying_task_grow():
     pauses = [pause(count, 60) for count in range(12)]
     assert pauses[0] == 0
     assert pauses == sorted(pauses)
@@ -259,7 +259,7 @@ def supervised(server, names, max_restarts=0):
     return run
 
 
-def test_restarts_of_a_task_that_dies_at_once_are_apart(monkeypatch):
+def test_restarts_of_a_task_that_keeps_dying_are_apart(monkeypatch):
     monkeypatch.setattr(run_state, "PAUSE_SECONDS", 0.02)
     death = {"event": "exit", "task": "ps-0", "status": -9}
     server = Script()
@@ -311,7 +311,7 @@ def test_a_fork_server_that_is_stopped_at_its_start_is_given_up(monkeypatch):
     assert time.monotonic() - began < 60
 
 
-def test_the_log_that_a_message_names_is_still_there(tmp_path):
+def test_the_log_that_a_message_names_exists(tmp_path):
     with pytest.raises(TaskLost) as caught:
         ForkServer("off", ["sh", "-c", "echo no memory; exit 1"], logs=tmp_path)
     assert f"Log: {tmp_path}/{FORK_SERVER}.log\n  | no memory" in str(caught.value)

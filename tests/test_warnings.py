@@ -57,7 +57,7 @@ def test_defaults_warn_of_nothing(name):
         assert list(SCHEMES[name]().warnings(workers)) == []
 
 
-def test_a_run_says_it_and_begins(monkeypatch, tmp_path):
+def test_a_run_logs_the_warning_of_its_scheme_and_begins(monkeypatch, tmp_path):
     class Begun:
         def run(self, *_: object) -> None:
             raise UserError("it has begun")
