@@ -237,13 +237,9 @@ class Task:
         hosts = self.spec.addresses
         try:
             cluster = Cluster.at(
-                ps_hosts=hosts.ps,
-                worker_hosts=hosts.worker,
-                job_name=self.spec.job,
-                task_index=self.spec.index,
-                separate_evaluator=self.spec.separate_evaluator,
-                wait_seconds=options["wait_seconds"],
-            )
+                ps_hosts=hosts.ps, worker_hosts=hosts.worker, job_name=self.spec.job, task_index=self.spec.index,
+                separate_evaluator=self.spec.separate_evaluator, wait_seconds=options["wait_seconds"],
+            )  # fmt: skip
             self.job = make_job(
                 scheme,
                 self.recipe,

@@ -13,18 +13,8 @@ from pathlib import Path
 from machines import Network
 
 PROGRAMS = (
-    "munged",
-    "slurmctld",
-    "slurmd",
-    "srun",
-    "sbatch",
-    "scancel",
-    "sinfo",
-    "unshare",
-    "nsenter",
-    "setpriv",
-    "ip",
-)
+    "munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sinfo", "unshare", "nsenter", "setpriv", "ip",
+)  # fmt: skip
 READY_SECONDS = 200
 NODES = ("n1", "n2", "n3")
 MUNGE_FILES = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
@@ -152,11 +142,9 @@ class Slurm:
         with (self.folder / f"{name}.log").open("ab") as log:
             self.daemons[name] = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", *self.network.enter(self._number(machine)), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env=os.environ | {"SLURM_CONF": str(self.configuration)},
-            )
+            )  # fmt: skip
 
     def _until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + READY_SECONDS

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -204,7 +204,7 @@ def test_results_of_a_few_algorithms_go_beside_those_of_the_others(tmp_path):
 def test_an_interrupted_benchmark_continues_and_draws_its_pictures(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(convergence, "GRADIENTS", 160)
     monkeypatch.setattr(convergence, "BEYOND", 0)
-    monkeypatch.setattr(convergence, "ProcessPoolExecutor", InThisProcess)
+    monkeypatch.setattr(convergence, "ProcessPoolExecutor", lambda *_, **__: ThreadPoolExecutor(1))
     monkeypatch.setattr(grids, "GRIDS", {})
     monkeypatch.setattr(grids, "RATES", (0.1, 0.4))
     command = ["agn", "serial", "--parts", "main", "--seeds", "1", "--output", str(tmp_path / "out")]
@@ -230,24 +230,6 @@ def test_an_interrupted_benchmark_continues_and_draws_its_pictures(monkeypatch, 
 
 
 LOSSES = "loss-examples", "loss-seconds", "loss-bytes"
-
-
-class InThisProcess(contextlib.nullcontext):
-    """A pool without processes."""
-
-    def __init__(self, *arguments, **options):
-        super().__init__(self)
-
-    def submit(self, function, *arguments):
-        future = Future()
-        try:
-            future.set_result(function(*arguments))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-    def shutdown(self, **options):
-        pass
 
 
 @pytest.mark.parametrize(

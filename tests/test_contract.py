@@ -156,11 +156,9 @@ class Rows(Named):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_scheme_may_use_the_names_of_variables_of_gates_and_server(backend, warm, tmp_path):
     kernel, _ = run(
-        Rows(learning_rate=0.5),
-        tmp_path,
-        backend,
+        Rows(learning_rate=0.5), tmp_path, backend,
         **({} if backend == "simulation" else {"recovery": Recovery(checkpoint_steps=4)}),
-    )
+    )  # fmt: skip
     np.testing.assert_allclose(kernel, -0.5 * 8 * SLOPES, rtol=1e-6)
 
 

@@ -2,13 +2,11 @@
 
 import errno
 import json
-import math
 import os
 import re
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,12 +15,8 @@ import pytest
 
 from distsgd.algorithms import AsyncSGD
 from distsgd.common import files
-from distsgd.common.cluster.cluster import Cluster
-from distsgd.common.cluster.restart_rule import RestartRule
 from distsgd.common.errors import CannotWrite, UserError
-from distsgd.common.launch.judge import LEAVE_SECONDS
 from distsgd.common.launch.scratch import Scratch
-from distsgd.common.launch.supervisor import Supervision
 from distsgd.common.record import checkpoint
 from distsgd.common.record.callbacks import Callback
 from distsgd.common.record.metrics import Metrics
@@ -285,46 +279,6 @@ def test_the_end_of_a_run_waits_for_its_last_checkpoint(tmp_path, monkeypatch):
     assert checkpoint.newest(tmp_path).version == run.result["updates"] == 20
     assert run.result["recovery"]["checkpoints"] == 1
     assert run.result["recovery"]["warnings"] == []
-
-
-def supervision(tmp_path, *events):
-    """What watches a run, with a fork server that says what it is told to; and what has been said of the run."""
-    left, said = list(events), []
-    server = SimpleNamespace(
-        process=SimpleNamespace(pid=os.getpid()), receive=lambda seconds: left.pop(0) if left else None
-    )
-    rule = RestartRule(uses_ps=True, wait_seconds=60)
-    names = [("ps", 0), ("worker", 0)]
-    return Supervision(server, names, Cluster.local(), rule, tmp_path, said.append), said
-
-
-RESULT = {"event": "result", "task": "evaluator-0"}
-
-
-def saving(seconds: float):
-    return {"event": "saving", "task": "worker-0", "version": 7, "seconds": seconds}
-
-
-def test_the_launcher_waits_for_a_checkpoint_as_long_as_it_may_take(tmp_path):
-    watching, said = supervision(tmp_path)
-    began = time.monotonic()
-    watching.judge.see(saving(seconds=500))
-    assert watching.judge.deadline == math.inf  # the run continues
-    watching.judge.see(RESULT)
-    assert began + 500 <= watching.judge.deadline <= time.monotonic() + 500
-    watching.judge.see({"event": "exit", "task": "worker-0", "status": 0})
-    assert watching.judge.deadline <= time.monotonic() + LEAVE_SECONDS  # no task is waited for any more
-    assert said == []
-
-
-@pytest.mark.parametrize("end", [[], [{"event": "exit", "task": "worker-0", "status": -9}]], ids=["late", "killed"])
-def test_a_last_checkpoint_that_is_late_or_lost_is_a_warning(end, tmp_path, monkeypatch):
-    monkeypatch.setattr("distsgd.common.launch.judge.LEAVE_SECONDS", 0.0)
-    watching, said = supervision(tmp_path, saving(seconds=0.1 if end == [] else 500), RESULT, *end)
-    watching.run()
-    assert [event["message"] for event in said if event["event"] == "warning"] == [
-        "no checkpoint of version 7: it could not be written to its end"
-    ]
 
 
 @pytest.mark.slow

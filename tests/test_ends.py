@@ -67,16 +67,9 @@ def test_a_run_with_backup_workers_ends_with_its_last_update(tmp_path):
     """A late worker once worked off all its rounds alone, to be dropped: up to a fifth of the time of a run."""
     tells = Tells(20)
     result = train(
-        softmax(),
-        held_up(2, tells.reached),
-        SyncSGD(backup_workers=1),
-        cluster=Cluster.local(3, backend="threads"),
-        steps=20,
-        batch_size=8,
-        run_dir=tmp_path,
-        callbacks=[tells],
-        verbose=False,
-    )
+        softmax(), held_up(2, tells.reached), SyncSGD(backup_workers=1), cluster=Cluster.local(3, backend="threads"),
+        steps=20, batch_size=8, run_dir=tmp_path, callbacks=[tells], verbose=False,
+    )  # fmt: skip
     trace = dict(np.load(tmp_path / "trace.npz"))
     assert np.bincount(trace["worker"], minlength=3).tolist() == [20, 20, 0]
     assert trace["accepted"].all()
@@ -103,13 +96,9 @@ def without_the_spoiled(workers, learning_rate):
 
 def job_on(data, scheme, workers, run_dir, **recovery):
     return make_job(
-        scheme,
-        ModelRecipe.named("softmax", (64,), 10, 0),
-        data,
-        None,
-        Cluster.local(workers, backend="threads"),
+        scheme, ModelRecipe.named("softmax", (64,), 10, 0), data, None, Cluster.local(workers, backend="threads"),
         RunOptions(steps=40, batch_size=8, run_dir=run_dir, recovery=Recovery(**recovery)),
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("scheme", "workers"), [(Serial(), 1), (AllReduce(), 2)], ids=["serial", "all_reduce"])
@@ -117,16 +106,9 @@ def test_a_step_that_is_not_finite_is_left_out_by_all_alike(scheme, workers, tmp
     """Once it went into the center, and the run ended as completed."""
     expected, bad = without_the_spoiled(workers, scheme.learning_rate)
     result = train(
-        softmax(),
-        spoiled,
-        scheme,
-        cluster=Cluster.local(workers, backend="threads"),
-        steps=40,
-        batch_size=8,
-        run_dir=tmp_path / "run",
-        recovery=Recovery(on_nan="drop"),
-        verbose=False,
-    )
+        softmax(), spoiled, scheme, cluster=Cluster.local(workers, backend="threads"), steps=40, batch_size=8,
+        run_dir=tmp_path / "run", recovery=Recovery(on_nan="drop"), verbose=False,
+    )  # fmt: skip
     assert bad == (5 if workers == 1 else 10)
     assert result.metrics["recovery"]["refused"] == {f"worker {k}": bad for k in range(workers)}
     np.testing.assert_allclose(np.load(tmp_path / "run" / "center.npz")["center"], expected, rtol=1e-4, atol=1e-5)
@@ -180,15 +162,10 @@ def test_a_center_that_overflowed_is_never_a_completed_run(on_nan, tmp_path):
     """Each gradient is finite; what the first step makes of it is not."""
     with pytest.raises(Diverged):
         train(
-            softmax(),
-            (1e3 * DIGITS.train[0], DIGITS.train[1]),
-            Serial(learning_rate=3e38),
-            cluster=Cluster.local(1, backend="threads"),
-            steps=20,
-            run_dir=tmp_path,
-            recovery=Recovery(on_nan=on_nan),
+            softmax(), (1e3 * DIGITS.train[0], DIGITS.train[1]), Serial(learning_rate=3e38),
+            cluster=Cluster.local(1, backend="threads"), steps=20, run_dir=tmp_path, recovery=Recovery(on_nan=on_nan),
             verbose=False,
-        )
+        )  # fmt: skip
     assert json.loads((tmp_path / "result.json").read_text())["outcome"] == "diverged"
 
 
@@ -336,16 +313,9 @@ def test_a_missing_file_ends_a_run_that_may_restart_its_tasks(warm, tmp_path):
         match=r"worker-\d: an operation of the worker itself failed: .*/nowhere/to/be/found.* \(NotFoundError\)",
     ):
         train(
-            softmax(),
-            batches,
-            AsyncSGD(),
-            cluster=Cluster.local(2, wait_seconds=patience(20)),
-            steps=200,
-            batch_size=8,
-            run_dir=tmp_path / "run",
-            recovery=Recovery(max_restarts=3),
-            verbose=False,
-        )
+            softmax(), batches, AsyncSGD(), cluster=Cluster.local(2, wait_seconds=patience(20)), steps=200,
+            batch_size=8, run_dir=tmp_path / "run", recovery=Recovery(max_restarts=3), verbose=False,
+        )  # fmt: skip
     assert json.loads((tmp_path / "run" / "result.json").read_text())["recovery"]["restarts"] == {}
 
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from distsgd.algorithms import Serial, SyncSGD
-from distsgd.common import Callback, Cluster, Recovery, UserError, train
+from distsgd.common import Cluster, Recovery, UserError, train
 from distsgd.common.data.dataset import batches, shard_rows
 from distsgd.common.record.summary import summary_rows
 from distsgd.common.worker.flat_model import unused_optimizer
@@ -37,11 +37,8 @@ def masked_sequence():
 def weighted_outputs():
     x = keras.Input((4,))
     return compiled(
-        x,
-        [LAYERS.Dense(1, name="a")(x), LAYERS.Dense(1, name="b")(x)],
-        loss=["mse", "mse"],
-        loss_weights=[0.25, 4.0],
-    )
+        x, [LAYERS.Dense(1, name="a")(x), LAYERS.Dense(1, name="b")(x)], loss=["mse", "mse"], loss_weights=[0.25, 4.0],
+    )  # fmt: skip
 
 
 def with_layer(*layers):
@@ -126,17 +123,9 @@ def test_a_run_takes_the_steps_that_keras_takes(name, tmp_path):
         return layers()
 
     result = train(
-        model := make(),
-        data,
-        Serial(learning_rate=RATE),
-        cluster=Cluster.local(1, backend="threads"),
-        steps=STEPS,
-        batch_size=BATCH,
-        seed=SEED,
-        validation_data=data,
-        run_dir=tmp_path / "run",
-        verbose=False,
-    )
+        model := make(), data, Serial(learning_rate=RATE), cluster=Cluster.local(1, backend="threads"), steps=STEPS,
+        batch_size=BATCH, seed=SEED, validation_data=data, run_dir=tmp_path / "run", verbose=False,
+    )  # fmt: skip
     fitted = make()
     for mine, keras_own in zip(model.get_weights(), by_hand(fitted, data), strict=True):
         np.testing.assert_allclose(mine, keras_own, rtol=2e-5, atol=2e-6)
@@ -305,40 +294,6 @@ def test_a_model_or_data_that_cannot_be_trained_is_refused(model, data, message,
         run(model(), data, tmp_path, validation_data=validation)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
-
-
-class Watching(Callback):
-    """Stops when the test loss has not improved, as a user would write it."""
-
-    best = 9.0
-
-    def __init__(self):
-        self.versions = []
-
-    def on_test_end(self, logs):
-        self.versions.append(logs["version"])
-        self.stop_training = logs["test_loss"] > self.best - 1e-4
-        self.best = min(self.best, logs["test_loss"])
-
-
-def test_each_version_is_told_once(tmp_path):
-    """A callback that stops when nothing has improved does not end the run before its first update."""
-    watching = Watching()
-    result = run(
-        with_layer(LAYERS.Dense(3)),
-        (X, Y),
-        tmp_path,
-        SyncSGD(learning_rate=0.02),
-        cluster=Cluster.local(2, backend="threads"),
-        steps=100,
-        callbacks=[watching],
-    )
-    assert result.metrics["updates"] > 0
-    assert watching.versions == sorted(set(watching.versions))
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    versions = [row["version"] for row in rows if row["kind"] == "center"]
-    assert versions == sorted(set(versions))
-    assert versions[0] == 0
 
 
 def test_a_run_that_makes_the_model_worse_advises_a_smaller_rate(tmp_path, capsys):

@@ -7,17 +7,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 BANNED = [
-    "whoever",
-    "nobody",
-    "somebody",
-    "everybody",
-    "anybody",
-    "who waits",
-    "who comes",
-    "who is",
-    "goes on",
-    "go on",
-]
+    "whoever", "nobody", "somebody", "everybody", "anybody", "who waits", "who comes", "who is", "goes on", "go on",
+]  # fmt: skip
 PATTERN = re.compile(rf"\b({'|'.join(BANNED)})\b".replace(" ", r"\s+(?:#\s*)?"), re.IGNORECASE)
 PLACES = {
     "code": ["algorithms/**/*.py", "common/**/*.py", "benchmarks/**/*.py", "run.sh", "deploy/**/*"],

@@ -225,11 +225,9 @@ def test_a_script_that_calls_train_is_started_on_every_machine(machines, tmp_pat
         HERE.machine = machine
         model = ModelRecipe.named("softmax", (64,), 10, 0).build()
         here = Cluster.at(
-            ps_hosts=cluster.addresses.ps,
-            worker_hosts=cluster.addresses.worker,
-            job_name=job,
+            ps_hosts=cluster.addresses.ps, worker_hosts=cluster.addresses.worker, job_name=job,
             wait_seconds=patience(30),
-        )
+        )  # fmt: skip
         before = [np.copy(w) for w in model.get_weights()]
         result = train(
             model, DIGITS.train, AsyncSGD(), cluster=here, steps=20, validation_data=DIGITS.test,
@@ -296,10 +294,8 @@ def test_the_command_line_needs_no_more_than_flags_or_tf_config(others, tmp_path
 
     flags = [f"--ps_hosts={ps}", f"--worker-hosts={','.join([chief, *workers])}", "--job_name=ps", "--task-index=0"]
     programs = [
-        *(start(task="worker") for _ in workers),
-        start("--json", "--run-dir=chief", task="chief"),
-        start(*flags),
-    ]
+        *(start(task="worker") for _ in workers), start("--json", "--run-dir=chief", task="chief"), start(*flags),
+    ]  # fmt: skip
     outputs = [program.communicate(timeout=400) for program in programs]
     assert not any(program.returncode for program in programs), outputs
     result = json.loads(outputs[-2][0].splitlines()[-1])

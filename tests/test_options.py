@@ -131,15 +131,9 @@ def test_devices_train_a_model_with_batch_normalisation_and_dropout(tmp_path):
     model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
     for scheme, workers in ((MultiGPU(), 1), (AllReduce(), 2)):
         result = train(
-            model,
-            DIGITS.train,
-            scheme,
-            cluster=Cluster.local(workers, devices_per_worker=2, backend="threads"),
-            epochs=5,
-            validation_data=DIGITS.test,
-            run_dir=tmp_path / scheme.name,
-            verbose=False,
-        )
+            model, DIGITS.train, scheme, cluster=Cluster.local(workers, devices_per_worker=2, backend="threads"),
+            epochs=5, validation_data=DIGITS.test, run_dir=tmp_path / scheme.name, verbose=False,
+        )  # fmt: skip
     assert result.metrics["test_accuracy"] > 0.9
 
 

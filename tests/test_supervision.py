@@ -1,6 +1,8 @@
 """What each event of a run means, by the state that the run is in: without a process, from a script of events."""
 
+import math
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -38,6 +40,10 @@ def lost_peer(task):
 
 def silent(worker):
     return {"event": "silent", "worker": worker}
+
+
+def saving(seconds):
+    return {"event": "saving", "task": "worker-0", "version": 7, "seconds": seconds}
 
 
 class Watched:
@@ -210,6 +216,14 @@ def test_other_machines_hear_of_a_killed_task_unless_it_may_be_restarted():
     assert spec([killed("worker-1"), None, killed("worker-1")], restarts(1)) == [("restart", [("worker", 1)])]
 
 
+@pytest.mark.parametrize("end", [[], [killed("worker-0")]], ids=["late", "killed"])
+def test_a_last_checkpoint_that_is_late_or_lost_is_a_warning(end):
+    run = Watched(saving(500 if end else 0.1), RESULT, *end)
+    assert [event["message"] for event in run.said if event["event"] == "warning"] == [
+        "no checkpoint of version 7: it could not be written to its end"
+    ]
+
+
 # The table by itself.
 
 CALLS = {
@@ -234,14 +248,20 @@ EFFECTS = {  # of an event in the states REPAIRABLE, TRAINING, FAILING, DONE
 }
 
 
+def run_state_of(rule, told=None):
+    """Return a new state of a run; what it kills and publishes goes into the list."""
+    told = [] if told is None else told
+    return run_state.RunState(
+        dict(zip(TASKS, NAMES, strict=True)), rule, far=False, in_process=False, kill=told.append, publish=told.append,
+        log_of=lambda task: task,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("number", range(4), ids=[phase.name for phase in run_state.Phase])
 @pytest.mark.parametrize("kind", CALLS)
 def test_each_event_has_its_effect_in_each_state(kind, number):
     asked = []
-    run = run_state.RunState(
-        dict(zip(TASKS, NAMES, strict=True)), restarts(1 if number == 0 else 0), far=False, in_process=False,
-        kill=asked.append, publish=asked.append, log_of=lambda task: task,
-    )  # fmt: skip
+    run = run_state_of(restarts(1 if number == 0 else 0), asked)
     if number == 2:
         run.handle(error("ps-0", "Diverged"))
     elif number == 3:
@@ -258,6 +278,17 @@ def test_each_event_has_its_effect_in_each_state(kind, number):
         "done": run.done and number != 3,
     }
     assert " ".join(name for name, is_there in effects.items() if is_there) == EFFECTS[kind][number]
+
+
+def test_a_run_waits_for_its_last_checkpoint_as_long_as_announced():
+    run, began = run_state_of(restarts(0), told := []), time.monotonic()
+    run.handle(saving(seconds=500))
+    assert run.deadline == math.inf  # the run continues
+    run.handle(RESULT)
+    assert began + 500 <= run.deadline <= time.monotonic() + 500
+    run.handle(ended("worker-0"))
+    assert run.deadline <= time.monotonic()  # no task is awaited any more
+    assert told == []
 
 
 def test_every_kind_of_event_of_the_table_is_tested():

@@ -46,15 +46,9 @@ def test_convolution_batch_normalization_and_dropout_train(tmp_path):
     model = convolutional()
     before = model.layers[1].moving_mean.numpy().copy()
     result = train(
-        model,
-        IMAGES,
-        DownpourEasy(communication_period=4),
-        cluster=Cluster.local(2, ps=2, backend="threads"),
-        epochs=12,
-        validation_data=TEST_IMAGES,
-        run_dir=tmp_path / "run",
-        verbose=False,
-    )
+        model, IMAGES, DownpourEasy(communication_period=4), cluster=Cluster.local(2, ps=2, backend="threads"),
+        epochs=12, validation_data=TEST_IMAGES, run_dir=tmp_path / "run", verbose=False,
+    )  # fmt: skip
     assert result.model is model
     assert result.metrics["test_accuracy"] > 0.9
     assert result.metrics["test_accuracy"] == pytest.approx(result.history["test_accuracy"][-1])
@@ -127,14 +121,9 @@ def test_a_function_of_tf_data_feeds_each_worker_its_shard(warm, tmp_path):
         return tf.data.Dataset.from_tensor_slices(DIGITS.test).batch(100)
 
     result = train(
-        ModelRecipe.named("mlp", (64,), 10, 0).build(),
-        batches,
-        AsyncSGD(),
-        epochs=10,
-        validation_data=test_batches,
-        run_dir=tmp_path / "run",
-        verbose=False,
-    )
+        ModelRecipe.named("mlp", (64,), 10, 0).build(), batches, AsyncSGD(), epochs=10, validation_data=test_batches,
+        run_dir=tmp_path / "run", verbose=False,
+    )  # fmt: skip
     assert result.metrics["steps"] == 10 * 2 * (1437 // 32 // 2)
     assert result.metrics["test_accuracy"] > 0.85
 
@@ -148,16 +137,9 @@ def test_models_with_several_inputs_take_nested_arrays(tmp_path):
     x = {"a": rng.normal(size=(64, 3)).astype("f"), "b": rng.normal(size=(64, 2)).astype("f")}
     y = x["a"].sum(1, keepdims=True)
     result = train(
-        model,
-        (x, y),
-        SyncSGD(learning_rate=0.1),
-        cluster=Cluster.local(2, backend="threads"),
-        epochs=30,
-        batch_size=8,
-        validation_data=(x, y),
-        run_dir=tmp_path / "run",
-        verbose=False,
-    )
+        model, (x, y), SyncSGD(learning_rate=0.1), cluster=Cluster.local(2, backend="threads"), epochs=30, batch_size=8,
+        validation_data=(x, y), run_dir=tmp_path / "run", verbose=False,
+    )  # fmt: skip
     assert result.metrics["test_loss"] < 0.05
     assert result.metrics["test_accuracy"] is None
 
@@ -165,14 +147,8 @@ def test_models_with_several_inputs_take_nested_arrays(tmp_path):
 def test_the_run_directory_holds_the_record(warm, tmp_path):
     model = convolutional()
     result = train(
-        model,
-        IMAGES,
-        Downpour(),
-        steps=20,
-        validation_data=TEST_IMAGES,
-        run_dir=tmp_path / "run",
-        verbose=False,
-    )
+        model, IMAGES, Downpour(), steps=20, validation_data=TEST_IMAGES, run_dir=tmp_path / "run", verbose=False,
+    )  # fmt: skip
     names = {p.name for p in (tmp_path / "run").iterdir()}
     assert names >= {
         "config.json", "metrics.jsonl", "result.json", "plot.png", "trace.npz", "center.npz", "model.keras", "logs",
@@ -322,17 +298,10 @@ def test_frozen_layers_are_the_same_everywhere_and_are_not_sent(backend, warm, t
     y = [np.zeros((256, 1), "f"), np.zeros((256, 1), "f")]
     before = [np.asarray(v.value) for v in model.get_layer("frozen").weights]
     result = train(
-        model,
-        (x, y),
-        AsyncSGD(learning_rate=0.02),
-        cluster=Cluster.local(3, backend=backend, devices_per_worker=2),
-        steps=40,
-        batch_size=16,
-        validation_data=(x, y, [np.ones(256, "f"), np.ones(256, "f")]),
-        callbacks=[losses],
-        run_dir=tmp_path / "run",
-        verbose=False,
-    )
+        model, (x, y), AsyncSGD(learning_rate=0.02), cluster=Cluster.local(3, backend=backend, devices_per_worker=2),
+        steps=40, batch_size=16, validation_data=(x, y, [np.ones(256, "f"), np.ones(256, "f")]), callbacks=[losses],
+        run_dir=tmp_path / "run", verbose=False,
+    )  # fmt: skip
     assert sorted(losses.of) == [0, 1, 2]
     assert max(worker[-1] for worker in losses.of.values()) < 1  # a table that is off by one on some worker adds 1
     assert result.history["test_tables_loss"][-1] == 0

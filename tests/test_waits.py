@@ -84,13 +84,6 @@ def test_messages_of_any_size_arrive_whole_from_several_senders(channels):
     assert sorted((received(here) for _ in sent), key=lambda message: message["event"]) == sent
 
 
-def test_the_end_of_the_other_side_is_read_as_such(channels):
-    here, there = channels
-    there.close()
-    with pytest.raises(EOFError):
-        here.receive()
-
-
 def server_of(channel: Channel, number: int = 1) -> ForkServer:
     """Build a launcher's end without a process."""
     server = object.__new__(ForkServer)
