@@ -27,10 +27,10 @@ class Watcher(Callback):
 
     def on_train_batch_end(self, batch, logs):
         self.calls.append(("batch", batch, logs["loss"]))
+        self.stop_training = batch >= self.stop_after
 
     def on_test_end(self, logs):
         self.calls.append(("test", logs["version"]))
-        self.stop_training = logs["version"] >= self.stop_after
 
     def on_train_end(self, logs):
         self.calls.append(("end", logs["version"]))
