@@ -216,7 +216,7 @@ def _over_machines() -> Any:
         if slow:
             run.deal("slow cable of", f"machine-{number}")
         try:
-            with machines.slow_cable(number, **SLOW) if slow else contextlib.nullcontext():
+            with machines.slow_link(number, **SLOW) if slow else contextlib.nullcontext():
                 tasks = cluster.start_all(run.scheme, **options)
                 wait_until(cluster.trains, 60, lambda: "the first round")
                 for _ in range(run.faults):

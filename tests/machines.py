@@ -52,7 +52,7 @@ echo $$
 read -r _ || true
 kill $(jobs -p)
 """
-CABLE = Path(__file__).with_name("cable.py")
+LOSSY_LINK = Path(__file__).with_name("lossy_link.py")
 HERE = threading.local()  # the machine that a thread of the tests plays
 
 
@@ -118,7 +118,7 @@ class Network:
         return ["nsenter", "--target", self.pids[number], "--net", *self.entrance]
 
     def plug(self, number: int, state: str) -> None:
-        """Plug the cable of a machine in ("up") or out ("down")."""
+        """Plug the link of a machine in ("up") or out ("down")."""
         subprocess.run([*self.enter(-1), "ip", "link", "set", f"veth{number + 1}", state], check=True)
 
     def close(self) -> None:
@@ -141,27 +141,27 @@ class Machines(list[Machine]):
         return Machine("127.0.0.1", [])
 
     @contextmanager
-    def slow_cable(self, number: int, *, delay: float, jitter: float, loss: float) -> Iterator[Cable]:
-        """Give a machine a cable on which frames are late or lost: seconds, seconds, and a share."""
+    def slow_link(self, number: int, *, delay: float, jitter: float, loss: float) -> Iterator[LossyLink]:
+        """Give a machine a link on which frames are late or lost: seconds, seconds, and a share."""
         near, far = f"near{number + 1}", f"far{number + 1}"
         outside, inside = (self.network.enter(i) for i in (-1, number))
         address = f"{self[number].ip}/24"
-        cable = Cable([*outside, sys.executable, str(CABLE), near, far, *map(str, (delay, jitter, loss))])
+        link = LossyLink([*outside, sys.executable, str(LOSSY_LINK), near, far, *map(str, (delay, jitter, loss))])
 
         def ip(where: Sequence[str], *commands: str) -> str:
             script = "; ".join(f"ip {command}" for command in commands)
             return subprocess.run([*where, "sh", "-ec", script], check=True, capture_output=True, text=True).stdout
 
         try:
-            if not cable.refusal:
+            if not link.refusal:
                 known = json.loads(ip(inside, "-j link show eth0"))[0]["address"]  # to its neighbours
                 ip(outside, f"link set {near} master bridge up", f"link set {far} netns {self.network.pids[number]}")
                 ip(inside, f"link set {far} address {known}", "addr flush dev eth0", "link set eth0 down")
                 ip(inside, f"addr add {address} dev {far}", f"link set {far} up")
-            yield cable
+            yield link
         finally:
-            cable.end()
-            if not cable.refusal:
+            link.end()
+            if not link.refusal:
                 ip(inside, f"addr add {address} dev eth0", "link set eth0 up")
 
     def close(self) -> None:
@@ -170,7 +170,7 @@ class Machines(list[Machine]):
         self.network.close()
 
 
-class Cable:
+class LossyLink:
     """A process that carries frames; `refusal` says why it cannot. In the end: how many it has `carried` and `lost`."""
 
     def __init__(self, command: Sequence[str]):
@@ -263,9 +263,6 @@ class Task:
         self.thread.join(seconds)
         assert not self.thread.is_alive(), f"{self.spec} has not ended"
         return self.error
-
-    def log(self) -> str:
-        return (self.run_dir / str(self.spec) / "logs" / f"{self.spec}.log").read_text()
 
     def recorded(self, earlier_step_targets: Sequence[int] = ()) -> RecordedRun:
         """Return the run for a replay, of the task that has evaluated."""

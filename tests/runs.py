@@ -245,7 +245,7 @@ def spoiled(context):
     return rows.shard(context.num_input_pipelines, context.input_pipeline_id).batch(8, drop_remainder=True)
 
 
-def unhurried(context):
+def slow_batches(context):
     """Return batches of 8 at intervals of 30 ms: a run that lasts until a test ends it leaves the cores to others."""
     import tensorflow as tf
     from tensorflow.python.data.experimental.ops.testing import sleep

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from rounded import Rounded, RoundedSGD
+from own_codec import Rounded, RoundedSGD
 
 from distsgd.algorithms import AEASGD, EFSGD, AllReduce, SignSGDMV, SyncSGD
 from distsgd.common import Cluster, UserError, train

@@ -25,10 +25,10 @@ from distsgd.common.record.callbacks import Callback
 from distsgd.common.tasks.job import describe, make_job
 from distsgd.common.tasks.options import RunOptions
 from doubles import RaisesInWorker
-from runs import DIGITS, patience, record, unhurried, wait_until
+from runs import DIGITS, patience, record, slow_batches, wait_until
 
 FOREVER = 10**7
-UNHURRIED = Path(__file__).with_name("unhurried.py")
+SLEEPING = Path(__file__).with_name("sleeping.py")
 SECONDS_TO_END = 30  # a second or two, unless the machine is busy
 
 
@@ -39,7 +39,7 @@ class Background:
         recipe = ModelRecipe.named("mlp:hidden=16", (64,), 10, 0)
         cluster = Cluster.local(workers, ps=ps, wait_seconds=wait_seconds)
         self.job = make_job(
-            scheme, recipe, unhurried, None, cluster,
+            scheme, recipe, slow_batches, None, cluster,
             RunOptions(steps=FOREVER, batch_size=8, run_dir=run_dir),
         )  # fmt: skip
         self.run_dir, self.error, self.result = run_dir, None, {}
@@ -78,7 +78,7 @@ def task_log(pid: int) -> str:
 
 def command_line_run(folder: Path, output: int, *flags: str) -> tuple[subprocess.Popen, set[int]]:
     """An endless run started from the command line, once it trains, and the pids of its tasks."""
-    arguments = ["--import", str(UNHURRIED), *(flags or ["unhurried"]), "--steps", str(FOREVER), "--run-dir", "run"]
+    arguments = ["--import", str(SLEEPING), *(flags or ["sleeping"]), "--steps", str(FOREVER), "--run-dir", "run"]
     command = [sys.executable, "-m", "distsgd.common.cli.main", *arguments]
     process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output, text=True)
     metrics = folder / "run" / "metrics.jsonl"
@@ -158,7 +158,7 @@ def test_a_fork_server_that_is_stopped_in_a_run_is_named(tmp_path):
 @pytest.mark.slow
 def test_a_launcher_suspended_longer_than_any_wait_continues_its_run(tmp_path):
     seconds = patience(4)
-    process, _ = command_line_run(tmp_path, subprocess.PIPE, "unhurried_barrier", "--wait-seconds", f"{seconds:.0f}")
+    process, _ = command_line_run(tmp_path, subprocess.PIPE, "sleeping_barrier", "--wait-seconds", f"{seconds:.0f}")
     process.send_signal(signal.SIGSTOP)
     time.sleep(3.3 * seconds)
     process.send_signal(signal.SIGCONT)

@@ -24,10 +24,10 @@ from distsgd.common.record_format import EVENTS
 from distsgd.common.replay.replay import replay
 from doubles import PausingAsyncSGD
 from machines import HERE, Run, machines_with_servers, task_process
-from runs import DIGITS, patience, unhurried, wait_until
+from runs import DIGITS, patience, slow_batches, wait_until
 
 TOLERANCE = 1e-5
-FOREVER = {"steps": 10**7, "data": unhurried, "batch_size": 8}
+FOREVER = {"steps": 10**7, "data": slow_batches, "batch_size": 8}
 AGAIN = {"max_restarts": 3, "checkpoint_seconds": 0.5}
 
 GARBAGE = """
@@ -206,12 +206,12 @@ def test_a_nan_loss_on_one_machine_ends_the_run_on_all_as_diverged(machines, tmp
 def test_a_slow_and_lossy_network_changes_nothing_but_the_time(scheme, machines, tmp_path):
     if not machines.real:
         pytest.skip(f"this machine allows no network of its own: {machines.refusal}")
-    with machines.slow_cable(1, delay=0.005, jitter=0.002, loss=0.01) as cable:
-        if cable.refusal:
-            pytest.skip(f"this machine allows no cable in user space: {cable.refusal}")
+    with machines.slow_link(1, delay=0.005, jitter=0.002, loss=0.01) as link:
+        if link.refusal:
+            pytest.skip(f"this machine allows no link in user space: {link.refusal}")
         tasks = Run(machines, tmp_path).start_all(scheme, steps=60)
         assert [task.end() for task in tasks.values()] == [None] * 3
-    assert cable.carried > 10 * cable.lost > 0
+    assert link.carried > 10 * link.lost > 0
     assert tasks["worker", 0].recorded().error() < TOLERANCE
 
 

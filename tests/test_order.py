@@ -180,38 +180,38 @@ def test_rounds_tell_what_they_were_spent_on():
 
 
 def test_a_waiting_gate_without_set_size_or_lead_is_refused():
-    from leashed import Leashed
+    from own_gate import BoundedSGD
 
     with pytest.raises(UserError, match=re.escape("set_size or lead".replace(" or ", "` or `"))):
-        happens(Leashed())
+        happens(BoundedSGD())
 
 
-LEASHED = """
+WITH_LEAD = """
 from dataclasses import dataclass
 
-import leashed
+import own_gate
 
 @dataclass(frozen=True)
-class Leash(leashed.Leash):
+class BoundedRounds(own_gate.BoundedRounds):
     @property
     def lead(self):
-        return self.length
+        return self.slack
 
 @dataclass(frozen=True, kw_only=True)
-class Leashed(leashed.Leashed):
-    name = "leashed_too"
+class BoundedSGD(own_gate.BoundedSGD):
+    name = "bounded_sgd_with_lead"
 
     @property
     def gate(self):
-        return Leash(self.length)
+        return BoundedRounds(self.slack)
 """
 
 
 def test_a_custom_gate_with_a_lead_runs_as_the_stock_gate_of_that_kind():
     made = {}
-    exec(LEASHED, made)
+    exec(WITH_LEAD, made)
     uneven = {"step_factors": "1,2.5,1", "compute": "lognormal"}
-    found, stock = happens(made["Leashed"](length=2), **uneven), happens(SSP(slack=2), **uneven)
+    found, stock = happens(made["BoundedSGD"](slack=2), **uneven), happens(SSP(slack=2), **uneven)
     assert rows(found, *RECORD) == rows(stock, *RECORD)
 
 

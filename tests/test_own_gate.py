@@ -20,15 +20,15 @@ from distsgd.common.sync import Alone, Async, Barrier, Bounded, Collective, Gate
 from distsgd.common.sync.release import waiting_at
 from runs import updates_logged, wait_until
 
-FILE = Path(__file__).with_name("leashed.py")
-LENGTH = 2
+FILE = Path(__file__).with_name("own_gate.py")
+SLACK = 2
 STEPS = 600
 
 
 @pytest.mark.slow
 def test_a_custom_gate_survives_a_killed_process_and_keeps_its_bound(tmp_path):
-    command = [sys.executable, "-m", "distsgd.common.cli.main", "--import", str(FILE), "leashed", "--json"]
-    command += ["--length", str(LENGTH), "--workers", "3", "--ps", "2", "--steps", str(STEPS), "--batch-size", "8"]
+    command = [sys.executable, "-m", "distsgd.common.cli.main", "--import", str(FILE), "bounded_sgd", "--json"]
+    command += ["--slack", str(SLACK), "--workers", "3", "--ps", "2", "--steps", str(STEPS), "--batch-size", "8"]
     command += ["--max-restarts", "1", "--run-dir", "run", "--record", "full"]
     run = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -46,7 +46,7 @@ def test_a_custom_gate_survives_a_killed_process_and_keeps_its_bound(tmp_path):
     with np.load(tmp_path / "run" / "trace.npz") as trace:
         messages = trace["worker"][trace["event"] == EVENTS.index("exchange")]
     ahead = bounds(messages, 3)
-    assert max(ahead) <= LENGTH
+    assert max(ahead) <= SLACK
 
 
 def bounds(order, workers):
@@ -125,7 +125,7 @@ def test_a_gate_s_own_methods_are_refused_unless_it_declares_simulated(gate, kno
 
 
 def test_a_gate_of_ones_own_has_a_label_and_checks_its_options(tmp_path):
-    scheme = import_schemes(FILE, SCHEMES)["leashed"]
-    assert (scheme().gate.label, scheme().gate.updates_per_round(3)) == ("on a leash", 3)
-    with pytest.raises(UserError, match="length"):
-        scheme(length=-1)
+    scheme = import_schemes(FILE, SCHEMES)["bounded_sgd"]
+    assert (scheme().gate.label, scheme().gate.updates_per_round(3)) == ("bounded rounds", 3)
+    with pytest.raises(UserError, match="slack"):
+        scheme(slack=-1)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import tensorflow as tf
-from traced import is_elementwise
+from elementwise import is_elementwise
 
 from distsgd.algorithms import ADAG, AEAMSGD, SCHEMES, Downpour, DownpourEasy, LocalSGD
 from distsgd.common.contract import Period, sgd

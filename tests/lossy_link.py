@@ -1,8 +1,8 @@
-"""A slow and lossy cable in user space: two TAP devices, and frames that travel from one to the other late or never.
+"""A slow and lossy link in user space: two TAP devices, and frames that travel from one to the other late or never.
 
-The kernel's own netem is missing on many machines; this needs only /dev/net/tun. `python cable.py NEAR FAR DELAY JITTER
-LOSS` (seconds, seconds, a share) makes the devices in its network namespace, says so, carries until it reads something,
-and says how many frames it has carried and how many it has lost.
+The kernel's own netem is missing on many machines; this needs only /dev/net/tun. `python lossy_link.py NEAR FAR DELAY
+JITTER LOSS` (seconds, seconds, a share) makes the devices in its network namespace, prints a line, carries frames until
+its standard input has data, and prints the numbers of frames carried and lost.
 """
 
 import contextlib

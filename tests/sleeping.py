@@ -19,20 +19,20 @@ def rested(message: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unhurried(AsyncSGD):
+class Sleeping(AsyncSGD):
     """Asynchronous SGD, at 100 ms a round."""
 
-    name = "unhurried"
+    name = "sleeping"
 
     def message(self, worker: Any) -> Any:
         return rested(super().message(worker))
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnhurriedBarrier(SyncSGD):
+class SleepingBarrier(SyncSGD):
     """Synchronous SGD, at 100 ms a round."""
 
-    name = "unhurried_barrier"
+    name = "sleeping_barrier"
 
     def message(self, worker: Any) -> Any:
         return rested(super().message(worker))

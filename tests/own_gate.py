@@ -9,12 +9,12 @@ from distsgd.common.sync import Gate
 
 
 @dataclass(frozen=True)
-class Leash(Gate):
-    """A gate: no worker begins a round more than `length` rounds ahead of the last."""
+class BoundedRounds(Gate):
+    """A gate: no worker begins a round more than `slack` rounds ahead of the last."""
 
-    length: int = 1
+    slack: int = 1
     waits = True
-    label = "on a leash"
+    label = "bounded rounds"
 
     def variables(self, ps):
         return {**super().variables(ps), "clocks": tf.zeros([ps.num_workers], tf.int64)}
@@ -35,30 +35,30 @@ class Leash(Gate):
 
     def awaited(self, ps):
         clocks, waiting = ps.kept.clocks.read_value(), ps.kept.arrived.read_value()
-        return ps.active & (clocks + self.length < tf.reduce_max(tf.where(waiting, clocks, 0)))
+        return ps.active & (clocks + self.slack < tf.reduce_max(tf.where(waiting, clocks, 0)))
 
     def release(self, ps):
         clocks, waiting = ps.kept.clocks.read_value(), ps.kept.arrived.read_value()
         last = tf.reduce_min(tf.where(ps.active & ~ps.finished, clocks, clocks.dtype.max))
-        free = waiting & (clocks - self.length <= last)
+        free = waiting & (clocks - self.slack <= last)
         with tf.control_dependencies([ps.kept.arrived.assign(waiting & ~free)]):
             ps.wake(free)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leashed(Scheme):
-    """Every gradient is applied when it arrives, on a leash."""
+class BoundedSGD(Scheme):
+    """Every gradient is applied when it arrives, with bounded rounds."""
 
-    name = "leashed"
+    name = "bounded_sgd"
 
     learning_rate: Rate = 0.1
     """Step size."""
-    length: Count = 1
+    slack: Count = 1
     """Rounds that a worker may be ahead of the last."""
 
     @property
     def gate(self):
-        return Leash(self.length)
+        return BoundedRounds(self.slack)
 
     def server_update(self, server, message, staleness):
         sgd(server.center, message / server.num_workers, self.learning_rate)
