@@ -281,11 +281,8 @@ def wait_until(condition: Callable[[], Any], seconds: float = 300) -> Any:
     return value
 
 
-class Table:
-    """The graph of a run in one session, for tests that run its operations one by one: here nothing is left to luck.
-
-    `Player`s take the parts of its workers.
-    """
+class Harness:
+    """The graph of a run in one session, for tests that run its operations one by one, in an order of their own."""
 
     def __init__(
         self,
@@ -326,7 +323,7 @@ class Table:
         self.fetches |= {f"drain_{name}": tensor for name, tensor in self.fetches["drain"]._asdict().items()}
         self.fetches |= {f"saved/{name}": tensor for name, tensor in self.fetches["values"].items()}
 
-    def __enter__(self) -> Table:
+    def __enter__(self) -> Harness:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -341,16 +338,17 @@ class Table:
         names = [name for name in self.fetches if name.startswith("saved/")]
         return {name: np.array(self.run(name)).tolist() for name in [*names, "recorded"]}
 
-    def player(self, k: int) -> Player:
-        return Player(self, k)
+    def worker(self, k: int) -> HarnessWorker:
+        return HarnessWorker(self, k)
 
 
-class Player:
-    """Plays worker k: takes its slot, and does its rounds when it is told to."""
+class HarnessWorker:
+    """Worker k of a harness: it takes its slot, and does a round when a test calls for one."""
 
-    def __init__(self, table: Table, k: int):
-        self.table, self.calls = table, WorkerCalls(table.session, table.graph, k, table.job.cluster.wait_seconds)
-        self.calls.prepare(table.job.plan.shard(k))
+    def __init__(self, harness: Harness, k: int):
+        job, self.harness = harness.job, harness
+        self.calls = WorkerCalls(harness.session, harness.graph, k, job.cluster.wait_seconds)
+        self.calls.prepare(job.plan.shard(k))
         self.joined = self.join()
 
     def join(self) -> Joined:
@@ -363,13 +361,13 @@ class Player:
 
     def round(self, event: str = "exchange", steps: int = 1) -> Any:
         """Do one round on the first rows of its shard; return the loss."""
-        return self.calls.rounds(event, np.zeros((1, steps, self.table.job.batch_size), np.int32))[0]
+        return self.calls.rounds(event, np.zeros((1, steps, self.harness.job.batch_size), np.int32))[0]
 
     def starts(self, event: str = "exchange") -> Future:
         """Start a round in a thread of its own; return when its message is logged."""
-        before = self.table.run("recorded")
+        before = self.harness.run("recorded")
         future = in_thread(lambda: self.round(event))
-        wait_until(lambda: future.done() or self.table.run("recorded") > before)
+        wait_until(lambda: future.done() or self.harness.run("recorded") > before)
         return future
 
 

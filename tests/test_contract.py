@@ -16,7 +16,7 @@ from distsgd.common.contract.seeded import uniform
 from distsgd.common.data.named import load
 from distsgd.common.tasks import graph, plan
 from distsgd.common.virtual_time.platform import Platform
-from runs import ONES, Table, linear, quadratic
+from runs import ONES, Harness, linear, quadratic
 
 SPARSE = load("sparse:examples=64,features=64,active=2")
 SLOPES = np.array([1.0, -2.0, 0.5, 4.0, -0.25], np.float32)
@@ -461,11 +461,11 @@ def test_rounds_of_one_call_count_as_those_of_separate_calls(scheme, data, in_pl
     monkeypatch.setattr(graph, "IN_PLACE_FLOATS", 0 if in_place else 1 << 40)
     centers, period = [], scheme.period
     for calls in (1, 3):
-        with Table(scheme, workers=1, data=data) as table:
+        with Harness(scheme, workers=1, data=data) as harness:
             rows = np.arange(3 * period * 8, dtype=np.int32).reshape(3, period, 8)
-            player = table.player(0)
+            worker = harness.worker(0)
             for first, batches in zip(range(5, 8), np.split(rows, calls), strict=False):
-                player.calls.rounds("exchange", batches, (first, first * period))
-            centers.append(table.run("center"))
-    assert table.graph.in_place == in_place
+                worker.calls.rounds("exchange", batches, (first, first * period))
+            centers.append(harness.run("center"))
+    assert harness.graph.in_place == in_place
     np.testing.assert_allclose(*centers, rtol=1e-6)

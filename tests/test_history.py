@@ -20,7 +20,7 @@ from distsgd.common.tasks.options import RunOptions
 from distsgd.common.tasks.plan import Plan
 from distsgd.common.tasks.recorder import RecordReader
 from distsgd.common.tasks.results import load
-from runs import DIGITS, Table, record
+from runs import DIGITS, Harness, record
 
 
 class Empty:
@@ -31,38 +31,38 @@ class Empty:
 
 
 @pytest.fixture(scope="module")
-def table():
-    with Table(AsyncSGD(), workers=1, steps=10_000) as table:
-        assert table.graph.multiples is None  # without test data the ps takes no snapshots
-        table.job.test = DIGITS.test
-        table.first = table.player(0)
-        yield table
+def harness():
+    with Harness(AsyncSGD(), workers=1, steps=10_000) as harness:
+        assert harness.graph.multiples is None  # without test data the ps takes no snapshots
+        harness.job.test = DIGITS.test
+        harness.first = harness.worker(0)
+        yield harness
 
 
 class Watching:
     """An observer of a run without snapshots, whose updates are made one by one."""
 
-    def __init__(self, monkeypatch, table, evaluate_every=None):
-        monkeypatch.setattr(table.job, "options", replace(table.job.options, evaluate_every=evaluate_every))
-        self.table, self.start = table, table.observer.version()
+    def __init__(self, monkeypatch, harness, evaluate_every=None):
+        monkeypatch.setattr(harness.job, "options", replace(harness.job.options, evaluate_every=evaluate_every))
+        self.harness, self.start = harness, harness.observer.version()
         self.rows, self.centers = [], {}
-        self.observer = Observer(table.job, table.observer, Empty(), lambda **row: self.rows.append(row))
+        self.observer = Observer(harness.job, harness.observer, Empty(), lambda **row: self.rows.append(row))
         self.observer.begin()
 
     def train(self, updates):
         """Observe if that is due, make an update, and so on."""
         for _ in range(updates):
-            snapshot = self.table.observer.snapshot()
+            snapshot = self.harness.observer.snapshot()
             self.centers[int(snapshot["at"])] = snapshot
             self.observer.observe_if_due()
-            self.table.first.round()
+            self.harness.first.round()
 
     def versions(self, *events):
         return [row["version"] for row in self.rows if row["event"] in events]
 
 
-def test_without_snapshots_each_multiple_that_is_seen_is_evaluated_at_once(monkeypatch, table):
-    watching = Watching(monkeypatch, table, evaluate_every=3)
+def test_without_snapshots_each_multiple_that_is_seen_is_evaluated_at_once(monkeypatch, harness):
+    watching = Watching(monkeypatch, harness, evaluate_every=3)
     assert watching.observer.observe_if_due()
     watching.observer.due = math.inf  # no evaluation is due by the clock
     watching.train(11)
@@ -72,31 +72,31 @@ def test_without_snapshots_each_multiple_that_is_seen_is_evaluated_at_once(monke
     assert watching.versions("center") == [start, *between, end]
     assert not watching.versions("passed")
     for row in watching.rows[1:-1]:
-        load(table.graph.model, watching.centers[row["version"]])
+        load(harness.graph.model, watching.centers[row["version"]])
         x, y = DIGITS.test
-        right = table.graph.model.model(x).numpy().argmax(1) == y
+        right = harness.graph.model.model(x).numpy().argmax(1) == y
         assert row["test_accuracy"] == pytest.approx(right.mean(), abs=1e-6)
     assert len({row["test_loss"] for row in watching.rows}) == len(between) + 2
 
 
-def test_the_first_version_seen_after_a_multiple_is_evaluated_and_no_other(monkeypatch, table):
-    watching = Watching(monkeypatch, table, evaluate_every=10)
+def test_the_first_version_seen_after_a_multiple_is_evaluated_and_no_other(monkeypatch, harness):
+    watching = Watching(monkeypatch, harness, evaluate_every=10)
     watching.observer.due = math.inf
     versions = iter([3, 5, 9, 10, 11, 19, 25, 29, 48, 50, 51])
     evaluated = watching.observer.evaluated = {}
     for version in versions:
-        monkeypatch.setattr(table.observer, "version", lambda version=version: version)
+        monkeypatch.setattr(harness.observer, "version", lambda version=version: version)
         if watching.observer._is_wanted():
             evaluated[version] = 0.0
     assert list(evaluated) == [3, 10, 25, 48, 50]
 
 
-def test_a_version_is_told_once_however_often_it_is_looked_at(monkeypatch, table):
+def test_a_version_is_told_once_however_often_it_is_looked_at(monkeypatch, harness):
     """Where the workers take long to begin, looks at version 0 do not count as points of the curve.
 
     A metric may be undefined (NaN), which is not equal to itself.
     """
-    watching = Watching(monkeypatch, table)
+    watching = Watching(monkeypatch, harness)
     measure = watching.observer.evaluate
     watching.observer.evaluate = lambda snapshot: measure(snapshot) | {"test_auc": float("nan")}
     for _ in range(observer.ENOUGH):
@@ -127,16 +127,16 @@ class Clock:
         return self.now
 
 
-def test_of_a_model_that_takes_long_to_pull_few_centers_are_pulled(monkeypatch, table):
+def test_of_a_model_that_takes_long_to_pull_few_centers_are_pulled(monkeypatch, harness):
     """To pull, and to evaluate, takes a tenth of the time of the run at most: with 84 MB, not ten times a second."""
     clock = Clock()
     monkeypatch.setattr(observer, "time", clock)
-    watching, pulls = Watching(monkeypatch, table), []
+    watching, pulls = Watching(monkeypatch, harness), []
 
     def pull():
         pulls.append(clock.now)
         clock.now += 0.25
-        return table.observer.snapshot()
+        return harness.observer.snapshot()
 
     monkeypatch.setattr(watching.observer, "calls", SimpleNamespace(snapshot=pull))
     monkeypatch.setattr(watching.observer, "evaluate", lambda snapshot=None: {})
@@ -200,16 +200,16 @@ def test_processes_take_the_same_snapshots_on_two_ps_tasks(tmp_path):
 class Passing:
     """A run that is played update by update: the centers that it had, and the snapshots of them."""
 
-    def __init__(self, table, tmp_path):
-        self.table, self.first, self.centers = table, table.player(0), {}
+    def __init__(self, harness, tmp_path):
+        self.harness, self.first, self.centers = harness, harness.worker(0), {}
         self.rows = []
-        self.reader = RecordReader(table.observer, EventLog(tmp_path, 1), lambda **row: None, lambda events: None)
-        self.observer = Observer(table.job, table.observer, self.reader, lambda **row: self.rows.append(row))
+        self.reader = RecordReader(harness.observer, EventLog(tmp_path, 1), lambda **row: None, lambda events: None)
+        self.observer = Observer(harness.job, harness.observer, self.reader, lambda **row: self.rows.append(row))
         self.observer.begin()
         self.look()
 
     def look(self):
-        snapshot = self.table.observer.snapshot()
+        snapshot = self.harness.observer.snapshot()
         self.centers[int(snapshot["at"])] = snapshot["center"]
 
     def train(self, updates):
@@ -219,7 +219,7 @@ class Passing:
 
     def snapshots(self):
         """The versions, each of which is the center that the run had then."""
-        points = self.observer.snapshots({self.table.observer.version(): time.monotonic()})
+        points = self.observer.snapshots({self.harness.observer.version(): time.monotonic()})
         for point in points:
             np.testing.assert_array_equal(point.snapshot["center"], self.centers[point.version])
         return [point.version for point in points]
@@ -227,10 +227,10 @@ class Passing:
 
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SSP(), SyncSGD(), Hogwild()], ids=lambda scheme: scheme.name)
 def test_snapshots_are_the_center_at_exact_multiples(tmp_path, scheme):
-    with Table(
+    with Harness(
         scheme, workers=1, ps=2 if scheme.name == "ssp" else 1, steps=30, evaluate_every=4, test=DIGITS.test
-    ) as table:
-        passing = Passing(table, tmp_path)
+    ) as harness:
+        passing = Passing(harness, tmp_path)
         passing.train(10)
         assert passing.snapshots() == [0, 4, 8]
         passing.observer.observe(last=True)
@@ -245,9 +245,9 @@ def test_snapshots_are_the_center_at_exact_multiples(tmp_path, scheme):
 @pytest.fixture
 def passing(tmp_path):
     """A run with snapshots that were not asked for, of every second version."""
-    with Table(AsyncSGD(), workers=1, steps=40, test=DIGITS.test) as table:
-        assert table.graph.multiples == (2, 21)
-        passing = Passing(table, tmp_path)
+    with Harness(AsyncSGD(), workers=1, steps=40, test=DIGITS.test) as harness:
+        assert harness.graph.multiples == (2, 21)
+        passing = Passing(harness, tmp_path)
         passing.train(40)
         yield passing
 
@@ -289,44 +289,44 @@ def test_evaluations_that_wait_for_the_end_begin_with_the_initial_model(passing)
 
 
 def test_without_test_data_the_center_is_fetched_once_at_the_end(monkeypatch, tmp_path):
-    with Table(AsyncSGD(), workers=1, steps=30) as table:
+    with Harness(AsyncSGD(), workers=1, steps=30) as harness:
         fetched = []
-        snapshot = table.observer.snapshot
-        monkeypatch.setattr(table.observer, "snapshot", lambda: fetched.append(None) or snapshot())
+        snapshot = harness.observer.snapshot
+        monkeypatch.setattr(harness.observer, "snapshot", lambda: fetched.append(None) or snapshot())
         rows = []
-        reader = RecordReader(table.observer, EventLog(tmp_path, 1), lambda **row: None, lambda events: None)
-        observer = Observer(table.job, table.observer, reader, lambda **row: rows.append(row))
+        reader = RecordReader(harness.observer, EventLog(tmp_path, 1), lambda **row: None, lambda events: None)
+        observer = Observer(harness.job, harness.observer, reader, lambda **row: rows.append(row))
         observer.begin()
-        worker = table.player(0)
+        worker = harness.worker(0)
         worker.round()
         assert observer.observe_if_due()
         assert not fetched
         worker.round()
         end = observer.observe(last=True)
         assert len(fetched) == 1
-        np.testing.assert_array_equal(end["center"], table.run("center"))
+        np.testing.assert_array_equal(end["center"], harness.run("center"))
         assert [(row["version"], row["examples"]) for row in rows] == [(1, 8), (2, 16)]
 
 
 def test_a_restoration_undoes_snapshots_taken_after_its_checkpoint(tmp_path):
-    with Table(AsyncSGD(), workers=1, steps=30, evaluate_every=4, test=DIGITS.test) as table:
-        passing = Passing(table, tmp_path)
+    with Harness(AsyncSGD(), workers=1, steps=30, evaluate_every=4, test=DIGITS.test) as harness:
+        passing = Passing(harness, tmp_path)
         passing.train(10)
-        before = table.state_calls.values()
+        before = harness.state_calls.values()
         passing.train(7)
-        table.state_calls.restore(before, restoration=2, events=10)
+        harness.state_calls.restore(before, restoration=2, events=10)
         assert passing.snapshots() == [0, 4, 8]
         passing.first.join()
         passing.first.calls.rounds("exchange", np.ones((1, 1, 8), np.int32))  # another way from here on
         passing.look()
         passing.train(2)
         assert passing.snapshots() == [0, 4, 8, 12]
-        table.session.run(table.graph.operations["_clear_snapshots"].fetches[0])  # as if the ps came back empty
+        harness.session.run(harness.graph.operations["_clear_snapshots"].fetches[0])  # as if the ps came back empty
         passing.train(3)
         assert passing.snapshots() == [16]
 
 
-def test_length_and_model_size_decide_how_many_snapshots_are_taken(table):
+def test_length_and_model_size_decide_how_many_snapshots_are_taken(harness):
     def multiples(floats=1000, workers=2, scheme=None, **options):
         drawn = {"batch_size": 8, "record": "full"}
         options = RunOptions(**drawn | options)

@@ -7,7 +7,7 @@ import pytest
 
 from distsgd.algorithms import AsyncSGD
 from distsgd.common.server import look
-from runs import Table
+from runs import Harness
 
 
 @pytest.fixture
@@ -19,26 +19,26 @@ def small_pieces(monkeypatch):
 @pytest.mark.parametrize("ps", [1, 2])
 @pytest.mark.parametrize("decay", [None, 0.9])
 def test_a_snapshot_fetched_in_pieces_is_the_center(ps, decay, small_pieces):
-    with Table(AsyncSGD(), workers=1, ps=ps, ema_decay=decay) as table:
-        table.player(0).round()
-        with table.graph.graph.as_default():
-            center = np.concatenate(table.session.run(table.graph.ps.center.read()))
-        seen = table.observer.snapshot()
-        assert len(table.graph.operations["_pieces"].fetches) > ps
+    with Harness(AsyncSGD(), workers=1, ps=ps, ema_decay=decay) as harness:
+        harness.worker(0).round()
+        with harness.graph.graph.as_default():
+            center = np.concatenate(harness.session.run(harness.graph.ps.center.read()))
+        seen = harness.observer.snapshot()
+        assert len(harness.graph.operations["_pieces"].fetches) > ps
     np.testing.assert_array_equal(seen["center"], center)
     assert ("average" in seen) == (decay is not None)
     assert all(len(seen[name]) == len(center) for name in {"center", "average"} & set(seen))
 
 
 def test_a_snapshot_keeps_its_center_until_it_is_forgotten(small_pieces):
-    with Table(AsyncSGD(), workers=1) as table:
-        player, own = table.player(0), table.graph.ps.look
-        with table.graph.graph.as_default():
-            now, forget, kept = table.graph.ps.center.read(), own.forget(), own.pieces()
-        before = np.concatenate(table.session.run(now))
-        table.run("at")
-        player.round()
-        assert not np.array_equal(np.concatenate(table.session.run(now)), before)
-        np.testing.assert_array_equal(np.concatenate([piece["center"] for piece in table.session.run(kept)]), before)
-        table.session.run(forget)
-        assert all(not len(piece["center"]) for piece in table.session.run(kept))
+    with Harness(AsyncSGD(), workers=1) as harness:
+        worker, own = harness.worker(0), harness.graph.ps.look
+        with harness.graph.graph.as_default():
+            now, forget, kept = harness.graph.ps.center.read(), own.forget(), own.pieces()
+        before = np.concatenate(harness.session.run(now))
+        harness.run("at")
+        worker.round()
+        assert not np.array_equal(np.concatenate(harness.session.run(now)), before)
+        np.testing.assert_array_equal(np.concatenate([piece["center"] for piece in harness.session.run(kept)]), before)
+        harness.session.run(forget)
+        assert all(not len(piece["center"]) for piece in harness.session.run(kept))

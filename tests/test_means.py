@@ -16,7 +16,7 @@ from distsgd.common import Recovery, UserError
 from distsgd.common.contract import Alone, Async, Barrier, Bounded
 from distsgd.common.errors import WaitTimeout
 from distsgd.common.tasks.worker_calls import WorkerCalls
-from runs import Table, record
+from runs import Harness, record
 
 HIDDEN = (8,)
 
@@ -63,7 +63,7 @@ class AtServer(PowerSGD):
 
 def test_a_gate_with_a_parameter_server_refuses_means():
     with pytest.raises(UserError, match=r"\(scalars\), or use gate = Collective\(\)\. Received: gate = Barrier\(\)$"):
-        Table(AtServer())
+        Harness(AtServer())
     unused: Any = SimpleNamespace()
     for gate in (Async(), Bounded(1)):
         with pytest.raises(UserError, match=rf"^worker\.mean needs .* Received: gate = {type(gate).__name__}\(\)$"):
@@ -97,11 +97,11 @@ class Shadowing(PowerSGD):
 
 def test_a_mean_outside_of_a_message_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"^worker\.mean is for Scheme\.message alone.*$"):
-        Table(Elsewhere())
+        Harness(Elsewhere())
     with pytest.raises(UserError, match="a local variable cannot be called 'mean'"):
-        Table(Shadowing())
+        Harness(Shadowing())
     with pytest.raises(UserError, match=r"needs all its workers: leave min_workers out\. Received: min_workers=1$"):
-        Table(PowerSGD(), recovery=Recovery(min_workers=1))
+        Harness(PowerSGD(), recovery=Recovery(min_workers=1))
 
 
 def test_a_worker_that_waited_in_vain_for_a_mean_ends_the_run(tmp_path, monkeypatch):

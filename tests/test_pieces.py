@@ -15,7 +15,7 @@ from distsgd.common.server.parameter_server import ParameterServer
 from distsgd.common.worker import buckets as pieces
 from distsgd.common.worker.buckets import Pieces
 from doubles import HalvedLocalSGD, RemembersHalf
-from runs import Table
+from runs import Harness
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,12 +104,12 @@ def test_large_variables_are_pieces_and_small_neighbours_are_one_together(monkey
 def centers(scheme, ps, **options):
     """The center after each of some rounds of a worker, and how many vectors it has its parameters in."""
     model = ModelRecipe.named("mlp:hidden=16-8", (64,), 10, 0).build()
-    with Table(scheme, workers=1, ps=ps, model=model, steps=100, **options) as table:
-        found = [op for op in table.graph.graph.get_operations() if op.type == "VarHandleOp" and "_params" in op.name]
-        player, path = table.player(0), []
+    with Harness(scheme, workers=1, ps=ps, model=model, steps=100, **options) as harness:
+        found = [op for op in harness.graph.graph.get_operations() if op.type == "VarHandleOp" and "_params" in op.name]
+        worker, path = harness.worker(0), []
         for event in ["exchange", *sorted(scheme.events - {"exchange"}), "exchange"]:
-            player.round(event, steps=3)
-            path.append(table.run("center"))
+            worker.round(event, steps=3)
+            path.append(harness.run("center"))
     return np.array(path), len(found)
 
 

@@ -12,7 +12,7 @@ from distsgd.common.record_format import EVENTS
 from distsgd.common.server.trace import ROUND, ROW
 from distsgd.common.tasks.options import Recovery
 from distsgd.common.tasks.round_record import rounds_of
-from runs import Table, record
+from runs import Harness, record
 
 
 def log(*rows):
@@ -74,11 +74,11 @@ def test_a_run_of_a_few_seconds_gets_no_advice():
     assert Shares(1000, 0.0101, 0.1, 0.0, 0.9).in_words({"communication_period": 5})
 
 
-def rounds_in(table):
+def rounds_in(harness):
     """The rounds on record so far, without a run that would end."""
-    rows = table.run("drain_events")
+    rows = harness.run("drain_events")
     rows = rows[rows[:, ROW.index("event")] != EVENTS.index("join")]
-    return rounds_of(rows, table.observer.rounds_applied(), table.observer.ends())
+    return rounds_of(rows, harness.observer.rounds_applied(), harness.observer.ends())
 
 
 def arrivals(rounds, *picked):
@@ -107,81 +107,81 @@ def test_the_end_of_a_round_is_in_the_next_row_of_its_worker(cut):
 
 
 def test_the_message_that_completes_a_set_releases_all_of_it():
-    with Table(SyncSGD(backup_workers=1), workers=3) as table:
-        players = [table.player(k) for k in range(3)]
-        going = players[0].starts()
-        assert table.observer.ends().tolist() == 3 * [[-1, -1]]
-        players[1].round()
+    with Harness(SyncSGD(backup_workers=1), workers=3) as harness:
+        workers = [harness.worker(k) for k in range(3)]
+        going = workers[0].starts()
+        assert harness.observer.ends().tolist() == 3 * [[-1, -1]]
+        workers[1].round()
         going.result(timeout=100)
-        players[2].round()  # too late: dropped, and released at once
-        rounds = rounds_in(table)
+        workers[2].round()  # too late: dropped, and released at once
+        rounds = rounds_in(harness)
     assert rounds[:, 0].tolist() == [0, 1, 2]
     assert rounds[:, RELEASED].tolist() == arrivals(rounds, 1, 1, 2)
     assert (rounds[:, [BEGUN, READY]] > 0).all()
 
 
 def test_the_eviction_of_the_last_missing_worker_releases_the_others():
-    with Table(SyncSGD(), workers=2, recovery=Recovery(min_workers=1)) as table:
-        waits, _ = (table.player(k) for k in range(2))
+    with Harness(SyncSGD(), workers=2, recovery=Recovery(min_workers=1)) as harness:
+        waits, _ = (harness.worker(k) for k in range(2))
         going = waits.starts()
         before = time.time() * 1e6
         assert waits.calls.evict_absent().tolist() == [False, True]
         going.result(timeout=100)
-        ((*_, arrived, released, replied),) = rounds_in(table)
+        ((*_, arrived, released, replied),) = rounds_in(harness)
     assert arrived < before < released
     assert replied == -1
 
 
 def test_the_round_that_brings_the_slowest_near_enough_releases_a_worker():
-    with Table(SSP(slack=0), workers=2) as table:
-        ahead, behind = (table.player(k) for k in range(2))
+    with Harness(SSP(slack=0), workers=2) as harness:
+        ahead, behind = (harness.worker(k) for k in range(2))
         going = ahead.starts()
         behind.round()
         going.result(timeout=100)
-        rounds = rounds_in(table)
+        rounds = rounds_in(harness)
     assert rounds[:, RELEASED].tolist() == arrivals(rounds, 1, 1)
 
 
 def test_a_worker_called_back_by_a_restoration_is_not_released():
-    with Table(SyncSGD(), workers=2) as table:
-        waits, other = (table.player(k) for k in range(2))
+    with Harness(SyncSGD(), workers=2) as harness:
+        waits, other = (harness.worker(k) for k in range(2))
         going = waits.starts()
-        table.run("wake")
+        harness.run("wake")
         going.result(timeout=100)  # what it takes for a reply is none
-        assert rounds_in(table)[:, RELEASED].tolist() == [-1]
+        assert rounds_in(harness)[:, RELEASED].tolist() == [-1]
         assert waits.join().waits
         other.round()
-        rounds = rounds_in(table)
+        rounds = rounds_in(harness)
     assert rounds[:, RELEASED].tolist() == arrivals(rounds, 1, 1)
 
 
 def test_a_reply_travels_with_the_next_message_and_the_last_with_the_farewell():
-    with Table(AsyncSGD(), workers=1) as table:
-        player = table.player(0)
+    with Harness(AsyncSGD(), workers=1) as harness:
+        worker = harness.worker(0)
         replies, replied = [], -1
         for t in range(3):
-            done = player.calls.rounds("exchange", np.zeros((1, 1, 8), np.int32), (t, t, replied))
+            done = worker.calls.rounds("exchange", np.zeros((1, 1, 8), np.int32), (t, t, replied))
             replies.append(replied := done.replied)
-        assert rounds_in(table)[:, REPLIED].tolist() == [*replies[:2], -1]
-        player.calls.set_finished(replied)
-        rounds = rounds_in(table)
+        assert rounds_in(harness)[:, REPLIED].tolist() == [*replies[:2], -1]
+        worker.calls.set_finished(replied)
+        rounds = rounds_in(harness)
         assert rounds[:, REPLIED].tolist() == replies
         assert (rounds[1:, BEGUN] >= replies[:2]).all()
-        before = player
-        table.player(0)
+        before = worker
+        harness.worker(0)
         before.calls.set_finished(replied)  # it does not have its slot any more
-        assert table.observer.ends()[0, 1] == -1
+        assert harness.observer.ends()[0, 1] == -1
 
 
 def test_a_restored_state_has_its_releases_and_no_later_replies():
-    with Table(SyncSGD(), workers=1) as table:
-        player = table.player(0)
-        player.round()
-        saved, ends = table.state_calls.values(), table.observer.ends()
-        player.calls.set_finished(player.calls.rounds("exchange", np.zeros((1, 1, 8), np.int32)).replied)
-        assert table.observer.ends()[0].min() > ends[0, 0] > 0
-        table.state_calls.restore(saved, restoration=2, events=1)
-        assert table.observer.ends().tolist() == [[ends[0, 0], -1]]
+    with Harness(SyncSGD(), workers=1) as harness:
+        worker = harness.worker(0)
+        worker.round()
+        saved, ends = harness.state_calls.values(), harness.observer.ends()
+        worker.calls.set_finished(worker.calls.rounds("exchange", np.zeros((1, 1, 8), np.int32)).replied)
+        assert harness.observer.ends()[0].min() > ends[0, 0] > 0
+        harness.state_calls.restore(saved, restoration=2, events=1)
+        assert harness.observer.ends().tolist() == [[ends[0, 0], -1]]
 
 
 def test_elastic_workers_compute_from_one_reply_to_the_next_message(tmp_path):

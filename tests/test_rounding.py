@@ -17,7 +17,7 @@ from distsgd.common.contract.rounding import rounded
 from distsgd.common.data.recipes import Dataset
 from distsgd.common.replay.reference import asynchronous_rules
 from distsgd.common.replay.replay import read
-from runs import DIGITS, Table, linear, record
+from runs import DIGITS, Harness, linear, record
 
 BOTH = pytest.mark.parametrize(
     ("codec", "transcription"),
@@ -122,14 +122,14 @@ def test_a_run_sends_numpy_s_vectors_and_forgets_the_residual_on_rejoining(ps):
     sent = asynchronous_rules.pushed(lambda x, k, t: SLOPES, asynchronous_rules.int8, sizes, 1, lambda x: x)
     once, twice = (sent(SLOPES, 0, t) for t in range(2))
     options = {"workers": 1, "ps": ps, "model": linear(), "data": data, "codec": "int8"}
-    with Table(AsyncSGD(learning_rate=1.0), **options) as table:
-        worker = table.player(0)
+    with Harness(AsyncSGD(learning_rate=1.0), **options) as harness:
+        worker = harness.worker(0)
         worker.round()
         worker.round()
-        np.testing.assert_allclose(table.run("center"), -once - twice, rtol=1e-6)
+        np.testing.assert_allclose(harness.run("center"), -once - twice, rtol=1e-6)
         worker.join()
         worker.round()
-        np.testing.assert_allclose(table.run("center"), -once - twice - once, rtol=1e-6)
+        np.testing.assert_allclose(harness.run("center"), -once - twice - once, rtol=1e-6)
     assert np.abs(once - twice).max() > 0.001
 
 

@@ -18,7 +18,7 @@ from distsgd.common.sync import Message
 from distsgd.common.tasks import graph as task_graph
 from distsgd.common.tasks.options import Recovery
 from doubles import HalfWay, PerWorker, Threshold, Waiting, Weighed
-from runs import DIGITS, Table, in_thread, wait_until
+from runs import DIGITS, Harness, in_thread, wait_until
 
 REFUSED = tf.errors.InvalidArgumentError
 SPARSE = load("sparse:examples=64,features=64,active=2")
@@ -34,101 +34,101 @@ SPARSE = load("sparse:examples=64,features=64,active=2")
     ids=["asynchronous", "barrier", "sparse"],
 )
 def test_a_message_of_a_former_holder_is_refused_without_a_trace(scheme, events, data):
-    with Table(scheme, workers=1, data=data) as table:
-        before, now = table.player(0), table.player(0)
-        untouched = table.state()
+    with Harness(scheme, workers=1, data=data) as harness:
+        before, now = harness.worker(0), harness.worker(0)
+        untouched = harness.state()
         for event in events:
             with pytest.raises(REFUSED, match="refused"):
                 before.round(event)
         with pytest.raises(REFUSED, match="refused"):
             before.run("refuse")
-        assert table.state() == untouched
-        assert table.run("incarnations").tolist() == [now.calls.incarnation, 1]
+        assert harness.state() == untouched
+        assert harness.run("incarnations").tolist() == [now.calls.incarnation, 1]
         for event in events:
             now.round(event)
-        assert table.run("rounds_applied").tolist() == [len(events)]
+        assert harness.run("rounds_applied").tolist() == [len(events)]
 
 
 def test_no_worker_is_admitted_to_a_dirty_state_nor_before_rejoining():
-    with Table(AsyncSGD(), workers=1) as table:
-        player = table.player(0)
-        table.run("shut")  # as before a restoration
-        for attempt in (player.round, player.join, lambda: table.run("check_clean"), lambda: table.run("at")):
+    with Harness(AsyncSGD(), workers=1) as harness:
+        worker = harness.worker(0)
+        harness.run("shut")  # as before a restoration
+        for attempt in (worker.round, worker.join, lambda: harness.run("check_clean"), lambda: harness.run("at")):
             with pytest.raises(REFUSED, match="refused"):
                 attempt()
-        table.run("open")
+        harness.run("open")
         with pytest.raises(REFUSED, match="refused"):
-            player.round()
-        player.join()
-        player.round()
-        assert table.run("version") == 1
-        table.observer.evict(0)
+            worker.round()
+        worker.join()
+        worker.round()
+        assert harness.run("version") == 1
+        harness.observer.evict(0)
         with pytest.raises(REFUSED, match="refused"):
-            player.round()
+            worker.round()
 
 
 def test_an_interrupted_event_closes_the_ps_even_to_admitted_workers():
-    with Table(AsyncSGD(), workers=1) as table:
-        player = table.player(0)
-        with table.graph.graph.as_default():
-            cut = table.graph.ps.transactions.mark(DIRTY)
-        table.session.run(cut)
+    with Harness(AsyncSGD(), workers=1) as harness:
+        worker = harness.worker(0)
+        with harness.graph.graph.as_default():
+            cut = harness.graph.ps.transactions.mark(DIRTY)
+        harness.session.run(cut)
         with pytest.raises(REFUSED, match="refused"):
-            player.round()
-        assert (table.run("version"), table.run("recorded")) == (0, 0)
+            worker.round()
+        assert (harness.run("version"), harness.run("recorded")) == (0, 0)
 
 
 def test_a_joining_worker_has_the_newest_center_and_no_older_gradient():
-    with Table(Downpour(push_period=2, pull_period=3, server_learning_rate=0.1), workers=2) as table:
-        first, late = table.player(0), table.player(1)
+    with Harness(Downpour(push_period=2, pull_period=3, server_learning_rate=0.1), workers=2) as harness:
+        first, late = harness.worker(0), harness.worker(1)
         first.round("push")
         late.round("pull")  # has a gradient that it has not pushed
         late.join()
         for _ in range(2):
             first.round("push")
         late.join()
-        before = table.run("center")
+        before = harness.run("center")
         late.round("push", steps=2)
-        events = table.run("drain_events")
+        events = harness.run("drain_events")
         assert events[-1, [RECORD.index("worker"), RECORD.index("staleness")]].tolist() == [1, 0]
         # The worker had forgotten its gradient, and went on from this center; S is what three pushes have made of it.
-        g = [by_hand(table, 1, before.astype(float))]
-        g.append(by_hand(table, 1, before - 0.1 * g[0]))
-        table_squares = np.asarray(table.run("saved/scheme.squares/0"), float)
-        np.testing.assert_allclose(table.run("center"), before - 0.1 * sum(g) / np.sqrt(table_squares), atol=1e-5)
+        g = [by_hand(harness, 1, before.astype(float))]
+        g.append(by_hand(harness, 1, before - 0.1 * g[0]))
+        squares = np.asarray(harness.run("saved/scheme.squares/0"), float)
+        np.testing.assert_allclose(harness.run("center"), before - 0.1 * sum(g) / np.sqrt(squares), atol=1e-5)
 
 
 def test_a_message_that_is_not_finite_is_kept_from_the_center_and_counted():
-    with Table(AsyncSGD(), workers=1, start=np.full(650, np.nan, np.float32)) as table:
-        player = table.player(0)
+    with Harness(AsyncSGD(), workers=1, start=np.full(650, np.nan, np.float32)) as harness:
+        worker = harness.worker(0)
         with pytest.raises(REFUSED, match="refused"):
-            player.round()
-        assert (table.run("version"), table.run("recorded"), table.run("rounds_applied").tolist()) == (0, 0, [0])
-        player.run("refuse")
-        assert (table.run("version"), table.run("recorded"), table.run("rounds_applied").tolist()) == (0, 1, [1])
-        assert table.run("refused").tolist() == [1]
+            worker.round()
+        assert (harness.run("version"), harness.run("recorded"), harness.run("rounds_applied").tolist()) == (0, 0, [0])
+        worker.run("refuse")
+        assert (harness.run("version"), harness.run("recorded"), harness.run("rounds_applied").tolist()) == (0, 1, [1])
+        assert harness.run("refused").tolist() == [1]
 
 
 def test_a_token_for_the_former_holder_of_a_slot_is_void():
-    with Table(SyncSGD()) as table:
-        table.player(0)
-        other = table.player(1)
-        table.run("wake")  # a token for each worker, and none is waiting
+    with Harness(SyncSGD()) as harness:
+        harness.worker(0)
+        other = harness.worker(1)
+        harness.run("wake")  # a token for each worker, and none is waiting
         other.run("await_token")
-        now = table.player(0)
+        now = harness.worker(0)
         with pytest.raises(tf.errors.DeadlineExceededError):
             now.run("await_token", seconds=0.5)
         waiting = now.starts()
         other.round()
         waiting.result(200)
-        assert (table.run("version"), table.run("rounds_applied").tolist()) == (1, [1, 1])
+        assert (harness.run("version"), harness.run("rounds_applied").tolist()) == (1, [1, 1])
 
 
 def test_a_slot_reports_its_waiting_message_until_the_set_is_complete():
-    with Table(SyncSGD()) as table:
-        first, other = table.player(0), table.player(1)
+    with Harness(SyncSGD()) as harness:
+        first, other = harness.worker(0), harness.worker(1)
         waiting = first.starts()
-        now = table.player(0)
+        now = harness.worker(0)
         assert (now.joined.rounds, now.joined.waits) == (1, True)
         other.round()
         waiting.result(200)  # the token was for the message, whichever worker holds the slot
@@ -138,124 +138,124 @@ def test_a_slot_reports_its_waiting_message_until_the_set_is_complete():
 
 def test_a_worker_that_does_not_wait_evicts_no_other():
     """Its set was completed in this very moment, or it has not come to the gate: the others need not go."""
-    with Table(SyncSGD(), workers=3, recovery=Recovery(min_workers=1)) as table:
-        players = [table.player(k) for k in range(3)]
-        waiting = players[1].starts()
-        assert players[0].run("evict_absent").tolist() == [False] * 3
-        assert (table.run("version"), table.observer.roll().active.tolist()) == (0, [True] * 3)
-        assert players[1].run("evict_absent").tolist() == [True, False, True]
+    with Harness(SyncSGD(), workers=3, recovery=Recovery(min_workers=1)) as harness:
+        workers = [harness.worker(k) for k in range(3)]
+        waiting = workers[1].starts()
+        assert workers[0].run("evict_absent").tolist() == [False] * 3
+        assert (harness.run("version"), harness.observer.roll().active.tolist()) == (0, [True] * 3)
+        assert workers[1].run("evict_absent").tolist() == [True, False, True]
         waiting.result(200)
-        assert table.run("version") == 1
+        assert harness.run("version") == 1
 
 
 def test_a_set_is_completed_without_workers_that_left_or_were_evicted():
-    with Table(SyncSGD(), workers=4, recovery=Recovery(min_workers=2)) as table:
-        start = table.run("center")
-        players = [table.player(k) for k in range(4)]
-        assert players[0].run("evict_absent").tolist() == [False] * 4  # it has not waited
-        first = players[0].starts()
-        assert players[0].run("evict_absent").tolist() == [False] * 4  # too few would be left
-        second = players[1].starts()
-        players[2].run("deregister")
-        assert table.run("version") == 0
-        assert players[0].run("evict_absent").tolist() == [False, False, False, True]
+    with Harness(SyncSGD(), workers=4, recovery=Recovery(min_workers=2)) as harness:
+        start = harness.run("center")
+        workers = [harness.worker(k) for k in range(4)]
+        assert workers[0].run("evict_absent").tolist() == [False] * 4  # it has not waited
+        first = workers[0].starts()
+        assert workers[0].run("evict_absent").tolist() == [False] * 4  # too few would be left
+        second = workers[1].starts()
+        workers[2].run("deregister")
+        assert harness.run("version") == 0
+        assert workers[0].run("evict_absent").tolist() == [False, False, False, True]
         for released in (first, second):
             released.result(200)
-        assert (table.run("version"), table.observer.roll().active.tolist()) == (1, [True, True, False, False])
-        moved = table.run("center") - start
-        for evicted in players[2:]:
+        assert (harness.run("version"), harness.observer.roll().active.tolist()) == (1, [True, True, False, False])
+        moved = harness.run("center") - start
+        for evicted in workers[2:]:
             with pytest.raises(REFUSED, match="refused"):
                 evicted.round()
-        gradients = [by_hand(table, k) for k in (0, 1)]  # the mean of two, although there are four workers
+        gradients = [by_hand(harness, k) for k in (0, 1)]  # the mean of two, although there are four workers
         np.testing.assert_allclose(moved, -0.2 * np.mean(gradients, axis=0), atol=1e-6)
-        back = table.player(3)
-        again = [players[k].starts() for k in (0, 1)]
-        assert table.run("version") == 1  # they wait for it
+        back = harness.worker(3)
+        again = [workers[k].starts() for k in (0, 1)]
+        assert harness.run("version") == 1  # they wait for it
         back.round()
         for released in again:
             released.result(200)
-        assert table.run("version") == 2
+        assert harness.run("version") == 2
 
 
-def by_hand(table, k, params=None):
-    """Return the gradient of worker k on its first row, the only one of a `Player`; at the start, or elsewhere."""
-    x, y = table.job.train
-    row = gradients.rows(table.job.seed, k, len(x), table.job.cluster.workers)[:1]
-    params = table.graph.initial[0].astype(float) if params is None else params
+def by_hand(harness, k, params=None):
+    """Return the gradient of worker k on its first row, the only one of a `HarnessWorker`; at the start, or elsewhere."""
+    x, y = harness.job.train
+    row = gradients.rows(harness.job.seed, k, len(x), harness.job.cluster.workers)[:1]
+    params = harness.graph.initial[0].astype(float) if params is None else params
     return gradients.mlp_gradient(x, y, [64, 10])(params, row)
 
 
 def test_backup_workers_drop_a_late_message_and_all_end_at_the_last_update():
-    with Table(SyncSGD(backup_workers=1), workers=3, steps=2) as table:
-        fast, second, late = (table.player(k) for k in range(3))
+    with Harness(SyncSGD(backup_workers=1), workers=3, steps=2) as harness:
+        fast, second, late = (harness.worker(k) for k in range(3))
         for version in (1, 2):
             waiting = fast.starts()
             second.round()
             waiting.result(200)
-            assert table.run("version") == version
+            assert harness.run("version") == version
             if version == 1:
                 late.round()  # no worker waits for it, and it waits for none
-        for player in (late, fast, second):
+        for worker in (late, fast, second):
             with pytest.raises(REFUSED, match="refused"):
-                player.round()
-            assert player.join().stopping
-        assert table.run("drain_events")[:, RECORD.index("accepted")].tolist()[:5] == [1, 1, 0, 1, 1]
-        assert (table.run("version"), table.run("rounds_applied").tolist()) == (2, [2, 2, 1])
+                worker.round()
+            assert worker.join().stopping
+        assert harness.run("drain_events")[:, RECORD.index("accepted")].tolist()[:5] == [1, 1, 0, 1, 1]
+        assert (harness.run("version"), harness.run("rounds_applied").tolist()) == (2, [2, 2, 1])
 
 
 def test_a_message_too_stale_for_its_scheme_is_answered_without_an_update():
-    with Table(Threshold(), workers=2) as table:
-        first, second = table.player(0), table.player(1)
+    with Harness(Threshold(), workers=2) as harness:
+        first, second = harness.worker(0), harness.worker(1)
         first.round()
-        center = table.run("center")
+        center = harness.run("center")
         second.round()  # on the version before
-        np.testing.assert_array_equal(table.run("center"), center)
+        np.testing.assert_array_equal(harness.run("center"), center)
         second.round()  # the reply was the new one
-        events = table.run("drain_events")
+        events = harness.run("drain_events")
         columns = [RECORD.index(name) for name in ("version", "staleness", "accepted")]
         assert events[:, columns].tolist() == [[0, 0, 1], [1, 1, 0], [1, 0, 1]]
-        assert (table.run("version"), table.run("rounds_applied").tolist()) == (2, [1, 2])
-        np.testing.assert_allclose(table.run("center") - center, -0.1 * by_hand(table, 1, center), atol=1e-6)
+        assert (harness.run("version"), harness.run("rounds_applied").tolist()) == (2, [1, 2])
+        np.testing.assert_allclose(harness.run("center") - center, -0.1 * by_hand(harness, 1, center), atol=1e-6)
 
 
 def test_a_scheme_keeps_worker_rows_and_knows_the_sender():
-    with Table(PerWorker(), workers=2, ps=2) as table:
-        start, players = table.run("center"), [table.player(k) for k in (0, 1)]
+    with Harness(PerWorker(), workers=2, ps=2) as harness:
+        start, workers = harness.run("center"), [harness.worker(k) for k in (0, 1)]
         for k in (1, 0, 1):
-            players[k].round()
-        counts = np.concatenate([table.run(f"saved/scheme.messages/{i}") for i in (0, 1)], axis=1)
+            workers[k].round()
+        counts = np.concatenate([harness.run(f"saved/scheme.messages/{i}") for i in (0, 1)], axis=1)
         np.testing.assert_array_equal(counts, np.repeat([[1.0], [2.0]], len(start), axis=1))
         # The n-th message of worker k adds k + n / 10.
-        np.testing.assert_allclose(table.run("center") - start, 1.1 + 0.1 + 1.2, atol=1e-5)
+        np.testing.assert_allclose(harness.run("center") - start, 1.1 + 0.1 + 1.2, atol=1e-5)
 
 
 def test_a_barrier_weighs_each_message_as_its_scheme_does():
-    with Table(Weighed(), workers=2) as table:
-        start, players = table.run("center"), [table.player(k) for k in (0, 1)]
-        waiting = players[1].starts()
-        players[0].round()
+    with Harness(Weighed(), workers=2) as harness:
+        start, workers = harness.run("center"), [harness.worker(k) for k in (0, 1)]
+        waiting = workers[1].starts()
+        workers[0].round()
         waiting.result(200)
-        mean = (1 * by_hand(table, 0) + 2 * by_hand(table, 1)) / 2
-        np.testing.assert_allclose(table.run("center"), start - 0.2 * mean, atol=1e-6)
+        mean = (1 * by_hand(harness, 0) + 2 * by_hand(harness, 1)) / 2
+        np.testing.assert_allclose(harness.run("center"), start - 0.2 * mean, atol=1e-6)
 
 
 def test_no_worker_begins_a_round_beyond_the_slack_ahead_of_the_slowest():
-    with Table(Waiting(slack=1), workers=3, recovery=Recovery(min_workers=2)) as table:
-        fast, middle, slow = (table.player(k) for k in range(3))
+    with Harness(Waiting(slack=1), workers=3, recovery=Recovery(min_workers=2)) as harness:
+        fast, middle, slow = (harness.worker(k) for k in range(3))
         fast.round()  # one ahead
         ahead = fast.starts()  # two
         middle.round()
-        assert table.run("arrived").tolist() == [True, False, False]
-        assert table.run("awaited").tolist() == [False, False, True]  # worker 1 is near enough
+        assert harness.run("arrived").tolist() == [True, False, False]
+        assert harness.run("awaited").tolist() == [False, False, True]  # worker 1 is near enough
         assert not ahead.done()
-        assert table.run("version") == 3  # each message is folded at once
+        assert harness.run("version") == 3  # each message is folded at once
         slow.round()
         ahead.result(200)
         ahead = fast.starts()
-        assert table.run("awaited").tolist() == [False, True, True]
+        assert harness.run("awaited").tolist() == [False, True, True]
         assert fast.run("evict_absent").tolist() == [False] * 3  # one would be left
         middle.run("deregister")
-        assert table.run("awaited").tolist() == [False, False, True]
+        assert harness.run("awaited").tolist() == [False, False, True]
         assert not ahead.done()
         slow.round()
         ahead.result(200)
@@ -264,12 +264,12 @@ def test_no_worker_begins_a_round_beyond_the_slack_ahead_of_the_slowest():
 # What a worker sends.
 
 
-def replayed(transcription, table, steps, **options):
+def replayed(transcription, harness, steps, **options):
     """What the transcription of a scheme makes of rounds of worker 0 alone, all on its first row."""
-    x, y = table.job.train
+    x, y = harness.job.train
     by_rows = gradients.mlp_gradient(x, y, [64, 10])
-    row = gradients.rows(table.job.seed, 0, len(x), 1)[:1]
-    start = table.graph.initial[0].astype(float)
+    row = gradients.rows(harness.job.seed, 0, len(x), 1)[:1]
+    start = harness.graph.initial[0].astype(float)
     return transcription(start, lambda params, k, t: by_rows(params, row), steps=steps, **options)[-1]
 
 
@@ -287,23 +287,23 @@ def replayed(transcription, table, steps, **options):
     ids=["agn", "adag", "sagn"],
 )
 def test_a_mean_of_gradients_is_over_the_steps_of_its_round(scheme, transcription, options):
-    with Table(scheme, workers=1) as table:
-        player = table.player(0)
-        player.round(steps=scheme.period)
-        player.round(steps=2)
-        expected = replayed(transcription, table, scheme.period + 2, workers=1, period=scheme.period, **options)
-        np.testing.assert_allclose(table.run("center"), expected, atol=1e-6)
+    with Harness(scheme, workers=1) as harness:
+        worker = harness.worker(0)
+        worker.round(steps=scheme.period)
+        worker.round(steps=2)
+        expected = replayed(transcription, harness, scheme.period + 2, workers=1, period=scheme.period, **options)
+        np.testing.assert_allclose(harness.run("center"), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_each_worker_has_its_own_learning_rate(reduction):
-    with Table(SyncSGDLR(learning_rates=(0.3, 0.1), reduction=reduction)) as table:
-        start, players = table.run("center"), [table.player(k) for k in (0, 1)]
-        waiting = players[0].starts()
-        players[1].round()
+    with Harness(SyncSGDLR(learning_rates=(0.3, 0.1), reduction=reduction)) as harness:
+        start, workers = harness.run("center"), [harness.worker(k) for k in (0, 1)]
+        waiting = workers[0].starts()
+        workers[1].round()
         waiting.result(200)
-        step = 0.3 * by_hand(table, 0) + 0.1 * by_hand(table, 1)
-        np.testing.assert_allclose(table.run("center"), start - step / (1 if reduction == "sum" else 2), atol=1e-6)
+        step = 0.3 * by_hand(harness, 0) + 0.1 * by_hand(harness, 1)
+        np.testing.assert_allclose(harness.run("center"), start - step / (1 if reduction == "sum" else 2), atol=1e-6)
 
 
 def summed(build):
@@ -317,31 +317,31 @@ def summed(build):
 
 def test_each_worker_has_own_running_statistics_and_the_center_their_mean():
     model = summed(lambda layers: [layers.BatchNormalization(momentum=0.75, scale=False)])
-    with Table(AsyncSGD(), model=model) as table:
-        players = [table.player(k) for k in (0, 1)]
-        x = table.job.train[0]
+    with Harness(AsyncSGD(), model=model) as harness:
+        workers = [harness.worker(k) for k in (0, 1)]
+        x = harness.job.train[0]
         rows = [x[gradients.rows(0, k, len(x), 2)[0]] for k in (0, 1)]  # a batch is this row, again and again
-        for player in (players[0], players[1], players[1]):
-            player.round()
+        for worker in (workers[0], workers[1], workers[1]):
+            worker.round()
         once, twice = 0.25, 1 - 0.75**2
         mean = (once * rows[0] + twice * rows[1]) / 2
         variance = np.full(64, ((1 - once) + (1 - twice)) / 2)
-        np.testing.assert_allclose(table.run("state"), np.concatenate([mean, variance]), atol=1e-6)
-        assert table.player(1).joined.rounds == 2
-        players[0].round()  # continues from its own, not from the mean
+        np.testing.assert_allclose(harness.run("state"), np.concatenate([mean, variance]), atol=1e-6)
+        assert harness.worker(1).joined.rounds == 2
+        workers[0].round()  # continues from its own, not from the mean
         mean = (twice * rows[0] + twice * rows[1]) / 2
-        np.testing.assert_allclose(table.run("state")[:64], mean, atol=1e-6)
+        np.testing.assert_allclose(harness.run("state")[:64], mean, atol=1e-6)
 
 
 def test_no_two_workers_devices_or_rounds_drop_the_same_units():
     model = summed(lambda layers: [layers.Dense(64, use_bias=False), layers.Dropout(0.5)])
     ones = replace(DIGITS, train=(np.ones_like(DIGITS.train[0]), DIGITS.train[1]))
-    with Table(AsyncSGD(learning_rate=1.0), devices_per_worker=2, model=model, data=ones, batch_size=2) as table:
-        players, kept = [table.player(k) for k in (0, 1)], []
+    with Harness(AsyncSGD(learning_rate=1.0), devices_per_worker=2, model=model, data=ones, batch_size=2) as harness:
+        workers, kept = [harness.worker(k) for k in (0, 1)], []
         for k in (0, 1, 0):
-            before = table.run("center")
-            players[k].round()
-            kept.append((before - table.run("center")).reshape(64, 64)[0])  # of both devices, with one example each
+            before = harness.run("center")
+            workers[k].round()
+            kept.append((before - harness.run("center")).reshape(64, 64)[0])  # of both devices, with one example each
     for one, other in itertools.combinations(kept, 2):
         assert np.abs(one - other).max() > 0.5
     for units in kept:  # 0, 1 or 2: dropped in both devices, in one, in none
@@ -352,33 +352,33 @@ def test_no_two_workers_devices_or_rounds_drop_the_same_units():
 
 
 def test_the_center_is_not_read_during_an_update():
-    with Table(HalfWay(push_period=2, pull_period=3), ps=2) as table:
-        with table.graph.graph.as_default():
+    with Harness(HalfWay(push_period=2, pull_period=3), ps=2) as harness:
+        with harness.graph.graph.as_default():
             reached, go_on = queue("half_way").size(), queue("go_on").enqueue(True)
             (params,) = (v for v in tf.compat.v1.global_variables() if v.name.startswith("worker_1_params"))
             params = params.read_value()
-        first, second, start = table.player(0), table.player(1), table.run("center")
+        first, second, start = harness.worker(0), harness.worker(1), harness.run("center")
         pushing = in_thread(lambda: first.round("push"))
-        wait_until(lambda: pushing.done() or table.session.run(reached))
-        reading = [in_thread(action) for action in (lambda: second.round("pull"), lambda: table.run("center"))]
+        wait_until(lambda: pushing.done() or harness.session.run(reached))
+        reading = [in_thread(action) for action in (lambda: second.round("pull"), lambda: harness.run("center"))]
         assert not wait(reading, timeout=1).done
-        table.session.run(go_on)
+        harness.session.run(go_on)
         pushing.result(200)
         _, seen = (future.result(200) for future in reading)
-        assert min(np.abs(half).max() for half in np.split(table.run("center") - start, 2)) > 0
-        for center in (seen, table.session.run(params)):
-            np.testing.assert_array_equal(center, table.run("center"))
+        assert min(np.abs(half).max() for half in np.split(harness.run("center") - start, 2)) > 0
+        for center in (seen, harness.session.run(params)):
+            np.testing.assert_array_equal(center, harness.run("center"))
 
 
 def graphs(scheme, data=None):
     """Yield the graph of each event of a scheme, by name, with the variables of the ps and its mutex in it."""
     gate = scheme.gate
-    table = Table(scheme, ps=2, data=data)
-    ps = table.graph.ps
-    with table, table.graph.graph.as_default():
+    harness = Harness(scheme, ps=2, data=data)
+    ps = harness.graph.ps
+    with harness, harness.graph.graph.as_default():
         shared = [v.handle for v in tf.compat.v1.global_variables() if not v.name.startswith("worker")]
-        slot, message = ps.slot(1, table.graph.identity[0]), Message(tf.zeros([sum(ps.center.sizes)]))
-        if table.job.sparse:
+        slot, message = ps.slot(1, harness.graph.identity[0]), Message(tf.zeros([sum(ps.center.sizes)]))
+        if harness.job.sparse:
             message = Message(tf.IndexedSlices(tf.zeros([2]), tf.constant([1, 40])))
         builds = {"join": lambda: ps.join(slot, True), "pull": lambda: ps.pull(slot), "values": ps.persistence.values}
         builds |= {"exchange": lambda: gate.exchange(ps, slot, message), "refuse": lambda: ps.refuse(slot)}
@@ -389,7 +389,7 @@ def graphs(scheme, data=None):
             builds |= {"evict": lambda: gate.evict(ps, slot), "deregister": lambda: gate.deregister(ps, slot)}
         else:
             builds |= {"push": lambda: gate.push(ps, slot, message)}
-        if table.job.sparse:
+        if harness.job.sparse:
             builds["gather"] = lambda: gate.gather(ps, slot, tf.constant([1, 40]))
         for name, build in builds.items():
             made = tf.function(build, autograph=False).get_concrete_function().graph
@@ -441,11 +441,11 @@ def test_hogwild_in_one_memory_takes_gradients_at_the_center_as_it_is(monkeypatc
     monkeypatch.setattr(task_graph, "IN_PLACE_FLOATS", 0)
     centers = []
     for late in (False, True):
-        with Table(scheme) as table:
-            players = [table.player(k) for k in ([0] if late else [0, 1])]
-            players[0].round()
-            (players[1:] or [table.player(1)])[-1].round()
-            centers.append(table.run("center"))
+        with Harness(scheme) as harness:
+            workers = [harness.worker(k) for k in ([0] if late else [0, 1])]
+            workers[0].round()
+            (workers[1:] or [harness.worker(1)])[-1].round()
+            centers.append(harness.run("center"))
     assert np.array_equal(*centers) == same
 
 
@@ -453,10 +453,10 @@ def test_hogwild_with_one_worker_gives_the_same_in_place_and_on_a_copy(monkeypat
     centers = []
     for least in (0, task_graph.IN_PLACE_FLOATS):
         monkeypatch.setattr(task_graph, "IN_PLACE_FLOATS", least)
-        with Table(Hogwild()) as table:
-            assert table.graph.in_place == (least == 0)
-            player = table.player(0)
+        with Harness(Hogwild()) as harness:
+            assert harness.graph.in_place == (least == 0)
+            worker = harness.worker(0)
             for _ in range(3):
-                player.round()
-            centers.append(table.run("center"))
+                worker.round()
+            centers.append(harness.run("center"))
     np.testing.assert_allclose(*centers, rtol=1e-6)

@@ -25,7 +25,7 @@ from distsgd.common.tasks.options import RunOptions
 from distsgd.common.tasks.state_manager import check_fits
 from distsgd.common.virtual_time.forecast import forecast
 from distsgd.common.virtual_time.schedule import schedule_events
-from runs import DIGITS, ONES, Table, network_gradient, quadratic, record
+from runs import DIGITS, ONES, Harness, network_gradient, quadratic, record
 
 STEPS = (1, 2, 4)
 LIMIT = 0.5
@@ -232,32 +232,32 @@ DATA = Dataset(ONES, None, classes=0)
 
 
 def told(scheme=None, **options):
-    return Table(scheme or Told(), workers=2, model=quadratic(START), data=DATA, **options)
+    return Harness(scheme or Told(), workers=2, model=quadratic(START), data=DATA, **options)
 
 
 def test_a_barrier_weighs_messages_by_their_scalars_and_merges_with_means():
-    with told(ps=2) as table:
-        first = table.player(0).starts()
-        table.player(1).round()
+    with told(ps=2) as harness:
+        first = harness.worker(0).starts()
+        harness.worker(1).round()
         first.result()
         expected = (1 * 1 + 2 * 2) / (1 + 2) + 7  # the loss of both was 7
-        np.testing.assert_allclose(table.run("center"), expected, rtol=1e-6)
+        np.testing.assert_allclose(harness.run("center"), expected, rtol=1e-6)
 
 
 @pytest.mark.slow
 def test_an_incomplete_set_is_restored_with_another_number_of_ps():
-    with told(ps=2) as table:
-        table.player(0).starts()
-        kept = table.state_calls.values()
+    with told(ps=2) as harness:
+        harness.worker(0).starts()
+        kept = harness.state_calls.values()
     assert np.asarray(kept["inbox"]).tolist() == [1.0] * 5
     assert kept["copies.inbox.scalars"].tolist() == [1.0, 7.0]
-    with told(ps=3) as table:
+    with told(ps=3) as harness:
         last = Checkpoint({name: np.asarray(array) for name, array in kept.items()}, {})
-        check_fits(last, SimpleNamespace(about={}, run_dir="run"), table.state_calls)
-        table.state_calls.restore(kept, restoration=2, events=0)
-        second = table.player(1)
+        check_fits(last, SimpleNamespace(about={}, run_dir="run"), harness.state_calls)
+        harness.state_calls.restore(kept, restoration=2, events=0)
+        second = harness.worker(1)
         second.round()
-        np.testing.assert_allclose(table.run("center"), 5 / 3 + 7, rtol=1e-6)
+        np.testing.assert_allclose(harness.run("center"), 5 / 3 + 7, rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -270,10 +270,10 @@ def test_a_scalar_that_is_not_finite_is_refused_like_a_vector():
         def message(self, worker):
             return worker.params, {"weight": 0.0, "loss": worker.loss / 0.0}
 
-    with told(Spoiled(), ps=2) as table:
+    with told(Spoiled(), ps=2) as harness:
         with pytest.raises(tf.errors.InvalidArgumentError, match="refused"):
-            table.player(0).round()
-        assert table.run("version") == 0
+            harness.worker(0).round()
+        assert harness.run("version") == 0
 
 
 def test_a_message_without_its_scalars_is_refused_with_their_names():
