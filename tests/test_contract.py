@@ -465,7 +465,7 @@ def test_rounds_of_one_call_count_as_those_of_separate_calls(scheme, data, in_pl
             rows = np.arange(3 * period * 8, dtype=np.int32).reshape(3, period, 8)
             worker = harness.worker(0)
             for first, batches in zip(range(5, 8), np.split(rows, calls), strict=False):
-                worker.calls.rounds("exchange", batches, (first, first * period))
+                worker.calls.rounds("exchange", batches, (first, first * period, 0))
             centers.append(harness.run("center"))
     assert harness.graph.in_place == in_place
     np.testing.assert_allclose(*centers, rtol=1e-6)
