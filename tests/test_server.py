@@ -178,7 +178,7 @@ def test_a_set_is_completed_without_workers_that_left_or_were_evicted():
 
 
 def by_hand(harness, k, params=None):
-    """Return the gradient of worker k on its first row, the only one of a `HarnessWorker`; at the start, or elsewhere."""
+    """Return the gradient of worker k on its first row, which is all its data here; at the start, or elsewhere."""
     x, y = harness.job.train
     row = gradients.rows(harness.job.seed, k, len(x), harness.job.cluster.workers)[:1]
     params = harness.graph.initial[0].astype(float) if params is None else params
