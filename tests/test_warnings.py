@@ -58,11 +58,10 @@ def test_defaults_warn_of_nothing(name):
 
 
 def test_a_run_logs_the_warning_of_its_scheme_and_begins(monkeypatch, tmp_path):
-    class Begun:
-        def run(self, *_: object) -> None:
-            raise UserError("it has begun")
+    def start(*_: object) -> None:
+        raise UserError("it has begun")
 
-    monkeypatch.setattr(launch, "backend", lambda _: Begun())
+    monkeypatch.setattr(launch, "start", start)
     with pytest.raises(UserError, match="it has begun"):
         record(EASGD(beta=3), tmp_path, workers=2)
     (line,) = json.loads((tmp_path / "result.json").read_text())["recovery"]["warnings"]

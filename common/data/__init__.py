@@ -1,4 +1,1 @@
-"""Data and models, by name or the user's own: checks, shards and batches.
-
-It imports `worker` and the packages below.
-"""
+"""Data and models, by name or the user's own: checks, shards and batches. It imports `worker` and lower packages."""
