@@ -4,7 +4,7 @@
     every period of H       push u = η A/H,  x ← reply
     server, each push       θ ← θ − u / ((θ − a_k)²/γ + 1),  reply θ,  a_k ← θ        one atomic event, elementwise
 
-where the anchor a_k is the center that worker k pulled last.
+where a_k is the center that worker k pulled last.
 
 Reference: Hermans, *On Scalable Deep Learning and Parallelizing Gradient Descent*, master thesis, Maastricht 2017,
 chapter 4, the form in which the server keeps the anchors. dist-keras and the first reports give this name to another
@@ -12,7 +12,7 @@ rule, which is `agn` here, as in its paper.
 Departures: γ is 0.01 by default; the thesis begins with γ = η and ends with 0.0001. The thesis writes a norm, and
 applies it to each weight. If η is a schedule, u has its rate at the beginning of the period; the thesis has the mean of
 η_t g_t.
-Limits: for γ → ∞ it is `agn` with η on both sides, and so it is with one worker, whose anchor is θ. The ps holds W more
+Limits: for γ → ∞ it is `agn` with η on both sides, and so it is with one worker, for which a_k = θ. The ps holds W more
 centers.
 """
 
@@ -26,7 +26,7 @@ class ADAG(Scheme):
     """Means of gradients, damped by how far the center has moved meanwhile."""
 
     paper = "Hermans 2017 (thesis)"
-    keeps_anchors = True
+    keeps_pulled_centers = True
     elementwise = True
     uses_gradient_sum = True
 
@@ -44,6 +44,6 @@ class ADAG(Scheme):
         return self.learning_rate * worker.gradient_sum / worker.steps
 
     def server_update(self, server, message, staleness):
-        moved = server.center - server.anchor
+        moved = server.center - server.pulled_center
         server.center.assign_sub(message / (moved * moved / self.distance_scale + 1))
         return server.center

@@ -58,5 +58,5 @@ class AEAMSGD(Scheme):
         server.center.assign_add(force)
         return force
 
-    def adopt(self, worker, reply):
+    def on_reply(self, worker, reply):
         worker.params.assign_sub(reply)

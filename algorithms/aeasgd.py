@@ -49,5 +49,5 @@ class AEASGD(Scheme):
         server.center.assign_add(force)
         return force
 
-    def adopt(self, worker, reply):
+    def on_reply(self, worker, reply):
         worker.params.assign_sub(reply)

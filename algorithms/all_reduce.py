@@ -20,7 +20,7 @@ class AllReduce(Scheme):
     """Synchronous without a ps: all workers average their gradients among themselves."""
 
     paper = "Patarasuk & Yuan 2009"
-    gate = Collective()
+    sync = Collective()
     elementwise = True
 
     learning_rate: Rate = 0.2
@@ -29,5 +29,5 @@ class AllReduce(Scheme):
     def server_update(self, server, message, staleness):
         return message
 
-    def adopt(self, worker, reply):
+    def on_reply(self, worker, reply):
         sgd(worker.params, reply, self.learning_rate)

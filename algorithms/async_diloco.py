@@ -7,7 +7,7 @@
         otherwise           θ ← θ − ε (c β m + g/W)
                             reply θ,  a_k ← θ
 
-where the anchor a_k is the center that worker k pulled last. Nesterov momentum for each of W stale messages would
+where a_k is the center that worker k pulled last. Nesterov momentum for each of W stale messages would
 overshoot W times, so momentum is applied once for every W messages.
 
 Reference: Liu, Chhaparia, Douillard, Kale, Rusu, Shen, Szlam, Ranzato, *Asynchronous Local-SGD Training for Language
@@ -30,7 +30,7 @@ class AsyncDiLoCo(Scheme):
     """Many local AdamW steps, then a delayed Nesterov step of the center; no worker waits."""
 
     paper = "Liu et al. 2024"
-    keeps_anchors = True
+    keeps_pulled_centers = True
 
     communication_period: Period = 20
     """Local steps between two exchanges."""
@@ -63,7 +63,7 @@ class AsyncDiLoCo(Scheme):
         return worker.params
 
     def server_update(self, server, message, staleness):
-        workers, c, moved = server.num_workers, self.momentum_share, server.anchor - message
+        workers, c, moved = server.num_workers, self.momentum_share, server.pulled_center - message
         count = server.count.assign((server.count + 1) % workers)
         last = tf.equal(count, 0)
         gathered = server.buffer + moved

@@ -28,7 +28,7 @@ class BMUF(Scheme):
     """Local steps, then momentum on the workers' mean move."""
 
     paper = "Chen & Huo 2016"
-    gate = Barrier()
+    sync = Barrier()
     elementwise = True
 
     communication_period: Period = 10
@@ -60,6 +60,6 @@ class BMUF(Scheme):
         server.center.assign_add(server.block)
         return server.center + momentum * server.block if self.form == "nesterov" else server.center
 
-    def adopt(self, worker, reply):
+    def on_reply(self, worker, reply):
         worker.params.assign(reply)
         worker.began.assign(reply)

@@ -3,7 +3,7 @@
     worker      g = g_k(x),  push g,  x ← reply
     server      θ ← θ − η (g + λ g ⊙ g ⊙ (θ − a_k)),  reply θ,  a_k ← θ        one atomic event, elementwise
 
-where the anchor a_k is the center that worker k pulled last. To first order the gradient at θ is g + H (θ − a_k);
+where a_k is the center that worker k pulled last. To first order the gradient at θ is g + H (θ − a_k);
 λ g ⊙ g approximates the diagonal of the Hessian H. This is DC-ASGD-c, whose λ is constant. DC-ASGD-a adapts λ:
 
     server      q ← m q + (1 − m) g ⊙ g,  λ = λ₀ / √(q + 10⁻⁷),  then as above        elementwise
@@ -15,7 +15,7 @@ that its λ is on another scale, and the adaptive one has a q for each worker.)
 Choice of λ: it has a unit and must be tuned. The Hessian is a loss per parameter², g ⊙ g a loss² per parameter², so the
 unit of λ is one over a loss, and that of λ₀ in the adaptive form one over a parameter. The paper's values are λ = 0.04,
 and λ₀ = 2 with m = 0.95; with small gradients, as in the project's benchmarks, 0.04 has almost no effect.
-Limits: with λ = 0 it is `async_sgd`, and so it is with one worker, whose anchor is θ. The correction is quadratic in g:
+Limits: with λ = 0 it is `async_sgd`, and so it is with one worker, for which a_k = θ. The correction is quadratic in g:
 with large gradients it explodes (in the adaptive form too if m is near one, since q is then that of the past). The ps
 holds W more centers, and q.
 """
@@ -31,7 +31,7 @@ class DCASGD(Scheme):
     """A late gradient is corrected by how far the center has moved meanwhile."""
 
     paper = "Zheng et al. 2017"
-    keeps_anchors = True
+    keeps_pulled_centers = True
 
     learning_rate: Rate = 0.1
     """Step size η."""
@@ -51,6 +51,6 @@ class DCASGD(Scheme):
             mean_square = self.decay * server.mean_square + (1 - self.decay) * square
             server.mean_square.assign(mean_square)
             strength = self.compensation / tf.sqrt(mean_square + 1e-7)
-        moved = server.center - server.anchor
+        moved = server.center - server.pulled_center
         server.center.assign_sub(self.learning_rate * (message + strength * square * moved))
         return server.center

@@ -24,7 +24,7 @@ class DiLoCo(Scheme):
     """Many local AdamW steps, then a Nesterov step of the center."""
 
     paper = "Douillard et al. 2023"
-    gate = Barrier()
+    sync = Barrier()
 
     communication_period: Period = 20
     """Local steps between two outer steps."""

@@ -24,7 +24,7 @@ class EASGD(Scheme):
     """Workers explore, tied to the center by springs, and exchange together."""
 
     paper = "Zhang et al. 2015"
-    gate = Barrier()
+    sync = Barrier()
     exchange_first = True
     elementwise = True
 
@@ -49,5 +49,5 @@ class EASGD(Scheme):
         server.center.assign_add(self.beta * (message - before))
         return before
 
-    def adopt(self, worker, reply):
+    def on_reply(self, worker, reply):
         worker.params.assign_sub(self.beta / worker.num_workers * (worker.params - reply))

@@ -31,7 +31,7 @@ class EFSGD(Scheme):
     """A part of each step now, the largest elements or signs; the rest later."""
 
     paper = "Stich et al. 2018, Karimireddy et al. 2019"
-    gate = Barrier()
+    sync = Barrier()
 
     learning_rate: Rate = 0.2
     """Step size η of the mean gradient."""

@@ -26,7 +26,7 @@ class Hogwild(Scheme):
     """Updates in place, with no lock at all."""
 
     paper = "Niu et al. 2011"
-    gate = Unlocked()
+    sync = Unlocked()
     sparse = True
     in_place = True
 

@@ -25,7 +25,7 @@ class LocalSGD(Scheme):
     """Local steps, then the mean of the parameters."""
 
     paper = "Stich 2019"
-    gate = Barrier()
+    sync = Barrier()
     elementwise = True
 
     communication_period: Period = 10

@@ -21,7 +21,7 @@ class MultiGPU(Scheme):
     """One process, each batch shared by its GPUs (or logical CPU devices)."""
 
     paper = "Krizhevsky 2014"
-    gate = Alone()
+    sync = Alone()
     default_devices_per_worker = 2
     elementwise = True
 

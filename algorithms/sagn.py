@@ -19,7 +19,7 @@ class SAGN(Scheme):
     """Local steps, then the mean over workers of their mean gradients."""
 
     paper = "none; Hermans et al. 2017, made synchronous"
-    gate = Barrier()
+    sync = Barrier()
     elementwise = True
     uses_gradient_sum = True
 

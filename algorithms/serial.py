@@ -17,7 +17,7 @@ class Serial(Scheme):
     """One process, the baseline."""
 
     paper = "Robbins & Monro 1951"
-    gate = Alone()
+    sync = Alone()
     elementwise = True
 
     learning_rate: Rate = 0.2

@@ -26,7 +26,7 @@ class SignSGDMV(Scheme):
     """Workers vote on the sign of each step, and the majority decides."""
 
     paper = "Bernstein et al. 2019"
-    gate = Barrier()
+    sync = Barrier()
     codec = Signs()
     reply_codec = Signs()
     elementwise = True
@@ -52,7 +52,7 @@ class SignSGDMV(Scheme):
         self._step(server.center, vote)
         return vote
 
-    def adopt(self, worker, reply):
+    def on_reply(self, worker, reply):
         self._step(worker.params, reply)
 
     def _step(self, params, vote):

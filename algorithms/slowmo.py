@@ -24,7 +24,7 @@ class SlowMo(Scheme):
     """Local steps, then slow momentum on the server."""
 
     paper = "Wang et al. 2020"
-    gate = Barrier()
+    sync = Barrier()
     elementwise = True
 
     communication_period: Period = 10

@@ -33,7 +33,7 @@ class SSP(Scheme):
     """Number of rounds s that a worker may be ahead of the slowest."""
 
     @property
-    def gate(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+    def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
         return Bounded(self.slack)
 
     def server_update(self, server, message, staleness):

@@ -27,7 +27,7 @@ class SyncSGD(Scheme):
     """Number b of workers that an update does not wait for."""
 
     @property
-    def gate(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+    def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
         return Barrier(self.backup_workers)
 
     def server_update(self, server, message, staleness):

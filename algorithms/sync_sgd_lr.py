@@ -20,7 +20,7 @@ from ..common.contract import Barrier, Positive, Scheme, UserError, sgd, tf
 class SyncSGDLR(Scheme):
     """Synchronous, with a learning rate for each worker."""
 
-    gate = Barrier()
+    sync = Barrier()
 
     learning_rates: tuple[Positive, ...] = (0.2,)
     """Step sizes η_k, one for each worker, or a single one for all."""

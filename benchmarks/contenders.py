@@ -138,7 +138,7 @@ class Ours:
         named = f"mlp:hidden={'-'.join(map(str, hidden))}" if model in MLPS else model
         recipe = ModelRecipe.named(named, (features,), classes, seed=0)
         rounds = -(-round(expected * seconds / self.workers) // self.scheme.period)
-        if not self.scheme.gate.exchanges:
+        if not self.scheme.sync.exchanges:
             rounds = max(rounds, LEAST_CALLS * ALONE_STEPS)
         elif self.scheme.period == 1 or model != "medium":
             rounds = max(rounds, LEAST_ROUNDS[model])

@@ -118,7 +118,7 @@ class Study:
 
 def alone(algorithm: str) -> bool:
     """Return True if the algorithm has one worker only."""
-    return not SCHEMES[algorithm]().gate.exchanges
+    return not SCHEMES[algorithm]().sync.exchanges
 
 
 def main_studies(options: Options) -> Iterator[Study]:

@@ -69,7 +69,7 @@ def endure(options: argparse.Namespace, run_dir: Path) -> tuple[Watch, dict[str,
     if options.scheme not in SCHEMES:
         raise UserError(f"unknown algorithm {options.scheme!r}. {nearest(options.scheme, SCHEMES)}")
     scheme, data = SCHEMES[options.scheme](), load("digits")
-    if not scheme.gate.uses_ps:
+    if not scheme.sync.uses_ps:
         raise UserError(f"{options.scheme} has no parameter server, so it cannot be ended by time. Take async_sgd")
     job = make_job(
         scheme,

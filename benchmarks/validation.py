@@ -1,8 +1,9 @@
 """`bash run.sh validate-simulation`: real runs, and what a simulation says of each, fitted to another run.
 
 Batches take workers a known random time, every second worker half as much again; all else is real: processes, messages,
-gates, arithmetic. A run with two workers and a period of one (or with four, where two are to be predicted) gives the
-machines of all others. Each run is kept in a folder, so that an interrupted validation resumes where it stopped.
+synchronization rules, arithmetic. A run with two workers and a period of one (or with four, where two are to be
+predicted) gives the machines of all others. Each run is kept in a folder, so that an interrupted validation resumes
+where it stopped.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class Cell:
         steps = max(1, round(1e3 * asked.seconds / asked.milliseconds / self.scheme.period))  # of a fast worker, alone
         seed = int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:2], "big")
         how: dict[str, Any] = {"batch_size": BATCH, "seed": seed, "run_dir": folder}
-        if self.scheme.gate.waits:
+        if self.scheme.sync.waits:
             return RunOptions(steps=max(20, round(steps / SLOWER / 1.3)) * self.scheme.period, **how)
         updates = round(steps * self.workers * (1 + 1 / SLOWER) / 2)
         return RunOptions(steps=PATIENCE * steps * self.scheme.period, stop_at_version=updates, **how)

@@ -168,10 +168,10 @@ def needed_steps(scheme: Scheme, workers: int, gradients: int, platform: Platfor
 
     In asynchronous algorithms the fastest workers do more than their share.
     """
-    devices, gate = scheme.default_devices_per_worker, scheme.gate
-    number = 1 if not gate.exchanges else workers
+    devices, sync = scheme.default_devices_per_worker, scheme.sync
+    number = 1 if not sync.exchanges else workers
     even = math.ceil(gradients / (number * devices))
-    if number > 1 and gate.set_size(workers) is None and gate.lead is None:
+    if number > 1 and sync.set_size(workers) is None and sync.lead is None:
         speeds = 1 / Machines.of(platform).step_factors(workers, seed)
         even = math.ceil(min(number, SLACK * number * speeds.max() / speeds.sum()) * even)
     return math.ceil(even / scheme.period) * scheme.period
@@ -191,7 +191,7 @@ class _Run:
         from ..common.simulation.arithmetic import Arithmetic
 
         first = schemes[0]
-        workers = workers if first.gate.exchanges else 1
+        workers = workers if first.sync.exchanges else 1
         devices = first.default_devices_per_worker
         steps = needed_steps(first, workers, gradients, platform, seed)
         examples = steps * workers * task.batch_size * devices

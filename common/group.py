@@ -131,25 +131,31 @@ class GlobalVariables:
         rows, numbers = scheme.worker_rows(initial), scheme.worker_numbers()
         self.of_workers = variables({name: tf.stack([row] * workers) for name, row in rows.items()})
         self.of_workers |= variables({name: tf.fill([workers], float(number)) for name, number in numbers.items()})
-        self.anchors = [initial] * workers  # the center that each worker pulled last
+        self.pulled_centers = [initial] * workers  # the center that each worker pulled last
 
     def note_pull(self, k: int) -> None:
         """Note that worker k pulls the present center."""
-        self.anchors[k] = self.center.read_value() if self.scheme.keeps_anchors else None
+        self.pulled_centers[k] = self.center.read_value() if self.scheme.keeps_pulled_centers else None
 
     def call(
         self, rule: Callable[..., Any], message: Message, staleness: int, k: int | None, completes: bool = False
     ) -> Tensor:
-        """Call `server_update` or `weigh` of the scheme for a message of worker k, or with k=None for a mean.
+        """Call `server_update` or `weighted` of the scheme for a message of worker k, or with k=None for a mean.
 
         For worker k the rule sees the row and the number of this worker; for a mean, those of all workers.
         """
         sent = sent_by(self.scheme.scalars, message.scalars)
-        seen, anchor = self.of_workers, {}
+        seen, pulled_center = self.of_workers, {}
         if k is not None:
             seen = variables({name: variable[k] for name, variable in self.of_workers.items()})
-            anchor = {"anchor": self.anchors[k]} if self.scheme.keeps_anchors else {}
-        known = {"num_workers": self.workers, "sender": k, "sent": sent, "completes": tf.constant(completes), **anchor}
+            pulled_center = {"pulled_center": self.pulled_centers[k]} if self.scheme.keeps_pulled_centers else {}
+        known = {
+            "num_workers": self.workers,
+            "sender": k,
+            "sent": sent,
+            "completes": tf.constant(completes),
+            **pulled_center,
+        }
         server = ServerView(center=self.center, **self.own, **seen, **known)
         result = tf.convert_to_tensor(rule(server, message.vector, tf.constant(float(staleness))))
         if k is not None:
@@ -202,9 +208,9 @@ class Group:
         at_least(1, workers=workers, ps=ps)
         check_scheme(scheme, workers)
         check_update(scheme, in_process=True)
-        if ps > 1 and not scheme.gate.uses_ps:
+        if ps > 1 and not scheme.sync.uses_ps:
             raise UserError(f"{scheme.name} has no parameter server: leave ps out. Received: ps={ps}")
-        self.scheme, self.gate, self.workers = rounded(scheme, codec), scheme.gate, workers
+        self.scheme, self.sync, self.workers = rounded(scheme, codec), scheme.sync, workers
         self._structure = Structure(params)
         center = self._structure.vector(params, "params")
         at_most(len(center), ps=ps)
@@ -214,13 +220,13 @@ class Group:
         self._known = {"num_workers": workers, "shapes": self._structure.shapes}
         self._known["uniform"] = partial(uniform, seed, len(center))
         self._local = [self._joined(k) for k in range(workers)]
-        self._waiting = waiting_at(self.gate, workers)
+        self._waiting = waiting_at(self.sync, workers)
         self._set: list[list[Message]] = []  # messages that make the next update together, each in slices
         self._reply: Any = None  # reply to the last set
 
     def _joined(self, k: int) -> LocalVariables:
         """Return worker k as it starts from the present center. Without a ps, worker 0 has the center."""
-        has_center = k == 0 and not self.gate.uses_ps
+        has_center = k == 0 and not self.sync.uses_ps
         params = self._servers[0].center if has_center else tf.Variable(self._read())
         self._note_pull(k)
         return LocalVariables(self.scheme, k, params, self._sizes, self._known)
@@ -285,7 +291,7 @@ class Group:
         worker = self._ready_worker(k)
         vector = self._structure.vector(gradient, "gradient")
         loss = None if loss is None else tf.cast(loss, tf.float32)
-        if not self.gate.exchanges:  # a single worker, whose parameters are the center
+        if not self.sync.exchanges:  # a single worker, whose parameters are the center
             self._check_finite(worker, Message(vector))
             worker.local_step(vector, loss)
             worker.go_on()
@@ -306,21 +312,21 @@ class Group:
         """Do the event of a round: exchange a message for a reply, or only push it, or only pull the center."""
         self._waiting.counted(worker.round + 1)
         if worker.event == "pull":
-            self._adopt(worker, self._read())
+            self._on_reply(worker, self._read())
         elif worker.event == "push":
             self._merge(worker)
             worker.go_on()
-        elif self.gate.set_size(self.workers) is not None:
+        elif self.sync.set_size(self.workers) is not None:
             self._join_set(worker)
         else:
             reply = self._merge(worker)
             for j in self._waiting.arrive(worker.index, worker.round + 1):  # without a bound, this worker alone
-                self._adopt(self._local[j], self._sent_center() if self.gate.waits else reply)
+                self._on_reply(self._local[j], self._sent_center() if self.sync.waits else reply)
 
-    def _adopt(self, worker: LocalVariables, reply: Tensor) -> None:
+    def _on_reply(self, worker: LocalVariables, reply: Tensor) -> None:
         """Let a worker use a reply, and continue."""
         self._note_pull(worker.index)
-        worker.scheme_now.adopt(worker.view(), reply)
+        worker.scheme_now.on_reply(worker.view(), reply)
         worker.go_on()
 
     def _merge(self, worker: LocalVariables) -> Tensor:
@@ -336,22 +342,22 @@ class Group:
 
     def _join_set(self, worker: LocalVariables) -> None:
         """Add a message to the set; if that completes the set, merge the mean, which is an update, and release all."""
-        if self.gate.uses_ps:
+        if self.sync.uses_ps:
             staleness, message = self.staleness(worker.index), self._received(worker)
             weighed = [
-                Message(server.call(self.scheme.weigh, part, staleness, worker.index), part.scalars)
+                Message(server.call(self.scheme.weighted, part, staleness, worker.index), part.scalars)
                 for server, part in zip(self._servers, message, strict=True)
             ]
             if staleness:  # the set of its version was complete without it: drop it
-                return self._adopt(worker, self._reply)
+                return self._on_reply(worker, self._reply)
             self._set.append(weighed)
         if released := self._waiting.arrive(worker.index, worker.round + 1):
-            messages = self._set if self.gate.uses_ps else self._messages_without_ps()
+            messages = self._set if self.sync.uses_ps else self._messages_without_ps()
             means = [mean_of(parts) for parts in zip(*messages, strict=True)]
             self._set, self._reply = [], self._update(means)
             self._count(1)
             for j in released:
-                self._adopt(self._local[j], self._reply)
+                self._on_reply(self._local[j], self._reply)
 
     # The servers.
 
@@ -383,7 +389,7 @@ class Group:
     def _received(self, worker: LocalVariables) -> list[Message]:
         """Return a worker's message as the servers receive it: encoded and decoded slices, each with all scalars."""
         nothing: Any = None
-        message, codec = worker.message(partial(self.gate.mean, nothing, nothing)), self.scheme.codec
+        message, codec = worker.message(partial(self.sync.mean, nothing, nothing)), self.scheme.codec
         self._check_finite(worker, message)
         parts = zip(codec.cut(message.vector, self._sizes), worker.codec, self._sizes, strict=True)
         return [Message(codec.decode(codec.encode(part, kept), n), message.scalars) for part, kept, n in parts]

@@ -108,7 +108,7 @@ def train(
     """
     _check_kinds(scheme, cluster, callbacks)
     how = options_of(options, inspect.signature(train).parameters, (type(scheme), Cluster.local, Recovery))
-    cluster = cluster or Cluster.local(workers=2 if scheme.gate.exchanges else 1)
+    cluster = cluster or Cluster.local(workers=2 if scheme.sync.exchanges else 1)
     data, validation_data = prepared(data, validation_data, validation_split, class_weight)
     job = make_job(scheme, ModelRecipe.of(model), data, validation_data, cluster, how)
     if cluster.simulated is not None:

@@ -51,7 +51,7 @@ class HeavyAllReduce(AllReduce):
     def local_variables(self, params: Any) -> Any:
         return {"velocity": 0 * params}
 
-    def adopt(self, worker: Any, reply: Any) -> None:
+    def on_reply(self, worker: Any, reply: Any) -> None:
         velocity = 0.5 * worker.velocity + reply
         worker.velocity.assign(velocity)
         worker.params.assign_sub(self.learning_rate * velocity)
@@ -95,7 +95,7 @@ class PerWorker(AsyncSGD):
 class Weighed(SyncSGD):
     """The message of worker k counts k + 1 times."""
 
-    def weigh(self, server: Any, message: Any, staleness: Any) -> Any:
+    def weighted(self, server: Any, message: Any, staleness: Any) -> Any:
         import tensorflow as tf
 
         return message * (tf.cast(server.sender, tf.float32) + 1)
@@ -108,7 +108,7 @@ class Waiting(AsyncSGD):
     slack: int = 1
 
     @property
-    def gate(self) -> Bounded:
+    def sync(self) -> Bounded:
         return Bounded(self.slack)
 
 
@@ -123,7 +123,7 @@ class EarlyUnlock(Async):
         with ps.lock(after=parts) as held:
             ps.read_version()
         with tf.control_dependencies([held.released]):
-            replies = ps.fold(slot, parts, locked=False)
+            replies = ps.apply(slot, parts, locked=False)
             ps.note_pull(slot)
             return ps.reply(replies)
 
@@ -131,14 +131,14 @@ class EarlyUnlock(Async):
 @dataclass(frozen=True, kw_only=True)
 class NoLock(SlowAsyncSGD):
     @property
-    def gate(self) -> Unlocked:
+    def sync(self) -> Unlocked:
         return Unlocked()
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnlockedEarly(SlowAsyncSGD):
     @property
-    def gate(self) -> EarlyUnlock:
+    def sync(self) -> EarlyUnlock:
         return EarlyUnlock()
 
 
@@ -193,7 +193,7 @@ class Pauses:
     """Mixed into a scheme: at one chosen moment of round `PAUSE_ROUND`, it waits as long as the file `armed` is there.
 
     Moments: "push" (worker 1 has its message, and has sent nothing), "lock" (the ps is in the middle of an update),
-    "reply" (the ps has folded the message of worker 1, which has not heard of it). What happens is done by operations
+    "reply" (the ps has applied the message of worker 1, which has not heard of it). What happens is done by operations
     of the graph, so that it happens in the process that it should happen in.
     """
 
@@ -235,14 +235,14 @@ class Pauses:
         with tf.control_dependencies([self._pause(turn & (self.moment == "lock"))]):
             return super().server_update(server, tf.identity(message), staleness)  # pyright: ignore
 
-    def adopt(self, worker: Any, reply: Any) -> None:
+    def on_reply(self, worker: Any, reply: Any) -> None:
         import tensorflow as tf
 
         turn = tf.equal(worker.pause_rounds, PAUSE_ROUND) & tf.equal(worker.index, 1)
         with tf.control_dependencies([reply]):
             waited = self._pause(turn & (self.moment == "reply"))
         with tf.control_dependencies([waited]):
-            super().adopt(worker, tf.identity(reply))  # pyright: ignore
+            super().on_reply(worker, tf.identity(reply))  # pyright: ignore
 
 
 PAUSE_ROUND = 12.0
@@ -301,7 +301,7 @@ class RemembersHalf(LocalSGD):
 class HalvedLocalSGD(LocalSGD):
     """Correct, but its workers go half of the way to a reply, and take that in two halves."""
 
-    def adopt(self, worker: Any, reply: Any) -> None:
+    def on_reply(self, worker: Any, reply: Any) -> None:
         import tensorflow as tf
 
         half = reply.shape[0] // 32 * 16

@@ -36,7 +36,7 @@ def is_elementwise(scheme):
             now.gradient_point(view)
             now.local_step(view, vector)
             message = now.message(view)
-            now.adopt(view, vector)
+            now.on_reply(view, vector)
         except (AttributeError, ValueError, TypeError):
             return False
     shapes = {getattr(value, "shape", None) for value in [*local.values(), message]}

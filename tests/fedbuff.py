@@ -32,7 +32,7 @@ class FedBuff(Scheme):
         return self.buffer_size
 
     def local_variables(self, params):
-        return {"anchor": params}
+        return {"start": params}
 
     def global_variables(self, center):
         return {"buffer": 0 * center}
@@ -41,7 +41,7 @@ class FedBuff(Scheme):
         sgd(worker.params, gradient, self.learning_rate)
 
     def message(self, worker):
-        return worker.anchor - worker.params
+        return worker.start - worker.params
 
     def server_update(self, server, message, staleness):
         gathered = server.buffer + self.weight(server, staleness) / self.buffer_size * message
@@ -52,9 +52,9 @@ class FedBuff(Scheme):
     def weight(self, server, staleness):
         return (1 + staleness) ** -0.5
 
-    def adopt(self, worker, reply):
+    def on_reply(self, worker, reply):
         worker.params.assign(reply)
-        worker.anchor.assign(reply)
+        worker.start.assign(reply)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,14 +86,14 @@ def fedbuff(theta, order, gradient, scheme):
     thetas, buffer, seen, count = [theta], 0 * theta, [], {}
     pulled = dict.fromkeys(order, (theta, 0))
     for n, k in enumerate(order, 1):
-        anchor, at = pulled[k]
-        x, count[k] = anchor, count.get(k, 0) + 1
+        pulled_center, at = pulled[k]
+        x, count[k] = pulled_center, count.get(k, 0) + 1
         for _ in range(scheme.communication_period):
             x = x - scheme.learning_rate * gradient(x)
         version = len(thetas) - 1
         weight = (count[k] if isinstance(scheme, Fair) else 1 + version - at) ** -0.5
         seen.append((version, version - at))
-        buffer = buffer + weight / scheme.buffer_size * (anchor - x)
+        buffer = buffer + weight / scheme.buffer_size * (pulled_center - x)
         if n % scheme.buffer_size == 0:
             thetas.append(thetas[-1] - buffer)
             buffer = 0 * buffer

@@ -13,7 +13,7 @@ class WithoutPS(Scheme):
     """All workers make the same step by the mean message."""
 
     name = "without_ps"
-    gate = Collective()
+    sync = Collective()
 
     learning_rate: Rate = 0.1
     """Step size η."""
@@ -21,7 +21,7 @@ class WithoutPS(Scheme):
     def server_update(self, server, message, staleness):
         return message
 
-    def adopt(self, worker, reply):
+    def on_reply(self, worker, reply):
         sgd(worker.params, reply, self.learning_rate)
 
 

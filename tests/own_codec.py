@@ -36,7 +36,7 @@ class RoundedSGD(Scheme):
     """Gradients in a byte for each element."""
 
     name = "rounded_sgd"
-    gate = Async()
+    sync = Async()
     codec = Rounded()
 
     learning_rate: Rate = 0.1

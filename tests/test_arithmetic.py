@@ -99,7 +99,7 @@ def error(job, trace, hidden=8):
 def test_an_order_of_virtual_time_replays(name):
     """Every scheme of the catalogue, as it is, against the papers' equations."""
     scheme = RUNS[name]
-    job = job_of(scheme, workers=3 if scheme.gate.exchanges else 1)
+    job = job_of(scheme, workers=3 if scheme.sync.exchanges else 1)
     assert error(job, trace_of(job)) < TOLERANCE
 
 
@@ -209,7 +209,7 @@ class Deaf(Scheme):
     """Workers send their gradients and continue from what they have; the barrier does not change that."""
 
     name = "deaf"
-    gate = Barrier()
+    sync = Barrier()
 
     def local_step(self, worker, gradient):
         worker.params.assign_sub(0.2 * gradient)
@@ -218,7 +218,7 @@ class Deaf(Scheme):
         server.center.assign_sub(0.1 * message)
         return server.center
 
-    def adopt(self, worker, reply):
+    def on_reply(self, worker, reply):
         pass
 
 

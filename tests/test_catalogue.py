@@ -76,7 +76,7 @@ def test_an_algorithm_trains_digits_and_keeps_shapes_and_type(name, tmp_path):
     shapes = [w.shape for w in model.get_weights()]
     result = train(
         model, DIGITS.train, scheme,
-        cluster=Cluster.local(workers=2 if scheme.gate.exchanges else 1, backend="threads"), epochs=20,
+        cluster=Cluster.local(workers=2 if scheme.sync.exchanges else 1, backend="threads"), epochs=20,
         validation_data=DIGITS.test, run_dir=tmp_path / "run", verbose=False,
     )  # fmt: skip
     assert [w.shape for w in model.get_weights()] == shapes

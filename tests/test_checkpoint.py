@@ -141,7 +141,7 @@ def test_a_run_with_only_damaged_checkpoints_is_always_refused(tmp_path):
             checkpoint.tidy(tmp_path)
         assert "\n" not in str(said.value)
     for path in checkpoint.found(tmp_path):  # as it is if they were damaged one after the other
-        checkpoint.set_aside(path, checkpoint.Damaged("x"))
+        checkpoint.quarantine(path, checkpoint.Damaged("x"))
     with pytest.raises(UserError, match="are damaged"):
         checkpoint.tidy(tmp_path)
 

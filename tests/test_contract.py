@@ -38,7 +38,7 @@ def ended(tmp_path):
 
 class Waiting(SyncSGDLR):
     name = "waiting"
-    gate = Barrier(backup_workers=3)
+    sync = Barrier(backup_workers=3)
 
 
 class Replying(AsyncDiLoCo):
@@ -65,7 +65,7 @@ class Unmerged(Scheme):
 
 class Shared(Scheme):
     name = "shared"
-    gate = Collective()
+    sync = Collective()
 
 
 class Nameless(SyncSGD):
@@ -135,14 +135,14 @@ def test_a_variable_with_a_name_that_is_taken_is_refused(names, message, tmp_pat
 
 
 class Rows(Named):
-    """The mean of the workers' rows; its variables are called as those that engine and gates keep for themselves."""
+    """The mean of the workers' rows; its variables are called as those of the engine and its rules."""
 
     local, shared, row = "clock", "inbox", "pulled"
 
     def global_variables(self, center):
         return {"inbox": 0 * center, **dict.fromkeys(("version", "reply", "arrived", "index"), 0 * center[0])}
 
-    def weigh(self, server, message, staleness):
+    def weighted(self, server, message, staleness):
         server.pulled.assign(message)
         return 0 * message
 
@@ -168,7 +168,7 @@ def test_a_scheme_may_use_the_names_of_variables_of_gates_and_server(backend, wa
 class Late(SyncSGD):
     name = "late"
 
-    def adopt(self, worker, reply):
+    def on_reply(self, worker, reply):
         worker.params.assign(reply - 0 * worker.gradient)
 
 
@@ -356,11 +356,11 @@ def test_a_run_ends_with_an_update_not_with_a_message(tmp_path):
 
 class Waits(FedBuff):
     name = "waits"
-    gate = Barrier()
+    sync = Barrier()
 
 
 def test_several_messages_make_an_update_only_of_an_asynchronous_gate(tmp_path):
-    with pytest.raises(UserError, match=r"asynchronously.*messages_per_update=3, gate=Barrier\(\)"):
+    with pytest.raises(UserError, match=r"asynchronously.*messages_per_update=3, sync=Barrier\(\)"):
         run(Waits(), tmp_path)
 
 
@@ -386,7 +386,7 @@ class Drawn(Scheme):
         server.center.assign_sub(0.2 * message)
         return server.center
 
-    def adopt(self, worker, reply):
+    def on_reply(self, worker, reply):
         worker.params.assign(tf.where(worker.uniform(worker.round, worker.step) < 0.7, reply, worker.params))
 
 

@@ -13,7 +13,7 @@ from test_launcher import task_log
 
 from conftest import children
 from distsgd.common import Cluster, Recovery, train
-from distsgd.common.contract import Async, Barrier, Collective, Gate, Period, Scheme, uniform_numbers
+from distsgd.common.contract import Async, Barrier, Collective, Period, Scheme, Synchronization, uniform_numbers
 from distsgd.common.record_format import EVENTS
 from distsgd.common.tasks import plan
 from distsgd.common.tasks import worker_loop as loop
@@ -30,7 +30,7 @@ class Telling(Scheme):
 
     name = "telling"
     communication_period: Period = 1
-    gate: Gate = field(default_factory=Async)
+    sync: Synchronization = field(default_factory=Async)
     exchange_first: bool = False
 
     def local_variables(self, params):
@@ -45,21 +45,21 @@ class Telling(Scheme):
         return tf.stack([1.0, *counts, drawn[0] + drawn[-1], worker.stepped.read_value(), worker.adopted.read_value()])
 
     def server_update(self, server, message, staleness):
-        if not self.gate.uses_ps:
+        if not self.sync.uses_ps:
             return message
         server.center.assign_add(message)
         return server.center
 
-    def adopt(self, worker, reply):
+    def on_reply(self, worker, reply):
         worker.adopted.assign(tf.cast(1000 * worker.round + worker.step, tf.float32))
-        worker.params.assign(reply if self.gate.uses_ps else worker.params + reply)
+        worker.params.assign(reply if self.sync.uses_ps else worker.params + reply)
 
 
 def told(scheme, trace, lengths):
     """The center, in NumPy: what the messages on record say, those of a set in the mean.
 
     Args:
-        scheme: with its gate.
+        scheme: with its synchronization rule.
         trace: of the run.
         lengths: local steps of each round.
     """
@@ -77,7 +77,7 @@ def told(scheme, trace, lengths):
         rounds[k], last[k] = r + 1, (before + lengths[r] - 1, 1000 * r + step)
         if accepted:
             sets.setdefault(version, []).append(mine)
-    merge = np.sum if scheme.gate.set_size(WORKERS) is None else np.mean
+    merge = np.sum if scheme.sync.set_size(WORKERS) is None else np.mean
     return sum(merge(messages, 0) for messages in sets.values())
 
 
@@ -90,7 +90,7 @@ def zeros():
 def run(scheme, tmp_path, backend, steps, platform=None, **options):
     """Train as a user does; returns the center and the trace."""
     more = {} if platform is None else {"platform": platform}
-    cluster = Cluster.local(WORKERS, ps=2 if scheme.gate.uses_ps else 1, backend=backend, **more)
+    cluster = Cluster.local(WORKERS, ps=2 if scheme.sync.uses_ps else 1, backend=backend, **more)
     options |= {"steps": steps, "batch_size": 4, "seed": SEED, "run_dir": tmp_path / "run", "record": "full"}
     train(model := zeros(), (ONES[0], np.zeros((64, SIZE), "f")), scheme, cluster=cluster, verbose=False, **options)
     with np.load(tmp_path / "run" / "trace.npz") as trace:
@@ -103,8 +103,8 @@ def agree(center, expected):
 
 CASES = {
     "exchange_first": (Telling(exchange_first=True, communication_period=3), 10),
-    "without_a_ps": (Telling(gate=Collective(), communication_period=3), 10),
-    "dropped_messages": (Telling(gate=Barrier(backup_workers=1)), 40),
+    "without_a_ps": (Telling(sync=Collective(), communication_period=3), 10),
+    "dropped_messages": (Telling(sync=Barrier(backup_workers=1)), 40),
 }
 
 
@@ -129,10 +129,10 @@ def test_several_rounds_in_a_call_count_one_after_the_other(monkeypatch, tmp_pat
     agree(center, told(scheme, trace, [2] * 12))
 
 
-@pytest.mark.parametrize("gate", [Async(), Barrier(), Barrier(backup_workers=1)])
-def test_a_simulated_worker_that_comes_back_after_a_crash_counts_on(gate, tmp_path):
+@pytest.mark.parametrize("sync", [Async(), Barrier(), Barrier(backup_workers=1)])
+def test_a_simulated_worker_that_comes_back_after_a_crash_counts_on(sync, tmp_path):
     machines = Platform(failures="crashes:every=150ms,down=20ms", compute="exponential", latency="1ms")
-    scheme = Telling(gate=gate)
+    scheme = Telling(sync=sync)
     center, trace = run(scheme, tmp_path, "simulation", 60, machines)
     assert (trace["event"] == EVENTS.index("join")).sum() > 5
     agree(center, told(scheme, trace, [1] * 60))
@@ -142,8 +142,8 @@ def test_a_simulated_worker_that_comes_back_after_a_crash_counts_on(gate, tmp_pa
     ("scheme", "backend"),
     [
         (Telling(exchange_first=True, communication_period=3), "threads"),
-        (Telling(gate=Collective(), communication_period=3), "threads"),
-        pytest.param(Telling(gate=Barrier(), communication_period=3), "processes", marks=pytest.mark.slow),
+        (Telling(sync=Collective(), communication_period=3), "threads"),
+        pytest.param(Telling(sync=Barrier(), communication_period=3), "processes", marks=pytest.mark.slow),
     ],
     ids=["exchange_first", "without_a_ps", "on_processes"],
 )

@@ -251,7 +251,10 @@ def test_rejoins_without_progress_take_longer_each_time_and_end(tmp_path, monkey
     job = job_on(DIGITS.train, AsyncSGD(), 2, tmp_path, max_restarts=2)
     rule = job.restarts
     calls = SimpleNamespace(
-        graph=SimpleNamespace(gate=job.scheme.gate), index=0, wait_seconds=60.0, reconnect=lambda seconds: None
+        graph=SimpleNamespace(sync=job.scheme.sync, sees_waiting=job.sees_waiting),
+        index=0,
+        wait_seconds=60.0,
+        reconnect=lambda seconds: None,
     )
     progress = SimpleNamespace(rounds=3)
     worker = recovery.WorkerRecovery(calls, progress, None, None, rule, lambda **event: None)

@@ -61,7 +61,7 @@ UNEVEN = Platform(step_factors="0.58,0.75,1.51")
 
 
 def workers_of(scheme):
-    return 3 if scheme.gate.exchanges else 1
+    return 3 if scheme.sync.exchanges else 1
 
 
 def distance(one, other):
@@ -81,10 +81,10 @@ def test_center_is_that_of_the_equations(name):
     scheme = CATALOGUE[name]
     trace = dict(order_of(name))
     run = PlayedRun(scheme, workers=workers_of(scheme), **SMALL)
-    run = run.replay(trace) if scheme.gate.exchanges else run.play(ALONE)
+    run = run.replay(trace) if scheme.sync.exchanges else run.play(ALONE)
     equations: Any = AsyncSGD(learning_rate=scheme.learning_rate) if name == "hogwild" else scheme
     result = {"updates": run.group.version, "recovery": {"evicted": []}}
-    steps = 10**6 if scheme.gate.exchanges else len(ALONE)
+    steps = 10**6 if scheme.sync.exchanges else len(ALONE)
     facts = run.workers, steps, run.start, trace, run.center, run.gradient, result
     names = "workers", "steps", "start", "trace", "center", "gradient", "result"
     recorded = RecordedRun(**rule_of(equations), **dict(zip(names, facts, strict=True)), layers=LAYERS)
@@ -100,22 +100,22 @@ FAST = {"downpour", "easgd", "all_reduce", "ssp"}
 
 
 def engine_options(scheme):
-    gate = scheme.gate
-    if not gate.exchanges:
+    sync = scheme.sync
+    if not sync.exchanges:
         return {"steps": len(ALONE)}
-    if scheme.warmup_updates or (gate.waits and gate.set_size(3) != 3):
+    if scheme.warmup_updates or (sync.waits and sync.set_size(3) != 3):
         return VIRTUAL
-    return SETS if gate.waits else TURNS
+    return SETS if sync.waits else TURNS
 
 
 @pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in CATALOGUE])
 def test_center_is_that_of_the_engine_on_the_same_order(name, tmp_path):
     scheme = CATALOGUE[name]
-    servers = 2 if scheme.gate.uses_ps else 1
+    servers = 2 if scheme.sync.uses_ps else 1
     options = SMALL | {"workers": workers_of(scheme)}
     engine = record(scheme, tmp_path, **{"backend": "threads", "ps": servers} | options | engine_options(scheme))
     group = PlayedRun(scheme, ps=servers, **options)
-    group = group.replay(engine.trace) if scheme.gate.exchanges else group.play(ALONE)
+    group = group.replay(engine.trace) if scheme.sync.exchanges else group.play(ALONE)
     assert group.group.version == engine.result["updates"]
     assert distance(group.center, engine.center) < TOLERANCE
 
@@ -124,7 +124,7 @@ def test_center_is_that_of_the_engine_on_the_same_order(name, tmp_path):
 @pytest.mark.parametrize("shape", ["cosine", "linear"])
 def test_learning_rates_fall_as_in_the_engine(shape, tmp_path):
     for name, scheme in {"async": AGN(communication_period=2), "sets": LocalSGD(communication_period=2)}.items():
-        falling, options = shaped(scheme, shape, 10), SMALL | (SETS if scheme.gate.waits else TURNS)
+        falling, options = shaped(scheme, shape, 10), SMALL | (SETS if scheme.sync.waits else TURNS)
         engine = record(falling, tmp_path / name, backend="threads", **options)
         run = PlayedRun(falling, **SMALL).replay(engine.trace)
         assert distance(run.center, engine.center) < TOLERANCE
@@ -371,13 +371,13 @@ class AtServer(PowerSGD):
     """A mean over the workers where there is a parameter server."""
 
     name = "at_server"
-    gate = Barrier()
+    sync = Barrier()
 
 
 def test_means_that_cannot_be_are_refused_in_one_line():
     for scheme, said in [
         (Unequal(), "only 1 of 2 workers call worker.mean"),
-        (AtServer(), r"worker\.mean needs a gate"),
+        (AtServer(), r"worker\.mean needs a rule"),
     ]:
         group = Group(scheme, np.ones(4), workers=2)
         fails(said, lambda group=group: [group.step(k, np.ones(4)) for k in range(2)])

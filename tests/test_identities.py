@@ -53,7 +53,7 @@ def threads(scheme, tmp_path, name="run", **options):
 
 
 def slow(*values):
-    """More of the same kind: the fast tests have one of each gate, and of each way to send."""
+    """More of the same kind: the fast tests have one of each synchronization rule, and of each way to send."""
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
@@ -377,7 +377,7 @@ def test_synchronous_workers_and_devices_are_serial_sgd_on_larger_batches(tmp_pa
             batches(size),
             scheme,
             cluster=Cluster.local(
-                workers, ps=2 if scheme.gate.uses_ps else 1, backend="threads", devices_per_worker=devices
+                workers, ps=2 if scheme.sync.uses_ps else 1, backend="threads", devices_per_worker=devices
             ),
             steps=12,
             batch_size=size,

@@ -58,16 +58,16 @@ class AtServer(PowerSGD):
     """All meet at a parameter server."""
 
     name = "at_server"
-    gate = Barrier()
+    sync = Barrier()
 
 
 def test_a_gate_with_a_parameter_server_refuses_means():
-    with pytest.raises(UserError, match=r"\(scalars\), or use gate = Collective\(\)\. Received: gate = Barrier\(\)$"):
+    with pytest.raises(UserError, match=r"\(scalars\), or use sync = Collective\(\)\. Received: sync = Barrier\(\)$"):
         Harness(AtServer())
     unused: Any = SimpleNamespace()
-    for gate in (Async(), Bounded(1)):
-        with pytest.raises(UserError, match=rf"^worker\.mean needs .* Received: gate = {type(gate).__name__}\(\)$"):
-            gate.mean(unused, unused, unused)
+    for sync in (Async(), Bounded(1)):
+        with pytest.raises(UserError, match=rf"^worker\.mean needs .* Received: sync = {type(sync).__name__}\(\)$"):
+            sync.mean(unused, unused, unused)
 
 
 def test_a_simulation_refuses_means(tmp_path):

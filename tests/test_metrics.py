@@ -44,7 +44,7 @@ def test_a_short_series_is_kept_and_continued(tmp_path, monkeypatch):
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "cen')  # the process that wrote this was killed
     assert first.rows == rows
-    again = Metrics(tmp_path / "metrics.jsonl", goes_on=True)
+    again = Metrics(tmp_path / "metrics.jsonl", resuming=True)
     again.add({"kind": "center", "seconds": 7})
     again.add({"kind": "center", "seconds": 8})
     again.close()

@@ -11,7 +11,7 @@ from distsgd.common import UserError
 from distsgd.common.cli.main import dispatch
 from distsgd.common.data.models import MADE_FOR, MODELS, ModelRecipe, batched
 from distsgd.common.data.named import load
-from distsgd.common.data.trial import telling, try_out
+from distsgd.common.data.trial import diagnostic_batch, try_out
 from distsgd.common.worker.flat_model import FlatModel
 
 GLOBAL = 2.0  # which a lambda below needs
@@ -317,9 +317,9 @@ def test_missing_values_that_the_model_itself_handles_are_no_fault():
     model = compiled(keras.layers.Lambda(lambda x: keras.ops.nan_to_num(x)), keras.layers.Dense(3), shape=(4,))
     x, y = batch(rows=20)
     x[17, 2] = np.nan
-    try_out(ModelRecipe.of(model), model, telling((x, y), 4))
-    assert np.isnan(telling((x, y), 4)[0]).sum() == 1
-    assert 9 in telling((x, np.r_[y[:19], 9]), 4)[1]
+    try_out(ModelRecipe.of(model), model, diagnostic_batch((x, y), 4))
+    assert np.isnan(diagnostic_batch((x, y), 4)[0]).sum() == 1
+    assert 9 in diagnostic_batch((x, np.r_[y[:19], 9]), 4)[1]
 
 
 def test_an_evaluation_is_that_of_keras_and_leaves_nothing_behind():

@@ -239,7 +239,7 @@ def test_crashed_workers_rejoin_and_all_workers_do_their_rounds(scheme):
     assert (found.trace["staleness"][joins] == 0).all()
     assert (found.trace["accepted"][joins] == 0).all()
     assert (found.trace["version"][joins] > 0).all()
-    if scheme.gate.set_size(4) is None:
+    if scheme.sync.set_size(4) is None:
         assert np.bincount(worker[~joins]).tolist() == [len(scheme.rounds(steps))] * 4
     else:
         assert found.trace["version"].max() == steps - 1

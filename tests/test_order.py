@@ -180,7 +180,7 @@ def test_rounds_tell_what_they_were_spent_on():
 
 
 def test_a_waiting_gate_without_set_size_or_lead_is_refused():
-    from own_gate import BoundedSGD
+    from own_rule import BoundedSGD
 
     with pytest.raises(UserError, match=re.escape("set_size or lead".replace(" or ", "` or `"))):
         happens(BoundedSGD())
@@ -189,20 +189,20 @@ def test_a_waiting_gate_without_set_size_or_lead_is_refused():
 WITH_LEAD = """
 from dataclasses import dataclass
 
-import own_gate
+import own_rule
 
 @dataclass(frozen=True)
-class BoundedRounds(own_gate.BoundedRounds):
+class BoundedRounds(own_rule.BoundedRounds):
     @property
     def lead(self):
         return self.slack
 
 @dataclass(frozen=True, kw_only=True)
-class BoundedSGD(own_gate.BoundedSGD):
+class BoundedSGD(own_rule.BoundedSGD):
     name = "bounded_sgd_with_lead"
 
     @property
-    def gate(self):
+    def sync(self):
         return BoundedRounds(self.slack)
 """
 

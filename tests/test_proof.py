@@ -66,8 +66,8 @@ def test_every_scheme_of_the_catalogue_but_hogwild_is_transcribed():
 def test_a_transcription_declares_what_the_scheme_does(name):
     scheme, equations = SCHEMES[name](), TRANSCRIPTIONS[name]
     several = scheme.updates_per_round(3) != 3
-    assert equations.kind == ("synchronous" if several else "asynchronous" if scheme.gate.exchanges else "alone")
-    if scheme.gate.uses_ps:
+    assert equations.kind == ("synchronous" if several else "asynchronous" if scheme.sync.exchanges else "alone")
+    if scheme.sync.uses_ps:
         assert (name in PUSH_GRADIENTS) == only_takes_gradients(type(scheme))
 
 

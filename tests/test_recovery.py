@@ -1,6 +1,6 @@
 """State that survives: checkpoints, resuming, and tasks that are killed, stopped or poisoned during a run.
 
-Every run that survives a fault is replayed: nothing was folded twice, and nothing that counts was lost.
+Every run that survives a fault is replayed: nothing was applied twice, and nothing that counts was lost.
 """
 
 import itertools

@@ -107,7 +107,7 @@ def slightly_wrong(name, values):
 
 def replays(name, run_dir, steps=64, **options):
     """Three workers and, if there are any, two ps. The last round is shorter than the period."""
-    ps = 2 if RUNS[name].gate.uses_ps else 1
+    ps = 2 if RUNS[name].sync.uses_ps else 1
     run = record(RUNS[name], run_dir, workers=3, ps=ps, steps=steps, seed=1, **options)
     assert moved(run) > 0.02
     verdict = judge(run)
@@ -115,8 +115,8 @@ def replays(name, run_dir, steps=64, **options):
     assert verdict.agrees or (chaotic and not verdict.differs), (verdict.error, verdict.limit)
     for wrong in slightly_wrong(name, run.hyperparameters):
         assert not judge(replace(run, hyperparameters=wrong)).agrees, wrong
-    folded = 1 if run.equations.kind == "asynchronous" else 3 - run.hyperparameters.get("backup_workers", 0)
-    assert run.result["updates"] == run.trace["accepted"].sum() / folded
+    applied = 1 if run.equations.kind == "asynchronous" else 3 - run.hyperparameters.get("backup_workers", 0)
+    assert run.result["updates"] == run.trace["accepted"].sum() / applied
 
 
 @pytest.mark.parametrize("name", [n if n in WAYS else pytest.param(n, marks=pytest.mark.thorough) for n in RUNS])

@@ -125,9 +125,9 @@ ALL = [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for na
 def test_an_interrupted_run_that_is_resumed_is_the_uninterrupted_one(name, halfway, tmp_path):
     """Of every scheme, bit by bit: all workers of a synchronous one, the one worker of another."""
     scheme = scheme_of(name)
-    in_step = scheme.gate.set_size(2) == 2
+    in_step = scheme.sync.set_size(2) == 2
     asked = {"workers": 2 if in_step else 1, "backend": "threads", "batch_size": 4, "hidden": (4,), "ema_decay": 0.9}
-    steps = STEPS if scheme.gate.exchanges else 6 * ALONE_STEPS  # which are a round
+    steps = STEPS if scheme.sync.exchanges else 6 * ALONE_STEPS  # which are a round
     keep = {"recovery": Recovery(checkpoint_steps=1000, keep_checkpoints=9), "steps": steps, **asked}
     whole = record(scheme, tmp_path / "whole", **keep)
     before = interrupted(tmp_path / "whole", tmp_path / "again")
@@ -273,7 +273,7 @@ def test_a_checkpoint_whose_center_is_of_another_length_is_refused(tmp_path):
 
 
 def test_workers_within_a_slack_reach_the_same_round_for_a_checkpoint(halfway, tmp_path):
-    """One that waits at the gate for another that stands cannot come."""
+    """One that waits for others for another that stands cannot come."""
     keep = OFTEN | {"workers": 3, "codec": "int8"}
     run = record(SSP(slack=1), tmp_path / "run", **keep)
     assert run.result["recovery"]["warnings"] == []

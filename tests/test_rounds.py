@@ -172,7 +172,7 @@ def calls_of(passed, busy, tmp_path, monkeypatch):
     worker.plan = make_job(AsyncSGD(), recipe, DIGITS.train, None, cluster, options).plan
     worker.progress, worker.index, worker.state = SimpleNamespace(rounds=0), 0, None
     worker.report, worker._call = lambda **_: None, call
-    as_is = {"at_most": lambda count: count, "stretch_calls": lambda count: count}
+    as_is = {"at_most": lambda count: count, "announce_rounds": lambda count: count}
     worker.local = SimpleNamespace(between_calls=lambda: None, **as_is)
     worker._rounds(lambda: None)
     assert sum(sizes) == 640

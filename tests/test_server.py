@@ -137,7 +137,7 @@ def test_a_slot_reports_its_waiting_message_until_the_set_is_complete():
 
 
 def test_a_worker_that_does_not_wait_evicts_no_other():
-    """Its set was completed in this very moment, or it has not come to the gate: the others need not go."""
+    """Its set was completed meanwhile, or it has not sent its message: the others need not go."""
     with Harness(SyncSGD(), workers=3, recovery=Recovery(min_workers=1)) as harness:
         workers = [harness.worker(k) for k in range(3)]
         waiting = workers[1].starts()
@@ -248,7 +248,7 @@ def test_no_worker_begins_a_round_beyond_the_slack_ahead_of_the_slowest():
         assert harness.run("arrived").tolist() == [True, False, False]
         assert harness.run("awaited").tolist() == [False, False, True]  # worker 1 is near enough
         assert not ahead.done()
-        assert harness.run("version") == 3  # each message is folded at once
+        assert harness.run("version") == 3  # each message is applied at once
         slow.round()
         ahead.result(200)
         ahead = fast.starts()
@@ -372,7 +372,7 @@ def test_the_center_is_not_read_during_an_update():
 
 def graphs(scheme, data=None):
     """Yield the graph of each event of a scheme, by name, with the variables of the ps and its mutex in it."""
-    gate = scheme.gate
+    sync = scheme.sync
     harness = Harness(scheme, ps=2, data=data)
     ps = harness.graph.ps
     with harness, harness.graph.graph.as_default():
@@ -381,16 +381,16 @@ def graphs(scheme, data=None):
         if harness.job.sparse:
             message = Message(tf.IndexedSlices(tf.zeros([2]), tf.constant([1, 40])))
         builds = {"join": lambda: ps.join(slot, True), "pull": lambda: ps.pull(slot), "values": ps.persistence.values}
-        builds |= {"exchange": lambda: gate.exchange(ps, slot, message), "refuse": lambda: ps.refuse(slot)}
+        builds |= {"exchange": lambda: sync.exchange(ps, slot, message), "refuse": lambda: ps.refuse(slot)}
         builds |= {"acknowledge": lambda: ps.journal.acknowledge(1, 1), "stop": ps.membership.stop}
         builds |= {"snapshot": ps.snapshot, "drain": ps.journal.drain, "check_clean": ps.check_clean}
         builds |= {"incarnations": ps.transactions.read_incarnations}
-        if gate.waits:
-            builds |= {"evict": lambda: gate.evict(ps, slot), "deregister": lambda: gate.deregister(ps, slot)}
+        if sync.waits:
+            builds |= {"evict": lambda: sync.evict(ps, slot), "deregister": lambda: sync.deregister(ps, slot)}
         else:
-            builds |= {"push": lambda: gate.push(ps, slot, message)}
+            builds |= {"push": lambda: sync.push(ps, slot, message)}
         if harness.job.sparse:
-            builds["gather"] = lambda: gate.gather(ps, slot, tf.constant([1, 40]))
+            builds["gather"] = lambda: sync.gather(ps, slot, tf.constant([1, 40]))
         for name, build in builds.items():
             made = tf.function(build, autograph=False).get_concrete_function().graph
             inside = {id(outer): inner for outer, inner in made.captures}

@@ -24,6 +24,7 @@ from distsgd.common.messages.cut import cut_into
 from distsgd.common.messages.segments import Segments
 from distsgd.common.record_format import read_config
 from distsgd.common.server.failures import is_absence
+from distsgd.common.sync import Message
 from distsgd.common.worker.buckets import Pieces
 from distsgd.common.worker.timing import RoundTimer, moment
 from doubles import HalvedLocalSGD
@@ -37,7 +38,7 @@ WORDS = np.frombuffer(b"in one place", np.uint8)
 
 BIG = (1024, 256)  # 330 thousand parameters: more than a megabyte
 
-# Another process, which reads the array of a ticket and prints it.
+# Another process, which reads the array of a handle and prints it.
 READER = """
 import sys
 import numpy as np
@@ -50,11 +51,11 @@ sys.stdin.read()
 
 @pytest.fixture
 def reader():
-    """Start a process that takes the array of a ticket, and keeps it until it is killed."""
+    """Start a process that takes the array of a handle, and keeps it until it is killed."""
     started = []
 
-    def start(ticket):
-        command = [sys.executable, "-c", READER, *map(str, ticket)]
+    def start(handle):
+        command = [sys.executable, "-c", READER, *map(str, handle)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         started.append(process)
         return process, process.stdout.readline().strip()
@@ -100,17 +101,17 @@ def test_a_segment_is_written_again_only_when_its_last_reader_released_it():
 
 def test_a_segment_on_its_way_is_not_written_again():
     here = Segments()
-    ticket = here.put(WORDS)
-    assert here.put(WORDS[::-1].copy()).tolist() != ticket.tolist()
-    assert Segments().take(ticket).tobytes() == b"in one place"
+    handle = here.put(WORDS)
+    assert here.put(WORDS[::-1].copy()).tolist() != handle.tolist()
+    assert Segments().take(handle).tobytes() == b"in one place"
 
 
 def test_a_shared_segment_is_written_once_and_reused_after_its_last_reader():
     here, there = Segments(), Segments()
     kept = here.take(here.put(WORDS))
-    tickets = [here.put(kept) for _ in range(3)]
-    assert len({tuple(ticket) for ticket in tickets}) == 3  # each reader has a mark of its own
-    first, second = (there.take(ticket) for ticket in tickets[:2])
+    handles = [here.put(kept) for _ in range(3)]
+    assert len({tuple(handle) for handle in handles}) == 3  # each reader has a mark of its own
+    first, second = (there.take(handle) for handle in handles[:2])
     assert here.count() == 1
     del kept, first
     gc.collect()
@@ -120,10 +121,10 @@ def test_a_shared_segment_is_written_once_and_reused_after_its_last_reader():
         assert second is None or second.tobytes() == b"in one place"
         second = None
         gc.collect()
-    assert Segments().take(tickets[2]).tobytes() == b"in one place"
+    assert Segments().take(handles[2]).tobytes() == b"in one place"
     others = [here.put(WORDS) for _ in range(2)]
     assert here.count() == 2
-    assert len({ticket[2] for ticket in others}) == 2
+    assert len({handle[2] for handle in others}) == 2
 
 
 def test_a_part_of_a_segment_is_not_taken_for_the_whole():
@@ -198,9 +199,9 @@ def test_unused_segments_are_closed_by_maker_and_reader(clock):
 def test_at_most_some_segments_of_one_maker_stay_open(monkeypatch):
     monkeypatch.setattr(segments, "SEEN", 4)
     here, there = Segments(), Segments()
-    tickets = [here.put(np.full(3, k, np.uint8)) for k in range(20)]
+    handles = [here.put(np.full(3, k, np.uint8)) for k in range(20)]
     made = descriptors()
-    words = [there.take(ticket) for ticket in tickets]
+    words = [there.take(handle) for handle in handles]
     assert [word[0] for word in words] == list(range(20))  # arrays keep their memory
     words.clear()
     assert descriptors() - made == 2 * 4
@@ -242,8 +243,8 @@ def test_segments_of_an_ended_process_are_closed_when_another_is_opened():
     code += "[print(*made.put(np.full(3, k, np.uint8)), flush=True) for k in range(3)]; sys.stdin.read()"
     before = descriptors()
     with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as maker:
-        tickets = [np.array(maker.stdout.readline().split(), np.int64) for _ in range(3)]
-        words = [there.take(ticket) for ticket in tickets]
+        handles = [np.array(maker.stdout.readline().split(), np.int64) for _ in range(3)]
+        words = [there.take(handle) for handle in handles]
         with pytest.raises(subprocess.TimeoutExpired):
             maker.wait(0)
         maker.kill()
@@ -280,10 +281,10 @@ def test_a_run_without_large_vectors_needs_no_more_descriptors(monkeypatch, tmp_
 def test_a_ticket_of_an_ended_process_is_an_absence():
     process = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     with pytest.raises(RuntimeError, match="does not have its segment any more") as raised:
-        Segments().take(ticket := np.array([int(process.stdout), 3, 1, 8]))
+        Segments().take(handle := np.array([int(process.stdout), 3, 1, 8]))
     assert is_absence(raised.value)
     with pytest.raises(tf.errors.UnavailableError, match="segment gone"):  # tasks catch those of TensorFlow
-        transport.fetched(transport.Parcel(ticket, tf.float32, [1]))
+        transport.fetched(transport.SharedTensor(handle, tf.float32, [1]))
 
 
 def test_a_descriptor_that_another_segment_has_taken_is_not_read():
@@ -298,7 +299,7 @@ def test_a_variable_that_is_a_message_keeps_it_when_the_next_ones_come():
     size = transport.SHARED_BYTES // 4
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         way, message = transport.Transport(shared=True), tf.compat.v1.placeholder(tf.float32, [size])
-        came = way.arrive(way.depart(message))
+        came = way.receive(way.send(message))
         kept = tf.Variable(tf.zeros([size]))
         keep, add = kept.assign(came), kept.assign_add(came)
         session.run(kept.initializer)
@@ -318,9 +319,9 @@ def test_tensors_of_every_codec_arrive_as_they_were(dtype):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         way = transport.Transport(shared=True)
         sent = tf.cast(tf.range(size) % 251 - 125, dtype)
-        parcel = way.depart(sent)
-        assert isinstance(parcel, transport.Parcel)
-        came, sent = session.run([way.arrive(parcel), sent])
+        shared_tensor = way.send(sent)
+        assert isinstance(shared_tensor, transport.SharedTensor)
+        came, sent = session.run([way.receive(shared_tensor), sent])
     assert np.array_equal(came, sent)
 
 
@@ -329,11 +330,11 @@ def test_a_concatenated_message_is_concatenated_in_the_segment():
     with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
         parts = [tf.fill([size], 1.0), tf.fill([1], 2.0), tf.range(float(size))]
         way, stamps = transport.Transport(shared=True), RoundTimer(moment(), before=-1)
-        sent = stamps.send(tf.concat(parts, 0))
-        came = session.run(way.arrive(way.depart(sent)))
-        laid_down = next(op for op in graph.get_operations() if op.type == "PyFunc")
+        sent = stamps.send(Message(tf.concat(parts, 0))).vector
+        came = session.run(way.receive(way.send(sent)))
+        written = next(op for op in graph.get_operations() if op.type == "PyFunc")
     assert np.array_equal(came, np.concatenate([np.ones(size), [2], np.arange(size)]))
-    assert len(laid_down.inputs) == 1 + len(parts)  # and where they are in their vectors
+    assert len(written.inputs) == 1 + len(parts)  # and where they are in their vectors
 
 
 @pytest.mark.parametrize("sizes", [[1 << 18, 1 << 18], [1 << 17, 1 << 18, 1 << 17]], ids=["apart", "across"])
@@ -344,19 +345,19 @@ def test_a_step_on_pieces_of_a_reply_writes_nothing_that_others_read(sizes, monk
         way, replies = transport.Transport(shared=True), [tf.fill([1 << 18], 1.0), tf.fill([1 << 18], 2.0)]
         params = [tf.Variable(tf.zeros([size])) for size in sizes]
 
-        def adopt(*replies):
-            reply = tf.concat([way.arrive(way.depart(reply)) for reply in replies], 0)
+        def on_reply(*replies):
+            reply = tf.concat([way.receive(way.send(reply)) for reply in replies], 0)
             for variable, part in zip(params, Pieces(sizes, apart=True).cut(reply), strict=True):
                 variable.assign(part)
             return tf.constant(True)
 
-        adopted = tf.function(adopt, autograph=False)(*replies)
+        adopted = tf.function(on_reply, autograph=False)(*replies)
         session.run([variable.initializer for variable in params])
         session.run(adopted)
         stepped = np.concatenate(session.run([variable.assign_sub(tf.ones_like(variable)) for variable in params]))
     assert (stepped == np.repeat([0.0, 1.0], 1 << 18)).all()
-    (laid_down,) = transport.SEGMENTS._own.values()
-    assert sorted(np.unique(one.bytes().view(np.float32)).tolist() for one in laid_down) == [[1.0], [2.0]]
+    (written,) = transport.SEGMENTS._own.values()
+    assert sorted(np.unique(one.bytes().view(np.float32)).tolist() for one in written) == [[1.0], [2.0]]
 
 
 def test_a_reply_to_many_is_copied_once_and_stays_when_the_center_moves():
@@ -366,15 +367,15 @@ def test_a_reply_to_many_is_copied_once_and_stays_when_the_center_moves():
         way, center = transport.Transport(shared=True), tf.Variable(tf.ones([size]))
         kept = tf.Variable(tf.zeros([size]))
         keep, step = kept.assign(way.share(center.read_value())), center.assign_add(tf.ones([size]))
-        replies = [way.depart(kept.read_value()) for _ in range(3)]
+        replies = [way.send(kept.read_value()) for _ in range(3)]
         session.run([center.initializer, kept.initializer])
         session.run(keep.op)
         session.run(step.op)
-        tickets = session.run([reply.ticket for reply in replies])
-    assert len({tuple(ticket[:3]) for ticket in tickets}) == 1
+        handles = session.run([reply.handle for reply in replies])
+    assert len({tuple(handle[:3]) for handle in handles}) == 1
     assert transport.SEGMENTS.count() <= before + 1
     there = Segments()
-    assert all((there.take(ticket).view(np.float32) == 1).all() for ticket in tickets)
+    assert all((there.take(handle).view(np.float32) == 1).all() for handle in handles)
 
 
 def test_slices_of_a_concatenated_vector_are_written_without_copies():
@@ -383,12 +384,12 @@ def test_slices_of_a_concatenated_vector_are_written_without_copies():
         parts = [tf.range(float(size)), tf.fill([3], 7.0), tf.range(float(size))]
         whole, way, sizes = tf.concat(parts, 0), transport.Transport(shared=True), [size - 5, size + 8]
         slices = cut_into(whole, sizes)
-        came = [way.arrive(way.depart(part)) for part in slices]
+        came = [way.receive(way.send(part)) for part in slices]
         vector, *arrived = session.run([whole, *came])
-        laid_down = [op for op in graph.get_operations() if op.type == "PyFunc" and op.inputs[0].op.type == "Const"]
+        written = [op for op in graph.get_operations() if op.type == "PyFunc" and op.inputs[0].op.type == "Const"]
     assert np.array_equal(np.concatenate(arrived), vector)
     assert [len(part) for part in arrived] == sizes
-    sources = [source.op.inputs[0] for op in laid_down for source in op.inputs[1:]]
+    sources = [source.op.inputs[0] for op in written for source in op.inputs[1:]]
     assert [[part is source for part in parts].index(True) for source in sources] == [0, 0, 1, 2]
 
 
@@ -400,11 +401,11 @@ def test_a_client_feeds_and_fetches_the_vectors_of_the_graph(shared):
         way = transport.Transport(shared)
         client, kept = transport.Client(way, "/cpu:0"), tf.Variable(tf.zeros([2, size]))
         place = client.feed(tf.float32, [2, size])
-        keep, seen = kept.assign(way.arrive(place)), client.fetch(way.depart(kept + 1))
+        keep, seen = kept.assign(way.receive(place)), client.fetch(way.send(kept + 1))
         session.run(keep.op, dict(zip(tf.nest.flatten(place), [transport.fed(place, vector)], strict=True)))
         (found,) = session.run(tf.nest.flatten(seen))
         array = transport.fetched(tf.nest.pack_sequence_as(seen, [found]))
-        assert isinstance(place, transport.Parcel) == isinstance(seen, transport.Parcel) == shared
+        assert isinstance(place, transport.SharedTensor) == isinstance(seen, transport.SharedTensor) == shared
     assert np.array_equal(array, vector + 1)
     if shared:
         segment = next(one for own in transport.SEGMENTS._own.values() for one in own if one.name == found[2])
@@ -437,27 +438,27 @@ def test_small_tensors_and_those_of_unknown_size_go_through_sockets():
     with tf.Graph().as_default():
         for shape in ([transport.SHARED_BYTES // 4 - 1], [None]):
             tensor = tf.compat.v1.placeholder(tf.float32, shape)
-            assert transport.Transport(shared=True).depart(tensor) is tensor
+            assert transport.Transport(shared=True).send(tensor) is tensor
         large = tf.zeros([transport.SHARED_BYTES])
-        assert transport.Transport().depart(large) is large
+        assert transport.Transport().send(large) is large
 
 
 def test_a_variable_that_keeps_a_view_of_shared_memory_writes_to_it():
     """TensorFlow does so if it is the last view left, and copies a whole vector: only elementwise schemes share one."""
     size, way = 1 << 18, transport.Transport(shared=True)
     with tf.Graph().as_default() as graph:
-        given, ticket = tf.compat.v1.placeholder(tf.float32, [size]), tf.compat.v1.placeholder(tf.int64, [4])
-        laid_down = way.depart(given).ticket
-        reply = way.arrive(transport.Parcel(ticket, tf.float32, given.shape))
+        given, handle = tf.compat.v1.placeholder(tf.float32, [size]), tf.compat.v1.placeholder(tf.int64, [4])
+        written = way.send(given).handle
+        reply = way.receive(transport.SharedTensor(handle, tf.float32, given.shape))
         params, half = tf.Variable(tf.zeros([size])), tf.Variable(tf.zeros([size // 2]))
-        adopt = params.assign(reply).op
+        on_reply = params.assign(reply).op
         keep = half.assign(params.read_value()[: size // 2]).op
         step, more = params.assign_add(given).op, half.assign_add(tf.ones([size // 2])).op
         start = tf.compat.v1.global_variables_initializer()
     with tf.compat.v1.Session(graph=graph) as session:
         session.run(start)
-        place = session.run(laid_down, {given: np.zeros(size, np.float32)})
-        session.run(adopt, {ticket: place})
+        place = session.run(written, {given: np.zeros(size, np.float32)})
+        session.run(on_reply, {handle: place})
         session.run(keep)
         others = transport.SEGMENTS.take(place).view(np.float32)
         session.run(step, {given: np.ones(size, np.float32)})

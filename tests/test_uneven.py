@@ -52,8 +52,8 @@ def difference(center, expected):
 def test_a_run_of_uneven_workers_does_what_its_equations_say(tmp_path, scheme, replay, backend):
     ps = 2 if backend == "processes" else 1
     run = record(scheme, tmp_path, workers=3, ps=ps, backend=backend, steps=43, batch_size=8, hidden=(HIDDEN,))
-    rounds = [10, 10, 10] if scheme.gate.waits else [43, 22, 11]
-    steps = [10, 20, 40] if scheme.gate.waits else [43, 43, 43]
+    rounds = [10, 10, 10] if scheme.sync.waits else [43, 22, 11]
+    steps = [10, 20, 40] if scheme.sync.waits else [43, 43, 43]
     assert np.bincount(run.trace["worker"]).tolist() == rounds
     assert (run.result["steps"], run.result["examples"]) == (sum(steps), 8 * sum(steps))
     assert run.result["bytes_pushed"] == sum(rounds) * 4 * (len(run.center) + ps)
@@ -66,7 +66,7 @@ class Leaving(Clipped):
     """All wait for all that have rounds left: those of one step have more of them."""
 
     name = "leaving"
-    gate = Barrier()
+    sync = Barrier()
 
 
 @pytest.mark.slow
@@ -115,7 +115,7 @@ def test_workers_that_crash_in_virtual_time_resume_their_own_rounds(scheme, repl
     arithmetic.close()
     contacts = np.where(joins, ~there.trace["worker"], there.trace["worker"]).tolist()
     gradient = network_gradient(job, [64, HIDDEN, 10])
-    if scheme.gate.waits:
+    if scheme.sync.waits:
         expected = uneven.fed_nova(start, gradient, 10, STEPS, 0.1)
     else:
         expected = uneven.clipped(start, gradient, contacts, 43, STEPS, 0.1, LIMIT)
@@ -164,7 +164,7 @@ class WithoutPS(Clipped):
     """Without a ps all must meet in each round."""
 
     name = "without_ps"
-    gate = Collective()
+    sync = Collective()
     scalars = ()
 
 
@@ -212,10 +212,10 @@ class Told(Scheme):
     """The center is what workers say: a weighted mean of vectors, and the scalars themselves."""
 
     name = "told"
-    gate = Barrier()
+    sync = Barrier()
     scalars = ("weight", "loss")
 
-    def weigh(self, server, message, staleness):
+    def weighted(self, server, message, staleness):
         return server.sent.weight * message
 
     def message(self, worker):
@@ -265,7 +265,7 @@ def test_a_scalar_that_is_not_finite_is_refused_like_a_vector():
     @dataclass(frozen=True, kw_only=True)
     class Spoiled(Told):
         name = "spoiled"
-        gate = Async()
+        sync = Async()
 
         def message(self, worker):
             return worker.params, {"weight": 0.0, "loss": worker.loss / 0.0}

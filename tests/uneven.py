@@ -38,7 +38,7 @@ class FedNova(Uneven):
     """
 
     name = "fed_nova"
-    gate = Barrier()
+    sync = Barrier()
     scalars = ("steps",)
 
     def rounds(self, steps, done=0, worker=0):

@@ -96,8 +96,8 @@ def main(arguments: list[str]) -> int:
         )
     if missing := [name for name in SCHEMES if name not in rows]:
         page.print(
-            "Left out, because the algorithm does not support so many workers or such machines, or its gate cannot be "
-            f"simulated: {', '.join(missing)}."
+            "Left out, because the algorithm does not support so many workers or such machines, or its synchronization "
+            f"rule cannot be simulated: {', '.join(missing)}."
         )
     page.print(Text(f"\n{recommendation(rows)}", style="bold"))
     return 0
@@ -106,16 +106,16 @@ def main(arguments: list[str]) -> int:
 def predict(question: Question, platform: Platform) -> dict[str, Prediction]:
     """Predict a run of each algorithm on these machines, by name; leave out those that cannot have so many workers.
 
-    Algorithms with equal message sizes, periods and gates share one forecast.
+    Algorithms with equal message sizes, periods and synchronization rules share one forecast.
     """
     known: dict[object, Forecast] = {}
     machines, size = Machines.of(platform), question.size or PARAMETERS
 
     def row(scheme: Scheme) -> Prediction | None:
-        workers = question.workers if scheme.gate.exchanges else 1
+        workers = question.workers if scheme.sync.exchanges else 1
         try:
             check_scheme(scheme, workers)
-            if scheme.gate.exchanges:
+            if scheme.sync.exchanges:
                 check(scheme, machines, workers)
         except UserError:
             return None
@@ -171,7 +171,7 @@ def _ideal(platform: Platform) -> list[str]:
 
 def _exchanging(rows: Mapping[str, Prediction]) -> dict[str, Prediction]:
     """Return the rows of algorithms with several workers."""
-    return {name: row for name, row in rows.items() if row.scheme.gate.exchanges}
+    return {name: row for name, row in rows.items() if row.scheme.sync.exchanges}
 
 
 def _what_takes_time(scheme: Scheme) -> object:
@@ -179,7 +179,7 @@ def _what_takes_time(scheme: Scheme) -> object:
     kind = type(scheme)
     own = tuple(name for name in ("accepts", "rounds") if getattr(kind, name) is not getattr(Scheme, name))
     return (
-        scheme.gate, scheme.period, scheme.codec, scheme.reply_codec, scheme.exchange_first, scheme.warmup_updates,
+        scheme.sync, scheme.period, scheme.codec, scheme.reply_codec, scheme.exchange_first, scheme.warmup_updates,
         own and scheme,
     )  # fmt: skip
 

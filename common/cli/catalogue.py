@@ -22,7 +22,7 @@ SYNCHRONIZATION = {
     "asynchronous": "asynchronous: no worker waits",
     "bounded": "bounded: a worker waits if it is too far ahead",
     "synchronous": "synchronous: all workers wait for each other",
-}  # by the label of the gate
+}  # by the label of the synchronization rule
 
 
 def catalogue(arguments: list[str]) -> int:
@@ -38,12 +38,12 @@ def catalogue(arguments: list[str]) -> int:
 
 
 def timing(scheme: type[Scheme]) -> str:
-    """Return the label of the gate: 'synchronous', 'asynchronous', 'bounded', 'one process' or a user's own."""
-    return scheme().gate.label
+    """Return the label of the rule: 'synchronous', 'asynchronous', 'bounded', 'one process' or a user's own."""
+    return scheme().sync.label
 
 
 def readme_table() -> str:
-    """Return the catalogue as a Markdown table for the README, grouped by the label of the gate."""
+    """Return the catalogue as a Markdown table for the README, grouped by the label of the synchronization rule."""
     rows = ["| algorithm | idea | paper |", "|---|---|---|"]
     for label, rule in SYNCHRONIZATION.items():
         of_them = {name: scheme for name, scheme in SCHEMES.items() if timing(scheme) == label}

@@ -84,7 +84,7 @@ def compare(options: SimulationOptions) -> int:
         raise UserError("each of the runs that are compared has a folder of its own: leave --run-dir out")
     chosen, told = with_data(with_machines(options), schemes)
     for scheme in schemes:  # before the first of them runs
-        checked(scheme, None, find_cluster(chosen, scheme.gate.uses_ps), chosen.run)
+        checked(scheme, None, find_cluster(chosen, scheme.sync.uses_ps), chosen.run)
     results = []
     with keep_warm():
         for scheme in schemes:

@@ -98,7 +98,7 @@ def perform(
         options: options that name a data set.
         told: a line on choices made for the user, printed after all options have been checked.
     """
-    cluster = find_cluster(options, scheme.gate.uses_ps)
+    cluster = find_cluster(options, scheme.sync.uses_ps)
     if options.model:
         parse("model", options.model, models.MODELS)
     with Console(stderr=True).status(f"{scheme.name}: reading the data ..."):  # shown only on a terminal

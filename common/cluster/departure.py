@@ -110,7 +110,7 @@ class Departure:
             return
         self._last_word.acquire()
         self.ended.set()
-        self.deregister(linger=False)  # messages that a ps folded while it lingered would be lost with it
+        self.deregister(linger=False)  # messages that a ps applied while it lingered would be lost with it
 
     def end_process(self, error: DistsgdError, task: str | None = None, again: bool = False) -> NoReturn:
         """End this process because of another task, perhaps to be started `again`; its main thread may hang."""

@@ -2,7 +2,7 @@
 
 The package also has the views of a worker and of the server, types of hyperparameters, the rounds of a worker,
 learning-rate schedules, and the update rules that schemes are made of. It imports `sync` and the packages below. A
-module of `algorithms/` can import all that it needs, gates included, from here.
+module of `algorithms/` can import all that it needs, synchronization rules included, from here.
 """
 
 from ..errors import UserError
@@ -13,7 +13,7 @@ from ..sync.asynchronous import Async, Unlocked
 from ..sync.barrier import Barrier
 from ..sync.bounded import Bounded
 from ..sync.collective import Collective
-from ..sync.gate import Gate
+from ..sync.synchronization import Synchronization
 from .hyperparameters import Count, Fraction, NotNegative, Period, Positive, Rate, unstable_above
 from .optimizers import adagrad, adamw, scaled_signs, sgd, take, top_k
 from .rounding import BFloat16, Int8, WithMemory
@@ -34,7 +34,6 @@ __all__ = [
     "Count",
     "Event",
     "Fraction",
-    "Gate",
     "Int8",
     "NotNegative",
     "Period",
@@ -45,6 +44,7 @@ __all__ = [
     "Scheme",
     "Server",
     "Signs",
+    "Synchronization",
     "Tensor",
     "Unlocked",
     "UserError",

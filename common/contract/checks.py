@@ -31,7 +31,7 @@ def check_kind(scheme: Any, usage: str) -> None:
 
 
 def check_scheme(scheme: Scheme, workers: int) -> None:
-    """Check gate, codecs, scalars and variables of a scheme, then call its own `Scheme.check`.
+    """Check synchronization rule, codecs, scalars and variables of a scheme, then call its own `Scheme.check`.
 
     Args:
         scheme: the algorithm.
@@ -40,7 +40,7 @@ def check_scheme(scheme: Scheme, workers: int) -> None:
     Raises:
         UserError: the scheme cannot work with that number of workers, or its parts do not fit together.
     """
-    scheme.gate.check(workers)
+    scheme.sync.check(workers)
     _check_messages(scheme)
     numbers = scheme.worker_numbers()
     check_variables(
@@ -58,32 +58,32 @@ def check_scheme(scheme: Scheme, workers: int) -> None:
 
 def _check_messages(scheme: Scheme) -> None:
     """Check the codecs and scalars of messages and replies, and the number of messages per update."""
-    name, gate, codecs = scheme.name, scheme.gate, (scheme.codec, scheme.reply_codec)
+    name, sync, codecs = scheme.name, scheme.sync, (scheme.codec, scheme.reply_codec)
     if scheme.reply_codec.remembers:
         raise UserError(
             f"{name}: a codec of replies keeps no variables, for a reply has many readers. Received: "
             f"reply_codec={type(scheme.reply_codec).__name__}"
         )
-    if scheme.scalars and (not gate.uses_ps or scheme.sparse):
-        why = "without a ps" if not gate.uses_ps else "of a scheme with sparse = True"
+    if scheme.scalars and (not sync.uses_ps or scheme.sparse):
+        why = "without a ps" if not sync.uses_ps else "of a scheme with sparse = True"
         raise UserError(f"{name}: messages {why} are vectors alone. Received: scalars={scheme.scalars}")
     if scheme.uses_gradient_sum and scheme.exchange_first:
         raise UserError(
             f"{name}: a message sent before the steps of its round has no sum of their gradients. Received: "
             "uses_gradient_sum=True, exchange_first=True"
         )
-    if not gate.uses_ps and {*map(type, codecs)} != {Codec}:
+    if not sync.uses_ps and {*map(type, codecs)} != {Codec}:
         raise UserError(
             f"{name}: without a ps vectors travel as they are: leave the codec out. Received: "
             f"codec={type(scheme.codec).__name__}, reply_codec={type(scheme.reply_codec).__name__}"
         )
     count = scheme.messages_per_update
     at_least(1, messages_per_update=count)
-    locked = gate.exchanges and gate.uses_ps and not isinstance(gate, Unlocked)
-    if count > 1 and (gate.waits or not locked or scheme.sparse):
+    locked = sync.exchanges and sync.uses_ps and not isinstance(sync, Unlocked)
+    if count > 1 and (sync.waits or not locked or scheme.sparse):
         raise UserError(
             f"{name}: several messages make an update only with a parameter server and its lock, and asynchronously, "
-            f"and not with sparse = True. Received: messages_per_update={count}, gate={type(gate).__name__}()"
+            f"and not with sparse = True. Received: messages_per_update={count}, sync={type(sync).__name__}()"
         )
 
 
@@ -97,8 +97,8 @@ def check_update(scheme: Scheme, in_process: bool) -> None:
     Raises:
         UserError: the scheme has no `server_update`.
     """
-    uses_ps = scheme.gate.uses_ps
-    if scheme.gate.exchanges and (uses_ps or in_process) and type(scheme).server_update is Scheme.server_update:
+    uses_ps = scheme.sync.uses_ps
+    if scheme.sync.exchanges and (uses_ps or in_process) and type(scheme).server_update is Scheme.server_update:
         why = "" if uses_ps else " (without a ps, threads and the simulation merge the mean message with it: return it)"
         raise UserError(f"{scheme.name} has no server_update(self, server, message, staleness): write one{why}")
 

@@ -137,7 +137,7 @@ def rounded(scheme: Scheme, codec: Rounding) -> Scheme:
     if codec == "float32":
         return scheme
     kind, name = type(scheme), scheme.name
-    if not scheme.gate.uses_ps:
+    if not scheme.sync.uses_ps:
         raise UserError(f"{name} has no parameter server to round for: leave codec out. Received: codec={codec}")
     if (kind.codec, kind.reply_codec) != (Scheme.codec, Scheme.reply_codec):
         raise UserError(f"{name} has a codec of its own: leave codec out. Received: codec={codec}")
@@ -149,5 +149,5 @@ def rounded(scheme: Scheme, codec: Rounding) -> Scheme:
 
 def only_takes_gradients(kind: type[Scheme]) -> bool:
     """Return True if workers use a reply only as the point of the next gradient, and send only that gradient."""
-    questions = ("gradient_point", "local_step", "message", "adopt", "local_variables")
+    questions = ("gradient_point", "local_step", "message", "on_reply", "local_variables")
     return all(getattr(kind, name) is getattr(Scheme, name) for name in questions)

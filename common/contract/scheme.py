@@ -6,7 +6,7 @@ pushes a message; the server merges it and replies, as one atomic event; the wor
     gradient_point  the parameters at which a worker takes its gradient
     local_step      the worker's own update between two exchanges
     message         the vector that a worker pushes
-    gate            the synchronization rule: asynchronous, bounded staleness, or barrier
+    synchronization rule            the synchronization rule: asynchronous, bounded staleness, or barrier
     server_update   the server's update with a message, and its reply
     adopt           the worker's use of the reply
 
@@ -24,12 +24,12 @@ from typing import Any, ClassVar, Self
 
 from ..messages.codec import Codec
 from ..sync.asynchronous import Async
-from ..sync.gate import Gate
+from ..sync.synchronization import Synchronization
 from .hyperparameters import check_hyperparameters
 from .rounds import Event, Rounds
 from .views import Server, Tensor, Worker
 
-WORKER_RULES = ("local_variables", "gradient_point", "local_step", "message", "adopt")
+WORKER_RULES = ("local_variables", "gradient_point", "local_step", "message", "on_reply")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Scheme:
     name: ClassVar[str]  # the command, `bash run.sh <name>`; by default the name of the module
     idea: ClassVar[str]  # one line for the catalogue: the first of the class' docstring
     paper: ClassVar[str] = "none"  # authors and year
-    gate: ClassVar[Gate] = Async()  # the synchronization rule; a property if it depends on a hyperparameter
+    sync: ClassVar[Synchronization] = Async()  # the synchronization rule; a property if it depends on a hyperparameter
     codec: ClassVar[Codec] = Codec()  # encoding of messages; a property if it depends on a hyperparameter
     reply_codec: ClassVar[Codec] = Codec()  # encoding of replies
     scalars: ClassVar[tuple[str, ...]] = ()  # names of the numbers in a message besides its vector, see `message`
@@ -51,7 +51,9 @@ class Scheme:
     # The worker takes the gradient of its first batch, exchanges, and then makes the steps of the round (elastic
     # schemes). The message holds nothing of this round.
     exchange_first: ClassVar[bool] = False
-    keeps_anchors: ClassVar[bool] = False  # the ps keeps the center that each worker pulled last, `server.anchor`
+    keeps_pulled_centers: ClassVar[bool] = (
+        False  # the ps keeps the center that each worker pulled last, `server.pulled_center`
+    )
     # Worker threads may take gradients at the shared center itself instead of a copy (large models). Only for schemes
     # whose workers do nothing but push gradients.
     in_place: ClassVar[bool] = False
@@ -110,13 +112,13 @@ class Scheme:
 
         `server_update` is called for each of them, and `server.completes` is True for the last one alone. The version,
         and with it staleness, `evaluate_every` and `stop_at_version`, counts updates, not messages. A message that is
-        dropped does not count. For asynchronous gates with a parameter server and its lock.
+        dropped does not count. For asynchronous synchronization rules with a parameter server and its lock.
         """
         return 1
 
     def updates_per_round(self, workers: int) -> float:
         """Return the number of updates of the center in one round of all workers."""
-        return self.gate.updates_per_round(workers) / self.messages_per_update
+        return self.sync.updates_per_round(workers) / self.messages_per_update
 
     @property
     def warmup_updates(self) -> int:
@@ -126,8 +128,8 @@ class Scheme:
     def at(self, step: Tensor) -> Scheme:
         """Return this scheme with every learning-rate schedule replaced by its value after `step` local steps.
 
-        With a schedule, `local_step` gets η(t), t = local steps that this worker has done. `message` and `adopt` get η
-        at the first step of the round. `server_update` gets η(version × period / updates per round).
+        With a schedule, `local_step` gets η(t), t = local steps that this worker has done. `message` and `on_reply` get
+        η at the first step of the round. `server_update` gets η(version × period / updates per round).
         """
         schedules = {f.name: value for f in fields(self) if callable(value := getattr(self, f.name))}
         return self.but(**{name: schedule(step) for name, schedule in schedules.items()}) if schedules else self
@@ -147,7 +149,7 @@ class Scheme:
     def check(self, workers: int) -> None:
         """Raise `UserError` if the hyperparameters do not fit that number of workers. Default: no check.
 
-        The engine's own checks of gate, codecs and scalars (`contract.checks`) always run as well.
+        The engine's own checks of synchronization rule, codecs and scalars (`contract.checks`) always run as well.
         """
 
     def warnings(self, workers: int) -> Iterable[str]:
@@ -169,7 +171,7 @@ class Scheme:
     def worker_rows(self, center: Tensor) -> Mapping[str, Tensor]:
         """Return the initial values of variables that the ps keeps for each worker, by name: a row [P] each.
 
-        In `weigh`, and in an asynchronous `server_update`, `server.<name>` is the sender's row, used like a variable
+        In `weighted`, and in an asynchronous `server_update`, `server.<name>` is the sender's row, used like a variable
         [P]. In the `server_update` of a barrier it is the matrix of all workers' rows, a variable [W, P].
         """
         return {}
@@ -177,7 +179,7 @@ class Scheme:
     def worker_numbers(self) -> Mapping[str, float]:
         """Return the initial values of numbers that the ps keeps for each worker, by name; they are smaller than rows.
 
-        In `weigh`, and in an asynchronous `server_update`, `server.<name>` is the sender's number, used like a
+        In `weighted`, and in an asynchronous `server_update`, `server.<name>` is the sender's number, used like a
         variable. In the `server_update` of a barrier it is the vector of all workers' numbers, a variable [W].
 
         Each ps task has its own copy, which the rule writes when it merges that task's slice. So compute them only from
@@ -189,11 +191,12 @@ class Scheme:
     def accepts(self, staleness: Tensor) -> Tensor | bool:
         """Return False to drop a message of this staleness: the version does not change, the worker gets the center.
 
-        Asynchronous and bounded gates ask; `Barrier` does not: it drops all messages older than the present version.
+        Asynchronous and bounded synchronization rules ask; `Barrier` does not: it drops all messages older than the
+        present version.
         """
         return True
 
-    def weigh(self, server: Server, message: Tensor, staleness: Tensor) -> Tensor:
+    def weighted(self, server: Server, message: Tensor, staleness: Tensor) -> Tensor:
         """Return the vector [P] that a barrier adds to its sum for this message. Default: the message.
 
         Called for barriers only, under the lock, for each message when it arrives. It may write worker rows, through
@@ -229,6 +232,6 @@ class Scheme:
         """
         raise NotImplementedError(f"{type(self).__name__} has no server_update")
 
-    def adopt(self, worker: Worker, reply: Tensor) -> None:
+    def on_reply(self, worker: Worker, reply: Tensor) -> None:
         """Use the reply. Default: assign it to the worker's parameters."""
         worker.params.assign(reply)

@@ -33,7 +33,7 @@ class Worker(Protocol):
     """Rounds that this worker did before this one, an int64 scalar; it continues after a restart or a resumed run."""
     step: Tensor
     """Local steps that this worker has done, an int64 scalar: in `local_step` the number of the step, from 0; in
-    `message` and `adopt` the steps before the message. A restarted or resumed worker continues to count."""
+    `message` and `on_reply` the steps before the message. A restarted or resumed worker continues to count."""
     steps: Tensor
     """Local steps of this round, a float scalar, see `Scheme.rounds`; by default the period, or fewer at the end."""
     loss: Tensor
@@ -59,12 +59,13 @@ class Worker(Protocol):
     def mean(self, vector: Tensor) -> Tensor:
         """Return the mean of a float tensor over all workers (an all-reduce); its shape must be the same on all.
 
-        For `message`; each worker must call it for the same means in the same order, in each of its rounds. Only gates
-        without a parameter server, such as `Collective`, have it. The wait for the other workers counts as computing.
-        Its traffic, 4 bytes for each element 2 (W - 1)/W times, is not in `bytes_pushed` and `bytes_pulled`.
+        For `message`; each worker must call it for the same means in the same order, in each of its rounds. Only
+        synchronization rules without a parameter server, such as `Collective`, have it. The wait for the other workers
+        counts as computing. Its traffic, 4 bytes for each element 2 (W - 1)/W times, is not in `bytes_pushed` and
+        `bytes_pulled`.
 
         Raises:
-            UserError: the gate has no mean, the run is simulated, or the call is not in `message`.
+            UserError: the synchronization rule has no mean, the run is simulated, or the call is not in `message`.
         """
         ...
 
@@ -84,14 +85,14 @@ class Server(Protocol):
     """The scalars of the message as attributes, `server.sent.<name>`; their means if the message is a mean."""
     completes: Tensor
     """True if this message is the last of `Scheme.messages_per_update` and so completes an update, a bool scalar."""
-    anchor: Tensor
-    """The center that the sender of this message pulled last; only with `Scheme.keeps_anchors`."""
+    pulled_center: Tensor
+    """The center that the sender of this message pulled last; only with `Scheme.keeps_pulled_centers`."""
 
     def __getattr__(self, name: str) -> Tensor: ...
 
 
 # A variable of a scheme cannot have one of these names, nor begin with an underscore. Variables of the engine and of
-# gates do not appear in the views, so they reserve no names.
+# synchronization rules do not appear in the views, so they reserve no names.
 WORKER_NAMES = frozenset({*Worker.__annotations__, "mean", "uniform"})
 SERVER_NAMES = frozenset(Server.__annotations__)
 

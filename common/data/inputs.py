@@ -11,7 +11,7 @@ from ..errors import UserError
 from ..lazy import keras, tf
 from .dataset import is_arrays, leaves, num_examples, split_off, weighted
 from .models import plain
-from .trial import described, telling
+from .trial import described, diagnostic_batch
 
 DataFunction = Callable[..., Any]  # without argument or of a tf.distribute.InputContext, returns a tf.data.Dataset
 
@@ -112,9 +112,9 @@ def first_batches(train: Any, test: Any, size: int, workers: int) -> tuple[Any, 
 
 
 def _batch(data: Any, size: int) -> Any:
-    """Return the first `size` examples of a data set's first batch; of arrays, those of `telling`."""
+    """Return the first `size` examples of a data set's first batch; of arrays, those of `diagnostic_batch`."""
     if isinstance(data, tuple):
-        return telling(data, size)
+        return diagnostic_batch(data, size)
     try:
         batch = next(iter(data), None)
     except Exception as error:

@@ -203,7 +203,7 @@ def finite(array: np.ndarray) -> bool:
         return bool(np.isfinite(np.sum(array, dtype=np.float64)))
 
 
-def telling(arrays: Sequence[Any], size: int) -> tuple[Any, ...]:
+def diagnostic_batch(arrays: Sequence[Any], size: int) -> tuple[Any, ...]:
     """Choose a batch that exposes faults: rows of extreme integers and of non-finite numbers, then the first rows.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from .cut import TAIL, with_times, without_times
-from .transport import Parcel, Transport
+from .transport import SharedTensor, Transport
 
 
 class Channels:
@@ -33,8 +33,8 @@ class Channels:
 
     def send(self, to: int, vector: Any, times: Any = None) -> None:
         """Send a tensor to worker `to`. Only the end of the call waits for the operation."""
-        parcel = self.transport.depart(vector if times is None else with_times(vector, times))
-        content = parcel.ticket if isinstance(parcel, Parcel) else parcel
+        shared_tensor = self.transport.send(vector if times is None else with_times(vector, times))
+        content = shared_tensor.handle if isinstance(shared_tensor, SharedTensor) else shared_tensor
         self._queue(self.me, to, content.dtype).enqueue([content])
 
     def receive(self, of: int, size: int | None, times: list[Any] | None = None) -> Any:
@@ -45,7 +45,7 @@ class Channels:
             return vector
         shape = tf.TensorShape([size])
         if self.transport.shares(tf.float32, shape):
-            return self.transport.arrive(Parcel(self._queue(of, self.me, tf.int64).dequeue(), tf.float32, shape))
+            return self.transport.receive(SharedTensor(self._queue(of, self.me, tf.int64).dequeue(), tf.float32, shape))
         return tf.ensure_shape(self._queue(of, self.me, tf.float32).dequeue(), shape)
 
     def _queue(self, of: int, at: int, dtype: Any) -> Any:

@@ -1,10 +1,10 @@
 """Shared memory between the processes of one machine: the maker writes a vector once, readers map the same memory.
 
 A segment is memory without a name on disk (`memfd_create`), so the kernel frees it when the last process that has it
-ends, however that ends. Its maker sends a ticket: process, descriptor, name of the segment, mark. The reader opens the
+ends, however that ends. Its maker sends a handle: process, descriptor, name of the segment, mark. The reader opens the
 segment through the maker's descriptor, and keeps it open.
 
-    maker     find a free segment; set a mark for the reader; write; send the ticket, a few bytes, through a socket --->
+    maker     find a free segment; set a mark for the reader; write; send the handle, a few bytes, through a socket --->
     reader    lock the segment (shared); clear the mark; return an array that *is* the segment; unlock when it is freed
 
 Maker and readers close a segment when they have not used it for `IDLE_SECONDS`; a reader keeps at most `SEEN` segments
@@ -15,7 +15,7 @@ reader that dies is released. A reader's array is never copied, and does not cha
 use it as its buffer.
 
 A vector with several readers is also written once: its maker takes it as an array of its segment. As long as the maker
-has that array, each `put` of it returns a ticket for the same segment, with a new mark.
+has that array, each `put` of it returns a handle for the same segment, with a new mark.
 """
 
 from __future__ import annotations
@@ -153,14 +153,14 @@ class Segments:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # several threads of TensorFlow call `put` and `take`
         self._own: dict[int, list[Segment]] = {}  # by size
-        self._seen: dict[tuple[int, ...], Segment] = {}  # by ticket without the mark, in the order of last use
+        self._seen: dict[tuple[int, ...], Segment] = {}  # by handle without the mark, in the order of last use
         self._looked = time.monotonic()  # time of the last search for idle segments
 
     def put(self, *data: np.ndarray) -> np.ndarray:
         """Concatenate some bytes in a free segment, unless they are the bytes of a segment already.
 
         Returns:
-            the ticket, int64 [4], valid for one reader.
+            the handle, int64 [4], valid for one reader.
         """
         with self._lock:
             self._close_idle()
@@ -185,13 +185,13 @@ class Segments:
             own.append(segment)
         return segment
 
-    def take(self, ticket: np.ndarray) -> np.ndarray:
-        """Return the bytes of a ticket, uint8 [n], without a copy.
+    def take(self, handle: np.ndarray) -> np.ndarray:
+        """Return the bytes of a handle, uint8 [n], without a copy.
 
         Raises:
             RuntimeError: the maker of the segment has ended.
         """
-        *key, mark = (int(number) for number in ticket)
+        *key, mark = (int(number) for number in handle)
         key = tuple(key)
         with self._lock:
             self._close_idle()
@@ -207,7 +207,7 @@ class Segments:
             return segment.read(mark)
 
     def _made(self, process: int, descriptor: int, name: int) -> Segment | None:
-        """Return the segment of this ticket if this process has made it, else None."""
+        """Return the segment of this handle if this process has made it, else None."""
         own = (one for same in self._own.values() for one in same) if process == os.getpid() else ()
         return next((one for one in own if (one.descriptor, one.name) == (descriptor, name)), None)
 

@@ -29,8 +29,8 @@ def _put(bounds: Any, *data: Any) -> Any:
     return SEGMENTS.put(*(part[begin:end] for part, (begin, end) in zip(data, bounds, strict=True)))
 
 
-def _take(ticket: Any) -> Any:
-    return SEGMENTS.take(ticket)
+def _take(handle: Any) -> Any:
+    return SEGMENTS.take(handle)
 
 
 PUT = _token(_put, b"", tf.int64)
@@ -38,38 +38,38 @@ TAKE = _token(_take, b"", tf.uint8)
 
 
 @dataclass(frozen=True)
-class Parcel:
-    """A handle of a tensor in shared memory. Its ticket is the one component when TensorFlow flattens a structure."""
+class SharedTensor:
+    """A handle of a tensor in shared memory. Its handle is the one component when TensorFlow flattens a structure."""
 
-    ticket: Any  # int64, [4]; a tensor, or its value
+    handle: Any  # int64, [4]; a tensor, or its value
     dtype: Any
     shape: Any
 
     def __tf_flatten__(self) -> tuple[Any, Any]:
-        return (self.dtype, self.shape), (self.ticket,)
+        return (self.dtype, self.shape), (self.handle,)
 
     @classmethod
-    def __tf_unflatten__(cls, metadata: Any, components: Any) -> Parcel:
+    def __tf_unflatten__(cls, metadata: Any, components: Any) -> SharedTensor:
         return cls(*components, *metadata)
 
 
 def fed(place: Any, array: np.ndarray) -> np.ndarray:
     """Return the value to feed to a placeholder of `Client.feed` for this array; it may be fed once."""
-    if not isinstance(place, Parcel):
+    if not isinstance(place, SharedTensor):
         return array
     return SEGMENTS.put(np.ascontiguousarray(array, place.dtype.as_numpy_dtype).reshape(-1).view(np.uint8))
 
 
 def fetched(found: Any) -> np.ndarray:
-    """Return the array of a fetched tensor or parcel; a parcel may be opened once, and its array is read-only.
+    """Return the array of a fetched tensor; a shared tensor may be opened once, and its array is read-only.
 
     Raises:
-        tf.errors.UnavailableError: the process that wrote the parcel has ended.
+        tf.errors.UnavailableError: the process that wrote the shared tensor has ended.
     """
-    if not isinstance(found, Parcel):
+    if not isinstance(found, SharedTensor):
         return found
     try:
-        content = SEGMENTS.take(found.ticket)
+        content = SEGMENTS.take(found.handle)
     except RuntimeError as error:
         if GONE not in str(error):
             raise
@@ -93,27 +93,27 @@ class Transport:
         """Return True if tensors of that type and shape go through shared memory."""
         return self.shared and shape.is_fully_defined() and dtype.size * shape.num_elements() >= SHARED_BYTES
 
-    def depart(self, tensor: Any) -> Any:
-        """Build the sender's side on the tensor's device; returns the argument of one `arrive` on the receiver's."""
+    def send(self, tensor: Any) -> Any:
+        """Build the sender's side on the tensor's device; returns the argument of one `receive` on the receiver's."""
         if not self.shares(tensor.dtype, tensor.shape):
             return tensor
         # Pass the parts of a concatenation, and whole vectors instead of slices, to `put`, which copies them into the
         # segment. TensorFlow would make one more copy of an unaligned slice or a concatenation.
         places = [place_of(part) for part in parts_of(tensor) or [tensor]]
         data = [tf.constant([place[1:] for place in places]), *(tf.bitcast(place[0], tf.uint8) for place in places)]
-        return Parcel(tf.raw_ops.PyFunc(input=data, token=PUT, Tout=[tf.int64])[0], tensor.dtype, tensor.shape)
+        return SharedTensor(tf.raw_ops.PyFunc(input=data, token=PUT, Tout=[tf.int64])[0], tensor.dtype, tensor.shape)
 
     def share(self, reply: Any) -> Any:
-        """Write a reply to shared memory once, on its device; returns it. All its `depart`s then use that memory."""
-        return self.arrive(self.depart(reply)) if self.shares(reply.dtype, reply.shape) else reply
+        """Write a reply to shared memory once, on its device; returns it. All its `send`s then use that memory."""
+        return self.receive(self.send(reply)) if self.shares(reply.dtype, reply.shape) else reply
 
-    def arrive(self, parcel: Any) -> Any:
+    def receive(self, shared_tensor: Any) -> Any:
         """Build the receiver's side on the current device; returns the tensor, without a copy from shared memory."""
-        if not isinstance(parcel, Parcel):
-            return tf.identity(parcel)
-        data = tf.raw_ops.PyFunc(input=[tf.identity(parcel.ticket)], token=TAKE, Tout=[tf.uint8])[0]
-        element = [parcel.dtype.size] if parcel.dtype.size > 1 else []
-        return tf.bitcast(tf.reshape(data, [*parcel.shape, *element]), parcel.dtype)
+        if not isinstance(shared_tensor, SharedTensor):
+            return tf.identity(shared_tensor)
+        data = tf.raw_ops.PyFunc(input=[tf.identity(shared_tensor.handle)], token=TAKE, Tout=[tf.uint8])[0]
+        element = [shared_tensor.dtype.size] if shared_tensor.dtype.size > 1 else []
+        return tf.bitcast(tf.reshape(data, [*shared_tensor.shape, *element]), shared_tensor.dtype)
 
 
 class Client:
@@ -128,16 +128,16 @@ class Client:
         self.transport, self.device = transport, device
 
     def feed(self, dtype: Any, shape: Sequence[int]) -> Any:
-        """Make a placeholder for the value of `fed`, and an argument of `Transport.arrive`."""
+        """Make a placeholder for the value of `fed`, and an argument of `Transport.receive`."""
         dtype, shape = tf.as_dtype(dtype), tf.TensorShape(shape)
         with tf.device(self.device):
             if self.transport.shares(dtype, shape):
-                return Parcel(tf.compat.v1.placeholder(tf.int64, [4]), dtype, shape)
+                return SharedTensor(tf.compat.v1.placeholder(tf.int64, [4]), dtype, shape)
             return tf.compat.v1.placeholder(dtype, shape)
 
-    def fetch(self, departed: Any) -> Any:
-        """Return the fetch for a tensor that has departed to this client; its value is an argument of `fetched`."""
-        if isinstance(departed, Parcel):
-            return departed
+    def fetch(self, sent: Any) -> Any:
+        """Return the fetch for a tensor that has sent to this client; its value is an argument of `fetched`."""
+        if isinstance(sent, SharedTensor):
+            return sent
         with tf.device(self.device):
-            return tf.identity(departed)
+            return tf.identity(sent)

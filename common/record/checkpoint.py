@@ -131,7 +131,7 @@ def publish(part: Path, keep: int) -> Path:
     run_dir = place.parent.parent
     for path in found(run_dir):  # older ones than this have been checked at the start of the run
         if path.name >= place.name and (problem := damage(path)):
-            set_aside(path, problem)
+            quarantine(path, problem)
     with writing(place):
         if place.exists():  # the same version again: the run was restored from it, or had no update since
             shutil.rmtree(part)
@@ -176,7 +176,7 @@ def damage(path: Path) -> Damaged | None:
     return None
 
 
-def set_aside(path: Path, problem: Damaged) -> str:
+def quarantine(path: Path, problem: Damaged) -> str:
     """Rename a damaged checkpoint, which is kept for inspection; returns a warning."""
     aside = path.with_name(path.name + DAMAGED)
     try:
@@ -187,7 +187,7 @@ def set_aside(path: Path, problem: Damaged) -> str:
     return f"{problem}; it was passed over, and is now {aside.name}"
 
 
-def is_set_aside(path: Path) -> bool:
+def is_quarantined(path: Path) -> bool:
     """Return True if the checkpoint of this path was renamed as damaged."""
     return path.with_name(path.name + DAMAGED).exists()
 
@@ -217,7 +217,7 @@ def tidy(run_dir: Path) -> list[str]:
     problems = {path: problem for path in found(run_dir) if (problem := damage(path))}
     if len(problems) == len(found(run_dir)) and (problems or any(folder(run_dir).glob(f"*{DAMAGED}"))):
         raise all_damaged(run_dir, *problems.values())
-    return [set_aside(path, problem) for path, problem in problems.items()]
+    return [quarantine(path, problem) for path, problem in problems.items()]
 
 
 def all_damaged(run_dir: Path, *problems: Damaged) -> UserError:

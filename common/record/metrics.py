@@ -87,18 +87,18 @@ class Metrics:
 
     Args:
         path: path of the file, which has a line of JSON for each row.
-        goes_on: keep the rows that the file holds.
+        resuming: keep the rows that the file holds.
     """
 
-    def __init__(self, path: Path, goes_on: bool = False):
+    def __init__(self, path: Path, resuming: bool = False):
         self.path = path
         self.series: dict[tuple[str, Any], Series] = {}
         self.number = 0
         self.ordered = True  # False if a row was appended after one with a later time
-        for row in filter(is_row, read_rows(path)) if goes_on else ():  # the file may be foreign
+        for row in filter(is_row, read_rows(path)) if resuming else ():  # the file may be foreign
             self._add(row)
         self.file = open_in_place(path, "a", buffering=1)  # line-buffered, so that other programs can follow it
-        if goes_on:
+        if resuming:
             self._rewrite()
 
     @property

@@ -87,8 +87,8 @@ class RunRecord:
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
             elsewhere = task is not None and task.separate_evaluator  # the checkpoints are on the chief's machine
-            goes_on = bool(checkpoint.found(run_dir)) or (elsewhere and (run_dir / "events.bin").exists())
-            if goes_on:
+            resuming = bool(checkpoint.found(run_dir)) or (elsewhere and (run_dir / "events.bin").exists())
+            if resuming:
                 self._go_on()
             elif (task is None or task.evaluates) and self._holds_results():
                 raise UserError(
@@ -99,7 +99,7 @@ class RunRecord:
                     (run_dir / name).unlink(missing_ok=True)
             write_json(run_dir / "config.json", config)
             make_latest(run_dir)
-            self.metrics = Metrics(run_dir / "metrics.jsonl", goes_on)
+            self.metrics = Metrics(run_dir / "metrics.jsonl", resuming)
             self.began -= max((row["seconds"] for row in self.rows), default=0)  # seconds of the run that is resumed
         except OSError as error:
             raise cannot_write_into(run_dir, error) from None

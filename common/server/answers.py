@@ -38,7 +38,7 @@ class Heard(NamedTuple):
 
     version: Any  # updates in the center
     rounds: Any  # logged rounds of each, [W]
-    stretch: Any  # rounds of the longest calls of each, [W]
+    longest_call: Any  # rounds of the longest calls of each, [W]
 
 
 class Standing(NamedTuple):
@@ -46,4 +46,4 @@ class Standing(NamedTuple):
 
     stands: Any  # True for each worker that has a copy of its last round, has finished, or is not active, [W]
     rounds: Any  # logged rounds of each, [W]
-    goes_on: Any  # the state is clean, and the run is not being stopped
+    continues: Any  # the state is clean, and the run is not being stopped

@@ -78,7 +78,7 @@ class Center:
     def _slice(self, index: int, initial: Any) -> Slice:
         device = self.devices[index]
         with tf.device(device):
-            initial = self.transport.arrive(initial)
+            initial = self.transport.receive(initial)
             scalars = zeros(len(self.scheme.scalars)) if self.scheme.scalars else ()
             empty = Message(zeros(self.sizes[index]), scalars)
             part = Slice(index=index, device=device, initial=initial, num_workers=self.num_workers, no_message=empty)
@@ -118,16 +118,16 @@ class Center:
         times = slot.times if self.apart and _is_short(wires[0][0]) else None  # else they travel by themselves
         if times:
             wires[0][0] = with_times(wires[0][0], times.tensor)
-        parcels = [[*map(self.transport.depart, wire)] for wire in wires]
+        shared_tensors = [[*map(self.transport.send, wire)] for wire in wires]
 
         def receive(part: Slice, wire: Sequence[Any]) -> Message:
-            arrived = [*map(self.transport.arrive, wire)]
+            arrived = [*map(self.transport.receive, wire)]
             if times and part.index == 0:
                 arrived[0], times.tensor = without_times(arrived[0])
             scalars = tf.nest.map_structure(tf.identity, message.scalars)  # each ps task gets all of them
             return Message(self.codec.decode(arrived, self.sizes[part.index]), scalars)
 
-        return self.each_slice(receive, parcels)
+        return self.each_slice(receive, shared_tensors)
 
     def each_slice(self, build: Callable[[Slice, Any], Any], values: Sequence[Any] | None = None) -> list[Any]:
         """Call `build(slice, value)` on the device of each slice; returns the results."""
@@ -139,14 +139,14 @@ class Center:
 
     def bring(self, parts: Sequence[Any]) -> Any:
         """Send the slices of a vector, without a codec, to the caller's device; returns one vector."""
-        parcels = self.each_slice(lambda _, part: self.transport.depart(part), parts)
-        return joined([*map(self.transport.arrive, parcels)])
+        shared_tensors = self.each_slice(lambda _, part: self.transport.send(part), parts)
+        return joined([*map(self.transport.receive, shared_tensors)])
 
     def reply(self, replies: Sequence[Any]) -> Any:
         """Send the slices of a reply, with the scheme's codec, to the caller's device; returns one vector."""
         codec = self.scheme.reply_codec
-        wires = self.each_slice(lambda _, reply: [*map(self.transport.depart, codec.encode(reply, None))], replies)
-        arrived = [[*map(self.transport.arrive, wire)] for wire in wires]
+        wires = self.each_slice(lambda _, reply: [*map(self.transport.send, codec.encode(reply, None))], replies)
+        arrived = [[*map(self.transport.receive, wire)] for wire in wires]
         return joined([codec.decode(*pair) for pair in zip(arrived, self.sizes, strict=True)])
 
     def read(self) -> list[Any]:
@@ -173,7 +173,7 @@ class Center:
         with tf.device(self.device):
             number = tf.cast(number, tf.int64)
             version = tf.convert_to_tensor(self.version.assign_add(number))
-        if self.snapshots is not None and self.scheme.gate.uses_ps:
+        if self.snapshots is not None and self.scheme.sync.uses_ps:
             self.snapshots.save_if_due(version, moved=number > 0)
         return version
 
@@ -188,9 +188,9 @@ class Center:
             version = unless_so(unless, lambda: tf.gather(self.pulled, slot.index), self.version.read_value())
             tf.raw_ops.ResourceScatterUpdate(resource=self.pulled.handle, indices=slot.index, updates=version)
         for part in self.slices:
-            if part.anchors is not None:
+            if part.pulled_centers is not None:
                 with tf.device(part.device):
-                    row = Row(part.anchors, slot.index)
+                    row = Row(part.pulled_centers, slot.index)
                     row.assign(unless_so(unless, row.read_value, part.center.read_value()))
 
     # The algorithm's treatment of messages.
@@ -216,15 +216,15 @@ class Center:
         seen = part.seen_by(slot, sent=sent, completes=tf.convert_to_tensor(completes))
         reply = scheme.server_update(seen, message.vector, staleness)
         self.replies_center &= reply is part.center
-        if scheme.gate.uses_ps:
+        if scheme.sync.uses_ps:
             part.move_average(version, None if self.messages is None else completes)
         return reply
 
-    def weigh(self, part: Slice, message: Message, staleness: Any, slot: WorkerSlot) -> Message:
+    def weighted(self, part: Slice, message: Message, staleness: Any, slot: WorkerSlot) -> Message:
         """Return a slice of a message as a barrier adds it to its sum; the scalars are not weighted."""
         sent = sent_by(self.scheme.scalars, message.scalars)
         seen = part.seen_by(slot, sent=sent, completes=tf.constant(False))
-        return Message(self.scheme.weigh(seen, message.vector, tf.cast(staleness, tf.float32)), message.scalars)
+        return Message(self.scheme.weighted(seen, message.vector, tf.cast(staleness, tf.float32)), message.scalars)
 
     def come_to(self, version: Any, clock: Any, state: Any) -> None:
         """Update the average, and save a snapshot if one is due, on the worker that has the center without a ps.

@@ -25,7 +25,8 @@ class Journal:
         rounds_applied: number of logged rounds of each worker, [W].
         joins: number of logged joins.
         refused: number of messages of each worker that were not finite, [W].
-        released: times at which the gate has released the last message of each worker, [W]; unused if none waits.
+        released: times at which the synchronization rule has released the last message of each worker, [W]; unused if
+            none waits.
         replied: times of the last replies of the workers that have finished, [W].
         records: a queue of the events that the evaluator has not read yet, rows of `ROW`.
         unacknowledged: events that the evaluator has read; it may have died before it had written them.

@@ -39,7 +39,7 @@ class LocalCopies:
             self.asked = tf.Variable(tf.constant(NEVER, tf.int64), name="asked")
             self.rounds = tf.Variable(tf.fill([number], tf.constant(NONE, tf.int64)), name="copied_rounds")
             self.copies = tf.Variable(tf.fill([number], ""), name="copies")
-            self.stretch = tf.Variable(tf.ones([number], tf.int64), name="stretch")
+            self.longest_call = tf.Variable(tf.ones([number], tf.int64), name="longest_call")
 
     # Calls of the chief.
 
@@ -47,7 +47,7 @@ class LocalCopies:
         """Request copies at that meeting, or set one of the other values of `asked`; read the position after that."""
         version, rounds = self.transactions.version, self.journal.rounds_applied
         with tf.device(self.device), tf.control_dependencies([self.asked.assign(meeting)]):
-            return Heard(version.read_value(), rounds.read_value(), self.stretch.read_value())
+            return Heard(version.read_value(), rounds.read_value(), self.longest_call.read_value())
 
     def standing(self) -> Standing:
         """Read which workers stand still."""
@@ -75,13 +75,13 @@ class LocalCopies:
         with self.transactions.lock([rounds, copies]), tf.device(self.device):
             self.rounds.assign(rounds)
             self.copies.assign(copies)
-            self.stretch.assign(tf.ones_like(self.stretch))
+            self.longest_call.assign(tf.ones_like(self.longest_call))
             self.asked.assign(NONE)
         return tf.constant(True)
 
     # Calls of a worker.
 
-    def lay_down(self, slot: Any, rounds: Any, copy: Any) -> Any:
+    def write_copy(self, slot: Any, rounds: Any, copy: Any) -> Any:
         """Write the copy of a worker after that many `rounds`; refused if its messages would be refused.
 
         If the worker dies during the write, it has no copy: `rounds` is `NONE` until the copy is complete.
@@ -89,14 +89,14 @@ class LocalCopies:
         is_holder = partial(self.transactions.admit, slot, lambda: [])
         with self.transactions.lock([copy], is_holder), tf.device(self.device):
             with tf.control_dependencies([self._write(self.rounds, slot, tf.constant(NONE, tf.int64))]):
-                laid_down = self._write(self.copies, slot, copy)
-            with tf.control_dependencies([laid_down]):
+                written = self._write(self.copies, slot, copy)
+            with tf.control_dependencies([written]):
                 self._write(self.rounds, slot, rounds)
         return tf.constant(True)
 
-    def stretch_calls(self, slot: Any, rounds: Any) -> Any:
+    def announce_rounds(self, slot: Any, rounds: Any) -> Any:
         """Note that this worker makes calls of so many `rounds` from now on; returns the chief's request."""
-        with tf.device(self.device), tf.control_dependencies([self._write(self.stretch, slot, rounds)]):
+        with tf.device(self.device), tf.control_dependencies([self._write(self.longest_call, slot, rounds)]):
             return self.asked.read_value()
 
     def join(self, slot: Any, rounds: Any) -> tuple[Any, Any]:
@@ -107,7 +107,7 @@ class LocalCopies:
         """
         with tf.device(self.device):
             copied = tf.equal(self.rounds.read_value()[slot.index], rounds)
-            return copied, self.stretch_calls(slot, tf.constant(1, tf.int64))
+            return copied, self.announce_rounds(slot, tf.constant(1, tf.int64))
 
     def _write(self, variable: Any, slot: Any, value: Any) -> Any:
         with tf.device(self.device):

@@ -45,7 +45,7 @@ class CenterReader:
             with tf.device(part.device):
                 for name in self.names:
                     now = getattr(part, name).read_value()
-                    found[name].append(self.transport.depart(now))
+                    found[name].append(self.transport.send(now))
                     if self.snapshots:
                         self.snapshots[part.index][name].assign(now)
         return {} if self.snapshots else found

@@ -34,7 +34,7 @@ from .transaction import Transactions
 
 
 class ParameterServer:
-    """Global variables and events, built into the current graph. Gates see it as their `Store`.
+    """Global variables and events, built into the current graph. Synchronization rules see it as their `Store`.
 
     Args:
         scheme: the algorithm.
@@ -45,7 +45,7 @@ class ParameterServer:
         last_version: rounds of the worker with the most, after which a barrier ends the run; None if they are scripted.
         ema_decay: decay of the average of the center; no average without it.
         in_process: True if all workers are threads of this process.
-        min_workers: number of workers with which a gate continues if the others do not join; default W.
+        min_workers: number of workers with which a synchronization rule continues if the others do not join; default W.
         codec: codec of the messages; the scheme's if not given.
         round_steps: local steps of a round, for learning-rate schedules; the scheme's period if not given.
         multiples: versions of the center of which snapshots are taken; none if not given.
@@ -59,7 +59,7 @@ class ParameterServer:
         membership: flags, tokens and states of the workers.
         copies: copies of the workers' local states.
         persistence: save and restore of checkpoints.
-        kept: the gate's variables, by name.
+        kept: the synchronization rule's variables, by name.
         look: read-only snapshot of the center for a client.
     """
 
@@ -91,17 +91,22 @@ class ParameterServer:
             scheme, sizes, devices, num_workers, ema_decay, codec, round_steps, self.client, holder
         )
         self.transactions = transactions = Transactions(self.devices[0], num_workers, center.version)
-        self.journal = journal = Journal(transactions, scheme.gate.waits)
-        self.membership = members = Slots(transactions, self.devices, self.initial_state, scheme.gate.waits)
+        self.journal = journal = Journal(transactions, scheme.sync.waits)
+        self.membership = members = Slots(transactions, self.devices, self.initial_state, scheme.sync.waits)
         self.copies = LocalCopies(transactions, journal, members)
         center.apart = not in_process
         if multiples is not None:
             center.snapshots = SnapshotBuffer(multiples, center.slices, members.states)
 
-        # The interface of gates, see `Store`.
+        # The interface of synchronization rules, see `Store`.
         self.lock, self.exclusive = transactions.lock, transactions.exclusive
         self.slices, self.each_slice = center.slices, center.each_slice
-        self.receive, self.reply, self.merge, self.weigh = center.receive, center.reply, center.merge, center.weigh
+        self.receive, self.reply, self.merge, self.weighted = (
+            center.receive,
+            center.reply,
+            center.merge,
+            center.weighted,
+        )
         plain = type(scheme.reply_codec) is Codec  # an encoded reply is another tensor: sharing the plain one is no use
         self.share = center.transport.share if plain and scheme.elementwise else lambda reply: reply
         self.read_version, self.count_updates = center.read_version, center.count_updates
@@ -113,25 +118,25 @@ class ParameterServer:
         self.check = lambda parts: transactions.check(center.each_slice(lambda _, u: is_finite(u), parts))
 
         with tf.device(self.devices[0]):
-            kept = scheme.gate.variables(self)
+            kept = scheme.sync.variables(self)
             self.kept = SimpleNamespace(**{name: tf.Variable(value, name=name) for name, value in kept.items()})
-        center.keep(lambda part: scheme.gate.slice_variables(self, part))
+        center.keep(lambda part: scheme.sync.slice_variables(self, part))
         self.look = CenterReader(center.slices, center.sizes, center.transport)
         self.initialize = tf.group(*(v.initializer for v in tf.compat.v1.global_variables()))
         single = journal.saved | members.saved
         saved = center.saved | {name: [variable] for name, variable in single.items()}
-        saved |= _of_gate(scheme, vars(self.kept), saved)
+        saved |= _of_sync(scheme, vars(self.kept), saved)
         self.persistence = Persistence(saved, self.devices, transactions, journal, members, self.client)
 
     def event(self, slot: WorkerSlot, parts: Sequence[Message] = ()) -> Any:
         """Lock for a worker's request, with a message in `parts` if any; refused if the message cannot be merged."""
-        checked = parts and self.scheme.gate.uses_ps  # without a ps, workers check the mean of all messages
+        checked = parts and self.scheme.sync.uses_ps  # without a ps, workers check the mean of all messages
         finite = self.each_slice(lambda _, u: is_finite(u), parts) if checked else []
         with tf.device(self.devices[0]):  # the times have to arrive before the lock is taken
             arrived = [*parts, *finite] if slot.times is None else [*parts, *finite, tf.identity(slot.times.tensor)]
-        return self.transactions.event(slot, arrived, lambda: [~self.scheme.gate.complete(self), *finite])
+        return self.transactions.event(slot, arrived, lambda: [~self.scheme.sync.complete(self), *finite])
 
-    def fold(
+    def apply(
         self, slot: WorkerSlot, parts: Sequence[Message], event: Event = "exchange", locked: bool = True
     ) -> list[Any]:
         """Build a whole asynchronous update: log it, merge it into every slice, count it; returns the replies."""
@@ -195,7 +200,7 @@ class ParameterServer:
                 version, rounds = self.read_version(), self.rounds_applied.read_value()[slot.index]
                 self.membership.take(slot)
                 self.write(self.journal.replied, slot, tf.constant(UNKNOWN, tf.int64))
-                waits, (copied, asked) = self.scheme.gate.rejoin(self, slot), self.copies.join(slot, rounds)
+                waits, (copied, asked) = self.scheme.sync.rejoin(self, slot), self.copies.join(slot, rounds)
                 again = recorded & (version > 0) & ~copied
                 when(again, lambda: self.record(version, slot, 0, accepted=False, event="join"))
                 state = self.states[slot.index]
@@ -225,15 +230,15 @@ class ParameterServer:
     def is_ending(self) -> Any:
         """Return True if workers shall leave: the run was stopped, or its last update has been made."""
         with tf.device(self.devices[0]):
-            return self.membership.stopping | self.scheme.gate.complete(self)
+            return self.membership.stopping | self.scheme.sync.complete(self)
 
     def wake_all(self) -> Any:
-        """Wake all workers that wait at the gate."""
-        self.scheme.gate.wake(self)
+        """Wake all workers that wait for others."""
+        self.scheme.sync.wake(self)
         return tf.constant(True)
 
     def call_back(self) -> Any:
-        """Wake all waiting workers (for the start, at the gate, for the end) after a restore, to join again."""
+        """Wake all waiting workers (for the start, for others, for the end) after a restore, to join again."""
         return self.membership.call_back(self.wake_all)
 
     def check_clean(self) -> Any:
@@ -250,8 +255,10 @@ class ParameterServer:
         return {"at": version, "state": state, "vectors": vectors, "refused": refused}
 
 
-def _of_gate(scheme: Scheme, kept: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the gate's variables for a checkpoint, by name; `UserError` if the engine has one of that name."""
+def _of_sync(scheme: Scheme, kept: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the rule's variables for a checkpoint, by name; `UserError` if the engine has one of that name."""
     if taken := kept.keys() & saved.keys():
-        raise UserError(f"{scheme.name}: its gate cannot keep {', '.join(sorted(taken))}: the engine has one")
+        raise UserError(
+            f"{scheme.name}: its synchronization rule cannot keep {', '.join(sorted(taken))}: the engine has one"
+        )
     return {name: [variable] for name, variable in kept.items()}

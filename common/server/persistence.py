@@ -45,7 +45,7 @@ class Persistence:
                 for i, variable in enumerate(parts):
                     # Read on the variable's device: a read on the chief would hold the lock for a round trip.
                     with tf.device(variable.device):
-                        values[f"{name}/{i}"] = self.client.transport.depart(variable.read_value())
+                        values[f"{name}/{i}"] = self.client.transport.send(variable.read_value())
         return {name: self.client.fetch(value) for name, value in values.items()}
 
     def new_values(self) -> dict[str, list[Any]]:
@@ -67,7 +67,7 @@ class Persistence:
         for name, parts in self.saved.items():
             for variable, new in zip(parts, new_values[name], strict=True):
                 with tf.device(variable.device):
-                    assigns.append(variable.assign(self.client.transport.arrive(new), read_value=False))
+                    assigns.append(variable.assign(self.client.transport.receive(new), read_value=False))
         with self.transactions.lock(assigns) as held, tf.device(self.devices[0]):  # the evaluator may read the log now
             self.membership.stopping.assign(False)
             self.journal.begin_again()

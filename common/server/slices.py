@@ -18,7 +18,7 @@ from ..messages.ops import first_values
 from ..sync.store import Message, WorkerSlot
 from .stand_in import StandIn
 
-OWN = "scheme."  # in a checkpoint, prefix of a scheme's variables, so they may be named like those of engine and gate
+OWN = "scheme."  # in a checkpoint, prefix of a scheme's variables, so they may be named like the engine's
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class Row(StandIn):
 
 
 class Slice(SimpleNamespace):
-    """A slice of the center on one ps task. Besides these attributes, it has the gate's variables."""
+    """A slice of the center on one ps task. Besides these attributes, it has the synchronization rule's variables."""
 
     index: int
     device: str
@@ -51,7 +51,7 @@ class Slice(SimpleNamespace):
     rows: dict[str, Any]  # the scheme's worker rows, variables [W, n]
     numbers: dict[str, Any]  # the scheme's worker numbers, variables [W]
     average: Any = None  # average of the center, for evaluation
-    anchors: Any = None  # the center that each worker pulled last, [W, n]
+    pulled_centers: Any = None  # the center that each worker pulled last, [W, n]
     no_message: Message  # a received message of zeros
 
     def seen_by(self, slot: WorkerSlot | None, **known: Any) -> Any:
@@ -68,8 +68,8 @@ class Slice(SimpleNamespace):
             return seen
         seen.sender = slot.index
         vars(seen).update({name: Row(values, slot.index) for name, values in of_workers.items()})
-        if self.anchors is not None:
-            seen.anchor = Row(self.anchors, slot.index).read_value()
+        if self.pulled_centers is not None:
+            seen.pulled_center = Row(self.pulled_centers, slot.index).read_value()
         return seen
 
     def make(self, scheme: Scheme, ema_decay: float | None) -> None:
@@ -98,19 +98,21 @@ class Slice(SimpleNamespace):
         self.ema_decay, kept = ema_decay, {"center": self.initial}
         if ema_decay is not None:
             kept["average"] = self.initial
-        if scheme.keeps_anchors:
-            kept["anchors"] = of_each(self.initial)
+        if scheme.keeps_pulled_centers:
+            kept["pulled_centers"] = of_each(self.initial)
         self.keep(scheme.name, kept)
 
     def keep(self, scheme: str, values: Mapping[str, Any]) -> None:
-        """Make variables with these initial values on the current device, as attributes; for engine and gate.
+        """Make variables with these initial values on the current device, as attributes, for the engine and its rule.
 
         Raises:
             UserError: the slice has an attribute of that name.
         """
         for name, value in values.items():
             if getattr(self, name, None) is not None:
-                raise UserError(f"{scheme}: a gate cannot keep {name!r} beside a slice of the center: it has one")
+                raise UserError(
+                    f"{scheme}: a synchronization rule cannot keep {name!r} beside a slice of the center: it has one"
+                )
             setattr(
                 self, name, tf.nest.map_structure(lambda v, own=name: tf.Variable(v, name=f"{own}_{self.index}"), value)
             )

@@ -74,15 +74,15 @@ class Slots:
         transactions: lock and admission on the ps.
         devices: one device for each ps task.
         initial_state: initial values of the model's non-trainable variables, [S].
-        waits: True if workers wait at the gate.
+        waits: True if workers wait for others.
 
     Attributes:
         ready: flags [W] of the workers that have joined.
-        active: flags [W] of the workers for which gates wait.
+        active: flags [W] of the workers for which synchronization rules wait.
         finished: flags [W] of the workers that have done all their rounds.
         stopping: True if the run is to end now.
         states: the workers' non-trainable states, [W, S].
-        tokens: queues that wake the workers at the gate, [W]; none if workers do not wait.
+        tokens: queues that wake the workers at the synchronization rule, [W]; none if workers do not wait.
         state_ready: a queue with a token once the global state is initialised.
         start_signal: a queue with a token once all workers are ready.
         shutdown_signal: a queue with a token for each worker once the evaluator has the result; a token False instead
@@ -160,7 +160,7 @@ class Slots:
                 queue_.enqueue_many([tokens])
 
     def call_back(self, wake_all: Callable[[], Any]) -> Any:
-        """Wake all waiting workers (for the start, at the gate, for the end) after a restore, to join again."""
+        """Wake all waiting workers (for the start, for others, for the end) after a restore, to join again."""
         with tf.device(self.device):
             more = self.shutdown_signal.enqueue_many([tf.zeros([self.num_workers], tf.bool)])
             return tf.group(self.start_signal.enqueue(True), more, tf.function(wake_all, autograph=False)())

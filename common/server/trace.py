@@ -10,8 +10,8 @@ from ..record_format import RECORD
 ROW = (*RECORD, "released", "begun", "ready", "replied")
 
 # One round of a worker, times in microseconds on one clock, or `UNKNOWN`. The worker begins to compute (`begun`); its
-# message is computed (`ready`) and `arrived` on the ps under the lock; the gate lets the worker continue (`released`);
-# the worker has the reply (`replied`).
+# message is computed (`ready`) and `arrived` on the ps under the lock; the synchronization rule lets the worker
+# continue (`released`); the worker has the reply (`replied`).
 ROUND = ("worker", "round", "begun", "ready", "arrived", "released", "replied")
 
 UNKNOWN = -1

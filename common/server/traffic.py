@@ -1,4 +1,4 @@
-"""The bytes of each event, by codec and gate, in pure Python, which runs in virtual time use as well."""
+"""The bytes of each event, by codec and synchronization rule, in pure Python, as virtual time uses them, too."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Traffic:
     @property
     def of_events(self) -> Mapping[str, tuple[float, float]]:
         """Bytes up and down by name of the event."""
-        up, down = self.scheme.gate.traffic(self.workers)
+        up, down = self.scheme.sync.traffic(self.workers)
         asked, read = self.codec.reads or (0, 0)
         return {
             "exchange": (up * self.message, down * self.reply),

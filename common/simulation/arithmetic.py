@@ -201,7 +201,7 @@ class Arithmetic:
             values.append(self._when(before))
         if rest:
             values.append(self.rounds.take(before, 1, int(self.lengths[before[0]])))
-        if self.scheme.gate.exchanges:
+        if self.scheme.sync.exchanges:
             how = {"takes": bool(self.program.takes[rows[0]]), "adopts": adopts, "number": self._number(workers)}
             sums, late, finite = executor.call(executor.compute, *values, **how)
         else:
@@ -239,22 +239,22 @@ class Arithmetic:
             elif merging.adopts_later:
                 self.pending[workers] = True
             else:
-                self._adopt(workers)
+                self._on_reply(workers)
             self.free.extend(self.place_of[rows[rows >= 0]].tolist())
             self.position = stop
 
-    def _adopt(self, workers: np.ndarray) -> None:
+    def _on_reply(self, workers: np.ndarray) -> None:
         """Let these workers adopt the reply to their set."""
         merging = self.executor.merging
         for some in np.split(workers, range(self.width, len(workers), self.width)):
-            self.executor.call(merging.adopt, some, self._when(self.last[some]), number=self._number(some))
+            self.executor.call(merging.on_reply, some, self._when(self.last[some]), number=self._number(some))
 
     def _merge(self, part: slice) -> None:
         """Execute the actions on the center in this part of the program."""
         merging, program = self.executor.merging, self.program
         do, worker = program.do[part], program.worker[part]
         if (do == Do.CLOSE).any() and self.pending.any():  # the next reply would overwrite it
-            self._adopt(np.flatnonzero(self.pending).astype(np.int32))
+            self._on_reply(np.flatnonzero(self.pending).astype(np.int32))
             self.pending[:] = False
         if (merged := np.isin(do, merging.kinds)).any():
             when, places = self._when(program.of[part]), self.place_of[program.row[part]]

@@ -160,7 +160,7 @@ class BatchedWorkers:
             variable = ShadowVariable(lambda: read.append(True) or start)
             slots = {name: ShadowVariable.of(value) for name, value in self.scheme.local_variables(start).items()}
             view = self.view({"params": variable, "slots": slots}, 0, tf.ones([3]))
-            self.scheme_at(tf.constant(0.0)).adopt(view, start)
+            self.scheme_at(tf.constant(0.0)).on_reply(view, start)
         return variable.changed and not read
 
     def gradient(self, variables: Values, view: Any, batch: Any) -> tuple[Any, Any]:
@@ -193,7 +193,7 @@ class BatchedWorkers:
 
         def act(variables: Values, index: Any, now: Any, batch: Any, *last: Any) -> Any:
             if last:
-                self.adopt(variables, index, last[0], reply)
+                self.on_reply(variables, index, last[0], reply)
             view = self.view(variables, index, now)
             loss, gradient = self.gradient(variables, view, batch)
             self.scheme_at(now[0]).local_step(view, gradient)
@@ -250,15 +250,15 @@ class BatchedWorkers:
 
         return self.on_each(act, values, workers, when, losses, *([gradients] if names else []))
 
-    def adopt(self, variables: Values, index: Any, now: Any, reply: Any) -> None:
+    def on_reply(self, variables: Values, index: Any, now: Any, reply: Any) -> None:
         """Let a worker adopt a reply [P]."""
-        self.scheme_at(now[0]).adopt(self.view(variables, index, now, done=True), reply)
+        self.scheme_at(now[0]).on_reply(self.view(variables, index, now, done=True), reply)
 
     def adopted(self, values: Values, workers: Any, when: Any, reply: Any) -> Values:
         """Return the values of workers, [B], after they adopt the same reply [P]."""
 
         def act(variables: Values, index: Any, now: Any) -> None:
-            self.adopt(variables, index, now, reply)
+            self.on_reply(variables, index, now, reply)
 
         return self.on_each(act, values, workers, when)[0]
 

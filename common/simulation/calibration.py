@@ -49,7 +49,7 @@ ALIKE = 2.5
 
 def rounds_of(scheme: Scheme, steps: int) -> Rounds:
     """Return the rounds of a worker that does that many steps."""
-    return scheme.rounds(steps) if scheme.gate.exchanges else Rounds.even(steps, ALONE_STEPS)
+    return scheme.rounds(steps) if scheme.sync.exchanges else Rounds.even(steps, ALONE_STEPS)
 
 
 def read_rounds(run_dir: Path, workers: int) -> np.ndarray:
@@ -97,13 +97,13 @@ class RoundTimes:
         rows = rows[rows[:, NUMBER] < len(planned)]
         before, after = np.roll(rows, 1, 0), np.roll(rows, -1, 0)
         known = (rows >= 0).all(1) & (rows[:, NUMBER] >= WARM_UP) & (rows[:, BEGUN] < _first_end(rows))
-        goes_on = _follows(rows, after) & (after[:, BEGUN] >= rows[:, REPLIED])
+        consecutive = _follows(rows, after) & (after[:, BEGUN] >= rows[:, REPLIED])
         if exchange_first:
             known &= _follows(before, rows) & (rows[:, BEGUN] == before[:, REPLIED])
         number = rows[known, NUMBER]
         steps, events = np.array([n for n, _ in planned]), np.array([event for _, event in planned])
         begun, ready, arrived, released, replied = (rows[known, BEGUN:] / 1e6).T
-        between = np.where(goes_on, after[:, BEGUN] - rows[:, REPLIED], 0)[known] / 1e6
+        between = np.where(consecutive, after[:, BEGUN] - rows[:, REPLIED], 0)[known] / 1e6
         steps = steps[number - exchange_first]
         return cls(rows[known], steps, events[number], ready - begun, arrived - ready, replied - released, between)
 

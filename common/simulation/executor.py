@@ -49,10 +49,10 @@ class Merging:
     def __init__(self, scheme: Scheme, center: Center, workers: BatchedWorkers, kinds: Collection[int], places: int):
         self.scheme, self.center, self.workers, self.part = scheme, center, workers, center.slices[0]
         size = center.sizes[0]
-        in_sets = scheme.gate.exchanges and scheme.gate.set_size(center.num_workers) is not None
+        in_sets = scheme.sync.exchanges and scheme.sync.set_size(center.num_workers) is not None
         self.drops = Do.LEAVE in kinds
-        self.adopts_later = in_sets and self.part.anchors is None and not workers.model.state_size
-        self.adds_at_once = in_sets and type(scheme).weigh is Scheme.weigh and type(scheme.codec) is Codec
+        self.adopts_later = in_sets and self.part.pulled_centers is None and not workers.model.state_size
+        self.adds_at_once = in_sets and type(scheme).weighted is Scheme.weighted and type(scheme.codec) is Codec
         places = 0 if self.adds_at_once else places
         self.inbox, self.outbox = (
             tf.nest.map_structure(lambda u, rows=rows: tf.Variable(tf.zeros([*rows, *u.shape])), self.part.no_message)
@@ -95,7 +95,7 @@ class Merging:
     def _actions(self) -> dict[int, Action]:
         center, part = self.center, self.part
         actions: dict[int, Action] = {
-            Do.FOLD: lambda worker, now, place: self._adopt_one(worker, now, self._merged(worker, place)),
+            Do.APPLY: lambda worker, now, place: self._adopt_one(worker, now, self._merged(worker, place)),
             Do.PUSH: lambda worker, now, place: self._push(worker, place),
             Do.PULL: lambda worker, now, place: self._adopt_one(worker, now, part.center.read_value()),
             Do.READ: lambda worker, now, place: self._adopt_one(worker, now, center.reply(center.read())),
@@ -131,7 +131,7 @@ class Merging:
     def _adopt_one(self, worker: Any, now: Any, reply: Any) -> None:
         self.center.note_pull(_slot(worker))
         variables = self.workers.variables_of(worker)
-        self.workers.adopt(variables, worker, now, reply)
+        self.workers.on_reply(variables, worker, now, reply)
         self.workers.store_one(worker, variables)
         self.workers.share_state(worker)
 
@@ -145,7 +145,7 @@ class Merging:
 
     def _arrive(self, worker: Any, place: Any) -> None:
         message = self._received(worker, place)
-        weighed = self.center.weigh(self.part, message, tf.constant(0.0), _slot(worker))
+        weighed = self.center.weighted(self.part, message, tf.constant(0.0), _slot(worker))
         tf.nest.map_structure(lambda inbox, u: inbox.assign_add(u), self.inbox, weighed)
 
     def _close(self, messages: Any, now: Any) -> None:
@@ -155,24 +155,24 @@ class Merging:
         reply = tf.convert_to_tensor(center.merge(self.part, mean, tf.constant(0.0), version))
         self.reply.assign(center.reply([reply]))
         tf.nest.map_structure(lambda inbox: inbox.assign(tf.zeros_like(inbox)), self.inbox)
-        if not self.scheme.gate.uses_ps:  # the parameters of worker 0 are the center
+        if not self.scheme.sync.uses_ps:  # the parameters of worker 0 are the center
             variables = self.workers.variables_of(0)
-            self.workers.adopt(variables, 0, now, self.reply.read_value())
+            self.workers.on_reply(variables, 0, now, self.reply.read_value())
             self.part.center.assign(variables["params"].read_value())
             self.part.move_average(now[0])
         center.count_updates(1)
 
-    def adopt(self, workers: Any, when: Any, *, number: int | None) -> Any:
+    def on_reply(self, workers: Any, when: Any, *, number: int | None) -> Any:
         """Let these workers, [number], adopt the reply to their set."""
         workers, when = tf.ensure_shape(workers, [number]), tf.ensure_shape(when, [number, 3])
         before = self.workers.load(workers)
         adopted = self.workers.adopted(before, workers, when, self.reply.read_value())
         self.workers.store(workers, before, adopted)
         self.workers.share_state(workers)
-        anchors = self.part.anchors
-        if anchors is not None:
+        pulled_centers = self.part.pulled_centers
+        if pulled_centers is not None:
             ones = tf.ones_like(tf.cast(workers, tf.float32))
-            Row(anchors, workers).assign(ones[:, None] * self.part.center.read_value())
+            Row(pulled_centers, workers).assign(ones[:, None] * self.part.center.read_value())
         return tf.size(workers)
 
 

@@ -112,13 +112,13 @@ class FittedMachines:
         """
         if not self.hides_bytes(number) or not math.isinf(self.card):
             return self
-        size = self.run.sizes[0] * (1 if self.run.scheme.gate.uses_ps else (self.run.workers - 1) / self.run.workers)
+        size = self.run.sizes[0] * (1 if self.run.scheme.sync.uses_ps else (self.run.workers - 1) / self.run.workers)
         return replace(self, latency=0.0, latency_sigma=0.0, rate=size / self.latency)
 
     def hides_bytes(self, number: int) -> bool:
         """Return True if the latency includes the time of bytes, and a model of that size has more or fewer of them."""
         alike = abs(number - self.run.parameters) <= ALIKE * self.run.parameters
-        return self.run.scheme.gate.exchanges and math.isinf(self.rate) and self.latency > 0 and not alike
+        return self.run.scheme.sync.exchanges and math.isinf(self.rate) and self.latency > 0 and not alike
 
     def machines(self) -> Machines:
         """Return the machines in numbers."""
@@ -159,7 +159,7 @@ class FittedMachines:
     def in_words(self) -> list[str]:
         """Describe the fit in a few lines."""
         low, middle, high = np.percentile(1e3 * self.steps, SPREAD)
-        run, gate, speeds = self.run, self.run.scheme.gate, self._factors
+        run, sync, speeds = self.run, self.run.scheme.sync, self._factors
         lines = [
             f"fitted to {len(run.times.rows):,} rounds of {run.scheme.name}: {counted(run.workers, 'worker')}, "
             f"{counted(self.period, 'step')} a round",
@@ -168,14 +168,14 @@ class FittedMachines:
         ]
         if run.cores is not None:
             lines.append(f"cores           {run.cores}, shared by all; a step takes {1e3 * run.core:.3g} ms of one")
-        if gate.exchanges:
+        if sync.exchanges:
             rate = f"and {8e-6 * self.rate:.3g} Mbit/s"
             if math.isinf(self.rate):
                 size = size_in_bytes(run.sizes[0])
                 rate = f"its {size} included: with one size their share is unknown (--latency, --uplink, --downlink)"
             spread = f", sigma {self.latency_sigma:.2g}" if self.latency_sigma else ""
             lines.append(f"a message       {1e3 * self.latency:.3g} ms each way{spread}, {rate}")
-        if gate.uses_ps:
+        if sync.uses_ps:
             held = "too few messages waited to measure it: none is assumed (--service)"
             if self.service is not None:
                 held = f"{1e3 * self.service:.3g} ms a message"
@@ -194,7 +194,7 @@ class FittedMachines:
         ]
         if self.period > 1:
             lines.append(f"the variation of steps within a round of {self.period}: take a run of period 1")
-        if not self.run.scheme.gate.uses_ps:
+        if not self.run.scheme.sync.uses_ps:
             lines.append("card and lock of a ps, as the run had none: taken as ideal (--ps-link, --service)")
         return [f"not known        {line}" for line in lines]
 
@@ -293,12 +293,12 @@ class Recording:
     @property
     def is_collective(self) -> bool:
         """True if workers reduce their messages among themselves."""
-        return self.scheme.gate.exchanges and not self.scheme.gate.uses_ps
+        return self.scheme.sync.exchanges and not self.scheme.sync.uses_ps
 
     @property
     def latencies(self) -> int:
         """Number of latencies in a round."""
-        if not self.scheme.gate.exchanges or (self.workers == 1 and self.is_collective):
+        if not self.scheme.sync.exchanges or (self.workers == 1 and self.is_collective):
             return 0
         return 2
 
@@ -306,7 +306,7 @@ class Recording:
     def compute(self) -> np.ndarray:
         """Seconds of a step in each round; without a ps, the time between two rounds is part of it."""
         times = self.times
-        if self.scheme.gate.uses_ps:
+        if self.scheme.sync.uses_ps:
             return times.compute / times.steps
         alone = 0.0 if self.latencies else times.up + times.down
         return (times.compute + times.between + alone) / times.steps
@@ -324,7 +324,7 @@ class Recording:
         times = self.times
         steps, period = times.by_worker(self.compute), max(1, round(float(np.median(times.steps))))
         steps = np.maximum(steps - self.core, LEAST_SHARE * steps)
-        lock, guesses = times.service() if self.scheme.gate.uses_ps and self.workers > 1 else None, []
+        lock, guesses = times.service() if self.scheme.sync.uses_ps and self.workers > 1 else None, []
         for service in (None,) if lock is None else (None, lock):
             latency, rate, held = self._links(service)
             guess = FittedMachines(self, steps, period, latency, rate=rate, service=held)

@@ -22,7 +22,7 @@ from ..sync.release import waiting_at
 class Do(IntEnum):
     """The kinds of actions."""
 
-    FOLD = 0  # merge the message of a worker, and let the worker adopt the reply
+    APPLY = 0  # merge the message of a worker, and let the worker adopt the reply
     PUSH = 1  # merge the message of a worker
     PULL = 2  # let a worker adopt the center; it sends no message
     READ = 3  # let a worker adopt the center as a reply: its message was merged earlier, or was not accepted
@@ -123,7 +123,7 @@ class _Translation:
             elif apart or kind == "push":
                 self.write(Do.PUSH if accepted else Do.LEAVE, worker, i)
             else:
-                self.write(Do.FOLD if accepted else Do.READ, worker, i)
+                self.write(Do.APPLY if accepted else Do.READ, worker, i)
             messages += accepted
             version = messages // messages_per_update
             if apart and kind != "join" and (read := self.version_read_next(i)) is not None:
@@ -156,22 +156,22 @@ def program_of(trace: Mapping[str, np.ndarray], scheme: Scheme, workers: int, sp
 
     Args:
         trace: the columns of `RECORD`.
-        scheme: the algorithm, whose gate sets the synchronization rule.
+        scheme: the algorithm, whose synchronization rule sets the synchronization rule.
         workers: W.
         sparse: True if the model is sparse.
 
     Raises:
-        UserError: the gate lets workers wait in a way that it does not declare.
+        UserError: the synchronization rule lets workers wait in a way that it does not declare.
     """
-    gate = scheme.gate
-    waiting_at(gate, workers)  # raises the error
-    translation, size = _Translation(trace, workers), gate.set_size(workers)
+    sync = scheme.sync
+    waiting_at(sync, workers)  # raises the error
+    translation, size = _Translation(trace, workers), sync.set_size(workers)
     if scheme.warmup_updates:
         translation.start_others()
-    if not gate.exchanges:
+    if not sync.exchanges:
         versions = translation.alone()
     elif size is None:
-        apart = gate.lead is not None or (sparse and not isinstance(gate, Unlocked))
+        apart = sync.lead is not None or (sparse and not isinstance(sync, Unlocked))
         versions = translation.one_by_one(apart, scheme.messages_per_update)
     else:
         versions = translation.in_sets(size or 1)

@@ -44,7 +44,7 @@ def simulate(job: Job, report: Report, model: FlatModel | None = None) -> None:
 
     Raises:
         Diverged: a loss or the center is not finite.
-        UserError: the scheme's gate cannot be simulated.
+        UserError: the scheme's synchronization rule cannot be simulated.
     """
     SimulatedRun(job, report, model or job.recipe.flat()).run()
 

@@ -1,7 +1,7 @@
-"""Gates, the synchronization rules of the algorithms: asynchronous, bounded staleness, barrier.
+"""Synchronization rules, the synchronization rules of the algorithms: asynchronous, bounded staleness, barrier.
 
-A gate builds the exchange of a message for a reply, out of the operations that the parameter server offers (`Store`).
-The folder imports only the lowest modules: `errors`, `files`, `reports`, `spec`, `waiting`.
+A synchronization rule builds the exchange of a message for a reply, out of the operations that the parameter server
+offers (`Store`). The folder imports only the lowest modules: `errors`, `files`, `reports`, `spec`, `waiting`.
 """
 
 from .alone import Alone
@@ -9,8 +9,8 @@ from .asynchronous import Async, Unlocked
 from .barrier import Barrier
 from .bounded import Bounded
 from .collective import Collective
-from .gate import Gate
 from .store import Event, Message, Store, WorkerSlot
+from .synchronization import Synchronization
 
-__all__ = ["Alone", "Async", "Barrier", "Bounded", "Collective", "Gate", "Unlocked"]
+__all__ = ["Alone", "Async", "Barrier", "Bounded", "Collective", "Synchronization", "Unlocked"]
 __all__ += ["Event", "Message", "Store", "WorkerSlot"]

@@ -1,16 +1,16 @@
-"""The gate of one worker, which exchanges nothing."""
+"""The synchronization rule of one worker, which exchanges nothing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ..errors import UserError
-from .gate import Gate
 from .store import Store, Tensor, WorkerSlot
+from .synchronization import Synchronization
 
 
 @dataclass(frozen=True)
-class Alone(Gate):
+class Alone(Synchronization):
     """One worker without a ps: its parameters are the center, and nothing is exchanged."""
 
     exchanges = False

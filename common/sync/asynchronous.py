@@ -1,4 +1,4 @@
-"""Asynchronous gates: no worker waits, and each message is folded when it arrives, with a lock or without."""
+"""Asynchronous rules: no worker waits, and each message is applied when it arrives, with a lock or without."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..lazy import tf
-from .gate import Gate
 from .store import Message, Store, Tensor, WorkerSlot
+from .synchronization import Synchronization
 
 
 @dataclass(frozen=True)
-class Async(Gate):
-    """Asynchronous: no worker waits, and each message is folded under the lock when it arrives."""
+class Async(Synchronization):
+    """Asynchronous: no worker waits, and each message is applied under the lock when it arrives."""
 
     simulated = True
 
@@ -24,7 +24,7 @@ class Async(Gate):
         with ps.event(slot, parts):
             # Copy the reply into shared memory under the lock. Otherwise the next update would find a center that is
             # still being sent, and would have to copy it before it writes.
-            replies = ps.each_slice(lambda _, reply: ps.share(reply), ps.fold(slot, parts))
+            replies = ps.each_slice(lambda _, reply: ps.share(reply), ps.apply(slot, parts))
             ps.note_pull(slot)
         return ps.reply(replies)
 
@@ -32,7 +32,7 @@ class Async(Gate):
         """Lock, take the staleness, update, count the version, unlock."""
         parts = ps.receive(slot, message)
         with ps.event(slot, parts):
-            ps.fold(slot, parts, event="push")
+            ps.apply(slot, parts, event="push")
 
     def gather(self, ps: Store, slot: WorkerSlot, indices: Tensor) -> Tensor:
         """Lock, read, unlock."""
@@ -40,7 +40,7 @@ class Async(Gate):
 
 
 @dataclass(frozen=True)
-class Unlocked(Gate):
+class Unlocked(Synchronization):
     """Hogwild: no lock at all. Reads may mix versions, and the recorded versions are approximate."""
 
     simulated = True
@@ -48,14 +48,14 @@ class Unlocked(Gate):
     def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Update in place and read, without a lock."""
         with self._received(ps, slot, message) as parts:
-            replies = ps.fold(slot, parts, locked=False)
+            replies = ps.apply(slot, parts, locked=False)
             ps.note_pull(slot)
         return ps.reply(replies)
 
     def push(self, ps: Store, slot: WorkerSlot, message: Message) -> None:
         """Update in place."""
         with self._received(ps, slot, message) as parts:
-            ps.fold(slot, parts, event="push", locked=False)
+            ps.apply(slot, parts, event="push", locked=False)
 
     def gather(self, ps: Store, slot: WorkerSlot, indices: Tensor) -> Tensor:
         """Read without a lock, while other workers may be writing."""

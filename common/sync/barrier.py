@@ -1,4 +1,4 @@
-"""The gate of synchronous algorithms: each worker waits for all others, or for all but a few."""
+"""The synchronization rule of synchronous algorithms: each worker waits for all others, or for all but a few."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from ..arguments import at_least
 from ..errors import UserError
 from ..lazy import tf
-from .gate import Gate
 from .store import Message, Store, Tensor, WorkerSlot
+from .synchronization import Synchronization
 
 
 @dataclass(frozen=True)
-class Barrier(Gate):
+class Barrier(Synchronization):
     """A strict barrier: each update is the mean of one message of each of `workers - backup_workers` workers.
 
     The message that completes the set applies the update and wakes every worker that waits. A message computed on an
@@ -54,15 +54,15 @@ class Barrier(Gate):
 
     def complete(self, ps: Store) -> Tensor:
         """Return True once the last version has been reached."""
-        return Gate.complete(self, ps) if ps.last_version is None else ps.read_version() >= ps.last_version
+        return Synchronization.complete(self, ps) if ps.last_version is None else ps.read_version() >= ps.last_version
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
-        """Add the message to the set, fold the set if it is complete, wait for the token, read the reply."""
+        """Add the message to the set, apply the set if it is complete, wait for the token, read the reply."""
         parts = ps.receive(slot, message)
         with ps.event(slot, parts) as arrival:
             answers = self._arrive(ps, slot, parts)
         token = slot.sleep(after=[arrival.released])
-        # With backup workers the others may fold again while this worker reads. It reads under the lock; otherwise its
+        # With backup workers the others may apply again while this worker reads. It reads under the lock; otherwise its
         # reply could mix two versions.
         with ps.lock(after=[token]) if self.backup_workers else tf.control_dependencies([token]):
             ps.note_pull(slot)
@@ -70,7 +70,7 @@ class Barrier(Gate):
         return ps.reply(replies)
 
     def _arrive(self, ps: Store, slot: WorkerSlot, parts: list[Message]) -> list[Any]:
-        """Add a fresh message to the sums, and fold them if it completes the set; called under the lock.
+        """Add a fresh message to the sums, and apply them if it completes the set; called under the lock.
 
         Returns the same as `_close_set`.
         """
@@ -83,7 +83,7 @@ class Barrier(Gate):
                 arrived = ps.write(ps.kept.arrived, slot, fresh)
 
         def arrive_at(part: Any, message: Message) -> Any:
-            message = ps.weigh(part, message, staleness, slot)
+            message = ps.weighted(part, message, staleness, slot)
             if self.backup_workers:
                 message = tf.nest.map_structure(lambda u: tf.where(fresh, u, tf.zeros_like(u)), message)
 
@@ -117,7 +117,7 @@ class Barrier(Gate):
 
         answers = [part.reply for part in ps.slices]
 
-        def fold(part: Any) -> None:
+        def apply(part: Any) -> None:
             mean = tf.nest.map_structure(lambda inbox: inbox / messages, part.inbox)
             reply = ps.share(ps.merge(part, mean, tf.constant(0.0), version))
             if reply is part.center and not self.backup_workers:
@@ -125,7 +125,7 @@ class Barrier(Gate):
             else:
                 part.reply.assign(reply)
 
-        folded = ps.each_slice(lambda part, _: ps.when(complete, lambda: fold(part)))
+        applied = ps.each_slice(lambda part, _: ps.when(complete, lambda: apply(part)))
 
         def let_go() -> None:
             with tf.control_dependencies([ps.count_updates(1)]):
@@ -137,7 +137,7 @@ class Barrier(Gate):
 
         # Send no token before every slice has its update. Waking a worker shares no resource with the center, so
         # TensorFlow does not order the two: a worker could read the old center.
-        with tf.control_dependencies(folded), tf.device(ps.devices[0]):
+        with tf.control_dependencies(applied), tf.device(ps.devices[0]):
             ps.when(complete, let_go)
         return answers
 

@@ -1,4 +1,4 @@
-"""The gate of bounded staleness: messages are folded one by one, and workers too far ahead block."""
+"""The synchronization rule of bounded staleness: messages are applied one by one, and workers too far ahead block."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from ..arguments import at_least
 from ..lazy import tf
-from .gate import Gate
 from .store import Message, Store, Tensor, WorkerSlot
+from .synchronization import Synchronization
 
 
 @dataclass(frozen=True)
-class Bounded(Gate):
-    """Each message is folded when it arrives; no worker begins a round more than `slack` rounds ahead of the slowest.
+class Bounded(Synchronization):
+    """Each message is applied when it arrives; no worker begins a round more than `slack` rounds ahead of the slowest.
 
     With a slack of 1, a worker with 5 recorded rounds continues as soon as all workers have 4. It continues from the
     newest center. The others wait for a worker that rejoins after an eviction until it has caught up.
@@ -36,7 +36,7 @@ class Bounded(Gate):
         """Fold the message, wait until the slowest worker is within the slack, read the center."""
         parts = ps.receive(slot, message)
         with ps.event(slot, parts) as pushed:
-            ps.fold(slot, parts)
+            ps.apply(slot, parts)
             with tf.device(ps.devices[0]), tf.control_dependencies([ps.write(ps.kept.arrived, slot, True)]):
                 self.release(ps)
         token = slot.sleep(after=[pushed.released])

@@ -1,4 +1,4 @@
-"""The gate of algorithms without a parameter server: the workers reduce their messages among themselves."""
+"""The rule of algorithms without a parameter server: the workers reduce their messages among themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The waiting rules of gates in plain Python, from their properties: no waiting, sets of messages, or a bounded lead.
+"""When each rule lets workers wait, in plain Python: never, until a set is complete, or beyond a bounded lead.
 
 These are the rules that `Async`, `Barrier` and `Bounded` build as graphs. Virtual time and `Group` use them. Each
 receives the events of a run, and returns the released workers, in ascending order.
@@ -10,18 +10,18 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from ..errors import UserError
-from .gate import Gate
+from .synchronization import Synchronization
 
 
 class Waiting:
-    """The rule of gates at which no worker waits, and the base of the others.
+    """The rule of synchronization rules under which no worker waits, and the base of the others.
 
     Attributes:
         arrived: workers that wait.
     """
 
-    def __init__(self, gate: Gate, workers: int):
-        self.gate, self.workers = gate, workers
+    def __init__(self, sync: Synchronization, workers: int):
+        self.sync, self.workers = sync, workers
         self.arrived: set[int] = set()
 
     def counted(self, rounds: int) -> None:
@@ -39,14 +39,14 @@ class Waiting:
 
 
 class SetOfMessages(Waiting):
-    """The rule of barriers: a worker waits until the set of messages is complete (`Gate.set_size`)."""
+    """The rule of barriers: a worker waits until the set of messages is complete (`Synchronization.set_size`)."""
 
-    def __init__(self, gate: Gate, workers: int):
-        super().__init__(gate, workers)
+    def __init__(self, sync: Synchronization, workers: int):
+        super().__init__(sync, workers)
         self._needs(workers)
 
     def _needs(self, active: int) -> None:
-        self.active, self.needed = active, self.gate.set_size(active) or 1
+        self.active, self.needed = active, self.sync.set_size(active) or 1
 
     def arrive(self, worker: int, rounds: int) -> Sequence[int]:
         """Return all workers of the set if this message completes it."""
@@ -64,10 +64,10 @@ class SetOfMessages(Waiting):
 
 
 class Lead(Waiting):
-    """The rule of bounded staleness: no worker begins a round too far ahead of the slowest (`Gate.lead`).
+    """The rule of bounded staleness: no worker begins a round too far ahead of the slowest (`Synchronization.lead`).
 
     Args:
-        gate: the gate, with the lead.
+        synchronization rule: the synchronization rule, with the lead.
         workers: W.
         before: recorded rounds at the beginning, of each active worker; 0 for all workers if None.
 
@@ -75,10 +75,10 @@ class Lead(Waiting):
         slowest: recorded rounds of the slowest active worker.
     """
 
-    def __init__(self, gate: Gate, workers: int, before: Sequence[int] | None = None):
-        super().__init__(gate, workers)
+    def __init__(self, sync: Synchronization, workers: int, before: Sequence[int] | None = None):
+        super().__init__(sync, workers)
         self.at = Counter({0: workers} if before is None else before)  # number of workers by their recorded rounds
-        self.slowest, self.lead = min(self.at, default=0), gate.lead or 0
+        self.slowest, self.lead = min(self.at, default=0), sync.lead or 0
         self.until = defaultdict[int, list[int]](list)  # waiting workers by the rounds that the slowest must reach
 
     def counted(self, rounds: int) -> None:
@@ -114,24 +114,25 @@ class Lead(Waiting):
         return free
 
 
-def waiting_at(gate: Gate, workers: int) -> Waiting:
-    """Return the waiting rule of a gate.
+def waiting_at(sync: Synchronization, workers: int) -> Waiting:
+    """Return the waiting rule of a synchronization rule.
 
     Raises:
-        UserError: the gate lets workers wait without `set_size` or `lead`, or has an exchange of its own.
+        UserError: the synchronization rule lets workers wait without `set_size` or `lead`, or has an exchange of its
+            own.
     """
-    if gate.waits and gate.set_size(workers) is None and gate.lead is None:
+    if sync.waits and sync.set_size(workers) is None and sync.lead is None:
         raise UserError(
-            f"the simulation and Group do not know which workers wait: give the gate `set_size` or `lead`. "
-            f"Received: {type(gate).__name__}"
+            f"the simulation and Group do not know which workers wait: give the rule `set_size` or `lead`. "
+            f"Received: {type(sync).__name__}"
         )
-    if not gate.can_be_simulated():
+    if not sync.can_be_simulated():
         raise UserError(
-            f"the simulation and Group do not know what an exchange of this gate does: it has methods of its own, and "
-            f"does not say `simulated = True` (see docs/contributing.md). Received: {type(gate).__name__}"
+            f"the simulation and Group do not know what an exchange of this rule does: it has methods of its own, and "
+            f"does not say `simulated = True` (see docs/contributing.md). Received: {type(sync).__name__}"
         )
-    if gate.set_size(workers) is not None:
-        return SetOfMessages(gate, workers)
-    if gate.lead is not None:
-        return Lead(gate, workers)
-    return Waiting(gate, workers)
+    if sync.set_size(workers) is not None:
+        return SetOfMessages(sync, workers)
+    if sync.lead is not None:
+        return Lead(sync, workers)
+    return Waiting(sync, workers)

@@ -1,7 +1,7 @@
-"""The interfaces through which a gate uses the parameter server, and the slot of one worker on it.
+"""The interfaces through which a synchronization rule uses the parameter server, and the slot of one worker on it.
 
 This module contains interfaces only. `server.parameter_server` implements them for TensorFlow's processes and threads;
-another engine, in virtual time, can serve the same gates.
+another engine, in virtual time, can serve the same synchronization rules.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class WorkerSlot(Protocol):
 
     @property
     def mail(self) -> Mail:
-        """The vectors between the holder of the slot and the other workers; for gates without a parameter server."""
+        """The vectors between the holder of the slot and the other workers; for rules without a parameter server."""
         ...
 
     @property
@@ -95,18 +95,20 @@ class Store(Protocol):
 
     Attributes:
         num_workers: W.
-        min_workers: the number of workers with which a gate continues if the others do not come.
+        min_workers: the number of workers with which a synchronization rule continues if the others do not come.
         last_version: rounds of the worker with the most, after which a barrier ends the run; None if they are scripted.
         in_process: True if all workers are threads of this process.
         devices: one device for each ps task; version, lock, record and all [W] variables are on the first.
         slices: of the center, with `index`, `device`, `center`, `initial` (its first value), `no_message` (zeros like
-            the parts that `receive` returns), the scheme's global variables, and the gate's `slice_variables`.
-        kept: the gate's `variables`, as attributes.
-        active: flags [W] of the workers whose messages the gate expects.
+            the parts that `receive` returns), the scheme's global variables, and the synchronization rule's
+            `slice_variables`.
+        kept: the synchronization rule's `variables`, as attributes.
+        active: flags [W] of the workers whose messages the synchronization rule expects.
         finished: flags [W] of the workers that have done all their rounds.
         rounds_applied: recorded rounds of each worker, [W].
         states: the workers' non-trainable states, [W, S].
-        released: times at which the gate has released the last message of each worker, [W], if it `waits`.
+        released: times at which the synchronization rule has released the last message of each worker, [W], if it
+            `waits`.
     """
 
     num_workers: int
@@ -122,12 +124,13 @@ class Store(Protocol):
     states: Tensor
     released: Tensor
 
-    # The operations of an event, in the order in which gates use them.
+    # The operations of an event, in the order in which synchronization rules use them.
 
     def receive(self, slot: WorkerSlot, message: Message) -> list[Message]:
         """Return the message of a worker, as slices that have arrived on their ps tasks. Before the lock, not under it.
 
-        The codec encodes its vector on its way. A gate that adds up or divides messages does the same to their scalars.
+        The codec encodes its vector on its way. A synchronization rule that adds up or divides messages does the same
+        to their scalars.
         """
         ...
 
@@ -176,13 +179,13 @@ class Store(Protocol):
         """Record that this worker has pulled the present center."""
         ...
 
-    def fold(
+    def apply(
         self, slot: WorkerSlot, parts: Sequence[Message], event: Event = "exchange", locked: bool = True
     ) -> list[Tensor]:
         """Make an asynchronous update: record it, merge it into every slice, count it; returns the replies."""
         ...
 
-    def weigh(self, part: Any, message: Message, staleness: Tensor, slot: WorkerSlot) -> Message:
+    def weighted(self, part: Any, message: Message, staleness: Tensor, slot: WorkerSlot) -> Message:
         """Return a slice of this worker's message with the weight that the scheme gives it in a set."""
         ...
 

@@ -68,7 +68,7 @@ class Saver:
         self.publishing = threading.Lock()  # excludes restorations during a publication
         self.writer: threading.Thread | None = None  # one at a time
         self.reported_failure = False  # of the last checkpoint
-        self.told_missing: list[int] = []  # workers whose local state was not in the last checkpoint
+        self.reported_missing: list[int] = []  # workers whose local state was not in the last checkpoint
 
     def void(self) -> None:
         """Invalidate checkpoints that were read but not published yet: the state is about to be restored."""
@@ -144,11 +144,11 @@ class Saver:
                 arrays |= {checkpoint.local_name(worker, name): part for name, part in unpacked(copy).items()}
             elif rounds:
                 missing.append(worker)
-        if missing and missing != self.told_missing and (keeping.why_not or not last):
+        if missing and missing != self.reported_missing and (keeping.why_not or not last):
             why = keeping.why_not or "they did not come in time"
             message = f"{self.without(int(values['version']), missing)}: {why}. A resumed run begins with it anew"
             self.report(event="warning", message=message)
-        self.told_missing = missing
+        self.reported_missing = missing
         return checkpoint.Checkpoint(arrays, dict(self.about))
 
     def without(self, version: int, workers: Sequence[int]) -> str:

@@ -39,17 +39,17 @@ class Ending:
         self.calls, self.observer, self.reader, self.report = calls, observer, reader, report
         self.graph, self.rounds, self.rule = calls.graph, rounds, rule
         self.stopped = False
-        self.told_to_stop = 0  # workers that were removed from the active set, and still have to leave
+        self.stopped_workers = 0  # workers that were removed from the active set, and still have to leave
 
     def stop_if_wanted(self) -> None:
         """End the run early if the stop rule applies: the ps refuses messages, and the workers leave."""
-        if self.stopped or not self.graph.gate.uses_ps:
+        if self.stopped or not self.graph.sync.uses_ps:
             return
         reason = self.rule.reason(self.calls.version, self.observer.metrics)
         if reason is None:
             return
         self.stopped = True
-        self.told_to_stop = self.calls.present()
+        self.stopped_workers = self.calls.present()
         self.calls.stop()
         self.report(event="stopped", reason=reason)
 
@@ -100,7 +100,7 @@ class Ending:
     def _shut_down(self) -> None:
         """Let the workers leave, as the result is on disk. Errors do not matter: a restoration calls workers back."""
         with contextlib.suppress(tf.errors.OpError, WaitTimeout):
-            expected = max(self.calls.shut_down(), self.told_to_stop)
+            expected = max(self.calls.shut_down(), self.stopped_workers)
             soon = time.monotonic() + END_SECONDS
             late = time.monotonic() + CHIEF_WAITS * self.calls.wait_seconds
 

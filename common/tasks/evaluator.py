@@ -36,7 +36,7 @@ class Evaluator:
 
     def __init__(self, job: Job, session: Any, graph: TaskGraph, report: Report, connect: Connect | None = None):
         self.report, self.rule, self.workers = report, job.restarts, job.cluster.workers
-        self.waits, self.warms_up = graph.gate.waits, bool(job.scheme.warmup_updates)
+        self.waits, self.warms_up = graph.sync.waits, bool(job.scheme.warmup_updates)
         self.calls = ObserverCalls(session, graph, self.rule.wait_seconds, connect)
         self.detector = FailureDetector(self.rule.wait_seconds, own_pace=True)
         self._begin_again()

@@ -78,7 +78,7 @@ def _is_deleted(path: Path) -> bool:
     """Return True if the run has deleted a checkpoint, one of its oldest, before or while it was read."""
     if path.exists():
         time.sleep(LOOK_SECONDS)
-    return not path.exists() and not checkpoint.is_set_aside(path)
+    return not path.exists() and not checkpoint.is_quarantined(path)
 
 
 def _appearing(run_dir: Path, done: set[int], wait_seconds: float) -> Iterator[Path]:

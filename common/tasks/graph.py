@@ -26,7 +26,7 @@ class TaskGraph:
     """The graph of one task: the global variables, and the workers in it.
 
     Attributes:
-        gate: the synchronization rule.
+        synchronization rule: the synchronization rule.
         in_process: True if one process runs all workers, on one session.
         sees_waiting: True if tasks can read which workers wait.
         workers: number of workers.
@@ -48,7 +48,7 @@ class TaskGraph:
         from ..server.parameter_server import ParameterServer
         from ..server.snapshots import Multiples
 
-        self.gate, self.in_process = job.scheme.gate, job.cluster.placement.in_process
+        self.sync, self.in_process = job.scheme.sync, job.cluster.placement.in_process
         self.sees_waiting, self.workers = job.sees_waiting, job.cluster.workers
         self.model = model or job.recipe.flat()
         self._initial: Any = self.model.pack(), self.model.pack_state()
@@ -167,7 +167,7 @@ class TaskGraph:
             if node.name == "own_tokens":
                 node.attr["shared_name"].s = f"token_{worker}".encode()
         self = cls.__new__(cls)
-        self.gate, self.in_process = job.scheme.gate, job.cluster.placement.in_process
+        self.sync, self.in_process = job.scheme.sync, job.cluster.placement.in_process
         self.sees_waiting, self.workers = job.sees_waiting, job.cluster.workers
         self._initial, self.frozen, self.graph = path, frozen, tf.Graph()
         with self.graph.as_default():

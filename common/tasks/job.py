@@ -110,8 +110,8 @@ class Job:
     @property
     def sees_waiting(self) -> bool:
         """True if tasks can read which workers wait for others: on a ps, or in the memory of all threads."""
-        gate = self.scheme.gate
-        return gate.waits and (gate.uses_ps or self.cluster.placement.in_process)
+        sync = self.scheme.sync
+        return sync.waits and (sync.uses_ps or self.cluster.placement.in_process)
 
     @property
     def every_round(self) -> bool:
@@ -134,13 +134,13 @@ class Job:
     @property
     def shared_graph(self) -> Path | None:
         """File with the workers' graph; None if each builds its own, for a data function or a collective without ps."""
-        own = callable(self.train) or self.scheme.gate.is_collective
+        own = callable(self.train) or self.scheme.sync.is_collective
         return None if own else self.graph_file
 
     @property
     def uses_ps(self) -> bool:
         """True if the run has a parameter server."""
-        return self.scheme.gate.uses_ps
+        return self.scheme.sync.uses_ps
 
     @property
     def sparse(self) -> bool:
@@ -178,8 +178,8 @@ class Job:
     @property
     def restarts(self) -> RestartRule:
         """The rule of restarts: which tasks are restarted, which may be lost, and how long the others wait."""
-        gate, asked, wait = self.scheme.gate, self.recovery, self.cluster.wait_seconds
-        return RestartRule(gate.uses_ps, wait, not gate.exchanges, asked.max_restarts, asked.min_workers)
+        sync, asked, wait = self.scheme.sync, self.recovery, self.cluster.wait_seconds
+        return RestartRule(sync.uses_ps, wait, not sync.exchanges, asked.max_restarts, asked.min_workers)
 
     @property
     def devices_per_worker(self) -> int:
@@ -240,7 +240,7 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
     """Return the scheme with the codec of the options; raises `UserError` if these tasks cannot run it."""
     check_scheme(scheme, cluster.workers)
     scheme = rounded(scheme, options.codec)
-    here, uses_ps, wanted = cluster.task, scheme.gate.uses_ps, options.recovery.min_workers
+    here, uses_ps, wanted = cluster.task, scheme.sync.uses_ps, options.recovery.min_workers
     if here is None and cluster.ps > 1 and not uses_ps:
         raise UserError(f"{scheme.name} has no parameter server: leave ps out. Received: ps={cluster.ps}")
     if here is not None and bool(here.addresses.ps) != uses_ps:

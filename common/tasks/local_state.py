@@ -42,7 +42,7 @@ class Keeping:
     meets: Literal["version", "rounds", ""] = ""
 
     def __init__(self, job: Job, places: Any):
-        workers, gate = job.cluster.workers, job.scheme.gate
+        workers, sync = job.cluster.workers, job.scheme.sync
         self.layout = Layout.of(places)
         # Without a ps the parameters of all workers equal the center on worker 0: they alone need no copy.
         self.bytes = workers * (self.layout if job.uses_ps else self.layout.besides("params")).bytes
@@ -50,8 +50,8 @@ class Keeping:
         self.stops = self.keeps or not job.uses_ps
         self.waits_for_all = not job.uses_ps
         if workers > 1 and not job.options.schedule:
-            together = gate.set_size(workers) == workers
-            self.meets = "version" if together else "rounds" if gate.lead is not None else ""
+            together = sync.set_size(workers) == workers
+            self.meets = "version" if together else "rounds" if sync.lead is not None else ""
 
     @property
     def why_not(self) -> str:
@@ -86,17 +86,17 @@ class LocalState:
         self.answered = NONE  # after a restoration the chief may request the same meeting again
         self.offset = version - self.progress.rounds if self.keeping.meets == "version" else 0
         if copied and self.keeping.keeps:
-            self.calls.take_up(self.keeping.layout)
+            self.calls.restore_copy(self.keeping.layout)
 
     @property
     def meeting(self) -> int:
         """The number of the meeting that this worker has reached."""
         return self.progress.rounds + self.offset
 
-    def stretch_calls(self, rounds: int) -> int:
+    def announce_rounds(self, rounds: int) -> int:
         """Announce calls of this number of rounds before the first of them; return the number."""
         if self.keeping.stops and self.keeping.meets:
-            self.calls.stretch_calls(rounds)
+            self.calls.announce_rounds(rounds)
         return rounds
 
     def at_most(self, count: int) -> int:
@@ -115,17 +115,17 @@ class LocalState:
         """Write a copy if the chief has requested one now, and block until it has been saved."""
         if self.is_asked():
             self.answered = asked = self.calls.asked
-            self.lay_down()
+            self.write_copy()
             with contextlib.suppress(WaitTimeout):  # later rounds then make the copy invalid, which the chief detects
                 wait_until(lambda: self.calls.read_asked() != asked, self.calls.patience, str)
 
-    def lay_down(self) -> None:
+    def write_copy(self) -> None:
         """Write a copy of the local state."""
-        self.calls.lay_down(self.progress.rounds, self.keeping.keeps)
+        self.calls.write_copy(self.progress.rounds, self.keeping.keeps)
 
     def end(self) -> None:
         """Write a copy after the last round, if later checkpoints may need one."""
         if not self.keeping.keeps or self.progress.stopping:
             return
         if self.wanted_at_end or self.calls.read_asked() != NEVER:
-            self.lay_down()
+            self.write_copy()

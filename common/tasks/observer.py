@@ -74,7 +74,7 @@ class Figures:
         number: dict[str, int] = dict(zip(EVENTS, seen.kinds.tolist(), strict=True))
         moved = [[number[kind] * size for size in sizes] for kind, sizes in self.traffic.of_events.items()]
         pushed, pulled = (sum(sizes) for sizes in zip(*moved, strict=True))
-        begun = self.plan.workers * self.traffic.center if self.plan.scheme.gate.uses_ps else 0
+        begun = self.plan.workers * self.traffic.center if self.plan.scheme.sync.uses_ps else 0
         return {"bytes_pushed": int(pushed), "bytes_pulled": int(begun + pulled)}
 
 

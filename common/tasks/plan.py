@@ -60,7 +60,7 @@ class Plan:
         return sum((self._rounds_of_run(end - start, start, worker) for start, end in runs), Rounds())
 
     def _rounds_of_run(self, steps: int, done: int, worker: int) -> Rounds:
-        if not self.scheme.gate.exchanges:
+        if not self.scheme.sync.exchanges:
             return Rounds.even(steps, ALONE_STEPS)
         return self.scheme.rounds(steps, done, worker)
 
@@ -80,14 +80,14 @@ class Plan:
 
     def check(self) -> None:
         """Raise `UserError` if workers cannot do the rounds of the scheme."""
-        name, gate, rounds = self.scheme.name, self.scheme.gate, self.all_rounds
+        name, sync, rounds = self.scheme.name, self.scheme.sync, self.all_rounds
         longest, numbers = max(own.longest for own in rounds), [len(own) for own in rounds]
-        if gate.exchanges and longest > self.scheme.period:
+        if sync.exchanges and longest > self.scheme.period:
             raise UserError(
                 f"{name}: no round may be longer than the period of the scheme. Received: a round of {longest} steps, "
                 f"period={self.scheme.period}"
             )
-        if not gate.uses_ps and not self.options.schedule and min(numbers) < max(numbers):
+        if not sync.uses_ps and not self.options.schedule and min(numbers) < max(numbers):
             raise UserError(
                 f"{name}: without a ps all workers meet in each round, so all must have as many. Received: "
                 f"{min(numbers)} to {max(numbers)} rounds"
@@ -96,14 +96,14 @@ class Plan:
     @property
     def rounds_per_call(self) -> int:
         """The largest number of rounds in a call."""
-        alone, schedule = not self.scheme.gate.exchanges, self.options.schedule
+        alone, schedule = not self.scheme.sync.exchanges, self.options.schedule
         short = alone or schedule or self.steps < LONG_RUN_ROUNDS * self.scheme.period
         return 1 if short or len(self.scheme.events) > 1 else ROUNDS_PER_CALL
 
     @property
     def updates(self) -> int:
         """Number of updates of the center, if no message is dropped."""
-        if not self.scheme.gate.exchanges:
+        if not self.scheme.sync.exchanges:
             return self.steps
         messages = sum(rounds.messages for rounds in self.all_rounds)
         return round(messages * self.scheme.updates_per_round(self.workers) / self.workers)

@@ -54,12 +54,12 @@ class Progress:
     def joined(self, now: Joined) -> None:
         """Continue after the last logged round; report rounds that were acknowledged and then lost with a ps."""
         if (lost := self.rounds - now.rounds) > 0:
-            updates = self.plan.scheme.gate.updates_per_round(self.plan.workers)
+            updates = self.plan.scheme.sync.updates_per_round(self.plan.workers)
             together = updates == 1  # all workers have lost the same rounds
             self.report(event="lost", worker=self.index, rounds=lost, together=together, before=self.restoration)
         self.restoration, self.stopping = now.restoration, now.stopping
         self._at(now.rounds)
-        if self.plan.scheme.scheduled or not self.calls.graph.gate.uses_ps:
+        if self.plan.scheme.scheduled or not self.calls.graph.sync.uses_ps:
             self.calls.set_clock(self.steps)
 
     def stopped(self, rounds: int) -> None:

@@ -145,10 +145,10 @@ class CommonRequests:
         members = ps.membership
         return tf.group(members.departed.enqueue(True), members.chief_departed.enqueue_many([chief]))
 
-    # The gate.
+    # The synchronization rule.
 
-    arrived = answer(np.ndarray, lambda ps: ps.scheme.gate.arrived(ps), of_waiting=True)  # workers that wait, [W]
-    awaited = answer(np.ndarray, lambda ps: ps.scheme.gate.awaited(ps), of_waiting=True)  # those they wait for, [W]
+    arrived = answer(np.ndarray, lambda ps: ps.scheme.sync.arrived(ps), of_waiting=True)  # workers that wait, [W]
+    awaited = answer(np.ndarray, lambda ps: ps.scheme.sync.awaited(ps), of_waiting=True)  # those they wait for, [W]
 
 
 class ObserverRequests:
@@ -255,20 +255,21 @@ class WorkerRequests:
             return tf.group(*tf.nest.flatten(assigns))
 
     @request(traced=True, waits=SLOW)
-    def _lay_down(own: Any, rounds: int, copy: bytes) -> None:
-        return own.ps.copies.lay_down(own.slot, rounds, copy)
+    def _write_copy(own: Any, rounds: int, copy: bytes) -> None:
+        return own.ps.copies.write_copy(own.slot, rounds, copy)
 
     @request(traced=True)
-    def _stretch_calls(own: Any, rounds: int) -> int:
-        return own.ps.copies.stretch_calls(own.slot, rounds)
+    def _announce_rounds(own: Any, rounds: int) -> int:
+        return own.ps.copies.announce_rounds(own.slot, rounds)
 
-    # The gate: block until it releases the last message; evict the workers that this one waits for, if enough are left;
-    # leave it, as all rounds are done. The last two return the workers that are not awaited any more, [W].
+    # The synchronization rule: block until it releases the last message; evict the workers that this one waits for, if
+    # enough are left; leave it, as all rounds are done. The last two return the workers that are not awaited any more,
+    # [W].
 
     await_token = answer(bool, lambda own: own.slot.sleep(), of_waiting=True)
-    evict_absent = answer(np.ndarray, lambda own: own.scheme.gate.evict(own.ps, own.slot), traced=True, of_waiting=True)
+    evict_absent = answer(np.ndarray, lambda own: own.scheme.sync.evict(own.ps, own.slot), traced=True, of_waiting=True)
     deregister = answer(
-        np.ndarray, lambda own: own.scheme.gate.deregister(own.ps, own.slot), traced=True, of_waiting=True
+        np.ndarray, lambda own: own.scheme.sync.deregister(own.ps, own.slot), traced=True, of_waiting=True
     )
 
 

@@ -32,7 +32,7 @@ class RoundRecord:
     """
 
     def __init__(self, job: Job):
-        self.folder, self.every_round, self.gate = job.run_dir, job.every_round, job.scheme.gate
+        self.folder, self.every_round, self.sync = job.run_dir, job.every_round, job.scheme.sync
         self.in_process, self.one_clock = job.cluster.placement.in_process, job.cluster.task is None
         self.shares: Shares | None = None
 
@@ -65,9 +65,9 @@ class RoundRecord:
         for events in log.chunks(backwards=True):
             rows = rounds_of(events[events[:, KIND] != EVENTS.index("join")], numbers, after)
             ready, arrived, released = (rows[:, ROUND.index(name)] for name in ("ready", "arrived", "released"))
-            if not self.gate.waits:
+            if not self.sync.waits:
                 released[:] = arrived
-            elif self.gate.is_collective and not self.in_process:
+            elif self.sync.is_collective and not self.in_process:
                 # Workers without a ps: a message has arrived when it is ready.
                 arrived[:] = ready if self.one_clock else UNKNOWN
                 if not self.one_clock:  # the last message is the one that is ready last, on one clock

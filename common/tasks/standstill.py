@@ -67,7 +67,7 @@ class Standstill:
             calls.ask_for_copies(time.time_ns())
             return
         meeting, now = NONE, calls.ask_for_copies(NONE)
-        while meeting < (earliest := self._farthest(now) + 2 * int(now.stretch.max())):
+        while meeting < (earliest := self._farthest(now) + 2 * int(now.longest_call.max())):
             meeting = earliest + (earliest - meeting if meeting != NONE else 0)  # fast workers: leave more rounds
             now = calls.ask_for_copies(meeting)
 
@@ -82,8 +82,8 @@ class Standstill:
         while True:
             now = calls.standing()
             moment = time.monotonic()
-            if not now.goes_on or self._all_stand(now):
-                return bool(now.goes_on)
+            if not now.continues or self._all_stand(now):
+                return bool(now.continues)
             if moment - looked > HEALTH_SECONDS:
                 looked = moment
                 if not is_fine(calls):

@@ -90,7 +90,7 @@ class StateManager:
         calls.announce_state()
 
     def _pass_over(self, path: Path, problem: checkpoint.Damaged) -> None:
-        self.report(event="warning", message=checkpoint.set_aside(path, problem))
+        self.report(event="warning", message=checkpoint.quarantine(path, problem))
 
     def _restore(self, calls: StateCalls, last: checkpoint.Checkpoint, again: bool) -> None:
         """Restore a checkpoint: `again` in the middle of a run, or for the first time as the run is resumed."""
@@ -135,7 +135,7 @@ class StateManager:
         failing: float | None = None
         while not self._stop.wait(WATCH_SECONDS):
             try:
-                self._look_after(self._connected())
+                self._keep_state(self._connected())
                 failing = None
             except Exception as error:
                 self.calls = None
@@ -144,7 +144,7 @@ class StateManager:
                     self.failure = error
                     return
 
-    def _look_after(self, calls: StateCalls) -> None:
+    def _keep_state(self, calls: StateCalls) -> None:
         if not self._is_fine(calls):
             self.claim(calls)
         if self.saver.is_due(calls):

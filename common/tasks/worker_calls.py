@@ -48,7 +48,7 @@ class WorkerCalls(Calls, WorkerRequests):
     """
 
     def __init__(self, session: Any, graph: TaskGraph, index: int, wait_seconds: float, connect: Connect | None = None):
-        self.index, self.gate = index, graph.gate
+        self.index, self.sync = index, graph.sync
         self.longest, self.listens, self.asked = 0.0, False, NEVER
         super().__init__(session, graph, wait_seconds, connect)
         self.operations = graph.operations | graph.of_workers[index]
@@ -119,12 +119,12 @@ class WorkerCalls(Calls, WorkerRequests):
 
     # Copies of the local state; see `local_state`.
 
-    def lay_down(self, rounds: int, keeps: bool = True) -> None:
+    def write_copy(self, rounds: int, keeps: bool = True) -> None:
         """Write a copy of the local state after `rounds` to the first ps or worker 0, empty unless `keeps`."""
         copy = packed(together(self._local())) if keeps else b""
-        self._lay_down(rounds, copy)
+        self._write_copy(rounds, copy)
 
-    def take_up(self, layout: Layout) -> None:
+    def restore_copy(self, layout: Layout) -> None:
         """Restore the local state from its copy."""
         _, copy = self.copy_of(self.index)
         self._set_local(apart(layout.typed(unpacked(copy)), self.local_places))
@@ -134,9 +134,9 @@ class WorkerCalls(Calls, WorkerRequests):
         """The placeholders of the local state, by name, in pieces."""
         return self.operations["_set_local"].inputs[0]
 
-    def stretch_calls(self, rounds: int) -> None:
+    def announce_rounds(self, rounds: int) -> None:
         """Announce calls of this number of rounds before the first of them."""
-        self.asked = self._stretch_calls(rounds)
+        self.asked = self._announce_rounds(rounds)
 
     def read_asked(self) -> int:
         """Read and return the present request of the chief."""
@@ -159,14 +159,14 @@ class WorkerCalls(Calls, WorkerRequests):
         """
         # At a barrier the limit detects a lost worker. A call that waits for no other worker may be slow, so its limit
         # is longer.
-        seconds = (1 if self.gate.waits else SLOW) * self.patience
+        seconds = (1 if self.sync.waits else SLOW) * self.patience
         options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * seconds) if limited else 0)
         began = time.monotonic()
         try:
             return self._callable(event, len(batches))(batches, before, options)
         except tf.errors.DeadlineExceededError:
             missing = (self.missing() if self.graph.sees_waiting else "") or self._other()
-            where = "at the barrier " if self.gate.waits else ""
+            where = "at the barrier " if self.sync.waits else ""
             raise WaitTimeout(f"worker {self.index} waited {seconds:.0f} s {where}for {missing}") from None
         finally:
             self.longest = max(self.longest, time.monotonic() - began)
@@ -190,7 +190,7 @@ class WorkerCalls(Calls, WorkerRequests):
         return call
 
     def _other(self) -> str:
-        return "the ps" if self.gate.uses_ps else "another worker"
+        return "the ps" if self.sync.uses_ps else "another worker"
 
     def refuse(self) -> bool:
         """Drop a message that was not finite, and count its round as done; return False if this slot was taken over."""

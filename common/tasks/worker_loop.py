@@ -125,7 +125,7 @@ class WorkerLoop:
                 self.report(event="first_update", worker=self.index)
             elif self.progress.rounds > first + 1:
                 if count < most and is_short(began, used):
-                    count, tidy = self.local.stretch_calls(most), False
+                    count, tidy = self.local.announce_rounds(most), False
                 elif not tidy:  # the session has prepared this kind of call by now, with memory that is free again
                     give_back_memory()
                     tidy = True

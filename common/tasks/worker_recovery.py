@@ -52,7 +52,9 @@ class BarrierWait:
         evicted, arrived, awaited = self.calls.evict_absent(), self.calls.arrived(), self.calls.awaited()
         for k in np.flatnonzero(evicted):
             self.report(event="evicted", worker=int(k))
-        if evicted.any() or not arrived[self.index]:  # this worker is not at the gate: the set was completed meanwhile
+        if (
+            evicted.any() or not arrived[self.index]
+        ):  # this worker is not at the synchronization rule: the set was completed meanwhile
             return True
         if not (self.rule.recovers and self.may_be_restarted):
             return False
@@ -169,7 +171,7 @@ class WorkerRecovery:
 
         | failure                              | reaction of the worker                                       |
         |--------------------------------------|--------------------------------------------------------------|
-        | others did not arrive at the gate    | evicts or reports them, and joins again, if the run has a ps |
+        | others did not send their message    | evicts or reports them, and joins again, if the run has a ps |
         | refused: the run ends now            | leaves, with its logged rounds                               |
         | refused: its message was not finite  | has its round counted without it, or ends the run            |
         | an operation of the worker failed    | ends the run: a retry would fail again                       |
@@ -181,7 +183,7 @@ class WorkerRecovery:
         """
         if isinstance(error, GivenUp):
             raise WaitTimeout(str(error)) from None
-        at_a_ps = self.calls.graph.gate.uses_ps and self.calls.graph.sees_waiting
+        at_a_ps = self.calls.graph.sync.uses_ps and self.calls.graph.sees_waiting
         if isinstance(error, WaitTimeout) and at_a_ps and self.barrier.handle_timeout():
             return self.join()
         if is_refusal(error) and (self._has_ended() or self._was_not_finite()):
@@ -190,7 +192,7 @@ class WorkerRecovery:
             raise _of_its_own(error) from error
         if self.rule.recovers and (is_refusal(error) or is_absence(error)):
             return self._join_once_it_is_back(error)
-        if self.calls.graph.gate.uses_ps and not self.rule.recovers and was_repeated(error):
+        if self.calls.graph.sync.uses_ps and not self.rule.recovers and was_repeated(error):
             return self._join_at_once(error)
         raise error
 

@@ -69,9 +69,9 @@ def forecast(
         seed: seed of all random numbers.
 
     Raises:
-        UserError: its gate cannot be simulated, or it cannot run on these machines.
+        UserError: its synchronization rule cannot be simulated, or it cannot run on these machines.
     """
-    if not scheme.gate.exchanges:
+    if not scheme.sync.exchanges:
         steps = SECOND / Machines.of(platform).expected_steps(workers, seed).min()
         return Forecast(steps, steps, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     traffic = Traffic(scheme, scheme.codec, workers, even_sizes(parameters, ps))

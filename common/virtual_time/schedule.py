@@ -1,8 +1,8 @@
 """The discrete-event simulation of a run in virtual time: the order and the times of its events.
 
 A worker computes; its message travels to the ps, waits for the lock, which serves one message after the other, and is
-applied; the gate releases some workers, and their replies travel back. Without a ps, all workers wait until the last
-message is ready, and reduce the messages together.
+applied; the synchronization rule releases some workers, and their replies travel back. Without a ps, all workers wait
+until the last message is ready, and reduce the messages together.
 
 The same arguments give the same run, to the bit: times are whole nanoseconds, events at the same time are ordered by
 kind and worker, and each duration is a function of the seed, the worker and its round alone.
@@ -40,9 +40,9 @@ MOST_LIVES = 4.0  # the longest round, in mean times between crashes: one round 
 
 
 def check(scheme: Scheme, machines: Machines, workers: int) -> None:
-    """Raise `UserError` if the gate cannot be simulated, or workers crash without a ps or in nearly every round."""
-    waiting_at(scheme.gate, workers)
-    if machines.failures and not (scheme.gate.exchanges and scheme.gate.uses_ps):
+    """Raise `UserError` if the rule cannot be simulated, or workers crash without a ps or in nearly every round."""
+    waiting_at(scheme.sync, workers)
+    if machines.failures and not (scheme.sync.exchanges and scheme.sync.uses_ps):
         raise UserError(f"{scheme.name} has no parameter server, to which a worker could come back: leave failures out")
     takes = scheme.period * machines.step + 2 * machines.latency
     if machines.failures and takes > MOST_LIVES * machines.failures[0]:
@@ -85,7 +85,7 @@ def schedule_events(
     """Compute the order of the events of a run.
 
     Args:
-        scheme: the algorithm; its gate, `accepts`, warm-up and `exchange_first` are used.
+        scheme: the algorithm; its synchronization rule, `accepts`, warm-up and `exchange_first` are used.
         platform: the machines, described or in numbers.
         workers: W.
         rounds: the rounds of each worker, or those that all share.
@@ -128,8 +128,8 @@ class EventLoop:
     Attributes:
         end: time at which the last worker has the reply of its last round, in nanoseconds.
         lock_free: time at which the lock of the ps has served all requests so far.
-        away: workers that do not receive a release by the gate: those that are down, and those that have returned while
-            a message of their former life still waits at the gate.
+        away: workers that do not receive a release by the synchronization rule: those that are down, and those that
+            have returned while a message of their former life still waits for others.
         returned: the latter of these.
         fetching: workers that wait for the center alone.
         reducing: without a ps, the workers whose messages are ready.
@@ -162,10 +162,10 @@ class EventLoop:
             [(resource, act) for resource, act in shared if resource is not None],
         )
         # Events of phases that take no time are skipped: the next phase is called directly.
-        at_once, gate = not any(self.network.latency), scheme.gate
+        at_once, sync = not any(self.network.latency), scheme.sync
         send = self._arrive if at_once and self.network.up is None else self._send
         self.reply = self._end_round if at_once and self.network.down is None else self._reply
-        self.exchange = self._step_alone if not gate.exchanges else send if gate.uses_ps else self._reduce
+        self.exchange = self._step_alone if not sync.exchanges else send if sync.uses_ps else self._reduce
         self.process = {"exchange": server.exchange, "push": server.push, "pull": server.pull}
         size_of = {"exchange": self.message_bytes, "push": self.message_bytes, "pull": self.reply_bytes}
         self.service = {kind: machines.service + round(size / ps / machines.ps_rate) for kind, size in size_of.items()}
@@ -342,7 +342,7 @@ class EventLoop:
             self.queue.at(at, REPLY, worker)
 
     def _miss(self, worker: int, now: int) -> None:
-        """Log the round of an absent worker that the gate has released as lost; let the worker join if it is back."""
+        """Log the round of an absent worker that its rule has released as lost; let the worker join if it is back."""
         self.timings.log(worker, UNKNOWN)
         if worker in self.returned:
             self.returned.remove(worker)

@@ -52,7 +52,7 @@ class SimulatedServer:
         scheme: the algorithm.
         workers: W.
         last_version: most rounds of a worker, after which a barrier ends the run; None if the order is scripted.
-        stop_at_version: version that ends the run with any gate.
+        stop_at_version: version that ends the run with any synchronization rule.
 
     Attributes:
         version: number of updates of the center.
@@ -61,14 +61,14 @@ class SimulatedServer:
         over: True after the last update: later messages are refused, and are not recorded.
 
     Raises:
-        UserError: the scheme's gate has no rule that can be simulated.
+        UserError: the scheme's synchronization rule has no rule that can be simulated.
     """
 
     def __init__(
         self, scheme: Scheme, workers: int, last_version: int | None = None, stop_at_version: int | None = None
     ):
         self.scheme, self.workers = scheme, workers
-        self.waiting = waiting_at(scheme.gate, workers)
+        self.waiting = waiting_at(scheme.sync, workers)
         self.in_sets = isinstance(self.waiting, SetOfMessages)
         self.may_drop = type(scheme).accepts is not Scheme.accepts
         ends = [stop_at_version, last_version if self.in_sets else None]
@@ -88,7 +88,7 @@ class SimulatedServer:
         """Process a message that needs a reply."""
         staleness = self.version - self.pulled[worker]
         if not self.in_sets:
-            self._fold(worker, staleness, EXCHANGE, now)
+            self._apply(worker, staleness, EXCHANGE, now)
         else:
             self._record(worker, staleness, staleness == 0, EXCHANGE, now)
             if staleness:  # dropped: the worker continues at once
@@ -97,7 +97,7 @@ class SimulatedServer:
 
     def push(self, worker: int, now: int) -> Sequence[int]:
         """Process a message that needs no reply."""
-        self._fold(worker, self.version - self.pulled[worker], PUSH, now)
+        self._apply(worker, self.version - self.pulled[worker], PUSH, now)
         return (worker,)
 
     def pull(self, worker: int, now: int) -> Sequence[int]:
@@ -119,7 +119,7 @@ class SimulatedServer:
         return self._with_center((0,))
 
     def join(self, worker: int, now: int, log: bool = True) -> bool:
-        """Give a worker its slot and the present center; return True if its last message still waits at the gate."""
+        """Give a worker its slot and the present center; return True if its last message still waits for others."""
         if log and self.version > 0:
             self.rows.extend((self.version, worker, 0, False, now // MICROSECOND, JOIN))
         self._with_center((worker,))
@@ -136,7 +136,7 @@ class SimulatedServer:
         self.recorded[worker] = rounds = self.recorded[worker] + 1
         self.waiting.counted(rounds)
 
-    def _fold(self, worker: int, staleness: int, event: int, now: int) -> None:
+    def _apply(self, worker: int, staleness: int, event: int, now: int) -> None:
         accepted = not self.may_drop or bool(self.scheme.accepts(float(staleness)))
         self._record(worker, staleness, accepted, event, now)
         if accepted:

@@ -44,7 +44,7 @@ class Pieces:
         """Return the pieces of a worker of that scheme: several only if neither its rules nor the loss need [P]."""
         sizes = [math.prod(shape) for shape in replica.model.shapes]
         several = cls(sizes, apart=True)
-        alone = not scheme.scalars and scheme.gate.uses_ps and scheme.period > 1 and not replica.needs_vector
+        alone = not scheme.scalars and scheme.sync.uses_ps and scheme.period > 1 and not replica.needs_vector
         return several if len(several.sizes) > 1 and alone and scheme.elementwise else cls(sizes, apart=False)
 
     def cut(self, vector: Any) -> list[Any]:

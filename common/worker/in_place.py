@@ -54,13 +54,13 @@ class InPlaceWorker:
 
     def round(self, rows: Any, stamps: RoundTimer) -> Any:
         """Build one step on one batch, [batch size]; returns its loss. The reply, the center itself, is not used."""
-        gate, state = self.scheme.gate, self.replica.state
+        sync, state = self.scheme.sync, self.replica.state
         with tf.control_dependencies([stamps.begun]):
             parts = self.ps.center.read()
         loss, self.view.gradient = self.replica.gradient(parts, rows)
         message = stamps.send(Message(self.scheme.message(self.view)))
         with stamps.reply():
-            gate.exchange(self.ps, self.slot.with_times(stamps.times), message)
+            sync.exchange(self.ps, self.slot.with_times(stamps.times), message)
         if self.replica.model.state_size:
-            state.assign(gate.share_state(self.ps, self.slot, state.read_value()))
+            state.assign(sync.share_state(self.ps, self.slot, state.read_value()))
         return loss

@@ -62,7 +62,7 @@ class SparseWorker:
         """
         indices, values, y = self.source.batch(rows)
         flat = tf.reshape(indices, [-1])
-        x = tf.reshape(self.scheme.gate.gather(self.ps, self.slot, flat), tf.shape(values))
+        x = tf.reshape(self.scheme.sync.gather(self.ps, self.slot, flat), tf.shape(values))
         begun = moment([x])
         stamps = RoundTimer(begun, begun if before is None else before)
         with tf.control_dependencies([stamps.begun]):
@@ -71,7 +71,7 @@ class SparseWorker:
         self.view.gradient = tf.IndexedSlices(tf.reshape(gradient, [-1]), flat)
         message = stamps.send(Message(self.scheme.message(self.view)))
         with stamps.reply() if last else contextlib.nullcontext():
-            self.scheme.gate.push(self.ps, self.slot.with_times(stamps.times), message)
+            self.scheme.sync.push(self.ps, self.slot.with_times(stamps.times), message)
         return loss, stamps.replied
 
 

@@ -45,7 +45,7 @@ class DenseWorker(LocalSteps):
     def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: Slot, name: str, seed: int = 0):
         self.scheme, self.replica, self.ps, self.fed = scheme, replica, ps, replica.fed
         self.device, self.pieces = replica.devices[0], Pieces.of(scheme, replica)
-        self.is_center = not self.scheme.gate.uses_ps and (name == "worker_0")  # without a ps the chief has the center
+        self.is_center = not self.scheme.sync.uses_ps and (name == "worker_0")  # without a ps the chief has the center
         with tf.device(self.device):
             center = ps.slices[0].center if self.is_center else None
             sizes = enumerate(self.pieces.sizes)
@@ -106,7 +106,7 @@ class DenseWorker(LocalSteps):
         hide(self.views)
         steps = done = tf.cast(tf.shape(rows)[0], tf.float32)
         show(self.views, steps=steps, round=number, step=first)
-        if not scheme.gate.exchanges:
+        if not scheme.sync.exchanges:
             total, done = self._steps_alone(rows, stamps, first)
         elif scheme.exchange_first:
             total, gradients = self._gradient(rows[0], stamps.begun)  # at the parameters before the exchange
@@ -114,37 +114,37 @@ class DenseWorker(LocalSteps):
             self._step(gradients)
             if scheme.period > 1:
                 total += self._local_steps(rows[1:], stamps.replied, first + 1)
-        elif not scheme.gate.uses_ps:
+        elif not scheme.sync.uses_ps:
             total, fine = self._collective_round(scheme, rows, stamps, first)
             done *= tf.cast(fine, tf.float32)
         else:
             total = self._local_steps(rows, stamps.begun, first)
             self._meet_server(scheme, event, stamps, total)
         if self.replica.model.state_size:
-            state.assign(scheme.gate.share_state(ps, self.slot, state.read_value()))
-        return tf.stack([total / (steps if scheme.gate.exchanges else done), done])
+            state.assign(scheme.sync.share_state(ps, self.slot, state.read_value()))
+        return tf.stack([total / (steps if scheme.sync.exchanges else done), done])
 
     def _meet_server(self, scheme: Scheme, event: Event, stamps: RoundTimer, total: Any = None) -> None:
         if event == "pull":
             with tf.control_dependencies([stamps.send(total)]):
                 center = self.ps.pull(self.slot.with_times(stamps.times))
             with stamps.reply():
-                self._adopt(scheme, center)
+                self._on_reply(scheme, center)
             return
         message = stamps.send(message_of(scheme, self, stamps.begun, total))
         slot = self.slot.with_times(stamps.times)
         if event == "push":
             with stamps.reply():  # a push has no reply; the next round waits for its acknowledgement
-                scheme.gate.push(self.ps, slot, message)
+                scheme.sync.push(self.ps, slot, message)
             return
-        reply = scheme.gate.exchange(self.ps, slot, message)
+        reply = scheme.sync.exchange(self.ps, slot, message)
         with stamps.reply():
-            self._adopt(scheme, reply)
+            self._on_reply(scheme, reply)
 
-    def _adopt(self, scheme: Scheme, reply: Any) -> None:
+    def _on_reply(self, scheme: Scheme, reply: Any) -> None:
         hide(self.views)
         for view, part in zip(self.views, self.pieces.cut(reply), strict=True):
-            scheme.adopt(view, part)
+            scheme.on_reply(view, part)
 
     # Without a ps, which would refuse it, the worker itself drops a gradient or a mean that is not finite.
 
@@ -182,16 +182,16 @@ class DenseWorker(LocalSteps):
         state, clock = self.replica.state.read_value(), self.clock.read_value()
         total = self._local_steps(rows, stamps.begun, first)
         message = stamps.send(message_of(scheme, self, stamps.begun, total))
-        reply = scheme.gate.exchange(self.ps, self.slot.with_times(stamps.times), message)
-        fine = scheme.gate.is_finite(self.ps, reply)
+        reply = scheme.sync.exchange(self.ps, self.slot.with_times(stamps.times), message)
+        fine = scheme.sync.is_finite(self.ps, reply)
 
-        def adopt() -> None:
-            self._adopt(scheme, reply)
+        def on_reply() -> None:
+            self._on_reply(scheme, reply)
             if self.is_center:
                 self.ps.center.come_to(self.ps.read_version(), clock, self.replica.state)
 
         with stamps.reply():
-            adopted = when(fine, adopt)
+            adopted = when(fine, on_reply)
         self.replica.keep_state(fine, state)
         return total, adopted
 
@@ -212,12 +212,12 @@ def local_state(worker: DenseWorker) -> dict[str, list[Any]]:
     with other local state, and joins with the newest center if it has no other local state.
     """
     scheme, center, workers = worker.scheme, worker.ps.center, worker.views[0].num_workers
-    adopts = type(scheme).adopt is Scheme.adopt and "push" not in scheme.events and not scheme.exchange_first
+    adopts = type(scheme).on_reply is Scheme.on_reply and "push" not in scheme.events and not scheme.exchange_first
     is_center = worker.is_center or (adopts and center.replies_center and type(scheme.reply_codec) is Codec)
     own = {name: [getattr(view, name) for view in worker.views] for name in worker.slots}
     params = {"params": own.pop("params")}
     own |= {f"codec.{name}": parts for name, parts in worker.encoder.local.items()} | worker.replica.local
-    meets = workers == 1 or scheme.gate.set_size(workers) == workers
+    meets = workers == 1 or scheme.sync.set_size(workers) == workers
     return own if worker.is_center or (is_center and (meets or not own)) else params | own
 
 
@@ -235,7 +235,7 @@ def message_of(scheme: Scheme, worker: DenseWorker, begun: Any, total: Any = Non
     def mean(vector: Any) -> Any:
         nonlocal last
         with tf.control_dependencies([last]):
-            last = scheme.gate.mean(worker.ps, worker.slot, tf.identity(tf.cast(vector, tf.float32)))
+            last = scheme.sync.mean(worker.ps, worker.slot, tf.identity(tf.cast(vector, tf.float32)))
         return last
 
     if total is not None:

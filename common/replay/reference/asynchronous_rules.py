@@ -173,17 +173,17 @@ def agn(
     lost worker k that starts anew: x_k, m_k ← θ.
     """
     theta, x, t, path = start.copy(), [start.copy() for _ in range(workers)], [0] * workers, []
-    anchor = [start.copy() for _ in range(workers)]
+    pulled_center = [start.copy() for _ in range(workers)]
     for k in order:
         if k < 0:
-            x[~k], anchor[~k] = theta.copy(), theta.copy()
+            x[~k], pulled_center[~k] = theta.copy(), theta.copy()
             continue
         length = min(period, steps - t[k])
         _, a = window(x[k], gradient, k, t[k], length, eta)
         t[k] += length
         u = (eta if gamma is None else gamma) * a / length
-        theta = theta - u / ((theta - anchor[k]) ** 2 / distance_scale + 1)
-        x[k], anchor[k] = theta.copy(), theta.copy()
+        theta = theta - u / ((theta - pulled_center[k]) ** 2 / distance_scale + 1)
+        x[k], pulled_center[k] = theta.copy(), theta.copy()
         path.append(theta.copy())
     return path
 

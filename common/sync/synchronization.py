@@ -1,15 +1,19 @@
-"""The base of all gates: the synchronization rule of an algorithm, applied on the parameter server.
+"""The base of all synchronization rules: the synchronization rule of an algorithm, applied on the parameter server.
 
-A gate builds one exchange, from push to reply, into the graph. Whatever the number of ps tasks, an exchange is one
+A synchronization rule builds one exchange, from push to reply, into the graph. Whatever the number of ps tasks, an
+exchange is one
 atomic event: `ps.event` takes the lock after the whole message has arrived, so no lock is held while a message travels.
 
-To write your own gate, in a file of your own (`--import my_gate.py`): derive from `Async` if no worker waits, else from
-`Gate` with `waits = True`, and write `exchange`, `awaited` and `release`. `bounded.py` is a complete example.
+To write your own synchronization rule, in a file of your own (`--import my_rule.py`): derive from `Async` if no worker
+waits, else from `Synchronization` with `waits = True`, and write `exchange`, `awaited` and `release`. `bounded.py` is a
+complete example.
 
-Two engines use the gates: one of TensorFlow graphs, and one in virtual time, which has no graphs. Both read the
-synchronization rule from plain Python: `set_size` or `lead`. The gates of this folder build their graphs from them. The
-engine in virtual time refuses a gate that overrides other methods, unless the gate declares with `simulated` that these
-leave the rule unchanged.
+Two engines use the synchronization rules: one of TensorFlow graphs, and one in virtual time, which has no graphs. Both
+    read the
+synchronization rule from plain Python: `set_size` or `lead`. The synchronization rules of this folder build their
+    graphs from them. The
+engine in virtual time refuses a synchronization rule that overrides other methods, unless the synchronization rule
+declares with `simulated` that these leave the rule unchanged.
 """
 
 from __future__ import annotations
@@ -21,14 +25,14 @@ from ..errors import UserError
 from ..lazy import tf
 from .store import Event, Message, Store, Tensor, WorkerSlot
 
-__all__ = ["Event", "Gate", "Message", "Store", "WorkerSlot"]
+__all__ = ["Event", "Message", "Store", "Synchronization", "WorkerSlot"]
 
-SAYS_WHO_WAITS = {"set_size", "lead"}
+RULE = {"set_size", "lead"}
 
 BESIDES = {"updates_per_round", "check", "traffic", "label", "is_collective"}  # no part of an exchange
 
 
-class Gate:
+class Synchronization:
     """A synchronization rule. By default each worker exchanges messages with the parameter server and never waits.
 
     Attributes:
@@ -37,10 +41,10 @@ class Gate:
         exchanges: False for a single worker, which exchanges nothing.
         uses_ps: False without a parameter server: worker 0 holds the center and the record.
         label: the name of the rule in the catalogue.
-        simulated: True if the simulation treats messages as this gate does: a message is folded when it arrives, and
-            the reply is the newest center as soon as `lead` lets the worker continue; or, with `set_size`, the mean of
-            a set of messages is folded, and the new center is the reply to all of them. Implied by a class that
-            overrides `set_size` or `lead`.
+        simulated: True if the simulation treats messages as this synchronization rule does: a message is applied when
+            it arrives, and the reply is the newest center as soon as `lead` lets the worker continue; or, with
+            `set_size`, the mean of a set of messages is applied, and the new center is the reply to all of them.
+            Implied by a class that overrides `set_size` or `lead`.
     """
 
     waits: ClassVar[bool] = False
@@ -54,7 +58,7 @@ class Gate:
         return workers
 
     def check(self, workers: int) -> None:
-        """Raise `UserError` if this gate cannot work with this number of workers."""
+        """Raise `UserError` if this synchronization rule cannot work with this number of workers."""
 
     def traffic(self, workers: int) -> tuple[float, float]:
         """Return the number of vectors that a recorded exchange sends to the center, and back."""
@@ -71,7 +75,7 @@ class Gate:
     def set_size(self, active: int) -> int | None:
         """Return the number of messages of different workers that make one update; their senders wait for the set.
 
-        Default: None, each message is folded when it arrives.
+        Default: None, each message is applied when it arrives.
 
         Args:
             active: the number of active workers, from 0.
@@ -89,23 +93,23 @@ class Gate:
             own = vars(kind)
             if "simulated" in own:
                 return own["simulated"]
-            if SAYS_WHO_WAITS & own.keys():
+            if RULE & own.keys():
                 return True
             if any(callable(value) or isinstance(value, property) for name, value in own.items() if _counts(name)):
                 return False
         return False
 
-    # The variables of the gate on the ps.
+    # The variables of the synchronization rule on the ps.
 
     def variables(self, ps: Store) -> Mapping[str, Tensor]:
-        """Return the initial values of the gate's variables on the first ps task, by name: `ps.kept.<name>`.
+        """Return the initial values of the rule's variables on the first ps task, by name: `ps.kept.<name>`.
 
         Default: flags [W] of the workers that have arrived, if workers wait here.
         """
         return {"arrived": tf.zeros([ps.num_workers], tf.bool)} if self.waits else {}
 
     def slice_variables(self, ps: Store, part: Any) -> Mapping[str, Tensor | Message]:
-        """Return the initial values of the gate's variables for each slice of the center, by name: `part.<name>`.
+        """Return the initial values of the rule's variables for each slice of the center, by name: `part.<name>`.
 
         `part` has `initial`, the first value of this slice of the center [n], and `no_message`, zeros for a sum of
         messages, which becomes a `Message` of variables. Default: no variables.
@@ -135,15 +139,15 @@ class Gate:
     def mean(self, ps: Store, slot: WorkerSlot, vector: Tensor) -> Tensor:
         """Return the mean over all workers of a tensor of any shape, within a round: `worker.mean`. Default: refused.
 
-        A worker inside `mean` has not arrived at the gate. A gate that can evict workers must also release the workers
-        that wait in `mean`.
+        A worker inside `mean` has not sent its message. A synchronization rule that can evict workers must also release
+        the workers that wait in `mean`.
 
         Raises:
-            UserError: this gate offers no mean.
+            UserError: this synchronization rule offers no mean.
         """
         raise UserError(
-            "worker.mean needs a gate without a parameter server: send numbers beside the vector (scalars), or use "
-            f"gate = Collective(). Received: gate = {type(self).__name__}()"
+            "worker.mean needs a rule without a parameter server: send numbers beside the vector (scalars), or use "
+            f"sync = Collective(). Received: sync = {type(self).__name__}()"
         )
 
     def share_state(self, ps: Store, slot: WorkerSlot, state: Tensor) -> Tensor:
@@ -154,7 +158,7 @@ class Gate:
     # Waiting workers, and workers that join and leave.
 
     def arrived(self, ps: Store) -> Tensor | None:
-        """Return flags [W] of the workers that wait at the gate; None if no worker ever waits on the ps."""
+        """Return flags [W] of the workers that wait for others; None if no worker ever waits on the ps."""
         return ps.kept.arrived.read_value() if self.waits else None
 
     def awaited(self, ps: Store) -> Tensor:
@@ -188,8 +192,8 @@ class Gate:
     def evict(self, ps: Store, slot: WorkerSlot) -> Tensor:
         """Evict the workers that the worker in `slot` has waited for too long, if enough workers are left.
 
-        Returns flags [W] of the evicted workers, which are active again when they rejoin. Default for all gates that
-        wait.
+        Returns flags [W] of the evicted workers, which are active again when they rejoin. Default for all
+        synchronization rules that wait.
         """
         with ps.exclusive(), tf.device(ps.devices[0]):
             evicted = self.awaited(ps) & ps.kept.arrived.read_value()[slot.index]

@@ -1,16 +1,16 @@
-"""A file of a user, for `--import`: stale synchronous parallel with a gate of one's own, made of public parts alone."""
+"""A file of a user, for `--import`: stale synchronous parallel with a rule of one's own, of public parts."""
 
 from dataclasses import dataclass
 
 import tensorflow as tf
 
 from distsgd.common.contract import Count, Rate, Scheme, sgd
-from distsgd.common.sync import Gate
+from distsgd.common.sync import Synchronization
 
 
 @dataclass(frozen=True)
-class BoundedRounds(Gate):
-    """A gate: no worker begins a round more than `slack` rounds ahead of the last."""
+class BoundedRounds(Synchronization):
+    """A synchronization rule: no worker begins a round more than `slack` rounds ahead of the last."""
 
     slack: int = 1
     waits = True
@@ -22,7 +22,7 @@ class BoundedRounds(Gate):
     def exchange(self, ps, slot, message):
         parts = ps.receive(slot, message)
         with ps.event(slot, parts) as pushed:
-            ps.fold(slot, parts)
+            ps.apply(slot, parts)
             with tf.device(ps.devices[0]):
                 clock = ps.kept.clocks.read_value()[slot.index] + 1
                 noted = [ps.write(ps.kept.clocks, slot, clock), ps.write(ps.kept.arrived, slot, True)]
@@ -57,7 +57,7 @@ class BoundedSGD(Scheme):
     """Rounds that a worker may be ahead of the last."""
 
     @property
-    def gate(self):
+    def sync(self):
         return BoundedRounds(self.slack)
 
     def server_update(self, server, message, staleness):

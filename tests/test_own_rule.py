@@ -1,4 +1,4 @@
-"""A gate in a user's own file, of public parts alone, in a run that loses a worker."""
+"""A synchronization rule in a user's own file, of public parts alone, in a run that loses a worker."""
 
 import json
 import os
@@ -16,11 +16,11 @@ from distsgd.algorithms import SCHEMES
 from distsgd.common.cli.imports import import_schemes
 from distsgd.common.errors import UserError
 from distsgd.common.record_format import EVENTS
-from distsgd.common.sync import Alone, Async, Barrier, Bounded, Collective, Gate, Unlocked
+from distsgd.common.sync import Alone, Async, Barrier, Bounded, Collective, Synchronization, Unlocked
 from distsgd.common.sync.release import waiting_at
 from runs import updates_logged, wait_until
 
-FILE = Path(__file__).with_name("own_gate.py")
+FILE = Path(__file__).with_name("own_rule.py")
 SLACK = 2
 STEPS = 600
 
@@ -74,7 +74,7 @@ class Ring(Collective):
 @dataclass(frozen=True, kw_only=True)
 class Gossip(Scheme):
     name = "gossip"
-    gate = Ring()
+    sync = Ring()
 
     learning_rate: Rate = 0.1
 
@@ -92,7 +92,9 @@ def test_a_gate_that_overrides_exchange_is_not_simulated_as_its_base(command, tm
         SCHEMES.pop(command[command[0] == "simulate"])
     assert (code, out) == (2, "")
     (line,) = [line for line in errors.splitlines() if "error:" in line]
-    assert line.startswith("error: the simulation and Group do not know what an exchange of this gate does")
+    assert line.startswith(
+        "error: the simulation and Group do not know what an exchange of this synchronization rule does"
+    )
     assert line.endswith("Received: Ring")
     assert "starting TensorFlow" not in errors
 
@@ -102,7 +104,7 @@ def varied(parent, **own):
 
 
 @pytest.mark.parametrize(
-    ("gate", "known"),
+    ("sync", "known"),
     [
         *((kind(), True) for kind in (Alone, Async, Barrier, Bounded, Collective, Unlocked)),
         (varied(Barrier, check=lambda self, workers: None, label="mine"), True),
@@ -112,20 +114,20 @@ def varied(parent, **own):
         (varied(type(varied(Async, simulated=True)), push=lambda self, ps, slot, message: None), False),
         (varied(Collective, _mean=lambda self, *_: None), False),
         (varied(Bounded, release=property(lambda self: None)), False),
-        (varied(Gate), False),
+        (varied(Synchronization), False),
     ],
 )
-def test_a_gate_s_own_methods_are_refused_unless_it_declares_simulated(gate, known):
-    assert gate.can_be_simulated() is known
+def test_a_gate_s_own_methods_are_refused_unless_it_declares_simulated(sync, known):
+    assert sync.can_be_simulated() is known
     if known:
-        assert waiting_at(gate, 1)
+        assert waiting_at(sync, 1)
     else:
         with pytest.raises(UserError, match="say `simulated = True`"):
-            waiting_at(gate, 1)
+            waiting_at(sync, 1)
 
 
 def test_a_gate_of_ones_own_has_a_label_and_checks_its_options(tmp_path):
     scheme = import_schemes(FILE, SCHEMES)["bounded_sgd"]
-    assert (scheme().gate.label, scheme().gate.updates_per_round(3)) == ("bounded rounds", 3)
+    assert (scheme().sync.label, scheme().sync.updates_per_round(3)) == ("bounded rounds", 3)
     with pytest.raises(UserError, match="slack"):
         scheme(slack=-1)
