@@ -125,7 +125,7 @@ class GlobalVariables:
     """
 
     def __init__(self, scheme: Scheme, initial: Tensor, workers: int):
-        self.scheme, self.workers, self.size = scheme, workers, len(initial)
+        self.scheme, self.workers = scheme, workers
         self.center = tf.Variable(initial)
         self.own = variables(scheme.global_variables(initial))
         rows, numbers = scheme.worker_rows(initial), scheme.worker_numbers()
@@ -144,8 +144,7 @@ class GlobalVariables:
 
         For worker k the rule sees the row and the number of this worker; for a mean, those of all workers.
         """
-        sent = sent_by(self.scheme.scalars, message.scalars)
-        seen, pulled_center = self.of_workers, {}
+        seen, pulled_center, sent = self.of_workers, {}, sent_by(self.scheme.scalars, message.scalars)
         if k is not None:
             seen = variables({name: variable[k] for name, variable in self.of_workers.items()})
             pulled_center = {"pulled_center": self.pulled_centers[k]} if self.scheme.keeps_pulled_centers else {}
