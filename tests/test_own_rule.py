@@ -92,9 +92,7 @@ def test_a_gate_that_overrides_exchange_is_not_simulated_as_its_base(command, tm
         SCHEMES.pop(command[command[0] == "simulate"])
     assert (code, out) == (2, "")
     (line,) = [line for line in errors.splitlines() if "error:" in line]
-    assert line.startswith(
-        "error: the simulation and Group do not know what an exchange of this rule does"
-    )
+    assert line.startswith("error: the simulation and Group do not know what an exchange of this rule does")
     assert line.endswith("Received: Ring")
     assert "starting TensorFlow" not in errors
 
