@@ -148,14 +148,8 @@ class GlobalVariables:
         if k is not None:
             seen = variables({name: variable[k] for name, variable in self.of_workers.items()})
             pulled_center = {"pulled_center": self.pulled_centers[k]} if self.scheme.keeps_pulled_centers else {}
-        known = {
-            "num_workers": self.workers,
-            "sender": k,
-            "sent": sent,
-            "completes": tf.constant(completes),
-            **pulled_center,
-        }
-        server = ServerView(center=self.center, **self.own, **seen, **known)
+        known = {"num_workers": self.workers, "sender": k, "sent": sent, "completes": tf.constant(completes)}
+        server = ServerView(center=self.center, **self.own, **seen, **known, **pulled_center)
         result = tf.convert_to_tensor(rule(server, message.vector, tf.constant(float(staleness))))
         if k is not None:
             for name, variable in seen.items():

@@ -6,9 +6,9 @@ pushes a message; the server merges it and replies, as one atomic event; the wor
     gradient_point  the parameters at which a worker takes its gradient
     local_step      the worker's own update between two exchanges
     message         the vector that a worker pushes
-    synchronization rule            the synchronization rule: asynchronous, bounded staleness, or barrier
+    sync            the synchronization rule: asynchronous, bounded staleness, or barrier
     server_update   the server's update with a message, and its reply
-    adopt           the worker's use of the reply
+    on_reply        the worker's use of the reply
 
 Vectors have shape [P], the number of trainable parameters (on the server: the slice of one ps task, so
 rules are elementwise). The functions are traced once into a TensorFlow graph, in which reads and writes of a
@@ -51,9 +51,7 @@ class Scheme:
     # The worker takes the gradient of its first batch, exchanges, and then makes the steps of the round (elastic
     # schemes). The message holds nothing of this round.
     exchange_first: ClassVar[bool] = False
-    keeps_pulled_centers: ClassVar[bool] = (
-        False  # the ps keeps the center that each worker pulled last, `server.pulled_center`
-    )
+    keeps_pulled_centers: ClassVar[bool] = False  # the center that each worker pulled last is `server.pulled_center`
     # Worker threads may take gradients at the shared center itself instead of a copy (large models). Only for schemes
     # whose workers do nothing but push gradients.
     in_place: ClassVar[bool] = False
@@ -112,7 +110,7 @@ class Scheme:
 
         `server_update` is called for each of them, and `server.completes` is True for the last one alone. The version,
         and with it staleness, `evaluate_every` and `stop_at_version`, counts updates, not messages. A message that is
-        dropped does not count. For asynchronous synchronization rules with a parameter server and its lock.
+        dropped does not count. For asynchronous rules with a parameter server and its lock.
         """
         return 1
 
@@ -191,8 +189,7 @@ class Scheme:
     def accepts(self, staleness: Tensor) -> Tensor | bool:
         """Return False to drop a message of this staleness: the version does not change, the worker gets the center.
 
-        Asynchronous and bounded synchronization rules ask; `Barrier` does not: it drops all messages older than the
-        present version.
+        Asynchronous and bounded rules ask; `Barrier` does not: it drops all messages older than the present version.
         """
         return True
 

@@ -101,12 +101,8 @@ class ParameterServer:
         # The interface of synchronization rules, see `Store`.
         self.lock, self.exclusive = transactions.lock, transactions.exclusive
         self.slices, self.each_slice = center.slices, center.each_slice
-        self.receive, self.reply, self.merge, self.weighted = (
-            center.receive,
-            center.reply,
-            center.merge,
-            center.weighted,
-        )
+        self.receive, self.reply = center.receive, center.reply
+        self.merge, self.weighted = center.merge, center.weighted
         plain = type(scheme.reply_codec) is Codec  # an encoded reply is another tensor: sharing the plain one is no use
         self.share = center.transport.share if plain and scheme.elementwise else lambda reply: reply
         self.read_version, self.count_updates = center.read_version, center.count_updates

@@ -156,7 +156,7 @@ def program_of(trace: Mapping[str, np.ndarray], scheme: Scheme, workers: int, sp
 
     Args:
         trace: the columns of `RECORD`.
-        scheme: the algorithm, whose synchronization rule sets the synchronization rule.
+        scheme: the algorithm, with its synchronization rule.
         workers: W.
         sparse: True if the model is sparse.
 

@@ -67,7 +67,7 @@ class Lead(Waiting):
     """The rule of bounded staleness: no worker begins a round too far ahead of the slowest (`Synchronization.lead`).
 
     Args:
-        synchronization rule: the synchronization rule, with the lead.
+        sync: the rule, with the lead.
         workers: W.
         before: recorded rounds at the beginning, of each active worker; 0 for all workers if None.
 
@@ -115,11 +115,10 @@ class Lead(Waiting):
 
 
 def waiting_at(sync: Synchronization, workers: int) -> Waiting:
-    """Return the waiting rule of a synchronization rule.
+    """Return how workers wait under a synchronization rule.
 
     Raises:
-        UserError: the synchronization rule lets workers wait without `set_size` or `lead`, or has an exchange of its
-            own.
+        UserError: the rule lets workers wait without `set_size` or `lead`, or has an exchange of its own.
     """
     if sync.waits and sync.set_size(workers) is None and sync.lead is None:
         raise UserError(

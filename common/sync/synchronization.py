@@ -1,19 +1,15 @@
-"""The base of all synchronization rules: the synchronization rule of an algorithm, applied on the parameter server.
+"""The base of all synchronization rules, which an algorithm names as `sync`.
 
-A synchronization rule builds one exchange, from push to reply, into the graph. Whatever the number of ps tasks, an
-exchange is one
+A rule builds one exchange, from push to reply, into the graph. Whatever the number of ps tasks, an exchange is one
 atomic event: `ps.event` takes the lock after the whole message has arrived, so no lock is held while a message travels.
 
-To write your own synchronization rule, in a file of your own (`--import my_rule.py`): derive from `Async` if no worker
-waits, else from `Synchronization` with `waits = True`, and write `exchange`, `awaited` and `release`. `bounded.py` is a
-complete example.
+To write your own rule, in a file of your own (`--import my_rule.py`): derive from `Async` if no worker waits, else from
+`Synchronization` with `waits = True`, and write `exchange`, `awaited` and `release`; `bounded.py` is an example.
 
-Two engines use the synchronization rules: one of TensorFlow graphs, and one in virtual time, which has no graphs. Both
-    read the
-synchronization rule from plain Python: `set_size` or `lead`. The synchronization rules of this folder build their
-    graphs from them. The
-engine in virtual time refuses a synchronization rule that overrides other methods, unless the synchronization rule
-declares with `simulated` that these leave the rule unchanged.
+Two engines use the rules: one of TensorFlow graphs, and one in virtual time, which has no graphs. Both read in plain
+Python which workers wait: `set_size` or `lead`. The rules of this folder build their graphs from them. The engine in
+virtual time refuses a rule that overrides other methods, unless the rule declares with `simulated` that these leave
+unchanged which workers wait.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class TaskGraph:
     """The graph of one task: the global variables, and the workers in it.
 
     Attributes:
-        synchronization rule: the synchronization rule.
+        sync: the synchronization rule.
         in_process: True if one process runs all workers, on one session.
         sees_waiting: True if tasks can read which workers wait.
         workers: number of workers.

@@ -263,8 +263,7 @@ class WorkerRequests:
         return own.ps.copies.announce_rounds(own.slot, rounds)
 
     # The synchronization rule: block until it releases the last message; evict the workers that this one waits for, if
-    # enough are left; leave it, as all rounds are done. The last two return the workers that are not awaited any more,
-    # [W].
+    # enough are left; leave, as all rounds are done. The last two return the workers no longer awaited, [W].
 
     await_token = answer(bool, lambda own: own.slot.sleep(), of_waiting=True)
     evict_absent = answer(np.ndarray, lambda own: own.scheme.sync.evict(own.ps, own.slot), traced=True, of_waiting=True)

@@ -52,9 +52,7 @@ class BarrierWait:
         evicted, arrived, awaited = self.calls.evict_absent(), self.calls.arrived(), self.calls.awaited()
         for k in np.flatnonzero(evicted):
             self.report(event="evicted", worker=int(k))
-        if (
-            evicted.any() or not arrived[self.index]
-        ):  # this worker is not at the synchronization rule: the set was completed meanwhile
+        if evicted.any() or not arrived[self.index]:  # if it has not arrived, the set was completed meanwhile
             return True
         if not (self.rule.recovers and self.may_be_restarted):
             return False
