@@ -54,7 +54,7 @@ class Replying(AsyncDiLoCo):
         (AsyncDiLoCo(momentum_share=0.5), "momentum_share must be at most 1/3"),
     ],
 )
-def test_a_run_asks_the_checks_of_scheme_gate_and_codec(scheme, message, tmp_path):
+def test_a_run_asks_the_checks_of_scheme_rule_and_codec(scheme, message, tmp_path):
     with pytest.raises(UserError, match=message):
         run(scheme, tmp_path)
 
@@ -154,7 +154,7 @@ class Rows(Named):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_scheme_may_use_the_names_of_variables_of_gates_and_server(backend, warm, tmp_path):
+def test_a_scheme_may_use_the_names_of_variables_of_rules_and_server(backend, warm, tmp_path):
     kernel, _ = run(
         Rows(learning_rate=0.5), tmp_path, backend,
         **({} if backend == "simulation" else {"recovery": Recovery(checkpoint_steps=4)}),
@@ -271,7 +271,7 @@ def test_operators_compare_values_and_take_rows_and_numbers_on_backends(backend,
     ],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_several_messages_make_an_update_of_an_asynchronous_gate(scheme, backend, warm, tmp_path):
+def test_several_messages_make_an_update_of_an_asynchronous_rule(scheme, backend, warm, tmp_path):
     start = [1.0, -2.0, 0.5, 3.0]
     model, cluster = quadratic(start), Cluster.local(workers=3, ps=2, backend=backend)
     options = {"steps": 30, "batch_size": 4, "evaluate_every": 2, "record": "full", "run_dir": tmp_path / "run"}
@@ -359,7 +359,7 @@ class Waits(FedBuff):
     sync = Barrier()
 
 
-def test_several_messages_make_an_update_only_of_an_asynchronous_gate(tmp_path):
+def test_several_messages_make_an_update_only_of_an_asynchronous_rule(tmp_path):
     with pytest.raises(UserError, match=r"asynchronously.*messages_per_update=3, sync=Barrier\(\)"):
         run(Waits(), tmp_path)
 

@@ -248,7 +248,7 @@ def test_late_message_is_dropped_where_there_are_backup_workers():
     assert (group.center, group.params(1), group.staleness(1)) == (-1, -1, 0)
 
 
-def test_worker_too_far_ahead_waits_and_goes_on_from_the_newest_center():
+def test_worker_too_far_ahead_waits_and_continues_from_the_newest_center():
     group = Group(SSP(slack=1, learning_rate=2.0), np.zeros(1), workers=2)
     assert group.step(0, np.ones(1))
     assert not group.step(0, np.ones(1))

@@ -395,7 +395,7 @@ def digits_model():
     return ModelRecipe.named("mlp:hidden=7-5", (64,), 10, 0).build()
 
 
-def test_the_late_gradient_is_dropped_and_its_worker_goes_on(tmp_path):
+def test_the_late_gradient_is_dropped_and_its_worker_continues(tmp_path):
     run = threads(SyncSGD(backup_workers=1), tmp_path, workers=3, schedule=[0, 1, 1, 2, 2, 0, 0, 2])
     assert run.trace["accepted"].tolist() == [1, 1, 1, 0, 1, 0, 1, 1]  # late in the middle of a set, and before one
     assert run.error() < 1e-5

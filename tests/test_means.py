@@ -61,7 +61,7 @@ class AtServer(PowerSGD):
     sync = Barrier()
 
 
-def test_a_gate_with_a_parameter_server_refuses_means():
+def test_a_rule_with_a_parameter_server_refuses_means():
     with pytest.raises(UserError, match=r"\(scalars\), or use sync = Collective\(\)\. Received: sync = Barrier\(\)$"):
         Harness(AtServer())
     unused: Any = SimpleNamespace()

@@ -198,7 +198,7 @@ def test_latency_varies_around_its_mean_and_slow_links_stay_slow():
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD(backup_workers=1), SSP(), AllReduce(), Downpour(warm_start=5)])
-def test_every_network_runs_every_kind_of_gate_with_ordered_timestamps(network, scheme):
+def test_every_network_runs_every_kind_of_rule_with_ordered_timestamps(network, scheme):
     found = happens(scheme, workers=7, steps=20, network=network, compute="lognormal")
     moments = found.rounds[:, 2:]
     assert (np.diff(moments, axis=1) >= 0).all()

@@ -179,7 +179,7 @@ def test_rounds_tell_what_they_were_spent_on():
     ]
 
 
-def test_a_waiting_gate_without_set_size_or_lead_is_refused():
+def test_a_waiting_rule_without_set_size_or_lead_is_refused():
     from own_rule import BoundedSGD
 
     with pytest.raises(UserError, match=re.escape("set_size or lead".replace(" or ", "` or `"))):
@@ -207,7 +207,7 @@ class BoundedSGD(own_rule.BoundedSGD):
 """
 
 
-def test_a_custom_gate_with_a_lead_runs_as_the_stock_gate_of_that_kind():
+def test_a_custom_rule_with_a_lead_runs_as_the_stock_rule_of_that_kind():
     made = {}
     exec(WITH_LEAD, made)
     uneven = {"step_factors": "1,2.5,1", "compute": "lognormal"}

@@ -26,7 +26,7 @@ STEPS = 600
 
 
 @pytest.mark.slow
-def test_a_custom_gate_survives_a_killed_process_and_keeps_its_bound(tmp_path):
+def test_a_custom_rule_survives_a_killed_process_and_keeps_its_bound(tmp_path):
     command = [sys.executable, "-m", "distsgd.common.cli.main", "--import", str(FILE), "bounded_sgd", "--json"]
     command += ["--slack", str(SLACK), "--workers", "3", "--ps", "2", "--steps", str(STEPS), "--batch-size", "8"]
     command += ["--max-restarts", "1", "--run-dir", "run", "--record", "full"]
@@ -84,7 +84,7 @@ class Gossip(Scheme):
 
 
 @pytest.mark.parametrize("command", [["simulate", "gossip"], ["rumour", "--backend", "simulation"]])
-def test_a_gate_that_overrides_exchange_is_not_simulated_as_its_base(command, tmp_path, run_main):
+def test_a_rule_that_overrides_exchange_is_not_simulated_as_its_base(command, tmp_path, run_main):
     (tmp_path / "ring.py").write_text(RING.replace("gossip", command[command[0] == "simulate"]))
     try:
         code, out, errors = run_main("--import", str(tmp_path / "ring.py"), *command, "--workers", "5", "--steps", "5")
@@ -115,7 +115,7 @@ def varied(parent, **own):
         (varied(Synchronization), False),
     ],
 )
-def test_a_gate_s_own_methods_are_refused_unless_it_declares_simulated(sync, known):
+def test_a_rule_s_own_methods_are_refused_unless_it_declares_simulated(sync, known):
     assert sync.can_be_simulated() is known
     if known:
         assert waiting_at(sync, 1)
@@ -124,7 +124,7 @@ def test_a_gate_s_own_methods_are_refused_unless_it_declares_simulated(sync, kno
             waiting_at(sync, 1)
 
 
-def test_a_gate_of_ones_own_has_a_label_and_checks_its_options(tmp_path):
+def test_a_rule_of_ones_own_has_a_label_and_checks_its_options(tmp_path):
     scheme = import_schemes(FILE, SCHEMES)["bounded_sgd"]
     assert (scheme().sync.label, scheme().sync.updates_per_round(3)) == ("bounded rounds", 3)
     with pytest.raises(UserError, match="slack"):

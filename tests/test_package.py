@@ -65,7 +65,7 @@ def test_importing_the_package_imports_nothing_heavy(tmp_path):
     assert done.stdout == "[]\n", done.stderr
 
 
-def test_virtual_time_orders_a_run_of_every_gate_without_tensorflow(tmp_path):
+def test_virtual_time_orders_a_run_of_every_rule_without_tensorflow(tmp_path):
     code = f"""
 import sys
 from distsgd.algorithms import SCHEMES
