@@ -98,11 +98,12 @@ class Journal:
             tf.raw_ops.ResourceScatterUpdate(resource=self.released.handle, indices=slot.index, updates=next_)
         return before
 
-    def note_release(self, flags: Any) -> None:
+    def note_release(self, flags: Any) -> list[Any]:
         """Note that the event that is being built releases the workers in `flags` [W]; a call back is no event."""
-        if self.transactions.now is not None:
-            with tf.device(self.device):
-                self.released.assign(tf.where(flags, self.transactions.now, self.released))
+        if self.transactions.now is None:
+            return []
+        with tf.device(self.device):
+            return [self.released.assign(tf.where(flags, self.transactions.now, self.released))]
 
     def finish(self, slot: WorkerSlot, replied: Any) -> Any:
         """Note when a worker that has finished received its last reply, unless it does not have its slot any more."""

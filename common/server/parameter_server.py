@@ -215,8 +215,9 @@ class ParameterServer:
 
     def wake(self, flags: Any) -> None:
         """Send a token to every worker in `flags` [W]; in an event, note the time of their release."""
-        self.journal.note_release(flags)
-        self.membership.wake(flags)
+        # The time of the release precedes the tokens: a worker could have its reply before that time was taken.
+        with tf.control_dependencies(self.journal.note_release(flags)):
+            self.membership.wake(flags)
 
     def finish(self, slot: WorkerSlot, replied: Any) -> Any:
         """Mark a worker as finished; `replied` is the time of its last reply."""

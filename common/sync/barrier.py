@@ -100,12 +100,12 @@ class Barrier(Synchronization):
         with tf.control_dependencies(inboxes):
             answers = self._close_set(ps, fresh, version)
         if self.backup_workers:
-            with tf.device(ps.devices[0]):
+            with tf.device(ps.devices[0]), tf.control_dependencies([arrived]):  # after the time of the event
                 slot.wake(~fresh)
         return answers
 
     def _close_set(self, ps: Store, possible: Any, version: Any) -> list[Any]:
-        """Fold the mean of the set and release its workers if all needed messages have arrived; under the lock.
+        """Apply the mean of the set and release its workers if all needed messages have arrived; under the lock.
 
         Returns the variable of each slice that will hold the reply.
         """
@@ -142,5 +142,5 @@ class Barrier(Synchronization):
         return answers
 
     def release(self, ps: Store) -> None:
-        """Fold the set if it is complete without the workers that have left."""
+        """Apply the set if it is complete without the workers that have left."""
         self._close_set(ps, tf.constant(True), ps.read_version())

@@ -33,7 +33,7 @@ class Bounded(Synchronization):
         at_least(0, slack=self.slack)
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
-        """Fold the message, wait until the slowest worker is within the slack, read the center."""
+        """Apply the message, wait until the slowest worker is within the slack, read the center."""
         parts = ps.receive(slot, message)
         with ps.event(slot, parts) as pushed:
             ps.apply(slot, parts)
