@@ -31,6 +31,7 @@ from .errors import Diverged, UserError
 from .lazy import tf
 from .messages.cut import even_sizes
 from .messages.message import as_message, sent_by
+from .messages.ops import is_finite
 from .messages.structure import Structure
 from .sync.release import waiting_at
 from .sync.store import Message
@@ -414,7 +415,7 @@ class Group:
             means.append(tf.add_n(vectors) / float(self.workers))
 
     def _check_finite(self, worker: LocalVariables, message: Message) -> None:
-        if not all(tf.reduce_all(tf.math.is_finite(part)) for part in tf.nest.flatten(message)):
+        if not is_finite(message):
             raise Diverged(
                 f"worker {worker.index} has a message that is not finite, at version {self.version} of the center: try "
                 "a smaller learning rate or period"

@@ -37,6 +37,17 @@ BASE = [
 EQUATIONS = ["common/replay/reference/asynchronous_rules.py", "common/replay/reference/synchronous_rules.py"]
 BLOCKED = ("tensorflow", "keras", "sklearn", "matplotlib", "scipy", "rich", "cloudpickle")
 
+PLAIN_SGD = """
+def plain_sgd(run, values):
+    center, done, centers = run.start, [0] * run.workers, []
+    copies = [run.start] * run.workers
+    for k in run.order:
+        center = center - values.learning_rate * run.gradient(copies[k], k, done[k])
+        copies[k], done[k] = center, done[k] + 1
+        centers.append(center)
+    return centers
+"""
+
 # A program without TensorFlow that replays a run: by equations of its own, or by those of the catalogue.
 PROGRAM = f"""
 import builtins, json, sys
@@ -53,14 +64,7 @@ builtins.__import__ = guarded
 from distsgd.common.replay.comparison import judge
 from distsgd.common.replay.recorded import Transcription, read_run
 
-def plain_sgd(run, values):
-    center, done, centers = run.start, [0] * run.workers, []
-    copies = [run.start] * run.workers
-    for k in run.order:
-        center = center - values.learning_rate * run.gradient(copies[k], k, done[k])
-        copies[k], done[k] = center, done[k] + 1
-        centers.append(center)
-    return centers
+{PLAIN_SGD}
 
 equations = {{"async_sgd": Transcription(plain_sgd)}}
 if sys.argv[2] == "catalogue":
@@ -223,21 +227,14 @@ def test_a_folder_that_cannot_be_replayed_is_refused_in_one_line(damage, says, f
     assert "\n" not in str(error.value)
 
 
-OWN = """
+OWN = f"""
 from distsgd.common.replay.recorded import Transcription
 
 
-def half_sgd(run, values):
-    center, done, centers = run.start, [0] * run.workers, []
-    copies = [run.start] * run.workers
-    for k in run.order:
-        center = center - values.learning_rate * run.gradient(copies[k], k, done[k])
-        copies[k], done[k] = center, done[k] + 1
-        centers.append(center)
-    return centers
+{PLAIN_SGD}
 
 
-TRANSCRIPTIONS = {"my_sgd": Transcription(half_sgd)}
+TRANSCRIPTIONS = {{"my_sgd": Transcription(plain_sgd)}}
 """
 
 

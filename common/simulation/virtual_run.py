@@ -159,7 +159,7 @@ class SimulatedRun:
         arrays = {name: value for name, value in snapshot.items() if name != "at"}
         rounds = RoundLog(schedule.rounds[schedule.rounds[:, NUMBER] < seen.rounds[schedule.rounds[:, 0]]])
         writes = [lambda: write_center(run_dir, arrays), lambda: write_model(run_dir, self.model, arrays)]
-        if job.options.record == "full":
+        if job.options.every_round:
             writes += [lambda: self.log.save(run_dir / "trace.npz"), lambda: rounds.save(run_dir / ROUNDS)]
             writes += [lambda: write_initial(run_dir, self.initial)]
         missing = unwritten(writes)

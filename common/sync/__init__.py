@@ -1,7 +1,7 @@
-"""Synchronization rules, the synchronization rules of the algorithms: asynchronous, bounded staleness, barrier.
+"""The synchronization rules of the algorithms: asynchronous, bounded staleness, barrier, all-reduce, one worker.
 
-A synchronization rule builds the exchange of a message for a reply, out of the operations that the parameter server
-offers (`Store`). The folder imports only the lowest modules: `errors`, `files`, `reports`, `spec`, `waiting`.
+A rule builds the exchange of a message for a reply, out of the operations that the parameter server offers (`Store`).
+The folder imports only the lowest modules: `arguments`, `errors`, `files`, `reports`, `spec`, `waiting`.
 """
 
 from .alone import Alone

@@ -14,7 +14,7 @@ from .synchronization import Synchronization
 
 
 class Waiting:
-    """The rule of synchronization rules under which no worker waits, and the base of the others.
+    """The rule under which no worker waits, and the base of the others.
 
     Attributes:
         arrived: workers that wait.

@@ -113,14 +113,9 @@ class Job:
         sync = self.scheme.sync
         return sync.waits and (sync.uses_ps or self.cluster.placement.in_process)
 
-    @property
-    def every_round(self) -> bool:
-        """True if every round is recorded, and not only aggregate statistics."""
-        return self.options.record == "full"
-
     def event_log(self) -> EventLog:
         """Return the log of the run's events in the folder of this task."""
-        return EventLog(self.run_dir, self.cluster.workers, None if self.every_round else KEEP)
+        return EventLog(self.run_dir, self.cluster.workers, None if self.options.every_round else KEEP)
 
     def summaries(self) -> Summaries | None:
         """Return the writer of summaries for TensorBoard; None unless the options ask for them."""

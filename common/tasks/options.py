@@ -161,6 +161,11 @@ class RunOptions:
                 f"recovery must be a Recovery, as in recovery=Recovery(max_restarts=5). Received: {self.recovery!r}"
             )
 
+    @property
+    def every_round(self) -> bool:
+        """True if every round is recorded, and not only aggregate statistics."""
+        return self.record == "full"
+
 
 class Keywords(TypedDict, total=False):
     """The fields of `RunOptions` for editors. No type checker derives them from the dataclass; a test compares both."""

@@ -122,7 +122,7 @@ class Plan:
         number = 1 + updates // every  # version 0 included
         few = number * floats * FLOAT_BYTES <= most and number <= MOST_SNAPSHOTS
         # A snapshot is evaluated with the totals of the record at its version, so the events up to it must be kept.
-        counted = self.options.record == "full" or sum(map(len, self.all_rounds)) <= KEEP
+        counted = self.options.every_round or sum(map(len, self.all_rounds)) <= KEEP
         return (every, number) if few and counted else None
 
     def shards(self) -> np.ndarray:

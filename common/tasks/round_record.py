@@ -32,7 +32,7 @@ class RoundRecord:
     """
 
     def __init__(self, job: Job):
-        self.folder, self.every_round, self.sync = job.run_dir, job.every_round, job.scheme.sync
+        self.folder, self.every_round, self.sync = job.run_dir, job.options.every_round, job.scheme.sync
         self.in_process, self.one_clock = job.cluster.placement.in_process, job.cluster.task is None
         self.shares: Shares | None = None
 
