@@ -45,7 +45,8 @@ class Background:
         self.run_dir, self.error, self.result = run_dir, None, {}
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
-        wait_until(lambda: "worker" in self.metrics())
+        wait_until(lambda: "worker" in self.metrics() or not self.thread.is_alive())
+        assert self.thread.is_alive(), f"the run ended before it trained: {self.error!r}"
 
     def _run(self):
         log, self.error = run(self.job, describe(self.job, "digits", "mlp"), verbose=False)
@@ -182,7 +183,7 @@ def test_a_module_that_lies_in_the_current_folder_is_not_imported(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 def test_an_all_reduce_ends_when_a_worker_does_not_answer(number, background):
-    going = background(AllReduce(), workers=3, wait_seconds=patience(5))
+    going = background(AllReduce(), workers=3, wait_seconds=patience(10))  # enough for three workers to start
     os.kill(going.task("worker-2.log"), number)
     error = going.end()
     assert isinstance(error, WaitTimeout if number == signal.SIGSTOP else TaskLost)
