@@ -119,11 +119,11 @@ class EarlyUnlock(Async):
     def exchange(self, ps: Any, slot: Any, message: Any) -> Any:
         import tensorflow as tf
 
-        parts = ps.receive(slot, message)
-        with ps.lock(after=parts) as held:
+        slices = ps.receive(slot, message)
+        with ps.lock(after=slices) as held:
             ps.read_version()
         with tf.control_dependencies([held.released]):
-            replies = ps.apply(slot, parts, locked=False)
+            replies = ps.apply(slot, slices, locked=False)
             ps.note_pull(slot)
             return ps.reply(replies)
 

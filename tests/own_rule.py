@@ -20,9 +20,9 @@ class BoundedRounds(Synchronization):
         return {**super().variables(ps), "clocks": tf.zeros([ps.num_workers], tf.int64)}
 
     def exchange(self, ps, slot, message):
-        parts = ps.receive(slot, message)
-        with ps.event(slot, parts) as pushed:
-            ps.apply(slot, parts)
+        slices = ps.receive(slot, message)
+        with ps.event(slot, slices) as pushed:
+            ps.apply(slot, slices)
             with tf.device(ps.devices[0]):
                 clock = ps.kept.clocks.read_value()[slot.index] + 1
                 noted = [ps.write(ps.kept.clocks, slot, clock), ps.write(ps.kept.arrived, slot, True)]

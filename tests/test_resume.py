@@ -283,7 +283,7 @@ def test_workers_within_a_slack_reach_the_same_round_for_a_checkpoint(halfway, t
 
 
 def test_checkpoints_after_worker_0_finished_have_the_other_workers_states(halfway, tmp_path):
-    halfway.worker, halfway.ready = 1, lambda calls: calls.roll().finished[CHIEF]
+    halfway.worker, halfway.ready = 1, lambda calls: calls.worker_flags().finished[CHIEF]
     run = record(ShortFirst(), tmp_path / "run", **OFTEN | {"recovery": Recovery(keep_checkpoints=9)})
     assert run.result["recovery"]["warnings"] == []
     first, *_ = checkpoint.found(tmp_path / "run")

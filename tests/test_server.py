@@ -142,7 +142,7 @@ def test_a_worker_that_does_not_wait_evicts_no_other():
         workers = [harness.worker(k) for k in range(3)]
         waiting = workers[1].starts()
         assert workers[0].run("evict_absent").tolist() == [False] * 3
-        assert (harness.run("version"), harness.observer.roll().active.tolist()) == (0, [True] * 3)
+        assert (harness.run("version"), harness.observer.worker_flags().active.tolist()) == (0, [True] * 3)
         assert workers[1].run("evict_absent").tolist() == [True, False, True]
         waiting.result(200)
         assert harness.run("version") == 1
@@ -161,7 +161,10 @@ def test_a_set_is_completed_without_workers_that_left_or_were_evicted():
         assert workers[0].run("evict_absent").tolist() == [False, False, False, True]
         for released in (first, second):
             released.result(200)
-        assert (harness.run("version"), harness.observer.roll().active.tolist()) == (1, [True, True, False, False])
+        assert (harness.run("version"), harness.observer.worker_flags().active.tolist()) == (
+            1,
+            [True, True, False, False],
+        )
         moved = harness.run("center") - start
         for evicted in workers[2:]:
             with pytest.raises(REFUSED, match="refused"):

@@ -15,7 +15,7 @@ from distsgd.common.errors import UserError
 from distsgd.common.record_format import EVENTS, RECORD, read_result
 from distsgd.common.server.trace import ROUND
 from distsgd.common.timeline import lanes
-from distsgd.common.timeline.lanes import COLUMNS, PARTS, STAMPS, read_lanes
+from distsgd.common.timeline.lanes import COLUMNS, PARTS, TIMES, read_lanes
 from distsgd.common.timeline.picture import SCALE, last_of_scale
 from distsgd.common.timeline.trace_export import write_trace
 from runs import record
@@ -82,7 +82,7 @@ def many(folder, workers, rounds, waits):
 def test_each_event_is_joined_with_the_stamps_of_its_round(tmp_path):
     run = read_lanes(save(tmp_path / "run"))
     names = ("worker", "round", "event", "version", "after", "staleness", "accepted")
-    assert names + STAMPS == COLUMNS
+    assert names + TIMES == COLUMNS
     assert rows(run.columns) == [
         (0, 0, 0, 1, 2, 1, 1, 0, 1_500, 2_000, 2_000, 2_400),
         (1, 0, 0, 0, 1, 0, 1, 0, 1_000, 1_100, 1_900, 2_000),
@@ -97,7 +97,7 @@ def test_each_event_is_joined_with_the_stamps_of_its_round(tmp_path):
 def test_a_run_without_rounds_has_arrivals_and_a_note(tmp_path):
     run = read_lanes(save(tmp_path / "run", rounds=()))
     assert run.columns["arrived"].tolist() == [900, 0, 1_400, 1_900]  # since the first
-    assert all((run.columns[name] == -1).all() for name in STAMPS if name != "arrived")
+    assert all((run.columns[name] == -1).all() for name in TIMES if name != "arrived")
     assert run.notes == (
         "rounds.npz is missing: only arrivals of messages are known, not when workers computed, waited and sent.",
     )
@@ -301,7 +301,7 @@ def test_the_trace_of_a_run_has_the_seconds_of_its_rounds(tmp_path, scheme, back
     check_format(events)
     with np.load(tmp_path / "run" / "rounds.npz") as file:
         rounds = dict(file)
-    for name, first, last in zip(PARTS, STAMPS, STAMPS[1:], strict=False):
+    for name, first, last in zip(PARTS, TIMES, TIMES[1:], strict=False):
         assert (rounds[first] >= 0).all()
         spent = sum(bar["dur"] for bar in chosen(events, "X", name=name))
         assert spent == (rounds[last] - rounds[first]).sum(), name

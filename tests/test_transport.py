@@ -25,7 +25,7 @@ from distsgd.common.messages.segments import Segments
 from distsgd.common.record_format import read_config
 from distsgd.common.server.failures import is_absence
 from distsgd.common.sync import Message
-from distsgd.common.worker.buckets import Pieces
+from distsgd.common.worker.buckets import Buckets
 from distsgd.common.worker.timing import RoundTimer, moment
 from doubles import HalvedLocalSGD
 from runs import DIGITS, record
@@ -329,8 +329,8 @@ def test_a_concatenated_message_is_concatenated_in_the_segment():
     size = transport.SHARED_BYTES // 8
     with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
         parts = [tf.fill([size], 1.0), tf.fill([1], 2.0), tf.range(float(size))]
-        way, stamps = transport.Transport(shared=True), RoundTimer(moment(), before=-1)
-        sent = stamps.send(Message(tf.concat(parts, 0))).vector
+        way, timer = transport.Transport(shared=True), RoundTimer(moment(), before=-1)
+        sent = timer.send(Message(tf.concat(parts, 0))).vector
         came = session.run(way.receive(way.send(sent)))
         written = next(op for op in graph.get_operations() if op.type == "PyFunc")
     assert np.array_equal(came, np.concatenate([np.ones(size), [2], np.arange(size)]))
@@ -347,7 +347,7 @@ def test_a_step_on_pieces_of_a_reply_writes_nothing_that_others_read(sizes, monk
 
         def on_reply(*replies):
             reply = tf.concat([way.receive(way.send(reply)) for reply in replies], 0)
-            for variable, part in zip(params, Pieces(sizes, apart=True).cut(reply), strict=True):
+            for variable, part in zip(params, Buckets(sizes, apart=True).cut(reply), strict=True):
                 variable.assign(part)
             return tf.constant(True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 
-class Roll(NamedTuple):
+class WorkerFlags(NamedTuple):
     """The status of the workers, [W] booleans each."""
 
     finished: Any  # the worker has done all its rounds
@@ -41,9 +41,9 @@ class Heard(NamedTuple):
     longest_call: Any  # rounds of the longest calls of each, [W]
 
 
-class Standing(NamedTuple):
+class PausedWorkers(NamedTuple):
     """The workers that stand still."""
 
-    stands: Any  # True for each worker that has a copy of its last round, has finished, or is not active, [W]
+    paused: Any  # True for each worker that has a copy of its last round, has finished, or is not active, [W]
     rounds: Any  # logged rounds of each, [W]
     continues: Any  # the state is clean, and the run is not being stopped

@@ -137,9 +137,9 @@ class Center:
                 results.append(build(part, value))
         return results
 
-    def bring(self, parts: Sequence[Any]) -> Any:
+    def bring(self, slices: Sequence[Any]) -> Any:
         """Send the slices of a vector, without a codec, to the caller's device; returns one vector."""
-        shared_tensors = self.each_slice(lambda _, part: self.transport.send(part), parts)
+        shared_tensors = self.each_slice(lambda _, part: self.transport.send(part), slices)
         return joined([*map(self.transport.receive, shared_tensors)])
 
     def reply(self, replies: Sequence[Any]) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .answers import Heard, Standing
+from .answers import Heard, PausedWorkers
 from .asked import NEVER, NONE
 from .journal import Journal
 from .slots import Slots
@@ -49,13 +49,13 @@ class LocalCopies:
         with tf.device(self.device), tf.control_dependencies([self.asked.assign(meeting)]):
             return Heard(version.read_value(), rounds.read_value(), self.longest_call.read_value())
 
-    def standing(self) -> Standing:
+    def paused_workers(self) -> PausedWorkers:
         """Read which workers stand still."""
         members, rounds = self.membership, self.journal.rounds_applied
         with self.transactions.lock([]), tf.device(self.device):
-            stands = ~members.active | members.finished | tf.equal(self.rounds, rounds)
+            paused = ~members.active | members.finished | tf.equal(self.rounds, rounds)
             clean = tf.equal(self.transactions.incarnations[-1], CLEAN)
-            return Standing(stands, rounds.read_value(), clean & ~members.stopping)
+            return PausedWorkers(paused, rounds.read_value(), clean & ~members.stopping)
 
     def read(self, index: Any) -> tuple[Any, Any]:
         """Read the rounds in the copy of that worker, and the copy."""

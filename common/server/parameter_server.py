@@ -22,9 +22,9 @@ from ..messages.transport import Client, Transport
 from ..sync.store import Event, Message, WorkerSlot
 from .answers import Joined
 from .center import Center
+from .center_reader import CenterReader
 from .journal import Journal
 from .local_copies import LocalCopies
-from .look import CenterReader
 from .persistence import Persistence
 from .slices import Slice
 from .slots import Slot, Slots
@@ -111,29 +111,29 @@ class ParameterServer:
         self.active, self.finished, self.states = members.active, members.finished, members.states
         self.write, self.close_slots = members.write, members.close_slots
         self.store_state, self.only, self.count = members.store_state, members.only, members.count
-        self.check = lambda parts: transactions.check(center.each_slice(lambda _, u: is_finite(u), parts))
+        self.check = lambda slices: transactions.check(center.each_slice(lambda _, u: is_finite(u), slices))
 
         with tf.device(self.devices[0]):
             kept = scheme.sync.variables(self)
             self.kept = SimpleNamespace(**{name: tf.Variable(value, name=name) for name, value in kept.items()})
         center.keep(lambda part: scheme.sync.slice_variables(self, part))
-        self.look = CenterReader(center.slices, center.sizes, center.transport)
+        self.center_reader = CenterReader(center.slices, center.sizes, center.transport)
         self.initialize = tf.group(*(v.initializer for v in tf.compat.v1.global_variables()))
         single = journal.saved | members.saved
         saved = center.saved | {name: [variable] for name, variable in single.items()}
         saved |= _of_sync(scheme, vars(self.kept), saved)
         self.persistence = Persistence(saved, self.devices, transactions, journal, members, self.client)
 
-    def event(self, slot: WorkerSlot, parts: Sequence[Message] = ()) -> Any:
-        """Lock for a worker's request, with a message in `parts` if any; refused if the message cannot be merged."""
-        checked = parts and self.scheme.sync.uses_ps  # without a ps, workers check the mean of all messages
-        finite = self.each_slice(lambda _, u: is_finite(u), parts) if checked else []
+    def event(self, slot: WorkerSlot, slices: Sequence[Message] = ()) -> Any:
+        """Lock for a worker's request, with a message in `slices` if any; refused if the message cannot be merged."""
+        checked = slices and self.scheme.sync.uses_ps  # without a ps, workers check the mean of all messages
+        finite = self.each_slice(lambda _, u: is_finite(u), slices) if checked else []
         with tf.device(self.devices[0]):  # the times have to arrive before the lock is taken
-            arrived = [*parts, *finite] if slot.times is None else [*parts, *finite, tf.identity(slot.times.tensor)]
+            arrived = [*slices, *finite] if slot.times is None else [*slices, *finite, tf.identity(slot.times.tensor)]
         return self.transactions.event(slot, arrived, lambda: [~self.scheme.sync.complete(self), *finite])
 
     def apply(
-        self, slot: WorkerSlot, parts: Sequence[Message], event: Event = "exchange", locked: bool = True
+        self, slot: WorkerSlot, slices: Sequence[Message], event: Event = "exchange", locked: bool = True
     ) -> list[Any]:
         """Build a whole asynchronous update: log it, merge it into every slice, count it; returns the replies."""
         version = self.read_version()
@@ -152,7 +152,7 @@ class ParameterServer:
 
         with tf.control_dependencies([self.record(version, slot, staleness, accepted, event, locked)]):
             completes = self.center.count_message(accepted)
-            replies = self.each_slice(merge if accepted is True else merge_if_accepted, parts)
+            replies = self.each_slice(merge if accepted is True else merge_if_accepted, slices)
             self.count_updates(completes)
         return replies
 
@@ -169,16 +169,16 @@ class ParameterServer:
             noted = self.record(version, slot, self.staleness(version, slot), accepted=False, event="pull")
             with tf.control_dependencies([noted]):  # read the center after the logged time, not before it
                 self.note_pull(slot)
-                parts = self.center.read()
-        return self.center.bring(parts)
+                slices = self.center.read()
+        return self.center.bring(slices)
 
     def gather(self, slot: WorkerSlot, indices: Any, locked: bool) -> Any:
         """Read some coordinates of the center; with `locked`, all at one version."""
         cut = Cut(indices, self.center.sizes)
-        parts = self.each_slice(lambda _, i: tf.identity(i), cut.indices)
-        with self.lock(after=parts) if locked else nullcontext():
+        slices = self.each_slice(lambda _, i: tf.identity(i), cut.indices)
+        with self.lock(after=slices) if locked else nullcontext():
             self.note_pull(slot)
-            values = self.each_slice(lambda part, i: tf.gather(part.center, i), parts)
+            values = self.each_slice(lambda part, i: tf.gather(part.center, i), slices)
         return cut.join(values)
 
     def join(self, slot: WorkerSlot, recorded: Any) -> tuple[Any, Any, Joined]:
@@ -203,8 +203,8 @@ class ParameterServer:
                 restoration, stopping = self.journal.restored[0], self.is_ending()
                 joined = Joined(rounds, waits, restoration, stopping, copied, version, asked)
             self.note_pull(slot, unless=copied)  # a worker that resumes from a copy keeps its older center
-            parts = self.center.read()
-        return self.center.bring(parts), state, joined
+            slices = self.center.read()
+        return self.center.bring(slices), state, joined
 
     def refuse(self, slot: WorkerSlot) -> Any:
         """Drop a message that was not finite for good, and count its round as done."""
@@ -246,7 +246,7 @@ class ParameterServer:
     def snapshot(self) -> dict[str, Any]:
         """Read under one lock: version (`at`), state (mean over the workers), center (through `look`), `refused`."""
         with self.transactions.clean():
-            version, vectors = self.read_version(), self.look.take()
+            version, vectors = self.read_version(), self.center_reader.read()
             with tf.device(self.devices[0]):
                 state, refused = tf.reduce_mean(self.states, 0), self.journal.refused.read_value()
         return {"at": version, "state": state, "vectors": vectors, "refused": refused}

@@ -41,8 +41,8 @@ class Persistence:
         """Read all values for a checkpoint under one lock; the slices of a vector are name/0, name/1, ..."""
         values = {}
         with self.transactions.clean():
-            for name, parts in self.saved.items():
-                for i, variable in enumerate(parts):
+            for name, slices in self.saved.items():
+                for i, variable in enumerate(slices):
                     # Read on the variable's device: a read on the chief would hold the lock for a round trip.
                     with tf.device(variable.device):
                         values[f"{name}/{i}"] = self.client.transport.send(variable.read_value())
@@ -51,8 +51,8 @@ class Persistence:
     def new_values(self) -> dict[str, list[Any]]:
         """Make placeholders of saved values: for each name, one or one for each slice."""
         return {
-            name: [self.client.feed(variable.dtype, variable.shape) for variable in parts]
-            for name, parts in self.saved.items()
+            name: [self.client.feed(variable.dtype, variable.shape) for variable in slices]
+            for name, slices in self.saved.items()
         }
 
     def shut(self) -> Any:
@@ -64,8 +64,8 @@ class Persistence:
     def restore(self, new_values: Mapping[str, Sequence[Any]]) -> Any:
         """Assign the saved values, and continue the log from them; the second step of a restoration, after `shut`."""
         assigns = []
-        for name, parts in self.saved.items():
-            for variable, new in zip(parts, new_values[name], strict=True):
+        for name, slices in self.saved.items():
+            for variable, new in zip(slices, new_values[name], strict=True):
                 with tf.device(variable.device):
                     assigns.append(variable.assign(self.client.transport.receive(new), read_value=False))
         with self.transactions.lock(assigns) as held, tf.device(self.devices[0]):  # the evaluator may read the log now
@@ -81,7 +81,7 @@ class Persistence:
         """Return True for each ps task whose variables are initialised."""
         flags = []
         for device in self.devices:
-            mine = [part for parts in self.saved.values() for part in parts if part.device == device]
+            mine = [part for slices in self.saved.values() for part in slices if part.device == device]
             with tf.device(device):
                 known = [tf.raw_ops.VarIsInitializedOp(resource=v.handle) for v in mine]
                 flags.append(tf.reduce_all(tf.stack(known)))

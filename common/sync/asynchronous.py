@@ -20,19 +20,19 @@ class Async(Synchronization):
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Lock, take the staleness, update, count the version, read the reply, unlock."""
-        parts = ps.receive(slot, message)
-        with ps.event(slot, parts):
+        slices = ps.receive(slot, message)
+        with ps.event(slot, slices):
             # Copy the reply into shared memory under the lock. Otherwise the next update would find a center that is
             # still being sent, and would have to copy it before it writes.
-            replies = ps.each_slice(lambda _, reply: ps.share(reply), ps.apply(slot, parts))
+            replies = ps.each_slice(lambda _, reply: ps.share(reply), ps.apply(slot, slices))
             ps.note_pull(slot)
         return ps.reply(replies)
 
     def push(self, ps: Store, slot: WorkerSlot, message: Message) -> None:
         """Lock, take the staleness, update, count the version, unlock."""
-        parts = ps.receive(slot, message)
-        with ps.event(slot, parts):
-            ps.apply(slot, parts, event="push")
+        slices = ps.receive(slot, message)
+        with ps.event(slot, slices):
+            ps.apply(slot, slices, event="push")
 
     def gather(self, ps: Store, slot: WorkerSlot, indices: Tensor) -> Tensor:
         """Lock, read, unlock."""
@@ -47,15 +47,15 @@ class Unlocked(Synchronization):
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Update in place and read, without a lock."""
-        with self._received(ps, slot, message) as parts:
-            replies = ps.apply(slot, parts, locked=False)
+        with self._received(ps, slot, message) as slices:
+            replies = ps.apply(slot, slices, locked=False)
             ps.note_pull(slot)
         return ps.reply(replies)
 
     def push(self, ps: Store, slot: WorkerSlot, message: Message) -> None:
         """Update in place."""
-        with self._received(ps, slot, message) as parts:
-            ps.apply(slot, parts, event="push", locked=False)
+        with self._received(ps, slot, message) as slices:
+            ps.apply(slot, slices, event="push", locked=False)
 
     def gather(self, ps: Store, slot: WorkerSlot, indices: Tensor) -> Tensor:
         """Read without a lock, while other workers may be writing."""
@@ -64,6 +64,6 @@ class Unlocked(Synchronization):
     @contextmanager
     def _received(self, ps: Store, slot: WorkerSlot, message: Message) -> Iterator[list[Any]]:
         """Run what is built inside once the whole message has arrived and is finite; the staleness is taken then."""
-        parts = ps.receive(slot, message)
-        with tf.control_dependencies([ps.check(parts)]):
-            yield parts
+        slices = ps.receive(slot, message)
+        with tf.control_dependencies([ps.check(slices)]):
+            yield slices

@@ -58,9 +58,9 @@ class Barrier(Synchronization):
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Add the message to the set, apply the set if it is complete, wait for the token, read the reply."""
-        parts = ps.receive(slot, message)
-        with ps.event(slot, parts) as arrival:
-            answers = self._arrive(ps, slot, parts)
+        slices = ps.receive(slot, message)
+        with ps.event(slot, slices) as arrival:
+            answers = self._arrive(ps, slot, slices)
         token = slot.sleep(after=[arrival.released])
         # With backup workers the others may apply again while this worker reads. It reads under the lock; otherwise its
         # reply could mix two versions.
@@ -69,7 +69,7 @@ class Barrier(Synchronization):
             replies = ps.each_slice(lambda _, answer: tf.identity(answer), answers)
         return ps.reply(replies)
 
-    def _arrive(self, ps: Store, slot: WorkerSlot, parts: list[Message]) -> list[Any]:
+    def _arrive(self, ps: Store, slot: WorkerSlot, slices: list[Message]) -> list[Any]:
         """Add a fresh message to the sums, and apply them if it completes the set; called under the lock.
 
         Returns the same as `_close_set`.
@@ -96,7 +96,7 @@ class Barrier(Synchronization):
             return ps.when(first, lambda: put(lambda _, u: u), lambda: put(lambda inbox, u: inbox + u))
 
         with tf.control_dependencies([arrived]):
-            inboxes = ps.each_slice(arrive_at, parts)
+            inboxes = ps.each_slice(arrive_at, slices)
         with tf.control_dependencies(inboxes):
             answers = self._close_set(ps, fresh, version)
         if self.backup_workers:
@@ -127,7 +127,7 @@ class Barrier(Synchronization):
 
         applied = ps.each_slice(lambda part, _: ps.when(complete, lambda: apply(part)))
 
-        def let_go() -> None:
+        def release() -> None:
             with tf.control_dependencies([ps.count_updates(1)]):
                 if self.backup_workers:  # after the last update, workers that are late are not awaited
                     ps.active.assign(active & (arrived | ~self.complete(ps)))
@@ -138,7 +138,7 @@ class Barrier(Synchronization):
         # Send no token before every slice has its update. Waking a worker shares no resource with the center, so
         # TensorFlow does not order the two: a worker could read the old center.
         with tf.control_dependencies(applied), tf.device(ps.devices[0]):
-            ps.when(complete, let_go)
+            ps.when(complete, release)
         return answers
 
     def release(self, ps: Store) -> None:

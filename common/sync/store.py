@@ -100,7 +100,7 @@ class Store(Protocol):
         in_process: True if all workers are threads of this process.
         devices: one device for each ps task; version, lock, record and all [W] variables are on the first.
         slices: of the center, with `index`, `device`, `center`, `initial` (its first value), `no_message` (zeros like
-            the parts that `receive` returns), the scheme's global variables, and the synchronization rule's
+            the slices that `receive` returns), the scheme's global variables, and the synchronization rule's
             `slice_variables`.
         kept: the synchronization rule's `variables`, as attributes.
         active: flags [W] of the workers whose messages the synchronization rule expects.
@@ -134,14 +134,14 @@ class Store(Protocol):
         """
         ...
 
-    def event(self, slot: WorkerSlot, parts: Sequence[Message] = ()) -> AbstractContextManager[Held]:
-        """Build all operations inside as one atomic event of this worker, which may bring a message in `parts`.
+    def event(self, slot: WorkerSlot, slices: Sequence[Message] = ()) -> AbstractContextManager[Held]:
+        """Build all operations inside as one atomic event of this worker, which may bring a message in `slices`.
 
         A message is refused if it is not finite, comes after the last update, or is not from the holder of the slot.
         """
         ...
 
-    def check(self, parts: Sequence[Message]) -> Tensor:
+    def check(self, slices: Sequence[Message]) -> Tensor:
         """Refuse a message that is not finite, where no `event` does; returns a tensor that the update must follow."""
         ...
 
@@ -180,7 +180,7 @@ class Store(Protocol):
         ...
 
     def apply(
-        self, slot: WorkerSlot, parts: Sequence[Message], event: Event = "exchange", locked: bool = True
+        self, slot: WorkerSlot, slices: Sequence[Message], event: Event = "exchange", locked: bool = True
     ) -> list[Tensor]:
         """Make an asynchronous update: record it, merge it into every slice, count it; returns the replies."""
         ...

@@ -93,14 +93,14 @@ class ObserverCalls(Calls, ObserverRequests):
         return found | (vectors or self._in_pieces())
 
     def _in_pieces(self) -> dict[str, np.ndarray]:
-        """Return the vectors of a large center, fetched in pieces so that no second whole copy is in memory."""
+        """Return the vectors of a large center, fetched in chunks so that no second whole copy is in memory."""
         vectors, end = {}, 0
-        for fetches in self.operations["_pieces"].fetches:
+        for fetches in self.operations["_chunks"].fetches:
             piece = self.run(Operation(fetches), seconds=self.wait_seconds)
             begin, end = end, end + len(piece["center"])
             for name, values in piece.items():
                 vectors.setdefault(name, np.empty(self.graph.model.size, np.float32))[begin:end] = values
-        self._forget_pieces()
+        self._release_chunks()
         return vectors
 
     def end_ps(self) -> None:

@@ -59,10 +59,10 @@ class Evaluator:
     def _follow(self, stopped: Callable[[], bool]) -> None:
         while not stopped():
             try:
-                roll = self.calls.roll()
+                workers = self.calls.worker_flags()
                 if self.failing:
                     self._begin_again()
-                if (roll.finished | ~roll.active).all():
+                if (workers.finished | ~workers.active).all():
                     return self.ending.finish(self.observer.observe(last=True))
                 if not self.observer.observe_if_due() and self.reader.late:
                     self.reader.drain()  # raises the error that stops the reader's thread
@@ -107,11 +107,11 @@ class Evaluator:
         for k, seconds in self.detector.silent().items():
             if k not in self.detector.gaps and self.warms_up:
                 continue  # this worker still waits for the warm-up of worker 0
-            roll = self.calls.roll()
-            if roll.finished[k] or not roll.active[k]:
+            workers = self.calls.worker_flags()
+            if workers.finished[k] or not workers.active[k]:
                 continue
             self.report(event="silent", worker=k)
-            left = int(roll.active.sum()) - 1
+            left = int(workers.active.sum()) - 1
             if left >= max(1, self.rule.min_workers or self.workers):
                 self.calls.evict(k)
                 self.report(event="evicted", worker=k)

@@ -20,7 +20,7 @@ class Layout:
 
     @classmethod
     def of(cls, inputs: Mapping[str, Any]) -> Layout:
-        """Return the layout of the local state that is fed at these placeholders, in pieces."""
+        """Return the layout of the local state that is fed at these placeholders, in buckets."""
         parts = {}
         for name, own in inputs.items():
             shapes = [tuple(place.shape.as_list()) for place in own]
@@ -66,11 +66,11 @@ def unpacked(copy: bytes) -> dict[str, np.ndarray]:
 
 
 def together(parts: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """Join the pieces of a local state to whole vectors."""
+    """Join the buckets of a local state to whole vectors."""
     return whole({f"{name}/{i}": part for name, own in parts.items() for i, part in enumerate(own)})
 
 
 def apart(state: Mapping[str, np.ndarray], places: Mapping[str, Sequence[Any]]) -> dict[str, list[np.ndarray]]:
-    """Split a local state into the pieces that are fed at these placeholders."""
+    """Split a local state into the buckets that are fed at these placeholders."""
     sizes = {name: [int(p.shape[-1]) if p.shape.rank else 0 for p in own] for name, own in places.items()}
     return {name: sliced(state[name], sizes[name]) for name in places}

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..contract.rounds import Event
 from ..lazy import tf
-from ..server.answers import Drained, Heard, Joined, Roll, Standing
+from ..server.answers import Drained, Heard, Joined, PausedWorkers, WorkerFlags
 
 Inputs = ParamSpec("Inputs")
 Answer = TypeVar("Answer")
@@ -103,7 +103,7 @@ def traced(build: Any, *arguments: Any) -> Any:
     return tf.function(build, autograph=False)(*arguments)
 
 
-def turnstile(shared: Any) -> Any:
+def await_signal(shared: Any) -> Any:
     """Wait for a token and put it back for the next."""
     token = shared.dequeue()
     with tf.control_dependencies([token]):
@@ -114,7 +114,7 @@ class CommonRequests:
     """Requests of tasks of all roles, in the graph of each task."""
 
     version = answer(int, lambda ps: ps.read_version())  # updates in the center
-    roll = answer(Roll, lambda ps: Roll(ps.finished.read_value(), ps.active.read_value()))
+    worker_flags = answer(WorkerFlags, lambda ps: WorkerFlags(ps.finished.read_value(), ps.active.read_value()))
     rounds_applied = answer(np.ndarray, lambda ps: ps.rounds_applied.read_value())  # logged rounds of each worker, [W]
     ends = answer(np.ndarray, lambda ps: ps.journal.ends())  # last release and reply of each worker, [W, 2]
     recorded = answer(int, lambda ps: ps.journal.records.size())  # events that the evaluator has not taken over yet
@@ -131,10 +131,10 @@ class CommonRequests:
 
     # Signals, from the start of a run to its end.
 
-    _await_state = answer(bool, lambda ps: turnstile(ps.membership.state_ready))
+    _await_state = answer(bool, lambda ps: await_signal(ps.membership.state_ready))
     ready = answer(np.ndarray, lambda ps: ps.membership.ready.read_value())  # workers that have joined once, [W]
     start = answer(bool, lambda ps: ps.membership.start_signal.enqueue(True))  # signal that all workers have joined
-    _await_start = answer(bool, lambda ps: turnstile(ps.membership.start_signal))
+    _await_start = answer(bool, lambda ps: await_signal(ps.membership.start_signal))
     _await_shutdown = answer(bool, lambda ps: ps.membership.shutdown_signal.dequeue())
     _await_ps_end = answer(bool, lambda ps: ps.membership.ps_shutdown[0].dequeue(), seconds=POLL_END_SECONDS)
 
@@ -160,8 +160,8 @@ class ObserverRequests:
     _stop = answer(bool, lambda ps: ps.membership.stop(), traced=True)
     _wake = answer(bool, lambda ps: ps.wake_all(), traced=True)
     _snapshot = answer(dict, lambda ps: ps.snapshot(), traced=True)
-    _pieces = answer(list, lambda ps: ps.look.pieces())
-    _forget_pieces = answer(bool, lambda ps: ps.look.forget())
+    _chunks = answer(list, lambda ps: ps.center_reader.chunks())
+    _release_chunks = answer(bool, lambda ps: ps.center_reader.release())
     _end_ps = answer(
         bool, lambda ps: tf.group(*(q.enqueue(True) for q in ps.membership.ps_shutdown)), seconds=END_SECONDS
     )
@@ -196,7 +196,7 @@ class StateRequests:
 
     alive = answer(np.ndarray, lambda ps: ps.persistence.alive())  # ps tasks of which all variables have values
     announce_state = answer(bool, lambda ps: ps.membership.state_ready.enqueue(True))  # signal that the state is ready
-    standing = answer(Standing, lambda ps: ps.copies.standing(), traced=True)
+    paused_workers = answer(PausedWorkers, lambda ps: ps.copies.paused_workers(), traced=True)
     forget_copies = answer(bool, lambda ps: ps.copies.forget(), traced=True)
     _check_clean = answer(int, lambda ps: ps.check_clean(), traced=True)
     _values = answer(dict, lambda ps: ps.persistence.values(), traced=True, waits=STATE_WAITS)

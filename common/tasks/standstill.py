@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ..server.answers import Heard, Standing
+from ..server.answers import Heard, PausedWorkers
 from ..server.asked import NONE
 from .local_state import Keeping
 from .state_calls import StateCalls
@@ -80,7 +80,7 @@ class Standstill:
         began = moved = looked = time.monotonic()
         pause, rounds = max(PAUSE_SECONDS, PAUSE_SHARE * (began - self.ended)), -1
         while True:
-            now = calls.standing()
+            now = calls.paused_workers()
             moment = time.monotonic()
             if not now.continues or self._all_stand(now):
                 return bool(now.continues)
@@ -94,9 +94,9 @@ class Standstill:
                 return not self.keeping.waits_for_all
             time.sleep(min(max(LOOK_SECONDS, LOOK_SHARE * (moment - began)), HEALTH_SECONDS))
 
-    def _all_stand(self, now: Standing) -> bool:
+    def _all_stand(self, now: PausedWorkers) -> bool:
         """Return True if all workers stand still.
 
         Without meetings a worker in its first round counts as standing: with no logged round it has no state to save.
         """
-        return bool((now.stands if self.keeping.meets else now.stands | (now.rounds == 0)).all())
+        return bool((now.paused if self.keeping.meets else now.paused | (now.rounds == 0)).all())

@@ -131,7 +131,7 @@ class WorkerCalls(Calls, WorkerRequests):
 
     @property
     def local_places(self) -> dict[str, list[Any]]:
-        """The placeholders of the local state, by name, in pieces."""
+        """The placeholders of the local state, by name, in buckets."""
         return self.operations["_set_local"].inputs[0]
 
     def announce_rounds(self, rounds: int) -> None:

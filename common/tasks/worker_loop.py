@@ -147,7 +147,7 @@ class WorkerLoop:
         """Block while worker 0 trains alone, then start from the center that it has reached."""
 
         def over() -> bool:
-            return self.calls.version() >= self.plan.scheme.warmup_updates or self.calls.roll().finished[CHIEF]
+            return self.calls.version() >= self.plan.scheme.warmup_updates or self.calls.worker_flags().finished[CHIEF]
 
         def progress() -> bool:
             return over() or self.calls.version() > seen

@@ -14,12 +14,12 @@ from ..record.round_log import FILE, UNKNOWN, RoundLog
 from ..record_format import EVENTS, read_config, read_result, read_trace
 from ..server.trace import ROUND
 
-STAMPS = ROUND[2:]
+TIMES = ROUND[2:]
 
-# The parts of a round between one stamp and the next; parts with an unknown stamp between them are merged.
+# The parts of a round between one time and the next; parts with an unknown time between them are merged.
 PARTS = ("compute", "push", "wait", "pull")
 
-COLUMNS = ("worker", "round", "event", "version", "after", "staleness", "accepted", *STAMPS)
+COLUMNS = ("worker", "round", "event", "version", "after", "staleness", "accepted", *TIMES)
 
 LATEST = np.iinfo(np.int64).max
 
@@ -37,7 +37,7 @@ class Tracks:
         columns: integers, [n] for each name of `COLUMNS`: rounds, and joins of restarted workers, sorted by worker,
             then time. A message finds the center at `version` and leaves it at `after`. Stamps are microseconds since
             the first of the run; unknown values are -1.
-        seconds: time from the first stamp to the last.
+        seconds: time from the first time to the last.
         notes: missing data, one sentence each.
     """
 
@@ -109,7 +109,7 @@ def _since_reply(rows: np.ndarray) -> np.ndarray:
 def _joined(
     trace: Mapping[str, np.ndarray], rounds: np.ndarray, last: int | None
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Return events with the stamps of their rounds, then rounds without an event; and notes.
+    """Return events with the times of their rounds, then rounds without an event; and notes.
 
     The center has version `last` at the end. A message leaves it at the version that the next one finds.
     """
@@ -129,7 +129,7 @@ def _joined(
     row_of = {key: row for row, key in enumerate(map(tuple, events[:, :2].tolist())) if key[1] != UNKNOWN}
     known = np.array([row_of.get(key, UNKNOWN) for key in map(tuple, rounds[:, :2].tolist())], np.int64)
     on_record = known != UNKNOWN
-    for name in STAMPS:
+    for name in TIMES:
         i = COLUMNS.index(name)
         stamped = on_record & (more[:, i] != UNKNOWN)
         events[known[stamped], i] = more[stamped, i]
@@ -157,27 +157,27 @@ def _count(worker: np.ndarray) -> np.ndarray:
 
 
 def _start(rows: np.ndarray) -> np.ndarray:
-    """Return the first stamp of each row."""
-    stamps = rows[:, -len(STAMPS) :]
-    return np.where(stamps == UNKNOWN, LATEST, stamps).min(axis=1)
+    """Return the first time of each row."""
+    times = rows[:, -len(TIMES) :]
+    return np.where(times == UNKNOWN, LATEST, times).min(axis=1)
 
 
 def _from_zero(lanes: Tracks) -> Tracks:
-    """Return the lanes with stamps counted from the first stamp of the run."""
-    stamps = np.stack([lanes.columns[name] for name in STAMPS])
-    known = stamps != UNKNOWN
+    """Return the lanes with times counted from the first time of the run."""
+    times = np.stack([lanes.columns[name] for name in TIMES])
+    known = times != UNKNOWN
     if not known.any():
         raise UserError(f"nothing happened in the run in {lanes.name}: its trace is empty")
-    stamps = np.where(known, stamps - stamps[known].min(), UNKNOWN)
-    columns = dict(lanes.columns) | dict(zip(STAMPS, stamps, strict=True))
-    return replace(lanes, columns=columns, seconds=float(stamps.max() / 1e6))
+    times = np.where(known, times - times[known].min(), UNKNOWN)
+    columns = dict(lanes.columns) | dict(zip(TIMES, times, strict=True))
+    return replace(lanes, columns=columns, seconds=float(times.max() / 1e6))
 
 
 def _shortened(lanes: Tracks, begin: float, end: float | None) -> Tracks:
     """Return the lanes without rounds outside of those seconds."""
-    stamps = np.stack([lanes.columns[name] for name in STAMPS])
-    first = np.where(stamps == UNKNOWN, LATEST, stamps).min(axis=0)
-    keep = (stamps.max(axis=0) >= begin * 1e6) & (first <= (lanes.seconds if end is None else end) * 1e6)
+    times = np.stack([lanes.columns[name] for name in TIMES])
+    first = np.where(times == UNKNOWN, LATEST, times).min(axis=0)
+    keep = (times.max(axis=0) >= begin * 1e6) & (first <= (lanes.seconds if end is None else end) * 1e6)
     if not keep.any():
         raise UserError(f"the run in {lanes.name} takes {lanes.seconds:.3f} s: it has no round in that time")
     return replace(lanes, columns={name: column[keep] for name, column in lanes.columns.items()})

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..record.plot import figure_class
-from .lanes import STAMPS, Tracks
+from .lanes import TIMES, Tracks
 
 FORMATS = (".png", ".svg")
 
@@ -82,7 +82,7 @@ def _lanes(axes: Any, run: Tracks, colour_of: Any) -> None:
     colours = colour_of(np.maximum(staleness, 0))
     colours[staleness < 0] = _rgba(UNKNOWN)
     begun, ready, arrived, released, replied = (
-        np.where(columns[name] < 0, np.nan, columns[name]) / 1e6 for name in STAMPS
+        np.where(columns[name] < 0, np.nan, columns[name]) / 1e6 for name in TIMES
     )
     sent, freed = np.fmin(arrived, ready), np.fmax(arrived, released)
     _bars(axes, worker, begun, np.fmax(begun, ready), 0.68, colours)

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..record_format import EVENTS
 from ..server.trace import UNKNOWN
-from .lanes import COLUMNS, PARTS, STAMPS, Tracks
+from .lanes import COLUMNS, PARTS, TIMES, Tracks
 
 RoundRow = namedtuple("RoundRow", (*COLUMNS, "arrow"))
 
@@ -29,7 +29,7 @@ FRESH, STALE, DROPPED = "good", "bad", "terrible"  # colours of a message: the f
 
 
 def write_trace(runs: Sequence[Tracks], file: Any) -> None:
-    """Write the runs with one trace event on each line; times are microseconds since the first stamp of each run."""
+    """Write the runs with one trace event on each line; times are microseconds since the first time of each run."""
     encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
     file.write(b'{"displayTimeUnit":"ms","traceEvents":[')
     separator, pid, arrow = "", 1, 0
@@ -118,13 +118,13 @@ def _reply(row: RoundRow, pid: int) -> Iterator[Json]:
 def _parts(row: RoundRow) -> list[tuple[str, int, int]]:
     """Return the parts of a round whose ends are known and differ: name, start and end.
 
-    A stamp of another clock may lie before the previous stamp or after the reply; it is moved to that stamp.
+    A time of another clock may lie before the previous time or after the reply; it is moved to that time.
     """
     known: list[tuple[int, int]] = []
-    for i, name in enumerate(STAMPS):
-        if (stamp := getattr(row, name)) != UNKNOWN:
-            stamp = stamp if row.replied == UNKNOWN else min(stamp, row.replied)
-            known.append((i, max(stamp, known[-1][1]) if known else stamp))
+    for i, name in enumerate(TIMES):
+        if (time := getattr(row, name)) != UNKNOWN:
+            time = time if row.replied == UNKNOWN else min(time, row.replied)
+            known.append((i, max(time, known[-1][1]) if known else time))
     return [(" + ".join(PARTS[i:j]), start, end) for (i, start), (j, end) in pairwise(known) if end > start]
 
 

@@ -1,4 +1,4 @@
-"""The pieces in which a worker that steps alone keeps its vectors [P]."""
+"""The buckets in which a worker that steps alone keeps its vectors [P]."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .replica import Replica
 LARGE_FLOATS = 1 << 16  # copying a smaller variable of the model costs less than separate operations on it
 
 
-class Pieces:
-    """A partition of the vector: each large variable of the model is a piece, consecutive small ones share a piece.
+class Buckets:
+    """A partition of the vector: each large variable of the model is a bucket, consecutive small ones share a bucket.
 
     So the gradient of a large variable is used in its own buffer, and not copied into a vector with its neighbours.
 
     Args:
         sizes: sizes of the variables of the model.
-        apart: False if the vector is to be one piece, whatever the variables are.
+        apart: False if the vector is to be one bucket, whatever the variables are.
 
     Attributes:
-        groups: sizes of the variables in each piece.
-        sizes: sizes of the pieces.
+        groups: sizes of the variables in each bucket.
+        sizes: sizes of the buckets.
     """
 
     def __init__(self, sizes: Sequence[int], apart: bool):
@@ -40,15 +40,15 @@ class Pieces:
         self.sizes = [sum(group) for group in self.groups]
 
     @classmethod
-    def of(cls, scheme: Scheme, replica: Replica) -> Pieces:
-        """Return the pieces of a worker of that scheme: several only if neither its rules nor the loss need [P]."""
+    def of(cls, scheme: Scheme, replica: Replica) -> Buckets:
+        """Return the buckets of a worker of that scheme: several only if neither its rules nor the loss need [P]."""
         sizes = [math.prod(shape) for shape in replica.model.shapes]
         several = cls(sizes, apart=True)
         alone = not scheme.scalars and scheme.sync.uses_ps and scheme.period > 1 and not replica.needs_vector
         return several if len(several.sizes) > 1 and alone and scheme.elementwise else cls(sizes, apart=False)
 
     def cut(self, vector: Any) -> list[Any]:
-        """Copy the pieces out of a vector, which may lie in shared memory.
+        """Copy the buckets out of a vector, which may lie in shared memory.
 
         TensorFlow updates a variable in place when its reference count is one, and does not know that a slice aliases
         memory that other processes read.
@@ -58,14 +58,14 @@ class Pieces:
         parts = cut_into(vector, self.sizes)
         return [part if parts_of(part) else tf.raw_ops.DeepCopy(x=part) for part in parts]
 
-    def of_variables(self, pieces: Sequence[Any]) -> Any:
+    def of_variables(self, buckets: Sequence[Any]) -> Any:
         """Return the argument of `Replica.gradient`: the vector if it is one piece, or one for each variable."""
-        if len(pieces) == 1:
-            return pieces[0]
-        return [part for piece, group in zip(pieces, self.groups, strict=True) for part in cut_into(piece, group)]
+        if len(buckets) == 1:
+            return buckets[0]
+        return [part for bucket, group in zip(buckets, self.groups, strict=True) for part in cut_into(bucket, group)]
 
     def from_variables(self, gradient: Any) -> list[Any]:
-        """Return the pieces of a gradient from `Replica.gradient`."""
+        """Return the buckets of a gradient from `Replica.gradient`."""
         if not isinstance(gradient, list):
             return [gradient]
         parts = iter(gradient)

@@ -46,21 +46,21 @@ class InPlaceWorker:
         with tf.device(self.device):
             losses, now, replied = [], moment(), before[2]
             for r in range(rows.shape[0]):
-                stamps = RoundTimer(now, replied)
+                timer = RoundTimer(now, replied)
                 self.view.round = self.view.step = before[0] + r
-                losses.append(self.round(rows[r, 0], stamps))
-                now = replied = stamps.replied
+                losses.append(self.round(rows[r, 0], timer))
+                now = replied = timer.replied
             return tf.stack([tf.stack([loss, 1.0]) for loss in losses]), replied
 
-    def round(self, rows: Any, stamps: RoundTimer) -> Any:
+    def round(self, rows: Any, timer: RoundTimer) -> Any:
         """Build one step on one batch, [batch size]; returns its loss. The reply, the center itself, is not used."""
         sync, state = self.scheme.sync, self.replica.state
-        with tf.control_dependencies([stamps.begun]):
+        with tf.control_dependencies([timer.begun]):
             parts = self.ps.center.read()
         loss, self.view.gradient = self.replica.gradient(parts, rows)
-        message = stamps.send(Message(self.scheme.message(self.view)))
-        with stamps.reply():
-            sync.exchange(self.ps, self.slot.with_times(stamps.times), message)
+        message = timer.send(Message(self.scheme.message(self.view)))
+        with timer.reply():
+            sync.exchange(self.ps, self.slot.with_times(timer.times), message)
         if self.replica.model.state_size:
             state.assign(sync.share_state(self.ps, self.slot, state.read_value()))
         return loss

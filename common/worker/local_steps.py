@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from ..contract.scheme import Scheme
 from ..messages.ops import zeros
-from .buckets import Pieces
+from .buckets import Buckets
 from .replica import Replica
 from .view import show, show_each
 
@@ -20,7 +20,7 @@ class LocalSteps:
     Attributes:
         scheme: the algorithm.
         replica: the model on its devices, and its batches.
-        pieces: pieces of the worker's vectors.
+        buckets: buckets of the worker's vectors.
         views: the scheme's views of the worker, one for each piece.
         clock: local steps done, for schedules.
         is_center: True if the worker's parameters are the center.
@@ -28,7 +28,7 @@ class LocalSteps:
 
     scheme: Scheme
     replica: Replica
-    pieces: Pieces
+    buckets: Buckets
     views: list[Any]
     clock: Any
     is_center: bool
@@ -51,7 +51,7 @@ class LocalSteps:
             return t + 1, total + loss, [a + g for a, g in zip(sums, gradients, strict=True)] if sums else []
 
         with tf.control_dependencies([after]):
-            nothing = [zeros(size) for size in self.pieces.sizes] if self.scheme.uses_gradient_sum else []
+            nothing = [zeros(size) for size in self.buckets.sizes] if self.scheme.uses_gradient_sum else []
             start = tf.constant(0), tf.constant(0.0), nothing
         _, total, sums = tf.while_loop(lambda t, *_: t < tf.shape(rows)[0], step, start, parallel_iterations=1)
         show(self.views, step=first + tf.shape(rows, tf.int64)[0])
@@ -76,8 +76,8 @@ class LocalSteps:
         return self.scheme.at(tf.cast(self.clock.read_value(), tf.float32)) if self.scheme.scheduled else self.scheme
 
     def _gradient(self, rows: Any, *after: Any) -> tuple[Any, list[Any]]:
-        """Return loss and gradient (in pieces) on one batch; only the read of the parameters waits for `after`."""
+        """Return loss and gradient (in buckets) on one batch; only the read of the parameters waits for `after`."""
         with tf.control_dependencies(after):
             point = [tf.identity(self.scheme.gradient_point(view)) for view in self.views]
-        loss, gradient = self.replica.gradient(self.pieces.of_variables(point), rows)
-        return loss, self.pieces.from_variables(gradient)
+        loss, gradient = self.replica.gradient(self.buckets.of_variables(point), rows)
+        return loss, self.buckets.from_variables(gradient)

@@ -64,15 +64,15 @@ class SparseWorker:
         flat = tf.reshape(indices, [-1])
         x = tf.reshape(self.scheme.sync.gather(self.ps, self.slot, flat), tf.shape(values))
         begun = moment([x])
-        stamps = RoundTimer(begun, begun if before is None else before)
-        with tf.control_dependencies([stamps.begun]):
+        timer = RoundTimer(begun, begun if before is None else before)
+        with tf.control_dependencies([timer.begun]):
             x = tf.identity(x)
         loss, gradient = logistic_gradient(x, values, y)
         self.view.gradient = tf.IndexedSlices(tf.reshape(gradient, [-1]), flat)
-        message = stamps.send(Message(self.scheme.message(self.view)))
-        with stamps.reply() if last else contextlib.nullcontext():
-            self.scheme.sync.push(self.ps, self.slot.with_times(stamps.times), message)
-        return loss, stamps.replied
+        message = timer.send(Message(self.scheme.message(self.view)))
+        with timer.reply() if last else contextlib.nullcontext():
+            self.scheme.sync.push(self.ps, self.slot.with_times(timer.times), message)
+        return loss, timer.replied
 
 
 def logistic_gradient(x: Any, values: Any, y: Any) -> tuple[Any, Any]:

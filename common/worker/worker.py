@@ -20,7 +20,7 @@ from ..server.answers import Joined
 from ..server.parameter_server import ParameterServer
 from ..server.slots import Slot
 from ..sync.store import Message
-from .buckets import Pieces
+from .buckets import Buckets
 from .local_steps import LocalSteps
 from .replica import Replica
 from .timing import RoundTimer, moment
@@ -44,18 +44,18 @@ class DenseWorker(LocalSteps):
 
     def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: Slot, name: str, seed: int = 0):
         self.scheme, self.replica, self.ps, self.fed = scheme, replica, ps, replica.fed
-        self.device, self.pieces = replica.devices[0], Pieces.of(scheme, replica)
+        self.device, self.buckets = replica.devices[0], Buckets.of(scheme, replica)
         self.is_center = not self.scheme.sync.uses_ps and (name == "worker_0")  # without a ps the chief has the center
         with tf.device(self.device):
             center = ps.slices[0].center if self.is_center else None
-            sizes = enumerate(self.pieces.sizes)
+            sizes = enumerate(self.buckets.sizes)
             local = [_variables(scheme, f"{name}_{i}" if i else name, size, center) for i, size in sizes]
             self.clock = tf.Variable(tf.constant(0, tf.int64), name=f"{name}_clock")  # local steps done, for schedules
             self.encoder = ps.center.encoder(f"{name}_codec")
             self.initialize = tf.group(self.clock.initializer, replica.initialize)  # `start` assigns the others
         self.slot, self.slots = replace(slot, encoder=self.encoder), [*local[0]]
         known = {"index": slot.index, "num_workers": ps.num_workers, "shapes": replica.model.shapes}
-        known["uniform"] = partial(uniform, seed, sum(self.pieces.sizes))
+        known["uniform"] = partial(uniform, seed, sum(self.buckets.sizes))
         self.local = partial(local_state, self)
         self.views: list[Any] = [WorkerView(mean=no_mean(), **known, **variables) for variables in local]
 
@@ -63,7 +63,7 @@ class DenseWorker(LocalSteps):
         """Take a slot and initialise the local variables from the center; returns the results of `join`."""
         with tf.device(self.device):
             center, state, admitted = self.ps.join(self.slot, recorded)
-            for view, part in zip(self.views, self.pieces.cut(center), strict=True):
+            for view, part in zip(self.views, self.buckets.cut(center), strict=True):
                 if not self.is_center:
                     view.params.assign(part)
                 for name, value in self.scheme.local_variables(part).items():
@@ -88,13 +88,13 @@ class DenseWorker(LocalSteps):
             if self.scheme.exchange_first:  # the steps after a reply belong to the next message
                 now = tf.where(replied < 0, now, replied)
             for r in range(rows.shape[0]):
-                stamps = RoundTimer(now, replied)
+                timer = RoundTimer(now, replied)
                 done = before[0] + r, before[1] + tf.shape(rows, tf.int64)[1] * r
-                results.append(self.round(rows[r], event, stamps, *done))
-                now = replied = stamps.replied
+                results.append(self.round(rows[r], event, timer, *done))
+                now = replied = timer.replied
             return tf.stack(results), replied
 
-    def round(self, rows: Any, event: Event, stamps: RoundTimer, number: Any, first: Any) -> Any:
+    def round(self, rows: Any, event: Event, timer: RoundTimer, number: Any, first: Any) -> Any:
         """Build one round on the batches `rows`, [steps, batch size]; returns its mean loss and its steps that count.
 
         The round has the given `number`, and its first step the number `first`.
@@ -107,48 +107,48 @@ class DenseWorker(LocalSteps):
         steps = done = tf.cast(tf.shape(rows)[0], tf.float32)
         show(self.views, steps=steps, round=number, step=first)
         if not scheme.sync.exchanges:
-            total, done = self._steps_alone(rows, stamps, first)
+            total, done = self._steps_alone(rows, timer, first)
         elif scheme.exchange_first:
-            total, gradients = self._gradient(rows[0], stamps.begun)  # at the parameters before the exchange
-            self._meet_server(scheme, event, stamps)
+            total, gradients = self._gradient(rows[0], timer.begun)  # at the parameters before the exchange
+            self._meet_server(scheme, event, timer)
             self._step(gradients)
             if scheme.period > 1:
-                total += self._local_steps(rows[1:], stamps.replied, first + 1)
+                total += self._local_steps(rows[1:], timer.replied, first + 1)
         elif not scheme.sync.uses_ps:
-            total, fine = self._collective_round(scheme, rows, stamps, first)
+            total, fine = self._collective_round(scheme, rows, timer, first)
             done *= tf.cast(fine, tf.float32)
         else:
-            total = self._local_steps(rows, stamps.begun, first)
-            self._meet_server(scheme, event, stamps, total)
+            total = self._local_steps(rows, timer.begun, first)
+            self._meet_server(scheme, event, timer, total)
         if self.replica.model.state_size:
             state.assign(scheme.sync.share_state(ps, self.slot, state.read_value()))
         return tf.stack([total / (steps if scheme.sync.exchanges else done), done])
 
-    def _meet_server(self, scheme: Scheme, event: Event, stamps: RoundTimer, total: Any = None) -> None:
+    def _meet_server(self, scheme: Scheme, event: Event, timer: RoundTimer, total: Any = None) -> None:
         if event == "pull":
-            with tf.control_dependencies([stamps.send(total)]):
-                center = self.ps.pull(self.slot.with_times(stamps.times))
-            with stamps.reply():
+            with tf.control_dependencies([timer.send(total)]):
+                center = self.ps.pull(self.slot.with_times(timer.times))
+            with timer.reply():
                 self._on_reply(scheme, center)
             return
-        message = stamps.send(message_of(scheme, self, stamps.begun, total))
-        slot = self.slot.with_times(stamps.times)
+        message = timer.send(message_of(scheme, self, timer.begun, total))
+        slot = self.slot.with_times(timer.times)
         if event == "push":
-            with stamps.reply():  # a push has no reply; the next round waits for its acknowledgement
+            with timer.reply():  # a push has no reply; the next round waits for its acknowledgement
                 scheme.sync.push(self.ps, slot, message)
             return
         reply = scheme.sync.exchange(self.ps, slot, message)
-        with stamps.reply():
+        with timer.reply():
             self._on_reply(scheme, reply)
 
     def _on_reply(self, scheme: Scheme, reply: Any) -> None:
         hide(self.views)
-        for view, part in zip(self.views, self.pieces.cut(reply), strict=True):
+        for view, part in zip(self.views, self.buckets.cut(reply), strict=True):
             scheme.on_reply(view, part)
 
     # Without a ps, which would refuse it, the worker itself drops a gradient or a mean that is not finite.
 
-    def _steps_alone(self, rows: Any, stamps: RoundTimer, first: Any) -> tuple[Any, Any]:
+    def _steps_alone(self, rows: Any, timer: RoundTimer, first: Any) -> tuple[Any, Any]:
         """Make the local steps of a single worker, skipping those that are not finite; returns loss and steps made."""
 
         def step(t: Any, total: Any, done: Any) -> tuple[Any, Any, Any]:
@@ -161,14 +161,14 @@ class DenseWorker(LocalSteps):
             self.clock.assign_add(1)
             return t + 1, total + tf.where(fine, loss, 0.0), done + tf.cast(stepped, tf.int64)
 
-        with tf.control_dependencies([stamps.begun]):
+        with tf.control_dependencies([timer.begun]):
             zero = tf.constant(0), tf.constant(0.0), tf.constant(0, tf.int64)
         number = tf.shape(rows)[0]
         _, total, done = tf.while_loop(lambda t, *_: t < number, step, zero, parallel_iterations=1)
-        done = stamps.send(done)
+        done = timer.send(done)
         self.ps.journal.count_refused(self.slot, tf.cast(number, tf.int64) - done)
-        with stamps.reply(), tf.control_dependencies([done]):
-            slot = self.slot.with_times(stamps.times)
+        with timer.reply(), tf.control_dependencies([done]):
+            slot = self.slot.with_times(timer.times)
             self.ps.record(self.ps.read_version(), slot, 0, accepted=True, locked=False)
         self.ps.count_updates(done)
         return total, tf.cast(done, tf.float32)
@@ -177,12 +177,12 @@ class DenseWorker(LocalSteps):
         self._scheme_now().local_step(self.views[0], gradient)
         self.ps.center.come_to(self.ps.read_version() + uncounted, self.clock.read_value(), self.replica.state)
 
-    def _collective_round(self, scheme: Scheme, rows: Any, stamps: RoundTimer, first: Any) -> tuple[Any, Any]:
+    def _collective_round(self, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any) -> tuple[Any, Any]:
         """Build a round without a ps. If the mean message, equal on all workers, is not finite, drop the round."""
         state, clock = self.replica.state.read_value(), self.clock.read_value()
-        total = self._local_steps(rows, stamps.begun, first)
-        message = stamps.send(message_of(scheme, self, stamps.begun, total))
-        reply = scheme.sync.exchange(self.ps, self.slot.with_times(stamps.times), message)
+        total = self._local_steps(rows, timer.begun, first)
+        message = timer.send(message_of(scheme, self, timer.begun, total))
+        reply = scheme.sync.exchange(self.ps, self.slot.with_times(timer.times), message)
         fine = scheme.sync.is_finite(self.ps, reply)
 
         def on_reply() -> None:
@@ -190,7 +190,7 @@ class DenseWorker(LocalSteps):
             if self.is_center:
                 self.ps.center.come_to(self.ps.read_version(), clock, self.replica.state)
 
-        with stamps.reply():
+        with timer.reply():
             adopted = when(fine, on_reply)
         self.replica.keep_state(fine, state)
         return total, adopted
@@ -205,7 +205,7 @@ def _variables(scheme: Scheme, name: str, size: int, center: Any = None) -> dict
 
 
 def local_state(worker: DenseWorker) -> dict[str, list[Any]]:
-    """Return the local state to save, which joining does not restore: variables in pieces or slices, by name.
+    """Return the local state to save, which joining does not restore: variables in buckets or slices, by name.
 
     It has the variables of worker, codec and model. Parameters are left out if they equal the center whenever all
     workers have ended a round. Without a barrier of all workers, a worker has an older center: it saves that together

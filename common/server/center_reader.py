@@ -1,7 +1,7 @@
 """A read-only snapshot of the center for a client.
 
 A tensor that a client fetches through a socket is copied several times, on the ps and on the client. So a large center
-is kept as a snapshot on the ps and fetched piece by piece, unless ps and client share memory.
+is kept as a snapshot on the ps and fetched chunk by chunk, unless ps and client share memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from ..messages.transport import Transport
 
-PIECE_FLOATS = 1 << 22  # 16 MB: what a client fetches at once
+CHUNK_FLOATS = 1 << 22  # 16 MB: what a client fetches at once
 
 
 class CenterReader:
@@ -29,16 +29,16 @@ class CenterReader:
     def __init__(self, slices: Sequence[Any], sizes: Sequence[int], transport: Transport):
         self.slices, self.sizes, self.transport = slices, sizes, transport
         self.names = ["center"] if slices[0].average is None else ["center", "average"]
-        in_pieces = max(sizes) > PIECE_FLOATS and not transport.shared
-        self.snapshots = [self._nothing(part) for part in slices] if in_pieces else []
+        in_chunks = max(sizes) > CHUNK_FLOATS and not transport.shared
+        self.snapshots = [self._nothing(part) for part in slices] if in_chunks else []
 
     def _nothing(self, part: Any) -> dict[str, Any]:
         with tf.device(part.device):
             return {
-                name: tf.Variable(tf.zeros([0]), shape=[None], name=f"look_{name}_{part.index}") for name in self.names
+                name: tf.Variable(tf.zeros([0]), shape=[None], name=f"read_{name}_{part.index}") for name in self.names
             }
 
-    def take(self) -> dict[str, list[Any]]:
+    def read(self) -> dict[str, list[Any]]:
         """Take a snapshot; return the slices of the center, and of its `average` if any, or nothing if it is stored."""
         found: dict[str, list[Any]] = {name: [] for name in self.names}
         for part in self.slices:
@@ -50,14 +50,14 @@ class CenterReader:
                         self.snapshots[part.index][name].assign(now)
         return {} if self.snapshots else found
 
-    def pieces(self) -> list[dict[str, Any]]:
-        """Return the pieces of `snapshots`, to be fetched in sequence."""
+    def chunks(self) -> list[dict[str, Any]]:
+        """Return the chunks of `snapshots`, to be fetched in sequence."""
         return [
-            {name: variable.read_value()[first : first + PIECE_FLOATS] for name, variable in snapshot.items()}
+            {name: variable.read_value()[first : first + CHUNK_FLOATS] for name, variable in snapshot.items()}
             for snapshot, size in zip(self.snapshots, self.sizes, strict=False)
-            for first in range(0, size, PIECE_FLOATS)
+            for first in range(0, size, CHUNK_FLOATS)
         ]
 
-    def forget(self) -> Any:
+    def release(self) -> Any:
         """Empty `snapshots`, after they were fetched."""
         return tf.group(*(variable.assign(tf.zeros([0])) for row in self.snapshots for variable in row.values()))

@@ -1,4 +1,4 @@
-"""Workers whose vectors are in pieces: which schemes have them, and their rounds are those of a worker with one."""
+"""Workers whose vectors are in buckets: which schemes have them, and their rounds are those of a worker with one."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,8 @@ from distsgd.common.contract import Period, sgd
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.messages.transport import Client, Transport
 from distsgd.common.server.parameter_server import ParameterServer
-from distsgd.common.worker import buckets as pieces
-from distsgd.common.worker.buckets import Pieces
+from distsgd.common.worker import buckets
+from distsgd.common.worker.buckets import Buckets
 from doubles import HalvedLocalSGD, RemembersHalf
 from runs import Harness
 
@@ -91,14 +91,14 @@ def test_workers_read_one_reply_only_if_the_scheme_is_elementwise():
 
 
 def test_large_variables_are_pieces_and_small_neighbours_are_one_together(monkeypatch):
-    monkeypatch.setattr(pieces, "LARGE_FLOATS", 10)
-    cut = Pieces([10, 2, 3, 11, 12, 4, 1], apart=True)
+    monkeypatch.setattr(buckets, "LARGE_FLOATS", 10)
+    cut = Buckets([10, 2, 3, 11, 12, 4, 1], apart=True)
     assert cut.sizes == [10, 5, 11, 12, 5]
     vector = tf.range(43.0)
     parts = cut.of_variables(cut.cut(vector))
     assert [part.shape[0] for part in parts] == [10, 2, 3, 11, 12, 4, 1]
     np.testing.assert_array_equal(tf.concat(cut.from_variables(parts), 0), vector)
-    assert Pieces([10, 2], apart=False).sizes == [12]
+    assert Buckets([10, 2], apart=False).sizes == [12]
 
 
 def centers(scheme, ps, **options):
@@ -124,7 +124,7 @@ def centers(scheme, ps, **options):
 )
 def test_in_pieces_a_round_is_what_it_is_on_the_whole_vector(monkeypatch, scheme, ps):
     whole, one = centers(scheme, ps)
-    monkeypatch.setattr(pieces, "LARGE_FLOATS", 100)
+    monkeypatch.setattr(buckets, "LARGE_FLOATS", 100)
     path, several = centers(scheme, ps)
     assert (one, several) == (
         1,
@@ -149,5 +149,5 @@ class Counted(LocalSGD):
     ("scheme", "options"), [(DownpourEasy(), {"l2": 0.1}), (Counted(), {})], ids=["loss of the vector", "scalars"]
 )
 def test_schemes_that_need_the_whole_vector_have_one_piece(monkeypatch, scheme, options):
-    monkeypatch.setattr(pieces, "LARGE_FLOATS", 100)
+    monkeypatch.setattr(buckets, "LARGE_FLOATS", 100)
     assert centers(scheme, 1, **options)[1] == 1
