@@ -1,4 +1,4 @@
-"""A crowd of processes that have TensorFlow and do nothing with it: what no workers of their own processes can beat.
+"""Many processes that have TensorFlow and do nothing with it: what no workers of their own processes can beat.
 
     python -m distsgd.benchmarks.bare WORKERS
 
@@ -26,7 +26,7 @@ from .peers import free_addresses, serve
 CALLS = 50
 
 
-def crowd(workers: int) -> dict[str, float]:
+def measure(workers: int) -> dict[str, float]:
     """Return the seconds from the first fork to the last end, and the CPU seconds of the workers."""
     import tensorflow  # noqa: F401 # before the fork, which a lazy import would come after
 
@@ -74,4 +74,4 @@ def work(spec: dict[str, list[str]], index: int) -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(crowd(int(sys.argv[1]))), flush=True)
+    print(json.dumps(measure(int(sys.argv[1]))), flush=True)

@@ -19,7 +19,7 @@ from ..common.spec import nearest
 from .claims_catalogue import CLAIMS
 from .claims_page import update_page
 from .claims_study import Found
-from .kept import write
+from .outcome_files import write
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .claims_pictures import on_logarithms
-from .claims_quadratic import HORIZON, STEP, QuadraticCell
+from .claims_quadratic import HORIZON, STEP, QuadraticRun
 from .claims_study import Arm, Found, Row, Score, geometric, study
 from .claims_verdict import Claim, Verdict, compared
 
@@ -38,7 +38,7 @@ def _ringmaster() -> list[Row]:
         tuned_at=last,
         tuning_seeds=(100,),
         showing_seeds=(0, 1),
-        kind=QuadraticCell,
+        kind=QuadraticRun,
     )
 
 

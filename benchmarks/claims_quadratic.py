@@ -30,7 +30,7 @@ BLOCK = 256  # gradients whose noise is drawn at once
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuadraticCell:
+class QuadraticRun:
     """A run.
 
     Attributes:
@@ -50,7 +50,7 @@ class QuadraticCell:
 
     @property
     def weight(self) -> float:
-        """Return the expected duration, compared with other cells of this kind."""
+        """Return the expected duration, compared with other runs of this kind."""
         return -self.settings["learning_rate"]
 
     def execute(self) -> dict[str, list[float]]:

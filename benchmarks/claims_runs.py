@@ -47,7 +47,7 @@ EQUATIONS: dict[str, Transcription] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class ClaimRun:
     """A run.
 
     Attributes:
@@ -79,7 +79,7 @@ class Cell:
 
     @property
     def weight(self) -> float:
-        """Return the expected duration, compared with other cells."""
+        """Return the expected duration, compared with other runs."""
         return self.workers * self.steps
 
     def execute(self) -> dict[str, list[float]]:
@@ -97,26 +97,26 @@ class Diverged(Exception):
     """The parameters are not finite any more, or so large that they will not be for long."""
 
 
-def execute(cell: Cell) -> dict[str, list[float]]:
+def execute(run: ClaimRun) -> dict[str, list[float]]:
     """Return columns `updates`, `gradients`, `seconds` (virtual), `loss`, `accuracy` of the center during the run.
 
     A run that diverges has the loss infinity at its end, and nothing else.
     """
-    scheme = KINDS[cell.scheme](**cell.settings)
-    problem = task(cell.task, workers=cell.workers, steps=cell.steps, batch=cell.batch, seed=cell.seed)
-    schedule = _order(cell, scheme, len(problem.start))
+    scheme = KINDS[run.scheme](**run.settings)
+    problem = task(run.task, workers=run.workers, steps=run.steps, batch=run.batch, seed=run.seed)
+    schedule = _order(run, scheme, len(problem.start))
 
     def gradient(x: np.ndarray, k: int, t: int) -> np.ndarray:
         if not x @ x < HOPELESS**2:
             raise Diverged
         return problem.gradient(x, k, t)
 
-    run = RecordedRun(
-        algorithm=cell.scheme,
+    recorded = RecordedRun(
+        algorithm=run.scheme,
         hyperparameters=Hyperparameters({own.name: getattr(scheme, own.name) for own in fields(scheme)}),
-        equations=EQUATIONS[cell.scheme],
-        workers=cell.workers,
-        steps=cell.steps,
+        equations=EQUATIONS[run.scheme],
+        workers=run.workers,
+        steps=run.steps,
         start=problem.start,
         trace=dict(schedule.trace),
         center=problem.start,
@@ -126,25 +126,25 @@ def execute(cell: Cell) -> dict[str, list[float]]:
     )
     try:
         with np.errstate(over="ignore", invalid="ignore"):
-            path = run.equations.execute(run, run.hyperparameters)
+            path = recorded.equations.execute(recorded, recorded.hyperparameters)
         if not path[-1] @ path[-1] < HOPELESS**2:
             raise Diverged
     except Diverged:
         return {"updates": [], "gradients": [], "seconds": [], "loss": [], "accuracy": []}
-    return _curve(path, schedule, scheme, cell.steps, problem.measure)
+    return _curve(path, schedule, scheme, run.steps, problem.measure)
 
 
-def _order(cell: Cell, scheme: Scheme, parameters: int) -> EventSchedule:
-    traffic = Traffic(scheme, scheme.codec, cell.workers, [parameters])
+def _order(run: ClaimRun, scheme: Scheme, parameters: int) -> EventSchedule:
+    traffic = Traffic(scheme, scheme.codec, run.workers, [parameters])
     return schedule_events(
         scheme,
-        Platform(**cell.platform),
-        workers=cell.workers,
-        rounds=scheme.rounds(cell.steps),
-        seed=cell.seed,
+        Platform(**run.platform),
+        workers=run.workers,
+        rounds=scheme.rounds(run.steps),
+        seed=run.seed,
         message_bytes=traffic.message,
         reply_bytes=traffic.reply,
-        stop_at_version=cell.updates,
+        stop_at_version=run.updates,
     )
 
 

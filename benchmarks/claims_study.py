@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, pstdev, stdev
 from typing import Any
 
-from .claims_kept import outcomes
-from .claims_runs import Cell
+from .claims_cache import outcomes
+from .claims_runs import ClaimRun
 from .crossing import crossing
 
 TUNING_SEEDS, SHOWING_SEEDS = (100, 101, 102), (0, 1, 2)
@@ -32,7 +32,7 @@ Score = Callable[[Outcome], float]
 
 @dataclass(frozen=True)
 class Arm:
-    """What is compared: an algorithm, hyperparameters that are tuned, some that are fixed, and fields of `Cell`."""
+    """What is compared: an algorithm, hyperparameters that are tuned, some that are fixed, and fields of `ClaimRun`."""
 
     name: str
     scheme: str
@@ -218,19 +218,19 @@ def study(
     tuned_at: str | None = None,
     tuning_seeds: Sequence[int] = TUNING_SEEDS,
     showing_seeds: Sequence[int] = SHOWING_SEEDS,
-    kind: Any = Cell,
+    kind: Any = ClaimRun,
 ) -> list[Row]:
     """Tune and show. A grid at whose end the best setting stands is made longer there.
 
     Args:
         about: the line that tells of progress.
         arms: what is compared.
-        places: fields of `Cell` by the name of the place. One named `settings` goes to the hyperparameters.
+        places: fields of `ClaimRun` by the name of the place. One named `settings` goes to the hyperparameters.
         score: of an outcome, less is better; or one for each place.
         tuned_at: the place whose settings all others keep; None: each is tuned by itself.
         tuning_seeds: on which settings are chosen.
         showing_seeds: on which they are shown.
-        kind: of the cells.
+        kind: of the runs.
 
     Raises:
         ValueError: arms that are tuned have not as many settings each.
@@ -241,8 +241,8 @@ def study(
     score_at = score if isinstance(score, Mapping) else dict.fromkeys(places, score)
 
     def run(what: str, asked: list[tuple[Arm, str, dict[str, Any]]], seeds: Sequence[int]) -> list[Sequence[Outcome]]:
-        cells = [_cell(kind, arm, places[place], settings, seed) for arm, place, settings in asked for seed in seeds]
-        found = outcomes(cells, f"{about}: {what}")
+        runs = [_run_of(kind, arm, places[place], settings, seed) for arm, place, settings in asked for seed in seeds]
+        found = outcomes(runs, f"{about}: {what}")
         return [found[i : i + len(seeds)] for i in range(0, len(found), len(seeds))]
 
     searches = {
@@ -266,7 +266,7 @@ def study(
     return rows
 
 
-def _cell(kind: Any, arm: Arm, place: Mapping[str, Any], settings: Mapping[str, Any], seed: int) -> Any:
+def _run_of(kind: Any, arm: Arm, place: Mapping[str, Any], settings: Mapping[str, Any], seed: int) -> Any:
     rest = {name: value for name, value in place.items() if name != "settings"} | dict(arm.run)
     return kind(scheme=arm.scheme, settings={**settings, **place.get("settings", {})}, seed=seed, **rest)
 

@@ -2,8 +2,8 @@
 
 The benchmark is a list of *studies*: an algorithm, with so many workers and such a period. A study is a few runs with
 all settings of a grid, whose seeds are used for nothing else, and then runs of the best with seeds of their own. Each
-of these, a *cell*, is kept in a file that is named by a hash of all that it depends on, the sources included. So an
-interrupted benchmark resumes where it stopped, and a changed algorithm is measured anew.
+of these, an *experiment*, is kept in a file that is named by a hash of all that it depends on, the sources included. So
+an interrupted benchmark resumes where it stopped, and a changed algorithm is measured anew.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ..common.cli import flags
 from ..common.errors import DistsgdError, UserError
 from ..common.files import with_tuples
 from ..common.spec import nearest
-from .cells import Cell
+from .experiments import Experiment
 from .grids import beyond, candidates
-from .kept import merged, write
+from .outcome_files import merged, write
 
 RESULTS = Path(__file__).parent / "results"
 CACHE = Path(__file__).parent / "cache"
@@ -102,18 +102,18 @@ class Study:
     tuning_seeds: int = 3
     seeds: int = 3
 
-    def tuning(self, settings: Sequence[Mapping[str, Any]]) -> list[Cell]:
+    def tuning(self, settings: Sequence[Mapping[str, Any]]) -> list[Experiment]:
         """Return the runs for tuning, with some settings."""
         tried = tuple(dict(one) for one in settings)
-        return [self._cell("tuning", tried, TUNING_SEED + i) for i in range(self.tuning_seeds)]
+        return [self._experiment("tuning", tried, TUNING_SEED + i) for i in range(self.tuning_seeds)]
 
-    def showing(self, settings: Mapping[str, Any]) -> list[Cell]:
+    def showing(self, settings: Mapping[str, Any]) -> list[Experiment]:
         """Return the runs that are shown, with the chosen settings."""
         part = "sweep" if self.part == "workers" else "main"
-        return [self._cell(part, (dict(settings),), seed) for seed in range(self.seeds)]
+        return [self._experiment(part, (dict(settings),), seed) for seed in range(self.seeds)]
 
-    def _cell(self, part: str, settings: tuple[dict[str, Any], ...], seed: int) -> Cell:
-        return Cell(part, self.algorithm, settings, self.workers, seed, self.gradients, self.target)
+    def _experiment(self, part: str, settings: tuple[dict[str, Any], ...], seed: int) -> Experiment:
+        return Experiment(part, self.algorithm, settings, self.workers, seed, self.gradients, self.target)
 
 
 def alone(algorithm: str) -> bool:
@@ -172,17 +172,19 @@ def chosen(outcomes: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
 
 def tried(study: Study, cache: Path) -> list[list[dict[str, Any]]]:
     """Return outcomes of a study's grid, and beyond it until the best is at no edge: of each seed, of each setting."""
-    found = [cell.outcomes(cache) for cell in study.tuning(candidates(study.algorithm, study.period))]
+    found = [experiment.outcomes(cache) for experiment in study.tuning(candidates(study.algorithm, study.period))]
     for _ in range(BEYOND):
         more = beyond(chosen(found), [one["settings"] for one in found[0]])
         if not more:
             break
-        found = [a + b for a, b in zip(found, (cell.outcomes(cache) for cell in study.tuning(more)), strict=True)]
+        found = [
+            a + b for a, b in zip(found, (experiment.outcomes(cache) for experiment in study.tuning(more)), strict=True)
+        ]
     return found
 
 
 def carry_out(study: Study, cache: Path, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Carry out a study from its cells.
+    """Carry out a study from its experiments.
 
     Args:
         study: which.
@@ -191,7 +193,7 @@ def carry_out(study: Study, cache: Path, settings: Mapping[str, Any] | None = No
     """
     search = [] if settings else tried(study, cache)
     settings = settings or chosen(search)
-    runs = [cell.outcomes(cache)[0] for cell in study.showing(settings)]
+    runs = [experiment.outcomes(cache)[0] for experiment in study.showing(settings)]
     return {**asdict(study), "settings": dict(settings), "tried": search, "runs": runs}
 
 

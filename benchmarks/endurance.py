@@ -31,7 +31,7 @@ from ..common.record.callbacks import Callback
 from ..common.spec import nearest
 from ..common.tasks.job import describe, make_job
 from ..common.tasks.options import RunOptions
-from .crowd import descriptors, parent_of, private_bytes
+from .many_workers import descriptors, parent_of, private_bytes
 
 STEPS = 10**9  # of each worker: time ends the run
 LINES = 5  # at least, however short the run is

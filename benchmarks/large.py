@@ -29,10 +29,10 @@ from ..common.record.callbacks import Callback
 from ..common.spec import nearest
 from ..common.tasks.job import describe, make_job
 from ..common.tasks.options import Recovery, RunOptions
-from .contenders import LEARNING_RATE
 from .endurance import processes
-from .kept import write
+from .outcome_files import write
 from .peers import BATCH, EXAMPLES, WORKERS
+from .systems import LEARNING_RATE
 from .tables import THROUGHPUT, update_page
 
 RESULTS = Path(__file__).parent / "results"

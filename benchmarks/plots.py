@@ -124,13 +124,13 @@ def panels(names: Sequence[str], title: str, xlabel: str, ylabel: str) -> tuple[
 
 def band(runs: Sequence[dict[str, Any]], x: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """Return x, and mean and standard deviation over seeds of the loss, over the range that all runs cover."""
-    courses = [run["course"] for run in runs if None not in run["course"]["loss"]]
-    if not courses:
+    curves = [run["curve"] for run in runs if None not in run["curve"]["loss"]]
+    if not curves:
         return None
-    end = min(course[x][-1] for course in courses)
-    begun = max(course[x][1] for course in courses) if x == "bytes" else 0.0
+    end = min(curve[x][-1] for curve in curves)
+    begun = max(curve[x][1] for curve in curves) if x == "bytes" else 0.0
     grid = np.geomspace(begun, end, POINTS) if begun else np.linspace(0, end, POINTS)
-    values = np.array([np.interp(grid, course[x], course["loss"]) for course in courses])
+    values = np.array([np.interp(grid, curve[x], curve["loss"]) for curve in curves])
     return grid, values.mean(0), values.std(0)
 
 

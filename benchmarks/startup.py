@@ -1,4 +1,4 @@
-"""How long a run takes to start, what a worker costs in memory, and what crowds of workers take."""
+"""How long a run takes to start, what a worker costs in memory, and what many workers take."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rich.console import Console
 from ..common.errors import DistsgdError
 from ..common.launch.client import keep_warm
 from ..common.launch.launcher import launch
-from .contenders import told_by
-from .crowd import CROWDS, ROUNDS, digits_job, measure_crowd, private_bytes
+from .many_workers import ROUNDS, WORKERS, digits_job, measure_workers, private_bytes
+from .systems import told_by
 
 
 def measure_startup(console: Console) -> dict[str, Any]:
@@ -32,14 +32,14 @@ def measure_startup(console: Console) -> dict[str, Any]:
     )
     found["worker_private_mb"] = memory = private_megabytes()
     console.print("private memory of a worker process: " + (f"{memory:.0f} MB" if memory else "not readable"))
-    found["crowds"] = []
-    for workers in CROWDS:
-        crowd = measure_crowd(workers)
-        found["crowds"].append(crowd | {"bare": bare(workers)})
+    found["many_workers"] = []
+    for workers in WORKERS:
+        measured = measure_workers(workers)
+        found["many_workers"].append(measured | {"bare": bare(workers)})
         console.print(
-            f"{workers} workers, {ROUNDS} rounds each of downpour: {crowd['seconds']:.1f} s beyond the import, "
-            f"{crowd['cpu_seconds']:.1f} s of CPU time; with nothing but TensorFlow "
-            f"{found['crowds'][-1]['bare']['seconds']:.1f} s",
+            f"{workers} workers, {ROUNDS} rounds each of downpour: {measured['seconds']:.1f} s beyond the import, "
+            f"{measured['cpu_seconds']:.1f} s of CPU time; with nothing but TensorFlow "
+            f"{found['many_workers'][-1]['bare']['seconds']:.1f} s",
             soft_wrap=True,
         )
     return found

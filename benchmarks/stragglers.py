@@ -40,7 +40,7 @@ from ..common.tasks.job import describe, make_job
 from ..common.tasks.options import RunOptions
 from ..common.virtual_time.platform import Machines
 from ..common.virtual_time.schedule import schedule_events
-from .kept import write
+from .outcome_files import write
 from .plots import bare, colour
 from .tables import update_page
 

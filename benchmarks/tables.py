@@ -57,7 +57,7 @@ def main_table(results: Path) -> str:
         for what, scale, form in (("examples", 1, ",.0f"), ("rounds", sends, ",.0f"), ("bytes", 1e-6, ".2f")):
             value = needed(outcome, what) * scale
             cells.append("-" if math.isnan(value) else format(value, form))
-        cells.append(f"{mean(run['course']['staleness'] for run in runs):.1f}")
+        cells.append(f"{mean(run['curve']['staleness'] for run in runs):.1f}")
         finals = [run["final"] for run in runs]
         cells.append("diverged" if None in finals else f"{mean(finals):.3f}")
         rows.append(f"| {' | '.join(cells)} |")
@@ -191,13 +191,13 @@ def _measured(results: Path) -> dict[str, Any]:
 def throughput(results: Path) -> str:
     """Return a table of steps per second, and CPU milliseconds for one of them: medians."""
     models = _measured(results)["models"]
-    titles = {name: row["title"] for model in models.values() for name, row in model["contenders"].items()}
+    titles = {name: row["title"] for model in models.values() for name, row in model["systems"].items()}
     columns = [f"{model}: {what}" for model in models for what in ("steps/s", "CPU ms a step")]
     rows = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     for name, title in titles.items():
         cells = []
         for model in models.values():
-            row = model["contenders"].get(name)
+            row = model["systems"].get(name)
             if row and row["rates"]:
                 cells += [three_digits(median(row["rates"])), three_digits(sum(row["cpu_ms"].values()))]
             else:
@@ -237,9 +237,9 @@ def startup(results: Path) -> str:
     return "\n".join(rows)
 
 
-def crowds(results: Path) -> str:
+def many_workers(results: Path) -> str:
     """Return a table of the resources that many workers need."""
-    found = (_measured(results).get("startup") or {}).get("crowds", [])
+    found = (_measured(results).get("startup") or {}).get("many_workers", [])
     columns = "workers", "seconds", "CPU s", "bare TensorFlow: seconds", "CPU s", "threads", "descriptors", "MB"
     rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for one in found:
@@ -295,6 +295,6 @@ TABLES = {
     "throughput": throughput,
     "goals": goals,
     "startup": startup,
-    "crowds": crowds,
+    "many_workers": many_workers,
     "large": large,
 }

@@ -1,7 +1,7 @@
 """Steps per second: one process, `ParameterServerStrategy`, PyTorch if that is asked for, and the back ends here.
 
-Every number is the median of some repetitions, taken in turn (the first of every contender, then the second,
-...), so that a machine that is busy for a while does not hit one contender alone. Ours are read from the trace
+Every number is the median of some repetitions, taken in turn (the first of every system, then the second,
+...), so that a machine that is busy for a while does not hit one system alone. Ours are read from the trace
 of the run: local steps between 25 % and 95 % of the time in which all workers were at work. CPU milliseconds of all
 processes together for one step are steady even where others use the machine, and tell where time goes.
 """
@@ -27,16 +27,16 @@ from ..common.errors import DistsgdError, UserError
 from ..common.launch.client import keep_warm
 from ..common.launch.gpus import NONE, VISIBLE
 from ..common.spec import nearest
-from .contenders import CONTENDERS, ON_GPUS, Contender, Measured
-from .kept import write
+from .outcome_files import write
 from .peers import BATCH, CORES, LAYERS, WORKERS
 from .startup import measure_startup
+from .systems import ON_GPUS, SYSTEMS, Measured, System
 from .tables import THROUGHPUT, update_page
 from .torch_environment import torch_python
 
 RESULTS = Path(__file__).parent / "results"
 
-Measurements = dict[str, list[Measured]]  # by contender, one for each repetition
+Measurements = dict[str, list[Measured]]  # by system, one for each repetition
 
 PEERS = ("torch",)  # that are measured if they are asked for
 
@@ -48,11 +48,11 @@ class Options:
     """Steps per second, side by side."""
 
     repetitions: int = 3
-    """Measurements of each contender; the median counts."""
+    """Measurements of each system; the median counts."""
     seconds: float = 4.0
     """Of one measurement, about."""
     only: tuple[str, ...] = ()
-    """Names of contenders; all if not given."""
+    """Names of systems; all if not given."""
     models: tuple[str, ...] = ()
     """small (64-128-10), medium (784-1024-1024-10), large (1000-4096-4096-10), and cnn (28 x 28 pixels); if not given:
     small and medium, on GPUs large and cnn."""
@@ -69,7 +69,7 @@ class Options:
     def __post_init__(self):
         at_least(1, repetitions=self.repetitions)
         positive(seconds=self.seconds)
-        named = ("contender", self.only, CONTENDERS), ("model", self.models, LAYERS), ("peer", self.peers, PEERS)
+        named = ("system", self.only, SYSTEMS), ("model", self.models, LAYERS), ("peer", self.peers, PEERS)
         for what, names, known in named:
             for name in names:
                 if name not in known:
@@ -82,30 +82,30 @@ class Options:
                 f"Received: page={self.page}, peers={self.peers}, only={self.only}"
             )
         if self.page and self.only:
-            raise UserError(f"the page has all contenders: leave one of the two out. Received: page, only={self.only}")
+            raise UserError(f"the page has all systems: leave one of the two out. Received: page, only={self.only}")
 
-    def contenders(self, model: str) -> dict[str, Contender]:
-        """Return the contenders that are measured with that model."""
+    def systems(self, model: str) -> dict[str, System]:
+        """Return the systems that are measured with that model."""
         only = self.only or (ON_GPUS if self.device == "gpu" else ())
         return {
-            name: contender
-            for name, contender in CONTENDERS.items()
-            if (name in only if only else contender.group in ("", *self.peers)) and model in contender.models
+            name: system
+            for name, system in SYSTEMS.items()
+            if (name in only if only else system.group in ("", *self.peers)) and model in system.models
         }
 
 
 @dataclass(frozen=True)
 class Goal:
-    """The ratio of two contenders that is to be reached."""
+    """The ratio of two systems that is to be reached."""
 
-    contender: str
+    system: str
     over: str
     least: Mapping[str, float]  # by model
 
     @property
     def name(self) -> str:
         """Return the name in the tables."""
-        return f"{self.contender} / {self.over}"
+        return f"{self.system} / {self.over}"
 
 
 GOALS = [
@@ -127,7 +127,7 @@ def main(arguments: list[str]) -> int:
     options: Options = flags.read(
         "run.sh throughput", "Steps per second, side by side.", arguments, {"options": Options}
     )[0]
-    if any(contender.group for model in options.models for contender in options.contenders(model).values()):
+    if any(system.group for model in options.models for system in options.systems(model).values()):
         torch_python()  # or say at once that it cannot be had
     console = Console(highlight=False)
     gpus = use(options.device)
@@ -148,7 +148,7 @@ def main(arguments: list[str]) -> int:
 
 
 def use(device: Literal["cpu", "gpu"]) -> str:
-    """Make all contenders compute there; return the GPUs, for a heading.
+    """Make all systems compute there; return the GPUs, for a heading.
 
     Raises:
         UserError: TensorFlow sees none.
@@ -165,18 +165,18 @@ def use(device: Literal["cpu", "gpu"]) -> str:
 
 
 def measure(options: Options, console: Console) -> dict[str, Measurements]:
-    """Return all repetitions of all contenders, by model; fewer where one has failed."""
-    contenders = {model: options.contenders(model) for model in options.models}
-    found: dict[str, Measurements] = {model: {name: [] for name in contenders[model]} for model in options.models}
+    """Return all repetitions of all systems, by model; fewer where one has failed."""
+    systems = {model: options.systems(model) for model in options.models}
+    found: dict[str, Measurements] = {model: {name: [] for name in systems[model]} for model in options.models}
     with keep_warm():  # TensorFlow is imported once for all of ours
         for repetition in range(options.repetitions):
             for model in options.models:
-                for name, contender in contenders[model].items():
+                for name, system in systems[model].items():
                     before = found[model][name]
-                    expected = before[-1].rate if before else contender.expected(model)
+                    expected = before[-1].rate if before else system.expected(model)
                     heading = f"  {repetition + 1}/{options.repetitions} {model} {name}:"
                     try:
-                        measured = contender.measure(model, options.seconds, expected)
+                        measured = system.measure(model, options.seconds, expected)
                     except DistsgdError as error:  # the others are still worth measuring
                         console.print(f"{heading} failed. {error}", markup=False)
                         continue
@@ -193,14 +193,14 @@ def total_cpu(measured: Measured) -> float:
 
 
 def rate(measured: Measurements, name: str) -> float | None:
-    """Return the median of a contender, or the best of those that the name stands for; None without results."""
+    """Return the median of a system, or the best of those that the name stands for; None without results."""
     medians = [median(m.rate for m in measured[one]) for one in ONE_OF.get(name, (name,)) if measured.get(one)]
     return max(medians, default=None)
 
 
-def ratio(measured: Measurements, contender: str, over: str) -> float | None:
+def ratio(measured: Measurements, system: str, over: str) -> float | None:
     """Return the ratio of their rates; None if one of the two was not measured."""
-    mine, its = rate(measured, contender), rate(measured, over)
+    mine, its = rate(measured, system), rate(measured, over)
     return None if mine is None or its is None else mine / its
 
 
@@ -224,11 +224,11 @@ def table(title: str, columns: Sequence[str]) -> Table:
 def rate_table(model: str, measured: Measurements) -> Table:
     """Return a table of the steps per second of one model."""
     units = "-".join(map(str, LAYERS[model]))
-    made = table(f"\n{model} ({units})", ["contender", "steps/s", "min - max", "CPU ms a step", "/ pss", "/ two cores"])
+    made = table(f"\n{model} ({units})", ["system", "steps/s", "min - max", "CPU ms a step", "/ pss", "/ two cores"])
     for name, values in measured.items():
         rates = [one.rate for one in values]
         made.add_row(
-            CONTENDERS[name].title,
+            SYSTEMS[name].title,
             _rounded(median(rates)) if rates else "failed",
             f"{_rounded(min(rates))} - {_rounded(max(rates))}" if rates else "-",
             _rounded(median(map(total_cpu, values))) if rates else "-",
@@ -248,8 +248,8 @@ def goal_table(model: str, measured: Measurements) -> Table:
 
 
 def reached(model: str, measured: Measurements) -> list[tuple[Goal, float]]:
-    """Return the goals whose contenders were measured, with the ratio."""
-    values = [(goal, ratio(measured, goal.contender, goal.over)) for goal in GOALS if model in goal.least]
+    """Return the goals whose systems were measured, with the ratio."""
+    values = [(goal, ratio(measured, goal.system, goal.over)) for goal in GOALS if model in goal.least]
     return [(goal, value) for goal, value in values if value is not None]
 
 
@@ -265,7 +265,7 @@ def save(options: Options, measured: Mapping[str, Measurements], startup: Mappin
     rows = {
         model: {
             "repetitions": options.repetitions,
-            "contenders": {name: _row(name, values) for name, values in of_model.items()},
+            "systems": {name: _row(name, values) for name, values in of_model.items()},
             "goals": [
                 {"ratio": goal.name, "at_least": goal.least[model], "measured": round(value, 2)}
                 for goal, value in reached(model, of_model)
@@ -289,7 +289,7 @@ def save(options: Options, measured: Mapping[str, Measurements], startup: Mappin
 
 
 def _row(name: str, values: Sequence[Measured]) -> dict[str, Any]:
-    """Return a row: one contender with one model."""
+    """Return a row: one system with one model."""
     tasks = values[0].cpu if values else ()
     cpu = {task: round(median(one.cpu.get(task, 0.0) for one in values), 4) for task in tasks}
-    return {"title": CONTENDERS[name].title, "rates": [round(one.rate, 2) for one in values], "cpu_ms": cpu}
+    return {"title": SYSTEMS[name].title, "rates": [round(one.rate, 2) for one in values], "cpu_ms": cpu}

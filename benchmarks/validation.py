@@ -42,7 +42,7 @@ from ..common.virtual_time.forecast import figures
 from ..common.virtual_time.platform import Platform
 from ..common.virtual_time.schedule import EventSchedule
 from .crossing import crossing
-from .kept import sources, write
+from .outcome_files import sources, write
 from .stragglers import slow_batches
 from .tables import SIMULATION, update_page
 
@@ -76,7 +76,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Cell:
+class ValidationRun:
     """One run."""
 
     scheme: Scheme
@@ -100,15 +100,15 @@ class Cell:
         return RunOptions(steps=PATIENCE * steps * self.scheme.period, stop_at_version=updates, **how)
 
 
-def plan(quick: bool) -> list[tuple[Cell, Cell]]:
+def plan(quick: bool) -> list[tuple[ValidationRun, ValidationRun]]:
     """Return the runs, each with the one that it is predicted from."""
-    two, four = Cell(AsyncSGD(), 2), Cell(AsyncSGD(), 4)
+    two, four = ValidationRun(AsyncSGD(), 2), ValidationRun(AsyncSGD(), 4)
     found = []
     for workers in (2, 4) if quick else (2, 4, 8):
         schemes = [AsyncSGD(), SyncSGD(), AGN(communication_period=PERIOD), LocalSGD(communication_period=PERIOD)]
         schemes.insert(2, SyncSGD(backup_workers=max(1, workers // 4)))
-        found += [(Cell(scheme, workers), four if workers == 2 else two) for scheme in schemes]
-    back = (four, Cell(AGN(communication_period=PERIOD), 4))  # the other way: from rounds of ten steps
+        found += [(ValidationRun(scheme, workers), four if workers == 2 else two) for scheme in schemes]
+    back = (four, ValidationRun(AGN(communication_period=PERIOD), 4))  # the other way: from rounds of ten steps
     return found if quick else [*found, back]
 
 
@@ -131,16 +131,16 @@ def main(arguments: list[str]) -> int:
         console.print(
             f"warning: the machine is busy (load {load_before:.1f}): what others do is not predicted", style="yellow"
         )
-    data, cells = load(DATASET), plan(options.quick)
+    data, runs = load(DATASET), plan(options.quick)
     folders: dict[str, Path] = {}
     with keep_warm():
-        for cell, _ in cells:
-            if cell.name not in folders:
-                with console.status(f"{cell.name} ..."):
-                    folders[cell.name] = measured(cell, data, options)
+        for planned, _ in runs:
+            if planned.name not in folders:
+                with console.status(f"{planned.name} ..."):
+                    folders[planned.name] = measured(planned, data, options)
     rows = []
-    for cell, other in cells:
-        rows.append(compared(cell, data, options, folders[cell.name], other, folders[other.name]))
+    for planned, other in runs:
+        rows.append(compared(planned, data, options, folders[planned.name], other, folders[other.name]))
         console.print(line(rows[-1]), soft_wrap=True)
     about = {"cores": cores, "load_before": round(load_before, 2), "tensorflow": version("tensorflow")}
     target = RESULTS / "partial" if options.quick else RESULTS
@@ -151,17 +151,26 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def measured(cell: Cell, data: Dataset, options: Options) -> Path:
+def measured(planned: ValidationRun, data: Dataset, options: Options) -> Path:
     """Return the folder of a real run: measured now, or before."""
-    what = [sources(cell.scheme.name), cell.name, options.seconds, options.milliseconds, SLOWER, FIXED, BATCH, MODEL]
-    folder = CACHE / f"{cell.name.replace(' ', '_')}-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]}"
+    what = [
+        sources(planned.scheme.name),
+        planned.name,
+        options.seconds,
+        options.milliseconds,
+        SLOWER,
+        FIXED,
+        BATCH,
+        MODEL,
+    ]
+    folder = CACHE / f"{planned.name.replace(' ', '_')}-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]}"
     result = folder / "result.json"
     if result.is_file() and json.loads(result.read_text())["outcome"] == "completed":
         return folder
     shutil.rmtree(folder, ignore_errors=True)
-    asked = cell.options(options, folder)
+    asked = planned.options(options, folder)
     train = slow_batches(data.train, batch_seconds(options.milliseconds), asked.seed, BATCH)
-    job = make_job(cell.scheme, recipe(data, asked.seed), train, data.test, Cluster.local(cell.workers), asked)
+    job = make_job(planned.scheme, recipe(data, asked.seed), train, data.test, Cluster.local(planned.workers), asked)
     job.evaluate_later = True  # evaluation would take time from the workers
     record, error = run(job, describe(job, DATASET, MODEL), verbose=False)
     record.finish(error, picture=False)
@@ -184,15 +193,17 @@ def recipe(data: Dataset, seed: int) -> ModelRecipe:
     return ModelRecipe.named(MODEL, data.train[0].shape[1:], data.classes, seed)
 
 
-def compared(cell: Cell, data: Dataset, options: Options, real: Path, other: Cell, recorded: Path) -> dict[str, Any]:
+def compared(
+    planned: ValidationRun, data: Dataset, options: Options, real: Path, other: ValidationRun, recorded: Path
+) -> dict[str, Any]:
     """Compare a real run with its prediction, from machines that are fitted to another run."""
     network = fit(recorded, {other.scheme.name: type(other.scheme)}).write(recorded)
     folder = real.with_name(f"{real.name}-predicted")
     shutil.rmtree(folder, ignore_errors=True)
-    asked = cell.options(options, folder)
-    cluster = Cluster.local(cell.workers, backend="simulation", platform=Platform(network=str(network)))
+    asked = planned.options(options, folder)
+    cluster = Cluster.local(planned.workers, backend="simulation", platform=Platform(network=str(network)))
     model = recipe(data, asked.seed)
-    job = make_job(cell.scheme, model, data.train, data.test, cluster, asked)
+    job = make_job(planned.scheme, model, data.train, data.test, cluster, asked)
     record, error = run(job, describe(job, DATASET, MODEL), verbose=False, model=model.build())
     record.finish(error, picture=False)
     if error is not None:
@@ -201,18 +212,24 @@ def compared(cell: Cell, data: Dataset, options: Options, real: Path, other: Cel
     seconds, losses = curves[0]
     level = float(np.interp(LEVEL * seconds[-1], seconds, losses))
     told = [
-        figures_of(cell, place) | {"seconds_to": seconds_to(level, *one)}
+        figures_of(planned, place) | {"seconds_to": seconds_to(level, *one)}
         for place, one in zip((real, folder), curves, strict=True)
     ]
-    return {"name": cell.name, "fitted_to": other.name, "level": round(level, 5), "real": told[0], "predicted": told[1]}
+    return {
+        "name": planned.name,
+        "fitted_to": other.name,
+        "level": round(level, 5),
+        "real": told[0],
+        "predicted": told[1],
+    }
 
 
-def figures_of(cell: Cell, folder: Path) -> dict[str, Any]:
+def figures_of(planned: ValidationRun, folder: Path) -> dict[str, Any]:
     """Return figures of a recorded run, between its first third and its end."""
     trace = read_arrays(folder, "trace.npz")
     size = len(read_arrays(folder, "center.npz")["center"])
-    traffic = Traffic(cell.scheme, cell.scheme.codec, cell.workers, even_sizes(size, 1))
-    seen = figures(EventSchedule(trace, RoundLog.load(folder).rows, 0.0), cell.scheme, traffic, cell.workers)
+    traffic = Traffic(planned.scheme, planned.scheme.codec, planned.workers, even_sizes(size, 1))
+    seen = figures(EventSchedule(trace, RoundLog.load(folder).rows, 0.0), planned.scheme, traffic, planned.workers)
     counted = trace["accepted"] == 1
     return {
         "updates": round(seen.updates, 4),

@@ -81,7 +81,7 @@ class Reached:
 
 
 @dataclass
-class Course:
+class LearningCurve:
     """How a run went: what was seen of it, look by look.
 
     Attributes:
@@ -129,7 +129,7 @@ def simulated(
     until: float | None = None,
     patience: float = 1.5,
     evaluations: int = EVALUATIONS,
-) -> list[Course]:
+) -> list[LearningCurve]:
     """Train in virtual time, once with each of some settings.
 
     Args:
@@ -145,7 +145,7 @@ def simulated(
         evaluations: of the center, at most, evenly in virtual time.
 
     Returns:
-        a course for each of the settings, in their order.
+        a curve for each of the settings, in their order.
 
     Raises:
         UserError: of settings, machines or workers that cannot be.
@@ -154,7 +154,7 @@ def simulated(
     schemes = [kind(**dict(own)) for own in settings]
     how = (workers, seed, gradients, platform, task)
     groups = [schemes] if shares_runs(kind) else [[scheme] for scheme in schemes]
-    found: list[Course] = []
+    found: list[LearningCurve] = []
     for group in groups:
         try:
             found += _Run(group, *how).follow(until, patience, evaluations)
@@ -236,26 +236,26 @@ class _Run:
                 done[worker] += 1
         return len(self.events)
 
-    def follow(self, until: float | None, patience: float, number: int, fails: bool = False) -> list[Course]:
+    def follow(self, until: float | None, patience: float, number: int, fails: bool = False) -> list[LearningCurve]:
         """Evaluate at all points; with `fails`, a run that diverges just ends."""
-        courses = [Course() for _ in range(self.model.number)]
+        curves = [LearningCurve() for _ in range(self.model.number)]
         tally = Tally(self.job.cluster.workers)
-        self._evaluate(courses, tally, 0.0)
+        self._evaluate(curves, tally, 0.0)
         try:
             for events, seconds in self._points(number):
                 self.arithmetic.run(events)
                 tally.add(self.events[tally.events : events])
-                self._evaluate(courses, tally, seconds)
-                if until is not None and _settled(courses, until, patience):
+                self._evaluate(curves, tally, seconds)
+                if until is not None and _settled(curves, until, patience):
                     break
         except Diverged:
             if not fails:
                 raise
-            for course in courses:
-                course.loss[-1] = course.accuracy[-1] = math.nan
+            for curve in curves:
+                curve.loss[-1] = curve.accuracy[-1] = math.nan
         finally:
             self.arithmetic.close()
-        return courses
+        return curves
 
     def _points(self, number: int) -> Iterator[tuple[int, float]]:
         from ..common.simulation.virtual_run import evaluation_points
@@ -264,22 +264,22 @@ class _Run:
         seconds = self.schedule.seconds if self.end == len(self.events) else float(events[-1, MICROSECONDS]) / 1e6
         return evaluation_points(events, seconds, number)
 
-    def _evaluate(self, courses: Sequence[Course], tally: Tally, seconds: float) -> None:
+    def _evaluate(self, curves: Sequence[LearningCurve], tally: Tally, seconds: float) -> None:
         snapshot = self.arithmetic.snapshot()
         figures = self.figures.of(tally)
         rounds = float(tally.rounds.sum() - tally.dropped) / len(tally.rounds)
         losses, accuracies = self.model.measure(snapshot["center"], self.test)
-        for i, course in enumerate(courses):
-            course.examples.append(float(figures["examples"]))
-            course.rounds.append(rounds)
-            course.bytes.append(float(figures["bytes_pushed"] + figures["bytes_pulled"]))
-            course.seconds.append(round(seconds, 6))
-            course.loss.append(round(float(losses[i]), 5))
-            course.accuracy.append(round(float(accuracies[i]), 5))
-            course.staleness, course.updates = tally.staleness_mean, int(snapshot["at"])
+        for i, curve in enumerate(curves):
+            curve.examples.append(float(figures["examples"]))
+            curve.rounds.append(rounds)
+            curve.bytes.append(float(figures["bytes_pushed"] + figures["bytes_pulled"]))
+            curve.seconds.append(round(seconds, 6))
+            curve.loss.append(round(float(losses[i]), 5))
+            curve.accuracy.append(round(float(accuracies[i]), 5))
+            curve.staleness, curve.updates = tally.staleness_mean, int(snapshot["at"])
 
 
-def _settled(courses: Sequence[Course], until: float, patience: float) -> bool:
+def _settled(curves: Sequence[LearningCurve], until: float, patience: float) -> bool:
     """Return True if the first run that reached the target has stayed there for a while, or all have reached it."""
-    times = [reached.seconds for course in courses if (reached := course.to(until))]
-    return bool(times) and (len(times) == len(courses) or courses[0].seconds[-1] >= patience * min(times))
+    times = [reached.seconds for curve in curves if (reached := curve.to(until))]
+    return bool(times) and (len(times) == len(curves) or curves[0].seconds[-1] >= patience * min(times))

@@ -16,21 +16,21 @@ from rich.console import Console
 
 from distsgd.algorithms import SCHEMES
 from distsgd.benchmarks import (
-    contenders,
     convergence,
     endurance,
     grids,
-    kept,
+    outcome_files,
     peers,
     soak,
     startup,
     stragglers,
+    systems,
     tables,
     throughput,
     torch_environment,
 )
-from distsgd.benchmarks.contenders import Contender, Measured
 from distsgd.benchmarks.plots import PICTURES
+from distsgd.benchmarks.systems import Measured, System
 from distsgd.common.cluster.fingerprint import source_digest
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import Interrupted, TaskFailed, UserError
@@ -51,8 +51,8 @@ def test_settings_are_tuned_on_separate_seeds_and_have_distinct_files():
     tuning, shown = set(), set()
     for study in studies:
         settings = grids.candidates(study.algorithm, study.period)
-        tuning |= {(cell.file, cell.seed) for cell in study.tuning(settings)}
-        shown |= {(cell.file, cell.seed) for cell in study.showing(settings[0])}
+        tuning |= {(experiment.file, experiment.seed) for experiment in study.tuning(settings)}
+        shown |= {(experiment.file, experiment.seed) for experiment in study.showing(settings[0])}
         for one in settings:
             assert SCHEMES[study.algorithm](**one).period in (1, study.period)
     assert not {seed for _, seed in tuning} & {seed for _, seed in shown}
@@ -95,9 +95,9 @@ def test_the_committed_page_shows_the_committed_results():
 def measured(seconds):
     """A run that came to the target after so many seconds, or not."""
     axes = {"examples": [0, 64], "rounds": [0, 4], "seconds": [0, 2.0], "bytes": [0, 9]}
-    course = {**axes, "loss": [2.0, 1.0], "accuracy": [0.1, 0.6], "staleness": 0.5, "updates": 4}
+    curve = {**axes, "loss": [2.0, 1.0], "accuracy": [0.1, 0.6], "staleness": 0.5, "updates": 4}
     reached = seconds and {"examples": 32, "rounds": 2, "seconds": seconds, "bytes": 4}
-    return {"settings": {}, "reached": reached, "final": 1.0, "course": course}
+    return {"settings": {}, "reached": reached, "final": 1.0, "curve": curve}
 
 
 def outcome(part, name, *seconds, workers=4, period=10):
@@ -113,7 +113,7 @@ def test_a_curve_is_the_mean_of_its_seeds_up_to_the_end_of_the_shortest(x):
     ends = {"examples": 4000, "seconds": 5, "bytes": 8_000_000}
     starts = {"examples": 0, "seconds": 0, "bytes": 1_000_000}
     for end, last, run in zip((1, 2, 3, 4), (0.8, 1.2, 2.0, None), seeds["runs"], strict=True):
-        run["course"] |= {axis: [0, starts[axis], ends[axis] * end] for axis in ends} | {"loss": [2.0, 2.0, last]}
+        run["curve"] |= {axis: [0, starts[axis], ends[axis] * end] for axis in ends} | {"loss": [2.0, 2.0, last]}
     figure = PICTURES[f"loss-{x}"]([seeds, outcome("main", "sync_sgd", 1.0), outcome("workers", "adag", 1.0)])
     scale = {"examples": 1e-3, "seconds": 1, "bytes": 1e-6}[x]
     agn, sync = figure.axes
@@ -156,7 +156,7 @@ def test_panels_match_their_labels_and_the_fastest_is_on_top():
 def test_tables_show_algorithms_that_miss_the_target(tmp_path):
     outcomes = [outcome("main", "agn", 1.0, 3.0), outcome("main", "adag", 1.0, None)]
     outcomes += [outcome("workers", "agn", seconds, workers=w) for w, seconds in ((4, 0.25), (8, None))]
-    kept.write(tmp_path / "convergence.json", outcomes)
+    outcome_files.write(tmp_path / "convergence.json", outcomes)
     *_, agn, adag = tables.main_table(tmp_path).splitlines()
     assert agn.startswith("| `agn` | 2.0 ± 1.0 | 32 | 2 | 0.00 | 0.5 | 1.000 |")
     assert adag.startswith("| `adag` | 1 of 2 | - | - | - | 0.5 |")
@@ -175,10 +175,10 @@ def test_kept_results_depend_on_sources_of_the_algorithm_and_the_engine(monkeypa
         (tmp_path / place).write_text(text)
 
     def files():
-        kept.sources.cache_clear()
+        outcome_files.sources.cache_clear()
         return [convergence.Study("main", name).showing({})[0].file for name in ("agn", "adag")]
 
-    monkeypatch.setattr(kept, "source_digest", partial(source_digest, tmp_path))
+    monkeypatch.setattr(outcome_files, "source_digest", partial(source_digest, tmp_path))
     before = files()
     change("common/cli/main.py", "1")
     assert files() == before
@@ -187,14 +187,14 @@ def test_kept_results_depend_on_sources_of_the_algorithm_and_the_engine(monkeypa
     assert (agn != before[0], adag) == (True, before[1])
     change("common/worker/worker.py", "1")
     assert not {*files()} & {agn, adag}
-    kept.sources.cache_clear()
+    outcome_files.sources.cache_clear()
 
 
 def test_results_of_a_few_algorithms_go_beside_those_of_the_others(tmp_path):
     file = tmp_path / "convergence.json"
     old = [outcome(*row, 1.0) for row in (("main", "serial"), ("main", "agn"), ("workers", "serial"), ("main", "gone"))]
-    kept.write(file, old)
-    found = kept.merged([outcome("main", "agn", 3.0), outcome("main", "async_sgd", 2.0)], file)
+    outcome_files.write(file, old)
+    found = outcome_files.merged([outcome("main", "agn", 3.0), outcome("main", "async_sgd", 2.0)], file)
     rows = [(o["part"], o["algorithm"], o["runs"][0]["reached"]["seconds"]) for o in found]
     expected = [("main", "serial", 1.0), ("main", "async_sgd", 2.0), ("main", "agn", 3.0), ("workers", "serial", 1.0)]
     assert rows == expected
@@ -208,20 +208,22 @@ def test_an_interrupted_benchmark_continues_and_draws_its_pictures(monkeypatch, 
     monkeypatch.setattr(grids, "GRIDS", {})
     monkeypatch.setattr(grids, "RATES", (0.1, 0.4))
     command = ["agn", "serial", "--parts", "main", "--seeds", "1", "--output", str(tmp_path / "out")]
-    measure, began = convergence.Cell.measure, []
+    measure, began = convergence.Experiment.measure, []
 
-    def interrupted_at_the_third(cell):
+    def interrupted_at_the_third(experiment):
         if len(began) == 2:
             raise KeyboardInterrupt
-        began.append(cell)
-        return measure(cell)
+        began.append(experiment)
+        return measure(experiment)
 
-    monkeypatch.setattr(convergence.Cell, "measure", interrupted_at_the_third)
+    monkeypatch.setattr(convergence.Experiment, "measure", interrupted_at_the_third)
     assert convergence.main(command, cache=tmp_path / "cache") == 130
     assert "resumes from here" in capsys.readouterr().out
-    monkeypatch.setattr(convergence.Cell, "measure", lambda cell: began.append(cell) or measure(cell))
+    monkeypatch.setattr(
+        convergence.Experiment, "measure", lambda experiment: began.append(experiment) or measure(experiment)
+    )
     assert convergence.main(command, cache=tmp_path / "cache") == 0
-    assert [(cell.algorithm, cell.part) for cell in began] == [
+    assert [(experiment.algorithm, experiment.part) for experiment in began] == [
         (name, part) for name in ("serial", "agn") for part in ("tuning", "main")
     ]
     outcomes = json.loads((tmp_path / "out" / "convergence.json").read_text())
@@ -244,7 +246,7 @@ def test_bad_input_is_refused(arguments, message, tmp_path):
 def test_throughput_skips_a_measurement_that_fails_and_ends_on_sigterm(monkeypatch):
     asked = []
 
-    def contender(name, outcome):
+    def system(name, outcome):
         def measure(model, seconds, expected):
             asked.append(name)
             if isinstance(outcome, BaseException):
@@ -255,8 +257,8 @@ def test_throughput_skips_a_measurement_that_fails_and_ends_on_sigterm(monkeypat
 
     monkeypatch.setattr(throughput, "keep_warm", contextlib.nullcontext)
     outcomes = {"single": TaskFailed("no"), "pss": Measured(7.0), "hogwild": Interrupted(15), "downpour": Measured(8.0)}
-    known = {name: Contender(name, contender(name, what)) for name, what in outcomes.items()}
-    monkeypatch.setattr(throughput, "CONTENDERS", known)
+    known = {name: System(name, system(name, what)) for name, what in outcomes.items()}
+    monkeypatch.setattr(throughput, "SYSTEMS", known)
     with pytest.raises(Interrupted):
         throughput.measure(throughput.Options(models=("small",)), Console(quiet=True))
     assert asked == ["single", "pss", "hogwild"]
@@ -275,9 +277,9 @@ def test_throughput_compares_medians_and_takes_two_cores_at_their_best():
 
 def test_peers_and_other_sizes_are_measured_only_if_that_is_asked_for():
     alone, beside = throughput.Options(), throughput.Options(peers=("torch",), models=("large",))
-    assert "ddp" not in alone.contenders("small")
-    assert {"ddp", "torch:hogwild", "all_reduce x4"} <= beside.contenders("large").keys()
-    assert "all_reduce x4" not in beside.contenders("medium")
+    assert "ddp" not in alone.systems("small")
+    assert {"ddp", "torch:hogwild", "all_reduce x4"} <= beside.systems("large").keys()
+    assert "all_reduce x4" not in beside.systems("medium")
     with pytest.raises(UserError, match="unknown peer 'torhc'"):
         throughput.Options(peers=("torhc",))
 
@@ -285,8 +287,8 @@ def test_peers_and_other_sizes_are_measured_only_if_that_is_asked_for():
 def test_on_gpus_our_workers_stand_beside_plain_tensorflow(monkeypatch):
     options = throughput.Options(device="gpu")
     assert options.models == ("large", "cnn")
-    assert [*options.contenders("cnn")] == [*options.contenders("large")] == [*contenders.ON_GPUS]
-    assert throughput.Options(device="gpu", only=("serial",)).contenders("cnn").keys() == {"serial"}
+    assert [*options.systems("cnn")] == [*options.systems("large")] == [*systems.ON_GPUS]
+    assert throughput.Options(device="gpu", only=("serial",)).systems("cnn").keys() == {"serial"}
     for what in ({"page": True}, {"peers": ("torch",)}, {"only": ("sync_sgd",)}):
         with pytest.raises(UserError, match="--device gpu has neither a page nor peers"):
             throughput.Options(device="gpu", **what)
@@ -328,9 +330,9 @@ def test_steps_per_second_are_the_slope_of_events_while_all_workers_work():
     """Worker 0 begins alone, and ends alone; both make a round of five steps each 0.1 s."""
     moments = np.concatenate([np.arange(0, 110), np.arange(10.5, 90)]) * 1e5
     worker = np.repeat([0, 1], [110, 80])
-    assert contenders.steady_rate(moments, worker, 5) == pytest.approx(100, rel=0.02)
+    assert systems.steady_rate(moments, worker, 5) == pytest.approx(100, rel=0.02)
     used = {"begun": 20e5, "ended": 80e5, "seconds": {"ps-0": 1.2, "worker-0": 3.0}}
-    assert contenders.cpu_of_a_step(used, moments, 5) == pytest.approx({"ps-0": 2, "worker-0": 5}, rel=0.02)
+    assert systems.cpu_of_a_step(used, moments, 5) == pytest.approx({"ps-0": 2, "worker-0": 5}, rel=0.02)
 
 
 def test_a_peer_that_cannot_be_installed_is_one_line(tmp_path):

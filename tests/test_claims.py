@@ -10,8 +10,8 @@ import pytest
 
 from distsgd.benchmarks import (
     claims,
+    claims_cache,
     claims_catalogue,
-    claims_kept,
     claims_page,
     claims_quadratic,
     claims_runs,
@@ -134,12 +134,12 @@ def test_a_claim_near_the_limit_is_refuted_only_if_seeds_agree():
 
 def test_without_memory_only_the_largest_of_the_first_message_has_moved():
     settings = {"learning_rate": 0.5, "share": 0.01}
-    cells = [
-        claims_runs.Cell(scheme=scheme, settings=settings, workers=2, steps=steps, seed=3)
+    runs = [
+        claims_runs.ClaimRun(scheme=scheme, settings=settings, workers=2, steps=steps, seed=3)
         for steps in (1, 40)
         for scheme in ("ef_sgd", "forgetful_ef_sgd")
     ]
-    one, alike, late, lost = (claims_runs.execute(cell)["loss"] for cell in cells)
+    one, alike, late, lost = (claims_runs.execute(run)["loss"] for run in runs)
     assert one == alike  # nothing is remembered yet
     assert late[-1] < lost[-1] < one[-1]
 
@@ -147,7 +147,7 @@ def test_without_memory_only_the_largest_of_the_first_message_has_moved():
 def test_the_masters_momentum_is_nesterovs_and_none_is_async_sgd():
     def losses(scheme, workers, **settings):
         return claims_runs.execute(
-            claims_runs.Cell(scheme=scheme, settings=settings, workers=workers, steps=30, seed=3)
+            claims_runs.ClaimRun(scheme=scheme, settings=settings, workers=workers, steps=30, seed=3)
         )["loss"]
 
     plain = losses("async_sgd", 4, learning_rate=0.1)
@@ -169,9 +169,9 @@ def test_a_score_lies_between_two_measurements():
 def test_settings_are_chosen_by_seeds_that_are_not_shown(monkeypatch):
     """A made-up loss: of 0.2 it is least in tuning, of 0.4 in what is shown."""
 
-    def run(cells, about):
+    def run(runs, about):
         best = dict.fromkeys(claims_study.TUNING_SEEDS, 0.2) | dict.fromkeys(claims_study.SHOWING_SEEDS, 0.4)
-        return [{"loss": [abs(cell.settings["learning_rate"] - best[cell.seed]) * cell.workers]} for cell in cells]
+        return [{"loss": [abs(run.settings["learning_rate"] - best[run.seed]) * run.workers]} for run in runs]
 
     monkeypatch.setattr(claims_study, "outcomes", run)
     rates = {"learning_rate": (0.1, 0.2, 0.4)}
@@ -185,12 +185,12 @@ def test_settings_are_chosen_by_seeds_that_are_not_shown(monkeypatch):
 
 
 def made_up(monkeypatch, best):
-    """Runs whose loss is the distance of the rate, as a logarithm, from the best; the cells are counted."""
+    """Runs whose loss is the distance of the rate, as a logarithm, from the best; the runs are counted."""
     asked = []
 
-    def run(cells, about):
-        asked.extend(cells)
-        return [{"loss": [abs(math.log(cell.settings["learning_rate"] / best))]} for cell in cells]
+    def run(runs, about):
+        asked.extend(runs)
+        return [{"loss": [abs(math.log(run.settings["learning_rate"] / best))]} for run in runs]
 
     monkeypatch.setattr(claims_study, "outcomes", run)
     return asked
@@ -241,26 +241,26 @@ def test_the_quadratic_has_its_stated_minimum_and_ignores_late_gradients():
 
 
 def test_a_run_is_the_same_twice_and_a_wild_one_has_diverged():
-    cell = claims_runs.Cell(scheme="agn", settings={"learning_rate": 0.5}, workers=4, steps=40, seed=3)
-    curve = claims_runs.execute(cell)
-    assert curve == claims_runs.execute(cell)
+    run = claims_runs.ClaimRun(scheme="agn", settings={"learning_rate": 0.5}, workers=4, steps=40, seed=3)
+    curve = claims_runs.execute(run)
+    assert curve == claims_runs.execute(run)
     assert (curve["updates"][-1], curve["gradients"][-1]) == (16, 160)
     assert curve["loss"][-1] < curve["loss"][0]
-    ahead = claims_runs.Cell(scheme="aeasgd", settings={"communication_period": 30}, workers=2, steps=50, seed=3)
+    ahead = claims_runs.ClaimRun(scheme="aeasgd", settings={"communication_period": 30}, workers=2, steps=50, seed=3)
     assert claims_runs.execute(ahead)["gradients"] == [0, 0, 30, 60]
-    wild = claims_runs.Cell(scheme="downpour_easy", settings={"learning_rate": 1e4}, workers=4, steps=40, seed=3)
+    wild = claims_runs.ClaimRun(scheme="downpour_easy", settings={"learning_rate": 1e4}, workers=4, steps=40, seed=3)
     assert not claims_runs.execute(wild)["loss"]
 
 
 @pytest.mark.slow
 def test_a_run_on_text_learns_and_is_kept(monkeypatch, tmp_path):
-    monkeypatch.setattr(claims_kept, "KEPT", tmp_path / "claims.jsonl")
+    monkeypatch.setattr(claims_cache, "CACHE", tmp_path / "claims.jsonl")
     settings = {"learning_rate": 0.5, "communication_period": 1}
-    cell = claims_runs.Cell(scheme="local_sgd", settings=settings, workers=2, steps=8, seed=3, task="text")
-    (curve,) = claims_kept.outcomes([cell], "in a process of its own, on one core")
+    run = claims_runs.ClaimRun(scheme="local_sgd", settings=settings, workers=2, steps=8, seed=3, task="text")
+    (curve,) = claims_cache.outcomes([run], "in a process of its own, on one core")
     assert curve["loss"][-1] < curve["loss"][0] - 0.2
-    monkeypatch.setattr(claims_runs.Cell, "execute", None)  # it is not run again
-    assert claims_kept.outcomes([cell], "kept")[0]["loss"] == curve["loss"]
+    monkeypatch.setattr(claims_runs.ClaimRun, "execute", None)  # it is not run again
+    assert claims_cache.outcomes([run], "kept")[0]["loss"] == curve["loss"]
 
 
 def test_the_picture_shows_arms_that_never_reach_the_target():

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from distsgd.algorithms import AsyncSGD, SyncSGD
 from distsgd.benchmarks import tables, validation
-from distsgd.benchmarks.validation import Cell, Options
+from distsgd.benchmarks.validation import Options, ValidationRun
 from distsgd.common.data.named import load
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,25 +19,25 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.mark.parametrize("quick", [True, False])
 def test_each_run_is_predicted_from_another_worker_count_or_period(quick):
     pairs = validation.plan(quick)
-    measured = {cell.name for cell, _ in pairs}
-    for cell, other in pairs:
+    measured = {run.name for run, _ in pairs}
+    for run, other in pairs:
         assert other.name in measured
-        assert (cell.workers, cell.scheme.period) != (other.workers, other.scheme.period)
+        assert (run.workers, run.scheme.period) != (other.workers, other.scheme.period)
     if not quick:
-        kinds = {(type(cell.scheme), cell.workers) for cell, _ in pairs}
+        kinds = {(type(run.scheme), run.workers) for run, _ in pairs}
         assert len(kinds) == 12
-        assert {cell.workers for cell, _ in pairs} == {2, 4, 8}
-        assert {cell.scheme.period for cell, _ in pairs} == {1, 10}
-        assert any(cell.scheme.backup_workers for cell, _ in pairs if isinstance(cell.scheme, SyncSGD))
+        assert {run.workers for run, _ in pairs} == {2, 4, 8}
+        assert {run.scheme.period for run, _ in pairs} == {1, 10}
+        assert any(run.scheme.backup_workers for run, _ in pairs if isinstance(run.scheme, SyncSGD))
 
 
 def test_an_asynchronous_run_ends_at_an_update_while_all_workers_work():
     options = Options(seconds=8, milliseconds=40)
-    asynchronous = Cell(AsyncSGD(), 4).options(options, None)
+    asynchronous = ValidationRun(AsyncSGD(), 4).options(options, None)
     assert asynchronous.stop_at_version == round(200 * 4 * (1 + 1 / 1.5) / 2)
     assert asynchronous.steps > 1.5 * 200  # of the fastest, which must not run out of them
-    assert Cell(SyncSGD(), 4).options(options, None).stop_at_version is None
-    seeds = {cell.options(options, None).seed for cell, _ in validation.plan(False)}
+    assert ValidationRun(SyncSGD(), 4).options(options, None).stop_at_version is None
+    seeds = {run.options(options, None).seed for run, _ in validation.plan(False)}
     assert len(seeds) == 15  # no run has the delays of another
 
 
@@ -49,7 +49,7 @@ def test_every_second_worker_takes_half_as_much_again():
 
 
 def test_a_measured_run_is_not_repeated_but_an_interrupted_one_is(monkeypatch, tmp_path):
-    data, options, cell, runs = load(validation.DATASET), Options(), Cell(AsyncSGD(), 2), []
+    data, options, planned, runs = load(validation.DATASET), Options(), ValidationRun(AsyncSGD(), 2), []
 
     class Record:
         def finish(self, error, picture):
@@ -63,9 +63,9 @@ def test_a_measured_run_is_not_repeated_but_an_interrupted_one_is(monkeypatch, t
 
     monkeypatch.setattr(validation, "CACHE", tmp_path)
     monkeypatch.setattr(validation, "run", run)
-    folders = [validation.measured(cell, data, options) for _ in range(3)]
+    folders = [validation.measured(planned, data, options) for _ in range(3)]
     assert runs == folders[:2]
-    other = validation.measured(cell, data, Options(seconds=1))
+    other = validation.measured(planned, data, Options(seconds=1))
     assert runs[-1] == other != folders[0]
 
 
@@ -107,7 +107,9 @@ def test_a_real_run_is_compared_with_its_prediction(monkeypatch, tmp_path):
     """How near it is depends on the machine; that all figures are there does not."""
     monkeypatch.setattr(validation, "CACHE", tmp_path / "cache")
     monkeypatch.setattr(validation, "RESULTS", tmp_path)
-    monkeypatch.setattr(validation, "plan", lambda quick: [(Cell(AsyncSGD(), 2), Cell(AsyncSGD(), 2))])
+    monkeypatch.setattr(
+        validation, "plan", lambda quick: [(ValidationRun(AsyncSGD(), 2), ValidationRun(AsyncSGD(), 2))]
+    )
     monkeypatch.setattr(validation, "Console", lambda **_: Console(quiet=True))
     assert validation.main(["--quick", "--seconds", "3", "--milliseconds", "10"]) == 0
     (row,) = json.loads((tmp_path / "partial" / "validation.json").read_text())["rows"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distsgd.algorithms import ADAG, AsyncSGD, Serial, SyncSGD, SyncSGDLR
-from distsgd.benchmarks.virtual import UNEVEN, Course, Reached, needed_steps, simulated
+from distsgd.benchmarks.virtual import UNEVEN, LearningCurve, Reached, needed_steps, simulated
 
 SHORT = {"workers": 3, "gradients": 96, "seed": 1, "evaluations": 4}
 
@@ -14,10 +14,10 @@ SHORT = {"workers": 3, "gradients": 96, "seed": 1, "evaluations": 4}
 def assert_as_alone(kind, settings, points=5):
     """Settings that share a run go as they go one by one."""
     together = simulated(kind, settings, **SHORT)
-    (alone,), course = simulated(kind, settings[-1:], **SHORT), together[-1]
-    assert (course.examples, course.seconds, course.bytes) == (alone.examples, alone.seconds, alone.bytes)
-    np.testing.assert_allclose(course.loss, alone.loss, atol=3e-5)
-    assert len(course.loss) == points
+    (alone,), curve = simulated(kind, settings[-1:], **SHORT), together[-1]
+    assert (curve.examples, curve.seconds, curve.bytes) == (alone.examples, alone.seconds, alone.bytes)
+    np.testing.assert_allclose(curve.loss, alone.loss, atol=3e-5)
+    assert len(curve.loss) == points
     return together
 
 
@@ -33,10 +33,10 @@ def test_rates_of_workers_and_of_one_process_can_share_a_run_too():
 
 
 def test_what_it_took_is_between_two_evaluations():
-    course = Course([0, 10, 20], [0, 1, 2], [0, 5, 6], [0, 0.5, 1.5], [2.0, 1.0, 0.8])
-    assert course.to(0.9) == Reached(15, 1.5, 5.5, 1.0)
-    assert course.to(0.7) is None
-    assert Course([0], [0], [0], [0], [math.nan]).final == math.inf
+    curve = LearningCurve([0, 10, 20], [0, 1, 2], [0, 5, 6], [0, 0.5, 1.5], [2.0, 1.0, 0.8])
+    assert curve.to(0.9) == Reached(15, 1.5, 5.5, 1.0)
+    assert curve.to(0.7) is None
+    assert LearningCurve([0], [0], [0], [0], [math.nan]).final == math.inf
 
 
 def test_the_fastest_asynchronous_worker_has_as_many_steps_as_it_may_need():

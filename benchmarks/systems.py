@@ -1,6 +1,6 @@
 """Whose steps per second are measured: schemes of this project, and peers in processes of their own.
 
-A contender is a title and a function of (model, seconds, expected steps/s) that measures it.
+A system is a title and a function of (model, seconds, expected steps/s) that measures it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Contender:
+class System:
     """A system whose throughput is measured."""
 
     title: str
@@ -190,20 +190,20 @@ SYNC, DOWNPOUR = (
 HOGWILD, ALL_REDUCE = Hogwild(learning_rate=LEARNING_RATE), AllReduce(learning_rate=LEARNING_RATE)
 
 
-def ours(*setup: object, models: Sequence[str] = tuple(MLPS), **guess: float) -> Contender:
-    """Return a contender of our own."""
+def ours(*setup: object, models: Sequence[str] = tuple(MLPS), **guess: float) -> System:
+    """Return a system of our own."""
     run = Ours(*setup)  # type: ignore[arg-type]
-    return Contender(run.title, run, models, guess)
+    return System(run.title, run, models, guess)
 
 
 ON_GPUS = ("single", "serial", "async_sgd", "downpour")  # those that are measured there
 
-CONTENDERS = {
-    "single": Contender("one process, loop in the graph", partial(peer, "single"), tuple(LAYERS)),
-    "apart": Contender("two such processes, a core each", partial(peer, "apart")),
-    "pss": Contender("ParameterServerStrategy", partial(peer, "pss")),
-    "ddp": Contender("PyTorch DDP, gloo", partial(torch_peer, "ddp"), group="torch"),
-    "torch:hogwild": Contender("PyTorch Hogwild", partial(torch_peer, "hogwild"), group="torch"),
+SYSTEMS = {
+    "single": System("one process, loop in the graph", partial(peer, "single"), tuple(LAYERS)),
+    "apart": System("two such processes, a core each", partial(peer, "apart")),
+    "pss": System("ParameterServerStrategy", partial(peer, "pss")),
+    "ddp": System("PyTorch DDP, gloo", partial(torch_peer, "ddp"), group="torch"),
+    "torch:hogwild": System("PyTorch Hogwild", partial(torch_peer, "hogwild"), group="torch"),
     "hogwild": ours(HOGWILD),
     "serial": ours(Serial(learning_rate=LEARNING_RATE), "processes", 1, models=["large", "cnn"], large=15.0, cnn=250.0),
     "async_sgd": ours(AsyncSGD(learning_rate=LEARNING_RATE), models=tuple(LAYERS)),

@@ -1,4 +1,4 @@
-"""What the benchmark keeps: the sources that an outcome belongs to, results beside those of others."""
+"""Files of outcomes: the sources on which an outcome depends, and its place beside the outcomes of others."""
 
 from __future__ import annotations
 

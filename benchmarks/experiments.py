@@ -1,6 +1,6 @@
-"""A cell of the benchmark: a run with one or several settings. What it found is kept.
+"""An experiment of the benchmark: a run with one or several settings. What it found is kept.
 
-It is kept in a file that is named by a hash of all that the cell depends on, the sources included.
+It is kept in a file that is named by a hash of all that the experiment depends on, the sources included.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from ..common.files import with_tuples
-from .kept import sources, write
-from .virtual import SYNTHETIC, UNEVEN, Course, simulated
+from .outcome_files import sources, write
+from .virtual import SYNTHETIC, UNEVEN, LearningCurve, simulated
 
 
 @dataclass(frozen=True)
-class Cell:
+class Experiment:
     """A run with one or several settings, and all that it depends on."""
 
     part: str  # main: all of the run; tuning, sweep: until the target is reached
@@ -48,10 +48,10 @@ class Cell:
         """Return the outcomes of runs with all settings; a search for the best runs only the settings it needs."""
         how: dict[str, Any] = {"workers": self.workers, "seed": self.seed, "gradients": self.gradients}
         until = None if self.part == "main" else self.target
-        courses = simulated(self.algorithm, self.settings, until=until, **how)
-        return [self._outcome(*one) for one in zip(self.settings, courses, strict=True)]
+        curves = simulated(self.algorithm, self.settings, until=until, **how)
+        return [self._outcome(*one) for one in zip(self.settings, curves, strict=True)]
 
-    def _outcome(self, settings: Mapping[str, Any], course: Course) -> dict[str, Any]:
-        reached, final = course.to(self.target), course.final if math.isfinite(course.final) else None
+    def _outcome(self, settings: Mapping[str, Any], curve: LearningCurve) -> dict[str, Any]:
+        reached, final = curve.to(self.target), curve.final if math.isfinite(curve.final) else None
         known = {"settings": dict(settings), "reached": asdict(reached) if reached else None, "final": final}
-        return known | {"course": course.as_dict()} if self.part == "main" else known
+        return known | {"curve": curve.as_dict()} if self.part == "main" else known

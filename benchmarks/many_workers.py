@@ -19,7 +19,7 @@ from ..common.launch.launcher import launch
 from ..common.tasks.job import Job, make_job
 from ..common.tasks.options import RunOptions
 
-CROWDS = (8, 16, 32, 64)  # workers
+WORKERS = (8, 16, 32, 64)  # workers
 
 ROUNDS = 50
 BATCH = 16
@@ -39,7 +39,7 @@ def digits_job(folder: Path, workers: int, steps: int, batch_size: int) -> Job:
     )
 
 
-def measure_crowd(workers: int) -> dict[str, Any]:
+def measure_workers(workers: int) -> dict[str, Any]:
     """Measure a whole run of that many workers, beyond the import.
 
     Returns:
