@@ -119,7 +119,7 @@ class EarlyUnlock(Async):
     def exchange(self, ps: Any, slot: Any, message: Any) -> Any:
         import tensorflow as tf
 
-        slices = ps.receive(slot, message)
+        slot, slices = ps.receive(slot, message)
         with ps.lock(after=slices) as held:
             ps.read_version()
         with tf.control_dependencies([held.released]):

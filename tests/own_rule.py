@@ -20,7 +20,7 @@ class BoundedRounds(Synchronization):
         return {**super().variables(ps), "clocks": tf.zeros([ps.num_workers], tf.int64)}
 
     def exchange(self, ps, slot, message):
-        slices = ps.receive(slot, message)
+        slot, slices = ps.receive(slot, message)
         with ps.event(slot, slices) as pushed:
             ps.apply(slot, slices)
             with tf.device(ps.devices[0]):

@@ -106,28 +106,30 @@ class Center:
         """Build the encoder of a worker's messages on the current device; `name` is the prefix of its variables."""
         return Encoder(self.codec, self.sizes, name)
 
-    def receive(self, slot: Any, message: Message) -> list[Message]:
-        """Encode, send and decode a worker's message; returns its slices on their ps tasks.
+    def receive(self, slot: Any, message: Message) -> tuple[Any, list[Message]]:
+        """Encode, send and decode a worker's message; returns its slot with the times, and its slices on the ps tasks.
 
         A vector that is a list is cut already.
         """
         if isinstance(message.vector, list):
-            return self.each_slice(lambda _, u: Message(tf.identity(u)), message.vector)
+            return slot, self.each_slice(lambda _, u: Message(tf.identity(u)), message.vector)
         encoder = slot.encoder or self.encoder("codec")  # a sender that is no worker has no codec variables
         wires = [[*wire] for wire in encoder.encode(message.vector)]
-        times = slot.times if self.apart and _is_short(wires[0][0]) else None  # else they travel by themselves
-        if times:
-            wires[0][0] = with_times(wires[0][0], times.tensor)
+        rides = self.apart and slot.times is not None and _is_short(wires[0][0])  # else the times travel by themselves
+        if rides:
+            wires[0][0] = with_times(wires[0][0], slot.times)
         shared_tensors = [[*map(self.transport.send, wire)] for wire in wires]
+        arrived = self.each_slice(lambda _, wire: [*map(self.transport.receive, wire)], shared_tensors)
+        if rides:
+            with tf.device(self.slices[0].device):
+                arrived[0][0], times = without_times(arrived[0][0])
+            slot = slot.with_times(times)
 
-        def receive(part: Slice, wire: Sequence[Any]) -> Message:
-            arrived = [*map(self.transport.receive, wire)]
-            if times and part.index == 0:
-                arrived[0], times.tensor = without_times(arrived[0])
+        def decode(part: Slice, wire: Sequence[Any]) -> Message:
             scalars = tf.nest.map_structure(tf.identity, message.scalars)  # each ps task gets all of them
-            return Message(self.codec.decode(arrived, self.sizes[part.index]), scalars)
+            return Message(self.codec.decode(wire, self.sizes[part.index]), scalars)
 
-        return self.each_slice(receive, shared_tensors)
+        return slot, self.each_slice(decode, arrived)
 
     def each_slice(self, build: Callable[[Slice, Any], Any], values: Sequence[Any] | None = None) -> list[Any]:
         """Call `build(slice, value)` on the device of each slice; returns the results."""

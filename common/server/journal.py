@@ -77,7 +77,7 @@ class Journal:
             now = microseconds(tf.timestamp()) if now is None else now
             before = UNKNOWN if event == "join" else self._released_before(slot, accepted, now)
             values = [version, slot.index, staleness, accepted, now, EVENTS.index(event), before]
-            times = tf.fill([3], tf.constant(UNKNOWN, tf.int64)) if slot.times is None else slot.times.tensor
+            times = tf.fill([3], tf.constant(UNKNOWN, tf.int64)) if slot.times is None else slot.times
             with tf.control_dependencies([self.transactions.mark(DIRTY)] if locked else []):
                 row = tf.concat([tf.stack([tf.cast(value, tf.int64) for value in values]), times], 0)
                 noted = self.records.enqueue(row)

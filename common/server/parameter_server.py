@@ -129,7 +129,7 @@ class ParameterServer:
         checked = slices and self.scheme.sync.uses_ps  # without a ps, workers check the mean of all messages
         finite = self.each_slice(lambda _, u: is_finite(u), slices) if checked else []
         with tf.device(self.devices[0]):  # the times have to arrive before the lock is taken
-            arrived = [*slices, *finite] if slot.times is None else [*slices, *finite, tf.identity(slot.times.tensor)]
+            arrived = [*slices, *finite] if slot.times is None else [*slices, *finite, tf.identity(slot.times)]
         return self.transactions.event(slot, arrived, lambda: [~self.scheme.sync.complete(self), *finite])
 
     def apply(

@@ -14,17 +14,6 @@ from ..sync.store import WorkerSlot
 from .transaction import Transactions
 
 
-@dataclass
-class SentTimes:
-    """The times of a round, for its row of the record.
-
-    Attributes:
-        tensor: the times, [3], see `trace.ROW`; on the worker, and on the first ps once its message has arrived there.
-    """
-
-    tensor: Any
-
-
 @dataclass(frozen=True)
 class Slot:
     """The slot of one worker on the ps, held by the process that joined last as this worker; see `WorkerSlot`.
@@ -36,7 +25,7 @@ class Slot:
         incarnation: incarnation of the holder, [2]; see `Transactions`.
         encoder: encoder of the holder's messages.
         mail: queues to and from the other workers.
-        times: times of the round whose message is sent; None outside of rounds.
+        times: times of the round whose message is sent, [3], see `trace.ROW`; None outside of rounds.
     """
 
     index: Any
@@ -45,11 +34,11 @@ class Slot:
     incarnation: Any
     encoder: Encoder | None = None
     mail: Any = None
-    times: SentTimes | None = None
+    times: Any = None
 
     def with_times(self, times: Any, index: Any = None) -> Slot:
         """Return this slot, or that of worker `index`, in a round with these `times`."""
-        return replace(self, times=SentTimes(times), index=self.index if index is None else index)
+        return replace(self, times=times, index=self.index if index is None else index)
 
     def sleep(self, after: Sequence[Any] = ()) -> Any:
         """Wait for a token; returns it."""

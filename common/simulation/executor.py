@@ -113,7 +113,7 @@ class Merging:
         encoder = SimpleNamespace(encode=lambda message: [self.scheme.codec.encode(message, local)])
         slot: Any = SimpleNamespace(index=worker, encoder=encoder, times=None)
         sent = tf.nest.map_structure(lambda outbox: Row(outbox, place).read_value(), self.outbox)
-        message = self.center.receive(slot, sent)[0]
+        message = self.center.receive(slot, sent)[1][0]
         self.workers.store_one(worker, variables)
         return message
 

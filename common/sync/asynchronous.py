@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from ..lazy import tf
 from .store import Message, Store, Tensor, WorkerSlot
@@ -20,7 +19,7 @@ class Async(Synchronization):
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Lock, take the staleness, update, count the version, read the reply, unlock."""
-        slices = ps.receive(slot, message)
+        slot, slices = ps.receive(slot, message)
         with ps.event(slot, slices):
             # Copy the reply into shared memory under the lock. Otherwise the next update would find a center that is
             # still being sent, and would have to copy it before it writes.
@@ -30,7 +29,7 @@ class Async(Synchronization):
 
     def push(self, ps: Store, slot: WorkerSlot, message: Message) -> None:
         """Lock, take the staleness, update, count the version, unlock."""
-        slices = ps.receive(slot, message)
+        slot, slices = ps.receive(slot, message)
         with ps.event(slot, slices):
             ps.apply(slot, slices, event="push")
 
@@ -47,14 +46,14 @@ class Unlocked(Synchronization):
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Update in place and read, without a lock."""
-        with self._received(ps, slot, message) as slices:
+        with self._received(ps, slot, message) as (slot, slices):
             replies = ps.apply(slot, slices, locked=False)
             ps.note_pull(slot)
         return ps.reply(replies)
 
     def push(self, ps: Store, slot: WorkerSlot, message: Message) -> None:
         """Update in place."""
-        with self._received(ps, slot, message) as slices:
+        with self._received(ps, slot, message) as (slot, slices):
             ps.apply(slot, slices, event="push", locked=False)
 
     def gather(self, ps: Store, slot: WorkerSlot, indices: Tensor) -> Tensor:
@@ -62,8 +61,8 @@ class Unlocked(Synchronization):
         return ps.gather(slot, indices, locked=False)
 
     @contextmanager
-    def _received(self, ps: Store, slot: WorkerSlot, message: Message) -> Iterator[list[Any]]:
+    def _received(self, ps: Store, slot: WorkerSlot, message: Message) -> Iterator[tuple[WorkerSlot, list[Message]]]:
         """Run what is built inside once the whole message has arrived and is finite; the staleness is taken then."""
-        slices = ps.receive(slot, message)
+        slot, slices = ps.receive(slot, message)
         with tf.control_dependencies([ps.check(slices)]):
-            yield slices
+            yield slot, slices

@@ -58,7 +58,7 @@ class Barrier(Synchronization):
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Add the message to the set, apply the set if it is complete, wait for the token, read the reply."""
-        slices = ps.receive(slot, message)
+        slot, slices = ps.receive(slot, message)
         with ps.event(slot, slices) as arrival:
             answers = self._arrive(ps, slot, slices)
         token = slot.sleep(after=[arrival.released])

@@ -34,7 +34,7 @@ class Bounded(Synchronization):
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Apply the message, wait until the slowest worker is within the slack, read the center."""
-        slices = ps.receive(slot, message)
+        slot, slices = ps.receive(slot, message)
         with ps.event(slot, slices) as pushed:
             ps.apply(slot, slices)
             with tf.device(ps.devices[0]), tf.control_dependencies([ps.write(ps.kept.arrived, slot, True)]):

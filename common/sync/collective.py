@@ -44,7 +44,7 @@ class Collective(Barrier):
         """Return the mean of all workers' messages."""
         if ps.in_process:
             return super().exchange(ps, slot, message)
-        times = [slot.times.tensor]
+        times = [slot.times]
         mean = self._mean(ps, slot, message.vector, times)
         if slot.index == 0:
             with tf.control_dependencies([mean]):

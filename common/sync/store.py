@@ -126,11 +126,11 @@ class Store(Protocol):
 
     # The operations of an event, in the order in which synchronization rules use them.
 
-    def receive(self, slot: WorkerSlot, message: Message) -> list[Message]:
-        """Return the message of a worker, as slices that have arrived on their ps tasks. Before the lock, not under it.
+    def receive(self, slot: WorkerSlot, message: Message) -> tuple[WorkerSlot, list[Message]]:
+        """Return the slot with the times of the round, and the message as slices; both have arrived on the ps tasks.
 
-        The codec encodes its vector on its way. A synchronization rule that adds up or divides messages does the same
-        to their scalars.
+        Called before the lock, not under it. The codec encodes the vector on its way. A synchronization rule that adds
+        up or divides messages does the same to their scalars.
         """
         ...
 
