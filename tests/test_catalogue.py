@@ -59,9 +59,17 @@ def test_algorithms_import_nothing_but_the_contract(name):
 
 
 def test_the_readme_has_the_table_of_algorithms():
-    from distsgd.common.cli.catalogue import readme_table
-
-    assert readme_table() in (ROOT / "README.md").read_text()
+    rows = ["| algorithm | idea | paper |", "|---|---|---|"]
+    for label, rule in {
+        "one process": "one process",
+        "asynchronous": "asynchronous: no worker waits",
+        "bounded": "bounded: a worker waits if it is too far ahead",
+        "synchronous": "synchronous: all workers wait for each other",
+    }.items():
+        rows += [f"| **{rule}** | | |"]
+        of_them = {name: scheme for name, scheme in SCHEMES.items() if scheme().sync.label == label}
+        rows += [f"| [`{name}`](algorithms/{name}.py) | {s.idea} | {s.paper} |" for name, s in of_them.items()]
+    assert "\n".join(rows) in (ROOT / "README.md").read_text()
 
 
 AT_ONCE = ("serial", "downpour", "sync_sgd")  # one of each kind, the defaults

@@ -380,7 +380,7 @@ def graphs(scheme, data=None):
     ps = harness.graph.ps
     with harness, harness.graph.graph.as_default():
         shared = [v.handle for v in tf.compat.v1.global_variables() if not v.name.startswith("worker")]
-        slot, message = ps.slot(1, harness.graph.identity[0]), Message(tf.zeros([sum(ps.center.sizes)]))
+        slot, message = ps.membership.slot(1, harness.graph.identity[0]), Message(tf.zeros([sum(ps.center.sizes)]))
         if harness.job.sparse:
             message = Message(tf.IndexedSlices(tf.zeros([2]), tf.constant([1, 40])))
         builds = {"join": lambda: ps.join(slot, True), "pull": lambda: ps.pull(slot), "values": ps.persistence.values}

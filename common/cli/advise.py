@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
@@ -240,7 +241,7 @@ def _table(rows: Mapping[str, Prediction]) -> Table:
             _digits(run.gradients),
             f"{run.compute:.0%}",
             _digits(run.staleness),
-            _bytes(run.sent + run.received),
+            decimal(int(run.sent + run.received)),
             f"{mark}" if row.limit is None else f"{mark}< {row.limit:.2g}",
             style="" if row.stable else "dim",
         )
@@ -250,8 +251,3 @@ def _table(rows: Mapping[str, Prediction]) -> Table:
 def _digits(number: float) -> str:
     """Format a number with three significant digits, or all digits before the point if these are more."""
     return f"{number:,.0f}" if number >= 999.5 else f"{number:.3g}"
-
-
-def _bytes(number: float) -> str:
-    power = min(4, max(0, int(math.log10(max(number, 1)) // 3)))
-    return f"{number / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"

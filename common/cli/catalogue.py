@@ -1,4 +1,4 @@
-"""The catalogue as a table, for `run.sh list` and the README, and the explanation of one algorithm."""
+"""The catalogue as a table, for `run.sh list`, and the explanation of one algorithm."""
 
 from __future__ import annotations
 
@@ -17,13 +17,6 @@ from ..contract.scheme import Scheme
 from ..record.display import Page
 from .flags import Parser, shown
 
-SYNCHRONIZATION = {
-    "one process": "one process",
-    "asynchronous": "asynchronous: no worker waits",
-    "bounded": "bounded: a worker waits if it is too far ahead",
-    "synchronous": "synchronous: all workers wait for each other",
-}  # by the label of the synchronization rule
-
 
 def catalogue(arguments: list[str]) -> int:
     """Print the algorithms as a table; return the exit code."""
@@ -40,16 +33,6 @@ def catalogue(arguments: list[str]) -> int:
 def timing(scheme: type[Scheme]) -> str:
     """Return the label of the rule: 'synchronous', 'asynchronous', 'bounded', 'one process' or a user's own."""
     return scheme().sync.label
-
-
-def readme_table() -> str:
-    """Return the catalogue as a Markdown table for the README, grouped by the label of the synchronization rule."""
-    rows = ["| algorithm | idea | paper |", "|---|---|---|"]
-    for label, rule in SYNCHRONIZATION.items():
-        of_them = {name: scheme for name, scheme in SCHEMES.items() if timing(scheme) == label}
-        rows += [f"| **{rule}** | | |"] * bool(of_them)
-        rows += [f"| [`{name}`](algorithms/{name}.py) | {s.idea} | {s.paper} |" for name, s in of_them.items()]
-    return "\n".join(rows)
 
 
 def explain(scheme: type[Scheme], files: Sequence[Path] = ()) -> None:

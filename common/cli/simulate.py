@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 
 from ...algorithms import SCHEMES
@@ -17,7 +18,7 @@ from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..files import dumps
 from ..launch.client import keep_warm
-from ..record.summary import size_in_bytes
+from ..record.summary import formatted
 from ..spec import nearest, parse
 from ..tasks.job import checked
 from . import flags
@@ -120,16 +121,12 @@ def table(names: Sequence[str], results: Sequence[dict[str, Any]]) -> Table:
         moved = (result["bytes_pushed"] + result["bytes_pulled"]) / result["workers"]
         shown.add_row(
             name,
-            _shown(updates, ",d"),
-            _shown(seconds, ",.1f"),
-            _shown(updates / seconds if seconds and updates else None, ",.1f"),
-            _shown(result["staleness"].get("steady"), ",.1f"),
-            _shown(spent and spent["compute"], ".0%"),
-            size_in_bytes(moved),
-            _shown(result["test_loss"], ".4f") if result["outcome"] == "completed" else result["outcome"],
+            formatted(updates, ",d"),
+            formatted(seconds, ",.1f"),
+            formatted(updates / seconds if seconds and updates else None, ",.1f"),
+            formatted(result["staleness"].get("steady"), ",.1f"),
+            formatted(spent and spent["compute"], ".0%"),
+            decimal(int(moved)),
+            formatted(result["test_loss"], ".4f") if result["outcome"] == "completed" else result["outcome"],
         )
     return shown
-
-
-def _shown(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)

@@ -133,7 +133,6 @@ class EventLog:
     def __init__(self, run_dir: Path, workers: int, keep: int | None = None):
         self.path, self.counts, self.workers, self.keep = run_dir / FILE, run_dir / COUNTS, workers, keep
         self.restoration = self.first = self.length = 0
-        self.restoration, self.first, self.length = 0, 0, 0
         try:
             self._read_head()
             self._count()

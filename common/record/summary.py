@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.filesize import decimal
 from rich.table import Table
 
 from .metrics import others, shown
@@ -27,14 +28,14 @@ def summary_rows(result: dict[str, Any]) -> dict[str, str]:
         "test accuracy": shown(result["test_accuracy"]),
         "test loss": shown(result["test_loss"]),
         **{name.replace("_", " "): shown(value) for name, value in others(result).items()},
-        "examples/s": _format(result["examples_per_second"], ",.0f"),
-        "updates": _format(result["updates"], ",d"),
-        "staleness": f"mean {_format(stale['mean'], '.2f')}{steady}, max {_format(stale['max'], 'd')}",
-        "dropped": _format(result["dropped"], ",d") if result["dropped"] else None,
+        "examples/s": formatted(result["examples_per_second"], ",.0f"),
+        "updates": formatted(result["updates"], ",d"),
+        "staleness": f"mean {formatted(stale['mean'], '.2f')}{steady}, max {formatted(stale['max'], 'd')}",
+        "dropped": formatted(result["dropped"], ",d") if result["dropped"] else None,
         "shares": _shares(result["share_of_updates"]),
         "a round": _round(result["round"]),
         "advice": result["advice"],
-        "pushed / pulled": f"{size_in_bytes(result['bytes_pushed'])} / {size_in_bytes(result['bytes_pulled'])}",
+        "pushed / pulled": f"{decimal(result['bytes_pushed'])} / {decimal(result['bytes_pulled'])}",
         "seconds": _seconds(result),
         "run": result["run_dir"],
         "plot": f"{result['run_dir']}/plot.png",
@@ -44,13 +45,11 @@ def summary_rows(result: dict[str, Any]) -> dict[str, str]:
 
 def _seconds(result: dict[str, Any]) -> str:
     """Return the duration of a run in real time, and in virtual time if it was simulated."""
-    total = f"{_format(result['seconds_total'], '.1f')} in all"
+    total, trained = f"{formatted(result['seconds_total'], '.1f')} in all", result["seconds_training"]
     if "simulated" not in result:
-        return f"{_format(result['seconds_training'], '.1f')} training, {total}"
-    order = result["simulated"].get("order_seconds")
-    return (
-        f"{_format(result['seconds_training'], ',.1f')} virtual; real: {_format(order, '.1f')} for the order, {total}"
-    )
+        return f"{formatted(trained, '.1f')} training, {total}"
+    order = formatted(result["simulated"].get("order_seconds"), ".1f")
+    return f"{formatted(trained, ',.1f')} virtual; real: {order} for the order, {total}"
 
 
 def _shares(shares: list[float] | None) -> str | None:
@@ -68,14 +67,6 @@ def _round(spent: dict[str, Any] | None) -> str | None:
     return f"{1000 * spent['seconds']:.1f} ms: {', '.join(parts)}"
 
 
-def _format(value: float | None, form: str) -> str:
+def formatted(value: float | None, form: str) -> str:
+    """Format a number; "-" if it is unknown."""
     return "-" if value is None else format(value, form)
-
-
-def size_in_bytes(count: float) -> str:
-    """Format a number of bytes with a fitting unit: 6.8 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

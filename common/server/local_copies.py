@@ -29,7 +29,7 @@ class LocalCopies:
         asked: the chief's request: the meeting of the workers at which to write copies; `NONE`; `NEVER`.
         rounds: rounds of each worker that its copy includes, [W]; `NONE` without a copy.
         copies: the copies as bytes, [W].
-        stretch: rounds of the longest calls of each worker, [W]; it reads `asked` only between calls.
+        longest_call: rounds of the longest calls of each worker, [W]; it reads `asked` only between calls.
     """
 
     def __init__(self, transactions: Transactions, journal: Journal, membership: Slots):
@@ -88,15 +88,15 @@ class LocalCopies:
         """
         is_holder = partial(self.transactions.admit, slot, lambda: [])
         with self.transactions.lock([copy], is_holder), tf.device(self.device):
-            with tf.control_dependencies([self._write(self.rounds, slot, tf.constant(NONE, tf.int64))]):
-                written = self._write(self.copies, slot, copy)
+            with tf.control_dependencies([self.membership.write(self.rounds, slot, tf.constant(NONE, tf.int64))]):
+                written = self.membership.write(self.copies, slot, copy)
             with tf.control_dependencies([written]):
-                self._write(self.rounds, slot, rounds)
+                self.membership.write(self.rounds, slot, rounds)
         return tf.constant(True)
 
     def announce_rounds(self, slot: Any, rounds: Any) -> Any:
         """Note that this worker makes calls of so many `rounds` from now on; returns the chief's request."""
-        with tf.device(self.device), tf.control_dependencies([self._write(self.longest_call, slot, rounds)]):
+        with tf.device(self.device), tf.control_dependencies([self.membership.write(self.longest_call, slot, rounds)]):
             return self.asked.read_value()
 
     def join(self, slot: Any, rounds: Any) -> tuple[Any, Any]:
@@ -108,7 +108,3 @@ class LocalCopies:
         with tf.device(self.device):
             copied = tf.equal(self.rounds.read_value()[slot.index], rounds)
             return copied, self.announce_rounds(slot, tf.constant(1, tf.int64))
-
-    def _write(self, variable: Any, slot: Any, value: Any) -> Any:
-        with tf.device(self.device):
-            return self.membership.write(variable, slot, value)

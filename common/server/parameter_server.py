@@ -27,10 +27,10 @@ from .journal import Journal
 from .local_copies import LocalCopies
 from .persistence import Persistence
 from .slices import Slice
-from .slots import Slot, Slots
+from .slots import Slots
 from .snapshots import Multiples, SnapshotBuffer
 from .trace import UNKNOWN
-from .transaction import Transactions
+from .transaction import CLEAN, Transactions
 
 
 class ParameterServer:
@@ -158,10 +158,6 @@ class ParameterServer:
 
     # Events besides rounds.
 
-    def slot(self, worker: int, index: Any, mail: Any = None) -> Slot:
-        """Return the slot of a worker; `index` is its number in the graph, `mail` its queues to and from the others."""
-        return self.membership.slot(worker, index, mail)
-
     def pull(self, slot: WorkerSlot) -> Any:
         """Read the center, as an event of the worker."""
         with self.event(slot):
@@ -191,7 +187,8 @@ class ParameterServer:
         Returns:
             the center, the worker's own state, and the answer.
         """
-        with self.transactions.joining():
+        transactions = self.transactions
+        with transactions.lock([], transactions.check_clean, lambda: transactions.mark(CLEAN)):
             with tf.device(self.devices[0]):
                 version, rounds = self.read_version(), self.rounds_applied.read_value()[slot.index]
                 self.membership.take(slot)
@@ -233,10 +230,6 @@ class ParameterServer:
         """Wake all workers that wait for others."""
         self.scheme.sync.wake(self)
         return tf.constant(True)
-
-    def call_back(self) -> Any:
-        """Wake all waiting workers (for the start, for others, for the end) after a restore, to join again."""
-        return self.membership.call_back(self.wake_all)
 
     def check_clean(self) -> Any:
         """Return the version; refused if the state is dirty."""

@@ -118,10 +118,6 @@ class Transactions:
         """Lock for reading; refused if the state is dirty."""
         return self.lock([], self.check_clean)
 
-    def joining(self) -> AbstractContextManager[Held]:
-        """Lock for a worker that has no incarnation yet; refused if the state is dirty."""
-        return self.lock([], self.check_clean, lambda: self.mark(CLEAN))
-
     def check_clean(self) -> Any:
         """Refuse to continue from a dirty state."""
         clean = tf.equal(self.incarnations[self.num_workers], CLEAN)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.filesize import decimal
 
 from ..contract.rounding import rounded
 from ..contract.scheme import Scheme
@@ -22,7 +23,6 @@ from ..files import replacing, with_tuples
 from ..messages.cut import even_sizes
 from ..record.cpu import CPU
 from ..record.round_log import NUMBER, WORKER
-from ..record.summary import size_in_bytes
 from ..record_format import read_arrays, read_config, read_result
 from ..server.traffic import Traffic
 from ..spec import nearest
@@ -171,7 +171,7 @@ class FittedMachines:
         if sync.exchanges:
             rate = f"and {8e-6 * self.rate:.3g} Mbit/s"
             if math.isinf(self.rate):
-                size = size_in_bytes(run.sizes[0])
+                size = decimal(int(run.sizes[0]))
                 rate = f"its {size} included: with one size their share is unknown (--latency, --uplink, --downlink)"
             spread = f", sigma {self.latency_sigma:.2g}" if self.latency_sigma else ""
             lines.append(f"a message       {1e3 * self.latency:.3g} ms each way{spread}, {rate}")

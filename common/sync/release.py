@@ -69,16 +69,15 @@ class Lead(Waiting):
     Args:
         sync: the rule, with the lead.
         workers: W.
-        before: recorded rounds at the beginning, of each active worker; 0 for all workers if None.
 
     Attributes:
         slowest: recorded rounds of the slowest active worker.
     """
 
-    def __init__(self, sync: Synchronization, workers: int, before: Sequence[int] | None = None):
+    def __init__(self, sync: Synchronization, workers: int):
         super().__init__(sync, workers)
-        self.at = Counter({0: workers} if before is None else before)  # number of workers by their recorded rounds
-        self.slowest, self.lead = min(self.at, default=0), sync.lead or 0
+        self.at = Counter({0: workers})  # number of workers by their recorded rounds
+        self.slowest, self.lead = 0, sync.lead or 0
         self.until = defaultdict[int, list[int]](list)  # waiting workers by the rounds that the slowest must reach
 
     def counted(self, rounds: int) -> None:
@@ -96,13 +95,6 @@ class Lead(Waiting):
         """Remove a worker that does no more rounds; return the workers that no longer wait for it."""
         self.at[rounds] -= 1
         return self._release()
-
-    def withdraw(self, worker: int) -> None:
-        """Remove a waiting worker that something else has released."""
-        self.arrived.remove(worker)
-        for waiting in self.until.values():
-            if worker in waiting:
-                waiting.remove(worker)
 
     def _release(self) -> Sequence[int]:
         before, last = self.slowest, max(self.until, default=0)

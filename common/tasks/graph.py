@@ -98,7 +98,7 @@ class TaskGraph:
         with tf.device(devices[0]):
             source, structure = _source(job, k)
         tasks = [f"{place.worker_device(other)}/device:CPU:0" for other in range(job.cluster.workers)]
-        slot = self.ps.slot(
+        slot = self.ps.membership.slot(
             k, k if job.shared_graph is None else self.identity[0], Channels(k, tasks, self.ps.center.transport)
         )
         if job.sparse:

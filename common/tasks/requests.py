@@ -202,7 +202,7 @@ class StateRequests:
     _values = answer(dict, lambda ps: ps.persistence.values(), traced=True, waits=STATE_WAITS)
     _shut = answer(bool, lambda ps: ps.persistence.shut(), traced=True)
     _clear_snapshots = answer(list, lambda ps: ps.center.snapshots.clear() if ps.center.snapshots else [])
-    _call_back = answer(bool, lambda ps: ps.call_back())
+    _call_back = answer(bool, lambda ps: ps.membership.call_back(ps.wake_all))
     _open = answer(bool, lambda ps: ps.persistence.open())
 
     @request()

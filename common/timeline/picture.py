@@ -18,7 +18,7 @@ SCALE = (
     "#1fa088", "#28ae80", "#3fbc73", "#5ec962", "#84d44b", "#addc30", "#d8e219",
 )  # fmt: skip
 
-UNKNOWN = "#b9bec7"  # colour of a round that is not in the trace
+UNKNOWN = (0.725, 0.745, 0.78, 1.0)  # colour of a round that is not in the trace
 
 TRANSFER, WAIT = "#7d8590", "#e4e7eb"
 
@@ -39,6 +39,7 @@ def draw(runs: Sequence[Tracks], file: Any, suffix: str, begin: float = 0.0, end
         begin: first second.
         end: last second; by default that of the longest run.
     """
+    from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LinearSegmentedColormap, Normalize
 
     colours = LinearSegmentedColormap.from_list("staleness", SCALE)
@@ -51,16 +52,10 @@ def draw(runs: Sequence[Tracks], file: Any, suffix: str, begin: float = 0.0, end
     longest = max(run.seconds for run in runs)
     panels[-1].set(xlabel="seconds since the start", xlim=(begin, longest if end is None else min(end, longest)))
     if any((run.columns["staleness"] > 0).any() for run in runs):
-        scale = figure.colorbar(_mappable(norm, colours), ax=list(panels), pad=0.01, aspect=30)
+        scale = figure.colorbar(ScalarMappable(norm, colours), ax=list(panels), pad=0.01, aspect=30)
         scale.set_label("staleness", fontsize=8)  # the label must fit the height of one lane
     figure.legend(handles=_legend(colours(0.0)), ncols=4, loc="outside upper right", frameon=False, fontsize=8)
     figure.savefig(file, dpi=130, format=suffix[1:])
-
-
-def _mappable(norm: Any, colours: Any) -> Any:
-    from matplotlib.cm import ScalarMappable
-
-    return ScalarMappable(norm, colours)
 
 
 def _legend(compute: Any) -> list[Any]:
@@ -80,7 +75,7 @@ def _lanes(axes: Any, run: Tracks, colour_of: Any) -> None:
     columns = run.columns
     staleness, worker = columns["staleness"], columns["worker"]
     colours = colour_of(np.maximum(staleness, 0))
-    colours[staleness < 0] = _rgba(UNKNOWN)
+    colours[staleness < 0] = UNKNOWN
     begun, ready, arrived, released, replied = (
         np.where(columns[name] < 0, np.nan, columns[name]) / 1e6 for name in TIMES
     )
@@ -117,12 +112,6 @@ def _bars(axes: Any, worker: np.ndarray, start: np.ndarray, end: np.ndarray, hei
     corners = np.stack([[left, low], [right, low], [right, high], [left, high]]).transpose(2, 0, 1)
     chosen = colours if isinstance(colours, str) else colours[known]
     axes.add_collection(PolyCollection(list(corners), facecolors=chosen, linewidths=0), autolim=True)
-
-
-def _rgba(colour: str) -> Any:
-    from matplotlib.colors import to_rgba
-
-    return to_rgba(colour)
 
 
 def last_of_scale(runs: Sequence[Tracks]) -> int:
