@@ -7,7 +7,7 @@ from typing import Any
 
 from distsgd.algorithms import AEAMSGD, AEASGD, AllReduce, AsyncSGD, Downpour, Hogwild, LocalSGD, SyncSGD
 from distsgd.common.contract.rounds import Rounds
-from distsgd.common.sync import Async, Bounded, Unlocked
+from distsgd.common.sync import Bounded, Unlocked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,34 +112,11 @@ class Waiting(AsyncSGD):
         return Bounded(self.slack)
 
 
-@dataclass(frozen=True)
-class EarlyUnlock(Async):
-    """Releases the lock before the update instead of after it."""
-
-    def exchange(self, ps: Any, slot: Any, message: Any) -> Any:
-        import tensorflow as tf
-
-        slot, slices = ps.receive(slot, message)
-        with ps.lock(after=slices) as held:
-            ps.read_version()
-        with tf.control_dependencies([held.released]):
-            replies = ps.apply(slot, slices, locked=False)
-            ps.note_pull(slot)
-            return ps.reply(replies)
-
-
 @dataclass(frozen=True, kw_only=True)
 class NoLock(SlowAsyncSGD):
     @property
     def sync(self) -> Unlocked:
         return Unlocked()
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnlockedEarly(SlowAsyncSGD):
-    @property
-    def sync(self) -> EarlyUnlock:
-        return EarlyUnlock()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -205,6 +205,20 @@ class PlayedRun:
             self.step(k)
         return self
 
+    def recorded(self, trace: Mapping[str, np.ndarray]) -> RecordedRun:
+        """Return the run as a replay reads it, of whole rounds in the order of a trace."""
+        return RecordedRun(
+            **rule_of(self.scheme),
+            workers=self.workers,
+            steps=10**6,
+            start=self.start,
+            trace=dict(trace),
+            center=self.center,
+            gradient=self.gradient,
+            result={"updates": self.group.version, "recovery": {"evicted": []}},
+            layers=[int(np.prod(shape)) for shape in self.shapes],
+        )
+
 
 # Problems small enough to be solved by hand, as Keras models: the "prediction" is the parameters themselves.
 
