@@ -68,14 +68,6 @@ class ShortFirst(AEAMSGD):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Threshold(AsyncSGD):
-    """Takes no message on an old version."""
-
-    def accepts(self, staleness: Any) -> Any:
-        return staleness < 1
-
-
-@dataclass(frozen=True, kw_only=True)
 class PerWorker(AsyncSGD):
     """The n-th message of worker k adds k + n / 10 to the center."""
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from own_codec import Rounded, RoundedSGD
 
-from distsgd.algorithms import AEASGD, EFSGD, AllReduce, SignSGDMV, SyncSGD
+from distsgd.algorithms import AEASGD, EFSGD, AllReduce, SignSGDMV
 from distsgd.common import Cluster, UserError, train
 from distsgd.common.contract import Codec, Coordinates, ScaledSigns, Signs
 from distsgd.common.contract.checks import check_scheme
@@ -69,10 +69,8 @@ def test_an_element_that_is_not_finite_does_not_come_back_finite(codec, bad):
 @pytest.mark.parametrize(
     ("scheme", "message", "reply"),
     [
-        pytest.param(SyncSGD(), 4.0, 4.0, marks=pytest.mark.slow),
         (SignSGDMV(), 0.25, 0.25),
         pytest.param(EFSGD(share=0.1), 0.8, 4.0, marks=pytest.mark.slow),
-        pytest.param(EFSGD(compressor="sign"), 0.25 + 8 * 3 / 650, 4.0, marks=pytest.mark.slow),
     ],
     ids=lambda value: getattr(value, "name", None),
 )

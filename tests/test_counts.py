@@ -108,8 +108,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("backend", ["threads", "simulation"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "backend"), [*((case, "threads") for case in CASES), ("exchange_first", "simulation")]
+)
 def test_each_message_has_the_counts_and_the_draws_of_its_round(case, backend, tmp_path):
     scheme, steps = CASES[case]
     center, trace = run(scheme, tmp_path, backend, steps)
@@ -141,11 +142,10 @@ def test_a_simulated_worker_that_comes_back_after_a_crash_counts_on(sync, tmp_pa
 @pytest.mark.parametrize(
     ("scheme", "backend"),
     [
-        (Telling(exchange_first=True, communication_period=3), "threads"),
         (Telling(sync=Collective(), communication_period=3), "threads"),
         pytest.param(Telling(sync=Barrier(), communication_period=3), "processes", marks=pytest.mark.slow),
     ],
-    ids=["exchange_first", "without_a_ps", "on_processes"],
+    ids=["without_a_ps", "on_processes"],
 )
 def test_a_resumed_run_counts_on(scheme, backend, warm, tmp_path):
     for steps in (7, 12):
@@ -162,7 +162,7 @@ def test_a_process_that_was_killed_counts_on(warm, tmp_path):
 
     killer = threading.Thread(target=kill)
     killer.start()
-    scheme, steps = Telling(), 3000
+    scheme, steps = Telling(), 1000
     center, trace = run(scheme, tmp_path, "processes", steps, recovery=Recovery(max_restarts=1))
     killer.join()
     assert (trace["event"] == EVENTS.index("join")).sum() == 1

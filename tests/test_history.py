@@ -181,10 +181,9 @@ def check_points(rows, every, end, batch):
     ("scheme", "options", "every", "end", "batch"),
     [
         (AsyncSGD(), {"steps": 100}, 10, 200, 8),
-        pytest.param(SyncSGD(), {"steps": 100, "evaluate_every": 3}, 3, 100, 16, marks=pytest.mark.slow),
         pytest.param(AllReduce(), {"steps": 100}, 5, 100, 16, marks=pytest.mark.slow),
     ],
-    ids=["async", "barrier", "without a ps"],
+    ids=["async", "without a ps"],
 )
 def test_a_short_run_has_a_point_at_each_multiple(tmp_path, scheme, options, every, end, batch):
     rows = history(scheme, tmp_path, workers=2, backend="threads", **options)

@@ -144,7 +144,7 @@ def test_a_run_ends_at_a_version_or_an_accuracy_and_leaves_summaries(tmp_path):
     from tensorflow.compat.v1.train import summary_iterator
 
     def short(**options):
-        model = ModelRecipe.named("mlp", (64,), 10, 0).build()
+        model = ModelRecipe.named("mlp:hidden=16", (64,), 10, 0).build()
         return train(
             model, DIGITS.train, AsyncSGD(), steps=FOREVER, validation_data=DIGITS.test, verbose=False,
             cluster=Cluster.local(2, backend="threads"), **options,
@@ -157,6 +157,6 @@ def test_a_run_ends_at_a_version_or_an_accuracy_and_leaves_summaries(tmp_path):
     events = list(summary_iterator(str(file)))
     assert {value.tag for event in events for value in event.summary.value} >= {"test_loss", "test_accuracy"}
     assert events[-1].step == by_version.metrics["updates"]
-    by_accuracy = short(run_dir=tmp_path / "accuracy", stop_at_accuracy=0.8)
-    assert by_accuracy.metrics["stopped_by"] == "accuracy 0.8"
-    assert by_accuracy.metrics["test_accuracy"] > 0.7
+    by_accuracy = short(run_dir=tmp_path / "accuracy", stop_at_accuracy=0.5)
+    assert by_accuracy.metrics["stopped_by"] == "accuracy 0.5"
+    assert by_accuracy.metrics["test_accuracy"] > 0.4

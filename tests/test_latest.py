@@ -48,10 +48,9 @@ def test_a_run_resumes_from_the_latest_one(tiny):
     assert named(Path("latest")) == Path(second) != Path(first)
 
 
-@pytest.mark.parametrize("word", ["latest", "runs/sync_sgd/latest"])
-def test_the_latest_run_resumes_in_its_own_folder(tiny, word):
+def test_the_latest_run_resumes_in_its_own_folder(tiny):
     first = fit(tiny, SyncSGD(), steps=3, recovery=Recovery(checkpoint_steps=1))
-    assert fit(tiny, SyncSGD(), steps=5, run_dir=word) == Path(first)
+    assert fit(tiny, SyncSGD(), steps=5, run_dir="runs/sync_sgd/latest") == Path(first)
     assert json.loads((Path(first) / "result.json").read_text())["recovery"]["resumed_from"] == 3
     assert named(Path("latest")) == named(Path("sync_sgd/latest")) == Path(first)
 

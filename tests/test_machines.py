@@ -323,7 +323,7 @@ def survived(chief, workers=2):
         thorough(AsyncSGD(), ("ps", 0)),
         thorough(AsyncSGD(), ("ps", 1)),
         slow(AsyncSGD(), ("worker", 0)),
-        slow(SyncSGD(), ("ps", 0)),
+        thorough(SyncSGD(), ("ps", 0)),
         thorough(SyncSGD(), ("worker", 1)),
     ],
     ids=lambda value: getattr(value, "name", None) or "-".join(map(str, value)),
@@ -453,7 +453,7 @@ def test_a_run_gets_over_a_network_that_was_cut(number, machines, tmp_path):
 
 @pytest.mark.parametrize(
     ("elsewhere", "separate_evaluator"),
-    [slow(False, False), thorough(False, True), thorough(True, False), slow(True, True)],
+    [thorough(False, False), thorough(False, True), thorough(True, False), slow(True, True)],
     ids=["again, with the chief", "again, of its own", "resume, with the chief", "resume, of its own"],
 )
 def test_a_run_over_several_machines_resumes_from_its_checkpoint(elsewhere, separate_evaluator, machines, tmp_path):

@@ -30,20 +30,15 @@ def power_sgd(run):
     return means.power_sgd(run.start, run.gradient, run.workers, run.steps, 0.1)
 
 
-NUMBER = Normalised(), normalised, 20
 VECTORS = PowerSGD(), power_sgd, 20
 IN_CALLS = Normalised(communication_period=1), normalised, 504  # so long that several rounds are one call
-SLOW = {"marks": pytest.mark.slow}
 
 
 @pytest.mark.parametrize(
     ("backend", "scheme", "replay", "steps"),
     [
         pytest.param("threads", *VECTORS, id="vectors on threads"),
-        pytest.param("threads", *NUMBER, id="a number on threads", **SLOW),
-        pytest.param("threads", *IN_CALLS, id="long on threads", marks=pytest.mark.thorough),
-        pytest.param("processes", *VECTORS, id="vectors on processes", marks=pytest.mark.thorough),
-        pytest.param("processes", *IN_CALLS, id="long on processes", **SLOW),
+        pytest.param("processes", *IN_CALLS, id="long on processes", marks=pytest.mark.slow),
     ],
 )
 def test_means_are_those_of_the_equations(backend, scheme, replay, steps, tmp_path):

@@ -13,7 +13,6 @@ from distsgd.common.server.trace import ROUND
 from distsgd.common.virtual_time.platform import Platform
 from distsgd.common.virtual_time.resources import NEVER, EventQueue
 from distsgd.common.virtual_time.schedule import schedule_events
-from distsgd.common.virtual_time.server import SimulatedServer
 
 
 def happens(scheme, workers=4, steps=10, seed=0, rounds=None, **options):
@@ -263,31 +262,6 @@ def test_blocks_of_durations_are_seamless(monkeypatch):
             patched.setattr(durations, "BLOCK_STEPS", 12)
             parts = happens(AsyncSGD(), steps=50, compute=compute)
         assert whole.rounds.tobytes() == parts.rounds.tobytes()
-
-
-SCRIPTS = [
-    (AsyncSGD(), 3, [0, 1, 0, 0, 2, 1, 2]),
-    (SyncSGD(), 2, [0, 1, 1, 0, 0, 1]),
-    (SyncSGD(backup_workers=1), 3, [0, 1, 2, 1, 2, 0, 0, 2]),
-    (SSP(slack=1), 2, [0, 0, 1, 0, 1, 1, 1, 0, 0, 1]),
-    (Ringmaster(delay_threshold=2), 3, [0, 1, 0, 2, 0, 1, 2, 2]),
-    (Downpour(push_period=2, pull_period=3), 2, [0, 1, 1, 0, 0, 1, 0, 1]),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("scheme", "workers", "script"), SCRIPTS, ids=lambda value: getattr(value, "name", ""))
-def test_a_real_run_with_the_same_arrivals_has_the_same_trace(scheme, workers, script, tmp_path):
-    from runs import record
-
-    real = record(scheme, tmp_path / "run", workers=workers, backend="threads", schedule=script).trace
-    server = SimulatedServer(scheme, workers)
-    events = [event for _, event in scheme.rounds(100)]
-    for worker in script:
-        getattr(server, events[server.recorded[worker]])(worker, 0)
-    found = server.trace()
-    for name in ("version", "worker", "staleness", "accepted", "event"):
-        assert found[name].tolist() == real[name].tolist(), name
 
 
 @pytest.mark.parametrize("factors", ["", "1,x", "0", "1,-2", "nan", "inf"])

@@ -80,11 +80,9 @@ def test_a_transcription_declares_what_the_scheme_does(name):
             marks=pytest.mark.slow,
         ),
         pytest.param(["sagn", "--stop-at-version", "3"], marks=pytest.mark.slow),
-        pytest.param(["downpour", "--push-period", "3", "--pull-period", "4"], marks=pytest.mark.slow),
         pytest.param(["serial", "--model", "softmax"], marks=pytest.mark.slow),
         pytest.param(["hierarchical", "--devices-per-worker", "2", "--ema-decay", "0.9"], marks=pytest.mark.slow),
         pytest.param(["agn", "--backend", "processes", "--ps", "2"], marks=pytest.mark.slow),
-        pytest.param(["all_reduce", "--backend", "processes"], marks=pytest.mark.slow),
     ],
     ids=lambda arguments: " ".join(arguments[:3]),
 )

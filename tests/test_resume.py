@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from test_recovery import Going
 
-from distsgd.algorithms import AEAMSGD, EFSGD, SCHEMES, SSP, AsyncDiLoCo, Serial, SyncSGD
+from distsgd.algorithms import EFSGD, SCHEMES, SSP, AsyncDiLoCo, Serial, SyncSGD
 from distsgd.common import Cluster, Recovery, UserError, train
 from distsgd.common.errors import TaskLost
 from distsgd.common.record import checkpoint
@@ -116,14 +116,13 @@ def scheme_of(name):
     return SCHEMES[name](**period)
 
 
-FAST = {"ef_sgd", "aeamsgd", "easgd"}
+# One of each kind of state: of workers, with early exchanges, or none; of the ps, with pulled centers; without a ps.
+FAST, SLOW = ("ef_sgd", "aeamsgd", "easgd"), ("downpour", "async_diloco", "bmuf", "adag", "all_reduce", "serial")
 
-ALL = [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in SCHEMES]
 
-
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_an_interrupted_run_that_is_resumed_is_the_uninterrupted_one(name, halfway, tmp_path):
-    """Of every scheme, bit by bit: all workers of a synchronous one, the one worker of another."""
+    """Bit by bit: all workers of a synchronous one, the one worker of another."""
     scheme = scheme_of(name)
     in_step = scheme.sync.set_size(2) == 2
     asked = {"workers": 2 if in_step else 1, "backend": "threads", "batch_size": 4, "hidden": (4,), "ema_decay": 0.9}
@@ -147,10 +146,10 @@ SMALL = {"workers": 2, "backend": "threads", "batch_size": 4, "hidden": (4,)}
 OFTEN = {"recovery": Recovery(checkpoint_steps=1000, keep_checkpoints=9), "steps": STEPS, **SMALL}
 
 
-@pytest.mark.parametrize("scheme", [AsyncDiLoCo(communication_period=2), AEAMSGD(communication_period=2)])
-def test_workers_of_an_asynchronous_run_resume_from_the_centers_they_had(scheme, halfway, monkeypatch, tmp_path):
+def test_workers_of_an_asynchronous_run_resume_from_the_centers_they_had(halfway, monkeypatch, tmp_path):
     """Also on the ps, which knows them: its rule compares what a worker sends with the center that it has pulled."""
     inner, seen, keep = LocalState.between_calls, [], OFTEN | {"steps": 60}
+    scheme = AsyncDiLoCo(communication_period=2)
 
     def between_calls(self):
         if (self.calls.index, self.progress.rounds) == (1, MIDDLE):
@@ -316,14 +315,15 @@ def test_a_meeting_that_is_asked_for_again_after_a_restoration_is_kept(halfway, 
 @pytest.mark.parametrize("scheme", [EFSGD(), HeavyAllReduce()], ids=["ef_sgd", "all_reduce"])
 def test_a_run_of_processes_resumes_as_if_its_chief_had_not_been_killed(scheme, warm, tmp_path):
     """With several rounds in a call, and at arbitrary moments."""
-    asked = {"steps": 1500, "workers": 2, "batch_size": 8, "hidden": (16,)}
+    steps = 900
+    asked = {"steps": steps, "workers": 2, "batch_size": 8, "hidden": (16,)}
     often = Recovery(checkpoint_seconds=0.3)
     run = Going(scheme, tmp_path / "run", updates=0, recovery=often, **asked)
     wait_until(lambda: len(checkpoint.found(tmp_path / "run")) >= 2)
     run.send("worker-0", signal.SIGKILL)
     assert isinstance(run.end(), TaskLost)
     before = checkpoint.newest(tmp_path / "run")
-    assert before.version < 1500
+    assert before.version < steps
     assert before.local(1)
     again = record(scheme, tmp_path / "run", recovery=often, **asked)
     assert again.result["recovery"]["resumed_from"] == before.version

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from distsgd.algorithms import ADAG, AGN, SAGN, AsyncSGD, Downpour, Hogwild, SyncSGD, SyncSGDLR
+from distsgd.algorithms import ADAG, AGN, SAGN, AsyncSGD, Downpour, Hogwild, SyncSGD
 from distsgd.common.data.named import load
 from distsgd.common.messages.ops import queue
 from distsgd.common.record_format import RECORD
@@ -17,7 +17,7 @@ from distsgd.common.server.transaction import DIRTY
 from distsgd.common.sync import Message
 from distsgd.common.tasks import graph as task_graph
 from distsgd.common.tasks.options import Recovery
-from doubles import HalfWay, PerWorker, Threshold, Waiting, Weighed
+from doubles import HalfWay, Waiting
 from runs import DIGITS, Harness, in_thread, wait_until
 
 REFUSED = tf.errors.InvalidArgumentError
@@ -206,42 +206,6 @@ def test_backup_workers_drop_a_late_message_and_all_end_at_the_last_update():
         assert (harness.run("version"), harness.run("rounds_applied").tolist()) == (2, [2, 2, 1])
 
 
-def test_a_message_too_stale_for_its_scheme_is_answered_without_an_update():
-    with Harness(Threshold(), workers=2) as harness:
-        first, second = harness.worker(0), harness.worker(1)
-        first.round()
-        center = harness.run("center")
-        second.round()  # on the version before
-        np.testing.assert_array_equal(harness.run("center"), center)
-        second.round()  # the reply was the new one
-        events = harness.run("drain_events")
-        columns = [RECORD.index(name) for name in ("version", "staleness", "accepted")]
-        assert events[:, columns].tolist() == [[0, 0, 1], [1, 1, 0], [1, 0, 1]]
-        assert (harness.run("version"), harness.run("rounds_applied").tolist()) == (2, [1, 2])
-        np.testing.assert_allclose(harness.run("center") - center, -0.1 * by_hand(harness, 1, center), atol=1e-6)
-
-
-def test_a_scheme_keeps_worker_rows_and_knows_the_sender():
-    with Harness(PerWorker(), workers=2, ps=2) as harness:
-        start, workers = harness.run("center"), [harness.worker(k) for k in (0, 1)]
-        for k in (1, 0, 1):
-            workers[k].round()
-        counts = np.concatenate([harness.run(f"saved/scheme.messages/{i}") for i in (0, 1)], axis=1)
-        np.testing.assert_array_equal(counts, np.repeat([[1.0], [2.0]], len(start), axis=1))
-        # The n-th message of worker k adds k + n / 10.
-        np.testing.assert_allclose(harness.run("center") - start, 1.1 + 0.1 + 1.2, atol=1e-5)
-
-
-def test_a_barrier_weighs_each_message_as_its_scheme_does():
-    with Harness(Weighed(), workers=2) as harness:
-        start, workers = harness.run("center"), [harness.worker(k) for k in (0, 1)]
-        waiting = workers[1].starts()
-        workers[0].round()
-        waiting.result(200)
-        mean = (1 * by_hand(harness, 0) + 2 * by_hand(harness, 1)) / 2
-        np.testing.assert_allclose(harness.run("center"), start - 0.2 * mean, atol=1e-6)
-
-
 def test_no_worker_begins_a_round_beyond_the_slack_ahead_of_the_slowest():
     with Harness(Waiting(slack=1), workers=3, recovery=Recovery(min_workers=2)) as harness:
         fast, middle, slow = (harness.worker(k) for k in range(3))
@@ -296,17 +260,6 @@ def test_a_mean_of_gradients_is_over_the_steps_of_its_round(scheme, transcriptio
         worker.round(steps=2)
         expected = replayed(transcription, harness, scheme.period + 2, workers=1, period=scheme.period, **options)
         np.testing.assert_allclose(harness.run("center"), expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("reduction", ["sum", "mean"])
-def test_each_worker_has_its_own_learning_rate(reduction):
-    with Harness(SyncSGDLR(learning_rates=(0.3, 0.1), reduction=reduction)) as harness:
-        start, workers = harness.run("center"), [harness.worker(k) for k in (0, 1)]
-        waiting = workers[0].starts()
-        workers[1].round()
-        waiting.result(200)
-        step = 0.3 * by_hand(harness, 0) + 0.1 * by_hand(harness, 1)
-        np.testing.assert_allclose(harness.run("center"), start - step / (1 if reduction == "sum" else 2), atol=1e-6)
 
 
 def summed(build):

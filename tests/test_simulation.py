@@ -13,7 +13,6 @@ from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, Serial, SyncSGD
 from distsgd.common import Callback, Cluster, Platform, Recovery, UserError
 from distsgd.common.cli import simulate as command
 from distsgd.common.cli.flag_groups import RUN, Options, parse_flags
-from distsgd.common.cli.imports import import_schemes
 from distsgd.common.cli.train import with_data
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.data.recipes import synthetic
@@ -90,32 +89,6 @@ def test_a_replay_agrees_and_the_same_seed_is_the_same_run_to_the_bit(scheme, tm
         assert one.keys() == two.keys()
         for key, values in one.items():
             np.testing.assert_array_equal(values, two[key], err_msg=f"{name} {key}", strict=True)
-
-
-def test_an_algorithm_of_a_users_file_is_simulated_as_it_is(tmp_path):
-    file = tmp_path / "damped.py"
-    file.write_text(
-        "from dataclasses import dataclass\n"
-        "from distsgd.common import Scheme\n\n\n"
-        "@dataclass(frozen=True, kw_only=True)\n"
-        "class Damped(Scheme):\n"
-        '    """A late gradient counts less."""\n\n'
-        '    name = "damped"\n'
-        "    learning_rate: float = 0.2\n"
-        '    """Step size."""\n\n'
-        "    def server_update(self, server, message, staleness):\n"
-        "        server.center.assign_sub(self.learning_rate / (1 + staleness) * message)\n"
-        "        return server.center\n"
-    )
-    scheme = import_schemes(file, {})["damped"]()
-    one = record(scheme, tmp_path / "run", workers=2, backend="simulation", steps=4)
-    x = one.start
-    pulled = [x, x]
-    steps = [0, 0]
-    for k, late in zip(one.order, one.trace["staleness"].tolist(), strict=True):
-        x = x - 0.2 / (1 + late) * one.gradient(pulled[k], k, steps[k])
-        pulled[k], steps[k] = x, steps[k] + 1
-    np.testing.assert_allclose(one.center, x, rtol=2e-5, atol=2e-6)
 
 
 # The end.

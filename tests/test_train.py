@@ -292,8 +292,7 @@ def two_headed():
     return model
 
 
-@pytest.mark.parametrize("backend", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
-def test_frozen_layers_are_the_same_everywhere_and_are_not_sent(backend, warm, tmp_path):
+def test_frozen_layers_are_the_same_everywhere_and_are_not_sent(warm, tmp_path):
     """Also two outputs with a lambda for each loss, and weights of the validation examples."""
     model, losses = two_headed(), Losses()
     rng = np.random.default_rng(0)
@@ -301,7 +300,7 @@ def test_frozen_layers_are_the_same_everywhere_and_are_not_sent(backend, warm, t
     y = [np.zeros((256, 1), "f"), np.zeros((256, 1), "f")]
     before = [np.asarray(v.value) for v in model.get_layer("frozen").weights]
     result = train(
-        model, (x, y), AsyncSGD(learning_rate=0.02), cluster=Cluster.local(3, backend=backend, devices_per_worker=2),
+        model, (x, y), AsyncSGD(learning_rate=0.02), cluster=Cluster.local(3, devices_per_worker=2),
         steps=40, batch_size=16, validation_data=(x, y, [np.ones(256, "f"), np.ones(256, "f")]), callbacks=[losses],
         run_dir=tmp_path / "run", verbose=False,
     )  # fmt: skip

@@ -472,7 +472,6 @@ def test_a_variable_that_keeps_a_view_of_shared_memory_writes_to_it():
 @pytest.mark.parametrize(
     ("scheme", "ps"),
     [
-        (AsyncSGD(), 1),
         (SyncSGD(backup_workers=1), 1),
         (EASGD(communication_period=2), 2),
         (LocalSGD(communication_period=2), 1),  # all adopt pieces of one reply
