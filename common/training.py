@@ -18,7 +18,7 @@ from .data.trial import try_out
 from .errors import UserError
 from .launch.run import run
 from .record.callbacks import Callback
-from .record.notebook import in_notebook, show_table
+from .record.display import in_notebook, show_table
 from .record.summary import summary_rows
 from .tasks.job import describe, make_job, refuse_loops
 from .tasks.options import Keywords, Recovery, options_of, takes_options

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 
 from distsgd.algorithms import AsyncSGD
-from distsgd.common.server import center_reader
+from distsgd.common.server import snapshots
 from runs import Harness
 
 
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Vectors of more than 192 floats are large."""
-    monkeypatch.setattr(center_reader, "CHUNK_FLOATS", 192)
+    monkeypatch.setattr(snapshots, "CHUNK_FLOATS", 192)
 
 
 @pytest.mark.parametrize("ps", [1, 2])
 @pytest.mark.parametrize("decay", [None, 0.9])
-def test_a_snapshot_fetched_in_pieces_is_the_center(ps, decay, small_chunks):
+def test_a_snapshot_fetched_in_chunks_is_the_center(ps, decay, small_chunks):
     with Harness(AsyncSGD(), workers=1, ps=ps, ema_decay=decay) as harness:
         harness.worker(0).round()
         with harness.graph.graph.as_default():
@@ -30,7 +30,7 @@ def test_a_snapshot_fetched_in_pieces_is_the_center(ps, decay, small_chunks):
     assert all(len(seen[name]) == len(center) for name in {"center", "average"} & set(seen))
 
 
-def test_a_snapshot_keeps_its_center_until_it_is_forgotten(small_chunks):
+def test_a_snapshot_keeps_its_center_until_it_is_released(small_chunks):
     with Harness(AsyncSGD(), workers=1) as harness:
         worker, own = harness.worker(0), harness.graph.ps.center_reader
         with harness.graph.graph.as_default():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from distsgd.common.errors import UserError, WaitTimeout
-from distsgd.common.record import checkpoint, taking_over
+from distsgd.common.record import checkpoint
 from distsgd.common.tasks.checkpointing import Saver
 from distsgd.common.tasks.options import Recovery
 
@@ -149,13 +149,13 @@ def test_a_run_with_only_damaged_checkpoints_is_always_refused(tmp_path):
 def test_a_resumption_elsewhere_skips_damaged_checkpoints_too(tmp_path):
     save(tmp_path / "a", 1)
     spoil(save(tmp_path / "a", 2))
-    (said,) = taking_over.take_over(tmp_path / "a", tmp_path / "b")
+    (said,) = checkpoint.take_over(tmp_path / "a", tmp_path / "b")
     assert "000000000002 cannot be read: its checksum is wrong; it was passed over" in said
     assert versions(tmp_path / "b") == [1]
     assert versions(tmp_path / "a") == [1, 2]  # which is not ours to tidy up
     spoil(checkpoint.folder(tmp_path / "a") / "000000000001")
     with pytest.raises(UserError, match="are damaged"):
-        taking_over.take_over(tmp_path / "a", tmp_path / "c")
+        checkpoint.take_over(tmp_path / "a", tmp_path / "c")
 
 
 def test_a_variable_of_any_name_is_kept_and_objects_are_not_written(tmp_path):

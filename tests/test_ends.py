@@ -21,8 +21,8 @@ from distsgd.common.tasks.job import make_job
 from distsgd.common.tasks.options import Recovery, RunOptions
 from distsgd.common.tasks.worker_calls import WorkerCalls
 from distsgd.common.tasks.worker_loop import WorkerLoop
-from distsgd.common.worker.batches import Stream
 from distsgd.common.worker.flat_model import FlatModel
+from distsgd.common.worker.replica import Stream
 from runs import DIGITS, SPOILED, patience, record, spoiled
 
 LIMIT = 60.0  # seconds for what must happen

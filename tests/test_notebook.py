@@ -4,8 +4,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from distsgd.common.record import notebook
-from distsgd.common.record.notebook import NotebookLine, in_notebook
+from distsgd.common.record import display
+from distsgd.common.record.display import NotebookLine, in_notebook
 
 IMPORTS = """
 import distsgd, keras
@@ -67,11 +67,11 @@ def test_the_line_keeps_the_newest_notes_above_it_and_is_text_not_markup(monkeyp
     line = NotebookLine(lambda: "loss <1>")
     monkeypatch.setattr(line, "_publish", shown.append)
     with line:
-        for number in range(notebook.NOTES + 2):
+        for number in range(display.NOTES + 2):
             line.note(f"note {number}")
     assert not line._thread.is_alive()
     *notes, last = shown[-1]["text/plain"].splitlines()
-    assert notes == [f"note {number}" for number in range(2, notebook.NOTES + 2)]
+    assert notes == [f"note {number}" for number in range(2, display.NOTES + 2)]
     assert last == "loss <1>"
     assert "loss &lt;1&gt;</pre>" in shown[-1]["text/html"]
 

@@ -19,8 +19,8 @@ from conftest import children
 from distsgd.algorithms import AEAMSGD, AsyncSGD, DownpourEasy, SyncSGD
 from distsgd.common.errors import Diverged, TaskLost, UserError, WaitTimeout
 from distsgd.common.record import checkpoint
+from distsgd.common.record.array_files import sliced, whole, write_array
 from distsgd.common.record.faults import Faults
-from distsgd.common.record.sliced import sliced, whole, write_array
 from distsgd.common.record_format import read_config
 from distsgd.common.tasks.options import Recovery
 from doubles import PausingAEASGD, PausingAsyncSGD, PausingSyncSGD, Stumbles

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from rich.filesize import decimal
@@ -13,8 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ...algorithms import SCHEMES, SyncSGD
+from ..arguments import at_least, at_most, positive
 from ..contract.checks import check_scheme
-from ..contract.rounding import rounded
+from ..contract.rounding import Rounding, rounded
 from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..record.display import Page
@@ -23,8 +26,7 @@ from ..virtual_time.platform import NETWORKS, Machines, Platform
 from ..virtual_time.schedule import check
 from . import flags
 from .machines import fitted
-from .question import Question, has_period
-from .stable_rates import largest_rate, rate_of
+from .simulate import scheme_of
 
 PARAMETERS = 10**6  # the size of the model if neither the question nor a recorded run gives it
 
@@ -43,6 +45,92 @@ OFTEN = 10  # restarts of workers: with fewer, the prediction does not show the 
 
 # Fractions of the fastest's gradients: with the first, an algorithm nearer to SGD is preferred; the second is a tie.
 ENOUGH, AS_MANY = 0.5, 0.95
+
+# The step that a message makes, as a multiple of the rate: a function of the algorithm, W, and the staleness.
+STEPS: dict[str, Callable[[Any, int, float], float]] = {
+    **dict.fromkeys(("serial", "multi_gpu", "sync_sgd", "all_reduce", "local_sgd"), lambda scheme, workers, late: 1),
+    **dict.fromkeys(("async_sgd", "hogwild", "hierarchical", "dc_asgd"), lambda scheme, workers, late: 1),
+    **dict.fromkeys(("ringmaster", "agn", "adag"), lambda scheme, workers, late: 1),
+    "sync_sgd_lr": lambda scheme, workers, late: workers if scheme.reduction == "sum" else 1,
+    "downpour_easy": lambda scheme, workers, late: scheme.period,
+    "dynsgd": lambda scheme, workers, late: scheme.period / (late + 1),
+    "ssp": lambda scheme, workers, late: 1 / workers,
+}
+
+SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
+
+MOST_WORKERS = 1000
+
+MOST_STEPS = 2 * 10**6  # of all workers in a round: the time of each is drawn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """The model to train, the number of machines, and hyperparameters."""
+
+    workers: int = 16
+    """Number of worker tasks."""
+    ps: int = 1
+    """Number of parameter server tasks."""
+    parameters: str | None = None
+    """Number of parameters of the model, as in 25M. Default: 1M, or with --like that of the run."""
+    communication_period: int | None = None
+    """Local steps between two exchanges, for all algorithms with such a period. Default: that of each algorithm, and
+    longer ones if messages take more than half of the time."""
+    settings: str = ""
+    """Hyperparameters of some algorithms instead of their defaults, as in diloco:communication_period=100."""
+    codec: Rounding = "float32"
+    """Number format of messages; algorithms with a codec of their own keep it."""
+    curvature: float = 1.0
+    """Largest curvature of the loss, h, which limits the learning rates."""
+    seed: int = 0
+    """Random seed of the simulated times."""
+    like: Path | None = None
+    """Folder of a recorded run: predict for machines fitted to its rounds. Flags of machines override the fit."""
+
+    def __post_init__(self):
+        at_least(1, workers=self.workers, ps=self.ps)
+        at_most(MOST_WORKERS, workers=self.workers, ps=self.ps)
+        positive(curvature=self.curvature)
+        if self.communication_period is not None:
+            at_least(1, communication_period=self.communication_period)
+        at_least(0, seed=self.seed)
+        _ = self.size
+        for scheme in self.schemes.values():
+            if scheme.period > MOST_STEPS // self.workers:
+                raise UserError(
+                    f"{scheme.name}: a period must be at most {MOST_STEPS // self.workers} steps with so many workers. "
+                    f"Received: {scheme.period} steps, workers={self.workers}"
+                )
+
+    @property
+    def schemes(self) -> dict[str, Scheme]:
+        """The catalogue, with the given hyperparameters."""
+        texts = [text for text in re.split(r",(?!\w+=)", self.settings) if text.strip()]
+        given = {scheme.name: scheme for scheme in map(scheme_of, texts)}
+        period = {} if self.communication_period is None else {"communication_period": self.communication_period}
+        return {
+            name: given[name] if name in given else kind(**period if has_period(kind) else {})
+            for name, kind in SCHEMES.items()
+        }
+
+    @property
+    def size(self) -> int | None:
+        """Number of parameters P; None if not given."""
+        if self.parameters is None:
+            return None
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGBT]?)", self.parameters.strip())
+        size = round(float(found[1]) * SUFFIXES[found[2]]) if found else 0
+        if not 1 <= size <= 10**12:
+            raise UserError(
+                f"parameters takes a number with k, M, G, B or T, as in 25M, up to 1e12. Received: {self.parameters!r}"
+            )
+        return size
+
+
+def has_period(scheme: Any) -> bool:
+    """Return True if the algorithm has the hyperparameter `communication_period`."""
+    return any(field.name == "communication_period" for field in fields(scheme))
 
 
 @dataclass(frozen=True)
@@ -251,3 +339,36 @@ def _table(rows: Mapping[str, Prediction]) -> Table:
 def _digits(number: float) -> str:
     """Format a number with three significant digits, or all digits before the point if these are more."""
     return f"{number:,.0f}" if number >= 999.5 else f"{number:.3g}"
+
+
+def largest_rate(scheme: Scheme, workers: int, staleness: float, curvature: float) -> float | None:
+    """Return the smallest rate at which an algorithm diverges; None if its module names no limit.
+
+    These are the `Limits:` of the modules in numbers, for the iteration on ½hx² with gradients without noise. Steps of
+    size s along gradients that are τ updates old are stable for s h < 2 sin(π/(4τ + 2)), which is 2 without staleness;
+    W workers in turn have τ = W − 1. The step s that a message makes depends on the algorithm; its staleness τ is
+    predicted in virtual time.
+    """
+    if scheme.name in STEPS:
+        step = STEPS[scheme.name](scheme, workers, staleness)
+        return 2 * math.sin(math.pi / (4 * staleness + 2)) / (step * curvature)
+    if scheme.name in ("aeasgd", "easgd"):
+        return _elastic(scheme, workers) / curvature
+    return None
+
+
+def rate_of(scheme: Any) -> float:
+    """Return the rate to which the limit applies."""
+    if scheme.name == "sync_sgd_lr":
+        return max(scheme.learning_rates)
+    if scheme.name == "agn" and scheme.server_learning_rate is not None:
+        return scheme.server_learning_rate
+    return scheme.learning_rate
+
+
+def _elastic(scheme: Any, workers: int) -> float:
+    """Return the largest η on ½x², period 1: α ≤ (4 − 2η)/(4 − η) in turn, α ≤ (4 − 2η)/(2 + W(2 − η)) together."""
+    alpha = scheme.beta / workers
+    if scheme.name == "aeasgd":
+        return max(0.0, 4 * (1 - alpha) / (2 - alpha))
+    return max(0.0, (4 - 2 * alpha - 2 * scheme.beta) / (2 - scheme.beta)) if scheme.beta < 2 else 0.0

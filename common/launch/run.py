@@ -11,11 +11,10 @@ from typing import Any
 from ..cluster.fingerprint import class_digest, data_digest, identity, model_digest
 from ..errors import CannotWrite, Interrupted
 from ..files import Lock, in_one_line
-from ..record import checkpoint, taking_over
+from ..record import checkpoint
 from ..record.callbacks import Callback, CallbackList
-from ..record.display import Display, SimulationDisplay
+from ..record.display import Display, SimulationDisplay, in_notebook, native_output
 from ..record.events import EventBus
-from ..record.notebook import in_notebook, native_output
 from ..record.run_directory import RunRecord, load_center
 from ..simulation.virtual_run import simulate
 from ..tasks.job import Job, checkpoints_of
@@ -130,7 +129,7 @@ def in_common(job: Job, model: Any) -> dict[str, Any]:
 def _resume(job: Job, source: Path) -> list[str]:
     """Copy the files of the run to resume: the checkpoint for the chief, the record for an evaluator elsewhere."""
     if job.cluster.is_chief:
-        return taking_over.take_over(checkpoints_of(source, job.cluster), job.run_dir)
+        return checkpoint.take_over(checkpoints_of(source, job.cluster), job.run_dir)
     if job.cluster.evaluates:
-        taking_over.take_over_record(source, job.run_dir)
+        checkpoint.take_over_record(source, job.run_dir)
     return []

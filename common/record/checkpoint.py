@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..files import PART, cannot_write_into, delete, flush, open_in_place, own_folder, refuse_link, writing
-from ..record_format import NUMBERS, open_to_read, read_text, stored_arrays
-from .sliced import write_array
+from ..files import PART, cannot_write_into, copy, delete, flush, open_in_place, own_folder, refuse_link, writing
+from ..record_format import INITIAL, NUMBERS, open_to_read, read_text, stored_arrays
+from .array_files import write_array
 
 FORMAT = 2
 
@@ -261,3 +261,41 @@ def read(path: Path, names: Collection[str] = ()) -> Checkpoint:
     except Exception as error:  # damaged files raise errors of nearly every kind
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is damaged"
         raise Damaged(f"the checkpoint {path} cannot be read: {reason} ({type(error).__name__})") from None
+
+
+def take_over(source: Path, run_dir: Path) -> list[str]:
+    """Copy the newest checkpoint and the record of a run into a new run directory, to resume from there.
+
+    Returns:
+        Warnings on damaged checkpoints, which are skipped.
+
+    Raises:
+        UserError: the source has no checkpoint that can be read.
+    """
+    if found(run_dir):
+        return []  # it was resumed here before
+    if not found(source):
+        raise UserError(f"there is no checkpoint to resume from in {folder(source)}")
+    problems: list[Damaged] = []
+    last = newest(source, lambda path, problem: problems.append(problem))
+    if last is None:
+        raise all_damaged(source, *problems)
+    name = f"{last.version:012d}"
+    part = folder(run_dir) / f".{name}{PART}"
+    with writing(part):
+        own_folder(part.parent)
+        delete(part)
+        part.mkdir()
+        for file in (ARRAYS, ABOUT):
+            copy(folder(source) / name / file, part / file)
+        part.rename(folder(run_dir) / name)
+    take_over_record(source, run_dir)
+    return [f"{problem}; it was passed over" for problem in problems]
+
+
+def take_over_record(source: Path, run_dir: Path) -> None:
+    """Copy the files of the record of a run, except those that the new folder has."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    for name in ("config.json", "counts.json", "events.bin", "metrics.jsonl", INITIAL):
+        if (source / name).exists() and not (run_dir / name).exists():
+            copy(source / name, run_dir / name)

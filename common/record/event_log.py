@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..files import flush, open_in_place, replacing, write_json, writing
 from ..record_format import EVENTS, RECORD, Kind, checked, list_of, open_to_read, read_json, whole
 from ..server.trace import ROW
-from .columns import save_columns
+from .array_files import save_columns
 
 VERSION, WORKER, STALENESS, ACCEPTED, MICROSECONDS, KIND, RELEASED, BEGUN, READY, REPLIED = range(len(ROW))
 

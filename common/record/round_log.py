@@ -19,7 +19,7 @@ import numpy as np
 from ..errors import UserError
 from ..record_format import read_arrays, whole_columns
 from ..server.trace import ROUND, UNKNOWN
-from .columns import save_columns
+from .array_files import save_columns
 
 FILE = "rounds.npz"
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+# Values of the chief's request for copies of local states: the index of a meeting, from 0, or one of these.
+NONE = -1  # no copy is requested
+NEVER = -2  # no copy is requested, and the run has no checkpoint yet
+
 
 class WorkerFlags(NamedTuple):
     """The status of the workers, [W] booleans each."""
@@ -21,7 +25,7 @@ class Joined(NamedTuple):
     stopping: Any  # the run ends now
     copied: Any  # a copy of its local state after these rounds exists
     version: Any  # updates in the center
-    asked: Any  # the chief's request; see `asked`
+    asked: Any  # the chief's request: the index of a meeting, `NONE` or `NEVER`
 
 
 class Drained(NamedTuple):

@@ -7,8 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .answers import Heard, PausedWorkers
-from .asked import NEVER, NONE
+from .answers import NEVER, NONE, Heard, PausedWorkers
 from .journal import Journal
 from .slots import Slots
 from .transaction import CLEAN, Transactions

@@ -22,13 +22,12 @@ from ..messages.transport import Client, Transport
 from ..sync.store import Event, Message, WorkerSlot
 from .answers import Joined
 from .center import Center
-from .center_reader import CenterReader
 from .journal import Journal
 from .local_copies import LocalCopies
 from .persistence import Persistence
 from .slices import Slice
 from .slots import Slots
-from .snapshots import Multiples, SnapshotBuffer
+from .snapshots import CenterReader, Multiples, SnapshotBuffer
 from .trace import UNKNOWN
 from .transaction import CLEAN, Transactions
 

@@ -23,8 +23,7 @@ from ..messages.message import as_message
 from ..messages.ops import building, first_values
 from ..server.slices import Row
 from ..server.stand_in import StandIn
-from ..worker.batches import Stream
-from ..worker.replica import Replica
+from ..worker.replica import Replica, Stream
 
 Values = dict[str, Any]  # of one or many workers, by name: params, slots (of the scheme), codec, state, seeds
 

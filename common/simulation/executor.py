@@ -17,9 +17,8 @@ from ..messages.ops import building, is_finite
 from ..server.center import Center
 from ..server.slices import Row
 from ..tasks.job import Job
-from ..worker.batches import Shard
 from ..worker.flat_model import FlatModel
-from ..worker.replica import Replica
+from ..worker.replica import Replica, Shard
 from .batched_workers import BatchedWorkers, Given
 from .program import Do
 

@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import WaitTimeout, first_line
 from ..record import checkpoint
 from ..reports import Report
-from ..server.asked import NONE
+from ..server.answers import NONE
 from ..server.failures import is_absence, is_late, is_refusal
 from .local_layout import unpacked
 from .local_state import Keeping

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..record.sliced import sliced
+from ..record.array_files import sliced
 
 
 def feed_of(places: Sequence[Any], vector: Any) -> list[np.ndarray]:

@@ -211,7 +211,7 @@ def _found(names: Any, graph: Any) -> Any:
 
 def _source(job: Job, worker: int) -> tuple[Any, Any]:
     """Return the batches of a worker in the current graph, and the nested structure of x and y."""
-    from ..worker.batches import Shard, Stream
+    from ..worker.replica import Shard, Stream
 
     if callable(job.train):
         dataset: Any = job.train(tf.distribute.InputContext(job.cluster.workers, worker, job.cluster.workers))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..record.sliced import sliced, whole
+from ..record.array_files import sliced, whole
 
 
 @dataclass(frozen=True)

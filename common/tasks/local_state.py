@@ -11,7 +11,7 @@ import contextlib
 from typing import Any, Literal
 
 from ..errors import WaitTimeout
-from ..server.asked import NEVER, NONE
+from ..server.answers import NEVER, NONE
 from ..waiting import wait_until
 from .job import Job
 from .local_layout import Layout

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import numpy as np
 
 from ..files import writing
-from ..record.columns import save_columns
+from ..record.array_files import save_columns
 from ..record.event_log import BEGUN, KIND, MICROSECONDS, READY, RELEASED, REPLIED, WORKER, EventLog
 from ..record.round_log import FILE, Shares, TimeTotals
 from ..record_format import EVENTS

@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ..server.answers import Heard, PausedWorkers
-from ..server.asked import NONE
+from ..server.answers import NONE, Heard, PausedWorkers
 from .local_state import Keeping
 from .state_calls import StateCalls
 

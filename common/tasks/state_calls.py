@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..messages.cut import COPIES
-from ..record.sliced import whole
-from ..server.asked import NONE
+from ..record.array_files import whole
+from ..server.answers import NONE
 from ..server.failures import is_refusal
 from .calls import Calls
 from .feeds import feed_of, whole_of

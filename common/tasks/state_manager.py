@@ -20,7 +20,7 @@ from ..errors import TaskLost, UserError
 from ..messages.cut import COPIES
 from ..record import checkpoint
 from ..reports import Report
-from ..server.asked import NEVER, NONE
+from ..server.answers import NEVER, NONE
 from ..server.failures import is_absence
 from .calls import Connect
 from .checkpointing import Saver

@@ -12,8 +12,7 @@ import numpy as np
 from ..contract.rounds import Event
 from ..errors import WaitTimeout
 from ..lazy import tf
-from ..server.answers import Joined
-from ..server.asked import NEVER
+from ..server.answers import NEVER, Joined
 from ..server.failures import is_refusal
 from ..server.trace import UNKNOWN
 from ..waiting import absent, wait_until

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from ..contract.scheme import Scheme
+from ..contract.views import MESSAGE_ONLY
 from ..messages.ops import zeros
 from .buckets import Buckets
 from .replica import Replica
-from .view import show, show_each
 
 
 class LocalSteps:
@@ -81,3 +81,23 @@ class LocalSteps:
             point = [tf.identity(self.scheme.gradient_point(view)) for view in self.views]
         loss, gradient = self.replica.gradient(self.buckets.of_variables(point), rows)
         return loss, self.buckets.from_variables(gradient)
+
+
+def show(views: Iterable[Any], **known: Any) -> None:
+    """Set the same attributes on the view of each piece of a worker."""
+    for view in views:
+        vars(view).update(known)
+
+
+def hide(views: Iterable[Any]) -> None:
+    """Remove the attributes that only `Scheme.message` may read."""
+    for view in views:
+        for name in MESSAGE_ONLY:
+            vars(view).pop(name, None)
+
+
+def show_each(views: Iterable[Any], **vectors: Sequence[Any]) -> None:
+    """Set attributes that differ between the views: for each name, one vector for each piece."""
+    for name, parts in vectors.items():
+        for view, part in zip(views, parts, strict=True):
+            setattr(view, name, part)

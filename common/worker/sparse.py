@@ -14,7 +14,7 @@ from ..server.answers import Joined
 from ..server.parameter_server import ParameterServer
 from ..server.slots import Slot
 from ..sync.store import Message
-from .batches import Shard
+from .replica import Shard
 from .timing import RoundTimer, moment
 
 

@@ -21,10 +21,9 @@ from ..server.parameter_server import ParameterServer
 from ..server.slots import Slot
 from ..sync.store import Message
 from .buckets import Buckets
-from .local_steps import LocalSteps
+from .local_steps import LocalSteps, hide, show
 from .replica import Replica
 from .timing import RoundTimer, moment
-from .view import hide, show
 
 
 class DenseWorker(LocalSteps):

@@ -1,12 +1,15 @@
-"""Conversion of vectors between slices, as on several ps tasks, and whole vectors, as in a file."""
+"""Arrays in files of the format npz: vectors in slices, as on several ps tasks, and tables in chunks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..files import replacing
 from ..messages.cut import COPIES
 
 
@@ -55,3 +58,24 @@ def write_array(file: Any, array: Any) -> None:
     np.lib.format.write_array_header_1_0(file, about)
     for part in array:
         file.write(np.ascontiguousarray(part).data)
+
+
+def save_columns(path: Path, names: Sequence[str], length: int, rows: Callable[[], Iterable[np.ndarray]]) -> None:
+    """Write a table of that `length`, atomically.
+
+    Args:
+        path: path of the file, `.npz`.
+        names: names of the columns.
+        length: number of rows.
+        rows: function that yields the rows from the first on, as arrays [n, columns]; called once for each column.
+
+    Raises:
+        CannotWrite: the file is as it was before.
+    """
+    with replacing(path) as target, zipfile.ZipFile(target, "w") as archive:
+        for column, name in enumerate(names):
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                header = {"descr": "<i8", "fortran_order": False, "shape": (length,)}
+                np.lib.format.write_array_header_1_0(file, header)
+                for some in rows():
+                    file.write(some[:, column].tobytes())
