@@ -21,7 +21,7 @@ from ..common.replay.adapters import TRANSCRIPTIONS
 from ..common.replay.recorded import Hyperparameters, RecordedRun, Transcription
 from ..common.server.traffic import Traffic
 from ..common.virtual_time.platform import Platform
-from ..common.virtual_time.schedule import EventSchedule, schedule_events
+from ..common.virtual_time.schedule import EventLoop, EventSchedule
 from .claims_tasks import task
 from .claims_variants import VARIANTS
 
@@ -136,7 +136,7 @@ def execute(run: ClaimRun) -> dict[str, list[float]]:
 
 def _order(run: ClaimRun, scheme: Scheme, parameters: int) -> EventSchedule:
     traffic = Traffic(scheme, scheme.codec, run.workers, [parameters])
-    return schedule_events(
+    return EventLoop(
         scheme,
         Platform(**run.platform),
         workers=run.workers,
@@ -145,7 +145,7 @@ def _order(run: ClaimRun, scheme: Scheme, parameters: int) -> EventSchedule:
         message_bytes=traffic.message,
         reply_bytes=traffic.reply,
         stop_at_version=run.updates,
-    )
+    ).run()
 
 
 def _curve(

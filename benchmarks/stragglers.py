@@ -39,7 +39,7 @@ from ..common.simulation.fit import fit
 from ..common.tasks.job import describe, make_job
 from ..common.tasks.options import RunOptions
 from ..common.virtual_time.platform import Machines
-from ..common.virtual_time.schedule import schedule_events
+from ..common.virtual_time.schedule import EventLoop
 from .outcome_files import write
 from .plots import bare, colour
 from .tables import update_page
@@ -152,7 +152,7 @@ def predict(scheme: Scheme, machines: Machines, options: Options, parameters: in
     sizes: dict[str, Any] = {"message_bytes": traffic.message, "reply_bytes": traffic.reply}
     rounds, found = scheme.rounds(options.updates), []
     for seed in range(PREDICTIONS):
-        schedule = schedule_events(scheme, machines, workers=options.workers, rounds=rounds, seed=seed, **sizes)
+        schedule = EventLoop(scheme, machines, workers=options.workers, rounds=rounds, seed=seed, **sizes).run()
         updates = int(schedule.trace["version"][-1]) + 1
         late = int((schedule.trace["accepted"] == 0).sum())
         found.append((1000 * schedule.seconds / updates, dropped(scheme, options, late, updates)))

@@ -32,7 +32,7 @@ from ..common.data.recipes import Dataset
 from ..common.launch.client import keep_warm
 from ..common.launch.run import run
 from ..common.messages.cut import even_sizes
-from ..common.record.round_log import RoundLog
+from ..common.record.round_log import load_rounds
 from ..common.record_format import read_arrays
 from ..common.server.traffic import Traffic
 from ..common.simulation.fit import fit
@@ -229,7 +229,7 @@ def figures_of(planned: ValidationRun, folder: Path) -> dict[str, Any]:
     trace = read_arrays(folder, "trace.npz")
     size = len(read_arrays(folder, "center.npz")["center"])
     traffic = Traffic(planned.scheme, planned.scheme.codec, planned.workers, even_sizes(size, 1))
-    seen = figures(EventSchedule(trace, RoundLog.load(folder).rows, 0.0), planned.scheme, traffic, planned.workers)
+    seen = figures(EventSchedule(trace, load_rounds(folder), 0.0), planned.scheme, traffic, planned.workers)
     counted = trace["accepted"] == 1
     return {
         "updates": round(seen.updates, 4),

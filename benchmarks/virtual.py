@@ -33,7 +33,7 @@ from ..common.tasks.job import CHIEF, Job, make_job
 from ..common.tasks.observer import Figures
 from ..common.tasks.options import RunOptions
 from ..common.virtual_time.platform import Machines, Platform
-from ..common.virtual_time.schedule import EventSchedule, schedule_events
+from ..common.virtual_time.schedule import EventLoop, EventSchedule
 from .copies import Copies, shares_runs, with_values
 from .crossing import crossing
 
@@ -214,7 +214,7 @@ class _Run:
 
     def _order(self, job: Job, platform: Platform) -> EventSchedule:
         traffic = self.figures.traffic
-        return schedule_events(
+        return EventLoop(
             job.scheme,
             platform,
             workers=job.cluster.workers,
@@ -222,7 +222,7 @@ class _Run:
             seed=job.seed,
             message_bytes=traffic.message,
             reply_bytes=traffic.codec.reads[1] if traffic.codec.reads else traffic.reply,
-        )
+        ).run()
 
     def _enough(self, steps: int) -> int:
         """Return how many events it takes until all workers together have done so many local steps."""

@@ -21,7 +21,7 @@ from distsgd.common.data.named import load
 from distsgd.common.data.trial import try_out
 from distsgd.common.launch.run import run
 from distsgd.common.record.callbacks import Callback
-from distsgd.common.record.round_log import RoundLog
+from distsgd.common.record.round_log import load_rounds
 from distsgd.common.record_format import EVENTS
 from distsgd.common.replay.adapters import TRANSCRIPTIONS
 from distsgd.common.replay.recorded import Hyperparameters, RecordedRun, Transcription
@@ -121,7 +121,7 @@ def check_rounds(run_dir: Path, trace: dict[str, np.ndarray], result: dict[str, 
         assert not (run_dir / "rounds.npz").exists()
         assert not (run_dir / "rounds").exists()
         return
-    rows = RoundLog.load(run_dir).rows
+    rows = load_rounds(run_dir)
     events = {name: column[trace["event"] != EVENTS.index("join")] for name, column in trace.items()}
     assert np.array_equal(rows[:, 0], events["worker"])
     for k in np.unique(rows[:, 0]):

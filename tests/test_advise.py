@@ -26,7 +26,7 @@ from distsgd.common.cli.main import dispatch
 from distsgd.common.errors import UserError
 from distsgd.common.virtual_time.forecast import forecast, steady_staleness
 from distsgd.common.virtual_time.platform import Platform
-from distsgd.common.virtual_time.schedule import schedule_events
+from distsgd.common.virtual_time.schedule import EventLoop
 
 EVEN = Platform(step_ms=20.0)
 ONE_SLOW = Platform(step_ms=20.0, step_factors="1,1,1,1,1,1,1,5")
@@ -352,7 +352,7 @@ def test_mean_staleness_agrees_in_advice_and_simulation_without_start_up():
     """100 workers, 5 rounds each: 89.1 with the start-up, (49.5 + 4 x 99)/5; W - 1 without."""
     rounds = AsyncSGD().rounds(5)
     sizes = {"message_bytes": 1.0, "reply_bytes": 1.0}
-    schedule = schedule_events(AsyncSGD(), EVEN, workers=100, rounds=rounds, seed=0, **sizes)
+    schedule = EventLoop(AsyncSGD(), EVEN, workers=100, rounds=rounds, seed=0, **sizes).run()
     assert schedule.trace["staleness"].mean() == pytest.approx(89.1)
     assert steady_staleness(schedule.trace) == 99
     assert forecast(AsyncSGD(), EVEN, workers=100, parameters=10).staleness == 99

@@ -33,7 +33,7 @@ from distsgd.common.simulation.arithmetic import Arithmetic
 from distsgd.common.tasks.job import describe, make_job
 from distsgd.common.tasks.options import Recovery, RunOptions
 from distsgd.common.virtual_time.platform import Platform
-from distsgd.common.virtual_time.schedule import schedule_events
+from distsgd.common.virtual_time.schedule import EventLoop
 from runs import DIGITS, network_gradient, record, rule_of
 
 TOLERANCE = 1e-5
@@ -60,9 +60,11 @@ def job_of(scheme, *, workers=3, steps=32, hidden=8, data=DIGITS.train, **option
 
 def trace_of(job, platform=UNEVEN):
     sizes = {"message_bytes": 1.0, "reply_bytes": 1.0}
-    return schedule_events(
-        job.scheme, platform, workers=job.cluster.workers, rounds=job.plan.rounds(0), seed=0, **sizes
-    ).trace
+    return (
+        EventLoop(job.scheme, platform, workers=job.cluster.workers, rounds=job.plan.rounds(0), seed=0, **sizes)
+        .run()
+        .trace
+    )
 
 
 def executed(job, trace, **options):

@@ -15,16 +15,16 @@ from distsgd.algorithms import SSP, AllReduce, AsyncSGD, LocalSGD, SyncSGD
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.virtual_time.durations import WorkerPlan
 from distsgd.common.virtual_time.platform import Machines, Platform
-from distsgd.common.virtual_time.schedule import schedule_events
+from distsgd.common.virtual_time.schedule import EventLoop
 
 MEGABYTE = 1e6
 
 
 def happens(scheme, workers, steps, seed=1, message=MEGABYTE, reply=MEGABYTE, ps=1, **machines):
     sizes = {"message_bytes": message, "reply_bytes": reply, "ps": ps}
-    return schedule_events(
+    return EventLoop(
         scheme, Platform(**machines), workers=workers, rounds=scheme.rounds(steps), seed=seed, **sizes
-    )
+    ).run()
 
 
 def middle(found, column):

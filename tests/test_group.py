@@ -35,7 +35,7 @@ from distsgd.common.contract.schedules import shaped
 from distsgd.common.errors import Diverged
 from distsgd.common.replay.recorded import RecordedRun
 from distsgd.common.virtual_time.platform import Platform
-from distsgd.common.virtual_time.schedule import schedule_events
+from distsgd.common.virtual_time.schedule import EventLoop
 from doubles import PerWorker, Weighed
 from runs import PlayedRun, record, rule_of
 
@@ -73,7 +73,7 @@ def order_of(name):
     scheme, number = CATALOGUE[name], 17 if name.startswith("local_sgd after") else 4
     rounds = scheme.rounds(10**6).first(12 if scheme.period < 10 else number)
     sizes = {"message_bytes": 1.0, "reply_bytes": 1.0}
-    return schedule_events(scheme, UNEVEN, workers=workers_of(scheme), rounds=rounds, seed=0, **sizes).trace
+    return EventLoop(scheme, UNEVEN, workers=workers_of(scheme), rounds=rounds, seed=0, **sizes).run().trace
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

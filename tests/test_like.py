@@ -14,13 +14,13 @@ from distsgd.common.cli.main import dispatch
 from distsgd.common.errors import UserError
 from distsgd.common.messages.cut import even_sizes
 from distsgd.common.record.cpu import REPORTS, CpuRecord
-from distsgd.common.record.round_log import RoundLog
+from distsgd.common.record.round_log import load_rounds, save_rounds
 from distsgd.common.server.traffic import Traffic
 from distsgd.common.simulation.fit import block_of, fit
 from distsgd.common.virtual_time.distributions import RecordedSteps
 from distsgd.common.virtual_time.forecast import forecast
 from distsgd.common.virtual_time.platform import Machines, Platform
-from distsgd.common.virtual_time.schedule import schedule_events
+from distsgd.common.virtual_time.schedule import EventLoop
 
 PARAMETERS = 5000
 
@@ -29,11 +29,11 @@ def recorded(run_dir, scheme, workers=4, steps=300, cpu=None, **machines):
     """The folder of a run on such machines, as far as the fit reads it; virtual time has no gaps between rounds."""
     traffic = Traffic(scheme, scheme.codec, workers, even_sizes(PARAMETERS, 1))
     sizes = {"message_bytes": traffic.message, "reply_bytes": traffic.reply}
-    schedule = schedule_events(
+    schedule = EventLoop(
         scheme, Platform(**machines), workers=workers, rounds=scheme.rounds(steps), seed=3, **sizes
-    )
+    ).run()
     run_dir.mkdir(exist_ok=True)
-    RoundLog(schedule.rounds).save(run_dir / "rounds.npz")
+    save_rounds(run_dir / "rounds.npz", schedule.rounds)
     np.savez(run_dir / "center.npz", center=np.zeros(PARAMETERS), state=np.zeros(0))
     config = {"algorithm": scheme.name, "hyperparameters": vars(scheme), "workers": workers, "ps": 1}
     (run_dir / "config.json").write_text(json.dumps(config | {"codec": "float32", "steps_per_worker": steps}))
@@ -391,7 +391,7 @@ def test_a_record_that_is_biased_by_full_cores_gives_its_steps_back(tmp_path):
     found = recorded(tmp_path, AsyncSGD(), workers=8, steps=600, cpu=used, **machines)
     measured = found.steps.mean()
     assert measured == pytest.approx(0.020, rel=0.04)
-    ready, begun = (RoundLog.load(tmp_path).rows[:, column] for column in (3, 2))
+    ready, begun = (load_rounds(tmp_path)[:, column] for column in (3, 2))
     assert (ready - begun).mean() / 1e6 - 0.006 > 1.1 * 0.020  # what is on record but for the cores
 
 

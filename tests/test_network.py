@@ -11,14 +11,14 @@ from distsgd.common.errors import UserError
 from distsgd.common.record_format import EVENTS
 from distsgd.common.virtual_time.platform import NETWORKS, Machines, Platform
 from distsgd.common.virtual_time.resources import NEVER, Fair, OneByOne, level
-from distsgd.common.virtual_time.schedule import schedule_events
+from distsgd.common.virtual_time.schedule import EventLoop
 
 
 def happens(scheme, workers=4, steps=10, seed=0, size=1e6, ps=1, **machines):
     sizes = {"message_bytes": size, "reply_bytes": size, "ps": ps}
-    return schedule_events(
+    return EventLoop(
         scheme, Platform(**machines), workers=workers, rounds=scheme.rounds(steps), seed=seed, **sizes
-    )
+    ).run()
 
 
 def ends(shared, sends):

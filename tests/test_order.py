@@ -12,7 +12,7 @@ from distsgd.common.record_format import EVENTS, RECORD
 from distsgd.common.server.trace import ROUND
 from distsgd.common.virtual_time.platform import Platform
 from distsgd.common.virtual_time.resources import NEVER, EventQueue
-from distsgd.common.virtual_time.schedule import schedule_events
+from distsgd.common.virtual_time.schedule import EventLoop
 
 
 def happens(scheme, workers=4, steps=10, seed=0, rounds=None, **options):
@@ -20,7 +20,7 @@ def happens(scheme, workers=4, steps=10, seed=0, rounds=None, **options):
     rounds = scheme.rounds(steps) if rounds is None else rounds
     machines = Platform(**options)
     sizes = {"message_bytes": 1e6, "reply_bytes": 1e6}
-    return schedule_events(scheme, machines, workers=workers, rounds=rounds, seed=seed, **sizes, **ending)
+    return EventLoop(scheme, machines, workers=workers, rounds=rounds, seed=seed, **sizes, **ending).run()
 
 
 def rows(found, *names):

@@ -69,11 +69,11 @@ def test_virtual_time_orders_a_run_of_every_rule_without_tensorflow(tmp_path):
     code = f"""
 import sys
 from distsgd.algorithms import SCHEMES
-from distsgd.common.virtual_time.schedule import schedule_events
+from distsgd.common.virtual_time.schedule import EventLoop
 from distsgd.common.virtual_time.platform import Platform
 for name in ("downpour", "sync_sgd", "ssp", "local_sgd", "all_reduce"):
     scheme = SCHEMES[name]()
-    schedule_events(scheme, Platform(), workers=2, rounds=scheme.rounds(4), seed=0, message_bytes=1e3, reply_bytes=1e3)
+    EventLoop(scheme, Platform(), workers=2, rounds=scheme.rounds(4), seed=0, message_bytes=1e3, reply_bytes=1e3)
 print([name for name in {HEAVY} if name in sys.modules])
 """
     done = python("-c", code, cwd=tmp_path)

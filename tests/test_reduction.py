@@ -8,7 +8,7 @@ from distsgd.common.cli.main import dispatch
 from distsgd.common.errors import UserError
 from distsgd.common.virtual_time.network import Network
 from distsgd.common.virtual_time.platform import Machines, Platform
-from distsgd.common.virtual_time.schedule import schedule_events
+from distsgd.common.virtual_time.schedule import EventLoop
 
 MBIT = 1e6 / 8  # bytes per second
 STEP = 0.010
@@ -18,9 +18,9 @@ def seconds(workers, size, rounds=1, seed=0, **machines):
     """Of a round of all_reduce."""
     scheme = AllReduce()
     sizes = {"message_bytes": size, "reply_bytes": size}
-    found = schedule_events(
+    found = EventLoop(
         scheme, Platform(**machines), workers=workers, rounds=scheme.rounds(rounds), seed=seed, **sizes
-    )
+    ).run()
     return found.seconds / rounds
 
 

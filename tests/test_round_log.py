@@ -7,7 +7,17 @@ import pytest
 
 from distsgd.algorithms import EASGD, SSP, AsyncSGD, SyncSGD
 from distsgd.common.errors import UserError
-from distsgd.common.record.round_log import ARRIVED, BEGUN, READY, RELEASED, REPLIED, RoundLog, Shares
+from distsgd.common.record.round_log import (
+    ARRIVED,
+    BEGUN,
+    READY,
+    RELEASED,
+    REPLIED,
+    Shares,
+    TimeTotals,
+    load_rounds,
+    save_rounds,
+)
 from distsgd.common.record_format import EVENTS
 from distsgd.common.server.trace import ROUND, ROW
 from distsgd.common.tasks.options import Recovery
@@ -16,23 +26,23 @@ from runs import Harness, record
 
 
 def log(*rows):
-    return RoundLog(np.array(rows, np.int64).reshape(-1, len(ROUND)))
+    return np.array(rows, np.int64).reshape(-1, len(ROUND))
 
 
 def test_rounds_are_read_back_as_they_were_written(tmp_path):
     rounds = log([0, 0, 1, 2, 3, 4, 5], [1, 0, 1, -1, 3, -1, -1])
-    rounds.save(tmp_path / "rounds.npz")
-    assert np.array_equal(RoundLog.load(tmp_path).rows, rounds.rows)
+    save_rounds(tmp_path / "rounds.npz", rounds)
+    assert np.array_equal(load_rounds(tmp_path), rounds)
     with np.load(tmp_path / "rounds.npz") as saved:
         assert tuple(saved) == ROUND
 
 
 def test_a_folder_without_rounds_says_so_in_one_line(tmp_path):
     with pytest.raises(UserError, match="has no rounds"):
-        RoundLog.load(tmp_path)
+        load_rounds(tmp_path)
     (tmp_path / "rounds.npz").write_bytes(b"PK")
     with pytest.raises(UserError, match="damaged") as error:
-        RoundLog.load(tmp_path)
+        load_rounds(tmp_path)
     assert "\n" not in str(error.value)
 
 
@@ -45,11 +55,11 @@ def test_a_round_is_compute_waiting_and_communication():
         [1, 1, 900 * second, 913 * second, 5 * second, 11 * second, 930 * second],
         [1, 2, 930 * second, -1, -1, -1, -1],
     )
-    shares = rounds.shares()
+    shares = TimeTotals(rounds).shares
     assert shares == Shares(2, 20.0, 16 / 40, 8 / 40, 16 / 40)
-    assert rounds.shares(0) == Shares(1, 10.0, 0.3, 0.2, 0.5)
-    assert log([0, 1, 0, 3, -1, -1, 4]).shares().waiting is None
-    assert log([0, 1, 0, -1, -1, -1, -1]).shares() is None
+    assert TimeTotals(rounds[rounds[:, 0] == 0]).shares == Shares(1, 10.0, 0.3, 0.2, 0.5)
+    assert TimeTotals(log([0, 1, 0, 3, -1, -1, 4])).shares.waiting is None
+    assert TimeTotals(log([0, 1, 0, -1, -1, -1, -1])).shares is None
 
 
 def test_the_advice_names_the_share_and_what_would_reduce_it():
@@ -186,7 +196,7 @@ def test_a_restored_state_has_its_releases_and_no_later_replies():
 
 def test_elastic_workers_compute_from_one_reply_to_the_next_message(tmp_path):
     record(EASGD(communication_period=2), tmp_path, workers=2, steps=12, hidden=(4,), batch_size=8, backend="threads")
-    rows = RoundLog.load(tmp_path).rows
+    rows = load_rounds(tmp_path)
     assert (rows != -1).all()
     for mine in (rows[rows[:, 0] == k] for k in range(2)):
         assert (mine[1:, BEGUN] == mine[:-1, REPLIED]).all()

@@ -19,7 +19,7 @@ from distsgd.common.data.recipes import synthetic
 from distsgd.common.errors import Interrupted
 from distsgd.common.launch.run import run
 from distsgd.common.record.display import SimulationDisplay
-from distsgd.common.record.round_log import RoundLog
+from distsgd.common.record.round_log import load_rounds
 from distsgd.common.record_format import RECORD
 from distsgd.common.simulation import virtual_run as simulation
 from distsgd.common.simulation.virtual_run import evaluation_points
@@ -57,7 +57,7 @@ def test_a_simulated_run_leaves_the_files_of_a_run_with_virtual_seconds(tmp_path
         ".lock", "config.json", "trace.npz", "rounds.npz", "events.bin", "metrics.jsonl", "center.npz", "model.keras",
         "result.json", "plot.png", "tb", "initial.npz",
     }  # fmt: skip
-    trace, rounds = arrays(tmp_path, "trace.npz"), RoundLog.load(tmp_path).rows
+    trace, rounds = arrays(tmp_path, "trace.npz"), load_rounds(tmp_path)
     end = trace["microseconds"].max() / 1e6
     assert (result["backend"], result["outcome"], result["updates"]) == ("simulation", "completed", ROUNDS * WORKERS)
     assert result["seconds_training"] == pytest.approx(end, abs=2e-3)
@@ -100,7 +100,7 @@ def test_a_run_ends_with_the_version_that_it_is_to_stop_at(tmp_path):
     trace = arrays(tmp_path, "trace.npz")
     assert (result["outcome"], result["updates"], result["stopped_by"]) == ("completed", 7, "version 7")
     assert trace["version"].tolist() == list(range(7))
-    assert result["steps"] == len(trace["worker"]) == len(RoundLog.load(tmp_path).rows)
+    assert result["steps"] == len(trace["worker"]) == len(load_rounds(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_run_that_has_its_accuracy_ends_there_and_so_does_its_record(scheme, t
     assert last["test_accuracy"][-1] >= 0.3 > max(last["test_accuracy"][:-1])
     assert 0 < len(trace["version"]) < 40 * WORKERS
     assert trace["version"].max() + 1 == result["updates"]
-    assert len(trace["version"]) == len(RoundLog.load(tmp_path).rows) == result["steps"]
+    assert len(trace["version"]) == len(load_rounds(tmp_path)) == result["steps"]
     assert result["seconds_training"] == last["seconds"][-1]
 
 

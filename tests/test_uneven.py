@@ -24,7 +24,7 @@ from distsgd.common.tasks.job import describe, make_job
 from distsgd.common.tasks.options import RunOptions
 from distsgd.common.tasks.state_manager import check_fits
 from distsgd.common.virtual_time.forecast import forecast
-from distsgd.common.virtual_time.schedule import schedule_events
+from distsgd.common.virtual_time.schedule import EventLoop
 from runs import DIGITS, ONES, Harness, network_gradient, quadratic, record
 
 STEPS = (1, 2, 4)
@@ -98,7 +98,7 @@ def job_of(scheme, steps=43, **options):
 
 def course(job, **machines):
     sizes = {"message_bytes": 1.0, "reply_bytes": 1.0}
-    return schedule_events(job.scheme, Platform(**machines), workers=3, rounds=job.plan.all_rounds, seed=1, **sizes)
+    return EventLoop(job.scheme, Platform(**machines), workers=3, rounds=job.plan.all_rounds, seed=1, **sizes).run()
 
 
 @pytest.mark.slow

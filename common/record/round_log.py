@@ -25,6 +25,8 @@ FILE = "rounds.npz"
 
 WORKER, NUMBER, BEGUN, READY, ARRIVED, RELEASED, REPLIED = range(len(ROUND))
 
+NO_ROUNDS = np.empty((0, len(ROUND)), np.int64)
+
 ENOUGH_ROUNDS = 100  # of all workers: fewer rounds are mostly start-up
 
 ENOUGH_SECONDS = 10.0  # summed over all workers: advice does not pay in a shorter run
@@ -100,57 +102,40 @@ class Shares:
         return f"communication_period={times * period} would make that about {left:.0%}"
 
 
-@dataclass(frozen=True)
-class RoundLog:
-    """The rounds of all workers.
+def save_rounds(path: Path, rows: np.ndarray) -> None:
+    """Write rounds, [n, len(ROUND)], as arrays, one for each column of `ROUND`; raises `CannotWrite`."""
+    save_columns(path, ROUND, len(rows), lambda: [np.asarray(rows, "<i8")])
 
-    Attributes:
-        rows: [n, len(ROUND)], see `server.trace`.
+
+def load_rounds(run_dir: Path) -> np.ndarray:
+    """Return the rows of rounds.npz of a run, [n, len(ROUND)], see `server.trace`.
+
+    Raises:
+        UserError: the file is missing or damaged.
     """
-
-    rows: np.ndarray
-
-    def save(self, path: Path) -> None:
-        """Write the rows as arrays, one for each column of `ROUND`; raises `CannotWrite`."""
-        save_columns(path, ROUND, len(self.rows), lambda: [np.asarray(self.rows, "<i8")])
-
-    @classmethod
-    def load(cls, run_dir: Path) -> RoundLog:
-        """Read rounds.npz of a run.
-
-        Raises:
-            UserError: the file is missing or damaged.
-        """
-        path = run_dir / FILE
-        if not path.exists():
-            raise UserError(f"{run_dir} has no {FILE}: the rounds of a run with --record off are not recorded")
-        columns = read_arrays(run_dir, FILE)
-        if not whole_columns(columns, ROUND):
-            raise UserError(f"{path} is damaged: run it again")
-        return cls(np.stack([columns[name] for name in ROUND], 1))
-
-    def shares(self, worker: int | None = None) -> Shares | None:
-        """Return the shares of the rounds of all workers, or of one.
-
-        Only rounds whose timestamps are all known count, without the first of each worker, which is mostly start-up.
-        None if there are no others.
-        """
-        rows = self.rows if worker is None else self.rows[self.rows[:, WORKER] == worker]
-        spent = TimeTotals()
-        spent.add(rows)
-        return spent.shares
+    path = run_dir / FILE
+    if not path.exists():
+        raise UserError(f"{run_dir} has no {FILE}: the rounds of a run with --record off are not recorded")
+    columns = read_arrays(run_dir, FILE)
+    if not whole_columns(columns, ROUND):
+        raise UserError(f"{path} is damaged: run it again")
+    return np.stack([columns[name] for name in ROUND], 1)
 
 
 class TimeTotals:
     """The seconds of rounds, added up.
+
+    Args:
+        rows: the first rounds to count.
 
     Attributes:
         rounds: row 0 sums the rounds whose worker timestamps are known, row 1 those of them whose wait is known, too;
             columns are their number, and seconds of compute, exchange and waiting, [2, 4].
     """
 
-    def __init__(self):
+    def __init__(self, rows: np.ndarray = NO_ROUNDS):
         self.rounds = np.zeros((2, 4))
+        self.add(rows)
 
     def add(self, rows: np.ndarray) -> None:
         """Count rounds, [n, len(ROUND)], without the first of each worker, which is mostly start-up."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -13,6 +14,7 @@ from .slots import Slots
 from .transaction import CLEAN, DIRTY, Transactions
 
 
+@dataclass(frozen=True)
 class Persistence:
     """Operations that save and restore the global state of a run.
 
@@ -25,17 +27,12 @@ class Persistence:
         client: the client that saves and restores.
     """
 
-    def __init__(
-        self,
-        saved: Mapping[str, Sequence[Any]],
-        devices: Sequence[str],
-        transactions: Transactions,
-        journal: Journal,
-        membership: Slots,
-        client: Client,
-    ):
-        self.saved, self.devices, self.transactions = saved, devices, transactions
-        self.journal, self.membership, self.client = journal, membership, client
+    saved: Mapping[str, Sequence[Any]]
+    devices: Sequence[str]
+    transactions: Transactions
+    journal: Journal
+    membership: Slots
+    client: Client
 
     def values(self) -> dict[str, Any]:
         """Read all values for a checkpoint under one lock; the slices of a vector are name/0, name/1, ..."""

@@ -24,7 +24,7 @@ import numpy as np
 from ..contract.rounds import Rounds
 from ..contract.scheme import Scheme
 from ..errors import UserError
-from ..record.round_log import ARRIVED, BEGUN, NUMBER, READY, RELEASED, REPLIED, WORKER, RoundLog
+from ..record.round_log import ARRIVED, BEGUN, NUMBER, READY, RELEASED, REPLIED, WORKER, load_rounds
 from ..record_format import ALONE_STEPS
 from ..server.trace import UNKNOWN
 
@@ -58,7 +58,7 @@ def read_rounds(run_dir: Path, workers: int) -> np.ndarray:
     Raises:
         UserError: they are missing or damaged.
     """
-    rows = RoundLog.load(run_dir).rows
+    rows = load_rounds(run_dir)
     moments = np.where(rows[:, BEGUN:] == UNKNOWN, np.iinfo(np.int64).max, rows[:, BEGUN:])
     in_order = (moments[:, 0] <= moments[:, 1]).all() and (moments[:, 1] <= moments[:, REPLIED - BEGUN]).all()
     worker = rows[:, WORKER]

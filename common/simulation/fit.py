@@ -29,7 +29,7 @@ from ..spec import nearest
 from ..virtual_time.distributions import RecordedSteps
 from ..virtual_time.durations import WorkerPlan
 from ..virtual_time.platform import Machines, Platform
-from ..virtual_time.schedule import schedule_events
+from ..virtual_time.schedule import EventLoop
 from .calibration import OUTLIERS, RoundTimes, core_seconds, read_rounds, rounds_of
 
 CORRECTIONS = 3  # number of corrections with constant latencies, and again with their fitted variation
@@ -435,7 +435,7 @@ class Recording:
         machines, workers, first = found.machines(), self.workers, self.scheme.exchange_first
         rounds = rounds_of(self.scheme, self.steps).first(max(LEAST_ROUNDS, MESSAGES // workers))
         how = {"message_bytes": self.sizes[0], "reply_bytes": self.sizes[1], "ps": self.ps}
-        schedule = schedule_events(self.scheme, machines, workers=workers, rounds=rounds, seed=0, **how)
+        schedule = EventLoop(self.scheme, machines, workers=workers, rounds=rounds, seed=0, **how).run()
         times = RoundTimes.of(schedule.rounds, rounds, first)
         plan = WorkerPlan(machines, rounds, workers, 0, first)
         alone = [plan.until_message(*row) for row in times.rows[:, [WORKER, NUMBER]].tolist()]

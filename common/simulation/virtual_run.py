@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import Diverged
 from ..record.event_log import MICROSECONDS, VERSION, WORKER
 from ..record.round_log import FILE as ROUNDS
-from ..record.round_log import NUMBER, RoundLog
+from ..record.round_log import NUMBER, TimeTotals, save_rounds
 from ..record_format import RECORD
 from ..reports import Report
 from ..server.trace import ROW, UNKNOWN
@@ -25,7 +25,7 @@ from ..tasks.observer import Evaluation, Figures
 from ..tasks.results import unwritten, write_center, write_initial, write_model
 from ..virtual_time.forecast import steady_staleness
 from ..virtual_time.platform import Platform
-from ..virtual_time.schedule import EventSchedule, schedule_events
+from ..virtual_time.schedule import EventLoop, EventSchedule
 from ..worker.flat_model import FlatModel
 from .arithmetic import Arithmetic
 
@@ -115,7 +115,7 @@ class SimulatedRun:
                 reported = time.monotonic()
                 self.report(event="ordering", events=events, of=2 * sum(map(len, rounds)))  # each round has two events
 
-        schedule = schedule_events(
+        schedule = EventLoop(
             job.scheme,
             job.cluster.simulated or Platform(),
             workers=workers,
@@ -125,8 +125,7 @@ class SimulatedRun:
             reply_bytes=traffic.codec.reads[1] if traffic.codec.reads else traffic.reply,
             ps=job.cluster.ps,
             stop_at_version=job.options.stop_at_version,
-            progress=progress,
-        )
+        ).run(progress)
         took = {"virtual": schedule.seconds, "order_seconds": time.monotonic() - began}
         self.report(event="ordered", events=len(schedule.trace["version"]), **took)
         return schedule
@@ -157,13 +156,13 @@ class SimulatedRun:
                 "rate or period, or fewer workers"
             )
         arrays = {name: value for name, value in snapshot.items() if name != "at"}
-        rounds = RoundLog(schedule.rounds[schedule.rounds[:, NUMBER] < seen.rounds[schedule.rounds[:, 0]]])
+        rounds = schedule.rounds[schedule.rounds[:, NUMBER] < seen.rounds[schedule.rounds[:, 0]]]
         writes = [lambda: write_center(run_dir, arrays), lambda: write_model(run_dir, self.model, arrays)]
         if job.options.every_round:
-            writes += [lambda: self.log.save(run_dir / "trace.npz"), lambda: rounds.save(run_dir / ROUNDS)]
+            writes += [lambda: self.log.save(run_dir / "trace.npz"), lambda: save_rounds(run_dir / ROUNDS, rounds)]
             writes += [lambda: write_initial(run_dir, self.initial)]
         missing = unwritten(writes)
-        shares = rounds.shares()
+        shares = TimeTotals(rounds).shares
         self.report(
             event="result",
             updates=self.metrics["version"],

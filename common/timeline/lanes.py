@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..record.round_log import FILE, UNKNOWN, RoundLog
+from ..record.round_log import FILE, UNKNOWN, load_rounds
 from ..record_format import EVENTS, read_config, read_result, read_trace
 from ..server.trace import ROUND
 
@@ -91,7 +91,7 @@ def _rounds(run_dir: Path, workers: int) -> np.ndarray:
     """Return the rows of rounds.npz, [n, len(ROUND)]; none if the file is missing."""
     if not (run_dir / FILE).exists():
         return np.empty((0, len(ROUND)), np.int64)
-    rows = RoundLog.load(run_dir).rows
+    rows = load_rounds(run_dir)
     if not ((rows[:, 0] >= 0) & (rows[:, 0] < workers)).all():
         raise UserError(f"{FILE} is damaged: worker must be at least 0 and less than {workers}")
     return rows

@@ -15,7 +15,7 @@ from ..messages.cut import even_sizes
 from ..record_format import EVENTS
 from ..server.traffic import Traffic
 from .platform import Machines, Platform
-from .schedule import SECOND, EventSchedule, schedule_events
+from .schedule import SECOND, EventLoop, EventSchedule
 
 MESSAGES = 3000  # of all workers: enough for means with an error of one or two per cent
 
@@ -77,7 +77,7 @@ def forecast(
     traffic = Traffic(scheme, scheme.codec, workers, even_sizes(parameters, ps))
     rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, MESSAGES // workers)) // WARM_UP * WARM_UP
     plans = [scheme.rounds(rounds * SLOWEST * scheme.period, 0, worker) for worker in range(workers)]
-    schedule = schedule_events(
+    schedule = EventLoop(
         scheme,
         platform,
         workers=workers,
@@ -87,7 +87,7 @@ def forecast(
         reply_bytes=traffic.reply,
         ps=ps,
         stop_at_version=round(rounds * scheme.updates_per_round(workers)),
-    )
+    ).run()
     return figures(schedule, scheme, traffic, workers, plans)
 
 

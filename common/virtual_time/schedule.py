@@ -69,20 +69,11 @@ class EventSchedule:
     seconds: float
 
 
-def schedule_events(
-    scheme: Scheme,
-    platform: Platform | Machines,
-    *,
-    workers: int,
-    rounds: Rounds | Sequence[Rounds],
-    seed: int,
-    message_bytes: float,
-    reply_bytes: float,
-    ps: int = 1,
-    stop_at_version: int | None = None,
-    progress: Callable[[int], None] = lambda events: None,
-) -> EventSchedule:
-    """Compute the order of the events of a run.
+class EventLoop:
+    """A run in virtual time.
+
+    Each message belongs to one life of its worker: a message sent before a crash still occupies the links, and is then
+    refused.
 
     Args:
         scheme: the algorithm; its synchronization rule, `accepts`, warm-up and `exchange_first` are used.
@@ -94,36 +85,9 @@ def schedule_events(
         reply_bytes: size of a reply, and of the center that a worker pulls or joins with.
         ps: number of ps tasks that share the center.
         stop_at_version: version of the center that ends the run.
-        progress: receives the number of processed events now and then.
 
     Raises:
-        UserError: see `check`; or the run takes more than a century, or hardly a round ends between two crashes.
-    """
-    machines = platform if isinstance(platform, Machines) else Machines.of(platform)
-    check(scheme, machines, workers)
-    loop = EventLoop(scheme, machines, workers, rounds, seed, ps, (message_bytes, reply_bytes), stop_at_version)
-    try:
-        loop.run(progress)
-    except OverflowError:
-        raise UserError(f"{scheme.name} takes more than a century on these machines: give faster ones") from None
-    return EventSchedule(loop.server.trace(), loop.timings.rounds(), loop.end / SECOND)
-
-
-class EventLoop:
-    """A run in virtual time.
-
-    Each message belongs to one life of its worker: a message sent before a crash still occupies the links, and is then
-    refused.
-
-    Args:
-        scheme: the algorithm.
-        machines: the machines.
-        workers: W.
-        rounds: the rounds of each worker, or those that all share.
-        seed: seed of all random numbers.
-        ps: number of ps tasks.
-        sizes: bytes of a message and of a reply.
-        stop_at_version: version of the center that ends the run.
+        UserError: see `check`.
 
     Attributes:
         end: time at which the last worker has the reply of its last round, in nanoseconds.
@@ -139,16 +103,20 @@ class EventLoop:
     def __init__(
         self,
         scheme: Scheme,
-        machines: Machines,
+        platform: Platform | Machines,
+        *,
         workers: int,
         rounds: Rounds | Sequence[Rounds],
         seed: int,
-        ps: int,
-        sizes: tuple[float, float],
-        stop_at_version: int | None,
+        message_bytes: float,
+        reply_bytes: float,
+        ps: int = 1,
+        stop_at_version: int | None = None,
     ):
-        self.scheme, self.machines, self.workers, self.seed = scheme, machines, workers, seed
-        self.message_bytes, self.reply_bytes = sizes
+        self.machines = machines = platform if isinstance(platform, Machines) else Machines.of(platform)
+        check(scheme, machines, workers)
+        self.scheme, self.workers, self.seed = scheme, workers, seed
+        self.message_bytes, self.reply_bytes = message_bytes, reply_bytes
         self.plans = plans_of(machines, rounds, workers, seed, scheme.exchange_first)
         most_rounds = max(len(plan.steps) for plan in self.plans)
         self.server = server = SimulatedServer(scheme, workers, most_rounds, stop_at_version)
@@ -175,13 +143,23 @@ class EventLoop:
         self.reducing: list[int] = []
         self.held_back = range(1, workers) if scheme.warmup_updates else range(0)
 
-    def run(self, progress: Callable[[int], None]) -> None:
-        """Process all events to the end of the run."""
+    def run(self, progress: Callable[[int], None] = lambda events: None) -> EventSchedule:
+        """Process all events to the end of the run; `progress` receives their number now and then.
+
+        Raises:
+            UserError: the run takes more than a century, or hardly a round ends between two crashes.
+        """
         for worker in range(self.workers):
             if worker not in self.held_back:
                 self._start_life(worker, 0)
                 self._begin(worker, 0)
-        self.queue.run(progress)
+        try:
+            self.queue.run(progress)
+        except OverflowError:
+            raise UserError(
+                f"{self.scheme.name} takes more than a century on these machines: give faster ones"
+            ) from None
+        return EventSchedule(self.server.trace(), self.timings.rounds(), self.end / SECOND)
 
     # The phases of a worker's round.
 
