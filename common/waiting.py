@@ -14,7 +14,7 @@ POLL_SECONDS = 0.01
 
 CONNECT_SECONDS = 2.0
 
-PACE = 1000  # reports in each e-apply of the time
+PACE = 1000  # reports in each e-folding of the time
 
 
 def paced(elapsed: float, most: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ class Tracks:
         workers: number of lanes.
         ps: number of parameter server tasks.
         columns: integers, [n] for each name of `COLUMNS`: rounds, and joins of restarted workers, sorted by worker,
-            then time. A message finds the center at `version` and leaves it at `after`. Stamps are microseconds since
+            then time. A message finds the center at `version` and leaves it at `after`. Times are microseconds since
             the first of the run; unknown values are -1.
         seconds: time from the first time to the last.
         notes: missing data, one sentence each.
@@ -72,11 +72,20 @@ def read_lanes(
     rounds = _rounds(run_dir, config["workers"])
     if config["algorithm"] in exchange_first:
         rounds = _since_reply(rounds)
-    columns, notes = _joined(trace, rounds, read_result(run_dir)["updates"])
-    lanes = Tracks(
-        str(run_dir), config["algorithm"], _about(config), config["workers"], config["ps"], columns, 0.0, notes
-    )
-    return _shortened(_from_zero(lanes), begin, end)
+    rows, notes = _joined(trace, rounds, read_result(run_dir)["updates"])
+    times = rows[:, -len(TIMES) :]
+    known = times != UNKNOWN
+    if not known.any():
+        raise UserError(f"nothing happened in the run in {run_dir}: its trace is empty")
+    times[known] -= times[known].min()
+    first, last, seconds = np.where(known, times, LATEST).min(axis=1), times.max(axis=1), float(times.max() / 1e6)
+    keep = (last >= begin * 1e6) & (first <= (seconds if end is None else end) * 1e6)
+    if not keep.any():
+        raise UserError(f"the run in {run_dir} takes {seconds:.3f} s: it has no round in that time")
+    order = np.lexsort((first, rows[:, 0]))
+    columns: dict[str, np.ndarray] = dict(zip(COLUMNS, rows[order[keep[order]]].T, strict=True))
+    about = _about(config)
+    return Tracks(str(run_dir), config["algorithm"], about, config["workers"], config["ps"], columns, seconds, notes)
 
 
 def _about(config: Mapping[str, Any]) -> str:
@@ -108,8 +117,8 @@ def _since_reply(rows: np.ndarray) -> np.ndarray:
 
 def _joined(
     trace: Mapping[str, np.ndarray], rounds: np.ndarray, last: int | None
-) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Return events with the times of their rounds, then rounds without an event; and notes.
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return events with the times of their rounds, then rounds without an event, [n, len(COLUMNS)]; and notes.
 
     The center has version `last` at the end. A message leaves it at the version that the next one finds.
     """
@@ -142,9 +151,7 @@ def _joined(
         notes.append(f"Rounds of which only the arrival of the message is known: {without:,} of {is_round.sum():,}.")
     if lost := int((~on_record).sum()):
         notes.append(f"Rounds that are not in the trace, as their messages were refused or undone: {lost:,}.")
-    rows = np.concatenate([events, more[~on_record]])
-    rows = rows[np.lexsort((_start(rows), rows[:, 0]))]
-    return {name: rows[:, i] for i, name in enumerate(COLUMNS)}, tuple(notes)
+    return np.concatenate([events, more[~on_record]]), tuple(notes)
 
 
 def _count(worker: np.ndarray) -> np.ndarray:
@@ -154,30 +161,3 @@ def _count(worker: np.ndarray) -> np.ndarray:
     count = np.empty(len(worker), np.int64)
     count[order] = np.arange(len(worker)) - firsts
     return count
-
-
-def _start(rows: np.ndarray) -> np.ndarray:
-    """Return the first time of each row."""
-    times = rows[:, -len(TIMES) :]
-    return np.where(times == UNKNOWN, LATEST, times).min(axis=1)
-
-
-def _from_zero(lanes: Tracks) -> Tracks:
-    """Return the lanes with times counted from the first time of the run."""
-    times = np.stack([lanes.columns[name] for name in TIMES])
-    known = times != UNKNOWN
-    if not known.any():
-        raise UserError(f"nothing happened in the run in {lanes.name}: its trace is empty")
-    times = np.where(known, times - times[known].min(), UNKNOWN)
-    columns = dict(lanes.columns) | dict(zip(TIMES, times, strict=True))
-    return replace(lanes, columns=columns, seconds=float(times.max() / 1e6))
-
-
-def _shortened(lanes: Tracks, begin: float, end: float | None) -> Tracks:
-    """Return the lanes without rounds outside of those seconds."""
-    times = np.stack([lanes.columns[name] for name in TIMES])
-    first = np.where(times == UNKNOWN, LATEST, times).min(axis=0)
-    keep = (times.max(axis=0) >= begin * 1e6) & (first <= (lanes.seconds if end is None else end) * 1e6)
-    if not keep.any():
-        raise UserError(f"the run in {lanes.name} takes {lanes.seconds:.3f} s: it has no round in that time")
-    return replace(lanes, columns={name: column[keep] for name, column in lanes.columns.items()})
