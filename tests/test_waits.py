@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from distsgd.common.cluster import departure, heartbeat
+from distsgd.common.cluster import departure, membership
 from distsgd.common.cluster.cluster import Cluster
 from distsgd.common.cluster.departure import Departure
 from distsgd.common.cluster.failure_detector import POLL_SECONDS, QUIET_SECONDS, FailureDetector
@@ -405,7 +405,7 @@ def test_a_task_is_silent_after_a_wait_and_twice_its_longest_silence():
 
 def test_the_first_machine_ends_the_run_if_the_heartbeat_of_one_stops():
     time_, numbers, ended = [0.0], {0: 0, 1: 0}, []
-    watch = object.__new__(heartbeat.Heartbeat)
+    watch = object.__new__(membership.Heartbeat)
     tasks, rule = [("ps", 0), ("worker", 0), ("worker", 1)], RestartRule(uses_ps=True, wait_seconds=10.0)
     watch.member = SimpleNamespace(tasks=tasks, restarts=rule, patience_seconds=10.0, named=lambda key: f"task {key}")
     watch.detector, watch.numbers = FailureDetector(10.0, clock=lambda: time_[0]), {}

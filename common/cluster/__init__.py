@@ -1,5 +1,5 @@
 """Clusters: the tasks of a run, their addresses, and the task that a program is.
 
-On several machines, `membership` (of `arrival`, `heartbeat` and `departure`) lets the tasks find each other, decides
+On several machines, `membership` (with `arrival` and `departure`) lets the tasks find each other, decides
 which of them may be lost, and tells all of them how the run ended. The folder imports `data` and lower modules.
 """

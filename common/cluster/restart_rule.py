@@ -63,10 +63,6 @@ class RestartRule:
         """True if the run continues after a worker is lost, with or without it."""
         return self.uses_ps and (self.max_restarts > 0 or self.min_workers is not None)
 
-    def can_restart(self, restarts: int) -> bool:
-        """Return True if another restart is allowed after `restarts` of them."""
-        return not self.is_collective and restarts < self.max_restarts
-
     def can_do_without(self, task: tuple[str, int], workers_left: int) -> bool:
         """Return True if the run continues without a task that does not come back, with `workers_left` workers."""
         enough = self.min_workers is not None and workers_left >= self.min_workers

@@ -50,7 +50,7 @@ class Restarts:
     @property
     def possible(self) -> bool:
         """True if a task that dies now is started again."""
-        return self.rule.can_restart(self.number)
+        return not self.rule.is_collective and self.left > 0
 
     @property
     def soonest(self) -> float:
