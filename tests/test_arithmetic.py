@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scheduled import happens
 
 from distsgd.algorithms import (
     ADAG,
@@ -32,12 +33,9 @@ from distsgd.common.replay.recorded import RecordedRun
 from distsgd.common.simulation.arithmetic import Arithmetic
 from distsgd.common.tasks.job import describe, make_job
 from distsgd.common.tasks.options import Recovery, RunOptions
-from distsgd.common.virtual_time.platform import Platform
-from distsgd.common.virtual_time.schedule import EventLoop
 from runs import DIGITS, network_gradient, record, rule_of
 
 TOLERANCE = 1e-5
-UNEVEN = Platform(step_factors="0.58,0.75,1.51")
 RUNS = {name: scheme() for name, scheme in SCHEMES.items()} | {
     "adag": ADAG(distance_scale=1e-5, communication_period=3),  # a distance at which the scale matters
     "dc_asgd": DCASGD(compensation=100.0),  # a strength at which it matters
@@ -58,13 +56,9 @@ def job_of(scheme, *, workers=3, steps=32, hidden=8, data=DIGITS.train, **option
     return make_job(scheme, recipe, data, None, Cluster.local(workers, backend="threads"), RunOptions(**options))
 
 
-def trace_of(job, platform=UNEVEN):
-    sizes = {"message_bytes": 1.0, "reply_bytes": 1.0}
-    return (
-        EventLoop(job.scheme, platform, workers=job.cluster.workers, rounds=job.plan.rounds(0), seed=0, **sizes)
-        .run()
-        .trace
-    )
+def trace_of(job):
+    workers, rounds = job.cluster.workers, job.plan.rounds(0)
+    return happens(job.scheme, workers, size=1.0, rounds=rounds, step_factors="0.58,0.75,1.51").trace
 
 
 def executed(job, trace, **options):

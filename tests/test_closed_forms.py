@@ -5,26 +5,23 @@ Seeds are fixed, so that a test passes always or never; tolerances are a few sta
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scheduled
 from scipy import integrate, special, stats
 
 from distsgd.algorithms import SSP, AllReduce, AsyncSGD, LocalSGD, SyncSGD
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.virtual_time.durations import WorkerPlan
 from distsgd.common.virtual_time.platform import Machines, Platform
-from distsgd.common.virtual_time.schedule import EventLoop
 
 MEGABYTE = 1e6
 
 
-def happens(scheme, workers, steps, seed=1, message=MEGABYTE, reply=MEGABYTE, ps=1, **machines):
-    sizes = {"message_bytes": message, "reply_bytes": reply, "ps": ps}
-    return EventLoop(
-        scheme, Platform(**machines), workers=workers, rounds=scheme.rounds(steps), seed=seed, **sizes
-    ).run()
+happens = partial(scheduled.happens, seed=1)
 
 
 def middle(found, column):
@@ -66,7 +63,7 @@ NETWORKS = [
 def test_mean_staleness_is_the_other_workers_on_any_machines(machines):
     """Little's law: each worker is always in a cycle, and each update ends one of them."""
     workers = 16
-    found = happens(AsyncSGD(), workers, 400, message=1e5, reply=1e5, compute="lognormal:sigma=0.8", **machines)
+    found = happens(AsyncSGD(), workers, 400, size=1e5, reply_bytes=1e5, compute="lognormal:sigma=0.8", **machines)
     at = found.trace["microseconds"]
     end = min(at[found.trace["worker"] == k].max() for k in range(workers))  # then the first has no more rounds
     counted = (at < end) & (found.trace["version"] > 5 * workers)
@@ -205,7 +202,7 @@ def repairman(workers, think, service):
 @pytest.mark.parametrize(("workers", "compute"), [(4, "exponential"), (16, "exponential"), (16, "lognormal:sigma=1")])
 def test_the_card_of_the_ps_is_the_server_of_the_machine_repairman(workers, compute):
     """(1 - p_0)/S with 1/p_0 = sum of W!/(W-i)! (S/Z)^i, for any distribution of thinking; MVA has the same."""
-    one_millisecond = {"reply": 0.0, "ps_link": "8Gbit"}
+    one_millisecond = {"reply_bytes": 0.0, "ps_link": "8Gbit"}
     found = happens(AsyncSGD(), workers, 20_000 // workers, compute=compute, **one_millisecond)
     assert rate(found) == pytest.approx(repairman(workers, 0.010, 0.001), rel=0.03)
 
@@ -218,7 +215,7 @@ def test_both_ways_of_the_card_are_servers_of_their_own():
         waits = [s * (1 + q) for s, q in zip(services, queues, strict=True)]
         speed = n / (think + sum(waits))
         queues = [speed * wait for wait in waits]
-    found = happens(AsyncSGD(), workers, 1500, reply=2 * MEGABYTE, compute="exponential", ps_link="8Gbit")
+    found = happens(AsyncSGD(), workers, 1500, reply_bytes=2 * MEGABYTE, compute="exponential", ps_link="8Gbit")
     assert rate(found) == pytest.approx(speed, rel=0.02)
 
 
@@ -240,13 +237,13 @@ def test_messages_of_a_barrier_take_as_long_as_the_narrowest_place(workers, ps):
 @pytest.mark.parametrize(("collective", "turns"), [("slices", 1), ("ring", 7), ("tree", 3)])
 def test_reductions_cost_latency_for_each_turn_and_two_vectors(collective, turns):
     machines = {"uplink": "1Gbit", "downlink": "1Gbit", "latency": "2ms", "collective": collective}
-    found = happens(AllReduce(), 8, 5, message=4 * MEGABYTE, **machines)
+    found = happens(AllReduce(), 8, 5, size=4 * MEGABYTE, **machines)
     cost = 2 * turns * 0.002 + 2 * 7 / 8 * 4 * MEGABYTE * 8 / 1e9
     assert found.seconds == pytest.approx(5 * (0.010 + cost), rel=1e-6)
 
 
 def test_a_small_vector_is_added_up_by_one_worker_whose_link_has_them_all():
-    found = happens(AllReduce(), 8, 5, message=MEGABYTE / 10, uplink="1Gbit", downlink="1Gbit", latency="2ms")
+    found = happens(AllReduce(), 8, 5, size=MEGABYTE / 10, uplink="1Gbit", downlink="1Gbit", latency="2ms")
     cost = 2 * 0.002 + 2 * 7 * MEGABYTE / 10 * 8 / 1e9
     assert found.seconds == pytest.approx(5 * (0.010 + cost), rel=1e-6)
 

@@ -24,7 +24,7 @@ class UntilMeasured(Callback):
     def __init__(self, seen):
         self.seen = seen
 
-    def on_test_end(self, logs):
+    def on_train_batch_end(self, batch, logs):
         self.stop_training = bool(self.seen)
 
 

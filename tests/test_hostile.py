@@ -202,8 +202,9 @@ CHECKPOINT = f"checkpoints/000000000010/{checkpoint.ABOUT}"
 )
 def test_no_command_waits_for_a_pipe_or_reads_a_device(name, command, recorded, tmp_path):
     assert (recorded / name).is_file()
+    kinds = {"pipe": os.mkfifo} | ({"device": lambda path: path.symlink_to("/dev/zero")} if command != "resume" else {})
     bad = {}
-    for kind, put in {"pipe": os.mkfifo, "device": lambda path: path.symlink_to("/dev/zero")}.items():
+    for kind, put in kinds.items():  # a run follows no links: see test_security.py
         folder = shutil.copytree(recorded, tmp_path / kind)
         (folder / name).unlink()
         put(folder / name)

@@ -52,12 +52,13 @@ def test_the_readmes_own_algorithm_runs_with_the_readmes_command(section, warm, 
     assert config["hyperparameters"] == {"learning_rate": 0.3}
 
 
-def test_import_goes_with_help_list_and_explain(section, tmp_path):
+def test_import_goes_with_help_list_and_explain(section, tmp_path, monkeypatch, run_main):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "my_scheme.py").write_text(section[0])
-    shown = distsgd("--import", "my_scheme.py", "my_scheme", "--help", cwd=tmp_path).stdout
+    _, shown, _ = run_main("--import", "my_scheme.py", "my_scheme", "--help")
     shown = " ".join(shown.replace("│", " ").split())  # without the box
     assert "Step size η of a gradient that is not stale. (default: 0.2)" in shown
-    assert re.search("my_scheme +asynchronous", distsgd("list", "--import=my_scheme.py", cwd=tmp_path).stdout)
+    assert re.search("my_scheme +asynchronous", run_main("list", "--import=my_scheme.py")[1])
     with_tensorflow = section[0].replace("\nfrom ", "\nimport tensorflow\nfrom ", 1)  # which is quiet here
     (tmp_path / "my_scheme.py").write_text(with_tensorflow)
     explained = distsgd("--import", "my_scheme.py", "explain", "my_scheme", cwd=tmp_path)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scheduled import happens
 
 from distsgd.algorithms import AEASGD, AGN, EFSGD, SCHEMES, AllReduce, AsyncSGD, Downpour, LocalSGD, SyncSGD
 from distsgd.benchmarks import stragglers
@@ -14,13 +15,12 @@ from distsgd.common.cli.main import dispatch
 from distsgd.common.errors import UserError
 from distsgd.common.messages.cut import even_sizes
 from distsgd.common.record.cpu import REPORTS, CpuRecord
-from distsgd.common.record.round_log import load_rounds, save_rounds
+from distsgd.common.record.round_log import save_rounds
 from distsgd.common.server.traffic import Traffic
 from distsgd.common.simulation.fit import block_of, fit
 from distsgd.common.virtual_time.distributions import RecordedSteps
 from distsgd.common.virtual_time.forecast import forecast
 from distsgd.common.virtual_time.platform import Machines, Platform
-from distsgd.common.virtual_time.schedule import EventLoop
 
 PARAMETERS = 5000
 
@@ -28,10 +28,7 @@ PARAMETERS = 5000
 def recorded(run_dir, scheme, workers=4, steps=300, cpu=None, **machines):
     """The folder of a run on such machines, as far as the fit reads it; virtual time has no gaps between rounds."""
     traffic = Traffic(scheme, scheme.codec, workers, even_sizes(PARAMETERS, 1))
-    sizes = {"message_bytes": traffic.message, "reply_bytes": traffic.reply}
-    schedule = EventLoop(
-        scheme, Platform(**machines), workers=workers, rounds=scheme.rounds(steps), seed=3, **sizes
-    ).run()
+    schedule = happens(scheme, workers, steps, 3, traffic.message, reply_bytes=traffic.reply, **machines)
     run_dir.mkdir(exist_ok=True)
     save_rounds(run_dir / "rounds.npz", schedule.rounds)
     np.savez(run_dir / "center.npz", center=np.zeros(PARAMETERS), state=np.zeros(0))
@@ -383,16 +380,6 @@ def test_a_restart_voids_the_cpu_summary_since_its_clock_is_new():
     record.on_event({"event": "started", "pids": {"worker-0": 5}})
     record.on_event({"event": "finished", "worker": 0})
     assert record.summary() is None
-
-
-def test_a_record_that_is_biased_by_full_cores_gives_its_steps_back(tmp_path):
-    """Eight workers on two cores wait for them in most steps: that is no property of a step."""
-    machines = {"step_ms": 20, "compute": "lognormal:sigma=0.3", "cores": 2, "core_ms": 6}
-    found = recorded(tmp_path, AsyncSGD(), workers=8, steps=600, cpu=used, **machines)
-    measured = found.steps.mean()
-    assert measured == pytest.approx(0.020, rel=0.04)
-    ready, begun = (load_rounds(tmp_path)[:, column] for column in (3, 2))
-    assert (ready - begun).mean() / 1e6 - 0.006 > 1.1 * 0.020  # what is on record but for the cores
 
 
 def test_what_belongs_together_is_drawn_together_on_the_machines_too(tmp_path):

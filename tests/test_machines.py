@@ -331,7 +331,7 @@ def survived(chief, workers=2):
 def test_a_killed_task_is_started_again_by_its_program_and_takes_its_place(scheme, victim, machines, tmp_path):
     """ps 0 is where the tasks meet: it comes back with empty tables."""
     cluster = Run(machines, tmp_path, ps=2)
-    tasks = cluster.start_all(scheme, steps=500, recovery=AGAIN, wait_seconds=patience(20))
+    tasks = cluster.start_all(scheme, steps=300, recovery=AGAIN, wait_seconds=patience(20))
     wait_until(cluster.trains)
     name = "-".join(map(str, victim))
     os.kill(task_process(tmp_path, name), signal.SIGKILL)
@@ -358,7 +358,7 @@ def test_a_killed_task_is_started_again_by_its_program_and_takes_its_place(schem
 )
 def test_a_machine_that_was_lost_is_back_in_the_run_with_the_same_command(how, victim, machines, tmp_path):
     cluster = Run(machines, tmp_path)
-    options = {"steps": 800, "recovery": AGAIN, "wait_seconds": patience(30)}
+    options = {"steps": 400, "recovery": AGAIN, "wait_seconds": patience(30)}
     tasks = cluster.start_all(AsyncSGD(), **options)
     wait_until(cluster.trains)
     machine = cluster.on[victim]
@@ -380,7 +380,7 @@ def test_a_machine_that_was_lost_is_back_in_the_run_with_the_same_command(how, v
 @pytest.mark.parametrize("scheme", [slow(AsyncSGD()), thorough(SyncSGD())], ids=lambda scheme: scheme.name)
 def test_a_run_continues_without_a_lost_machine_if_that_is_allowed(scheme, machines, tmp_path):
     cluster = Run(machines, tmp_path)
-    tasks = cluster.start_all(scheme, steps=1000, recovery={"min_workers": 1}, wait_seconds=patience(4))
+    tasks = cluster.start_all(scheme, steps=300, recovery={"min_workers": 1}, wait_seconds=patience(4))
     wait_until(lambda: cluster.trains(workers=2))  # lost before its first round, it has ten more waits to come
     os.kill(task_process(tmp_path, "worker-1"), signal.SIGKILL)
     assert isinstance(tasks["worker", 1].end(), TaskLost)

@@ -5,20 +5,13 @@ import math
 
 import numpy as np
 import pytest
+from scheduled import happens
 
 from distsgd.algorithms import SSP, AllReduce, AsyncSGD, Downpour, Serial, SyncSGD
 from distsgd.common.errors import UserError
 from distsgd.common.record_format import EVENTS
 from distsgd.common.virtual_time.platform import NETWORKS, Machines, Platform
 from distsgd.common.virtual_time.resources import NEVER, Fair, OneByOne, level
-from distsgd.common.virtual_time.schedule import EventLoop
-
-
-def happens(scheme, workers=4, steps=10, seed=0, size=1e6, ps=1, **machines):
-    sizes = {"message_bytes": size, "reply_bytes": size, "ps": ps}
-    return EventLoop(
-        scheme, Platform(**machines), workers=workers, rounds=scheme.rounds(steps), seed=seed, **sizes
-    ).run()
 
 
 def ends(shared, sends):
@@ -82,11 +75,6 @@ def test_links_are_shared_as_if_water_were_poured():
         found = ends(Fair(capacity, caps, regions, region_caps), sends)
         expected = poured(capacity, caps, regions, region_caps, sends)
         np.testing.assert_allclose(found, expected, atol=8, err_msg=str(trial))  # nanoseconds, rounded up
-
-
-def test_a_later_message_takes_its_share_from_all_present_ones():
-    # 1000 bytes alone for 500 ns, then half each: 500 + 1000; the second has 500 left then, and all of it.
-    assert ends(Fair(1.0, [1.0] * 2, [0, 0], [math.inf]), [(0, 0, 1000.0), (500, 1, 1000.0)]) == [1500, 2000]
 
 
 def test_first_come_first_served_lets_one_through_after_the_other():

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from scheduled import happens
 
 from distsgd.algorithms import EASGD, SSP, AllReduce, AsyncSGD, Downpour, LocalSGD, Ringmaster, Serial, SyncSGD
 from distsgd.common.contract.rounds import Rounds
@@ -12,15 +13,6 @@ from distsgd.common.record_format import EVENTS, RECORD
 from distsgd.common.server.trace import ROUND
 from distsgd.common.virtual_time.platform import Platform
 from distsgd.common.virtual_time.resources import NEVER, EventQueue
-from distsgd.common.virtual_time.schedule import EventLoop
-
-
-def happens(scheme, workers=4, steps=10, seed=0, rounds=None, **options):
-    ending = {name: options.pop(name) for name in ("stop_at_version", "ps") if name in options}
-    rounds = scheme.rounds(steps) if rounds is None else rounds
-    machines = Platform(**options)
-    sizes = {"message_bytes": 1e6, "reply_bytes": 1e6}
-    return EventLoop(scheme, machines, workers=workers, rounds=rounds, seed=seed, **sizes, **ending).run()
 
 
 def rows(found, *names):

@@ -1,24 +1,20 @@
 """A synchronization rule in a user's own file, of public parts alone, in a run that loses a worker."""
 
-import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from test_launcher import task_log
+from test_recovery import Going
 
-from conftest import children
 from distsgd.algorithms import SCHEMES
 from distsgd.common.cli.imports import import_schemes
 from distsgd.common.errors import UserError
 from distsgd.common.record_format import EVENTS
 from distsgd.common.sync import Alone, Async, Barrier, Bounded, Collective, Synchronization, Unlocked
 from distsgd.common.sync.release import waiting_at
-from runs import updates_logged, wait_until
+from distsgd.common.tasks.options import Recovery
+from runs import DIGITS
 
 FILE = Path(__file__).with_name("own_rule.py")
 SLACK = 2
@@ -26,21 +22,12 @@ STEPS = 600
 
 
 @pytest.mark.slow
-def test_a_custom_rule_survives_a_killed_process_and_keeps_its_bound(tmp_path):
-    command = [sys.executable, "-m", "distsgd.common.cli.main", "--import", str(FILE), "bounded_sgd", "--json"]
-    command += ["--slack", str(SLACK), "--workers", "3", "--ps", "2", "--steps", str(STEPS), "--batch-size", "8"]
-    command += ["--max-restarts", "1", "--run-dir", "run", "--record", "full"]
-    run = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        wait_until(lambda: updates_logged(tmp_path / "run") > 60 or run.poll() is not None)
-        victims = [pid for pid in children() if task_log(pid) == "worker-1.log"]
-        assert victims, run.communicate()
-        os.kill(victims[0], signal.SIGKILL)
-        out, errors = run.communicate(timeout=400)
-    finally:
-        run.kill()
-    assert run.returncode == 0, errors
-    result = json.loads(out.splitlines()[-1])
+def test_a_custom_rule_survives_a_killed_process_and_keeps_its_bound(warm, tmp_path):
+    scheme = import_schemes(FILE, {})["bounded_sgd"](slack=SLACK)
+    options = {"workers": 3, "ps": 2, "steps": STEPS, "recovery": Recovery(max_restarts=1), "test": DIGITS.test}
+    run = Going(scheme, tmp_path / "run", **options)
+    run.send("worker-1", signal.SIGKILL)
+    result = run.end().result
     assert (result["outcome"], result["recovery"]["restarts"]) == ("completed", {"worker-1": 1})
     assert (result["updates"], result["test_accuracy"] > 0.8) == (3 * STEPS, True)
     with np.load(tmp_path / "run" / "trace.npz") as trace:

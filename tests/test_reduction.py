@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from scheduled import happens
 
 from distsgd.algorithms import AllReduce
 from distsgd.common.cli.main import dispatch
 from distsgd.common.errors import UserError
 from distsgd.common.virtual_time.network import Network
 from distsgd.common.virtual_time.platform import Machines, Platform
-from distsgd.common.virtual_time.schedule import EventLoop
 
 MBIT = 1e6 / 8  # bytes per second
 STEP = 0.010
@@ -16,12 +16,7 @@ STEP = 0.010
 
 def seconds(workers, size, rounds=1, seed=0, **machines):
     """Of a round of all_reduce."""
-    scheme = AllReduce()
-    sizes = {"message_bytes": size, "reply_bytes": size}
-    found = EventLoop(
-        scheme, Platform(**machines), workers=workers, rounds=scheme.rounds(rounds), seed=seed, **sizes
-    ).run()
-    return found.seconds / rounds
+    return happens(AllReduce(), workers, rounds, seed, size, **machines).seconds / rounds
 
 
 def poured(flows, capacity):

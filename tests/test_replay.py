@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scheduled import happens
 
 from distsgd.algorithms import (
     ADAG,
@@ -38,8 +39,6 @@ from distsgd.common.tasks.graph import TaskGraph
 from distsgd.common.tasks.job import make_job
 from distsgd.common.tasks.options import RunOptions
 from distsgd.common.tasks.state_calls import StateCalls
-from distsgd.common.virtual_time.platform import Platform
-from distsgd.common.virtual_time.schedule import schedule_events
 from doubles import NoLock, SlowAsyncSGD
 from runs import DIGITS, PlayedRun, record, wait_until
 
@@ -133,8 +132,7 @@ def test_a_run_on_three_workers_and_two_ps_replays(name, warm, tmp_path):
 def test_the_equations_of_every_rule_notice_a_number_that_is_slightly_wrong(name):
     scheme = RUNS[name]
     rounds = scheme.rounds(10**6).first(18 if scheme.period < 10 or name == "local_sgd" else 4)
-    machines, sizes = Platform(step_factors="0.58,0.75,1.51"), {"message_bytes": 1.0, "reply_bytes": 1.0}
-    trace = schedule_events(scheme, machines, workers=3, rounds=rounds, seed=1, **sizes).trace
+    trace = happens(scheme, 3, seed=1, size=1.0, rounds=rounds, step_factors="0.58,0.75,1.51").trace
     is_sensitive(name, PlayedRun(scheme, hidden=(8,), seed=1).replay(trace).recorded(trace))
 
 

@@ -116,6 +116,7 @@ def test_a_cancelled_job_ends_as_interrupted_and_leaves_no_process(slurm, start,
     assert [slurm.programs(node) for node in own.NODES] == [[], [], []]
 
 
+@pytest.mark.thorough
 def test_a_node_that_dies_ends_the_run_with_the_name_of_its_task(slurm, start, tmp_path):
     run_dir = tmp_path / "run"
     srun = start("output", "srun", "-N3", *train(run_dir), *FOREVER)

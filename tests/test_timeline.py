@@ -94,15 +94,6 @@ def test_each_event_is_joined_with_the_stamps_of_its_round(tmp_path):
     assert EVENTS[3] == "join"
 
 
-def test_a_run_without_rounds_has_arrivals_and_a_note(tmp_path):
-    run = read_lanes(save(tmp_path / "run", rounds=()))
-    assert run.columns["arrived"].tolist() == [900, 0, 1_400, 1_900]  # since the first
-    assert all((run.columns[name] == -1).all() for name in TIMES if name != "arrived")
-    assert run.notes == (
-        "rounds.npz is missing: only arrivals of messages are known, not when workers computed, waited and sent.",
-    )
-
-
 def test_rounds_without_an_event_and_events_without_a_round_are_told(tmp_path):
     run = read_lanes(save(tmp_path / "run", rounds=[*ROUNDS[:2], (0, 1, 2_500, 2_900, -1, -1, -1)]))
     assert rows(run.columns)[1] == (0, 1, -1, -1, -1, -1, -1, 2_500, 2_900, -1, -1, -1)
@@ -134,17 +125,6 @@ def test_an_elastic_round_begins_with_the_reply_before_it(tmp_path):
 def test_a_round_begins_with_no_reply_but_that_of_the_round_before(rounds, begun):
     rows = lanes._since_reply(np.array(rounds, np.int64))
     assert rows[:, ROUND.index("begun")].tolist() == begun
-
-
-def test_of_a_long_run_a_part_is_shown_that_can_be_chosen(tmp_path):
-    folder = many(tmp_path / "run", 4, 50, waits=False)
-    whole = read_lanes(folder)
-    part = read_lanes(folder, 0.1, 0.2)
-    begun, replied = (part.columns[name] for name in ("begun", "replied"))
-    assert replied.min() >= 100_000
-    assert begun.max() <= 200_000
-    assert len(begun) == ((whole.columns["replied"] >= 100_000) & (whole.columns["begun"] <= 200_000)).sum()
-    assert part.seconds == whole.seconds
 
 
 # What is wrong is one line.

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import uneven
+from scheduled import happens
 from uneven import Clipped, FedNova
 
 from distsgd.algorithms import AsyncSGD
@@ -24,7 +25,6 @@ from distsgd.common.tasks.job import describe, make_job
 from distsgd.common.tasks.options import RunOptions
 from distsgd.common.tasks.state_manager import check_fits
 from distsgd.common.virtual_time.forecast import forecast
-from distsgd.common.virtual_time.schedule import EventLoop
 from runs import DIGITS, ONES, Harness, network_gradient, quadratic, record
 
 STEPS = (1, 2, 4)
@@ -97,8 +97,7 @@ def job_of(scheme, steps=43, **options):
 
 
 def course(job, **machines):
-    sizes = {"message_bytes": 1.0, "reply_bytes": 1.0}
-    return EventLoop(job.scheme, Platform(**machines), workers=3, rounds=job.plan.all_rounds, seed=1, **sizes).run()
+    return happens(job.scheme, 3, seed=1, size=1.0, rounds=job.plan.all_rounds, **machines)
 
 
 @pytest.mark.slow
