@@ -6,19 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scheduled import happens
+from test_group import CATALOGUE
 
 from distsgd.algorithms import (
-    ADAG,
     AEASGD,
     AGN,
-    DCASGD,
     SCHEMES,
-    Downpour,
     DownpourEasy,
-    LocalSGD,
-    Ringmaster,
     SyncSGD,
-    SyncSGDLR,
 )
 from distsgd.common import Cluster, Scheme
 from distsgd.common.contract import Barrier
@@ -36,17 +31,6 @@ from distsgd.common.tasks.options import Recovery, RunOptions
 from runs import DIGITS, network_gradient, record, rule_of
 
 TOLERANCE = 1e-5
-RUNS = {name: scheme() for name, scheme in SCHEMES.items()} | {
-    "adag": ADAG(distance_scale=1e-5, communication_period=3),  # a distance at which the scale matters
-    "dc_asgd": DCASGD(compensation=100.0),  # a strength at which it matters
-    "ringmaster": Ringmaster(delay_threshold=2),
-    "sync_sgd_lr": SyncSGDLR(learning_rates=(0.3, 0.1, 0.05), reduction="mean"),
-    "downpour with periods of its own": Downpour(push_period=3, pull_period=4, initial_accumulator=0.5),
-    "downpour in dean's phase": Downpour(phase="dean"),
-    "downpour with a warm start": Downpour(warm_start=3),
-    "sync_sgd with a backup worker": SyncSGD(backup_workers=1),
-    "local_sgd after synchronous steps": LocalSGD(synchronous_steps=15),
-}
 FAST = {"downpour with periods of its own", "aeasgd", "local_sgd", "ssp", "sync_sgd with a backup worker", "serial"}
 
 
@@ -91,10 +75,10 @@ def error(job, trace, hidden=8):
     ).error()
 
 
-@pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.thorough) for n in RUNS])
+@pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.thorough) for n in CATALOGUE])
 def test_an_order_of_virtual_time_replays(name):
     """Every scheme of the catalogue, as it is, against the papers' equations."""
-    scheme = RUNS[name]
+    scheme = CATALOGUE[name]
     job = job_of(scheme, workers=3 if scheme.sync.exchanges else 1)
     assert error(job, trace_of(job)) < TOLERANCE
 
@@ -126,8 +110,8 @@ def test_how_many_rounds_are_computed_together_does_not_matter(repeated):
 def test_a_real_run_executed_again_comes_to_the_same_center(name, tmp_path):
     """Repeatable asynchrony: whatever the threads did, it can be done again."""
     options = {"workers": 3, "steps": 32, "hidden": (8,), "batch_size": 8, "backend": "threads"}
-    run = record(RUNS[name], tmp_path / "run", **options)
-    found, _ = executed(job_of(RUNS[name]), run.trace)
+    run = record(CATALOGUE[name], tmp_path / "run", **options)
+    found, _ = executed(job_of(CATALOGUE[name]), run.trace)
     assert np.linalg.norm(found["center"] - run.center) < TOLERANCE * np.linalg.norm(run.center)
 
 
@@ -197,7 +181,7 @@ def test_a_rejoined_worker_starts_from_the_center_and_loses_its_round():
         (2, 1, 1, 1, "exchange"),
         (3, 1, 0, 1, "exchange"),
     )
-    assert error(job_of(RUNS["downpour_easy"], workers=2), trace) < TOLERANCE
+    assert error(job_of(CATALOGUE["downpour_easy"], workers=2), trace) < TOLERANCE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +219,7 @@ def test_a_message_that_is_not_finite_ends_the_run_before_the_center():
     x, y = DIGITS.train
     x = x.copy()
     x[shard_rows((x, y), 3, 0)[1]] = np.nan  # all that worker 1 has
-    job = job_of(RUNS["async_sgd"], steps=4, data=(x, y))
+    job = job_of(CATALOGUE["async_sgd"], steps=4, data=(x, y))
     trace = by_hand((0, 0, 0, 1, "exchange"), (1, 2, 1, 1, "exchange"), (2, 1, 2, 1, "exchange"))
     arithmetic = Arithmetic(job, trace)
     with pytest.raises(Diverged, match=r"worker 1 .* version 2") as refused:
@@ -247,7 +231,7 @@ def test_a_message_that_is_not_finite_ends_the_run_before_the_center():
 
 
 def test_it_can_be_looked_at_after_each_event():
-    job = job_of(RUNS["sync_sgd"], steps=2)
+    job = job_of(CATALOGUE["sync_sgd"], steps=2)
     arithmetic = Arithmetic(job, trace_of(job))
     seen = []
     for until in range(7):
@@ -267,5 +251,5 @@ def test_it_can_be_looked_at_after_each_event():
 )
 def test_what_cannot_be_simulated_is_refused_in_one_line(options, trace, said):
     with pytest.raises(UserError, match=said) as refused:
-        Arithmetic(job_of(RUNS["async_sgd"], **options), trace or by_hand((0, 0, 0, 1, "exchange")))
+        Arithmetic(job_of(CATALOGUE["async_sgd"], **options), trace or by_hand((0, 0, 0, 1, "exchange")))
     assert "\n" not in str(refused.value)

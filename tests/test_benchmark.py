@@ -319,6 +319,7 @@ def test_a_step_of_the_plain_cnn_is_one_of_serial_sgd():
     np.testing.assert_allclose(found, before - peers.LEARNING_RATE * gradient, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_bare_processes_of_tensorflow_report_their_seconds():
     found = startup.bare(2)
     assert found.keys() == {"seconds", "cpu_seconds"}

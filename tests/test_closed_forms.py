@@ -93,17 +93,6 @@ def test_staleness_is_geometric_where_computing_has_no_memory():
             assert np.mean(staleness == j) == pytest.approx(p * (1 - p) ** j, abs=3.5 * math.sqrt(p / mine.sum()))
 
 
-def test_an_update_with_every_kth_message_divides_staleness_by_k():
-    """K-batch-async: W/(K E[X]) updates, (W - 1)/K old. No worker waits, so its order is that of `async_sgd`."""
-    workers = 8
-    found = happens(AsyncSGD(), workers, 3000, compute="lognormal:sigma=0.8")
-    version, staleness, at = (middle(found, name) for name in ("version", "staleness", "microseconds"))
-    for k in (2, 4, 8):
-        assert (version // k - (version - staleness) // k).mean() == pytest.approx((workers - 1) / k, rel=0.02)
-        made = (version[-1] // k - version[0] // k) / (at[-1] - at[0]) * 1e6
-        assert made == pytest.approx(workers / k / 0.010, rel=0.03)
-
-
 def test_a_worker_begins_an_abandoned_round_again():
     """E[min(X, T)]/P(X < T) for each gradient, of constant X given up at exponential times T, and the pauses.
 
@@ -115,25 +104,6 @@ def test_a_worker_begins_an_abandoned_round_again():
     survive = math.exp(-10 / every)
     computing, pauses = every * (1 - survive) / survive, down * (1 / survive - 1)
     assert rate(found) == pytest.approx(8 / (computing + pauses) * 1e3, rel=0.05)
-
-
-@pytest.mark.parametrize("gradients", [3, 10, 100, 1000])
-def test_predictors_of_the_time_to_an_accuracy(gradients):
-    """With B = variance/accuracy: sync tau_max (1 + B/W), asynchronous min_m (1 + B/m)/mean_{i<=m}(1/tau_i).
-
-    Bounds that are met within a factor of two, for the time to B gradients; with W - 1 fast workers and one 50 times
-    slower, B = 10: 175 and 4.33.
-    """
-    times = np.array([1, 1, 1, 50])
-    machines = {"step_ms": 1000.0, "step_factors": "1,1,1,50"}
-    alone = happens(AsyncSGD(), 4, 400, **machines).trace["microseconds"][gradients - 1] / 1e6
-    m = np.arange(1, 5)
-    bound = ((m + gradients) / np.cumsum(1 / times)).min()
-    assert bound / 2 <= alone <= bound
-    together = happens(SyncSGD(), 4, 400, **machines).trace["microseconds"][-(-gradients // 4) * 4 - 1] / 1e6
-    assert 50 * (1 + gradients / 4) / 2 <= together <= 50 * (1 + gradients / 4)
-    if gradients == 10:
-        assert (bound, alone, together) == pytest.approx((13 / 3, 4, 150))
 
 
 def test_order_statistics_of_shifted_exponential_steps():
@@ -152,17 +122,6 @@ def test_order_statistics_of_pareto_steps():
         logs = special.gammaln([workers + 1, workers - k + 1 - 1 / a, workers - k + 1, workers + 1 - 1 / a])
         expected = (a - 1) / a * math.exp(logs[0] + logs[1] - logs[2] - logs[3])
         assert drawn[k - 1].mean() == pytest.approx(expected, rel=0.01)
-
-
-@pytest.mark.parametrize("fixed", [0.3, 0.6])
-def test_the_best_number_of_backup_workers(fixed):
-    """R*/W -> 1 + 1/W_-1(-exp(-delta mu - 1)), the least time for each message that is used."""
-    workers = 200
-    means = np.sort(steps_of(f"shifted:fixed={fixed}", workers, 2000), 0).mean(1)
-    best = 1 + np.argmin(means / np.arange(1, workers + 1))
-    delta_mu = fixed / (1 - fixed)
-    expected = 1 + 1 / special.lambertw(-math.exp(-delta_mu - 1), -1).real
-    assert best / workers == pytest.approx(expected, abs=0.03)
 
 
 def test_a_barrier_takes_as_long_as_the_slowest_of_all():

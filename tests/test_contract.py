@@ -11,7 +11,7 @@ from fedbuff import Fair, FedBuff, fedbuff
 
 from distsgd.algorithms import AsyncDiLoCo, Hogwild, LocalSGD, SyncSGD, SyncSGDLR
 from distsgd.common import Cluster, Recovery, UserError, train
-from distsgd.common.contract import Barrier, Collective, Int8, Period, Rounds, Scheme, WithMemory, uniform_numbers
+from distsgd.common.contract import Barrier, Collective, Int8, Rounds, Scheme, WithMemory, uniform_numbers
 from distsgd.common.contract.seeded import uniform
 from distsgd.common.data.named import load
 from distsgd.common.tasks import graph, plan
@@ -364,55 +364,6 @@ def test_several_messages_make_an_update_only_of_an_asynchronous_rule(tmp_path):
 
 
 # Rounds, steps and random numbers.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Drawn(Scheme):
-    """Random steps, random messages, random adoption, and a rate that follows from the counts."""
-
-    name = "drawn"
-    communication_period: Period = 2
-
-    def local_step(self, worker, gradient):
-        mask = tf.cast(worker.uniform(worker.index, worker.step) < 0.5, tf.float32)
-        worker.params.assign_sub(0.1 / (1 + tf.cast(worker.step, tf.float32)) * mask * gradient)
-
-    def message(self, worker):
-        mask = tf.cast(worker.uniform(worker.index, worker.round, 7) < 0.5, tf.float32)
-        return mask * worker.params / (1 + tf.cast(worker.step + worker.round, tf.float32))
-
-    def server_update(self, server, message, staleness):
-        server.center.assign_sub(0.2 * message)
-        return server.center
-
-    def on_reply(self, worker, reply):
-        worker.params.assign(tf.where(worker.uniform(worker.round, worker.step) < 0.7, reply, worker.params))
-
-
-def drawn(theta, order, seed):
-    """The last center, in NumPy."""
-    own, count = dict.fromkeys(order, theta), dict.fromkeys(order, 0)
-    for k in order:
-        x, r = own[k], count[k]
-        for t in (2 * r, 2 * r + 1):
-            x = x - 0.1 / (1 + t) * (uniform_numbers(seed, len(x), k, t) < 0.5) * x
-        theta = theta - 0.2 * (uniform_numbers(seed, len(x), k, r, 7) < 0.5) * x / (1 + 2 * r + 2 + r)
-        own[k] = np.where(uniform_numbers(seed, len(x), r, 2 * r + 2) < 0.7, theta, x)
-        count[k] = r + 1
-    return theta
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_counts_and_random_numbers_are_those_of_numpy_on_each_back_end(backend, warm, tmp_path):
-    start = np.linspace(-2, 2, 9)
-    model, cluster = quadratic(start), Cluster.local(workers=3, ps=2, backend=backend)
-    options = {"steps": 12, "batch_size": 4, "record": "full", "run_dir": tmp_path / "run", "seed": 5}
-    train(model, ONES, Drawn(), cluster=cluster, verbose=False, **options)
-    with np.load(tmp_path / "run" / "trace.npz") as trace:
-        order = trace["worker"].tolist()
-    found = model.layers[0].kernel.numpy()[0]
-    np.testing.assert_allclose(found, drawn(start, order, 5), rtol=1e-5, atol=1e-6)
-    assert np.abs(found - drawn(start, order, 6)).max() > 1e-2
 
 
 def test_random_numbers_are_uniform_and_follow_from_seed_and_key_alone():

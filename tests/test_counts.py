@@ -37,7 +37,8 @@ class Telling(Scheme):
         return {"stepped": 0.0, "adopted": 0.0}
 
     def local_step(self, worker, gradient):
-        worker.stepped.assign(tf.cast(worker.step, tf.float32))
+        drawn = tf.floor(256 * worker.uniform(worker.index, worker.step))
+        worker.stepped.assign(tf.cast(worker.step, tf.float32) + drawn[1])
 
     def message(self, worker):
         drawn = tf.floor(256 * worker.uniform(worker.index, worker.round, worker.step))
@@ -51,8 +52,13 @@ class Telling(Scheme):
         return server.center
 
     def on_reply(self, worker, reply):
-        worker.adopted.assign(tf.cast(1000 * worker.round + worker.step, tf.float32))
+        drawn = tf.floor(256 * worker.uniform(worker.index, worker.round))
+        worker.adopted.assign(tf.cast(1000 * worker.round + worker.step, tf.float32) + drawn[1])
         worker.params.assign(reply if self.sync.uses_ps else worker.params + reply)
+
+
+def draw(*key):
+    return np.floor(256 * uniform_numbers(SEED, SIZE, *key))
 
 
 def told(scheme, trace, lengths):
@@ -71,10 +77,11 @@ def told(scheme, trace, lengths):
             continue
         r, before = rounds[k], sum(lengths[: rounds[k]])
         step = before if scheme.exchange_first else before + lengths[r]
-        drawn = np.floor(256 * uniform_numbers(SEED, SIZE, k, r, step))
+        drawn = draw(k, r, step)
         stepped, adopted = last[k]
-        mine = [1, r, step, drawn[0] + drawn[-1], stepped if scheme.exchange_first else step - 1, adopted]
-        rounds[k], last[k] = r + 1, (before + lengths[r] - 1, 1000 * r + step)
+        now, replied = before + lengths[r] - 1, 1000 * r + step + draw(k, r)[1]
+        mine = [1, r, step, drawn[0] + drawn[-1], stepped if scheme.exchange_first else now + draw(k, now)[1], adopted]
+        rounds[k], last[k] = r + 1, (now + draw(k, now)[1], replied)
         if accepted:
             sets.setdefault(version, []).append(mine)
     merge = np.sum if scheme.sync.set_size(WORKERS) is None else np.mean

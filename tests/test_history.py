@@ -12,7 +12,6 @@ import pytest
 from distsgd.algorithms import SSP, AllReduce, AsyncSGD, Hogwild, Serial, SyncSGD
 from distsgd.common import UserError
 from distsgd.common.record.event_log import EventLog, Tally
-from distsgd.common.record.metrics import Metrics
 from distsgd.common.server.trace import ROW
 from distsgd.common.tasks import observer
 from distsgd.common.tasks.observer import Observer
@@ -104,17 +103,6 @@ def test_a_version_is_told_once_however_often_it_is_looked_at(monkeypatch, harne
     assert len(watching.observer.evaluated) == 1
     watching.observer.observe(last=True)
     assert watching.versions("center") == [watching.start]
-
-
-def test_late_rows_are_sorted_in_memory_and_in_the_file(tmp_path):
-    metrics = Metrics(tmp_path / "metrics.jsonl")
-    for seconds in (0.0, 2.0, 5.0, 1.0, 3.0, 6.0):
-        metrics.add({"kind": "center", "seconds": seconds})
-        metrics.add({"kind": "worker", "worker": 0, "seconds": seconds + 10})
-    metrics.close()
-    written = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert written == metrics.rows
-    assert [row["seconds"] for row in written] == [*np.sort([0, 1, 2, 3, 5, 6]), *np.sort([10, 11, 12, 13, 15, 16])]
 
 
 class Clock:

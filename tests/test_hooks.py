@@ -7,13 +7,11 @@ import threading
 import pytest
 
 from distsgd.algorithms import AsyncSGD, SyncSGD
-from distsgd.common import Cluster, train
-from distsgd.common.data.models import ModelRecipe
 from distsgd.common.files import Lock
 from distsgd.common.record import events as listener
 from distsgd.common.record.callbacks import Callback
 from distsgd.common.tasks.job import StopRule
-from runs import DIGITS, record, wait_until
+from runs import record, wait_until
 
 FOREVER = 10**7
 
@@ -137,26 +135,3 @@ def test_a_run_ends_when_the_version_or_the_accuracy_is_reached(rule, version, a
     rule = StopRule(**{"version": None, "accuracy": None, "folder": tmp_path} | rule)
     metrics = {"accuracy": 1.0} | ({} if accuracy is None else {"test_sparse_accuracy": accuracy})
     assert rule.reason(lambda: version, metrics) == reason
-
-
-@pytest.mark.slow
-def test_a_run_ends_at_a_version_or_an_accuracy_and_leaves_summaries(tmp_path):
-    from tensorflow.compat.v1.train import summary_iterator
-
-    def short(**options):
-        model = ModelRecipe.named("mlp:hidden=16", (64,), 10, 0).build()
-        return train(
-            model, DIGITS.train, AsyncSGD(), steps=FOREVER, validation_data=DIGITS.test, verbose=False,
-            cluster=Cluster.local(2, backend="threads"), **options,
-        )  # fmt: skip
-
-    by_version = short(run_dir=tmp_path / "version", stop_at_version=100, tensorboard=True)
-    assert by_version.metrics["stopped_by"] == "version 100"
-    assert 100 <= by_version.metrics["updates"] < FOREVER
-    (file,) = (tmp_path / "version" / "tb").iterdir()
-    events = list(summary_iterator(str(file)))
-    assert {value.tag for event in events for value in event.summary.value} >= {"test_loss", "test_accuracy"}
-    assert events[-1].step == by_version.metrics["updates"]
-    by_accuracy = short(run_dir=tmp_path / "accuracy", stop_at_accuracy=0.5)
-    assert by_accuracy.metrics["stopped_by"] == "accuracy 0.5"
-    assert by_accuracy.metrics["test_accuracy"] > 0.4

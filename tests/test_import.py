@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 from distsgd.algorithms import SCHEMES
-from distsgd.common import Cluster, UserError, train
+from distsgd.common import Group, UserError
 from distsgd.common.cli.catalogue import explain, hyperparameters
 from distsgd.common.cli.imports import import_schemes, split_imports
 from distsgd.common.cluster.fingerprint import class_digest
-from runs import ONES, quadratic
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text()
 CONSOLE_SCRIPT = Path(sys.executable).with_name("distsgd")  # what run.sh ends with
@@ -58,7 +57,7 @@ def test_import_goes_with_help_list_and_explain(section, tmp_path, monkeypatch, 
     _, shown, _ = run_main("--import", "my_scheme.py", "my_scheme", "--help")
     shown = " ".join(shown.replace("│", " ").split())  # without the box
     assert "Step size η of a gradient that is not stale. (default: 0.2)" in shown
-    assert re.search("my_scheme +asynchronous", run_main("list", "--import=my_scheme.py")[1])
+    assert re.search("my_scheme +asynchronous", distsgd("list", "--import=my_scheme.py", cwd=tmp_path).stdout)
     with_tensorflow = section[0].replace("\nfrom ", "\nimport tensorflow\nfrom ", 1)  # which is quiet here
     (tmp_path / "my_scheme.py").write_text(with_tensorflow)
     explained = distsgd("--import", "my_scheme.py", "explain", "my_scheme", cwd=tmp_path)
@@ -70,15 +69,15 @@ def test_import_goes_with_help_list_and_explain(section, tmp_path, monkeypatch, 
 def test_the_readmes_algorithm_follows_its_equation(section, tmp_path):
     (tmp_path / "mine.py").write_text(section[0])
     damped = import_schemes(tmp_path / "mine.py", {})["my_scheme"](learning_rate=0.5)
-    model, order = quadratic([1.0, -2.0]), [0, 1, 1, 0]
-    cluster = Cluster.local(2, backend="threads")
-    train(model, ONES, damped, cluster=cluster, schedule=order, verbose=False, run_dir=tmp_path / "run")
+    group, order = Group(damped, np.array([1.0, -2.0]), workers=2), [0, 1, 1, 0]
+    for k in order:
+        group.step(k, group.point(k))
     theta, pulled = np.array([1.0, -2.0]), [(np.array([1.0, -2.0]), 0)] * 2
     for version, k in enumerate(order):
         x, at = pulled[k]
         theta = theta - 0.5 / (1 + version - at) * x
         pulled[k] = theta, version + 1
-    np.testing.assert_allclose(model.layers[0].kernel.numpy()[0], theta, rtol=1e-6)
+    np.testing.assert_allclose(group.center, theta, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -188,24 +188,6 @@ def by_hand(harness, k, params=None):
     return gradients.mlp_gradient(x, y, [64, 10])(params, row)
 
 
-def test_backup_workers_drop_a_late_message_and_all_end_at_the_last_update():
-    with Harness(SyncSGD(backup_workers=1), workers=3, steps=2) as harness:
-        fast, second, late = (harness.worker(k) for k in range(3))
-        for version in (1, 2):
-            waiting = fast.starts()
-            second.round()
-            waiting.result(200)
-            assert harness.run("version") == version
-            if version == 1:
-                late.round()  # no worker waits for it, and it waits for none
-        for worker in (late, fast, second):
-            with pytest.raises(REFUSED, match="refused"):
-                worker.round()
-            assert worker.join().stopping
-        assert harness.run("drain_events")[:, RECORD.index("accepted")].tolist()[:5] == [1, 1, 0, 1, 1]
-        assert (harness.run("version"), harness.run("rounds_applied").tolist()) == (2, [2, 2, 1])
-
-
 def test_no_worker_begins_a_round_beyond_the_slack_ahead_of_the_slowest():
     with Harness(Waiting(slack=1), workers=3, recovery=Recovery(min_workers=2)) as harness:
         fast, middle, slow = (harness.worker(k) for k in range(3))
@@ -403,16 +385,3 @@ def test_hogwild_in_one_memory_takes_gradients_at_the_center_as_it_is(monkeypatc
             (workers[1:] or [harness.worker(1)])[-1].round()
             centers.append(harness.run("center"))
     assert np.array_equal(*centers) == same
-
-
-def test_hogwild_with_one_worker_gives_the_same_in_place_and_on_a_copy(monkeypatch):
-    centers = []
-    for least in (0, task_graph.IN_PLACE_FLOATS):
-        monkeypatch.setattr(task_graph, "IN_PLACE_FLOATS", least)
-        with Harness(Hogwild()) as harness:
-            assert harness.graph.in_place == (least == 0)
-            worker = harness.worker(0)
-            for _ in range(3):
-                worker.round()
-            centers.append(harness.run("center"))
-    np.testing.assert_allclose(*centers, rtol=1e-6)

@@ -103,11 +103,8 @@ def test_a_run_ends_with_the_version_that_it_is_to_stop_at(tmp_path):
     assert result["steps"] == len(trace["worker"]) == len(load_rounds(tmp_path))
 
 
-@pytest.mark.parametrize(
-    "scheme", [pytest.param(AsyncSGD(), marks=pytest.mark.slow), SyncSGD()], ids=["async_sgd", "sync_sgd"]
-)
-def test_a_run_that_has_its_accuracy_ends_there_and_so_does_its_record(scheme, tmp_path):
-    log, error, _ = simulated(scheme, tmp_path, test=DIGITS.test, steps=40, stop_at_accuracy=0.3)
+def test_a_run_that_has_its_accuracy_ends_there_and_so_does_its_record(tmp_path):
+    log, error, _ = simulated(SyncSGD(), tmp_path, test=DIGITS.test, steps=40, stop_at_accuracy=0.3)
     result = log.finish(error)
     trace, last = arrays(tmp_path, "trace.npz"), log.history()
     assert (result["outcome"], result["stopped_by"]) == ("completed", "accuracy 0.3")

@@ -18,14 +18,12 @@ from distsgd.common.data.models import ModelRecipe
 from distsgd.common.data.recipes import Dataset
 from distsgd.common.messages.message import as_message, sent_by
 from distsgd.common.record.checkpoint import Checkpoint
-from distsgd.common.record_format import EVENTS
 from distsgd.common.server.traffic import Traffic
-from distsgd.common.simulation.arithmetic import Arithmetic
 from distsgd.common.tasks.job import describe, make_job
 from distsgd.common.tasks.options import RunOptions
 from distsgd.common.tasks.state_manager import check_fits
 from distsgd.common.virtual_time.forecast import forecast
-from runs import DIGITS, ONES, Harness, network_gradient, quadratic, record
+from runs import DIGITS, ONES, Harness, quadratic, record
 
 STEPS = (1, 2, 4)
 LIMIT = 0.5
@@ -98,27 +96,6 @@ def job_of(scheme, steps=43, **options):
 
 def course(job, **machines):
     return happens(job.scheme, 3, seed=1, size=1.0, rounds=job.plan.all_rounds, **machines)
-
-
-@pytest.mark.slow
-@SCHEMES
-def test_workers_that_crash_in_virtual_time_resume_their_own_rounds(scheme, replay):
-    job = job_of(scheme)
-    there = course(job, compute="exponential", latency="1ms", failures="crashes:every=150ms,down=20ms")
-    joins = there.trace["event"] == EVENTS.index("join")
-    assert joins.sum() > 2
-    arithmetic = Arithmetic(job, there.trace)
-    start = arithmetic.model.pack().astype(np.float64)
-    arithmetic.run(len(joins))
-    center = arithmetic.snapshot()["center"]
-    arithmetic.close()
-    contacts = np.where(joins, ~there.trace["worker"], there.trace["worker"]).tolist()
-    gradient = network_gradient(job, [64, HIDDEN, 10])
-    if scheme.sync.waits:
-        expected = uneven.fed_nova(start, gradient, 10, STEPS, 0.1)
-    else:
-        expected = uneven.clipped(start, gradient, contacts, 43, STEPS, 0.1, LIMIT)
-    assert difference(center, expected) < 1e-5
 
 
 def test_a_round_in_virtual_time_lasts_as_long_as_its_usual_steps():
