@@ -29,7 +29,7 @@ from distsgd.common.replay.reference import gradients
 from distsgd.common.server.answers import Joined
 from distsgd.common.tasks.calls import ObserverCalls
 from distsgd.common.tasks.graph import TaskGraph
-from distsgd.common.tasks.job import describe, make_job
+from distsgd.common.tasks.job import Job, describe, make_job
 from distsgd.common.tasks.options import RunOptions
 from distsgd.common.tasks.state_calls import StateCalls
 from distsgd.common.tasks.worker_calls import WorkerCalls
@@ -102,6 +102,16 @@ def record(
         result=result,
         layers=layers,
     )
+
+
+def job_of(
+    scheme: Scheme, workers: int = 2, *, ps: int = 1, backend: Any = "threads", model: Any = "softmax",
+    data: Any = DIGITS.train, **options: Any,
+) -> Job:  # fmt: skip
+    """Return the job of a run on digits, or on other data, by the name of a model or its recipe."""
+    recipe = ModelRecipe.named(model, (64,), 10, 0) if isinstance(model, str) else model
+    options = {"steps": 40, "batch_size": 8, "seed": 0, "run_dir": Path("nowhere")} | options
+    return make_job(scheme, recipe, data, None, Cluster.local(workers, ps=ps, backend=backend), RunOptions(**options))
 
 
 def rule_of(scheme: Scheme) -> dict[str, Any]:

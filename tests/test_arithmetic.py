@@ -1,7 +1,6 @@
 """The arithmetic of a simulated run: a trace, executed with the modules of the catalogue as they are."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from distsgd.algorithms import (
     DownpourEasy,
     SyncSGD,
 )
-from distsgd.common import Cluster, Scheme
+from distsgd.common import Scheme
 from distsgd.common.contract import Barrier
 from distsgd.common.contract.schedules import shaped
 from distsgd.common.data.dataset import shard_rows
@@ -26,18 +25,16 @@ from distsgd.common.launch.run import run as run_job
 from distsgd.common.record_format import EVENTS, RECORD
 from distsgd.common.replay.recorded import RecordedRun
 from distsgd.common.simulation.arithmetic import Arithmetic
-from distsgd.common.tasks.job import describe, make_job
-from distsgd.common.tasks.options import Recovery, RunOptions
-from runs import DIGITS, network_gradient, record, rule_of
+from distsgd.common.tasks.job import describe
+from distsgd.common.tasks.options import Recovery
+from runs import DIGITS, job_of, network_gradient, record, rule_of
 
 TOLERANCE = 1e-5
 FAST = {"downpour with periods of its own", "aeasgd", "local_sgd", "ssp", "sync_sgd with a backup worker", "serial"}
 
 
-def job_of(scheme, *, workers=3, steps=32, hidden=8, data=DIGITS.train, **options):
-    recipe = ModelRecipe.named(f"mlp:hidden={hidden}", (64,), 10, 0)
-    options = {"steps": steps, "batch_size": 8, "seed": 0, "run_dir": Path("nowhere"), **options}
-    return make_job(scheme, recipe, data, None, Cluster.local(workers, backend="threads"), RunOptions(**options))
+def small(scheme, workers=3, *, steps=32, **options):
+    return job_of(scheme, workers, model="mlp:hidden=8", steps=steps, **options)
 
 
 def trace_of(job):
@@ -79,14 +76,14 @@ def error(job, trace, hidden=8):
 def test_an_order_of_virtual_time_replays(name):
     """Every scheme of the catalogue, as it is, against the papers' equations."""
     scheme = CATALOGUE[name]
-    job = job_of(scheme, workers=3 if scheme.sync.exchanges else 1)
+    job = small(scheme, workers=3 if scheme.sync.exchanges else 1)
     assert error(job, trace_of(job)) < TOLERANCE
 
 
 @pytest.fixture(scope="module")
 def repeated():
     """The same order of `downpour_easy`, executed three times: as many rounds at once as fit, again, and one by one."""
-    job = job_of(DownpourEasy(communication_period=2), steps=12)
+    job = small(DownpourEasy(communication_period=2), steps=12)
     return [executed(job, trace_of(job), width=width) for width in (None, None, 1)]
 
 
@@ -111,7 +108,7 @@ def test_a_real_run_executed_again_comes_to_the_same_center(name, tmp_path):
     """Repeatable asynchrony: whatever the threads did, it can be done again."""
     options = {"workers": 3, "steps": 32, "hidden": (8,), "batch_size": 8, "backend": "threads"}
     run = record(CATALOGUE[name], tmp_path / "run", **options)
-    found, _ = executed(job_of(CATALOGUE[name]), run.trace)
+    found, _ = executed(small(CATALOGUE[name]), run.trace)
     assert np.linalg.norm(found["center"] - run.center) < TOLERANCE * np.linalg.norm(run.center)
 
 
@@ -121,8 +118,7 @@ def recipe_of(model):
 
 def of_a_run(scheme, recipe, tmp_path, **options):
     """A job of any model, and its run on threads: center and state at the end, and the trace."""
-    keywords = {"steps": 6, "batch_size": 8, "seed": 0, "run_dir": tmp_path / "run", **options}
-    job = make_job(scheme, recipe, DIGITS.train, None, Cluster.local(2, backend="threads"), RunOptions(**keywords))
+    job = job_of(scheme, model=recipe, **{"steps": 6, "run_dir": tmp_path / "run"} | options)
     log, error = run_job(job, describe(job, "digits", "own"), verbose=False)
     log.finish(error, picture=False)
     assert error is None
@@ -181,7 +177,7 @@ def test_a_rejoined_worker_starts_from_the_center_and_loses_its_round():
         (2, 1, 1, 1, "exchange"),
         (3, 1, 0, 1, "exchange"),
     )
-    assert error(job_of(CATALOGUE["downpour_easy"], workers=2), trace) < TOLERANCE
+    assert error(small(CATALOGUE["downpour_easy"], workers=2), trace) < TOLERANCE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +200,7 @@ class Deaf(Scheme):
 
 def test_a_worker_that_ignores_replies_keeps_its_parameters():
     """What a reply replaces is not stored; this one replaces nothing."""
-    job = job_of(Deaf(), workers=2, steps=4)
+    job = small(Deaf(), workers=2, steps=4)
     found, arithmetic = executed(job, trace_of(job))
     gradient, x = network_gradient(job, [64, 8, 10]), arithmetic.model.pack().astype(np.float64)
     center, own = x, [x, x]
@@ -219,7 +215,7 @@ def test_a_message_that_is_not_finite_ends_the_run_before_the_center():
     x, y = DIGITS.train
     x = x.copy()
     x[shard_rows((x, y), 3, 0)[1]] = np.nan  # all that worker 1 has
-    job = job_of(CATALOGUE["async_sgd"], steps=4, data=(x, y))
+    job = small(CATALOGUE["async_sgd"], steps=4, data=(x, y))
     trace = by_hand((0, 0, 0, 1, "exchange"), (1, 2, 1, 1, "exchange"), (2, 1, 2, 1, "exchange"))
     arithmetic = Arithmetic(job, trace)
     with pytest.raises(Diverged, match=r"worker 1 .* version 2") as refused:
@@ -231,7 +227,7 @@ def test_a_message_that_is_not_finite_ends_the_run_before_the_center():
 
 
 def test_it_can_be_looked_at_after_each_event():
-    job = job_of(CATALOGUE["sync_sgd"], steps=2)
+    job = small(CATALOGUE["sync_sgd"], steps=2)
     arithmetic = Arithmetic(job, trace_of(job))
     seen = []
     for until in range(7):
@@ -251,5 +247,5 @@ def test_it_can_be_looked_at_after_each_event():
 )
 def test_what_cannot_be_simulated_is_refused_in_one_line(options, trace, said):
     with pytest.raises(UserError, match=said) as refused:
-        Arithmetic(job_of(CATALOGUE["async_sgd"], **options), trace or by_hand((0, 0, 0, 1, "exchange")))
+        Arithmetic(small(CATALOGUE["async_sgd"], **options), trace or by_hand((0, 0, 0, 1, "exchange")))
     assert "\n" not in str(refused.value)

@@ -17,13 +17,12 @@ from distsgd.common.replay.reference import gradients
 from distsgd.common.server.failures import is_absence, own_failure
 from distsgd.common.tasks import worker_recovery as recovery
 from distsgd.common.tasks.graph import TaskGraph
-from distsgd.common.tasks.job import make_job
-from distsgd.common.tasks.options import Recovery, RunOptions
+from distsgd.common.tasks.options import Recovery
 from distsgd.common.tasks.worker_calls import WorkerCalls
 from distsgd.common.tasks.worker_loop import WorkerLoop
 from distsgd.common.worker.flat_model import FlatModel
 from distsgd.common.worker.replica import Stream
-from runs import DIGITS, SPOILED, patience, record, spoiled
+from runs import DIGITS, SPOILED, job_of, patience, record, spoiled
 
 LIMIT = 60.0  # seconds for what must happen
 
@@ -95,10 +94,7 @@ def without_the_spoiled(workers, learning_rate):
 
 
 def job_on(data, scheme, workers, run_dir, **recovery):
-    return make_job(
-        scheme, ModelRecipe.named("softmax", (64,), 10, 0), data, None, Cluster.local(workers, backend="threads"),
-        RunOptions(steps=40, batch_size=8, run_dir=run_dir, recovery=Recovery(**recovery)),
-    )  # fmt: skip
+    return job_of(scheme, workers, data=data, run_dir=run_dir, recovery=Recovery(**recovery))
 
 
 @pytest.mark.parametrize(("scheme", "workers"), [(Serial(), 1), (AllReduce(), 2)], ids=["serial", "all_reduce"])

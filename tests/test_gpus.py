@@ -3,14 +3,10 @@
 import pytest
 
 from distsgd.algorithms import AllReduce, AsyncSGD, Serial
-from distsgd.common import Cluster
 from distsgd.common.cluster.cluster import compute_devices
-from distsgd.common.data.models import ModelRecipe
 from distsgd.common.launch.gpus import gpus, seen_by
 from distsgd.common.tasks.graph import TaskGraph
-from distsgd.common.tasks.job import make_job
-from distsgd.common.tasks.options import RunOptions
-from runs import DIGITS
+from runs import job_of
 
 
 def test_worker_k_sees_gpu_k_in_turn_and_takes_what_it_needs():
@@ -45,11 +41,9 @@ def test_without_a_ps_the_center_is_on_worker_0_and_bookkeeping_on_its_cpu(
     import tensorflow as tf
 
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: ["a GPU"] if kind == "GPU" else [])
-    recipe = ModelRecipe.named("mlp:hidden=4", (64,), 10, 0)
-    how = RunOptions(steps=4, batch_size=8, run_dir=tmp_path)
-    cluster = Cluster.local(1 if scheme.name == "serial" else 2, backend=backend)
-    job = make_job(scheme, recipe, DIGITS.train, None, cluster, how)
-    graph = TaskGraph(job, [0] if backend == "processes" else range(cluster.workers)).graph
+    workers = 1 if scheme.name == "serial" else 2
+    job = job_of(scheme, workers, backend=backend, model="mlp:hidden=4", steps=4, run_dir=tmp_path)
+    graph = TaskGraph(job, [0] if backend == "processes" else range(workers)).graph
     place = {op.name: op.device for op in graph.get_operations() if op.type in ("VarHandleOp", "MutexV2")}
     assert place.pop("center_0") == place["worker_0_clock"] == center
     books = ["version", "pulled", "lock", "refused", "rounds_applied", "active", "finished", "unacknowledged"]
@@ -64,9 +58,7 @@ def test_workers_of_one_process_take_gpus_in_turn_and_the_center_the_cpu(monkeyp
     monkeypatch.setattr(
         tf.config, "list_physical_devices", lambda kind=None: ["a GPU"] * number if kind == "GPU" else []
     )
-    recipe = ModelRecipe.named("mlp:hidden=4", (64,), 10, 0)
-    how = RunOptions(steps=4, batch_size=8, run_dir=tmp_path)
-    job = make_job(AsyncSGD(), recipe, DIGITS.train, None, Cluster.local(2, backend="threads"), how)
+    job = job_of(AsyncSGD(), model="mlp:hidden=4", steps=4, run_dir=tmp_path)
     graph = TaskGraph(job, range(2)).graph
     names = [f"/device:GPU:{device}" if device != "" else "" for device in devices]
     assert [graph.get_operation_by_name(f"worker_{k}_params").device for k in range(2)] == names

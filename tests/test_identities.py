@@ -41,10 +41,8 @@ from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import WaitTimeout
 from distsgd.common.replay.reference import asynchronous_rules, gradients, synchronous_rules
 from distsgd.common.tasks.graph import TaskGraph
-from distsgd.common.tasks.job import make_job
-from distsgd.common.tasks.options import RunOptions
 from distsgd.common.worker.flat_model import FlatModel
-from runs import DIGITS, PlayedRun, record
+from runs import DIGITS, PlayedRun, job_of, record
 
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}  # float32 against float32 in another order
 
@@ -433,9 +431,7 @@ def test_synchronous_elastic_workers_are_stable_only_below_the_known_bound(worke
 )
 def test_nothing_leaves_the_ps_under_the_lock(scheme, tmp_path):
     """Else a worker that is stopped in this moment would hold it. A checkpoint once made a round trip to the chief."""
-    recipe = ModelRecipe.named("softmax", DIGITS.shape, 10, 0)
-    cluster = Cluster.local(2, ps=2)
-    job = make_job(scheme, recipe, DIGITS.train, None, cluster, RunOptions(steps=9, batch_size=8, run_dir=tmp_path))
+    job = job_of(scheme, ps=2, backend="processes", steps=9, run_dir=tmp_path)
     functions = TaskGraph(job, [0]).graph.as_graph_def().library.function
     locks = [(f, n) for f in functions for n in f.node_def if n.op == "MutexLock"]
     assert len(locks) > 5

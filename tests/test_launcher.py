@@ -25,7 +25,7 @@ from distsgd.common.record.callbacks import Callback
 from distsgd.common.tasks.job import describe, make_job
 from distsgd.common.tasks.options import RunOptions
 from doubles import RaisesInWorker
-from runs import DIGITS, patience, record, slow_batches, wait_until
+from runs import DIGITS, job_of, patience, record, slow_batches, wait_until
 
 FOREVER = 10**7
 SLEEPING = Path(__file__).with_name("sleeping.py")
@@ -273,6 +273,5 @@ def test_a_task_that_dies_after_the_result_does_no_harm(warm, tmp_path):
 
 @pytest.mark.parametrize(("scheme", "module"), [(SyncSGD(), "distsgd.algorithms.sync_sgd"), (RaisesInWorker(), None)])
 def test_the_fork_server_imports_only_algorithms_of_this_package(tmp_path, scheme, module):
-    recipe, options = ModelRecipe.named("softmax", (64,), 10, 0), RunOptions(steps=1, run_dir=tmp_path)
-    job = make_job(scheme, recipe, DIGITS.train, None, Cluster.local(2), options)
+    job = job_of(scheme, backend="processes", steps=1, run_dir=tmp_path)
     assert pickle.loads(write(job, tmp_path).read_bytes())[2] == module

@@ -27,8 +27,6 @@ from distsgd.algorithms import (
     SyncSGD,
     SyncSGDLR,
 )
-from distsgd.common import Cluster
-from distsgd.common.data.models import ModelRecipe
 from distsgd.common.record_format import RECORD
 from distsgd.common.replay.comparison import judge
 from distsgd.common.replay.recorded import Hyperparameters
@@ -36,11 +34,9 @@ from distsgd.common.replay.reference import gradients
 from distsgd.common.server.trace import ROW
 from distsgd.common.tasks.evaluator import Evaluator
 from distsgd.common.tasks.graph import TaskGraph
-from distsgd.common.tasks.job import make_job
-from distsgd.common.tasks.options import RunOptions
 from distsgd.common.tasks.state_calls import StateCalls
 from doubles import NoLock, SlowAsyncSGD
-from runs import DIGITS, PlayedRun, record, wait_until
+from runs import DIGITS, PlayedRun, job_of, record, wait_until
 
 TOLERANCE = 1e-5
 # Every scheme of the catalogue, with numbers that all have an effect, and what has another way through the code.
@@ -174,9 +170,7 @@ def evaluators(tmp_path):
     """A state at its beginning, a function that puts an event on its record, and one that makes evaluators for it."""
     import tensorflow as tf
 
-    recipe, cluster = ModelRecipe.named("mlp:hidden=4", (64,), 10, 0), Cluster.local(2, backend="threads")
-    options = {"epochs": 1, "steps": 10, "batch_size": 8, "seed": 0, "run_dir": tmp_path}
-    job = make_job(Hogwild(), recipe, DIGITS.train, None, cluster, RunOptions(**options))
+    job = job_of(Hogwild(), model="mlp:hidden=4", steps=10, run_dir=tmp_path)
     graph = TaskGraph(job)
     with graph.graph.as_default(), tf.compat.v1.Session() as session:
         StateCalls(session, graph, 60).initialize(restoration=time.time_ns())

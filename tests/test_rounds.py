@@ -8,18 +8,15 @@ import numpy as np
 import pytest
 
 from distsgd.algorithms import AsyncSGD, Downpour, LocalSGD, Serial, SyncSGD
-from distsgd.common import Cluster
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.data.dataset import batches
-from distsgd.common.data.models import ModelRecipe
 from distsgd.common.record import checkpoint
 from distsgd.common.record.run_directory import RunRecord
 from distsgd.common.tasks.graph import TaskGraph
-from distsgd.common.tasks.job import describe, make_job
-from distsgd.common.tasks.options import RunOptions
+from distsgd.common.tasks.job import describe
 from distsgd.common.tasks.requests import ObserverRequests, StateRequests, requests_of
 from distsgd.common.tasks.worker_loop import WorkerLoop
-from runs import DIGITS
+from runs import job_of
 
 
 def one_by_one(scheme, steps, done=0):
@@ -83,9 +80,7 @@ def test_batches_are_the_same_from_any_start(shard, size):
 
 
 def job(tmp_path, scheme, steps, earlier=(), workers=2, backend="threads"):
-    recipe, cluster = ModelRecipe.named("softmax", (64,), 10, 0), Cluster.local(workers, backend=backend)
-    options = {"epochs": 1, "steps": steps, "batch_size": 100, "seed": 3, "run_dir": tmp_path}
-    made = make_job(scheme, recipe, DIGITS.train, None, cluster, RunOptions(**options))
+    made = job_of(scheme, workers, backend=backend, steps=steps, batch_size=100, seed=3, run_dir=tmp_path)
     made.earlier_step_targets = earlier or made.earlier_step_targets
     return made
 
@@ -157,8 +152,6 @@ def test_a_worker_s_graph_has_all_ops_that_it_uses_and_none_of_the_chief_s(tmp_p
 
 def calls_of(passed, busy, tmp_path, monkeypatch):
     """How many rounds a worker has in each of its calls, the first of which take these seconds, and then none."""
-    options = RunOptions(steps=640, batch_size=8, run_dir=tmp_path)
-    cluster, recipe = Cluster.local(1, backend="threads"), ModelRecipe.named("softmax", (64,), 10, 0)
     worker, sizes, now = object.__new__(WorkerLoop), [], np.zeros(2)
     durations = zip(passed, busy, strict=True)
 
@@ -169,7 +162,7 @@ def calls_of(passed, busy, tmp_path, monkeypatch):
 
     clock = SimpleNamespace(monotonic=lambda: now[0], process_time=lambda: now[1])
     monkeypatch.setattr("distsgd.common.tasks.worker_loop.time", clock)
-    worker.plan = make_job(AsyncSGD(), recipe, DIGITS.train, None, cluster, options).plan
+    worker.plan = job_of(AsyncSGD(), 1, steps=640, run_dir=tmp_path).plan
     worker.progress, worker.index, worker.state = SimpleNamespace(rounds=0), 0, None
     worker.report, worker._call = lambda **_: None, call
     as_is = {"at_most": lambda count: count, "announce_rounds": lambda count: count}

@@ -1,7 +1,6 @@
 """Rounds that depend on the worker, and numbers that go beside the vector of a message."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,18 +11,16 @@ from scheduled import happens
 from uneven import Clipped, FedNova
 
 from distsgd.algorithms import AsyncSGD
-from distsgd.common import Cluster, Platform, UserError
+from distsgd.common import Platform, UserError
 from distsgd.common.contract import Async, Barrier, Collective, Rounds, Scheme
-from distsgd.common.data.models import ModelRecipe
 from distsgd.common.data.recipes import Dataset
 from distsgd.common.messages.message import as_message, sent_by
 from distsgd.common.record.checkpoint import Checkpoint
 from distsgd.common.server.traffic import Traffic
-from distsgd.common.tasks.job import describe, make_job
-from distsgd.common.tasks.options import RunOptions
+from distsgd.common.tasks.job import describe
 from distsgd.common.tasks.state_manager import check_fits
 from distsgd.common.virtual_time.forecast import forecast
-from runs import DIGITS, ONES, Harness, quadratic, record
+from runs import ONES, Harness, job_of, quadratic, record
 
 STEPS = (1, 2, 4)
 LIMIT = 0.5
@@ -87,11 +84,8 @@ def test_a_barrier_does_not_wait_for_a_worker_that_has_done_its_rounds(tmp_path,
     assert difference(run.center, x) < 1e-5
 
 
-def job_of(scheme, steps=43, **options):
-    recipe = ModelRecipe.named(f"mlp:hidden={HIDDEN}", (64,), 10, 0)
-    cluster = Cluster.local(3, backend="threads")
-    how = RunOptions(**{"steps": steps, "batch_size": 8, "seed": 0, "run_dir": Path("nowhere")} | options)
-    return make_job(scheme, recipe, DIGITS.train, None, cluster, how)
+def uneven_job(scheme, steps=43):
+    return job_of(scheme, 3, model=f"mlp:hidden={HIDDEN}", steps=steps)
 
 
 def course(job, **machines):
@@ -99,17 +93,17 @@ def course(job, **machines):
 
 
 def test_a_round_in_virtual_time_lasts_as_long_as_its_usual_steps():
-    job = job_of(Clipped(), steps=8)
+    job = uneven_job(Clipped(), steps=8)
     there = course(job, step_ms=10, step_factors="1,1,3")
     ends = [there.trace["microseconds"][there.trace["worker"] == k].tolist() for k in range(3)]
     assert ends == [[10_000 * (r + 1) for r in range(8)], [20_000 * (r + 1) for r in range(4)], [120_000, 240_000]]
-    drawn = [course(job_of(made, steps=8), compute="exponential", step_ms=10) for made in (Clipped(), AsyncSGD())]
+    drawn = [course(uneven_job(made, steps=8), compute="exponential", step_ms=10) for made in (Clipped(), AsyncSGD())]
     last = [[there.trace["microseconds"][there.trace["worker"] == k].max() for k in range(3)] for there in drawn]
     np.testing.assert_allclose(last[0], last[1], atol=8)  # the same steps, cut into rounds in another way
 
 
 def test_a_rejoined_worker_resumes_with_the_batch_after_its_own_rounds():
-    job = job_of(Clipped(), steps=9)
+    job = uneven_job(Clipped(), steps=9)
     for k, lengths in enumerate([[1] * 9, [2, 2, 2, 2, 1], [4, 4, 1]]):
         whole = list(job.plan.batches(k))
         assert [len(rows) for rows, _ in whole] == lengths
@@ -125,14 +119,14 @@ def test_a_forecast_uses_the_rounds_of_each_worker():
 
 
 def test_a_server_s_falling_rate_counts_steps_of_the_average_worker():
-    assert job_of(Clipped(), steps=40).plan.round_steps == pytest.approx(120 / (40 + 20 + 10))
-    assert job_of(FedNova(), steps=40).plan.round_steps == pytest.approx(70 / 30)
-    assert job_of(Clipped(local_steps=(4,)), steps=40).plan.round_steps == 4
+    assert uneven_job(Clipped(), steps=40).plan.round_steps == pytest.approx(120 / (40 + 20 + 10))
+    assert uneven_job(FedNova(), steps=40).plan.round_steps == pytest.approx(70 / 30)
+    assert uneven_job(Clipped(local_steps=(4,)), steps=40).plan.round_steps == 4
 
 
 def test_the_config_has_the_steps_of_each_worker_if_not_those_asked_for():
-    assert describe(job_of(FedNova(), steps=40), "", "")["steps_of_workers"] == [10, 20, 40]
-    assert "steps_of_workers" not in describe(job_of(Clipped(), steps=40), "", "")
+    assert describe(uneven_job(FedNova(), steps=40), "", "")["steps_of_workers"] == [10, 20, 40]
+    assert "steps_of_workers" not in describe(uneven_job(Clipped(), steps=40), "", "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,11 +159,11 @@ class Sparse(AsyncSGD):
 
 def test_rounds_and_scalars_that_cannot_be_are_refused_in_one_line():
     with pytest.raises(UserError, match=r"all must have as many\. Received: 11 to 43 rounds"):
-        job_of(WithoutPS())
+        uneven_job(WithoutPS())
     with pytest.raises(UserError, match=r"no round may be longer than the period.*a round of 3 steps, period=1"):
-        job_of(TooLong())
+        uneven_job(TooLong())
     with pytest.raises(UserError, match="messages of a scheme with sparse = True are vectors alone"):
-        job_of(Sparse())
+        uneven_job(Sparse())
 
     @dataclass(frozen=True, kw_only=True)
     class WithScalars(WithoutPS):
@@ -177,7 +171,7 @@ def test_rounds_and_scalars_that_cannot_be_are_refused_in_one_line():
         scalars = ("norm",)
 
     with pytest.raises(UserError, match="messages without a ps are vectors alone"):
-        job_of(WithScalars())
+        uneven_job(WithScalars())
 
 
 # Scalars, one message at a time.
