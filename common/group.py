@@ -180,7 +180,7 @@ class Group:
 
     Example:
         >>> import distsgd, numpy as np
-        >>> from distsgd.algorithms import SyncSGD
+        >>> from distsgd import SyncSGD
         >>> group = distsgd.Group(SyncSGD(learning_rate=0.5), np.array([4.0, 8.0]), workers=2)
         >>> group.step(0, group.point(0))  # the gradient of ½x² is x; worker 0 now waits for worker 1
         False

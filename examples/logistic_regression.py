@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from distsgd import Group
-from distsgd.algorithms import Downpour, SyncSGD
+from distsgd import Downpour, Group, SyncSGD
 
 rng = np.random.default_rng(0)
 x = rng.normal(size=(4000, 8))

@@ -12,6 +12,7 @@ import pytest
 
 import distsgd
 import distsgd.common
+from distsgd.algorithms import SCHEMES
 from distsgd.common.cli import main as cli
 from distsgd.common.cluster.fingerprint import source_digest
 from distsgd.common.errors import Interrupted
@@ -32,7 +33,9 @@ def test_the_package_has_a_version_and_what_its_readers_look_for():
     assert set(dir(distsgd.common)) >= set(distsgd.common.__all__)
     for name in distsgd.common.__all__:
         assert getattr(distsgd, name) is getattr(distsgd.common, name)
-    assert distsgd.algorithms.Downpour.name == "downpour"
+    for kind in SCHEMES.values():
+        assert getattr(distsgd, kind.__name__) is kind
+        assert kind.__name__ in dir(distsgd)
     with pytest.raises(AttributeError, match="module 'distsgd' has no attribute 'tarin'"):
         distsgd.tarin  # noqa: B018
 
@@ -59,10 +62,21 @@ def test_the_digest_of_the_source_changes_with_any_file(last, tmp_path):
 
 
 def test_importing_the_package_imports_nothing_heavy(tmp_path):
-    code = f"import sys, distsgd; assert 'numpy' not in sys.modules; distsgd.train; distsgd.algorithms;\
+    code = f"import sys, distsgd; assert 'numpy' not in sys.modules; distsgd.train; distsgd.Downpour; dir(distsgd);\
         print([name for name in {HEAVY} if name in sys.modules])"
     done = python("-c", code, cwd=tmp_path)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_type_checkers_know_the_names_of_the_package(tmp_path):
+    names = [*distsgd.common.__all__, *(kind.__name__ for kind in SCHEMES.values())]
+    (tmp_path / "user.py").write_text(f"from distsgd import {', '.join(names)}\nreveal_type(Downpour(ps=2))\n")
+    shutil.copytree(ROOT / "common" / "toplevel", tmp_path / "distsgd")
+    for name in FOLDERS:
+        (tmp_path / "distsgd" / name).symlink_to(ROOT / name)
+    done = python("-m", "basedpyright", "--level", "error", "--pythonpath", sys.executable, "user.py", cwd=tmp_path)
+    assert 'No parameter named "ps"' in done.stdout, done.stdout
+    assert done.stdout.count("error:") == 1, done.stdout
 
 
 def test_virtual_time_orders_a_run_of_every_rule_without_tensorflow(tmp_path):

@@ -1,4 +1,7 @@
-"""The package `distsgd` itself: `distsgd.train`, `distsgd.__version__`; each name is imported at its first use."""
+"""The package `distsgd` itself: `distsgd.train`, `distsgd.Downpour`; each name is imported at its first use.
+
+`__init__.pyi` has the names for type checkers.
+"""
 
 import importlib
 import os
@@ -28,8 +31,15 @@ def __getattr__(name: str) -> Any:
         common = importlib.import_module("distsgd.common")
         if name in common.__all__:
             return getattr(common, name)
+        if name in (classes := _classes()):
+            return classes[name]
     raise AttributeError(f"module 'distsgd' has no attribute {name!r}")
 
 
+def _classes() -> dict[str, Any]:
+    """Return the classes of the catalogue by name."""
+    return {kind.__name__: kind for kind in importlib.import_module("distsgd.algorithms").SCHEMES.values()}
+
+
 def __dir__() -> list[str]:
-    return ["__version__", *FOLDERS, *importlib.import_module("distsgd.common").__all__]
+    return ["__version__", *FOLDERS, *importlib.import_module("distsgd.common").__all__, *_classes()]

@@ -1,0 +1,9 @@
+"""The package `distsgd` itself: the names of `distsgd.common`, and the classes of the catalogue."""
+
+from . import algorithms as algorithms
+from . import benchmarks as benchmarks
+from . import common as common
+from .algorithms import *  # pyright: ignore[reportMissingImports]
+from .common import *  # pyright: ignore[reportMissingImports]
+
+__version__: str
