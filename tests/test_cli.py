@@ -13,6 +13,7 @@ import pytest
 from distsgd.algorithms import SCHEMES, AsyncSGD
 from distsgd.common.cli import main as cli
 from distsgd.common.cli.flag_groups import parse_flags
+from distsgd.common.cli.simulate import scheme_of
 
 
 def distsgd(*arguments, cwd=None, timeout=200):
@@ -70,6 +71,17 @@ def test_flags_may_come_before_the_algorithm(monkeypatch):
     assert received == [("downpour", ["--workers", "4", "--json"])]
 
 
+def test_names_are_taken_in_another_spelling(monkeypatch, capsys):
+    received = []
+    monkeypatch.setattr(cli, "run_algorithm", lambda scheme, rest: received.append(scheme.name) or 0)
+    for arguments in (["sync-sgd"], ["Downpour"], ["Downpour()"], ["--workers", "2", "AsyncDiLoCo"]):
+        cli.dispatch(arguments)
+    assert received == ["sync_sgd", "downpour", "downpour", "async_diloco"]
+    assert cli.dispatch(["explain", "EF-SGD"]) == 0
+    assert "ef_sgd" in capsys.readouterr().out
+    assert scheme_of("SyncSGD:backup_workers=1") == SCHEMES["sync_sgd"](backup_workers=1)
+
+
 def test_flags_are_written_with_either_dash_and_values_have_their_types():
     flags = "--learning-rates 0.1 2 --worker_hosts=a:1,b_c:2 --run-dir x/y --steps None --l2 1e-3 --json --ps=2"
     scheme, options = parse_flags(SCHEMES["sync_sgd_lr"], flags.split())
@@ -124,7 +136,12 @@ def test_help_shows_flags_of_the_algorithm_and_common_ones_with_defaults(run_mai
     ("arguments", "message"),
     [
         (["downpuor"], "unknown algorithm or command 'downpuor'. Did you mean downpour"),
-        (["resume"], "unknown algorithm or command 'resume'. See --help"),
+        (["resume"], "unknown algorithm or command 'resume'. It is an option, as in: downpour --resume ..."),
+        (["runs"], "unknown algorithm or command 'runs'. See --help"),
+        (["downpour", "--lr", "3"], "unknown option --lr of downpour. Did you mean --learning-rate?"),
+        (["diloco", "--period", "3"], "unknown option --period of diloco. Did you mean --communication-period?"),
+        (["downpour", "--config", "x"], "unknown option --config of downpour. See downpour --help"),
+        (["downpour", "--shuffle"], "unknown option --shuffle of downpour. In this package each worker shuffles its"),
         (["downpour", "--communication-period", "0"], "communication_period must be at least 1"),
         (["downpour", "--workers", "0"], "workers must be at least 1"),
         (["async_sgd", "--learning-rate", "nan"], "learning_rate must be a positive number"),

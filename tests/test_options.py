@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, Serial, SyncSGD, SyncSGDLR
-from distsgd.common import Cluster, Recovery, UserError, train
+from distsgd.common import Cluster, Platform, Recovery, UserError, train
 from distsgd.common.contract.hyperparameters import meanings
 from distsgd.common.contract.schedules import shaped
 from distsgd.common.data.dataset import shard_rows
 from distsgd.common.replay.reference import asynchronous_rules
+from distsgd.common.spec import close_to
 from distsgd.common.tasks.options import Keywords, RunOptions
 from runs import DIGITS, ONES, quadratic, record
 
@@ -183,7 +184,9 @@ def test_the_options_of_a_run_are_written_once():
 
 def test_an_option_that_is_not_known_is_refused_with_the_nearest_name():
     for wrong, meant in ({"epoch": 3}, "epochs"), ({"validation_dat": None}, "validation_data"):
-        with pytest.raises(UserError, match=rf"there is no option '{next(iter(wrong))}'. Did you mean {meant}\b"):
+        with pytest.raises(
+            UserError, match=rf"there is no option '{next(iter(wrong))}' of train. Did you mean {meant}\b"
+        ):
             train(quadratic([1.0]), ONES, AsyncSGD(), **wrong)
     for name, meant in (
         ("learning_rate", r"AsyncSGD\(learning_rate=...\)"),
@@ -192,6 +195,45 @@ def test_an_option_that_is_not_known_is_refused_with_the_nearest_name():
     ):
         with pytest.raises(UserError, match=f"there is no option '{name}' of train: write {meant}"):
             train(quadratic([1.0]), ONES, AsyncSGD(), **{name: 3})
-    for wrong in ("shuffle", "lr", "steps_per_epoch", "period"):
-        with pytest.raises(UserError, match=rf"there is no option '{wrong}'. See help\(distsgd.train\)"):
+    for wrong, meant in (
+        ("lr", r": write AsyncSGD\(learning_rate=...\)"),
+        ("n_workers", r": write Cluster.local\(workers=...\)"),
+        ("batchsize", r"\. Did you mean batch_size\?"),
+        ("num_epochs", r"\. Did you mean epochs\?"),
+        ("shuffle", ": each worker shuffles its shard in every epoch"),
+        ("steps_per_epoch", ": steps counts the local steps of each worker in the whole run"),
+        ("wandb", r"\. See help\(distsgd.train\)"),
+    ):
+        with pytest.raises(UserError, match=f"there is no option '{wrong}' of train{meant}"):
             train(quadratic([1.0]), ONES, AsyncSGD(), **{wrong: 3})
+    with pytest.raises(UserError, match=r": write Downpour\(communication_period=...\)"):
+        train(quadratic([1.0]), ONES, Downpour(), period=3)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Downpour(period=3), "Downpour has no argument 'period'. Did you mean communication_period, push_peri"),
+        (lambda: SyncSGD(lr=0.1), r"SyncSGD has no argument 'lr'. Did you mean learning_rate\?"),
+        (lambda: SyncSGD(0.1), r"positional arguments\): give them by name, as in SyncSGD\(learning_rate=...\)"),
+        (lambda: Serial(momentum=0.9), r"Serial has no argument 'momentum'. Known: learning_rate\."),
+        (lambda: Cluster.local(n_workers=3), r"Cluster.local has no argument 'n_workers'. Did you mean workers\?"),
+        (lambda: Cluster.local(4, 2), r"give them by name, as in Cluster.local\(workers=...\)"),
+        (lambda: Cluster.at(job_name="ps"), r"Cluster.at takes .* \(missing a required argument: 'worker_hosts'\)"),
+        (lambda: Cluster.from_slurm(workers=2), "Cluster.from_slurm has no argument 'workers'"),
+        (lambda: Recovery(max_restart=3), r"Recovery has no argument 'max_restart'. Did you mean max_restarts\?"),
+        (lambda: Platform(steps_ms=3), r"Platform has no argument 'steps_ms'. Did you mean step_ms\?"),
+    ],
+)
+def test_an_argument_that_is_not_known_is_refused_with_the_nearest_name(call, message):
+    with pytest.raises(UserError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_is_suggested_only_if_a_third_of_its_letters_differ():
+    known = ["mutants", "all_reduce", "cores", "ssp", "run_dir", "workers", "min_workers", "mlp", "schedule", "l2"]
+    for word in ("runs", "resume", "--config", "sweep", "--dry-run", "shuffle", "lr", "w", ""):
+        assert close_to(word, known) == []
+    for word, meant in (("mpl", "mlp"), ("--wrokers", "workers"), ("num_workers", "workers"), ("--run-dri", "run_dir")):
+        assert close_to(word, known) == [meant]

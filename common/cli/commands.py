@@ -23,7 +23,7 @@ from ..files import replacing
 from ..record.latest import named
 from ..replay.comparison import Verdict
 from ..replay.replay import replay
-from ..spec import nearest
+from ..spec import nearest, spelt
 from ..tasks.follow import follow
 from ..timeline.lanes import read_lanes
 from ..timeline.picture import FORMATS, draw
@@ -52,7 +52,7 @@ def explanation(files: Sequence[Path], arguments: list[str]) -> int:
     """Explain an algorithm of the catalogue or of the imported `files`; return the exit code."""
     parser = Parser("run.sh explain", "Equations, origin, departures, limits and hyperparameters of an algorithm.")
     parser.add_argument("algorithm", help=", ".join(SCHEMES))
-    name = parser.values(arguments).algorithm
+    name = spelt(parser.values(arguments).algorithm, SCHEMES)
     if name not in SCHEMES:
         raise UserError(f"unknown algorithm {name!r}. {nearest(name, SCHEMES)}")
     explain(SCHEMES[name], [file for file in files if is_of(SCHEMES[name], file)])

@@ -19,6 +19,7 @@ from ..contract.hyperparameters import meanings
 from ..errors import UserError
 from ..files import with_tuples
 from ..spec import nearest
+from ..tasks.options import KERAS
 
 WIDE, NARROW = 100, 60  # columns: the largest width of help; below the second, a meaning starts on a line of its own
 
@@ -94,6 +95,11 @@ def _options(kind: type, usual: Any = None, within: tuple[str, ...] = ()) -> Ite
             yield from _options(type(default), default, (field.name, *within))
         else:
             yield Option((field.name, *within), hints[field.name], default, meant.get(field.name, ""))
+
+
+def names(kind: type) -> list[str]:
+    """Return the names of the fields of a dataclass, and of nested ones, that are flags."""
+    return [option.name for option in _options(kind)]
 
 
 def _given(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,7 +223,9 @@ class Parser(argparse.ArgumentParser):
             raise UserError(f"{command} does not take {word!r}. See {command} --help")
         known = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
         flag = word.partition("=")[0]
-        raise UserError(f"unknown option {flag} of {command}. {nearest(flag, known, f'See {command} --help')}")
+        meant = KERAS.get(flag[2:].replace("-", "_"))
+        instead = f"In this package {meant}." if meant else nearest(flag, known, f"See {command} --help")
+        raise UserError(f"unknown option {flag} of {command}. {instead}")
 
 
 class _Help(argparse.HelpFormatter):

@@ -22,10 +22,11 @@ from ...algorithms import SCHEMES
 from ..errors import DistsgdError, Interrupted, UserError
 from ..record.display import Page
 from ..replay.adapters import TRANSCRIPTIONS
-from ..spec import nearest
-from . import advise, doctor, simulate
+from ..spec import nearest, spelt
+from . import advise, doctor, flags, simulate
 from .catalogue import catalogue
 from .commands import MEASUREMENTS, evaluate, explanation, measurement, mutants, replay_run, test, timeline
+from .flag_groups import Options
 from .imports import import_schemes, import_transcriptions, split_imports
 from .train import run_algorithm
 from .tutorials import main as tutorials
@@ -75,21 +76,24 @@ def dispatch(arguments: list[str]) -> int:
     if arguments[0] in ("-V", "--version", "version"):
         print(f"distsgd {version('distsgd')}")  # noqa: T201
         return 0
-    command, *rest = name_first(arguments, [*SCHEMES, *commands])
+    known = [*SCHEMES, *commands]
+    word, *rest = name_first(arguments, known)
+    command = spelt(word, known)
     if command in commands:
         return commands[command](rest)
     if command in SCHEMES:
         return run_algorithm(SCHEMES[command], rest)
-    raise UserError(
-        f"unknown algorithm or command {command!r}. {nearest(command, [*SCHEMES, *commands], 'See --help')}"
-    )
+    otherwise = "See --help"
+    if (flag := spelt(word, flags.names(Options))) != word or flag in flags.names(Options):
+        otherwise = f"It is an option, as in: downpour --{flag.replace('_', '-')} ..."
+    raise UserError(f"unknown algorithm or command {word!r}. {nearest(word, known, otherwise)}")
 
 
 def name_first(arguments: list[str], known: list[str]) -> list[str]:
     """Move the command to the front: `--workers 4 downpour` becomes `downpour --workers 4`."""
     if not arguments[0].startswith("-"):
         return arguments
-    names = [word for word in arguments if word in known]
+    names = [word for word in arguments if spelt(word, known) in known]
     if len(names) != 1:
         raise UserError(f"the algorithm or command comes first, as in: downpour {' '.join(arguments)}")
     rest = list(arguments)

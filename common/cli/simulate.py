@@ -19,7 +19,7 @@ from ..errors import UserError
 from ..files import dumps
 from ..launch.client import keep_warm
 from ..record.summary import formatted
-from ..spec import nearest, parse
+from ..spec import nearest, parse, spelt
 from ..tasks.job import checked
 from . import flags
 from .flag_groups import GROUPS, Options, find_cluster, parse_flags
@@ -47,11 +47,13 @@ class SimulationOptions(Options):
 
 def main(arguments: list[str]) -> int:
     """Simulate one algorithm, or compare several; return the exit code."""
-    named = [word for word in arguments if word in SCHEMES]
+    named = [word for word in arguments if spelt(word, SCHEMES) in SCHEMES]
     if len(named) == 1 and not any(word.partition("=")[0] == "--compare" for word in arguments):
         rest = list(arguments)
         rest.remove(named[0])
-        return run_command(*_simulated(*parse_flags(SCHEMES[named[0]], ["--backend", "simulation", *rest])))
+        return run_command(
+            *_simulated(*parse_flags(SCHEMES[spelt(named[0], SCHEMES)], ["--backend", "simulation", *rest]))
+        )
     (options,) = flags.read(
         "run.sh simulate",
         ABOUT,
@@ -62,7 +64,7 @@ def main(arguments: list[str]) -> int:
     )
     if options.algorithm:
         name = options.algorithm[0]
-        if name in SCHEMES:
+        if spelt(name, SCHEMES) in SCHEMES:
             raise UserError("give one algorithm, or several to --compare. Received: " + " ".join(options.algorithm))
         raise UserError(f"unknown algorithm {name!r}. {nearest(name, SCHEMES)}")
     if not options.compare:
@@ -106,7 +108,8 @@ def compare(options: SimulationOptions) -> int:
 
 def scheme_of(text: str) -> Scheme:
     """Build an algorithm with hyperparameters from text such as `sync_sgd:backup_workers=2`."""
-    name, given = parse("algorithm", text, SCHEMES)
+    name, *options = text.split(":", 1)
+    name, given = parse("algorithm", ":".join([spelt(name, SCHEMES), *options]), SCHEMES)
     return SCHEMES[name](**given)
 
 

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 from ..arguments import at_least, at_most, positive
 from ..errors import UserError
 from ..lazy import tf
-from ..spec import nearest
+from ..spec import CheckedCall, checked_call, nearest
 from ..virtual_time.platform import Platform
 from .task_spec import JobName, TaskSpec
 
@@ -122,7 +122,7 @@ def compute_devices(worker: str, number: int, first: int = 0) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cluster:
+class Cluster(CheckedCall):
     """A description of the machines and processes of a run.
 
     `Cluster.local(...)` runs all tasks on this machine. `Cluster.at(...)`, `Cluster.from_tf_config()` and
@@ -170,6 +170,7 @@ class Cluster:
             )
 
     @classmethod
+    @checked_call
     def local(
         cls,
         workers: int = 2,
@@ -200,6 +201,7 @@ class Cluster:
         )
 
     @classmethod
+    @checked_call
     def at(
         cls,
         *,
@@ -224,6 +226,7 @@ class Cluster:
         return cls._placed(here, wait_seconds, devices_per_worker)
 
     @classmethod
+    @checked_call
     def from_tf_config(
         cls, *, separate_evaluator: bool = False, wait_seconds: float = 60.0, devices_per_worker: int | None = None
     ) -> Cluster:
@@ -243,6 +246,7 @@ class Cluster:
         return cls._placed(from_tf_config(separate_evaluator), wait_seconds, devices_per_worker)
 
     @classmethod
+    @checked_call
     def from_slurm(cls, *, ps: int = 1, wait_seconds: float = 60.0, devices_per_worker: int | None = None) -> Cluster:
         """Return one task of a Slurm job step: the first `ps` tasks are parameter servers, the others workers.
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
 from ..messages.codec import Codec
+from ..spec import CheckedCall
 from ..sync.asynchronous import Async
 from ..sync.synchronization import Synchronization
 from .hyperparameters import check_hyperparameters
@@ -33,7 +34,7 @@ WORKER_RULES = ("local_variables", "gradient_point", "local_step", "message", "o
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scheme:
+class Scheme(CheckedCall):
     """An algorithm. Its fields are its hyperparameters, which are checked by their types, see `hyperparameters`.
 
     A class that overrides nothing but `server_update` pushes plain gradients, keeps no state and is asynchronous.

@@ -15,7 +15,7 @@ from ..data.skew import parsed
 from ..errors import UserError
 from ..record.latest import named, newest
 from ..record.run_directory import RecordMode
-from ..spec import nearest
+from ..spec import CheckedCall, close_to, nearest
 
 RESTART_CHECKPOINT_SECONDS = 10.0
 
@@ -27,11 +27,24 @@ OnNan = Literal["stop", "drop"]
 
 Transport = Literal["memory", "sockets"]
 
+KERAS = {
+    "shuffle": "each worker shuffles its shard in every epoch, in an order that the seed fixes",
+    "steps_per_epoch": "steps counts the local steps of each worker in the whole run",
+    "initial_epoch": "resume continues an earlier run",
+    "sample_weight": "give the weights with the data, (x, y, sample_weight)",
+    "validation_freq": "evaluate_every counts the updates of the center between two evaluations",
+    "validation_steps": "all validation data are used: give fewer, as with dataset.take(...)",
+    "validation_batch_size": "the metrics do not depend on it",
+    "optimizer": "the algorithm takes the steps",
+    "x": "x and y are one argument, as in train(model, (x, y), Downpour())",
+    "y": "x and y are one argument, as in train(model, (x, y), Downpour())",
+}  # arguments of Keras' `fit` that have another form here
+
 NO_FLAG = {"flag": False}  # metadata of a field that the command line does not offer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recovery:
+class Recovery(CheckedCall):
     """Checkpoints, restarts and other reactions of a run to faults.
 
     Example:
@@ -220,8 +233,18 @@ def options_of(given: Mapping[str, Any], known: Iterable[str], makers: Iterable[
     """
     for name in given:
         if name not in known:
-            owner = next((maker for maker in makers if name in inspect.signature(maker).parameters), None)
-            if owner is not None:
-                raise UserError(f"there is no option {name!r} of train: write {owner.__qualname__}({name}=...)")
-            raise UserError(f"there is no option {name!r}. {nearest(name, list(known), 'See help(distsgd.train)')}")
+            raise UserError(f"there is no option {name!r} of train{_instead(name, list(known), list(makers))}")
     return RunOptions(**{name: value for name, value in given.items() if value is not None})
+
+
+def _instead(name: str, known: Sequence[str], makers: Sequence[Callable[..., Any]]) -> str:
+    """Return what to write instead of an unknown keyword: the end of a sentence, or another one."""
+    if name in KERAS:
+        return f": {KERAS[name]}"
+    owned = {maker: close_to(name, inspect.signature(maker).parameters) for maker in makers}
+    owner = next((maker for maker in makers if name in owned[maker]), None)
+    if owner is None and not close_to(name, known):
+        owner = next((maker for maker in makers if owned[maker]), None)
+    if owner is not None:
+        return f": write {owner.__qualname__}({owned[owner][0]}=...)"
+    return f". {nearest(name, known, 'See help(distsgd.train)')}"

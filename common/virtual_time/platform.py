@@ -22,7 +22,7 @@ import numpy as np
 
 from ..arguments import at_least, at_most, not_negative, one_of, positive
 from ..errors import UserError
-from ..spec import nearest, parse
+from ..spec import CheckedCall, nearest, parse
 from .distributions import MOST_SIGMA, Model, RecordedSteps, model, uniforms
 
 MILLISECOND = 10**6  # nanoseconds
@@ -130,7 +130,7 @@ def _values_of(network: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Platform:
+class Platform(CheckedCall):
     """The machines of a run.
 
     Example:
