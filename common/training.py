@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -12,6 +12,7 @@ from .cluster.cluster import Cluster
 from .cluster.fingerprint import given_name, model_digest
 from .contract.checks import check_kind
 from .contract.scheme import Scheme
+from .data.examples import read
 from .data.inputs import first_batches, prepared
 from .data.models import ModelRecipe
 from .data.trial import try_out
@@ -72,15 +73,24 @@ def train(
         model: a built Keras 3 model, compiled with a loss. Its optimizer is not used. It receives the weights of the
             center at the end. Rejected are models with their own `train_step`, with constraints on trainable
             variables, with trainable variables other than float32, or that train in float16.
-        data: (x, y) or (x, y, sample_weight) of NumPy arrays, possibly nested as the model takes them; each worker
-            trains on its own shard. Or a function that returns a `tf.data.Dataset` of batches of `batch_size`: with one
-            parameter it receives a `tf.distribute.InputContext` and does the sharding, without parameters
-            every worker takes its share of the batches. One batch is tried before any process is started.
+        data: (x, y) or (x, y, sample_weight), or x alone for a model whose loss needs no labels. Each is an array, or
+            a list or dict of arrays as the model takes its inputs; an array is NumPy's, a tensor, a list of numbers or
+            a pandas DataFrame or Series. Each worker trains on its own shard, which is shuffled in every epoch.
+
+            Or an object that yields batches of these: a `tf.data.Dataset`, a `keras.utils.PyDataset`, a Python
+            generator. It is read once, before the run, into memory, and then is the same as arrays; `batch_size` is by
+            default that of its first batch. A Dataset may also yield single examples, which are told from batches by
+            the shapes of `model.inputs`. If it has no end, or a length that is not known, `steps` batches are read for
+            each worker. On several machines it must yield the same examples in the same order.
+
+            Or, for data larger than the memory or augmented at random, a function that returns a `tf.data.Dataset` of
+            batches of `batch_size`, which each worker reads by itself: with one parameter the function receives a
+            `tf.distribute.InputContext` and does the sharding, without parameters every worker takes its share of the
+            batches. One batch is tried before any process is started.
         scheme: the algorithm, for instance `Downpour(communication_period=5)`.
         cluster: where to run; the default is `Cluster.local()`, 1 ps and 2 workers in processes.
-        validation_data: (x, y) or (x, y, sample_weight) of arrays, or a function that returns a `tf.data.Dataset`, on
-            which the center is evaluated with the model's own metrics.
-        validation_split: fraction of the arrays, taken from their end, to use as `validation_data` if none is given.
+        validation_data: data of the same kinds, on which the center is evaluated with the model's own metrics.
+        validation_split: fraction of the examples, taken from their end, to use as `validation_data` if none is given.
         class_weight: a weight for the examples of each class, by its number; 1 for classes that are not named.
         callbacks: notified of the events of the run; see `Callback`.
         verbose: show progress.
@@ -90,8 +100,7 @@ def train(
 
     Example:
         >>> import keras, numpy as np
-        >>> from distsgd import Cluster, train
-        >>> from distsgd.algorithms import Downpour
+        >>> from distsgd import Cluster, Downpour, train
         >>> x = np.random.default_rng(0).normal(size=(256, 4)).astype("float32")
         >>> y = x.sum(axis=1, keepdims=True)
         >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
@@ -109,6 +118,11 @@ def train(
     _check_kinds(scheme, cluster, callbacks)
     how = options_of(options, inspect.signature(train).parameters, (type(scheme), Cluster.local, Recovery))
     cluster = cluster or Cluster.local(workers=2 if scheme.sync.exchanges else 1)
+    data, size = read(data, "data", model, options.get("batch_size"), how.steps and how.steps * cluster.workers)
+    if size is not None:
+        how = replace(how, batch_size=size)
+    if validation_data is not None:
+        validation_data, _ = read(validation_data, "validation_data", model)
     data, validation_data = prepared(data, validation_data, validation_split, class_weight)
     job = make_job(scheme, ModelRecipe.of(model), data, validation_data, cluster, how)
     if cluster.simulated is not None:

@@ -1,7 +1,10 @@
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from distsgd.common import UserError
+from distsgd.common.data import examples
 from distsgd.common.data import named as data
 from distsgd.common.data.dataset import batches, leaves, num_examples, shard_rows, split_off, weighted
 from distsgd.common.data.inputs import count_steps
@@ -238,3 +241,131 @@ def test_the_order_of_files_depends_on_their_names_alone(tmp_path):
 def test_text_that_cannot_be_made_is_refused_in_one_line(text, message):
     with pytest.raises(UserError, match=message):
         data.load(text)
+
+
+X, Y = np.random.default_rng(0).normal(size=(64, 4)).astype("f"), np.arange(64, dtype="f")[:, None]
+
+
+class Frame:
+    """As a frame of pandas: no array, but it has one."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def to_numpy(self):
+        return self.array
+
+
+class Part(keras.utils.PyDataset):
+    """Eight batches of eight examples, or batches without an end."""
+
+    def __init__(self, endless=False):
+        super().__init__()
+        self.endless = endless
+
+    @property
+    def num_batches(self):
+        return None if self.endless else 8
+
+    def __getitem__(self, i):
+        return X[8 * (i % 8) :][:8], Y[8 * (i % 8) :][:8]
+
+
+def slices(*more):
+    return tf.data.Dataset.from_tensor_slices((X, Y, *more))
+
+
+def generated(number=8):
+    return (Part()[i] for i in range(number))
+
+
+def linear():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+
+
+@pytest.mark.parametrize(
+    ("data", "size"),
+    [
+        (lambda: [X, Y], None),
+        (lambda: (tf.constant(X), tf.Variable(Y)), None),
+        (lambda: (X.tolist(), Y.tolist()), None),
+        (lambda: (Frame(X), Frame(Y)), None),
+        (lambda: slices(), None),
+        (lambda: slices().batch(12), 12),
+        (lambda: Part(), 8),
+        (lambda: generated(), 8),
+        (lambda: slices().batch(8).map(lambda x, y: (x, y)).filter(lambda x, y: True), 8),
+    ],
+)
+def test_data_of_each_kind_are_read_as_the_same_arrays(data, size):
+    arrays, batch = examples.read(data(), "data", linear())
+    assert batch == size
+    for found, wanted in zip(arrays, (X, Y), strict=True):
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_inputs_in_lists_and_dicts_keep_their_structure():
+    for x in ([X, Y], {"b": X, "a": Y}):
+        for given in (
+            (x, Y, None),
+            tf.data.Dataset.from_tensor_slices((x if isinstance(x, dict) else (X, Y), Y)).batch(7),
+        ):
+            (found, y), _ = examples.read(given, "data")
+            np.testing.assert_array_equal(y, Y)
+            for part, wanted in zip(leaves(found), leaves(x), strict=True):
+                np.testing.assert_array_equal(part, wanted)
+            assert isinstance(found, dict) == isinstance(x, dict)
+    assert [part.shape for part in examples.read((X, None), "data")[0]] == [(64, 4)]
+    assert [part.shape for part in examples.read(slices(Y).batch(5), "data")[0]] == [(64, 4), (64, 1), (64, 1)]
+
+
+def test_of_data_without_an_end_the_steps_of_all_workers_are_read():
+    for given, size in (
+        (Part(endless=True), 8),
+        (slices().repeat().batch(8), 8),
+        (generated(20), 8),
+        (slices().repeat(), 32),
+    ):
+        (x, _), _ = examples.read(given, "data", linear(), steps=3)
+        assert len(x) == 3 * size
+    assert len(examples.read(slices().repeat().batch(8), "data", linear(), batch_size=20, steps=3)[0][0]) == 60
+    assert len(examples.read(slices().batch(8), "data", linear(), steps=3)[0][0]) == 64  # its length is known
+
+
+def failing():
+    yield X[:8], Y[:8]
+    raise OSError("no such image")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (lambda: slices().repeat(), "data never ends: give steps="),
+        (lambda: Part(endless=True), "data never ends: give steps="),
+        (lambda: ((X[:1], Y[:1]) for _ in iter(int, 1)), "data had no end after 100 batches: give steps="),
+        (lambda: failing(), "data cannot be read: OSError: no such image"),
+        (lambda: iter([(X[:2], Y[:2]), (X[:2, :3], Y[:2])]), "data must yield batches of one shape"),
+        (lambda: iter([(X[:2], Y[:2]), (X[:2],)]), "data must yield batches of one shape"),
+        (lambda: iter([]), "must hold examples. Received: no batch"),
+        (lambda: ([[1], [2, 3]], Y), "data cannot be read as an array: ValueError"),
+        (lambda: (keras.Input((4,)), Y), "data cannot be read as an array: ValueError: A KerasTensor is symbolic"),
+        (lambda: (tf.sparse.eye(3), Y), "data must hold dense arrays. Received: tensorflow.SparseTensor"),
+        (
+            lambda: iter([(np.zeros(3), 1.0)]),
+            r"as after dataset.batch\(32\). Received: x float64 \(3,\), y int64|float64",
+        ),
+        (lambda: (3, 4), r"the examples along the first axis.*Received: x int64 \(\), y int64 \(\)"),
+    ],
+)
+def test_data_that_cannot_be_read_are_refused_in_one_line(data, message, monkeypatch):
+    monkeypatch.setattr(examples, "MOST_BATCHES", 100)
+    with pytest.raises(UserError, match=message) as caught:
+        examples.read(data(), "data", linear())
+    assert "\n" not in str(caught.value)
+
+
+def test_data_larger_than_a_share_of_the_memory_are_refused(monkeypatch):
+    monkeypatch.setattr(examples, "MEMORY_SHARE", 10**18)
+    with pytest.raises(UserError, match=r"give a function that returns a tf\.data\.Dataset, which each worker reads"):
+        examples.read(slices().batch(8), "data")

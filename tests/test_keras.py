@@ -108,8 +108,7 @@ def by_hand(model, data):
     model.optimizer.build(model.trainable_variables)
     for _ in range(STEPS):
         chosen = rows[next(order)]
-        x, y = keras.tree.map_structure(lambda array, chosen=chosen: array[chosen], data)
-        model.train_on_batch(x, y)
+        model.train_on_batch(*keras.tree.map_structure(lambda array, chosen=chosen: array[chosen], data))
     return model.get_weights()
 
 
@@ -263,6 +262,7 @@ def ragged():
             (NUMBERS, Y),
             r"layer numbers \(IntegerLookup\) .* apply the layer to the data",
         ),
+        (lambda: with_layer(LAYERS.Dense(3)), X, r"compares with labels: give data=\(x, y\)\. Received: x float32"),
         (
             lambda: with_layer(LAYERS.Dense(3)),
             elements(),
@@ -366,3 +366,74 @@ def test_an_optimizer_that_is_not_used_is_named():
     for optimizer, name in [("rmsprop", None), ("sgd", "SGD(0.01)"), (keras.optimizers.SGD(schedule), "SGD(Expon")]:
         found = unused_optimizer(compiled(x, LAYERS.Dense(1)(x), optimizer=optimizer))
         assert (found is None) if name is None else found.startswith(name)
+
+
+@keras.saving.register_keras_serializable("tests")
+class Coded(keras.Model):
+    """An autoencoder, whose loss needs no labels."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.code, self.decode = LAYERS.Dense(2), LAYERS.Dense(4)
+
+    def call(self, x):
+        return self.decode(self.code(x))
+
+    def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
+        return keras.ops.mean(keras.ops.square(x - y_pred))
+
+
+def coded():
+    keras.utils.set_random_seed(0)
+    model = Coded()
+    model(X)
+    model.compile()
+    return model
+
+
+def penalized():
+    """A model without a compiled loss, whose layer adds one."""
+    keras.utils.set_random_seed(0)
+    x = keras.Input((4,))
+    model = keras.Model(x, Penalized(3)(x))
+    model.compile()
+    return model
+
+
+@pytest.mark.parametrize("make", [coded, penalized])
+@pytest.mark.parametrize("data", [X, (X, None)])
+def test_a_model_whose_loss_needs_no_labels_trains_on_x_alone(make, data, tmp_path):
+    result = run(model := make(), data, tmp_path, steps=STEPS, seed=SEED)
+    for mine, keras_own in zip(model.get_weights(), by_hand(make(), (X,)), strict=True):
+        np.testing.assert_allclose(mine, keras_own, rtol=2e-5, atol=2e-6)
+    evaluated = model.evaluate(X, verbose=0, return_dict=True)
+    assert result.metrics["test_loss"] == pytest.approx(evaluated["loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [Cluster.local(2, backend="threads"), pytest.param(Cluster.local(2), marks=pytest.mark.slow)],
+    ids=["threads", "processes"],
+)
+def test_a_dataset_trains_as_its_arrays_do(cluster, tmp_path):
+    weights, tested = [], []
+    for i, (data, options) in enumerate(
+        [
+            ((X, Y), {"batch_size": BATCH}),
+            (elements()().batch(BATCH), {}),
+            (elements()(), {"batch_size": BATCH}),
+            ((part for part in elements()().batch(BATCH)), {}),
+        ]
+    ):
+        keras.utils.set_random_seed(0)
+        result = train(
+            model := with_layer(LAYERS.Dense(3)), data, SyncSGD(learning_rate=RATE), cluster=cluster, epochs=2,
+            seed=SEED, validation_data=elements()().batch(5), run_dir=tmp_path / str(i), verbose=False, **options,
+        )  # fmt: skip
+        weights.append(model.get_weights())
+        tested.append(result.metrics["test_loss"])
+        assert json.loads((tmp_path / str(i) / "config.json").read_text())["batch_size"] == BATCH
+    for own in weights[1:]:
+        for one, other in zip(weights[0], own, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(tested, tested[0], rtol=1e-5)

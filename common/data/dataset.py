@@ -41,9 +41,9 @@ def weighted(data: tuple[Any, ...], class_weight: Mapping[int, float]) -> tuple[
     """Return the data with the weight of its class for each example; y holds class numbers or one-hot rows."""
     if len(data) == 3:
         raise UserError("class_weight and sample_weight cannot be used at the same time: multiply them yourself")
-    x, y = data
+    x, y = (*data, None)[:2]
     if not isinstance(y, np.ndarray):
-        raise UserError(f"class_weight needs a model with one output. Received: y is a {type(y).__name__}")
+        raise UserError(f"class_weight needs class numbers in y. Received: y is a {type(y).__name__}")
     labels = y.reshape(len(y), -1)
     labels = labels.argmax(1) if labels.shape[1] > 1 else np.round(labels[:, 0]).astype(int)
     kinds, where = np.unique(labels, return_inverse=True)

@@ -9,7 +9,8 @@ from typing import Any
 from ..arguments import fraction
 from ..errors import UserError
 from ..lazy import keras, tf
-from .dataset import is_arrays, leaves, num_examples, split_off, weighted
+from .dataset import leaves, num_examples, split_off, weighted
+from .examples import kind_of
 from .models import plain
 from .trial import described, diagnostic_batch
 
@@ -27,32 +28,9 @@ def prepared(data: Any, validation: Any, split: float, class_weight: Mapping[int
         if split or class_weight:
             raise UserError("validation_split and class_weight need arrays: a data function can do both itself")
         return data, validation
-    data = arrays_of(data, "data")
     if split and validation is None:
         data, validation = split_off(data, split)
     return weighted(data, class_weight) if class_weight else data, validation
-
-
-def arrays_of(data: Any, name: str) -> tuple[Any, ...]:
-    """Return (x, y) or (x, y, sample_weight) as a tuple; raise `UserError` for other data."""
-    if not (isinstance(data, tuple | list) and len(data) in (2, 3) and is_arrays(tuple(data))):
-        kinds = ", ".join(sorted({kind_of(leaf) for leaf in leaves(data)})) or "nothing"
-        nested = isinstance(data, tuple | list | dict)
-        raise UserError(
-            f"{name} must be (x, y) or (x, y, sample_weight) of NumPy arrays, or a function that returns a "
-            f"tf.data.Dataset. Received: {f'{type(data).__name__} of {kinds}' if nested else kinds}"
-        )
-    wrong = sorted({str(leaf.dtype) for leaf in leaves(data) if leaf.dtype.kind in "OMmV"})
-    if wrong:
-        raise UserError(f'{name} must hold numbers, as after array.astype("float32"). Received: {", ".join(wrong)}')
-    if not num_examples(data):
-        raise UserError(f"{name} must hold examples. Received: arrays of length 0")
-    return tuple(data)
-
-
-def kind_of(leaf: Any) -> str:
-    """Return library and type of an object that was given as an array."""
-    return f"{type(leaf).__module__.split('.')[0]}.{type(leaf).__name__}".removeprefix("builtins.")
 
 
 def count_steps(data: Any, workers: int, batch_size: int, epochs: int, steps: int | None) -> int:
@@ -119,9 +97,9 @@ def _batch(data: Any, size: int) -> Any:
         batch = next(iter(data), None)
     except Exception as error:
         raise UserError(f"the first batch of the data function cannot be read: {plain(error)}") from None
-    if not (isinstance(batch, tuple) and len(batch) in (2, 3)):
+    if not (isinstance(batch, tuple) and len(batch) in (1, 2, 3)):
         raise UserError(
-            "the data function must return a tf.data.Dataset of (x, y) or (x, y, sample_weight). Received: "
+            "the data function must return a tf.data.Dataset of (x,), (x, y) or (x, y, sample_weight). Received: "
             f"{'no batch' if batch is None else type(batch).__name__}"
         )
     if kinds := sorted({kind_of(leaf) for leaf in leaves(batch) if not isinstance(leaf, tf.Tensor)}):

@@ -81,7 +81,7 @@ def labels_of(data: Any) -> np.ndarray:
     """
     if callable(data):
         raise UserError("skew needs arrays: a data function does its own sharding. Received: a data function")
-    y = data[1]
+    y = data[1] if len(data) > 1 else None
     if isinstance(y, np.ndarray) and y.size == len(y) and y.dtype.kind in "biuf" and (y == np.round(y)).all():
         return y.reshape(-1)
     received = f"{y.dtype} of shape {y.shape}" if isinstance(y, np.ndarray) else type(y).__name__

@@ -153,6 +153,8 @@ def _step(model: Any, batch: Sequence[Any], what: str, training: bool) -> set[in
             read[id(variable)] = variable
             return super().get_current_value(variable)
 
+    if len(batch) == 1 and getattr(model, "_compile_loss", None) is not None:
+        raise UserError(f"the loss of the model compares with labels: give {what}=(x, y). Received: {described(batch)}")
     tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, tuple(batch))
     try:
         with Watched(_values(model), collect_losses=True) as scope:

@@ -17,6 +17,7 @@ from ..contract.checks import check_scheme, check_update
 from ..contract.rounding import rounded
 from ..contract.scheme import Scheme
 from ..data import inputs, skew
+from ..data.examples import arrays_of
 from ..data.models import ModelRecipe
 from ..errors import UserError
 from ..lazy import keras
@@ -202,9 +203,9 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
         UserError: they do not fit; the message says in one line what is wrong.
     """
     scheme = checked(scheme, train, cluster, options)
-    train = inputs.sharding(train) if callable(train) else inputs.arrays_of(train, "data")
+    train = inputs.sharding(train) if callable(train) else arrays_of(train, "data")
     if test is not None and not callable(test):
-        test = inputs.arrays_of(test, "validation_data")
+        test = arrays_of(test, "validation_data")
     steps = inputs.count_steps(train, cluster.workers, options.batch_size, options.epochs, options.steps)
     at_most(MAX_STEPS, steps=steps)
     if options.skew is not None:

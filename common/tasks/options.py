@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict, TypeVar
 from ..arguments import at_least, at_most, fraction, not_negative, one_of, positive
 from ..contract.hyperparameters import meanings
 from ..contract.rounding import CODECS, Rounding
+from ..data.examples import USUAL_BATCH
 from ..data.skew import parsed
 from ..errors import UserError
 from ..record.latest import named, newest
@@ -104,7 +105,7 @@ class RunOptions:
     """Passes over the training data."""
     steps: int | None = None
     """Local steps of each worker, instead of epochs."""
-    batch_size: int = 32
+    batch_size: int = USUAL_BATCH
     """Examples of one local step."""
     seed: int = 0
     """Random seed for initial weights, data sharding and batch order."""

@@ -164,10 +164,10 @@ def _attributes(model: Any) -> list[dict[str, Any]]:
 
 
 def loss_of(model: Any, batch: Sequence[Any], training: bool) -> Any:
-    """Return the loss of a Keras model on (x, y) or (x, y, sample_weight), as `fit` and `evaluate` compute it."""
-    x, y, *weight = batch
+    """Return the loss of a Keras model on (x,), (x, y) or (x, y, sample_weight), as `fit` computes it."""
+    x, y, weight, *_ = (*batch, None, None)
     y_pred = model(x, training=training)
-    return model._compute_loss(x, y, y_pred, weight[0] if weight else None, training=training)
+    return model._compute_loss(x, y, y_pred, weight, training=training)
 
 
 def _check(model: Any) -> None:
@@ -182,7 +182,7 @@ def _check(model: Any) -> None:
             f"class {kind.__name__} has its own train_step, which is not used here: the algorithm takes the step. Put "
             "the loss into compute_loss(self, x, y, y_pred, sample_weight, training) instead"
         )
-    if getattr(model, "_compile_loss", None) is None and kind.compute_loss is keras.Model.compute_loss:
+    if not getattr(model, "compiled", False) and kind.compute_loss is keras.Model.compute_loss:
         raise UserError("the model has no loss: call model.compile(loss=...) first")
     if not model.trainable_variables:
         raise UserError("the model has no trainable variables")
