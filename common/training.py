@@ -21,7 +21,7 @@ from .launch.run import run
 from .record.callbacks import Callback
 from .record.display import in_notebook, show_table
 from .record.summary import summary_rows
-from .tasks.job import describe, make_job, refuse_loops
+from .tasks.job import Job, describe, make_job, refuse_loops
 from .tasks.options import Keywords, Recovery, options_of, takes_options
 
 
@@ -125,11 +125,7 @@ def train(
         validation_data, _ = read(validation_data, "validation_data", model)
     data, validation_data = prepared(data, validation_data, validation_split, class_weight)
     job = make_job(scheme, ModelRecipe.of(model), data, validation_data, cluster, how)
-    if cluster.simulated is not None:
-        refuse_loops(model)
-    if cluster.task is None or cluster.task.job != "ps":  # a ps task needs no data
-        batches = first_batches(job.train, job.test, job.batch_size // job.devices_per_worker, cluster.workers)
-        job.recipe = try_out(job.recipe, model, *batches)
+    try_on_a_batch(job, model)
     config = {**describe(job, dataset="own data", model=given_name(model)), "architecture": model_digest(model)}
     record, error = run(job, config, verbose, model, callbacks)
     metrics = record.finish(error)
@@ -138,6 +134,19 @@ def train(
     if verbose and in_notebook():
         show_table(f"{scheme.name}: {metrics['outcome']}", summary_rows(metrics))
     return Result(model, record.history(), metrics, job.run_dir)
+
+
+def try_on_a_batch(job: Job, model: Any) -> None:
+    """Try the Keras model of a job on a batch of its data, and add the findings to its recipe.
+
+    Raises:
+        UserError: the model cannot be trained on these data, or not in a simulation.
+    """
+    if job.cluster.simulated is not None:
+        refuse_loops(model)
+    if job.cluster.task is None or job.cluster.task.job != "ps":  # a ps task needs no data
+        batches = first_batches(job.train, job.test, job.batch_size // job.devices_per_worker, job.cluster.workers)
+        job.recipe = try_out(job.recipe, model, *batches)
 
 
 def _check_kinds(scheme: Any, cluster: Any, callbacks: Any) -> None:

@@ -341,9 +341,9 @@ def failing():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (lambda: slices().repeat(), "data never ends: give steps="),
-        (lambda: Part(endless=True), "data never ends: give steps="),
-        (lambda: ((X[:1], Y[:1]) for _ in iter(int, 1)), "data had no end after 100 batches: give steps="),
+        (lambda: slices().repeat(), "data never ends: give steps, the local"),
+        (lambda: Part(endless=True), "data never ends: give steps, the local"),
+        (lambda: ((X[:1], Y[:1]) for _ in iter(int, 1)), "data had no end after 100 batches: give steps, the local"),
         (lambda: failing(), "data cannot be read: OSError: no such image"),
         (lambda: iter([(X[:2], Y[:2]), (X[:2, :3], Y[:2])]), "data must yield batches of one shape"),
         (lambda: iter([(X[:2], Y[:2]), (X[:2],)]), "data must yield batches of one shape"),

@@ -151,3 +151,131 @@ def test_tasks_compare_the_source_of_an_algorithm_of_ones_own(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(lambda _: class_digest(scheme), range(200)))) == 1
     assert class_digest(SCHEMES["agn"]) == ""  # the package's own modules are compared as a whole
+
+
+MODEL = """
+import keras
+
+class Scaled(keras.layers.Layer):
+    def call(self, x):
+        return x / 16
+
+def build():
+    model = keras.Sequential([keras.Input((64,)), Scaled(), keras.layers.Dense(10)])
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    return model
+
+def uncompiled():
+    return keras.Sequential([keras.Input((64,)), keras.layers.Dense(10)])
+
+def text():
+    return "mlp"
+
+def fails():
+    return build().get_layer("none")
+"""
+
+DATA = """
+import tensorflow as tf
+from distsgd.common.data.named import load as named
+
+digits = named("digits")
+train, test = ((x * 16, y) for x, y in (digits.train, digits.test))
+
+def pair():
+    return train, test
+
+def alone():
+    return train
+
+def sets():
+    return [tf.data.Dataset.from_tensor_slices(part).batch(50) for part in (train, test)]
+
+def functions():
+    return [lambda: tf.data.Dataset.from_tensor_slices(train).batch(32, drop_remainder=True), sets()[1]]
+
+def without_labels():
+    return train[0]
+
+def floats():
+    return train[0], train[1] / 2
+
+def nothing():
+    pass
+"""
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    (tmp_path / "my_model.py").write_text(MODEL)
+    (tmp_path / "my_data.py").write_text(DATA)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("data", ["pair", "sets", "functions"])
+def test_model_and_data_of_files_train_and_are_recorded(data, files, run_main):
+    flags = ["--model", "my_model.py:build", "--data", f"my_data.py:{data}", "--backend", "threads", "--epochs", "5"]
+    code, output, errors = run_main("SyncSGD", *flags, "--json")
+    assert code == 0, errors
+    result = json.loads(output.splitlines()[-1])
+    assert result["test_accuracy"] > 0.8
+    config = json.loads(Path(result["run_dir"], "config.json").read_text())
+    assert (config["model"], config["dataset"]) == ("my_model.py:build", f"my_data.py:{data}")
+    assert config["architecture"].startswith("2 variables, 650 parameters")
+    code, _, errors = run_main("replay", "latest")
+    assert (code, len(errors.splitlines())) == (2, 1)
+    assert "has a model or data of its own, which only its script or file knows" in errors
+
+
+def test_a_model_by_name_trains_on_data_of_a_file_and_is_replayed(files, run_main):
+    flags = ["--data", "my_data.py:pair", "--backend", "threads", "--learning-rate", "0.01"]
+    code, _, errors = run_main("async_sgd", "--model", "mlp:hidden=8", *flags, "--steps", "20")
+    assert code == 0, errors
+    assert run_main("replay", "latest")[0] == 0
+    code, output, errors = run_main("simulate", "downpour", "--workers", "8", *flags[:2], "--steps", "5", "--json")
+    assert code == 0, errors
+    assert json.loads(output.splitlines()[-1])["examples"] == 8 * 5 * 32
+
+
+@pytest.mark.slow
+def test_a_model_of_a_file_trains_on_processes_and_resumes(files, warm, run_main):
+    flags = ["--model", "my_model.py:build", "--data", "my_data.py:alone", "--checkpoint-steps", "10"]
+    assert run_main("downpour", *flags, "--epochs", "2", "--run-dir", "runs/mine")[0] == 0
+    code, output, errors = run_main("downpour", *flags, "--epochs", "3", "--resume", "runs/mine", "--json")
+    assert code == 0, errors
+    assert json.loads(output.splitlines()[-1])["recovery"]["resumed_from"] > 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--model none.py:build", r"--model: there is no file /\S*/none.py"),
+        ("--model my_model.py", "--model needs a file and a function in it, as in my_file.py:build. Received: my_mo"),
+        ("--model my_model.py:", "--model needs a file and a function in it"),
+        ("--model my_model.py:bild", r"--model: my_model.py has no function 'bild'. Did you mean build\?"),
+        ("--model my_model.py:keras", r"--model: my_model.py has no function 'keras'"),
+        ("--model my_model.py:text", "--model: my_model.py:text must return a compiled Keras model. Received: str"),
+        ("--model my_model.py:uncompiled", r"the model has no loss: call model.compile\(loss=...\) first"),
+        (
+            "--model my_model.py:fails",
+            r"my_model.py, line 20 \(return build\(\).get_layer\(\"none\"\)\): ValueError: No such layer: none",
+        ),
+        ("--model my_model.py:build --data my_data.py:nothing", "data must be .* Received: None"),
+        ("--model my_model.py:build --data my_data.py:without_labels", r"with labels: give data=\(x, y\)"),
+        ("--data my_data.py:load", "--data: my_data.py has no function 'load'. Define it"),
+        (
+            "--data my_data.py:floats",
+            "the models by name need class numbers in y, .* Received: --data my_data.py:floats",
+        ),
+        ("--data digits", "--data needs a file and a function in it, as in my_file.py:load. Received: digits"),
+        ("--data my_data.py:pair --dataset digits", "--data and --dataset exclude each other"),
+        ("--data my_data.py:pair --model mpl", "unknown model 'mpl'. Did you mean mlp"),
+    ],
+)
+def test_a_wrong_file_of_a_model_or_data_is_refused_in_one_line(flags, message, files, run_main):
+    code, output, errors = run_main("downpour", *flags.split())
+    assert (code, output) == (2, "")
+    assert re.search(message, errors), errors
+    assert len(errors.strip().splitlines()) == 1
+    assert not (files / "runs").exists()

@@ -57,9 +57,13 @@ class Options:
     dataset: str | None = None
     """Data set: digits (the default; a simulation generates data), synthetic, mnist1d, text, mnist, fashion_mnist,
     cifar10, sparse or libsvm; with options of its own as in synthetic:features=50 or libsvm:path=train.svm."""
+    data: str | None = None
+    """Data of your own instead of a data set: a Python file and a function in it that returns (x, y) or (train,
+    validation), as in my_data.py:load."""
     model: str | None = None
     """Model: softmax, mlp (the default) or cnn; logistic for sparse data sets, transformer for text. Options as in
-    mlp:hidden=256-128."""
+    mlp:hidden=256-128. Or a Python file and a function in it that returns a compiled Keras model, as in
+    my_model.py:build."""
     backend: BackendName = "processes"
     """Execution: one process per task, one process with a thread per worker, or virtual time on described machines."""
     devices_per_worker: int | None = None

@@ -48,8 +48,7 @@ def import_schemes(path: Path, known: Mapping[str, type[Scheme]]) -> dict[str, t
     Raises:
         UserError: the file does not exist, raises, or defines no scheme or a wrong one.
     """
-    module = _execute(path)
-    cloudpickle.register_pickle_by_value(module)
+    module = execute(path, "--import")
     schemes: dict[str, type[Scheme]] = {}
     for scheme in vars(module).values():
         if isinstance(scheme, type) and issubclass(scheme, Scheme) and scheme.__module__ == module.__name__:
@@ -83,22 +82,26 @@ def is_of(scheme: type[Scheme], path: Path) -> bool:
     return Path(inspect.getfile(scheme)) == path.resolve()
 
 
-def _execute(path: Path) -> ModuleType:
-    """Run the file as a module; an exception becomes a `UserError` that names the line."""
-    path = path.resolve()
+def execute(path: Path, flag: str) -> ModuleType:
+    """Run the file of a flag as a module, once; an exception becomes a `UserError` that names the line."""
+    path, name = path.resolve(), _module_name(path)
     if not path.is_file():
-        raise UserError(f"--import: there is no file {path}")
-    spec = importlib.util.spec_from_file_location(_module_name(path), path)
+        raise UserError(f"{flag}: there is no file {path}")
+    if (known := sys.modules.get(name)) is not None and known.__file__ == str(path):
+        return known
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise UserError(f"--import takes a Python file, with a name that ends in .py. Received: {path}")
+        raise UserError(f"{flag} takes a Python file, with a name that ends in .py. Received: {path}")
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # it may import modules of its folder, in every process
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         with _quiet_tensorflow():
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise UserError(f"--import: {_where(path, error)}{type(error).__name__}: {error}") from None
+        del sys.modules[name]
+        raise UserError(f"{flag}: {where(path, error)}{type(error).__name__}: {error}") from None
+    cloudpickle.register_pickle_by_value(module)
     return module
 
 
@@ -136,7 +139,7 @@ class _QuietTensorFlow:
         return spec
 
 
-def _where(path: Path, error: BaseException) -> str:
+def where(path: Path, error: BaseException) -> str:
     """Return the place in the file where an exception arose, as far as it is known: 'file, line 3 (its text): '."""
     if isinstance(error, SyntaxError):
         number, text = error.lineno, error.text

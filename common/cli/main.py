@@ -109,6 +109,10 @@ def overview() -> int:
     for usage, meaning in (
         ("<algorithm>", "train: by default 1 ps + 2 workers on the digits data"),
         ("<algorithm> --help", "show its hyperparameters and the common options"),
+        (
+            "<algorithm> --model file.py:build",
+            "train a model of your own, and with --data file.py:load on data of your own",
+        ),
         ("explain <algorithm>", "show its equations, origin, departures and limits"),
         ("--import file.py ...", "use an algorithm of your own with any command"),
         ("list", "show the catalogue"),

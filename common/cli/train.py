@@ -9,20 +9,20 @@ from typing import Any
 
 from rich.console import Console
 
+from ..cluster.fingerprint import model_digest
 from ..contract.schedules import shaped
 from ..contract.scheme import Scheme
-from ..data import models
-from ..data import named as data
 from ..data.sparse_data import sparsity
 from ..errors import DistsgdError, Interrupted, UserError
 from ..files import dumps
 from ..launch.run import run
 from ..record.run_directory import RunRecord
 from ..record.summary import summary
-from ..spec import parse
 from ..tasks.job import describe, make_job
+from ..training import try_on_a_batch
 from .flag_groups import RUN, Options, commands, find_cluster, parse_flags
 from .machines import with_machines
+from .own import find_problem
 
 MOST_STEPS, STEPS_OF_ALL = 1000, 50_000  # of one worker, and of all workers together
 
@@ -42,6 +42,10 @@ def with_data(options: Options, schemes: Iterable[Scheme]) -> tuple[Options, str
     Raises:
         UserError: the number of epochs is given, but no data set.
     """
+    if options.data is not None and options.dataset is not None:
+        raise UserError(f"--data and --dataset exclude each other. Received: {options.data} and {options.dataset}")
+    if options.data is not None:
+        return options, ""
     if options.dataset is not None or options.backend != "simulation":
         return replace(options, dataset=options.dataset or "digits"), ""
     if options.run.epochs != RUN.epochs:
@@ -95,24 +99,23 @@ def perform(
 
     Args:
         scheme: the algorithm.
-        options: options that name a data set.
+        options: options that name data.
         told: a line on choices made for the user, printed after all options have been checked.
     """
     cluster = find_cluster(options, scheme.sync.uses_ps)
-    if options.model:
-        parse("model", options.model, models.MODELS)
     with Console(stderr=True).status(f"{scheme.name}: reading the data ..."):  # shown only on a terminal
-        dataset = data.load(options.dataset or "")
-    model = models.name_for(options.model, dataset.kind)
-    recipe = models.ModelRecipe.named(model, dataset.shape, dataset.classes, options.run.seed)
+        dataset, name, recipe, model = find_problem(options)
     job = make_job(scheme, recipe, dataset.train, dataset.test, cluster, options.run)
     job.scheme = shaped(job.scheme, options.lr_schedule, job.steps)
-    config = describe(job, options.dataset or "", model)
+    config = describe(job, options.data or options.dataset or "", name)
+    if model is not None:
+        try_on_a_batch(job, model)
+        config["architecture"] = model_digest(model)
     if dataset.features:
         config["sparsity"] = sparsity(dataset.train[0], dataset.features)
     if told:
         print(told, file=sys.stderr, flush=True)  # noqa: T201
-    record, error = run(job, config, verbose=True)
+    record, error = run(job, config, verbose=True, model=model)
     result = record.finish(error)
     if error is not None and not isinstance(error, DistsgdError | Interrupted):
         raise error  # a bug of this package: the traceback helps

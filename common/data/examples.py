@@ -103,7 +103,8 @@ def parts_of(data: Any, name: str) -> tuple[Any, ...]:
     while parts and parts[-1] is None:
         parts = parts[:-1]
     if not 1 <= len(parts) <= 3:
-        raise UserError(f"{name} must be {KINDS}. Received: a {type(data).__name__} of {len(parts)}")
+        received = "None" if data is None else f"a {type(data).__name__} of {len(parts)}"
+        raise UserError(f"{name} must be {KINDS}. Received: {received}")
     return tuple(_arrays(part, name) for part in parts)
 
 
@@ -181,7 +182,7 @@ def _check_amount(name: str, batches: int, memory: int, length: int | None) -> N
         raise UserError(f"{name} had no end after {MOST_BATCHES} batches: give {ENDED.get(name, 'a finite one')}")
 
 
-ENDED = {"data": "steps=, local steps of each worker"}
+ENDED = {"data": "steps, the local steps of each worker"}
 
 
 def _joined(rows: list[list[np.ndarray]], parts: Any, wanted: int | None, name: str) -> tuple[Any, ...]:

@@ -23,9 +23,9 @@ ROWS = 1 << 16  # generated examples at once
 class Dataset:
     """Arrays whose first axis counts examples; x and y may be nested (tuples, dicts) as Keras takes them."""
 
-    train: tuple[Any, ...]  # (x, y) or (x, y, sample_weight)
-    test: tuple[Any, ...]
-    classes: int
+    train: Any  # (x, y) or (x, y, sample_weight); of the user's file also (x,), or a function
+    test: Any
+    classes: int  # 0 if y does not hold class numbers
     features: int = 0  # of a sparse problem: x is (indices, values)
     text: bool = False  # x and y are numbers of characters, [examples, context] each
 

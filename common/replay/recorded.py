@@ -239,7 +239,9 @@ def _dataset(run_dir: Path, name: str, load: Callable[[str], Dataset]) -> Datase
 
 def unnamed(run_dir: Path, error: UserError) -> UserError:
     """Return the error to raise for data or a model that have no known name."""
-    return UserError(f"the run in {run_dir} has a model or data of its own, which only its script knows ({error})")
+    return UserError(
+        f"the run in {run_dir} has a model or data of its own, which only its script or file knows ({error})"
+    )
 
 
 MODELS: Mapping[str, Callable[..., tuple[int, ...]]] = {  # sizes of hidden layers, by the options of a model

@@ -117,5 +117,5 @@ def problem_of(run_dir: Path, config: Mapping[str, Any]) -> tuple[Dataset, Model
         return dataset, ModelRecipe.named(config["model"], dataset.shape, dataset.classes, config["seed"])
     except UserError as error:
         raise UserError(
-            f"the run in {run_dir} has a model or data of its own, which only its script knows ({error})"
+            f"the run in {run_dir} has a model or data of its own, which only its script or file knows ({error})"
         ) from None

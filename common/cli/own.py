@@ -1,0 +1,103 @@
+"""Models and data of the user's files: `--model my_model.py:build --data my_data.py:load`."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..data import models, named
+from ..data.examples import read, yields_batches
+from ..data.models import ModelRecipe, plain
+from ..data.recipes import Dataset
+from ..errors import UserError
+from ..lazy import keras
+from ..spec import nearest, parse
+from .commands import import_tensorflow
+from .flag_groups import Options
+from .imports import execute, where
+
+
+def in_file(text: str | None) -> bool:
+    """Return True for a function in a Python file, `my_model.py:build`, and False for a name."""
+    return bool(re.search(r"\.py(:|$)", text or ""))
+
+
+def find_problem(options: Options) -> tuple[Dataset, str, ModelRecipe, Any]:
+    """Return data, the name of the model, its recipe, and the Keras model, None if data and model have names.
+
+    Raises:
+        UserError: there are no such data or model, or they do not fit each other.
+    """
+    if options.model and not in_file(options.model):
+        parse("model", options.model, models.MODELS)
+    if options.data is None and not in_file(options.model):
+        dataset = named.load(options.dataset or "")
+        name = models.name_for(options.model, dataset.kind)
+        return dataset, name, ModelRecipe.named(name, dataset.shape, dataset.classes, options.run.seed), None
+    import_tensorflow()
+    model = own_model(options.model or "", options.run.seed) if in_file(options.model) else None
+    dataset = named.load(options.dataset or "") if options.data is None else own_data(options, model)
+    if model is not None:
+        return dataset, options.model or "", ModelRecipe.of(model), model
+    if not dataset.classes:
+        raise UserError(
+            "the models by name need class numbers in y, and x as one array: give --model my_model.py:build. Received: "
+            f"--data {options.data}"
+        )
+    name = models.name_for(options.model, dataset.kind)
+    recipe = ModelRecipe.named(name, dataset.shape, dataset.classes, options.run.seed)
+    return dataset, name, recipe, recipe.build()
+
+
+def own_model(text: str, seed: int) -> Any:
+    """Return the compiled Keras model that a function of the user's file returns."""
+    keras.utils.set_random_seed(seed)
+    model = _called("--model", text, "build")
+    if not isinstance(model, keras.Model):
+        raise UserError(f"--model: {text} must return a compiled Keras model. Received: {type(model).__name__}")
+    return model
+
+
+def own_data(options: Options, model: Any) -> Dataset:
+    """Return the data that a function of the user's file returns, (x, y) or (train, validation) as `train` takes them.
+
+    A pair of tuples, of data sets or of functions is (train, validation).
+    """
+    found = _called("--data", options.data or "", "load")
+    steps = options.run.steps and options.run.steps * options.workers
+    several = lambda part: isinstance(part, tuple) or callable(part) or yields_batches(part)  # noqa: E731
+    pair = isinstance(found, tuple | list) and len(found) == 2 and several(found[0])
+    train, test = found if pair and (found[1] is None or several(found[1])) else (found, None)
+    train, _ = read(train, "data", model, options.run.batch_size, steps)
+    if test is not None:
+        test, _ = read(test, "validation_data", model)
+    x, y = train[:2] if isinstance(train, tuple) and len(train) > 1 else (None, None)
+    classes = 0
+    if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and y.dtype.kind in "iu" and y.min() >= 0:
+        classes = 1 + int(y.max())
+    return Dataset(train, test, classes)
+
+
+def _called(flag: str, text: str, usual: str) -> Any:
+    """Return what the function `my_file.py:name` returns, called without arguments.
+
+    Raises:
+        UserError: there is no such file or function, or it raises.
+    """
+    file, _, name = text.rpartition(":")
+    if not name or not file.endswith(".py"):
+        raise UserError(f"{flag} needs a file and a function in it, as in my_file.py:{usual}. Received: {text}")
+    path = Path(file).resolve()
+    module = execute(path, flag)
+    function = getattr(module, name, None)
+    if not callable(function):
+        own = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        raise UserError(f"{flag}: {file} has no function {name!r}. {nearest(name, own, 'Define it')}")
+    try:
+        return function()
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{flag}: {where(path, error)}{plain(error)}") from None
