@@ -55,7 +55,7 @@ def import_schemes(path: Path, known: Mapping[str, type[Scheme]]) -> dict[str, t
             _check(scheme, path, {**known, **schemes})
             schemes[scheme.name] = scheme
     if not schemes and not hasattr(module, "TRANSCRIPTIONS"):
-        raise UserError(f"{path} defines no scheme: it needs a subclass of distsgd.common.Scheme with a `name`")
+        raise UserError(f"{path} defines no scheme: it needs a subclass of distsgd.Scheme with a `name`")
     return schemes
 
 

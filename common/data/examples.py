@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import numbers
 import os
 from collections.abc import Iterator
@@ -50,7 +51,7 @@ def read(
     if not yields_batches(data):
         return arrays_of(data, name), None
     length = _length(data)
-    if length is None and steps is None and _is_endless(data):
+    if length == math.inf and steps is None:
         raise UserError(f"{name} never ends: give {ENDED.get(name, 'a finite one')}")
     rows: list[list[np.ndarray]] = []
     parts, single, size, wanted, examples, memory = (), False, 0, None, 0, 0
@@ -59,7 +60,7 @@ def read(
         if not rows:
             parts, single = own, _is_example(own[0], model)
             size = batch_size or (USUAL_BATCH if single else _count(own, name))
-            wanted = steps * size if steps and length is None else None
+            wanted = steps * size if steps and length in (None, math.inf) else None
         leaves_of_batch = [leaf[None] if single else leaf for leaf in keras.tree.flatten(own)]
         rows.append(leaves_of_batch)
         examples += len(leaves_of_batch[0])
@@ -133,23 +134,15 @@ def _is_array(value: Any) -> bool:
     return hasattr(value, "__array__") or hasattr(value, "to_numpy")
 
 
-def _length(data: Any) -> int | None:
-    """Return the number of batches of a data set, None if it is not known or has no end."""
-    if hasattr(data, "cardinality"):
-        count = int(data.cardinality())
-        return count if count >= 0 else None
+def _length(data: Any) -> float | None:
+    """Return the number of batches of a data set: infinity if it has no end, None if it is not known."""
     with contextlib.suppress(TypeError, NotImplementedError):
-        return data.num_batches if hasattr(data, "num_batches") else len(data)
+        if hasattr(data, "cardinality"):
+            count = int(data.cardinality())
+            return count if count >= 0 else {-1: math.inf}.get(count)
+        count = data.num_batches if hasattr(data, "num_batches") else len(data)
+        return math.inf if count is None else count
     return None
-
-
-def _is_endless(data: Any) -> bool:
-    """Return True if a data set is known to have no end."""
-    if hasattr(data, "cardinality"):
-        return int(data.cardinality()) == -1
-    with contextlib.suppress(NotImplementedError):
-        return getattr(data, "num_batches", 0) is None
-    return False
 
 
 def _elements(data: Any, name: str) -> Iterator[Any]:
@@ -170,7 +163,7 @@ def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
     return len(shape) == len(wanted) and all(size in (own, None) for own, size in zip(shape, wanted, strict=True))
 
 
-def _check_amount(name: str, batches: int, memory: int, length: int | None) -> None:
+def _check_amount(name: str, batches: int, memory: int, length: float | None) -> None:
     """Raise `UserError` if data are too many to be read into memory."""
     most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // MEMORY_SHARE
     if memory > most:
@@ -192,7 +185,7 @@ def _joined(rows: list[list[np.ndarray]], parts: Any, wanted: int | None, name: 
     try:
         whole = [np.concatenate(column)[:wanted] for column in zip(*rows, strict=True)]
     except ValueError as error:
-        raise UserError(f"{name} must yield batches of one shape: {plain(error)}") from None
+        raise UserError(f"{name} must yield batches of one shape, as after padding: {plain(error)}") from None
     return keras.tree.pack_sequence_as(parts, whole)
 
 
