@@ -10,9 +10,9 @@ import tensorflow as tf
 from distsgd.common.messages import transport
 from distsgd.common.messages.channels import Channels
 from distsgd.common.messages.transport import Transport
-from distsgd.common.server.slots import Slot
 from distsgd.common.sync import Collective, Message
 from distsgd.common.sync.collective import LEAST, slices_of
+from distsgd.common.sync.store import WorkerSlot
 from distsgd.common.tasks.requests import traced
 from runs import in_thread
 
@@ -63,7 +63,7 @@ def test_every_worker_sees_one_element_of_one_message_that_is_not_finite(where, 
 
     def received(k, given):
         mail = Channels(k, ["/device:CPU:0"] * workers, Transport())
-        slot = Slot(k, "", None, None, mail=mail).with_times(tf.fill([3], tf.constant(k, tf.int64)))
+        slot = WorkerSlot(k, "", None, None, mail=mail).with_times(tf.fill([3], tf.constant(k, tf.int64)))
         reply = Collective().exchange(store, slot, Message(given))
         return Collective().is_finite(store, reply), reply
 

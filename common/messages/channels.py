@@ -15,7 +15,7 @@ class Channels:
     """The queues of one worker: one for each pair of workers and direction, on the task of the receiver.
 
     Between two workers, tensors are identified by their order alone. It is the order of the Python code, because a
-    function runs the operations on one queue in that order. Tickets of vectors in shared memory have separate queues.
+    function runs the operations on one queue in that order. Handles of vectors in shared memory have separate queues.
 
     Queues live as long as their server or session, so a failed round leaves tensors that the next round would receive.
     But without a ps no worker continues after a failed call (see `WorkerRecovery`), and none is restarted (see

@@ -3,57 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
 
-from ..messages.encoder import Encoder
 from ..messages.ops import end_queue, queue
 from ..sync.store import WorkerSlot
 from .transaction import Transactions
-
-
-@dataclass(frozen=True)
-class Slot:
-    """The slot of one worker on the ps, held by the process that joined last as this worker; see `WorkerSlot`.
-
-    Attributes:
-        index: number of the worker, an integer or a scalar on the first ps task.
-        device: device of the first ps task.
-        tokens: the queue of the worker's tokens on that device.
-        incarnation: incarnation of the holder, [2]; see `Transactions`.
-        encoder: encoder of the holder's messages.
-        mail: queues to and from the other workers.
-        times: times of the round whose message is sent, [3], see `trace.ROW`; None outside of rounds.
-    """
-
-    index: Any
-    device: str
-    tokens: Any
-    incarnation: Any
-    encoder: Encoder | None = None
-    mail: Any = None
-    times: Any = None
-
-    def with_times(self, times: Any, index: Any = None) -> Slot:
-        """Return this slot, or that of worker `index`, in a round with these `times`."""
-        return replace(self, times=times, index=self.index if index is None else index)
-
-    def sleep(self, after: Sequence[Any] = ()) -> Any:
-        """Wait for a token; returns it."""
-        with tf.control_dependencies(after), tf.device(self.device):
-            return self.tokens.dequeue()
-
-    def wake(self, condition: Any) -> None:
-        """Send a token to this worker if the condition holds."""
-        with tf.device(self.device):
-            self.tokens.enqueue_many([tf.ones([tf.cast(condition, tf.int32)], tf.bool)])
-
-    def forget_tokens(self) -> Any:
-        """Delete the tokens that the worker has not taken."""
-        with tf.device(self.device):
-            return self.tokens.dequeue_many(self.tokens.size())
 
 
 class Slots:
@@ -104,11 +60,11 @@ class Slots:
         """Variables for a checkpoint, by name."""
         return {"ready": self.ready, "active": self.active, "finished": self.finished, "states": self.states}
 
-    def slot(self, worker: int, index: Any, mail: Any = None) -> Slot:
+    def slot(self, worker: int, index: Any, mail: Any = None) -> WorkerSlot:
         """Return the slot of a worker; `index` is its number in the graph, `mail` its queues to and from the others."""
         with tf.device(self.device):
             tokens = queue("own_tokens", shared_name=f"token_{worker}")
-        return Slot(index, self.device, tokens, self.transactions.incarnation, mail=mail)
+        return WorkerSlot(index, self.device, tokens, self.transactions.incarnation, mail=mail)
 
     def write(self, variable: Any, slot: WorkerSlot, value: Any) -> Any:
         """Write `value` into this worker's row of a variable [W, ...] on the first ps task."""

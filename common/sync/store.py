@@ -1,14 +1,17 @@
 """The interfaces through which a synchronization rule uses the parameter server, and the slot of one worker on it.
 
-This module contains interfaces only. `server.parameter_server` implements them for TensorFlow's processes and threads;
-another engine, in virtual time, can serve the same synchronization rules.
+`server.parameter_server` implements the interfaces for TensorFlow's processes and threads; another engine can serve the
+same synchronization rules.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol
+
+from ..lazy import tf
 
 Event = Literal["exchange", "push", "pull"]  # how a round ends; an exchange is a push and its reply
 
@@ -35,56 +38,46 @@ class Held(Protocol):
     released: Tensor
 
 
-class Mail(Protocol):
-    """Vectors that workers send to each other. Between two workers, vectors are identified by their order alone."""
+@dataclass(frozen=True)
+class WorkerSlot:
+    """The slot of one worker on the ps, held by the process that joined last as this worker.
 
-    def send(self, to: int, vector: Tensor, times: Tensor | None = None) -> None:
-        """Send a vector, the next one that worker `to` receives from this worker, with the times of a round or not."""
-        ...
+    Attributes:
+        index: number of the worker, an integer or a scalar on the first ps task.
+        device: device of the first ps task.
+        tokens: the queue of the worker's tokens on that device.
+        incarnation: incarnation of the holder, [2]: its number, given when it joined, and a 1. Others are refused.
+        encoder: encoder of the holder's messages, see `messages.encoder`; None for a sender that is no worker.
+        mail: queues to and from the other workers, see `messages.channels`; for rules without a parameter server.
+        times: times of the round whose message is sent, [3], see `server.trace`; None outside of rounds.
+    """
 
-    def receive(self, of: int, size: int | None, times: list[Tensor] | None = None) -> Tensor:
-        """Return the next vector [size] that worker `of` has sent to this worker; append the times sent with it."""
-        ...
-
-
-class WorkerSlot(Protocol):
-    """The slot of one worker on the ps, held by the program that has joined as this worker."""
-
-    @property
-    def index(self) -> Any:
-        """Number of the worker, an integer or a scalar on the first ps task."""
-        ...
-
-    @property
-    def incarnation(self) -> Tensor:
-        """The incarnation that holds the slot, [2]: its number, given when it joined, and a 1. Others are refused."""
-        ...
-
-    @property
-    def mail(self) -> Mail:
-        """The vectors between the holder of the slot and the other workers; for rules without a parameter server."""
-        ...
-
-    @property
-    def times(self) -> Any:
-        """Times of the round whose message is sent, for its row of the record; None outside of rounds."""
-        ...
+    index: Any
+    device: str
+    tokens: Any
+    incarnation: Tensor
+    encoder: Any = None
+    mail: Any = None
+    times: Tensor = None
 
     def with_times(self, times: Tensor, index: Any = None) -> WorkerSlot:
         """Return this slot, or that of worker `index`, in a round with these `times`."""
-        ...
+        return replace(self, times=times, index=self.index if index is None else index)
 
     def sleep(self, after: Sequence[Tensor] = ()) -> Tensor:
-        """Wait for a token; returns a tensor that is ready when the token has come. Never under the lock."""
-        ...
+        """Wait for a token; returns it. Never called under the lock."""
+        with tf.control_dependencies(after), tf.device(self.device):
+            return self.tokens.dequeue()
 
     def wake(self, condition: Tensor) -> None:
         """Send a token to this worker if the scalar `condition` holds."""
-        ...
+        with tf.device(self.device):
+            self.tokens.enqueue_many([tf.ones([tf.cast(condition, tf.int32)], tf.bool)])
 
     def forget_tokens(self) -> Tensor:
-        """Discard the tokens that this worker has not taken; returns a tensor that is ready when they are gone."""
-        ...
+        """Delete the tokens that the worker has not taken."""
+        with tf.device(self.device):
+            return self.tokens.dequeue_many(self.tokens.size())
 
 
 class Store(Protocol):

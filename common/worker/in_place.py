@@ -11,8 +11,7 @@ from ..contract.rounds import Event
 from ..contract.scheme import Scheme
 from ..server.answers import Joined
 from ..server.parameter_server import ParameterServer
-from ..server.slots import Slot
-from ..sync.store import Message
+from ..sync.store import Message, WorkerSlot
 from .replica import Replica
 from .timing import RoundTimer, moment
 
@@ -26,7 +25,9 @@ class InPlaceWorker:
     different versions.
     """
 
-    def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: Slot, name: str, seed: int = 0):
+    def __init__(
+        self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: WorkerSlot, name: str, seed: int = 0
+    ):
         self.scheme, self.replica, self.ps, self.slot, self.device = scheme, replica, ps, slot, replica.devices[0]
         del name, seed  # used by workers with local variables
         self.initialize, self.fed = replica.initialize, replica.fed

@@ -12,8 +12,7 @@ from ..contract.scheme import Scheme
 from ..lazy import tf
 from ..server.answers import Joined
 from ..server.parameter_server import ParameterServer
-from ..server.slots import Slot
-from ..sync.store import Message
+from ..sync.store import Message, WorkerSlot
 from .replica import Shard
 from .timing import RoundTimer, moment
 
@@ -21,7 +20,7 @@ from .timing import RoundTimer, moment
 class SparseWorker:
     """A worker without local variables: each round reads the coordinates of its batch, and pushes their gradient."""
 
-    def __init__(self, scheme: Scheme, ps: ParameterServer, slot: Slot, device: str, source: Shard):
+    def __init__(self, scheme: Scheme, ps: ParameterServer, slot: WorkerSlot, device: str, source: Shard):
         self.scheme, self.ps, self.device, self.source = scheme, ps, device, source
         self.slot = replace(slot, encoder=ps.center.encoder("codec"))
         self.initialize, self.fed = source.initialize, (source.fed, [])

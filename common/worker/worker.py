@@ -18,8 +18,7 @@ from ..messages.message import as_message
 from ..messages.ops import first_values, is_finite, when
 from ..server.answers import Joined
 from ..server.parameter_server import ParameterServer
-from ..server.slots import Slot
-from ..sync.store import Message
+from ..sync.store import Message, WorkerSlot
 from .buckets import Buckets
 from .local_steps import LocalSteps, hide, show
 from .replica import Replica
@@ -41,7 +40,9 @@ class DenseWorker(LocalSteps):
         UserError: a local variable has a name that cannot be used.
     """
 
-    def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: Slot, name: str, seed: int = 0):
+    def __init__(
+        self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: WorkerSlot, name: str, seed: int = 0
+    ):
         self.scheme, self.replica, self.ps, self.fed = scheme, replica, ps, replica.fed
         self.device, self.buckets = replica.devices[0], Buckets.of(scheme, replica)
         self.is_center = not self.scheme.sync.uses_ps and (name == "worker_0")  # without a ps the chief has the center
