@@ -184,7 +184,7 @@ def test_the_command_prints_every_algorithm_and_one_sentence(capsys):
     assert lines[0].split() == ["algorithm", "updates/s", "gradients/s", "computing", "staleness", "bytes/s", "rate"]
     assert {line.split()[0] for line in lines[1 : 2 + len(SCHEMES)]} == set(SCHEMES)
     (asynchronous,) = [line.split() for line in lines if line.startswith("async_sgd")]
-    assert asynchronous == ["async_sgd", "150", "150", "100%", "5", "5", "GB", "<", "0.28"]
+    assert asynchronous == ["async_sgd", "150", "150", "100%", "5", "5.0", "GB", "<", "0.28"]
     assert " ".join(lines).count("Take sync_sgd: 150 gradients/s") == 1
     assert max(map(len, lines)) <= 80
 

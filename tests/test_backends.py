@@ -4,7 +4,7 @@ import pytest
 
 from distsgd.algorithms import AsyncSGD
 from distsgd.common import Cluster
-from distsgd.common.cluster.cluster import PLACEMENTS, Together
+from distsgd.common.cluster.cluster import PLACEMENTS, Placement
 from distsgd.common.errors import TaskFailed, UserError
 from distsgd.common.launch.launcher import task_names
 from distsgd.common.launch.run import HERE, run
@@ -19,7 +19,7 @@ def test_a_third_back_end_is_two_entries(tmp_path, monkeypatch):
         ran.append((job.scheme.name, job.run_dir, type(model).__name__))
         raise TaskFailed("no further")
 
-    monkeypatch.setitem(PLACEMENTS, "virtual", Together("virtual"))
+    monkeypatch.setitem(PLACEMENTS, "virtual", Placement("virtual"))
     monkeypatch.setitem(HERE, "virtual", virtual)
     job = job_of(AsyncSGD(), backend="virtual", steps=4, run_dir=tmp_path)
     assert (task_names(job), job.cluster.placement.in_process) == ([("virtual", 0)], True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from ..arguments import at_least, at_most, positive
 from ..errors import UserError
@@ -22,84 +22,44 @@ MOST_SIMULATED = 100_000  # workers
 BackendName = Literal["processes", "threads", "simulation"]
 
 
-class Placement(Protocol):
-    """The placement of the tasks of a run.
+@dataclass(frozen=True)
+class Placement:
+    """The placement of the tasks of a run: a process for each, here or on several machines, or one process for all.
 
     Attributes:
-        in_process: True if one process has all tasks, on one session: no message travels, and no task is lost alone.
+        all_in: the only task, if one process has all tasks, by its name in `launch/tasks.py:TASKS`.
         simulated: True if the machines are described, and their time is virtual.
     """
 
-    @property
-    def in_process(self) -> bool: ...  # noqa: D102
+    all_in: str = ""
+    simulated: bool = False
 
     @property
-    def simulated(self) -> bool: ...  # noqa: D102
+    def in_process(self) -> bool:
+        """True if one process has all tasks, on one session: no message travels, and no task is lost alone."""
+        return bool(self.all_in)
 
     def tasks(self, ps: int, workers: int) -> list[tuple[str, int]]:
         """Return the tasks that the launcher starts for these numbers of ps tasks (0: no ps) and workers."""
-        ...
-
-    def ps_devices(self, ps: int) -> Sequence[str]:
-        """Return the device of each ps task; without a ps, the device of worker 0 for the bookkeeping variables."""
-        ...
-
-    def worker_device(self, index: int) -> str:
-        """Return the device of a worker's variables and arithmetic; TensorFlow chooses CPU or GPU on it."""
-        ...
-
-
-@dataclass(frozen=True)
-class Apart:
-    """A process for each task, here or on several machines."""
-
-    in_process: bool = False
-    simulated: bool = False
-
-    def tasks(self, ps: int, workers: int) -> list[tuple[str, int]]:
-        """Return all ps tasks, all workers and the evaluator."""
+        if self.all_in:
+            return [(self.all_in, 0)]
         return [*(("ps", i) for i in range(ps)), *(("worker", k) for k in range(workers)), ("evaluator", 0)]
 
     def ps_devices(self, ps: int) -> list[str]:
-        """Return the CPU of each ps task."""
+        """Return the device of each ps task; without a ps, the device of worker 0 for the bookkeeping variables."""
+        if self.all_in:
+            return ["/device:CPU:0"] * max(1, ps)
         return [f"/job:ps/task:{i}/device:CPU:0" for i in range(ps)] or ["/job:worker/task:0/device:CPU:0"]
 
     def worker_device(self, index: int) -> str:
-        """Return the worker's own task."""
-        return f"/job:worker/task:{index}"
-
-
-@dataclass(frozen=True)
-class Together:
-    """One process for all tasks, started as the only task `task`.
-
-    Attributes:
-        task: its name in `launch/tasks.py:TASKS`.
-    """
-
-    task: str
-    in_process: bool = True
-    simulated: bool = False
-
-    def tasks(self, ps: int, workers: int) -> list[tuple[str, int]]:
-        """Return the one task of the process."""
-        del ps, workers
-        return [(self.task, 0)]
-
-    def ps_devices(self, ps: int) -> list[str]:
-        """Return the one CPU of the process, for each ps task."""
-        return ["/device:CPU:0"] * max(1, ps)
-
-    def worker_device(self, index: int) -> str:
-        """Return an empty name: TensorFlow chooses the device."""
-        del index
-        return ""
+        """Return the device of a worker's variables and arithmetic; TensorFlow chooses CPU or GPU on it."""
+        return "" if self.all_in else f"/job:worker/task:{index}"
 
 
 PLACEMENTS: dict[str, Placement] = {
-    "processes": Apart(),
-    "threads": Together("threads"),
-    "simulation": Together("simulation", simulated=True),
+    "processes": Placement(),
+    "threads": Placement("threads"),
+    "simulation": Placement("simulation", simulated=True),
 }
 
 

@@ -57,6 +57,13 @@ def _mixed(x: np.ndarray) -> np.ndarray:
     return x ^ (x >> np.uint64(31))
 
 
+def lognormal_factors(u: np.ndarray, sigma: float) -> np.ndarray:
+    """Return the values with mean 1 of a lognormal distribution, by uniform numbers."""
+    from scipy.special import ndtri  # the import takes a tenth of a second, which the other models save
+
+    return np.exp(sigma * ndtri(u) - sigma**2 / 2)
+
+
 def exponential_time(seed: int, purpose: str, worker: int, index: int, mean: int) -> int:
     """Return an exponential time in whole nanoseconds."""
     u = uniforms(seed, purpose, [worker], [index])[0, 0]
@@ -173,10 +180,8 @@ def shifted(*, fixed: float = 0.5) -> Model:
 
 def lognormal(*, sigma: float = 0.6) -> Model:
     """Build a model of lognormal steps."""
-    from scipy.special import ndtri  # the import takes a tenth of a second, which the other models save
-
     at_most(MOST_SIGMA, sigma=sigma)
-    return Independent(lambda u: np.exp(sigma * ndtri(u) - sigma**2 / 2))
+    return Independent(lambda u: lognormal_factors(u, sigma))
 
 
 def pareto(*, shape: float = 2.5) -> Model:

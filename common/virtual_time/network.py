@@ -31,7 +31,7 @@ import numpy as np
 
 from ..messages.codec import FLOAT_BYTES
 from ..sync.collective import LEAST
-from .distributions import Blocks, uniforms
+from .distributions import Blocks, lognormal_factors, uniforms
 from .platform import Machines
 from .resources import NEVER, Fair, OneByOne, Shared
 
@@ -102,9 +102,7 @@ class Network:
 
     def _factors(self, u: np.ndarray, many: np.ndarray | float = 1.0) -> np.ndarray:
         """Return the longest of `many` latencies with mean 1, drawn with uniform numbers `u`."""
-        from scipy.special import ndtri
-
-        return np.exp(self.sigma * ndtri(u ** (1 / many)) - self.sigma**2 / 2)
+        return lognormal_factors(u ** (1 / many), self.sigma)
 
     # Slices.
 
@@ -168,8 +166,8 @@ class Network:
         slowness = np.maximum(1 / self.uplinks, 1 / np.roll(self.downlinks, -far))
         crosses = self.regions != to
         for side in (self.regions, to):
-            crowd = np.bincount(side[crosses], minlength=len(self.region_links)) / self.region_links
-            slowness = np.where(crosses, np.maximum(slowness, crowd[side]), slowness)
+            load = np.bincount(side[crosses], minlength=len(self.region_links)) / self.region_links
+            slowness = np.where(crosses, np.maximum(slowness, load[side]), slowness)
         return slowness, self._latencies(self.regions, to)
 
 
@@ -179,10 +177,8 @@ def latencies(means: Sequence[int], sigma: float, seed: int, purpose: str) -> Ca
         return lambda worker, number: means[worker]
 
     def draw(rounds: slice) -> np.ndarray:
-        from scipy.special import ndtri
-
-        z = ndtri(uniforms(seed, purpose, range(len(means)), np.arange(rounds.start, rounds.stop)))
-        late = np.exp(sigma * z - sigma**2 / 2) * np.array(means)[:, None]
+        u = uniforms(seed, purpose, range(len(means)), np.arange(rounds.start, rounds.stop))
+        late = lognormal_factors(u, sigma) * np.array(means)[:, None]
         return np.minimum(np.rint(late), NEVER).astype(np.int64)
 
     return Blocks(max(1, BLOCK // len(means)), draw).item

@@ -23,7 +23,7 @@ import numpy as np
 from ..arguments import at_least, at_most, not_negative, one_of, positive
 from ..errors import UserError
 from ..spec import CheckedCall, nearest, parse
-from .distributions import MOST_SIGMA, Model, RecordedSteps, model, uniforms
+from .distributions import MOST_SIGMA, Model, RecordedSteps, lognormal_factors, model, uniforms
 
 MILLISECOND = 10**6  # nanoseconds
 
@@ -275,10 +275,7 @@ class Machines:
         """Return the factor on the step time of each worker, [W]."""
         if isinstance(self.spread, list):
             return np.array([self.spread[k % len(self.spread)] for k in range(workers)])
-        from scipy.special import ndtri
-
-        z = ndtri(uniforms(seed, "speed", range(workers), [0])[:, 0])
-        return np.exp(self.spread * z - self.spread**2 / 2)
+        return lognormal_factors(uniforms(seed, "speed", range(workers), [0])[:, 0], self.spread)
 
     def expected_steps(self, workers: int, seed: int) -> np.ndarray:
         """Return the mean time of a local step of each worker while the others are idle, [W], in nanoseconds."""

@@ -98,7 +98,7 @@ class Fair:
         self.wanted_in = [0.0] * len(region_caps)  # rate of the users in transit, if each had its cap
         self.demand = [0.0] * len(region_caps)  # that rate, limited by the region's link
         self.wanted = 0.0  # the sum of these
-        self.crowded = [False] * len(region_caps)  # True if some user of the region has less than its cap
+        self.saturated = [False] * len(region_caps)  # True if some user of the region has less than its cap
         self.tight = False  # True if some user has less than its region allows
         self.sent = 0
         self.next = NEVER
@@ -137,22 +137,22 @@ class Fair:
         """Update rates and the next end after the wanted rate of a group has changed by `more`.
 
         While all users have what their regions allow, a change in one region does not affect the others; and while the
-        region is not crowded either, it changes no rate.
+        region is not saturated either, it changes no rate.
         """
         region = changed.region
         wanted, cap = self.wanted_in[region] + more, self.region_caps[region]
-        crowded = wanted > cap
-        demand = cap if crowded else wanted
+        saturated = wanted > cap
+        demand = cap if saturated else wanted
         self.wanted += demand - self.demand[region]
         self.wanted_in[region], self.demand[region] = wanted, demand
         tight = self.wanted > self.capacity
         if tight or self.tight:
             self._fill(self.busy, now)
-        elif crowded or self.crowded[region]:
+        elif saturated or self.saturated[region]:
             self._fill(self.busy_in[region], now)
         elif changed.queue:
             changed.look_ahead()
-        self.tight, self.crowded[region] = tight, crowded
+        self.tight, self.saturated[region] = tight, saturated
         self.first = min(self.busy, key=NEXT) if len(self.busy) > 1 else self.busy[0] if self.busy else None
         self.next = self.first.next if self.first else NEVER
 

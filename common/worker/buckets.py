@@ -59,7 +59,7 @@ class Buckets:
         return [part if parts_of(part) else tf.raw_ops.DeepCopy(x=part) for part in parts]
 
     def of_variables(self, buckets: Sequence[Any]) -> Any:
-        """Return the argument of `Replica.gradient`: the vector if it is one piece, or one for each variable."""
+        """Return the argument of `Replica.gradient`: the vector if it is one bucket, or one for each variable."""
         if len(buckets) == 1:
             return buckets[0]
         return [part for bucket, group in zip(buckets, self.groups, strict=True) for part in cut_into(bucket, group)]

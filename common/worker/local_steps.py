@@ -21,7 +21,7 @@ class LocalSteps:
         scheme: the algorithm.
         replica: the model on its devices, and its batches.
         buckets: buckets of the worker's vectors.
-        views: the scheme's views of the worker, one for each piece.
+        views: the scheme's views of the worker, one for each bucket.
         clock: local steps done, for schedules.
         is_center: True if the worker's parameters are the center.
     """
@@ -84,7 +84,7 @@ class LocalSteps:
 
 
 def show(views: Iterable[Any], **known: Any) -> None:
-    """Set the same attributes on the view of each piece of a worker."""
+    """Set the same attributes on the view of each bucket of a worker."""
     for view in views:
         vars(view).update(known)
 
@@ -97,7 +97,7 @@ def hide(views: Iterable[Any]) -> None:
 
 
 def show_each(views: Iterable[Any], **vectors: Sequence[Any]) -> None:
-    """Set attributes that differ between the views: for each name, one vector for each piece."""
+    """Set attributes that differ between the views: for each name, one vector for each bucket."""
     for name, parts in vectors.items():
         for view, part in zip(views, parts, strict=True):
             setattr(view, name, part)

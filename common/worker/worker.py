@@ -197,7 +197,7 @@ class DenseWorker(LocalSteps):
 
 
 def _variables(scheme: Scheme, name: str, size: int, center: Any = None) -> dict[str, Any]:
-    """Make the parameters of a piece and its local variables, by name; `center` serves as the parameters if given."""
+    """Make the parameters of a bucket and its local variables, by name; `center` serves as the parameters if given."""
     slots = first_values(scheme.local_variables, tf.zeros([size]))
     check_names(scheme.name, "local variable", slots)
     params = tf.Variable(tf.zeros([size]), name=f"{name}_params") if center is None else center
