@@ -305,6 +305,17 @@ def wait_until(condition: Callable[[], Any], seconds: float = 300) -> Any:
     return value
 
 
+def change(folder: Path, name: str, **values: Any) -> None:
+    """Put other values into a file of a run directory."""
+    path = folder / name
+    if name.endswith(".json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | values))
+        return
+    with np.load(path) as file:
+        arrays = dict(file)
+    np.savez(path, **arrays | values)
+
+
 class Harness:
     """The graph of a run in one session, for tests that run its operations one by one, in an order of their own."""
 

@@ -17,6 +17,7 @@ from distsgd.common.replay.adapters import TRANSCRIPTIONS
 from distsgd.common.replay.comparison import judge
 from distsgd.common.replay.recorded import read_run
 from distsgd.common.tasks.results import write_data
+from runs import change
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_FILES, MOST_LINES = 12, 1200
@@ -135,12 +136,6 @@ def folder(tmp_path):
     return tmp_path
 
 
-def change(path, **values):
-    with np.load(path) as file:
-        arrays = dict(file)
-    np.savez(path, **arrays | values)
-
-
 def test_the_base_is_small_and_replays_a_run_without_tensorflow(folder, tmp_path):
     verdict, files = in_a_program(folder, "own", tmp_path)
     assert verdict == (True, False)
@@ -162,28 +157,24 @@ def test_a_folder_written_by_hand_is_replayed_by_the_command(folder, capsys):
 
 def swapped(folder):
     with np.load(folder / "trace.npz") as file:
-        change(folder / "trace.npz", worker=1 - file["worker"])
+        change(folder, "trace.npz", worker=1 - file["worker"])
 
 
 def moved(name):
     def apply(folder):
         with np.load(folder / name) as file:
-            change(folder / name, center=file["center"] + np.float32(0.01))
+            change(folder, name, center=file["center"] + np.float32(0.01))
 
     return apply
 
 
 def other_data(folder):
     with np.load(folder / "data.npz") as file:
-        change(folder / "data.npz", train_x=file["train_x"][::-1].copy())
+        change(folder, "data.npz", train_x=file["train_x"][::-1].copy())
 
 
 def other_config(**values):
-    def apply(folder):
-        path = folder / "config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | values))
-
-    return apply
+    return lambda folder: change(folder, "config.json", **values)
 
 
 WRONG = {
@@ -211,8 +202,8 @@ def test_a_folder_with_another_value_differs(what, folder):
         (lambda folder: np.savez(folder / "initial.npz", center=np.zeros(12)), "must be a vector of float32"),
         (lambda folder: (folder / "data.npz").unlink(), "a model or data of its own"),
         (lambda folder: np.savez(folder / "data.npz", train_x=np.zeros((4, 3))), "they have no 'train_y'"),
-        (lambda folder: change(folder / "data.npz", train_y=np.full(40, -1)), "data.npz is damaged"),
-        (lambda folder: change(folder / "data.npz", test_x=np.zeros((10, 4))), "data.npz is damaged"),
+        (lambda folder: change(folder, "data.npz", train_y=np.full(40, -1)), "data.npz is damaged"),
+        (lambda folder: change(folder, "data.npz", test_x=np.zeros((10, 4))), "data.npz is damaged"),
         (other_config(hyperparameters={}), "config.json has no hyperparameter 'learning_rate'"),
         (other_config(hyperparameters={"learning_rate": {}}), "cannot have these values"),
         (other_config(codec="bf16"), "have no codec bf16"),

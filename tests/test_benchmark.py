@@ -459,7 +459,7 @@ def test_endurance_finds_growing_tasks_by_a_line_through_the_second_half(tmp_pat
     "record", [pytest.param("full", marks=pytest.mark.thorough), pytest.param("off", marks=pytest.mark.slow)]
 )
 def test_endurance_runs_for_some_seconds(record, tmp_path, capfd):
-    arguments = ["--minutes", "0.1", "--record", record, "--run-dir", str(tmp_path / "run"), "--workers", "1"]
+    arguments = ["--minutes", "0.03", "--record", record, "--run-dir", str(tmp_path / "run"), "--workers", "1"]
     endurance.main(arguments)
     told = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert set(told["mb_per_hour"]) == {"launcher", "fork server", "ps-0", "worker-0", "evaluator-0"}
