@@ -39,7 +39,8 @@ def find_problem(options: Options) -> tuple[Dataset, str, ModelRecipe, Any]:
         name = models.name_for(options.model, dataset.kind)
         return dataset, name, ModelRecipe.named(name, dataset.shape, dataset.classes, options.run.seed), None
     import_tensorflow()
-    model = own_model(options.model or "", options.run.seed) if in_file(options.model) else None
+    keras.utils.set_random_seed(options.run.seed)  # weights and shuffled data are the same in each task and run
+    model = own_model(options.model or "") if in_file(options.model) else None
     dataset = named.load(options.dataset or "") if options.data is None else own_data(options, model)
     if model is not None:
         return dataset, options.model or "", ModelRecipe.of(model), model
@@ -53,9 +54,8 @@ def find_problem(options: Options) -> tuple[Dataset, str, ModelRecipe, Any]:
     return dataset, name, recipe, recipe.build()
 
 
-def own_model(text: str, seed: int) -> Any:
+def own_model(text: str) -> Any:
     """Return the compiled Keras model that a function of the user's file returns."""
-    keras.utils.set_random_seed(seed)
     model = _called("--model", text, "build")
     if not isinstance(model, keras.Model):
         raise UserError(f"--model: {text} must return a compiled Keras model. Received: {type(model).__name__}")
