@@ -437,3 +437,17 @@ def test_a_dataset_trains_as_its_arrays_do(cluster, tmp_path):
         for one, other in zip(weights[0], own, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(tested, tested[0], rtol=1e-5)
+
+
+def test_of_an_endless_generator_all_workers_get_their_steps(tmp_path):
+    weights = []
+    read = slice(STEPS * 2 * BATCH)  # examples of two workers
+    for name, data in ("arrays", (X[read], Y[read])), ("endless", (b for b in elements()().repeat().batch(BATCH))):
+        keras.utils.set_random_seed(0)
+        run(
+            model := with_layer(LAYERS.Dense(3)), data, tmp_path / name, SyncSGD(learning_rate=RATE), steps=STEPS,
+            cluster=Cluster.local(2, backend="threads"), seed=SEED, validation_data=None,
+        )  # fmt: skip
+        weights.append(model.get_weights())
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)

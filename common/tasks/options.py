@@ -35,10 +35,7 @@ KERAS = {
     "sample_weight": "give the weights with the data, (x, y, sample_weight)",
     "validation_freq": "evaluate_every counts the updates of the center between two evaluations",
     "validation_steps": "all validation data are used: give fewer, as with dataset.take(...)",
-    "validation_batch_size": "the metrics do not depend on it",
     "optimizer": "the algorithm takes the steps",
-    "x": "x and y are one argument, as in train(model, (x, y), Downpour())",
-    "y": "x and y are one argument, as in train(model, (x, y), Downpour())",
 }  # arguments of Keras' `fit` that have another form here
 
 NO_FLAG = {"flag": False}  # metadata of a field that the command line does not offer
