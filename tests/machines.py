@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import numpy as np
-
 from conftest import children
 from distsgd.common import Cluster
 from distsgd.common.cluster.task_spec import Addresses, TaskSpec
@@ -31,8 +29,7 @@ from distsgd.common.launch.run import run
 from distsgd.common.replay.recorded import RecordedRun
 from distsgd.common.tasks.job import describe, make_job
 from distsgd.common.tasks.options import Recovery, RunOptions
-from distsgd.common.worker.flat_model import FlatModel
-from runs import DIGITS, network_gradient, patience, rule_of
+from runs import DIGITS, patience, recorded_run
 
 # In a new user namespace, where any user may do this: a bridge, and machines joined to it by veth pairs.
 NETWORK = """
@@ -240,20 +237,9 @@ class Task:
                 ps_hosts=hosts.ps, worker_hosts=hosts.worker, job_name=self.spec.job, task_index=self.spec.index,
                 separate_evaluator=self.spec.separate_evaluator, wait_seconds=options["wait_seconds"],
             )  # fmt: skip
-            self.job = make_job(
-                scheme,
-                self.recipe,
-                options["data"],
-                DIGITS.test,
-                cluster,
-                RunOptions(
-                    steps=options["steps"],
-                    batch_size=options["batch_size"],
-                    seed=options["seed"],
-                    run_dir=self.run_dir,
-                    recovery=Recovery(**options.get("recovery", {})),
-                ),
-            )
+            how = {name: options[name] for name in ("steps", "batch_size", "seed")}
+            how |= {"run_dir": self.run_dir, "recovery": Recovery(**options.get("recovery", {}))}
+            self.job = make_job(scheme, self.recipe, options["data"], DIGITS.test, cluster, RunOptions(**how))
             log, self.error = run(self.job, describe(self.job, "digits", self.model), verbose=False)
             self.result = log.finish(self.error, picture=False)
         except BaseException as error:  # looked at by the test
@@ -266,25 +252,10 @@ class Task:
 
     def recorded(self, earlier_step_targets: Sequence[int] = ()) -> RecordedRun:
         """Return the run for a replay, of the task that has evaluated."""
-        with np.load(self.run_dir / "trace.npz") as file:
-            trace = dict(file)
-        with np.load(self.run_dir / "center.npz") as file:
-            center = file["center"]
         self.job.earlier_step_targets = earlier_step_targets
-        start = FlatModel(self.recipe.build()).pack().astype(np.float64)
-        gradient = network_gradient(self.job, [64, *self.options["hidden"], 10])
-        workers = self.job.cluster.workers
-        return RecordedRun(
-            **rule_of(self.job.scheme),
-            workers=workers,
-            steps=self.job.steps,
-            start=start,
-            trace=trace,
-            center=center,
-            gradient=gradient,
-            result=self.result,
-            earlier_step_targets=earlier_step_targets,
-        )
+        run = recorded_run(self.job, self.run_dir, self.options["hidden"], self.result)
+        run.earlier_step_targets = earlier_step_targets
+        return run
 
 
 class Run:

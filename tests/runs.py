@@ -61,46 +61,42 @@ def record(
     model = "mlp:hidden=" + "-".join(map(str, hidden))
     recipe = ModelRecipe.named(model, (64,), 10, seed)
     keras_model = recipe.build()
-    start = FlatModel(keras_model).pack().astype(np.float64)
-    job = make_job(
-        scheme,
-        recipe,
-        DIGITS.train,
-        test,
-        Cluster.local(
-            workers,
-            ps=ps,
-            backend=backend,
-            wait_seconds=wait_seconds or patience(30),
-            devices_per_worker=devices_per_worker,
-        ),
-        RunOptions(steps=steps, batch_size=batch_size, seed=seed, run_dir=run_dir, schedule=schedule, **options),
-    )
+    cluster = Cluster.local(
+        workers, ps=ps, backend=backend, wait_seconds=wait_seconds or patience(30),
+        devices_per_worker=devices_per_worker,
+    )  # fmt: skip
+    options |= {"steps": steps, "batch_size": batch_size, "seed": seed, "run_dir": run_dir, "schedule": schedule}
+    job = make_job(scheme, recipe, DIGITS.train, test, cluster, RunOptions(**options))
     in_process = None if backend == "processes" else keras_model
     config = describe(job, "digits", model)
     log, error = run(job, config, verbose=False, model=in_process, callbacks=callbacks)
     result = log.finish(error, picture=False)
     if error is not None:
         raise error
+    made = recorded_run(job, run_dir, hidden, result)
+    check_rounds(run_dir, made.trace, result)
+    return made
+
+
+def recorded_run(job: Job, run_dir: Path, hidden: Sequence[int], result: dict[str, Any]) -> RecordedRun:
+    """Return a run of a tanh network on digits that has ended, as a replay reads it."""
     trace = {}
     if job.options.record == "full":
         with np.load(run_dir / "trace.npz") as file:
             trace = dict(file)
     with np.load(run_dir / "center.npz") as file:
         center = file["center"]
-    check_rounds(run_dir, trace, result)
-    gradient = network_gradient(job, [64, *hidden, 10])
-    layers = [variable.size for variable in recipe.build().get_weights()]
+    model = job.recipe.build()
     return RecordedRun(
-        **rule_of(scheme),
-        workers=workers,
+        **rule_of(job.scheme),
+        workers=job.cluster.workers,
         steps=job.steps,
-        start=start,
+        start=FlatModel(model).pack().astype(np.float64),
         trace=trace,
         center=center,
-        gradient=gradient,
+        gradient=network_gradient(job, [64, *hidden, 10]),
         result=result,
-        layers=layers,
+        layers=[variable.size for variable in model.get_weights()],
     )
 
 
