@@ -54,6 +54,7 @@ def record(
     wait_seconds: float | None = None,
     callbacks: Sequence[Callback] = (),
     devices_per_worker: int | None = None,
+    data: Any = DIGITS.train,
     test: Any = None,
     **options: Any,
 ) -> RecordedRun:
@@ -66,7 +67,7 @@ def record(
         devices_per_worker=devices_per_worker,
     )  # fmt: skip
     options |= {"steps": steps, "batch_size": batch_size, "seed": seed, "run_dir": run_dir, "schedule": schedule}
-    job = make_job(scheme, recipe, DIGITS.train, test, cluster, RunOptions(**options))
+    job = make_job(scheme, recipe, data, test, cluster, RunOptions(**options))
     in_process = None if backend == "processes" else keras_model
     config = describe(job, "digits", model)
     log, error = run(job, config, verbose=False, model=in_process, callbacks=callbacks)

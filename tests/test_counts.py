@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_launcher import task_log
+from going import task_log
 
 from conftest import children
 from distsgd.common import Cluster, Recovery, train

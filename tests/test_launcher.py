@@ -7,74 +7,25 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from functools import cache
 from pathlib import Path
 
 import pytest
+from going import FOREVER, Endless, log_path, task_log
 
 from conftest import children
 from distsgd.algorithms import AllReduce, AsyncSGD, SyncSGD
-from distsgd.common import Cluster, keep_warm, train
+from distsgd.common import keep_warm, train
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
 from distsgd.common.launch.launcher import write
-from distsgd.common.launch.run import run
 from distsgd.common.record.callbacks import Callback
-from distsgd.common.tasks.job import describe, make_job
-from distsgd.common.tasks.options import RunOptions
 from doubles import RaisesInWorker
-from runs import DIGITS, job_of, patience, record, slow_batches, wait_until
+from runs import DIGITS, job_of, patience, record, wait_until
 
-FOREVER = 10**7
 SLEEPING = Path(__file__).with_name("sleeping.py")
 SECONDS_TO_END = 30  # a second or two, unless the machine is busy
-
-
-class Background:
-    """A run in a thread of this process, and the pids of its tasks."""
-
-    def __init__(self, scheme, run_dir: Path, workers=2, ps=1, wait_seconds=60.0):
-        recipe = ModelRecipe.named("mlp:hidden=16", (64,), 10, 0)
-        cluster = Cluster.local(workers, ps=ps, wait_seconds=wait_seconds)
-        self.job = make_job(
-            scheme, recipe, slow_batches, None, cluster,
-            RunOptions(steps=FOREVER, batch_size=8, run_dir=run_dir),
-        )  # fmt: skip
-        self.run_dir, self.error, self.result = run_dir, None, {}
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-        wait_until(lambda: "worker" in self.metrics() or not self.thread.is_alive())
-        assert self.thread.is_alive(), f"the run ended before it trained: {self.error!r}"
-
-    def _run(self):
-        log, self.error = run(self.job, describe(self.job, "digits", "mlp"), verbose=False)
-        self.result = log.finish(self.error, picture=False)
-
-    def metrics(self):
-        path = self.run_dir / "metrics.jsonl"
-        return path.read_text() if path.exists() else ""
-
-    def task(self, log: str) -> int:
-        """The pid of the process that writes that log."""
-        return next(pid for pid in children() if task_log(pid) == log)
-
-    def end(self):
-        self.thread.join(400)
-        assert not self.thread.is_alive()
-        return self.error
-
-
-def log_path(pid: int) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/fd/1")
-    except OSError:
-        return ""
-
-
-def task_log(pid: int) -> str:
-    return Path(log_path(pid)).name
 
 
 def command_line_run(folder: Path, output: int, *flags: str) -> tuple[subprocess.Popen, set[int]]:
@@ -89,19 +40,19 @@ def command_line_run(folder: Path, output: int, *flags: str) -> tuple[subprocess
 
 @pytest.fixture
 def background(warm, tmp_path):
-    return lambda *args, **options: Background(*args, run_dir=tmp_path / "run", **options)
+    return lambda scheme, **options: Endless(scheme, tmp_path / "run", **options)
 
 
 class Killed:
     """A run of two workers, one task of which is killed: what is seen of it before, and how it ends."""
 
     def __init__(self, victim: str, run_dir: Path):
-        going = Background(AsyncSGD(), run_dir=run_dir)
-        ps = Path(f"/proc/{going.task('ps-0.log')}")
+        going = Endless(AsyncSGD(), run_dir)
+        ps = Path(f"/proc/{going.pid('ps-0')}")
         self.network = os.readlink(ps / "ns" / "net")
         self.sockets = (ps / "net" / "tcp").read_text() + (ps / "net" / "tcp6").read_text()
         self.result_before = going.result
-        os.kill(going.task(f"{victim}.log"), signal.SIGKILL)
+        going.send(victim, signal.SIGKILL)
         killed = time.monotonic()
         self.error = going.end()
         self.seconds, self.result = time.monotonic() - killed, going.result
@@ -135,7 +86,7 @@ def test_a_killed_task_ends_the_run_with_its_name(victim, killed):
 @pytest.mark.slow
 def test_a_stopped_task_ends_the_run_with_its_name(background):
     going = background(AsyncSGD(), wait_seconds=patience(5))
-    os.kill(going.task("evaluator-0.log"), signal.SIGSTOP)
+    going.send("evaluator-0", signal.SIGSTOP)
     error = going.end()
     assert isinstance(error, WaitTimeout), error
     assert re.search("[Nn]o word from evaluator-0", str(error))
@@ -147,7 +98,7 @@ def test_a_fork_server_that_is_stopped_in_a_run_is_named(tmp_path):
     others = children()
     with keep_warm("auto"):
         (server,) = [pid for pid in children() - others if task_log(pid) == "forkserver.log"]
-        going = Background(AsyncSGD(), run_dir=tmp_path / "run", wait_seconds=patience(5))
+        going = Endless(AsyncSGD(), tmp_path / "run", wait_seconds=patience(5))
         os.kill(server, signal.SIGSTOP)
         error = going.end()
         assert isinstance(error, WaitTimeout), error
@@ -183,7 +134,7 @@ def test_a_module_that_lies_in_the_current_folder_is_not_imported(tmp_path):
 @pytest.mark.slow
 def test_an_all_reduce_ends_when_a_worker_does_not_answer(background):
     going = background(AllReduce(), workers=3, wait_seconds=patience(10))  # enough for three workers to start
-    os.kill(going.task("worker-2.log"), signal.SIGSTOP)
+    going.send("worker-2", signal.SIGSTOP)
     error = going.end()
     assert isinstance(error, WaitTimeout)
     assert re.search("[Nn]o word from worker-2", str(error))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_recovery import Going
+from going import Going
 
 from distsgd.algorithms import SCHEMES
 from distsgd.common.cli.imports import import_schemes

@@ -4,18 +4,14 @@ Every run that survives a fault is replayed: nothing was applied twice, and noth
 """
 
 import itertools
-import os
 import re
 import signal
-import threading
 from io import BytesIO
-from pathlib import Path
 
 import numpy as np
 import pytest
-from test_launcher import task_log
+from going import SMALL, TOLERANCE, Going
 
-from conftest import children
 from distsgd.algorithms import AEAMSGD, AsyncSGD, DownpourEasy, SyncSGD
 from distsgd.common.errors import Diverged, TaskLost, UserError, WaitTimeout
 from distsgd.common.record import checkpoint
@@ -24,45 +20,9 @@ from distsgd.common.record.faults import Faults
 from distsgd.common.record_format import read_config
 from distsgd.common.tasks.options import Recovery
 from doubles import PausingAEASGD, PausingAsyncSGD, PausingSyncSGD, Stumbles
-from runs import patience, record, updates_logged, wait_until
+from runs import patience, record, wait_until
 
-TOLERANCE = 1e-5
-SMALL = {"hidden": (16,), "batch_size": 8}
 OFTEN = Recovery(checkpoint_seconds=0.5, max_restarts=2)
-
-
-class Going:
-    """A recorded run in a thread of this process, whose tasks can be hurt meanwhile."""
-
-    def __init__(self, scheme, run_dir: Path, updates: int = 60, **options):
-        self.run_dir, self.outcome = run_dir, None
-        self.thread = threading.Thread(target=self._run, args=(scheme, {**SMALL, **options}), daemon=True)
-        self.thread.start()
-        wait_until(lambda: updates_logged(run_dir) >= updates or not self.thread.is_alive())
-
-    def _run(self, scheme, options):
-        try:
-            self.outcome = record(scheme, self.run_dir, **options)
-        except Exception as error:
-            self.outcome = error
-
-    def send(self, task: str, number: int) -> None:
-        pids = [pid for pid in children() if task_log(pid) == f"{task}.log"]
-        assert pids, f"no {task} to hurt: {self.outcome}"
-        os.kill(pids[0], number)
-
-    def end(self):
-        self.thread.join(400)
-        assert not self.thread.is_alive()
-        return self.outcome
-
-    def survived(self):
-        """Return the recovery figures of a run that must have survived its faults, replay included."""
-        run = self.end()
-        assert not isinstance(run, Exception), run
-        assert run.error() < TOLERANCE
-        assert run.result["steps"] == run.steps * run.workers
-        return run.result["recovery"]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
-from test_recovery import Going
+from going import Going
 
 from distsgd.algorithms import EFSGD, SCHEMES, SSP, AsyncDiLoCo, Serial, SyncSGD
 from distsgd.common import Cluster, Recovery, UserError, train
