@@ -13,9 +13,9 @@ from typing import Any
 
 from rich.console import Console
 
+from ..common.arguments import nearest
 from ..common.cli import flags
 from ..common.errors import UserError
-from ..common.spec import nearest
 from .claims_catalogue import CLAIMS
 from .claims_page import update_page
 from .claims_study import Found

@@ -24,11 +24,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..algorithms import SCHEMES
-from ..common.arguments import at_least
+from ..common.arguments import at_least, nearest
 from ..common.cli import flags
 from ..common.errors import DistsgdError, UserError
 from ..common.files import with_tuples
-from ..common.spec import nearest
 from .experiments import Experiment
 from .grids import beyond, candidates
 from .outcome_files import merged, write

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ..common.arguments import positive
+from ..common.arguments import nearest, positive
 from ..common.cli.flags import Parser
 from ..common.cluster.cluster import Cluster
 from ..common.data.models import ModelRecipe
@@ -28,7 +28,6 @@ from ..common.data.named import load
 from ..common.errors import UserError
 from ..common.launch.run import run
 from ..common.record.callbacks import Callback
-from ..common.spec import nearest
 from ..common.tasks.job import describe, make_job
 from ..common.tasks.options import RunOptions
 from .many_workers import descriptors, parent_of, private_bytes

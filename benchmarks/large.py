@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from ..algorithms import AsyncSGD, Downpour, Scheme, SyncSGD
-from ..common.arguments import at_least
+from ..common.arguments import at_least, nearest
 from ..common.cli import flags
 from ..common.cluster.cluster import Cluster
 from ..common.data.models import ModelRecipe
@@ -26,7 +26,6 @@ from ..common.data.recipes import synthetic
 from ..common.errors import UserError
 from ..common.launch.run import run
 from ..common.record.callbacks import Callback
-from ..common.spec import nearest
 from ..common.tasks.job import describe, make_job
 from ..common.tasks.options import Recovery, RunOptions
 from .endurance import processes

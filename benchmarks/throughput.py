@@ -20,13 +20,12 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-from ..common.arguments import at_least, positive
+from ..common.arguments import at_least, nearest, positive
 from ..common.cli import flags
 from ..common.cli.doctor import gpus_seen
 from ..common.errors import DistsgdError, UserError
 from ..common.launch.client import keep_warm
 from ..common.launch.gpus import NONE, VISIBLE
-from ..common.spec import nearest
 from .outcome_files import write
 from .peers import BATCH, CORES, LAYERS, WORKERS
 from .startup import measure_startup

@@ -1,13 +1,20 @@
-"""Checks of arguments: each raises `UserError` for the first value that is not permitted."""
+"""Checks of arguments, which raise `UserError` for what is not permitted, and suggestions for misspelt names."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import numbers
-from collections.abc import Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self, TypeVar, cast
 
 from .errors import UserError
+
+SYNONYMS = {"lr": "learning_rate", "eta": "learning_rate", "gpus": "devices_per_worker"}
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def at_least(minimum: int, **values: int) -> None:
@@ -56,3 +63,89 @@ def one_of(known: Sequence[str], **values: str) -> None:
     for name, value in values.items():
         if value not in known:
             raise UserError(f"{name} must be one of {', '.join(known)}. Received: {name}={value}")
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return 'Did you mean a, b?' with the known names near to `name`; if none is near, `otherwise`, or all names."""
+    if close := close_to(name, known):
+        return f"Did you mean {', '.join(close)}?"
+    return otherwise or f"Known: {', '.join(sorted(known))}."
+
+
+def close_to(name: str, known: Iterable[str]) -> list[str]:
+    """Return up to three known names that `name` may mean, the nearest first, without regard to dashes and case.
+
+    A name is near if whole words are too many or missing, as in `num_workers` for `workers` or `period` for
+    `communication_period`, or if they differ in at most a third of the letters of `name`.
+    """
+    word, words = _plain(name), {text: _plain(text) for text in known}
+    if synonyms := [text for text, own in words.items() if own == SYNONYMS.get(word)]:
+        return synonyms
+    edits = {text: _edits(word, own) for text, own in words.items()}
+    inside = [text for text, own in words.items() if _is_part(own, word)]
+    close = sorted((text for text in words if edits[text] <= len(word) // 3), key=edits.__getitem__)
+    return (inside or close or [text for text, own in words.items() if _is_part(word, own)])[:3]
+
+
+def spelt(name: str, known: Iterable[str]) -> str:
+    """Return the known name that has the same letters, `sync_sgd` for `SyncSGD()`; else `name` itself."""
+    return next((text for text in known if _letters(text) == _letters(name)), name)
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("-", "_").lower()
+
+
+def _is_part(part: str, whole: str) -> bool:
+    """Return True if the words of one name, between its underscores, are words of another."""
+    return f"_{part}_" in f"_{whole}_"
+
+
+def _edits(one: str, other: str) -> int:
+    """Return how many letters must be inserted, deleted, replaced or exchanged with the next, from word to word."""
+    before, row = [], [*range(len(other) + 1)]
+    for i, a in enumerate(one, 1):
+        before, last, row = row, before, [i]
+        for j, b in enumerate(other, 1):
+            row.append(min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b)))
+            if i > 1 and j > 1 and (a, one[i - 2]) == (other[j - 2], b):
+                row[j] = min(row[j], last[j - 2] + 1)
+    return row[-1]
+
+
+def check_call(function: Callable[..., Any], values: Sequence[Any], named: Mapping[str, Any]) -> None:
+    """Raise `UserError` for arguments that a function or class does not take; the message has the nearest names."""
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*values, **named)
+    except TypeError as error:
+        what, known = function.__qualname__, [name for name in signature.parameters if name != "cls"]
+        for name in named:
+            if name not in known:
+                raise UserError(f"{what} has no argument {name!r}. {nearest(name, known)}") from None
+        by_name = f": give them by name, as in {what}({known[0]}=...)" if "positional arg" in str(error) else ""
+        raise UserError(f"{what} takes other arguments ({error}){by_name}") from None
+
+
+class CheckedCall:
+    """A class whose constructor raises `UserError` for an argument that it does not have."""
+
+    def __new__(cls, *values: Any, **named: Any) -> Self:
+        """Check the names of the arguments."""
+        check_call(cls, values, named)
+        return super().__new__(cls)
+
+
+def checked_call(function: Function) -> Function:
+    """Let a function raise `UserError` for an argument that it does not have."""
+
+    @functools.wraps(function)
+    def checked(*values: Any, **named: Any) -> Any:
+        check_call(function, values, named)
+        return function(*values, **named)
+
+    return cast(Function, checked)

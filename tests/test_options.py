@@ -11,11 +11,11 @@ import pytest
 
 from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, Serial, SyncSGD, SyncSGDLR
 from distsgd.common import Cluster, Platform, Recovery, UserError, train
+from distsgd.common.arguments import close_to
 from distsgd.common.contract.hyperparameters import meanings
 from distsgd.common.contract.schedules import shaped
 from distsgd.common.data.dataset import shard_rows
 from distsgd.common.replay.reference import asynchronous_rules
-from distsgd.common.spec import close_to
 from distsgd.common.tasks.options import Keywords, RunOptions
 from runs import DIGITS, ONES, quadratic, record
 

@@ -16,14 +16,13 @@ from typing import Any
 from rich.console import Console
 
 from ...algorithms import SCHEMES
-from ..arguments import not_negative, positive
+from ..arguments import nearest, not_negative, positive, spelt
 from ..data.named import quiet
 from ..errors import UserError
 from ..files import replacing
 from ..record.latest import named
 from ..replay.comparison import Verdict
 from ..replay.replay import replay
-from ..spec import nearest, spelt
 from ..tasks.follow import follow
 from ..timeline.lanes import read_lanes
 from ..timeline.picture import FORMATS, draw

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+from ..arguments import nearest
 from ..contract.hyperparameters import meanings
 from ..errors import UserError
 from ..files import with_tuples
-from ..spec import nearest
 from ..tasks.options import KERAS
 
 WIDE, NARROW = 100, 60  # columns: the largest width of help; below the second, a meaning starts on a line of its own

@@ -19,10 +19,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ...algorithms import SCHEMES
+from ..arguments import nearest, spelt
 from ..errors import DistsgdError, Interrupted, UserError
 from ..record.display import Page
 from ..replay.adapters import TRANSCRIPTIONS
-from ..spec import nearest, spelt
 from . import advise, doctor, flags, simulate
 from .catalogue import catalogue
 from .commands import MEASUREMENTS, evaluate, explanation, measurement, mutants, replay_run, test, timeline

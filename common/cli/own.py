@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import nearest
 from ..data import models, named
 from ..data.examples import read, yields_batches
 from ..data.models import ModelRecipe, plain
 from ..data.recipes import Dataset
 from ..errors import UserError
 from ..lazy import keras
-from ..spec import nearest, parse
+from ..spec import parse
 from .commands import import_tensorflow
 from .flag_groups import Options
 from .imports import execute, where

@@ -13,13 +13,14 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from ...algorithms import SCHEMES
+from ..arguments import nearest, spelt
 from ..cluster.cluster import BackendName
 from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..files import dumps
 from ..launch.client import keep_warm
 from ..record.summary import formatted
-from ..spec import nearest, parse, spelt
+from ..spec import parse
 from ..tasks.job import checked
 from . import flags
 from .flag_groups import GROUPS, Options, find_cluster, parse_flags

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..arguments import at_least, at_most, positive
+from ..arguments import CheckedCall, at_least, at_most, checked_call, nearest, positive
 from ..errors import UserError
 from ..lazy import tf
-from ..spec import CheckedCall, checked_call, nearest
 from ..virtual_time.platform import Platform
 from .task_spec import JobName, TaskSpec
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..arguments import nearest
 from ..errors import UserError
-from ..spec import nearest
 from .task_spec import Addresses, JobName, TaskSpec
 
 JOBS: tuple[JobName, ...] = ("ps", "worker", "evaluator")

@@ -22,8 +22,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
+from ..arguments import CheckedCall
 from ..messages.codec import Codec
-from ..spec import CheckedCall
 from ..sync.asynchronous import Async
 from ..sync.synchronization import Synchronization
 from .hyperparameters import check_hyperparameters

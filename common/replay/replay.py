@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ..arguments import nearest
 from ..contract.checks import check_scheme
 from ..contract.scheme import Scheme
 from ..data import named
@@ -14,7 +15,7 @@ from ..data.models import MODELS
 from ..errors import UserError, first_line
 from ..files import with_tuples
 from ..record_format import read_config
-from ..spec import nearest, parse
+from ..spec import parse
 from .adapters import TRANSCRIPTIONS, rounded
 from .comparison import NO_ROOM, Verdict, judge
 from .recorded import RecordedRun, read_run, unnamed

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from rich.filesize import decimal
 
+from ..arguments import nearest
 from ..contract.rounding import rounded
 from ..contract.scheme import Scheme
 from ..errors import UserError
@@ -25,7 +26,6 @@ from ..record.cpu import CPU
 from ..record.round_log import NUMBER, WORKER
 from ..record_format import read_arrays, read_config, read_result
 from ..server.traffic import Traffic
-from ..spec import nearest
 from ..virtual_time.distributions import RecordedSteps
 from ..virtual_time.durations import WorkerPlan
 from ..virtual_time.platform import Machines, Platform

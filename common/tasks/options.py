@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar
 
-from ..arguments import at_least, at_most, fraction, not_negative, one_of, positive
+from ..arguments import CheckedCall, at_least, at_most, close_to, fraction, nearest, not_negative, one_of, positive
 from ..contract.hyperparameters import meanings
 from ..contract.rounding import CODECS, Rounding
 from ..data.examples import USUAL_BATCH
@@ -16,7 +16,6 @@ from ..data.skew import parsed
 from ..errors import UserError
 from ..record.latest import named, newest
 from ..record.run_directory import RecordMode
-from ..spec import CheckedCall, close_to, nearest
 
 RESTART_CHECKPOINT_SECONDS = 10.0
 

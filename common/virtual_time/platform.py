@@ -20,9 +20,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..arguments import at_least, at_most, not_negative, one_of, positive
+from ..arguments import CheckedCall, at_least, at_most, nearest, not_negative, one_of, positive
 from ..errors import UserError
-from ..spec import CheckedCall, nearest, parse
+from ..spec import parse
 from .distributions import MOST_SIGMA, Model, RecordedSteps, lognormal_factors, model, uniforms
 
 MILLISECOND = 10**6  # nanoseconds
