@@ -14,9 +14,10 @@ from ..messages.encoder import Encoder
 from ..messages.message import sent_by
 from ..messages.ops import unless_so, zeros
 from ..messages.segments import SHARED_BYTES
+from ..messages.stand_in import Row
 from ..messages.transport import Client, Transport
 from ..sync.store import Message, WorkerSlot
-from .slices import Row, Slice
+from .slices import Slice
 from .snapshots import SnapshotBuffer
 
 

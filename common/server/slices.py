@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,27 +14,10 @@ from ..contract.views import ServerView
 from ..errors import UserError
 from ..messages.cut import COPIES
 from ..messages.ops import first_values
+from ..messages.stand_in import Row
 from ..sync.store import Message, WorkerSlot
-from .stand_in import StandIn
 
 OWN = "scheme."  # in a checkpoint, prefix of a scheme's variables, so they may be named like the engine's
-
-
-@dataclass(frozen=True, eq=False)
-class Row(StandIn):
-    """One worker's row of a variable [W, ...], read and written like a variable [...] of its own."""
-
-    rows: Any
-    index: Any
-
-    def read_value(self) -> Any:
-        """Read the row, [...]."""
-        return tf.raw_ops.ResourceGather(resource=self.rows.handle, indices=self.index, dtype=self.rows.dtype)
-
-    def assign(self, value: Any) -> None:
-        """Write the row."""
-        value = tf.convert_to_tensor(value, self.rows.dtype)
-        tf.raw_ops.ResourceScatterUpdate(resource=self.rows.handle, indices=self.index, updates=value)
 
 
 class Slice(SimpleNamespace):

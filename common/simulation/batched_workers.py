@@ -21,8 +21,7 @@ from ..contract.seeded import uniform
 from ..contract.views import WorkerView, no_mean
 from ..messages.message import as_message
 from ..messages.ops import building, first_values
-from ..server.slices import Row
-from ..server.stand_in import StandIn
+from ..messages.stand_in import Row, StandIn
 from ..worker.replica import Replica, Stream
 
 Values = dict[str, Any]  # of one or many workers, by name: params, slots (of the scheme), codec, state, seeds

@@ -14,8 +14,8 @@ from ..contract.scheme import Scheme
 from ..data.dataset import leaves
 from ..messages.codec import Codec
 from ..messages.ops import building, is_finite
+from ..messages.stand_in import Row
 from ..server.center import Center
-from ..server.slices import Row
 from ..tasks.job import Job
 from ..worker.flat_model import FlatModel
 from ..worker.replica import Replica, Shard

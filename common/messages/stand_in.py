@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -44,6 +45,24 @@ class StandIn:
     def assign_sub(self, value: Any) -> Any:
         """Subtract a value from the tensor."""
         return self.assign(self.read_value() - value)
+
+
+@dataclass(frozen=True, eq=False)
+class Row(StandIn):
+    """One worker's row of a variable [W, ...], read and written like a variable [...] of its own."""
+
+    rows: Any
+    index: Any
+
+    def read_value(self) -> Any:
+        """Read the row, [...]."""
+        return tf.raw_ops.ResourceGather(resource=self.rows.handle, indices=self.index, dtype=self.rows.dtype)
+
+    def assign(self, value: Any) -> Any:
+        """Write the row; return what was written."""
+        value = tf.convert_to_tensor(value, self.rows.dtype)
+        tf.raw_ops.ResourceScatterUpdate(resource=self.rows.handle, indices=self.index, updates=value)
+        return value
 
 
 def _operator(name: str) -> Callable[..., Any]:
