@@ -6,11 +6,16 @@
     group.center
 
 There are no processes, threads or graphs, and the caller decides which worker steps next. The modules of `algorithms/`
-run here as they are: a cluster on which messages arrive in the same order gets the same center. Three classes:
+run here as they are: a cluster on which messages arrive in the same order gets the same center. Four classes:
 
-    LocalVariables   the variables of one worker: it makes local steps and builds messages
+    LocalVariables   the variables of the workers, a row for each: a worker makes local steps and builds messages
     GlobalVariables  the variables of one parameter server (ps): it has a slice of the center, and merges messages
-    Group            all of them: the way of a message to the servers and of the reply back, and the workers that wait
+    Operations       both: what happens at a worker, and the way of a message to the servers and of the reply back
+    Group            the loop of the caller
+
+`Turns` (`turns.py`) has the order of the operations: it knows the positions of the workers in their rounds and which
+workers wait. It computes with whole numbers, and this page with vectors. So `Optimizer` plans many steps ahead, and
+then takes them with the same operations in a graph of TensorFlow.
 """
 
 from __future__ import annotations
@@ -32,67 +37,84 @@ from .lazy import tf
 from .messages.cut import even_sizes
 from .messages.message import as_message, sent_by
 from .messages.ops import is_finite
+from .messages.stand_in import Row
 from .messages.structure import Structure
-from .sync.release import waiting_at
 from .sync.store import Message
+from .turns import Now, Turns
 
-ENDLESS = 10**12  # local steps for `Scheme.rounds`: a group does not know which step is the last
+
+def as_variable(value: Any, name: str) -> Any:
+    """Return a variable of TensorFlow with this first value."""
+    return tf.Variable(value, trainable=False, name=name)
 
 
 class LocalVariables:
-    """The variables of one worker, and its position in its rounds.
+    """The variables of all workers.
 
     Args:
         scheme: the algorithm.
-        index: the worker's index.
-        params: the worker's parameters, a variable [P].
+        center: the first center [P].
         sizes: sizes of the slices of the center: the codec has variables for each.
         known: what all workers know: `num_workers`, `shapes`, `uniform`.
+        variable: makes a variable of a value and a name.
     """
 
-    def __init__(self, scheme: Scheme, index: int, params: Tensor, sizes: Sequence[int], known: Mapping[str, Any]):
-        self.scheme, self.index, self.params, self.known = scheme, index, params, known
-        self.own = variables(scheme.local_variables(params.read_value()))
-        self.codec = [SimpleNamespace(**variables(scheme.codec.local_variables(tf.zeros([n])))) for n in sizes]
-        self.rounds = scheme.rounds(ENDLESS, 0, index).after(0)
-        self.round, self.step = -1, 0  # numbers of the present round and of the next local step
-        self.postponed: Any = None  # gradient and loss of a local step that follows an exchange
-        self.begin_round()
+    def __init__(
+        self, scheme: Scheme, center: Tensor, sizes: Sequence[int], known: Mapping[str, Any], variable: Callable
+    ):
+        def rows(values: Mapping[str, Any]) -> dict[str, Tensor]:
+            return {name: variable(tf.stack([value] * known["num_workers"]), name) for name, value in values.items()}
 
-    def begin_round(self) -> None:
-        """Begin the next round: so many local steps, and an event, which is an exchange, or only a push or a pull."""
-        self.length, self.event = next(self.rounds)
-        self.round, self.left, self.gradient_sum, self.losses = self.round + 1, self.length, 0.0, []
-        self.scheme_now = at(self.scheme, self.step)  # message and reply have the learning rates of the first step
+        self.scheme, self.known, self.sizes = scheme, known, sizes
+        self.all = rows({"params": center, **scheme.local_variables(center)})
+        self.codecs = [rows(scheme.codec.local_variables(tf.zeros([n]))) for n in sizes]
+        vectors = {"gradient_sum": scheme.uses_gradient_sum, "_postponed": scheme.exchange_first}
+        vectors["gradient"] = scheme.period == 1 and not scheme.exchange_first
+        self.kept = rows({name: tf.zeros_like(center) for name, needed in vectors.items() if needed})
+        self.kept |= rows({"loss": tf.constant(0.0)})
+        self.brings_loss = False  # True if the last step had a loss
 
-    def view(self, **known: Any) -> Any:
-        """Return the worker as its scheme sees it."""
-        known = {"mean": no_mean(), **self.known, **self.own, **known}
-        numbers = {"round": tf.constant(self.round, tf.int64), "step": tf.constant(self.step, tf.int64)}
-        return WorkerView(
-            index=self.index, params=self.params, steps=tf.constant(float(self.length)), **numbers, **known
-        )
+    def row(self, name: str, k: Any) -> Row:
+        """Return a variable of worker k."""
+        return Row((self.all if name in self.all else self.kept)[name], k)
 
-    def local_step(self, gradient: Tensor, loss: Any) -> None:
-        """Make one local step."""
-        at(self.scheme, self.step).local_step(self.view(), gradient)
-        self.gradient, self.losses = gradient, [*self.losses, loss]
-        if self.scheme.uses_gradient_sum:
-            self.gradient_sum += gradient
-        self.step, self.left = self.step + 1, self.left - 1
+    def start(self, k: Any, center: Tensor) -> None:
+        """Let worker k start from this center."""
+        for name, value in {"params": center, **self.scheme.local_variables(center)}.items():
+            self.row(name, k).assign(value)
+        for rows, n in zip(self.codecs, self.sizes, strict=True):
+            for name, value in self.scheme.codec.local_variables(tf.zeros([n])).items():
+                Row(rows[name], k).assign(value)
 
-    def message(self, mean: Callable[[Any], Tensor]) -> Message:
-        """Build the message of this round: a vector [P], and the scalars that the scheme sends with it."""
-        known: dict[str, Any] = {"mean": mean}
-        if not self.scheme.exchange_first:
-            known |= {"gradient": self.gradient} if self.scheme.period == 1 else {}
-            known |= {"gradient_sum": self.gradient_sum} if self.scheme.uses_gradient_sum else {}
-            known |= {} if None in self.losses else {"loss": tf.add_n(self.losses) / float(self.length)}
-        return as_message(self.scheme.name, self.scheme.scalars, self.scheme_now.message(self.view(**known)))
+    def view(self, now: Now, **known: Any) -> Any:
+        """Return a worker as its scheme sees it."""
+        own = {name: self.row(name, now.worker) for name in self.all}
+        numbers = {"round": tf.cast(now.round, tf.int64), "step": tf.cast(now.step, tf.int64)}
+        known = {"mean": no_mean(), "steps": tf.cast(now.length, tf.float32), **numbers, **self.known, **known}
+        return WorkerView(index=now.worker, **own, **known)
 
-    def message_up_to(self, means: Sequence[Tensor]) -> Any:
+    def local_step(self, scheme: Scheme, now: Now, gradient: Tensor, loss: Any) -> None:
+        """Make one local step, with the scheme at this step's learning rates."""
+        scheme.local_step(self.view(now), gradient)
+        self.brings_loss, begins = loss is not None, tf.equal(now.step, now.first)
+        sums = {"gradient_sum": gradient, "loss": float("nan") if loss is None else loss}
+        for name in sums.keys() & self.kept.keys():
+            total = self.row(name, now.worker)
+            total.assign(tf.where(begins, 0.0, total.read_value()) + sums[name])
+        if "gradient" in self.kept:
+            self.row("gradient", now.worker).assign(gradient)
+
+    def message(self, scheme: Scheme, now: Now, mean: Callable[[Any], Tensor]) -> Message:
+        """Build the message of a round: a vector [P], and the scalars that the scheme sends with it."""
+        names = {"gradient", "gradient_sum"} & self.kept.keys()
+        known = {name: self.row(name, now.worker).read_value() for name in names}
+        if self.brings_loss and not scheme.exchange_first:
+            known["loss"] = self.row("loss", now.worker).read_value() / tf.cast(now.length, tf.float32)
+        return as_message(scheme.name, scheme.scalars, scheme.message(self.view(now, mean=mean, **known)))
+
+    def message_up_to(self, means: Sequence[Tensor], scheme: Scheme, now: Now) -> Any:
         """Return the message with these means over the workers; `MeanUnknown` if it takes another, and undo it."""
-        before = [(variable, variable.read_value()) for variable in (self.params, *self.own.values())]
+        before = [(row, row.read_value()) for row in (self.row(name, now.worker) for name in self.all)]
         known = iter(means)
 
         def mean(vector: Any) -> Tensor:
@@ -101,19 +123,11 @@ class LocalVariables:
             raise MeanUnknown(vector)
 
         try:
-            return self.message(mean)
+            return self.message(scheme, now, mean)
         except MeanUnknown as unknown:
-            for variable, value in before:
-                variable.assign(value)
+            for row, value in before:
+                row.assign(value)
             return unknown
-
-    def go_on(self) -> None:
-        """Continue after an event: with the postponed step if there is one, and after the last with the next round."""
-        if self.postponed is not None:
-            postponed, self.postponed = self.postponed, None
-            self.local_step(*postponed)
-        if self.left <= 0:
-            self.begin_round()
 
 
 class GlobalVariables:
@@ -121,41 +135,219 @@ class GlobalVariables:
 
     Args:
         scheme: the algorithm.
-        initial: first value of the slice.
+        center: a variable, the slice.
         workers: number of workers, W.
+        variable: makes a variable of a value and a name.
     """
 
-    def __init__(self, scheme: Scheme, initial: Tensor, workers: int):
-        self.scheme, self.workers = scheme, workers
-        self.center = tf.Variable(initial)
-        self.own = variables(scheme.global_variables(initial))
+    def __init__(self, scheme: Scheme, center: Any, workers: int, variable: Callable):
+        self.scheme, self.workers, self.center, initial = scheme, workers, center, center.read_value()
         rows, numbers = scheme.worker_rows(initial), scheme.worker_numbers()
-        self.of_workers = variables({name: tf.stack([row] * workers) for name, row in rows.items()})
-        self.of_workers |= variables({name: tf.fill([workers], float(number)) for name, number in numbers.items()})
-        self.pulled_centers = [initial] * workers  # the center that each worker pulled last
+        pulled = {"pulled_center": initial} if scheme.keeps_pulled_centers else {}  # that each worker pulled last
+        self.own = {name: variable(value, name) for name, value in scheme.global_variables(initial).items()}
+        self.of_workers = {name: tf.stack([row] * workers) for name, row in rows.items()}
+        self.of_workers |= {name: tf.fill([workers], float(number)) for name, number in numbers.items()}
+        self.of_workers = {name: variable(value, name) for name, value in self.of_workers.items()}
+        self.pulled = {name: variable(tf.stack([row] * workers), name) for name, row in pulled.items()}
+        self.set = Message(variable(tf.zeros_like(initial), "set"), ())  # sum of the messages of a set
+        if scheme.scalars:
+            self.set = Message(self.set.vector, variable(tf.zeros([len(scheme.scalars)]), "set_scalars"))
 
-    def note_pull(self, k: int) -> None:
+    def note_pull(self, k: Any) -> None:
         """Note that worker k pulls the present center."""
-        self.pulled_centers[k] = self.center.read_value() if self.scheme.keeps_pulled_centers else None
+        for rows in self.pulled.values():
+            Row(rows, k).assign(self.center.read_value())
 
-    def call(
-        self, rule: Callable[..., Any], message: Message, staleness: int, k: int | None, completes: bool = False
-    ) -> Tensor:
+    def call(self, rule: Callable[..., Any], message: Message, now: Now, k: Any) -> Tensor:
         """Call `server_update` or `weighted` of the scheme for a message of worker k, or with k=None for a mean.
 
         For worker k the rule sees the row and the number of this worker; for a mean, those of all workers.
         """
-        seen, pulled_center, sent = self.of_workers, {}, sent_by(self.scheme.scalars, message.scalars)
+        seen, pulled, sent = self.of_workers, {}, sent_by(self.scheme.scalars, message.scalars)
         if k is not None:
-            seen = variables({name: variable[k] for name, variable in self.of_workers.items()})
-            pulled_center = {"pulled_center": self.pulled_centers[k]} if self.scheme.keeps_pulled_centers else {}
-        known = {"num_workers": self.workers, "sender": k, "sent": sent, "completes": tf.constant(completes)}
-        server = ServerView(center=self.center, **self.own, **seen, **known, **pulled_center)
-        result = tf.convert_to_tensor(rule(server, message.vector, tf.constant(float(staleness))))
-        if k is not None:
-            for name, variable in seen.items():
-                self.of_workers[name].scatter_nd_update([[k]], [variable])
-        return result
+            seen = {name: Row(rows, k) for name, rows in seen.items()}
+            pulled = {name: Row(rows, k).read_value() for name, rows in self.pulled.items()}
+        known = {"num_workers": self.workers, "sender": k, "sent": sent, "completes": tf.equal(now.completes, 1)}
+        server = ServerView(center=self.center, **self.own, **seen, **known, **pulled)
+        staleness = tf.cast(0 if k is None else now.staleness, tf.float32)
+        return tf.convert_to_tensor(rule(server, message.vector, staleness))
+
+
+class Operations:
+    """The variables of a run, and the operations on them that `Turns` calls.
+
+    Args:
+        scheme: the algorithm.
+        center: the first center [P].
+        workers: number of workers, W.
+        ps: number of parameter servers.
+        shapes: shapes of the parameters.
+        seed: seed of `worker.uniform`.
+        variable: makes a variable of a value and a name.
+
+    Attributes:
+        given: gradient [P] and loss of the present step.
+        learning_rate: returns the learning rate, or a schedule, that replaces the scheme's; None to leave it.
+        reply: what the servers replied last, a variable [P].
+    """
+
+    def __init__(
+        self,
+        scheme: Scheme,
+        center: Tensor,
+        *,
+        workers: int,
+        ps: int,
+        shapes: Sequence[tuple[int, ...]],
+        seed: int,
+        variable: Callable[[Any, str], Any] = as_variable,
+    ):
+        known = {"num_workers": workers, "shapes": shapes, "uniform": partial(uniform, seed, len(center))}
+        self.scheme, self.sync, self.workers, self.sizes = scheme, scheme.sync, workers, even_sizes(len(center), ps)
+        self.local = LocalVariables(scheme, center, self.sizes, known, variable)
+        parts = [variable(part, "center") for part in tf.split(center, self.sizes) if self.sync.uses_ps]
+        parts = parts or [self.local.row("params", 0)]  # without a ps, the parameters of worker 0 are the center
+        self.servers = [GlobalVariables(scheme, part, workers, variable) for part in parts]
+        self.reply = variable(center, "reply")
+        self.times = variable(tf.zeros([workers, len(Now._fields)], tf.int32), "times")  # of messages without a ps
+        self.given: Any = None
+        self.learning_rate: Callable[[], Any] | None = None
+
+    def scheme_at(self, step: Any) -> Scheme:
+        """Return the scheme with its learning rates after so many local steps."""
+        scheme = self.scheme.but(learning_rate=self.learning_rate()) if self.learning_rate else self.scheme
+        return scheme.at(tf.cast(step, tf.float32))
+
+    def point(self, now: Now) -> Tensor:
+        """Return the point [P] at which a worker takes its next gradient."""
+        return tf.convert_to_tensor(self.scheme_at(now.step).gradient_point(self.local.view(now)))
+
+    def center(self) -> Tensor:
+        """Return the center [P]."""
+        return tf.concat([server.center.read_value() for server in self.servers], 0)
+
+    def restart(self, center: Tensor) -> None:
+        """Let all workers start from another center. The servers keep their other variables."""
+        for server, part in zip(self.servers, tf.split(center, self.sizes), strict=True):
+            server.center.assign(part)
+        self.reply.assign(center)
+        for k in range(self.workers):
+            self.start(Now(k, *[0] * 6))
+
+    # What happens at a worker. Message and reply have the learning rates of the first step of their round.
+
+    def local_step(self, now: Now) -> None:
+        """Make a local step with the given gradient."""
+        if not self.sync.exchanges:
+            check_finite(now, Message(self.given[0]))
+        self.local.local_step(self.scheme_at(now.step), now, *self.given)
+
+    def postpone(self, now: Now) -> None:
+        """Keep the given gradient for a step after the exchange."""
+        self.local.row("_postponed", now.worker).assign(self.given[0])
+
+    def postponed_step(self, now: Now) -> None:
+        """Make the local step with the gradient that was kept."""
+        gradient = self.local.row("_postponed", now.worker).read_value()
+        self.local.local_step(self.scheme_at(now.step), now, gradient, None)
+
+    def use_reply(self, now: Now) -> None:
+        """Let a worker pull: it uses the last reply."""
+        for server in self.servers:
+            server.note_pull(now.worker)
+        self.scheme_at(now.first).on_reply(self.local.view(now), self.reply.read_value())
+
+    def start(self, now: Now) -> None:
+        """Let a worker start from the present center."""
+        self.local.start(now.worker, self.center())
+        for server in self.servers:
+            server.note_pull(now.worker)
+
+    # What happens on the servers, and on the way there and back.
+
+    def merge(self, now: Now) -> None:
+        """Merge a worker's message into the center."""
+        self._update(self._received(now), now, now.worker)
+
+    def drop(self, now: Now) -> None:
+        """Drop a worker's message; the reply is the present center."""
+        self._received(now)
+        self.send(now)
+
+    def send(self, now: Now) -> None:
+        """Make the present center the reply, as it arrives at a worker."""
+        del now
+        self._reply([server.center.read_value() for server in self.servers])
+
+    def read(self, now: Now) -> None:
+        """Make the present center the reply, as it is."""
+        del now
+        self.reply.assign(self.center())
+
+    def join_set(self, now: Now) -> None:
+        """Add a worker's message to the set, weighed by the scheme, unless the set is complete without it."""
+        if not self.sync.uses_ps:  # its message may need vectors of all: see `merge_set`
+            Row(self.times, now.worker).assign(tf.stack([tf.cast(number, tf.int32) for number in now]))
+            return
+        for server, part in zip(self.servers, self._received(now), strict=True):
+            weighed = Message(server.call(self.scheme.weighted, part, now, now.worker), part.scalars)
+
+            def add(total: Any, u: Any) -> None:
+                total.assign_add(tf.where(tf.equal(now.staleness, 0), u, 0.0))
+
+            tf.nest.map_structure(add, server.set, weighed)
+
+    def merge_set(self, now: Now) -> None:
+        """Merge the mean of the messages of the set into the center."""
+        if not self.sync.uses_ps:
+            messages = self._messages_without_ps()
+            return self._update([mean_of(messages)], now, None)
+        number = float(self.sync.set_size(self.workers) or 1)
+        means = [tf.nest.map_structure(lambda total: total / number, server.set) for server in self.servers]
+        for server in self.servers:
+            tf.nest.map_structure(lambda total: total.assign(tf.zeros_like(total)), server.set)
+        self._update(means, now._replace(completes=1), None)
+
+    def _update(self, message: Sequence[Message], now: Now, k: Any) -> None:
+        """Call the scheme's `server_update` on each slice, with the learning rates of an average worker."""
+        updates = self.scheme.updates_per_round(self.workers) / self.scheme.period
+        rule = self.scheme_at(tf.cast(now.version, tf.float32) / updates).server_update
+        parts = zip(self.servers, message, strict=True)
+        self._reply([server.call(rule, part, now, k) for server, part in parts])
+
+    def _received(self, now: Now) -> list[Message]:
+        """Return a worker's message as the servers receive it: encoded and decoded slices, each with all scalars."""
+        nothing: Any = None
+        mean, codec = partial(self.sync.mean, nothing, nothing), self.scheme.codec
+        message = self.local.message(self.scheme_at(now.first), now, mean)
+        check_finite(now, message)
+        kept = [SimpleNamespace(**{name: Row(v, now.worker) for name, v in rows.items()}) for rows in self.local.codecs]
+        parts = zip(codec.cut(message.vector, self.sizes), kept, self.sizes, strict=True)
+        return [Message(codec.decode(codec.encode(part, own), n), message.scalars) for part, own, n in parts]
+
+    def _reply(self, slices: Sequence[Tensor]) -> None:
+        """Keep the slices of a reply as a worker receives them."""
+        codec, parts = self.scheme.reply_codec, zip(slices, self.sizes, strict=True)
+        self.reply.assign(tf.concat([codec.decode(codec.encode(part, None), n) for part, n in parts], 0))
+
+    def _messages_without_ps(self) -> list[Message]:
+        """Return the messages of all workers, which may take means over the workers where there is no ps.
+
+        A mean needs a vector of each worker. So all messages are built up to their first mean; then again, with the
+        first mean known, up to their second; and so on.
+        """
+        times = [Now(k, *tf.unstack(Row(self.times, k).read_value())[1:]) for k in range(self.workers)]
+        means: list[Tensor] = []
+        while True:
+            found = [self.local.message_up_to(means, self.scheme_at(now.first), now) for now in times]
+            vectors = [message.vector for message in found if isinstance(message, MeanUnknown)]
+            if not vectors:
+                for now, message in zip(times, found, strict=True):
+                    check_finite(now, message)
+                return found
+            if len(vectors) < self.workers:
+                raise UserError(f"{self.scheme.name}: only {len(vectors)} of {self.workers} workers call worker.mean")
+            means.append(tf.add_n(vectors) / float(self.workers))
 
 
 class Group:
@@ -174,9 +366,6 @@ class Group:
         ps: number of parameter servers, each with a slice of the center. A codec encodes each slice by itself.
         codec: `bf16` or `int8` to quantise messages, with error feedback.
         seed: seed of `worker.uniform`.
-
-    Attributes:
-        version: number of updates of the center.
 
     Example:
         >>> import distsgd, numpy as np
@@ -198,74 +387,52 @@ class Group:
     def __init__(
         self, scheme: Scheme, params: Any, *, workers: int, ps: int = 1, codec: Rounding = "float32", seed: int = 0
     ):
-        check_kind(scheme, "Group(Downpour(), params, workers=4)")
-        at_least(1, workers=workers, ps=ps)
-        check_scheme(scheme, workers)
-        check_update(scheme, in_process=True)
-        if ps > 1 and not scheme.sync.uses_ps:
-            raise UserError(f"{scheme.name} has no parameter server: leave ps out. Received: ps={ps}")
-        self.scheme, self.sync, self.workers = rounded(scheme, codec), scheme.sync, workers
-        self._structure = Structure(params)
+        scheme = checked(scheme, workers, ps, codec, "Group(Downpour(), params, workers=4)")
+        self.scheme, self.workers, self._structure = scheme, workers, Structure(params)
         center = self._structure.vector(params, "params")
         at_most(len(center), ps=ps)
-        self._sizes = even_sizes(len(center), ps)
-        self._servers = [GlobalVariables(self.scheme, part, workers) for part in tf.split(center, self._sizes)]
-        self.version, self._messages, self._pulled = 0, 0, [0] * workers  # updates; messages; versions of last pulls
-        self._known = {"num_workers": workers, "shapes": self._structure.shapes}
-        self._known["uniform"] = partial(uniform, seed, len(center))
-        self._local = [self._joined(k) for k in range(workers)]
-        self._waiting = waiting_at(self.sync, workers)
-        self._set: list[list[Message]] = []  # messages that make the next update together, each in slices
-        self._reply: Any = None  # reply to the last set
-
-    def _joined(self, k: int) -> LocalVariables:
-        """Return worker k as it starts from the present center. Without a ps, worker 0 has the center."""
-        has_center = k == 0 and not self.sync.uses_ps
-        params = self._servers[0].center if has_center else tf.Variable(self._read())
-        self._note_pull(k)
-        return LocalVariables(self.scheme, k, params, self._sizes, self._known)
+        shapes = self._structure.shapes
+        self._operations = Operations(scheme, center, workers=workers, ps=ps, shapes=shapes, seed=seed)
+        self._turns = Turns(scheme, workers, self._operations)
 
     # What the caller reads.
 
     @property
     def center(self) -> Any:
         """The center θ: the parameters that the workers share."""
-        return self._structure.arrays(self._read())
+        return self._structure.arrays(self._operations.center())
 
-    def params(self, k: int) -> Any:
-        """Return the parameters of worker k."""
-        return self._structure.arrays(self._worker(k).params.read_value())
-
-    def point(self, k: int) -> Any:
-        """Return the point at which worker k takes its next gradient; `UserError` if the worker waits."""
-        worker = self._ready_worker(k)
-        return self._structure.arrays(tf.convert_to_tensor(self.scheme.gradient_point(worker.view())))
-
-    def staleness(self, k: int) -> int:
-        """Return the number of updates of the center since worker k last pulled it."""
-        return self.version - self._pulled[self._worker(k).index]
+    @property
+    def version(self) -> int:
+        """The number of updates of the center."""
+        return self._turns.version
 
     @property
     def ready(self) -> list[int]:
         """The workers that may step, in ascending order; there is always one."""
-        return [k for k in range(self.workers) if k not in self._waiting.arrived and k not in self._not_started]
+        return self._turns.ready
 
-    @property
-    def _not_started(self) -> range:
-        return range(1, self.workers if self.version < self.scheme.warmup_updates else 1)
+    def params(self, k: int) -> Any:
+        """Return the parameters of worker k."""
+        return self._structure.arrays(self._operations.local.row("params", self._worker(k)).read_value())
 
-    def _worker(self, k: int) -> LocalVariables:
+    def point(self, k: int) -> Any:
+        """Return the point at which worker k takes its next gradient; `UserError` if the worker waits."""
+        return self._structure.arrays(self._operations.point(self._turns.now(self._ready_worker(k))))
+
+    def staleness(self, k: int) -> int:
+        """Return the number of updates of the center since worker k last pulled it."""
+        return self._turns.now(self._worker(k)).staleness
+
+    def _worker(self, k: int) -> int:
         if not isinstance(k, Integral) or not 0 <= k < self.workers:
             raise UserError(f"workers have the indices 0 to {self.workers - 1}. Received: worker {k!r}")
-        return self._local[int(k)]
+        return int(k)
 
-    def _ready_worker(self, k: int) -> LocalVariables:
-        worker = self._worker(k)
-        if k not in self.ready:
+    def _ready_worker(self, k: int) -> int:
+        if self._worker(k) not in self.ready:
             raise UserError(f"worker {k} has to wait: step a worker of group.ready, {self.ready}, first")
-        return worker
-
-    # One step, and the event at the end of a round.
+        return int(k)
 
     def step(self, k: int, gradient: Any, loss: Any = None) -> bool:
         """Make one local step of worker k, and with the last step of its round the exchange.
@@ -282,144 +449,10 @@ class Group:
             UserError: the worker has to wait, or the gradient does not fit the parameters; nothing was done.
             Diverged: a message is not finite; the center is that before it.
         """
-        worker = self._ready_worker(k)
-        vector = self._structure.vector(gradient, "gradient")
-        loss = None if loss is None else tf.cast(loss, tf.float32)
-        if not self.sync.exchanges:  # a single worker, whose parameters are the center
-            self._check_finite(worker, Message(vector))
-            worker.local_step(vector, loss)
-            worker.go_on()
-            self._count(1)
-            self._note_pull(worker.index)
-        elif self.scheme.exchange_first and worker.left == worker.length:
-            worker.postponed = vector, loss
-            self._exchange(worker)
-        else:
-            worker.local_step(vector, loss)
-            if worker.left > 0 or self.scheme.exchange_first:
-                worker.go_on()
-            else:
-                self._exchange(worker)
-        return worker.index in self.ready
-
-    def _exchange(self, worker: LocalVariables) -> None:
-        """Do the event of a round: exchange a message for a reply, or only push it, or only pull the center."""
-        self._waiting.counted(worker.round + 1)
-        if worker.event == "pull":
-            self._on_reply(worker, self._read())
-        elif worker.event == "push":
-            self._merge(worker)
-            worker.go_on()
-        elif self.sync.set_size(self.workers) is not None:
-            self._join_set(worker)
-        else:
-            reply = self._merge(worker)
-            for j in self._waiting.arrive(worker.index, worker.round + 1):  # without a bound, this worker alone
-                self._on_reply(self._local[j], self._sent_center() if self.sync.waits else reply)
-
-    def _on_reply(self, worker: LocalVariables, reply: Tensor) -> None:
-        """Let a worker use a reply, and continue."""
-        self._note_pull(worker.index)
-        worker.scheme_now.on_reply(worker.view(), reply)
-        worker.go_on()
-
-    def _merge(self, worker: LocalVariables) -> Tensor:
-        """Merge a message into the center when it arrives, unless it is too stale; returns the reply."""
-        message, staleness = self._received(worker), self.staleness(worker.index)
-        if not self.scheme.accepts(tf.constant(float(staleness))):
-            return self._sent_center()
-        self._messages += 1
-        completes = self._messages % self.scheme.messages_per_update == 0
-        reply = self._update(message, staleness, worker.index, completes)
-        self._count(int(completes))
-        return reply
-
-    def _join_set(self, worker: LocalVariables) -> None:
-        """Add a message to the set; if that completes the set, merge the mean, which is an update, and release all."""
-        if self.sync.uses_ps:
-            staleness, message = self.staleness(worker.index), self._received(worker)
-            weighed = [
-                Message(server.call(self.scheme.weighted, part, staleness, worker.index), part.scalars)
-                for server, part in zip(self._servers, message, strict=True)
-            ]
-            if staleness:  # the set of its version was complete without it: drop it
-                return self._on_reply(worker, self._reply)
-            self._set.append(weighed)
-        if released := self._waiting.arrive(worker.index, worker.round + 1):
-            messages = self._set if self.sync.uses_ps else self._messages_without_ps()
-            means = [mean_of(parts) for parts in zip(*messages, strict=True)]
-            self._set, self._reply = [], self._update(means)
-            self._count(1)
-            for j in released:
-                self._on_reply(self._local[j], self._reply)
-
-    # The servers.
-
-    def _update(
-        self, message: list[Message], staleness: int = 0, k: int | None = None, completes: bool = True
-    ) -> Tensor:
-        """Call the scheme's `server_update` on each slice; returns the reply as a worker receives it."""
-        steps = self.version * self.scheme.period / self.scheme.updates_per_round(self.workers)
-        rule = at(self.scheme, steps).server_update  # with the learning rates of an average worker
-        parts = zip(self._servers, message, strict=True)
-        return self._sent([server.call(rule, part, staleness, k, completes) for server, part in parts])
-
-    def _count(self, updates: int) -> None:
-        """Count updates of the center; after the last of the warm start, the other workers start from the center."""
-        before, self.version = self._not_started, self.version + updates
-        if before and not self._not_started:
-            self._local[1:] = [self._joined(k) for k in before]
-
-    def _note_pull(self, k: int) -> None:
-        self._pulled[k] = self.version
-        for server in self._servers:
-            server.note_pull(k)
-
-    def _read(self) -> Tensor:
-        return tf.concat([server.center for server in self._servers], 0)
-
-    # Messages and replies on their way.
-
-    def _received(self, worker: LocalVariables) -> list[Message]:
-        """Return a worker's message as the servers receive it: encoded and decoded slices, each with all scalars."""
-        nothing: Any = None
-        message, codec = worker.message(partial(self.sync.mean, nothing, nothing)), self.scheme.codec
-        self._check_finite(worker, message)
-        parts = zip(codec.cut(message.vector, self._sizes), worker.codec, self._sizes, strict=True)
-        return [Message(codec.decode(codec.encode(part, kept), n), message.scalars) for part, kept, n in parts]
-
-    def _sent(self, reply: Sequence[Tensor]) -> Tensor:
-        """Return the slices of a reply as a worker receives them, as one vector."""
-        codec, parts = self.scheme.reply_codec, zip(reply, self._sizes, strict=True)
-        return tf.concat([codec.decode(codec.encode(part, None), n) for part, n in parts], 0)
-
-    def _sent_center(self) -> Tensor:
-        return self._sent([server.center.read_value() for server in self._servers])
-
-    def _messages_without_ps(self) -> list[list[Message]]:
-        """Return the messages of all workers, which may take means over the workers where there is no ps.
-
-        A mean needs a vector of each worker. So all messages are built up to their first mean; then again, with the
-        first mean known, up to their second; and so on.
-        """
-        means: list[Tensor] = []
-        while True:
-            found = [worker.message_up_to(means) for worker in self._local]
-            vectors = [message.vector for message in found if isinstance(message, MeanUnknown)]
-            if not vectors:
-                for worker, message in zip(self._local, found, strict=True):
-                    self._check_finite(worker, message)
-                return [[message] for message in found]
-            if len(vectors) < self.workers:
-                raise UserError(f"{self.scheme.name}: only {len(vectors)} of {self.workers} workers call worker.mean")
-            means.append(tf.add_n(vectors) / float(self.workers))
-
-    def _check_finite(self, worker: LocalVariables, message: Message) -> None:
-        if not is_finite(message):
-            raise Diverged(
-                f"worker {worker.index} has a message that is not finite, at version {self.version} of the center: try "
-                "a smaller learning rate or period"
-            )
+        k, vector = self._ready_worker(k), self._structure.vector(gradient, "gradient")
+        self._operations.given = vector, None if loss is None else tf.cast(loss, tf.float32)
+        self._turns.step(k)
+        return k in self.ready
 
 
 class MeanUnknown(Exception):
@@ -429,16 +462,27 @@ class MeanUnknown(Exception):
         self.vector = tf.cast(vector, tf.float32)
 
 
-def at(scheme: Scheme, step: float) -> Scheme:
-    """Return the scheme with its learning rates after so many local steps."""
-    return scheme.at(tf.constant(float(step)))
+def checked(scheme: Scheme, workers: int, ps: int, codec: Rounding, usage: str) -> Scheme:
+    """Return the scheme with this codec; `UserError` if the arguments do not fit."""
+    check_kind(scheme, usage)
+    at_least(1, workers=workers, ps=ps)
+    check_scheme(scheme, workers)
+    check_update(scheme, in_process=True)
+    if ps > 1 and not scheme.sync.uses_ps:
+        raise UserError(f"{scheme.name} has no parameter server: leave ps out. Received: ps={ps}")
+    return rounded(scheme, codec)
+
+
+def check_finite(now: Now, message: Message) -> None:
+    """Raise `Diverged` if a message is not finite; not in a graph."""
+    if not tf.executing_eagerly() or is_finite(message):
+        return
+    raise Diverged(
+        f"worker {int(now.worker)} has a message that is not finite, at version {int(now.version)} of the center: try "
+        "a smaller learning rate or period"
+    )
 
 
 def mean_of(messages: Sequence[Message]) -> Message:
     """Return the mean of messages: of their vectors, and of each scalar."""
     return tf.nest.map_structure(lambda *parts: tf.add_n(parts) / float(len(parts)), *messages)
-
-
-def variables(values: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return a variable for each initial value."""
-    return {name: tf.Variable(value) for name, value in values.items()}

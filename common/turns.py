@@ -1,0 +1,269 @@
+"""The turns of workers, in whole numbers: their positions in their rounds, those that wait, and what follows each step.
+
+`Group` takes each turn when its caller makes a step. `Optimizer` plans many turns ahead and takes them in a graph.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from .arguments import at_least, at_most
+from .contract.scheme import Scheme
+from .errors import UserError
+from .lazy import tf
+from .sync.release import waiting_at
+from .sync.store import Event
+
+ENDLESS = 10**12  # local steps for `Scheme.rounds`: a group does not know which step is the last
+
+Order = Literal["round robin", "random"] | Sequence[int]
+
+
+class Now(NamedTuple):
+    """A worker and the time of an operation, in whole numbers, or in scalars of a graph."""
+
+    worker: Any
+    round: Any  # number of its present round
+    step: Any  # local steps that it has made
+    first: Any  # local steps that it had made before this round
+    length: Any  # local steps of this round
+    staleness: Any  # updates of the center since it last pulled the center
+    version: Any  # updates of the center
+    completes: Any = 0  # 1 if its message completes an update
+
+
+@dataclass
+class Position:
+    """The position of one worker in its rounds."""
+
+    rounds: Iterator[tuple[int, Event]]
+    round: int = -1
+    step: int = 0
+    first: int = 0
+    length: int = 0  # local steps of this round
+    left: int = 0  # those of them that are left
+    event: Event = "exchange"  # the event at its end
+    postponed: bool = False  # True if the gradient of a step waits for the exchange before it
+    pulled: int = 0  # version of the center that the worker pulled last
+
+
+class Turns:
+    """Which workers wait, and which operations follow from each local step.
+
+    Args:
+        scheme: the algorithm.
+        workers: number of workers, W.
+        do: object with the operations of `Operations`; each is called when it is due.
+
+    Attributes:
+        version: number of updates of the center.
+    """
+
+    def __init__(self, scheme: Scheme, workers: int, do: Any):
+        self.scheme, self.sync, self.workers, self.do = scheme, scheme.sync, workers, do
+        self.version, self.messages = 0, 0
+        self.at = [Position(iter(scheme.rounds(ENDLESS, 0, k).after(0))) for k in range(workers)]
+        self.waiting = waiting_at(scheme.sync, workers)
+        for at in self.at:
+            self._begin_round(at)
+
+    @property
+    def ready(self) -> list[int]:
+        """The workers that may step, in ascending order; there is always one."""
+        return [k for k in range(self.workers) if k not in self.waiting.arrived and k not in self._not_started]
+
+    @property
+    def _not_started(self) -> range:
+        return range(1, self.workers if self.version < self.scheme.warmup_updates else 1)
+
+    def now(self, k: int, completes: int = 0) -> Now:
+        """Return the present time of worker k."""
+        at = self.at[k]
+        return Now(k, at.round, at.step, at.first, at.length, self.version - at.pulled, self.version, completes)
+
+    def step(self, k: int) -> None:
+        """Make one local step of worker k, which is ready, and with the last step of its round the event."""
+        at = self.at[k]
+        if self.scheme.exchange_first and self.sync.exchanges and at.left == at.length:
+            self.do.postpone(self.now(k))
+            at.postponed = True
+            self._end_round(k)
+            return
+        self._local_step(k, self.do.local_step)
+        if not self.sync.exchanges:  # a single worker, whose parameters are the center
+            self._count(1)
+            at.pulled = self.version
+        if at.left <= 0 and self.sync.exchanges and not self.scheme.exchange_first:
+            self._end_round(k)
+        else:
+            self._go_on(k)
+
+    def _local_step(self, k: int, operation: Callable[[Now], None]) -> None:
+        operation(self.now(k))
+        self.at[k].step, self.at[k].left = self.at[k].step + 1, self.at[k].left - 1
+
+    def _end_round(self, k: int) -> None:
+        """Do the event of a round: exchange a message for a reply, or only push it, or only pull the center."""
+        event, rounds = self.at[k].event, self.at[k].round + 1
+        if event == "pull":
+            self.waiting.counted(rounds)
+            self.do.read(self.now(k))
+            self._use_reply(k)
+        elif event == "push":
+            self._merge(k)
+            self._go_on(k)
+        elif self.sync.set_size(self.workers) is not None:
+            self._join_set(k)
+        else:
+            self._merge(k)
+            released = self.waiting.arrive(k, rounds)  # without a bound, this worker alone
+            if released and self.sync.waits:
+                self.do.send(self.now(k))  # the newest center is the reply
+            for j in released:
+                self._use_reply(j)
+
+    def _merge(self, k: int) -> None:
+        """Merge a message into the center when it arrives, unless it is too stale."""
+        at = self.at[k]
+        if self.scheme.accepts(tf.constant(float(self.version - at.pulled))):
+            completes = int((self.messages + 1) % self.scheme.messages_per_update == 0)
+            self.do.merge(self.now(k, completes))
+            self.messages += 1
+            self._count(completes)
+        else:
+            self.do.drop(self.now(k))
+        self.waiting.counted(at.round + 1)
+
+    def _join_set(self, k: int) -> None:
+        """Add a message to the set; if that completes the set, merge the mean, which is an update, and release all."""
+        now = self.now(k)
+        self.do.join_set(now)
+        if now.staleness and self.sync.uses_ps:  # the set of its version was complete without it: it was dropped
+            self._use_reply(k)
+        elif released := self.waiting.arrive(k, now.round + 1):
+            self.do.merge_set(now)
+            self._count(1)
+            for j in released:
+                self._use_reply(j)
+
+    def _use_reply(self, k: int) -> None:
+        self.at[k].pulled = self.version
+        self.do.use_reply(self.now(k))
+        self._go_on(k)
+
+    def _go_on(self, k: int) -> None:
+        """Continue after an event: with the postponed step if there is one, and after the last with the next round."""
+        at = self.at[k]
+        if at.postponed:
+            at.postponed = False
+            self._local_step(k, self.do.postponed_step)
+        if at.left <= 0:
+            self._begin_round(at)
+
+    def _begin_round(self, at: Position) -> None:
+        at.length, at.event = next(at.rounds)
+        at.round, at.first, at.left = at.round + 1, at.step, at.length
+
+    def _count(self, updates: int) -> None:
+        """Count updates of the center; after the last of the warm start, the other workers start from the center."""
+        before, self.version = self._not_started, self.version + updates
+        for k in before if not self._not_started else ():
+            self.at[k].pulled = self.version
+            self.do.start(self.now(k))
+
+
+def kinds_of(scheme: Scheme) -> list[str]:
+    """Return the names of the operations that `Turns` may call for a scheme."""
+    sync, first, accepts = scheme.sync, scheme.exchange_first, type(scheme).accepts is Scheme.accepts
+    if not sync.exchanges:
+        return ["local_step"]
+    in_sets = sync.set_size(2) is not None
+    needed = {
+        "local_step": True,
+        "postpone": first,
+        "postponed_step": first,
+        "use_reply": True,
+        "start": scheme.warmup_updates > 0,
+        "merge": not in_sets or "push" in scheme.events,
+        "drop": not accepts and not in_sets,
+        "send": sync.waits and not in_sets,
+        "read": "pull" in scheme.events,
+        "join_set": in_sets,
+        "merge_set": in_sets,
+    }
+    return [name for name, is_needed in needed.items() if is_needed]
+
+
+class TurnsAhead:
+    """The turns of the workers from the first step of a run on: the operations of each step, planned ahead.
+
+    Args:
+        scheme: the algorithm.
+        workers: number of workers, W.
+        order: `round robin`, `random`, or the workers one by one, again and again.
+        seed: seed of a random order.
+
+    Attributes:
+        steps: the planned steps, each with the time of its worker before it, and its operations.
+        first: number of the first of them.
+    """
+
+    def __init__(self, scheme: Scheme, workers: int, order: Order, seed: int):
+        self.kinds = kinds_of(scheme)
+        self.turns = Turns(scheme, workers, self)
+        self.order, self.longest = self._order(order, workers, seed)
+        self.steps: deque[tuple[Now, list[tuple[int, ...]]]] = deque()
+        self.first = 0
+
+    def __getattr__(self, name: str) -> Callable[[Now], None]:
+        """Return the operation of this name, which is noted instead of done."""
+        if name not in vars(self).get("kinds", ()):
+            raise AttributeError(f"{self.turns.scheme.name} has no operation {name}")
+        kind = self.kinds.index(name)
+        return lambda now: self.steps[-1][1].append((kind, *now))
+
+    @staticmethod
+    def _order(order: Order, workers: int, seed: int) -> tuple[Iterator[int], int]:
+        """Return the workers one by one, and the number of them after which a worker that is left out never comes."""
+        if order == "random":
+            rng = np.random.default_rng(seed)
+            return (k for _ in itertools.count() for k in rng.integers(workers, size=1024).tolist()), 10**6
+        order = range(workers) if order == "round robin" else order
+        return itertools.cycle(order), len(order)
+
+    def until(self, last: int) -> None:
+        """Plan all steps before number `last`."""
+        while self.first + len(self.steps) < last:
+            ready = set(self.turns.ready)
+            k = next((k for k in itertools.islice(self.order, self.longest) if k in ready), None)
+            if k is None:
+                raise UserError(
+                    f"order has none of the workers that may step after step {self.first + len(self.steps)}, and the "
+                    f"others wait: add one of workers {', '.join(map(str, sorted(ready)))} to order"
+                )
+            self.steps.append((self.turns.now(k), []))
+            self.turns.step(k)
+
+    def forget(self, first: int) -> None:
+        """Forget the steps before number `first`."""
+        for _ in range(first - self.first):
+            self.steps.popleft()
+        self.first = first
+
+
+def check_order(order: Any, workers: int) -> None:
+    """Raise `UserError` unless this is an order of so many workers."""
+    if isinstance(order, str):
+        if order not in ("round robin", "random"):
+            raise UserError(f"order must be round robin or random, or a list of workers. Received: {order}")
+        return
+    at_least(1, length_of_order=len(order))
+    for k in order:
+        at_least(0, worker_in_order=k)
+        at_most(workers - 1, worker_in_order=k)
