@@ -8,6 +8,7 @@ PLACES = {
     "Cluster": "cluster.cluster",
     "DistsgdError": "errors",
     "Group": "group",
+    "Optimizer": "optimizer",
     "Platform": "virtual_time.platform",
     "Recovery": "tasks.options",
     "Result": "training",

@@ -5,6 +5,7 @@ from .contract.scheme import Scheme
 from .errors import DistsgdError, UserError
 from .group import Group
 from .launch.client import keep_warm
+from .optimizer import Optimizer
 from .record.callbacks import Callback
 from .tasks.options import Recovery
 from .training import Result, train
@@ -15,6 +16,7 @@ __all__ = [
     "Cluster",
     "DistsgdError",
     "Group",
+    "Optimizer",
     "Platform",
     "Recovery",
     "Result",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import distsgd
-from distsgd.common import Callback, Cluster, Group, Platform, Recovery, Result, Scheme, keep_warm, train
+from distsgd.common import Callback, Cluster, Group, Optimizer, Platform, Recovery, Result, Scheme, keep_warm, train
 
 ROOT = Path(__file__).resolve().parent.parent
 SLURM = {
@@ -21,7 +21,7 @@ SLURM = {
 HOW = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 # In this order: the others use the model, the data and the result of the first.
 OFFERED = (
-    train, Result, Recovery, Callback, Platform, keep_warm, Group,
+    train, Result, Recovery, Callback, Platform, keep_warm, Group, Optimizer,
     Cluster.local, Cluster.at, Cluster.from_tf_config, Cluster.from_slurm,
 )  # fmt: skip
 
@@ -59,13 +59,15 @@ def test_the_python_example_of_the_readme_runs_as_it_is_pasted(tmp_path):
     assert (tmp_path / "runs" / "downpour" / "latest" / "result.json").exists()
 
 
-def test_logistic_regression_prints_the_output_in_the_docs(capsys):
-    example, page = ROOT / "examples" / "logistic_regression.py", (ROOT / "docs" / "python.md").read_text()
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [("logistic_regression", "Group("), pytest.param("two_towers", "Optimizer(", marks=pytest.mark.slow)],
+)
+def test_example_prints_the_output_in_the_docs(name, call, capsys):
+    example, page = ROOT / "examples" / f"{name}.py", (ROOT / "docs" / "python.md").read_text()
     runpy.run_path(str(example))
     assert f"```\n{capsys.readouterr().out}```" in page
-    shown = [
-        block for block in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE) if "Group(" in block
-    ]
+    shown = [block for block in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE) if call in block]
     assert len(shown) == 1
     assert shown[0] in example.read_text()
 

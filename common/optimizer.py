@@ -1,0 +1,424 @@
+"""A Keras optimizer that plays the workers of a run in turn: any algorithm in `model.fit`.
+
+    optimizer = distsgd.Optimizer(Downpour(), workers=4)
+    model.compile(optimizer=optimizer, loss=..., metrics=...)
+    model.fit(x, y, callbacks=[optimizer.callback()])
+
+Keras traces `apply` once. So the turns of the workers are planned ahead, in whole numbers, and written to variables as
+a table: a row for each operation on the variables of `Operations`, in which the workers are rows, too. The graph does
+the operations of one step, and then writes the point of the next step's worker into the model.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from .arguments import at_most
+from .contract.rounding import Rounding
+from .contract.scheme import Scheme
+from .errors import UserError
+from .group import Operations, checked
+from .messages.structure import Structure
+from .turns import Now, Order, TurnsAhead, check_order
+
+AHEAD = 512  # steps that are planned at a time
+ROWS = 6  # rows of the table for each of them; a step, its message and the reply are five operations at most
+
+
+class Table:
+    """The plan as variables that a graph reads: the operations of `AHEAD` steps, one after the other.
+
+    Args:
+        plan: makes the plan of a run.
+        workers: number of workers, W.
+    """
+
+    def __init__(self, plan: Callable[[], TurnsAhead], workers: int):
+        self.make, self.plan = plan, plan()
+        with tf.init_scope():
+            self.rows = tf.Variable(np.zeros([ROWS * AHEAD + 4 * workers, 1 + len(Now._fields)], np.int32), False)
+            self.starts = tf.Variable(np.zeros([AHEAD + 1], np.int32), trainable=False)  # the first row of each step
+            self.times = tf.Variable(np.zeros([AHEAD + 1, len(Now._fields)], np.int32), trainable=False)
+            self.first = tf.Variable(np.int64(0), trainable=False)
+        self.last = 0  # the steps before this one are in the table
+
+    def write(self, step: int) -> None:
+        """Write the operations of `AHEAD` steps from number `step` on."""
+        if step < self.plan.first:
+            self.plan = self.make()
+        while self.plan.first < step:  # after a load: plan the steps that the saved run has made
+            self.plan.until(min(step, self.plan.first + AHEAD))
+            self.plan.forget(min(step, self.plan.first + AHEAD))
+        self.plan.until(step + AHEAD + 1)
+        starts, rows, times = [0], [], []
+        for now, operations in self.plan.steps:
+            times.append(now)
+            rows += operations
+            starts.append(len(rows))
+        self.starts.assign(starts[: AHEAD + 1])
+        self.times.assign(times[: AHEAD + 1])
+        self.rows[: starts[AHEAD]].assign(np.array(rows[: starts[AHEAD]], np.int32))
+        self.first.assign(step)
+        self.last = step + AHEAD
+
+    def of(self, step: Any) -> tuple[Any, Any, Now]:
+        """Return the rows of a step, from the first to that after the last, and the time of the next step's worker."""
+        at = tf.cast(step - self.first, tf.int32)
+        starts = self.starts.read_value()
+        return starts[at], starts[at + 1], self.time(at + 1)
+
+    def time(self, at: Any) -> Now:
+        """Return the time of the worker of a step before that step."""
+        return Now(*tf.unstack(self.times.read_value()[at]))
+
+
+@keras.saving.register_keras_serializable(package="distsgd")
+class Optimizer(keras.optimizers.Optimizer):
+    """Optimizer that plays the workers and parameter servers of an algorithm, in one process.
+
+    Each batch is one local step of one worker, and with the last step of a round comes the exchange with the servers.
+    The gradient is taken where the algorithm takes it: during training, the model's weights are the point of the worker
+    of the next step. At evaluations, at the end of an epoch and at the end of `fit` they are the center. For this,
+    `fit` needs the callback of the optimizer, as the first of its callbacks.
+
+    All workers take their batches from the data of `fit`, and share the state of layers, such as the statistics of
+    `BatchNormalization`. Everything else is as in a `Group`: on the same order both have the same center.
+
+    Args:
+        scheme: the algorithm, for instance `Downpour(communication_period=5)`.
+        workers: number of workers, W.
+        order: order in which the workers step. `"round robin"`; `"random"`, by the seed; or a list of workers, which
+            is repeated. A worker that has to wait (for a barrier, for slower workers, for the end of a warm start) is
+            skipped: the next one in the order that is ready steps instead.
+        seed: seed of a random order, and of `worker.uniform`.
+        ps: number of parameter servers, each with a slice of the center. A codec encodes each slice by itself.
+        codec: `bf16` or `int8` to quantise messages, with error feedback.
+        name: name of the optimizer.
+        clipnorm: as in other optimizers of Keras; so are `clipvalue` and `global_clipnorm`.
+        clipvalue: the largest size of an element of a gradient.
+        global_clipnorm: the largest norm of all gradients together.
+        loss_scale_factor: factor of the loss, by which gradients are divided.
+
+    Attributes:
+        learning_rate: the `learning_rate` of the scheme. It can be assigned, as by `ReduceLROnPlateau`. A schedule
+            counts the local steps of a worker.
+
+    Example:
+        >>> import distsgd, keras, numpy as np
+        >>> from distsgd.algorithms import EASGD
+        >>> x = np.random.default_rng(0).normal(size=(512, 4))
+        >>> optimizer = distsgd.Optimizer(EASGD(learning_rate=0.1), workers=4)
+        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        >>> model.compile(optimizer=optimizer, loss="mse")
+        >>> history = model.fit(x, x.sum(1), epochs=20, verbose=0, callbacks=[optimizer.callback()])
+        >>> history.history["loss"][-1] < 0.1
+        True
+
+    Raises:
+        UserError: the arguments do not fit.
+    """
+
+    def __init__(
+        self,
+        scheme: Scheme,
+        *,
+        workers: int,
+        order: Order = "round robin",
+        seed: int = 0,
+        ps: int = 1,
+        codec: Rounding = "float32",
+        name: str = "distsgd",
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        loss_scale_factor: float | None = None,
+    ):
+        scheme = checked(scheme, workers, ps, codec, "Optimizer(Downpour(), workers=4)")
+        check_order(order, workers)
+        rate = getattr(scheme, "learning_rate", 0.0)
+        super().__init__(
+            rate if callable(rate) else float(rate),
+            name=name,
+            clipnorm=clipnorm,
+            clipvalue=clipvalue,
+            global_clipnorm=global_clipnorm,
+            loss_scale_factor=loss_scale_factor,
+        )
+        self.scheme, self.workers, self.seed, self.ps, self.codec = scheme, workers, seed, ps, codec
+        self.order: Order = order
+        self._loss: Any = None  # loss of the present step
+        self._has_center = False  # True while the model's weights are the center
+        self._callback: Any = None
+
+    # The variables.
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Make the variables of workers and servers: all begin with the values of these variables."""
+        if self.built:
+            return
+        check_variables(variables)
+        with tf.init_scope(), keras.name_scope(self.name):
+            super().build(list(variables))
+            values = [tensor_of(variable) for variable in variables]
+            self._structure = Structure(values)
+            center, shapes = self._structure.vector(values, "variables"), self._structure.shapes
+            at_most(len(center), ps=self.ps)
+            known: dict[str, Any] = {"workers": self.workers, "ps": self.ps, "shapes": shapes, "seed": self.seed}
+            self._operations = Operations(self.scheme, center, **known, variable=self._variable)
+            self._operations.learning_rate = self._rate if hasattr(self.scheme, "learning_rate") else None
+            self._table = Table(lambda: TurnsAhead(self.scheme, self.workers, self.order, self.seed), self.workers)
+            self._prepare()
+            self._write_point()
+
+    def _variable(self, value: Any, name: str) -> Any:
+        """Make a variable that is saved with the optimizer."""
+        name = f"{name}_{len(self.variables)}"
+        variable = keras.Variable(value, dtype=value.dtype.name, trainable=False, name=name)
+        self._track_variable(variable)
+        return variable.value
+
+    @property
+    def center(self) -> list[Any]:
+        """The center: a tensor for each variable of the model."""
+        return self._structure.arrays(self._operations.center())
+
+    def _write(self, vector: Any) -> None:
+        for variable, part in zip(self._trainable_variables, self._structure.arrays(vector), strict=True):
+            variable.assign(part)
+
+    def _write_center(self) -> None:
+        """Write the center into the model."""
+        if self.built and not self._has_center:
+            self._write(self._operations.center())
+            self._has_center = True
+
+    def _write_point(self) -> None:
+        """Write the point of the next step's worker into the model."""
+        self._write(self._operations.point(self._next()))
+        self._has_center = False
+
+    def _next(self) -> Now:
+        """Return the time of the worker of the next step, whose turn is in the table."""
+        return self._table.plan.steps[int(self._iterations.numpy()) - self._table.plan.first][0]
+
+    def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
+        """Write the center into the model, at the end of `fit`."""
+        del var_list
+        if self.built and int(self._iterations.numpy()) > self._table.last:
+            raise UserError(f"{NEEDS_CALLBACK}. Received: no callback in fit, and more than {self._table.last} steps")
+        self._write_center()
+
+    # A step.
+
+    def scale_loss(self, loss: Any) -> Any:
+        """Return the loss times the scale factor. The algorithm can read it as `worker.loss`."""
+        self._loss = tf.cast(loss, tf.float32)
+        return super().scale_loss(loss)
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        """Make one local step of the worker whose turn it is, and with the last step of its round the exchange.
+
+        Args:
+            grads: gradients at the present values of the variables.
+            trainable_variables: variables of the gradients: in each call the same.
+        """
+        grads = list(grads)
+        if trainable_variables is not None:
+            variables = list(trainable_variables)
+            self.build(variables)
+            given = {self._var_key(variable): grad for variable, grad in zip(variables, grads, strict=True)}
+            keys = [self._var_key(variable) for variable in self._trainable_variables]
+            if given.keys() != set(keys):
+                raise UserError(
+                    f"the optimizer was built for {len(keys)} variables, and each step needs their gradients: compile "
+                    f"with a new optimizer for others. Received: gradients of {len(given)} variables, "
+                    f"{len(given.keys() - set(keys))} of them others"
+                )
+            grads = [given[key] for key in keys]
+        for variable, grad in zip(self._trainable_variables, grads, strict=True):
+            if grad is None:
+                raise UserError(
+                    f"the gradient of {getattr(variable, 'path', variable.name)} is None: the loss does not depend on "
+                    "it. Set trainable=False on its layer"
+                )
+        super().apply(grads, self._trainable_variables)
+
+    def _backend_update_step(
+        self, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: Any
+    ) -> None:
+        del trainable_variables, learning_rate
+        if not tf.inside_function():
+            self._prepare()
+        elif self._callback is None:
+            raise UserError(f"{NEEDS_CALLBACK}; run_eagerly=True does without. Received: no callback in fit")
+        operations, table = self._operations, self._table
+        operations.given, self._loss = (self._structure.vector(list(grads), "gradients"), self._loss), None
+        begin, end, following = table.of(self._iterations.value)
+        rows = table.rows.read_value()
+
+        def do(i: Any) -> list[Any]:
+            kind, *numbers = tf.unstack(rows[i])
+            now = Now(*numbers)
+
+            def branch(name: str) -> Callable[[], Any]:
+                return lambda: getattr(operations, name)(now) or tf.constant(0)
+
+            tf.switch_case(kind, [branch(name) for name in table.plan.kinds])
+            return [i + 1]
+
+        tf.while_loop(lambda i: i < end, do, [begin], parallel_iterations=1)
+        self._write(operations.point(following))
+        self._has_center = False
+
+    def _prepare(self) -> None:
+        """Write the next turns to the table, if it has few left."""
+        table, step = self._table, int(self._iterations.numpy())
+        if not table.plan.first <= step <= table.last - AHEAD // 2:
+            table.write(step)
+
+    # The learning rate.
+
+    @property
+    def learning_rate(self) -> Any:
+        """The present learning rate, that of an average worker if it is a schedule."""
+        rate = self._learning_rate
+        return rate(self._iterations // self.workers) if callable(rate) else rate
+
+    @learning_rate.setter
+    def learning_rate(self, rate: Any) -> None:
+        if not hasattr(self.scheme, "learning_rate"):
+            raise UserError(f"{self.scheme.name} has no learning_rate that could change. Received: {rate}")
+        keras.optimizers.Optimizer.learning_rate.fset(self, rate)
+
+    def _rate(self) -> Any:
+        rate = self._learning_rate
+        return rate if callable(rate) else tf.convert_to_tensor(rate.value)
+
+    # In `fit`.
+
+    def callback(self) -> keras.callbacks.Callback:
+        """Return the callback that `fit` needs, as the first: it brings the order of the workers, and the center.
+
+        The model's weights are the center at evaluations, at the end of an epoch, so in checkpoints, and at the end.
+        """
+        return TurnsInFit(self)
+
+    def _begin_fit(self, model: Any) -> None:
+        """Continue where the last `fit` ended. If the weights have been changed since, all workers start from them."""
+        if self is not getattr(model.optimizer, "inner_optimizer", model.optimizer):
+            raise UserError(
+                "callbacks=[optimizer.callback()] must be of the optimizer that the model is compiled with. Received: "
+                f"that of another {self.name}; model.optimizer.callback() is right"
+            )
+        if model.steps_per_execution > AHEAD // 2:
+            raise UserError(f"steps_per_execution must be at most {AHEAD // 2}. Received: {model.steps_per_execution}")
+        if not self.built and model.built:
+            self.build(model.trainable_variables)
+        if self.built:
+            self._prepare()
+            weights = self._structure.vector([tensor_of(variable) for variable in self._trainable_variables], "weights")
+            for known in self._operations.center(), self._operations.point(self._next()):
+                if np.array_equal(weights, known, equal_nan=True):
+                    break
+            else:
+                self._operations.restart(weights)
+            self._write_point()
+
+    # Saving.
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments of the optimizer, with the present learning rate."""
+        values = {field.name: getattr(self.scheme, field.name) for field in fields(self.scheme)}
+        if "learning_rate" in values:
+            rate = self._learning_rate
+            values["learning_rate"] = rate if callable(rate) else float(str(np.float32(rate.numpy())))
+        kind = type(self.scheme)
+        scheme = {"module": kind.__module__, "class_name": kind.__qualname__}
+        scheme["config"] = keras.saving.serialize_keras_object(values)
+        order = self.order if isinstance(self.order, str) else [int(k) for k in self.order]
+        names = (
+            "workers",
+            "seed",
+            "ps",
+            "codec",
+            "name",
+            "clipnorm",
+            "clipvalue",
+            "global_clipnorm",
+            "loss_scale_factor",
+        )
+        return {"scheme": scheme, "order": order} | {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Optimizer:
+        """Return an optimizer with these arguments."""
+        saved = config["scheme"]
+        kind = getattr(importlib.import_module(saved["module"]), saved["class_name"], None)
+        if not (isinstance(kind, type) and issubclass(kind, Scheme)):
+            raise UserError(
+                f"the saved optimizer needs its algorithm: there is no scheme {saved['class_name']} in module "
+                f"{saved['module']}"
+            )
+        values = keras.saving.deserialize_keras_object(saved["config"], custom_objects=custom_objects)
+        return cls(**{**config, "scheme": kind(**values)})
+
+
+class TurnsInFit(keras.callbacks.Callback):
+    """The callback of an `Optimizer`."""
+
+    def __init__(self, optimizer: Optimizer):
+        super().__init__()
+        self.optimizer = optimizer
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Let the optimizer begin."""
+        self.optimizer._callback = self
+        self.optimizer._begin_fit(self.model)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Plan more turns if needed; after an evaluation, write the next point into the model."""
+        if self.optimizer.built:
+            self.optimizer._prepare()
+            if self.optimizer._has_center:
+                self.optimizer._write_point()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Write the center into the model."""
+        self.optimizer._write_center()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Write the center into the model."""
+        self.optimizer._write_center()
+
+    def on_predict_begin(self, logs: Any = None) -> None:
+        """Write the center into the model."""
+        self.optimizer._write_center()
+
+
+NEEDS_CALLBACK = (
+    "fit needs callbacks=[optimizer.callback()]: it brings the order of the workers, and the center for evaluations"
+)
+
+
+def tensor_of(variable: Any) -> Any:
+    """Return the variable of TensorFlow in a variable of Keras, or this variable."""
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def check_variables(variables: Sequence[Any]) -> None:
+    """Raise `UserError` for variables that the workers cannot have."""
+    if tf.distribute.has_strategy():
+        raise UserError("the optimizer plays all workers in one process: leave tf.distribute's strategy out")
+    for variable in variables:
+        name = getattr(variable, "path", variable.name)
+        if variable.constraint is not None:
+            raise UserError(f"weights with a constraint are not supported: leave that of {name} out")
+        if tf.as_dtype(variable.dtype) != tf.float32:
+            raise UserError(f"trainable weights must be of type float32. Received: {name} of type {variable.dtype}")

@@ -1,0 +1,308 @@
+"""The optimizer for `model.fit`, in which the workers are played in turn, against a group on the same order."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from means import Normalised, PowerSGD
+from test_group import CATALOGUE, distance, workers_of
+
+from distsgd import Group, Optimizer
+from distsgd.algorithms import EASGD, SSP, AsyncSGD, Downpour, LocalSGD, Serial, SyncSGD, SyncSGDLR
+from distsgd.common import UserError
+from distsgd.common.contract import Rate, Scheme
+from doubles import PerWorker, Weighed
+
+TOLERANCE = 1e-5
+BATCH = 4
+
+
+def data(steps):
+    x = np.random.default_rng(0).normal(size=(steps * BATCH, 3)).astype("float32")
+    return x, 0.5 * x @ np.ones((3, 2), "float32") + 0.2
+
+
+def linear(optimizer=None, **how):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, kernel_initializer="zeros")])
+    if optimizer is not None:
+        model.compile(optimizer=optimizer, loss="mse", **how)
+    return model
+
+
+def fit(model, steps, epochs=1, callbacks=(), **how):
+    x, y = data(steps)
+    first = [model.optimizer.callback(), *callbacks]
+    return model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, epochs=epochs, callbacks=first, **how)
+
+
+def vector(arrays):
+    return np.concatenate([np.ravel(array) for array in arrays])
+
+
+def trained(scheme, steps, *, workers, jit_compile=False, **how: Any):
+    model = linear(Optimizer(scheme, workers=workers, **how), jit_compile=jit_compile)
+    fit(model, steps)
+    return vector(model.get_weights())
+
+
+def grouped(scheme, steps, *, workers, order=None, **how: Any):
+    """Return the center of a group that takes the steps of `trained`, by default round robin, in batches of `data`."""
+    x, y = data(steps)
+    group = Group(scheme, linear().get_weights(), workers=workers, **how)
+    order = list(range(workers)) if order is None else order
+    turn = 0
+    for t in range(steps):
+        while order[turn % len(order)] not in group.ready:
+            turn += 1
+        k, batch = order[turn % len(order)], slice(t * BATCH, (t + 1) * BATCH)
+        kernel, bias = group.point(k)
+        error = x[batch] @ kernel + bias - y[batch]
+        scale = 2 / error.size
+        group.step(k, [scale * x[batch].T @ error, scale * error.sum(0)], loss=np.mean(error**2))
+        turn += 1
+    return vector(group.center)
+
+
+# As in a group.
+
+FAST = {"downpour", "easgd", "all_reduce", "ssp", "sync_sgd with a backup worker", "downpour with a warm start"}
+
+
+@pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in CATALOGUE])
+def test_center_is_that_of_a_group_on_the_same_order(name):
+    scheme = CATALOGUE[name]
+    workers, steps = workers_of(scheme), 126 if scheme.period >= 10 else 31
+    found = trained(scheme, steps, workers=workers)
+    assert distance(found, grouped(scheme, steps, workers=workers)) < TOLERANCE
+    assert np.linalg.norm(found) > 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", ["bf16", "int8"])
+@pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD(), LocalSGD(communication_period=3)], ids=lambda s: s.name)
+def test_slices_and_codecs_are_those_of_a_group(scheme, codec):
+    how: Any = {"workers": 3, "ps": 3, "codec": codec}
+    assert distance(trained(scheme, 24, **how), grouped(scheme, 24, **how)) < TOLERANCE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn(Scheme):
+    """A random part of each gradient, weighted by the loss."""
+
+    name = "drawn"
+    learning_rate: Rate = 0.2
+
+    def message(self, worker):
+        mask = worker.uniform(worker.index, worker.round) < 0.5
+        return tf.where(mask, worker.gradient, 0.0) * worker.loss
+
+    def server_update(self, server, message, staleness):
+        server.center.assign_sub(self.learning_rate * message)
+        return server.center
+
+
+SLOW_OWN = [pytest.param(s, marks=pytest.mark.slow) for s in (Normalised(), Weighed(learning_rate=0.1), PerWorker())]
+
+
+@pytest.mark.parametrize("scheme", [PowerSGD(), Drawn(), *SLOW_OWN], ids=lambda scheme: scheme.name)
+def test_means_rows_and_losses_are_those_of_a_group(scheme):
+    assert distance(trained(scheme, 18, workers=3), grouped(scheme, 18, workers=3)) < TOLERANCE
+
+
+def test_given_order_is_repeated_and_skips_workers_that_wait():
+    order, scheme = [0, 0, 0, 0, 2, 1, 0], SSP(slack=1)
+    found = trained(scheme, 30, workers=3, order=order)
+    assert distance(found, grouped(scheme, 30, workers=3, order=order)) < TOLERANCE
+
+
+def test_random_order_depends_on_the_seed():
+    one, same, other = (trained(AsyncSGD(), 20, workers=3, order="random", seed=s) for s in (0, 0, 1))
+    np.testing.assert_array_equal(one, same)
+    assert distance(one, other) > 1e-4
+
+
+def test_long_run_plans_its_turns_again():
+    scheme, steps = AsyncSGD(learning_rate=0.01), 700
+    assert distance(trained(scheme, steps, workers=3), grouped(scheme, steps, workers=3)) < TOLERANCE
+
+
+# In `fit`.
+
+
+class Sees(keras.callbacks.Callback):
+    """Notes how far the weights are from the center."""
+
+    def __init__(self):
+        super().__init__()
+        self.far = {"train": [], "test": [], "epoch": [], "predict": []}
+
+    def note(self, where):
+        self.far[where].append(np.abs(vector(self.model.get_weights()) - vector(self.model.optimizer.center)).max())
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.note("train")
+
+    def on_test_batch_begin(self, batch, logs=None):
+        self.note("test")
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.note("epoch")
+
+
+def test_evaluations_and_the_end_see_the_center_and_steps_a_point(tmp_path):
+    model, sees = linear(Optimizer(EASGD(communication_period=3), workers=2)), Sees()
+    saved = keras.callbacks.ModelCheckpoint(str(tmp_path / "{epoch}.keras"))
+    fit(model, 8, epochs=2, callbacks=[sees, saved], validation_data=data(2))
+    assert max(sees.far["test"] + sees.far["epoch"]) == 0
+    assert min(sees.far["train"][7:]) > 0
+    center = vector(model.optimizer.center)
+    np.testing.assert_array_equal(vector(model.get_weights()), center)
+    np.testing.assert_array_equal(vector(keras.saving.load_model(tmp_path / "2.keras").get_weights()), center)
+
+
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_saved_model_continues_as_if_it_had_not_been_saved(tmp_path, jit_compile):
+    def made():
+        return Optimizer(Downpour(communication_period=3), workers=3, order="random", seed=3, clipnorm=1.0)
+
+    whole, parts = (linear(made(), jit_compile=jit_compile) for _ in range(2))
+    for model in whole, whole, parts:
+        fit(model, 10)
+    parts.save(tmp_path / "model.keras")
+    loaded: Any = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.optimizer.get_config() == parts.optimizer.get_config()
+    fit(loaded, 10)
+    np.testing.assert_allclose(vector(loaded.get_weights()), vector(whole.get_weights()), rtol=1e-6)
+
+
+def test_workers_start_from_weights_that_were_changed():
+    model = linear(Optimizer(AsyncSGD(), workers=2))
+    fit(model, 3)
+    model.set_weights([10 * np.ones((3, 2)), np.ones(2)])
+    fit(model, 1)
+    assert np.abs(vector(model.get_weights())).max() > 8
+
+
+def test_learning_rate_is_that_of_the_scheme():
+    optimizer = Optimizer(SyncSGD(learning_rate=0.25), workers=2)
+    model = linear(optimizer)
+    assert float(optimizer.learning_rate) == 0.25
+    fit(model, 4)
+    optimizer.learning_rate = 0.0
+    before = vector(model.get_weights())
+    fit(model, 4)
+    np.testing.assert_array_equal(vector(model.get_weights()), before)
+    assert optimizer.get_config()["scheme"]["config"]["learning_rate"] == 0.0
+
+
+def test_schedule_counts_the_steps_of_a_worker():
+    scheme = AsyncSGD(learning_rate=keras.optimizers.schedules.CosineDecay(0.3, 10))
+    model = linear(Optimizer(scheme, workers=2))
+    fit(model, 16)
+    assert distance(vector(model.get_weights()), grouped(scheme, 16, workers=2)) < TOLERANCE
+    np.testing.assert_allclose(model.optimizer.learning_rate, scheme.learning_rate(8))
+    config = keras.optimizers.deserialize(keras.optimizers.serialize(model.optimizer)).get_config()
+    assert config == model.optimizer.get_config()
+
+
+class Ascent(keras.Model):
+    """A model with a `train_step` of its own, which fits the negative targets."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense, self.norm = keras.layers.Dense(2), keras.layers.BatchNormalization()
+
+    def call(self, x, training=False):
+        return self.dense(self.norm(x, training=training))
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x, training=True) + y) ** 2)
+        self.optimizer.apply_gradients(
+            zip(tape.gradient(loss, self.trainable_variables), self.trainable_variables, strict=True)
+        )
+        return {"loss": loss}
+
+
+@pytest.mark.parametrize("how", [{}, {"run_eagerly": True}, {"steps_per_execution": 5}], ids=str)
+def test_own_train_step_trains(how):
+    keras.utils.set_random_seed(0)
+    model = Ascent()
+    model.compile(optimizer=Optimizer(LocalSGD(communication_period=2), workers=3), **how)
+    losses = fit(model, 20, epochs=5).history["loss"]
+    assert losses[-1] < 0.05
+
+
+def test_several_outputs_losses_and_metrics_work():
+    inputs = keras.Input((3,))
+    outputs = {name: keras.layers.Dense(2, name=name)(inputs) for name in ("one", "two")}
+    model = keras.Model(inputs, outputs)
+    model.compile(Optimizer(SyncSGD(), workers=2), loss={"one": "mse", "two": "mae"}, metrics={"one": ["mse"]})
+    x, y = data(20)
+    history = model.fit(x, {"one": y, "two": y}, verbose=0, epochs=4, callbacks=[model.optimizer.callback()]).history
+    assert history["loss"][-1] < 0.5 * history["loss"][0]
+    assert "one_mse" in history
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["downpour", "ssp", "easgd", "all_reduce", "signsgd_mv", "ef_sgd"])
+def test_xla_computes_the_same(name):
+    scheme = CATALOGUE[name]
+    one, other = (trained(scheme, 31, workers=2, jit_compile=jit) for jit in (False, True))
+    assert distance(one, other) < TOLERANCE
+
+
+# What is refused.
+
+
+def fails(said, act):
+    with pytest.raises(UserError, match=said) as refused:
+        act()
+    assert "\n" not in str(refused.value)
+
+
+def test_arguments_that_do_not_fit_are_refused_in_one_line():
+    fails(r"not its class: write Downpour\(\)", lambda: Optimizer(Downpour, workers=2))  # pyright: ignore
+    fails("use --workers 1", lambda: Optimizer(Serial(), workers=2))
+    fails("^order must be round robin or random, or a list", lambda: Optimizer(SSP(), workers=2, order="reverse"))  # pyright: ignore
+    fails("^worker_in_order must be at most 1", lambda: Optimizer(SSP(), workers=2, order=[0, 2]))
+    fails("^length_of_order must be at least 1", lambda: Optimizer(SSP(), workers=2, order=[]))
+    fails(
+        "^sync_sgd_lr has no learning_rate that could change",
+        lambda: setattr(Optimizer(SyncSGDLR(), workers=2), "learning_rate", 0.1),
+    )
+    fails(
+        "^order has none .* after step 1, and the others wait: add one of workers 1 to order",
+        lambda: fit(linear(Optimizer(SyncSGD(), workers=2, order=[0])), 3),
+    )
+    fails("^ps must be at most 8", lambda: fit(linear(Optimizer(SSP(), workers=2, ps=9)), 3))
+
+
+def test_fit_without_the_right_callback_is_refused_in_one_line():
+    model, others = (linear(Optimizer(SSP(), workers=2)) for _ in range(2))
+    fails(r"^fit needs callbacks=\[optimizer\.callback\(\)\]", lambda: model.fit(*data(2), verbose=0))
+    fails(
+        "must be of the optimizer that the model is compiled with",
+        lambda: model.fit(*data(2), verbose=0, callbacks=[others.optimizer.callback()]),
+    )
+    fails(
+        "^steps_per_execution must be at most",
+        lambda: fit(linear(Optimizer(SSP(), workers=2), steps_per_execution=1000), 2),
+    )
+
+
+def test_gradients_and_weights_that_do_not_fit_are_refused_in_one_line():
+    optimizer, weights = Optimizer(SSP(), workers=2), [keras.Variable(np.ones(2, "float32")) for _ in range(3)]
+    optimizer.apply([tf.ones(2)] * 2, weights[:2])
+    fails("is None: the loss does not depend on it", lambda: optimizer.apply([tf.ones(2), None], weights[:2]))
+    fails("Received: gradients of 1 variables, 0 of them others", lambda: optimizer.apply([tf.ones(2)], weights[:1]))
+    fails("Received: gradients of 2 variables, 1 of them", lambda: optimizer.apply([tf.ones(2)] * 2, weights[1:]))
+    half = keras.Variable(np.ones(2, "float16"), dtype="float16")
+    fails("must be of type float32. Received: .* of type float16", lambda: Optimizer(SSP(), workers=2).build([half]))
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        fails("leave tf.distribute's strategy out", lambda: Optimizer(SSP(), workers=2).build(weights))
