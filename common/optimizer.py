@@ -72,11 +72,11 @@ class Table:
         """Return the rows of a step, from the first to that after the last, and the time of the next step's worker."""
         at = tf.cast(step - self.first, tf.int32)
         starts = self.starts.read_value()
-        return starts[at], starts[at + 1], self.time(at + 1)
+        return tf.gather(starts, at), tf.gather(starts, at + 1), self.time(at + 1)
 
     def time(self, at: Any) -> Now:
         """Return the time of the worker of a step before that step."""
-        return Now(*tf.unstack(self.times.read_value()[at]))
+        return Now(*tf.unstack(tf.gather(self.times.read_value(), at)))
 
 
 @keras.saving.register_keras_serializable(package="distsgd")
@@ -155,7 +155,7 @@ class Optimizer(keras.optimizers.Optimizer):
         self.order: Order = order
         self._loss: Any = None  # loss of the present step
         self._has_center = False  # True while the model's weights are the center
-        self._callback: Any = None
+        self._begun = False  # True if the turns of the present `fit` are planned
 
     # The variables.
 
@@ -211,8 +211,11 @@ class Optimizer(keras.optimizers.Optimizer):
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """Write the center into the model, at the end of `fit`."""
         del var_list
-        if self.built and int(self._iterations.numpy()) > self._table.last:
-            raise UserError(f"{NEEDS_CALLBACK}. Received: no callback in fit, and more than {self._table.last} steps")
+        if not self.built:
+            return
+        if not self._begun or int(self._iterations.numpy()) > self._table.last:
+            raise UserError(f"{NEEDS_CALLBACK}. Received: no callback in fit")
+        self._begun = self._has_center = False
         self._write_center()
 
     # A step.
@@ -229,6 +232,8 @@ class Optimizer(keras.optimizers.Optimizer):
             grads: gradients at the present values of the variables.
             trainable_variables: variables of the gradients: in each call the same.
         """
+        if tf.inside_function() and not self._begun:  # before variables are made: a graph is not built twice
+            raise UserError(f"{NEEDS_CALLBACK}; run_eagerly=True does without. Received: no callback in fit")
         grads = list(grads)
         if trainable_variables is not None:
             variables = list(trainable_variables)
@@ -256,19 +261,18 @@ class Optimizer(keras.optimizers.Optimizer):
         del trainable_variables, learning_rate
         if not tf.inside_function():
             self._prepare()
-        elif self._callback is None:
-            raise UserError(f"{NEEDS_CALLBACK}; run_eagerly=True does without. Received: no callback in fit")
+            self._begun = True
         operations, table = self._operations, self._table
         operations.given, self._loss = (self._structure.vector(list(grads), "gradients"), self._loss), None
         begin, end, following = table.of(self._iterations.value)
         rows = table.rows.read_value()
 
         def do(i: Any) -> list[Any]:
-            kind, *numbers = tf.unstack(rows[i])
+            kind, *numbers = tf.unstack(tf.gather(rows, i))
             now = Now(*numbers)
 
             def branch(name: str) -> Callable[[], Any]:
-                return lambda: getattr(operations, name)(now) or tf.constant(0)
+                return lambda: getattr(operations, name)(now) or tf.constant(0)  # a branch returns a tensor
 
             tf.switch_case(kind, [branch(name) for name in table.plan.kinds])
             return [i + 1]
@@ -319,6 +323,7 @@ class Optimizer(keras.optimizers.Optimizer):
             )
         if model.steps_per_execution > AHEAD // 2:
             raise UserError(f"steps_per_execution must be at most {AHEAD // 2}. Received: {model.steps_per_execution}")
+        self._begun = True
         if not self.built and model.built:
             self.build(model.trainable_variables)
         if self.built:
@@ -329,7 +334,6 @@ class Optimizer(keras.optimizers.Optimizer):
                     break
             else:
                 self._operations.restart(weights)
-            self._write_point()
 
     # Saving.
 
@@ -343,17 +347,8 @@ class Optimizer(keras.optimizers.Optimizer):
         scheme = {"module": kind.__module__, "class_name": kind.__qualname__}
         scheme["config"] = keras.saving.serialize_keras_object(values)
         order = self.order if isinstance(self.order, str) else [int(k) for k in self.order]
-        names = (
-            "workers",
-            "seed",
-            "ps",
-            "codec",
-            "name",
-            "clipnorm",
-            "clipvalue",
-            "global_clipnorm",
-            "loss_scale_factor",
-        )
+        own, of_keras = ("workers", "seed", "ps", "codec", "name"), ("clipnorm", "clipvalue", "global_clipnorm")
+        names = (*own, *of_keras, "loss_scale_factor")
         return {"scheme": scheme, "order": order} | {name: getattr(self, name) for name in names}
 
     @classmethod
@@ -379,8 +374,13 @@ class TurnsInFit(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Let the optimizer begin."""
-        self.optimizer._callback = self
         self.optimizer._begin_fit(self.model)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Write the first point into the model."""
+        if self.optimizer.built:
+            self.optimizer._prepare()
+            self.optimizer._write_point()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Plan more turns if needed; after an evaluation, write the next point into the model."""
