@@ -112,9 +112,8 @@ class Optimizer(keras.optimizers.Optimizer):
 
     Example:
         >>> import distsgd, keras, numpy as np
-        >>> from distsgd.algorithms import EASGD
         >>> x = np.random.default_rng(0).normal(size=(512, 4))
-        >>> optimizer = distsgd.Optimizer(EASGD(learning_rate=0.1), workers=4)
+        >>> optimizer = distsgd.Optimizer(distsgd.EASGD(learning_rate=0.1), workers=4)
         >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
         >>> model.compile(optimizer=optimizer, loss="mse")
         >>> history = model.fit(x, x.sum(1), epochs=20, verbose=0, callbacks=[optimizer.callback()])

@@ -3,8 +3,7 @@
 import keras
 import numpy as np
 
-from distsgd import Optimizer
-from distsgd.algorithms import EASGD, SyncSGD
+from distsgd import EASGD, Optimizer, SyncSGD
 
 rng = np.random.default_rng(0)
 causes = rng.normal(size=(4096, 8))  # each pair has a common cause, which each tower sees in a way of its own
