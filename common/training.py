@@ -18,8 +18,10 @@ from .data.models import ModelRecipe
 from .data.trial import try_out
 from .errors import UserError
 from .launch.run import run
+from .lazy import keras
 from .record.callbacks import Callback
 from .record.display import in_notebook, show_table
+from .record.keras_callbacks import KerasCallbacks, check_keras_callbacks
 from .record.summary import summary_rows
 from .tasks.job import Job, describe, make_job, refuse_loops
 from .tasks.options import Keywords, Recovery, options_of, takes_options
@@ -57,7 +59,7 @@ def train(
     validation_data: Any = None,
     validation_split: float = 0.0,
     class_weight: Mapping[int, float] | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Any] = (),
     verbose: bool = True,
     **options: Unpack[Keywords],
 ) -> Result:
@@ -92,7 +94,8 @@ def train(
         validation_data: data of the same kinds, on which the center is evaluated with the model's own metrics.
         validation_split: fraction of the examples, taken from their end, to use as `validation_data` if none is given.
         class_weight: a weight for the examples of each class, by its number; 1 for classes that are not named.
-        callbacks: notified of the events of the run; see `Callback`.
+        callbacks: `Callback` objects, notified of the events of the run, and Keras' own callbacks, called at each
+            evaluation of the center as at the end of an epoch, where `cluster.evaluates` is true.
         verbose: show progress.
         **options: the fields of `RunOptions`:
 
@@ -127,10 +130,13 @@ def train(
     job = make_job(scheme, ModelRecipe.of(model), data, validation_data, cluster, how)
     try_on_a_batch(job, model)
     config = {**describe(job, dataset="own data", model=given_name(model)), "architecture": model_digest(model)}
-    record, error = run(job, config, verbose, model, callbacks)
+    own, keras_own = _hooks(job, model, callbacks)
+    record, error = run(job, config, verbose, model, own)
     metrics = record.finish(error)
     if error is not None:
         raise error
+    if keras_own is not None:
+        keras_own.end()
     if verbose and in_notebook():
         show_table(f"{scheme.name}: {metrics['outcome']}", summary_rows(metrics))
     return Result(model, record.history(), metrics, job.run_dir)
@@ -155,9 +161,21 @@ def _check_kinds(scheme: Any, cluster: Any, callbacks: Any) -> None:
     if cluster is not None and not isinstance(cluster, Cluster):
         raise UserError(f"cluster must be a Cluster, as in cluster=Cluster.local(workers=4). Received: {cluster!r}")
     for callback in callbacks if isinstance(callbacks, list | tuple) else [callbacks]:
-        if not isinstance(callback, Callback):
+        if not isinstance(callback, Callback | keras.callbacks.Callback):
             raise UserError(
-                "callbacks must be a list of distsgd.common.Callback; Keras' own need the loop of Keras: use "
-                "stop_at_accuracy, stop_at_version, tensorboard, or a Callback that sets stop_training. Received: "
+                "callbacks must be a list of distsgd.common.Callback and keras.callbacks.Callback objects. Received: "
                 f"{type(callback).__module__}.{type(callback).__name__}"
             )
+    check_keras_callbacks(callbacks)
+
+
+def _hooks(job: Job, model: Any, callbacks: Sequence[Any]) -> tuple[list[Callback], KerasCallbacks | None]:
+    """Return the subscribers to events, with one that calls Keras' own callbacks; and that one, None without these."""
+    own = [callback for callback in callbacks if isinstance(callback, Callback)]
+    others = [callback for callback in callbacks if not isinstance(callback, Callback)]
+    if not others or not job.cluster.evaluates:
+        return own, None
+    job.shows_centers = True
+    params = {"epochs": job.options.epochs, "steps": job.steps, "verbose": 0}
+    keras_own = KerasCallbacks(others, job.recipe.flat(model), job.run_dir, params)
+    return [*own, keras_own], keras_own

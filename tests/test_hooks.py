@@ -4,14 +4,18 @@ import json
 import sys
 import threading
 
+import keras
+import numpy as np
 import pytest
 
-from distsgd.algorithms import AsyncSGD, SyncSGD
+from distsgd.algorithms import AllReduce, AsyncSGD, SyncSGD
+from distsgd.common import Cluster, train
+from distsgd.common.data.models import ModelRecipe
 from distsgd.common.files import Lock
 from distsgd.common.record import events as listener
 from distsgd.common.record.callbacks import Callback
 from distsgd.common.tasks.job import StopRule
-from runs import record, wait_until
+from runs import DIGITS, record, wait_until
 
 FOREVER = 10**7
 
@@ -135,3 +139,79 @@ def test_a_run_ends_when_the_version_or_the_accuracy_is_reached(rule, version, a
     rule = StopRule(**{"version": None, "accuracy": None, "folder": tmp_path} | rule)
     metrics = {"accuracy": 1.0} | ({} if accuracy is None else {"test_sparse_accuracy": accuracy})
     assert rule.reason(lambda: version, metrics) == reason
+
+
+class Epochs(keras.callbacks.Callback):
+    """Evaluates the model that it sees at the end of each epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.logs = [], []
+
+    def on_train_begin(self, logs=None):
+        self.calls.append("begin")
+
+    def on_epoch_end(self, epoch, logs=None):
+        measured = self.model.evaluate(*DIGITS.test, batch_size=512, verbose=0, return_dict=True)
+        assert logs["val_loss"] == pytest.approx(measured["loss"], rel=1e-5)
+        self.calls.append(epoch)
+        self.logs.append(logs)
+
+    def on_train_batch_end(self, batch, logs=None):
+        raise AssertionError("called")
+
+    def on_train_end(self, logs=None):
+        self.calls.append("end")
+
+
+def stopped_early(backend, run_dir, scheme=None, **options):
+    """Train with a target that the second and third evaluation miss; return callbacks, result and model."""
+    model = ModelRecipe.named("softmax", (64,), 10, 0).build()
+    epochs, file = Epochs(), run_dir / "log.csv"
+    stop = keras.callbacks.EarlyStopping("val_loss", mode="max", patience=2, restore_best_weights=True)
+    checkpoint = keras.callbacks.ModelCheckpoint(run_dir / "at-{version}.keras")
+    result = train(
+        model, DIGITS.train, scheme or SyncSGD(), batch_size=16, validation_data=DIGITS.test, verbose=False,
+        cluster=Cluster.local(2, backend=backend), run_dir=run_dir / "run",
+        callbacks=[epochs, stop, keras.callbacks.CSVLogger(file), checkpoint],
+        **{"steps": 20_000, "evaluate_every": 100} | options,
+    )  # fmt: skip
+    return epochs, result, model, file.read_text().splitlines()
+
+
+@pytest.mark.parametrize("backend", ["threads", "simulation", pytest.param("processes", marks=pytest.mark.slow)])
+def test_keras_callbacks_see_the_center_at_known_updates(backend, tmp_path):
+    epochs, result, model, table = stopped_early(backend, tmp_path)
+    assert epochs.calls == ["begin", 0, 1, 2, "end"]
+    assert [logs["version"] for logs in epochs.logs] == [100, 200, 300]
+    assert all(set(logs) == {"loss", "val_loss", "val_accuracy", "version"} for logs in epochs.logs), epochs.logs
+    assert len(table) == 1 + 3
+    assert result.metrics["stopped_by"] == "a callback"
+    assert result.history["version"][:4] == [0, 100, 200, 300]
+    assert len(result.history["version"]) <= 5  # the last center, and no snapshot after the request to stop
+    (warning,) = result.metrics["recovery"]["warnings"]
+    assert warning.startswith("callback Epochs: on_train_batch_end is not called")
+    best = keras.models.load_model(tmp_path / "at-100.keras", compile=False)
+    for returned, saved in zip(model.get_weights(), best.get_weights(), strict=True):
+        np.testing.assert_array_equal(returned, saved)  # the weights of the best epoch, not of the last center
+    assert not (tmp_path / "run" / "evaluated.npz").exists()
+
+
+def test_keras_callbacks_are_told_of_limits_in_one_line(tmp_path):
+    epochs, result, *_ = stopped_early("threads", tmp_path, AllReduce(), steps=40, evaluate_every=None)
+    lines = "; ".join(result.metrics["recovery"]["warnings"])
+    assert "patience counts evaluations, at times that vary: set evaluate_every" in lines
+    assert "a run without a parameter server cannot be stopped early" in lines
+    assert (epochs.calls[0], epochs.calls[-1]) == ("begin", "end")
+
+
+def test_an_error_of_a_keras_callback_ends_the_run(tmp_path):
+    def fail(epoch, logs):
+        raise LookupError("a bug in a callback")
+
+    with pytest.raises(LookupError, match="a bug in a callback"):
+        train(
+            ModelRecipe.named("softmax", (64,), 10, 0).build(), DIGITS.train, AsyncSGD(), steps=FOREVER, verbose=False,
+            cluster=Cluster.local(2, backend="threads"), run_dir=tmp_path, record="off",
+            callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=fail)],
+        )  # fmt: skip

@@ -15,6 +15,7 @@ from ..record import checkpoint
 from ..record.callbacks import Callback, CallbackList
 from ..record.display import Display, SimulationDisplay, in_notebook, native_output
 from ..record.events import EventBus
+from ..record.keras_callbacks import KerasCallbacks
 from ..record.run_directory import RunRecord, load_center
 from ..simulation.virtual_run import simulate
 from ..tasks.job import Job, checkpoints_of
@@ -48,6 +49,9 @@ def run(
         said = _resume(job, job.recovery.resume) if job.recovery.resume is not None else []
         said += checkpoint.tidy(job.run_dir)
         said += job.scheme.warnings(job.cluster.workers)
+        every, uses_ps = job.options.evaluate_every, job.uses_ps
+        for hook in callbacks:
+            said += hook.warnings(every is not None, uses_ps) if isinstance(hook, KerasCallbacks) else ()
         if model is not None and (optimizer := unused_optimizer(model)):
             said.append(f"the model's optimizer, {optimizer}, is not used: {job.scheme.name} takes the steps")
         record = RunRecord(job.run_dir, config, job.cluster.task, lock)

@@ -60,9 +60,9 @@ def new_run_dir(algorithm: str, root: Path = ROOT) -> Path:
     return root / algorithm / f"{stamp}-{uuid.uuid4().hex[:6]}"
 
 
-def load_center(model: FlatModel, run_dir: Path) -> None:
+def load_center(model: FlatModel, run_dir: Path, name: str = "center.npz") -> None:
     """Load into a model the center of a run that has ended, or its moving average if the run kept one."""
-    saved = read_arrays(run_dir, "center.npz")
+    saved = read_arrays(run_dir, name)
     model.load(saved["average" if "average" in saved else "center"], saved["state"])
 
 

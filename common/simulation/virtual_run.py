@@ -22,7 +22,7 @@ from ..reports import Report
 from ..server.trace import ROW, UNKNOWN
 from ..tasks.job import Job
 from ..tasks.observer import Evaluation, Figures
-from ..tasks.results import unwritten, write_center, write_initial, write_model
+from ..tasks.results import hand_over, unwritten, write_center, write_initial, write_model
 from ..virtual_time.forecast import steady_staleness
 from ..virtual_time.platform import Platform
 from ..virtual_time.schedule import EventLoop, EventSchedule
@@ -140,7 +140,11 @@ class SimulatedRun:
         steps = self.figures.steps(seen.rounds)
         self.metrics = {"version": int(snapshot["at"]), **self.figures.of(seen), "steps": steps, **more}
         self.metrics |= self.evaluation(snapshot)
-        self.report(event="center", virtual=seconds, **self.metrics)
+        event = {"event": "center", "virtual": seconds, **self.metrics}
+        if self.job.shows_centers:
+            hand_over(self.job.run_dir, _vectors(snapshot), self.report, **event)
+        else:
+            self.report(**event)
         if self.summaries:
             self.summaries.write(self.metrics)
 
@@ -155,7 +159,7 @@ class SimulatedRun:
                 f"the center is not finite, at version {snapshot['at']}: a step was too long. Try a smaller learning "
                 "rate or period, or fewer workers"
             )
-        arrays = {name: value for name, value in snapshot.items() if name != "at"}
+        arrays = _vectors(snapshot)
         rounds = schedule.rounds[schedule.rounds[:, NUMBER] < seen.rounds[schedule.rounds[:, 0]]]
         writes = [lambda: write_center(run_dir, arrays), lambda: write_model(run_dir, self.model, arrays)]
         if job.options.every_round:
@@ -177,6 +181,10 @@ class SimulatedRun:
             arithmetic_seconds=seconds,
             **self.metrics,
         )
+
+
+def _vectors(snapshot: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in snapshot.items() if name != "at"}
 
 
 def evaluation_points(events: np.ndarray, seconds: float, number: int) -> Iterator[tuple[int, float]]:

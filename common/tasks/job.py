@@ -84,6 +84,7 @@ class Job:
     earlier_step_targets: Sequence[int] = ()  # steps of the earlier runs that this one resumes, if they were fewer
     evaluate_seconds: float = 0.1  # between two evaluations of the center
     evaluate_later: bool = False  # evaluate only snapshots, after the training
+    shows_centers: bool = False  # Keras' callbacks see each evaluated center, and the evaluator waits for them
     graph_file: Path | None = None  # where the evaluator leaves a graph for the workers of this machine
     identity: Mapping[str, Any] = field(default_factory=dict)  # values that must agree between tasks on all machines
     program: str = ""  # the program that has started this task, among those of several machines

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..data.models import batched
 from ..files import finite
+from ..record.callbacks import STOP
 from ..record.event_log import Tally
 from ..record_format import EVENTS
 from ..reports import Report
@@ -21,7 +22,7 @@ from .calls import ObserverCalls
 from .job import Job
 from .plan import Plan
 from .recorder import RecordReader
-from .results import load
+from .results import hand_over, load
 
 FOLLOW_SECONDS = 0.05  # between two polls of the ps, each of which costs the ps about a millisecond
 
@@ -138,12 +139,16 @@ class Observer:
         self.calls, self.reader, self.report = calls, reader, report
         self.initial, model = calls.graph.initial, calls.graph.model
         self.every, self.later, self.seconds = job.options.evaluate_every, job.evaluate_later, job.evaluate_seconds
-        self.evaluate, self.measures = Evaluation(model, job.test), job.test is not None
+        self.evaluate, self.measures = Evaluation(model, job.test), job.test is not None or job.shows_centers
+        self.shown = job.run_dir if job.shows_centers else None  # folder in which Keras' callbacks find the centers
         self.figures = Figures(job.plan, job.traffic(model))
         self.seen = Tally(job.cluster.workers)
         self.metrics: dict[str, Any] = {}
         self.reported: dict[str, Any] = {}  # the last reported metrics of a center during the run
         self.multiples = calls.graph.multiples  # the versions of which the ps takes snapshots, or None
+        # Updates between two snapshots that Keras' callbacks see: these are evaluated in the run, and nothing else.
+        self.shows_every = self.every if self.shown is not None and self.multiples else None
+        self.looked = -1  # version at the last look for such snapshots
         self.evaluated: dict[int, float] = {}  # time of the evaluation by version
         self.due, self.cost = 0.0, 0.0  # the first evaluation is due at once; the seconds of one are not known yet
         self.summaries = job.summaries()
@@ -154,6 +159,9 @@ class Observer:
 
     def observe_if_due(self) -> bool:
         """Evaluate the center if the pause is over, or if `evaluate_every` requests this version."""
+        if every := self.shows_every:
+            version = self.calls.version()
+            return version // every > self.looked // every and self._show_snapshots(version)
         if self.later or not (time.monotonic() >= self.due or self._is_wanted()):
             return False
         before = time.monotonic()
@@ -172,6 +180,18 @@ class Observer:
         newest = max(self.evaluated, default=-1)
         return self.calls.version() // self.every > newest // self.every
 
+    def _show_snapshots(self, newest: int) -> bool:
+        """Evaluate and report, in order, the new snapshots, until a callback stops the run; True if there were any."""
+        self.looked, self.seen = newest, self.reader.drain()
+        known = self.evaluated | {newest: time.monotonic()}
+        points = [point for point in self.snapshots(known) if point.version > max(self.evaluated, default=-1)]
+        for point in points:
+            if self.shown is not None and (self.shown / STOP).exists():
+                break
+            self._evaluate(point, "center")
+            self.evaluated[point.version] = point.when
+        return bool(points)
+
     def observe(self, last: bool = False) -> Snapshot:
         """Read the center and the record, evaluate and report; at the end, evaluate the snapshots first.
 
@@ -182,7 +202,9 @@ class Observer:
         if not last and int(snapshot["at"]) == self.reported.get("version"):
             return snapshot  # no update since the last report: each version is reported once
         point = self._point(snapshot, when)
-        if last:
+        if last and self.shows_every:
+            self._show_snapshots(point.version)
+        elif last:
             self._evaluate_snapshots(point)
         self._evaluate(point, "center")
         self.evaluated[point.version] = point.when
@@ -203,7 +225,11 @@ class Observer:
             return
         if event == "center":
             self.reported = self.metrics
-        self.report(event=event, when=point.when, **self.metrics)
+        what = {"event": event, "when": point.when, **self.metrics}
+        if self.shown is not None and event == "center":
+            hand_over(self.shown, point.snapshot, self.report, **what)
+        else:
+            self.report(**what)
         if self.summaries:
             self.summaries.write(self.metrics)
 

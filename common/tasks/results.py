@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -12,7 +13,10 @@ import numpy as np
 from ..data.recipes import RECIPES
 from ..errors import CannotWrite
 from ..files import PART, replacing, writing
+from ..record.keras_callbacks import EVALUATED
 from ..record_format import DATA, INITIAL, PARTS
+from ..reports import Report
+from ..waiting import POLL_SECONDS
 from ..worker.flat_model import FlatModel
 
 MOST_BYTES = 1 << 26  # of data in a run directory
@@ -29,10 +33,19 @@ def unwritten(writes: Iterable[Callable[[], object]]) -> list[str]:
     return reasons
 
 
-def write_center(run_dir: Path, arrays: Mapping[str, Any]) -> None:
+def write_center(run_dir: Path, arrays: Mapping[str, Any], name: str = "center.npz") -> None:
     """Write the center, [P], its average if it has one, and the state, [S]; raises `CannotWrite`."""
-    with replacing(run_dir / "center.npz") as file:
+    with replacing(run_dir / name) as file:
         np.savez(file, **arrays)
+
+
+def hand_over(run_dir: Path, arrays: Mapping[str, Any], report: Report, **event: Any) -> None:
+    """Report an evaluation of the center, and wait until Keras' callbacks have been called with that center."""
+    write_center(run_dir, arrays, EVALUATED)
+    report(**event)
+    while (run_dir / EVALUATED).exists():
+        report(event="beat")  # raises the error of a callback, if it runs in this process
+        time.sleep(POLL_SECONDS)
 
 
 def write_initial(run_dir: Path, center: np.ndarray) -> None:
