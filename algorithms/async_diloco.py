@@ -1,6 +1,7 @@
 """Asynchronous DiLoCo with delayed Nesterov: no worker waits, and momentum is applied once for every W messages.
 
-    worker, each step       x ← AdamW(x, g_k(x)); its moments are kept over periods and never leave the worker
+    worker, each step       x ← AdamW(x, g_k(x)), or another inner optimizer; its moments are kept over
+                            periods and never leave the worker
     every period            push x,  x ← reply
     server, n-th push       g = a_k − x,  D ← D + g                              one atomic event
         W divides n         m ← β m + D/W,  θ ← θ − ε ((1 − cW + c) β m + g/W),  D ← 0
@@ -22,7 +23,7 @@ the same share of the momentum.
 
 from dataclasses import dataclass
 
-from ..common.contract import Fraction, NotNegative, Period, Rate, Scheme, UserError, adamw, tf
+from ..common.contract import Fraction, InnerOptimizer, Period, Rate, Scheme, UserError, inner, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +37,8 @@ class AsyncDiLoCo(Scheme):
     """Local steps between two exchanges."""
     learning_rate: Rate = 0.005
     """Inner step size."""
-    weight_decay: NotNegative = 0.01
-    """Weight decay of AdamW, decoupled."""
+    inner_optimizer: InnerOptimizer = "adamw"
+    """Optimizer of the local steps: sgd, momentum, adam, adamw or lion; with options, adamw:weight_decay=0.1."""
     outer_learning_rate: Rate = 0.7
     """Outer step size ε."""
     momentum: Fraction = 0.9
@@ -50,14 +51,13 @@ class AsyncDiLoCo(Scheme):
             raise UserError(f"momentum_share must be at most 1/{workers}. Received: {self.momentum_share}")
 
     def local_variables(self, params):
-        return {"first_moment": 0 * params, "second_moment": 0 * params, "adam_steps": 0 * params[0]}
+        return inner(self.inner_optimizer).local_variables(params)
 
     def global_variables(self, center):
         return {"velocity": 0 * center, "buffer": 0 * center, "count": 0 * center[0]}
 
     def local_step(self, worker, gradient):
-        moments = worker.first_moment, worker.second_moment, worker.adam_steps
-        adamw(worker.params, *moments, gradient, self.learning_rate, self.weight_decay)
+        inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
 
     def message(self, worker):
         return worker.params

@@ -1,6 +1,6 @@
 """BMUF: blockwise model-update filtering. Local SGD, then momentum on the mean move of a block of steps.
 
-    worker, each step       x ← x − η g_k(x)
+    worker, each step       x ← x − η g_k(x), or another inner optimizer; its variables never leave the worker
     every period            push x − b,  wait,  x, b ← B
     server                  D ← μ D + ζ (1/W) Σ (x_k − b_k),  θ ← θ + D,  reply B
                             nesterov    B = θ + μ D
@@ -20,7 +20,7 @@ blocks of all workers were summed.
 from dataclasses import dataclass
 from typing import Literal
 
-from ..common.contract import Barrier, Fraction, Period, Rate, Scheme, sgd
+from ..common.contract import Barrier, Fraction, InnerOptimizer, Period, Rate, Scheme, inner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +35,8 @@ class BMUF(Scheme):
     """Local steps in a block."""
     learning_rate: Rate = 0.1
     """The worker's step size η."""
+    inner_optimizer: InnerOptimizer = "sgd"
+    """Optimizer of the local steps: sgd, momentum, adam, adamw or lion; with options, adamw:weight_decay=0.1."""
     block_learning_rate: Rate = 1.0
     """Block learning rate ζ of the workers' mean move."""
     block_momentum: Fraction | None = None
@@ -46,10 +48,10 @@ class BMUF(Scheme):
         return {"block": 0 * center}
 
     def local_variables(self, params):
-        return {"began": params}
+        return {"began": params, **inner(self.inner_optimizer).local_variables(params)}
 
     def local_step(self, worker, gradient):
-        sgd(worker.params, gradient, self.learning_rate)
+        inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
 
     def message(self, worker):
         return worker.params - worker.began

@@ -1,6 +1,7 @@
 """DiLoCo: many local AdamW steps, then one Nesterov step of the center along the workers' mean move.
 
-    worker, each step       x ← AdamW(x, g_k(x)); its moments are kept over periods and never leave the worker
+    worker, each step       x ← AdamW(x, g_k(x)), or another inner optimizer; its moments are kept over
+                            periods and never leave the worker
     every period            push x,  wait,  x ← θ
     server                  Δ = θ − (1/W) Σ x_k,  m ← μ m + Δ,  θ ← θ − ε (Δ + μ m),  then release all workers
 
@@ -14,9 +15,8 @@ momentum μ; the center here is the start of a block in `bmuf`, not its global m
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
-from ..common.contract import Barrier, Fraction, NotNegative, Period, Rate, Scheme, adamw, sgd
+from ..common.contract import Barrier, Fraction, InnerOptimizer, Period, Rate, Scheme, inner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,29 +30,21 @@ class DiLoCo(Scheme):
     """Local steps between two outer steps."""
     learning_rate: Rate = 0.002
     """Inner step size."""
-    inner_optimizer: Literal["adamw", "sgd"] = "adamw"
-    """Optimizer of the local steps."""
-    weight_decay: NotNegative = 0.01
-    """Weight decay of AdamW, decoupled."""
+    inner_optimizer: InnerOptimizer = "adamw"
+    """Optimizer of the local steps: sgd, momentum, adam, adamw or lion; with options, adamw:weight_decay=0.1."""
     outer_learning_rate: Rate = 0.7
     """Outer step size ε."""
     momentum: Fraction = 0.9
     """Outer Nesterov momentum μ."""
 
     def local_variables(self, params):
-        if self.inner_optimizer == "sgd":
-            return {}
-        return {"first_moment": 0 * params, "second_moment": 0 * params, "adam_steps": 0 * params[0]}
+        return inner(self.inner_optimizer).local_variables(params)
 
     def global_variables(self, center):
         return {"velocity": 0 * center}
 
     def local_step(self, worker, gradient):
-        if self.inner_optimizer == "sgd":
-            sgd(worker.params, gradient, self.learning_rate)
-        else:
-            moments = worker.first_moment, worker.second_moment, worker.adam_steps
-            adamw(worker.params, *moments, gradient, self.learning_rate, self.weight_decay)
+        inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
 
     def message(self, worker):
         return worker.params

@@ -1,6 +1,6 @@
 """Local SGD: workers take local steps, then all continue from the mean of their parameters.
 
-    worker, each step       x ← x − η g_k(x)
+    worker, each step       x ← x − η g_k(x), or another inner optimizer; its variables never leave the worker
     every period            push x,  wait,  x ← θ
     server                  θ ← (1/W) Σ x_k,  then release all workers
 
@@ -9,7 +9,7 @@ Post-local SGD averages after each of the first `synchronous_steps`, and then on
 Reference: Stich, *Local SGD Converges Fast and Communicates Little*, ICLR 2019, arXiv:1805.09767; federated averaging:
 McMahan et al., *Communication-Efficient Learning of Deep Networks from Decentralized Data*, 2016, arXiv:1602.05629;
 post-local: Lin et al., *Don't Use Large Mini-Batches, Use Local SGD*, ICLR 2020, arXiv:1808.07217.
-Departures: none.
+Departures: the inner optimizer is a choice; the papers have SGD.
 Limits: with a period of one, or with synchronous steps alone, it is `sync_sgd`; with one worker serial SGD for any
 period; with a period of one epoch model averaging. `diloco` with the inner optimizer SGD, an outer rate of one and no
 momentum is local SGD.
@@ -17,7 +17,7 @@ momentum is local SGD.
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Count, Period, Rate, Rounds, Scheme, sgd
+from ..common.contract import Barrier, Count, InnerOptimizer, Period, Rate, Rounds, Scheme, inner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +34,18 @@ class LocalSGD(Scheme):
     """Local steps at the start that are averaged one by one (post-local SGD)."""
     learning_rate: Rate = 0.2
     """Step size η."""
+    inner_optimizer: InnerOptimizer = "sgd"
+    """Optimizer of the local steps: sgd, momentum, adam, adamw or lion; with options, adamw:weight_decay=0.1."""
 
     def rounds(self, steps, done=0, worker=0):
         single = min(steps, max(0, self.synchronous_steps - done))
         return Rounds.even(single, 1) + super().rounds(steps - single)
 
+    def local_variables(self, params):
+        return inner(self.inner_optimizer).local_variables(params)
+
     def local_step(self, worker, gradient):
-        sgd(worker.params, gradient, self.learning_rate)
+        inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
 
     def message(self, worker):
         return worker.params

@@ -1,14 +1,14 @@
 """SlowMo: local SGD with slow momentum. The center takes a heavy-ball step along the workers' mean move, divided by η.
 
-    worker, each step       x ← x − η g_k(x)
+    worker, each step       x ← x − η g_k(x), or another inner optimizer; its variables never leave the worker
     every period            push x,  wait,  x ← θ
     server                  u ← β u + (θ − (1/W) Σ x_k)/η,  θ ← θ − α η u,  then release all workers
 
 Reference: Wang, Tantia, Ballas, Rabbat, *SlowMo: Improving Communication-Efficient Distributed SGD with Slow Momentum*,
 ICLR 2020, arXiv:1910.00643.
-Departures: the inner optimizer is plain SGD; the paper allows any, and mostly uses momentum. Under a schedule of η each
-local step has the rate of that step, and the server divides and multiplies by the rate at the beginning of the round;
-in the paper η is constant within a round.
+Departures: the inner optimizer is plain SGD by default; the paper mostly uses momentum. Its variables are kept over
+rounds (the paper: "maintain"). Under a schedule of η each local step has the rate of that step, and the server divides
+and multiplies by the rate at the beginning of the round; in the paper η is constant within a round.
 Limits: with β = 0 and α = 1 it is `local_sgd`. With a constant η it is `bmuf` in its classical form, with block
 momentum β and rate α. The division by η matters if η is a schedule: after η has fallen, momentum from the time of a
 high rate is applied at the new rate.
@@ -16,7 +16,7 @@ high rate is applied at the new rate.
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Fraction, Period, Rate, Scheme, sgd
+from ..common.contract import Barrier, Fraction, InnerOptimizer, Period, Rate, Scheme, inner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,8 @@ class SlowMo(Scheme):
     """Local steps between two averages."""
     learning_rate: Rate = 0.2
     """The worker's step size η."""
+    inner_optimizer: InnerOptimizer = "sgd"
+    """Optimizer of the local steps: sgd, momentum, adam, adamw or lion; with options, adamw:weight_decay=0.1."""
     slow_learning_rate: Rate = 1.0
     """Slow step size α, in units of η."""
     slow_momentum: Fraction = 0.5
@@ -39,8 +41,11 @@ class SlowMo(Scheme):
     def global_variables(self, center):
         return {"velocity": 0 * center}
 
+    def local_variables(self, params):
+        return inner(self.inner_optimizer).local_variables(params)
+
     def local_step(self, worker, gradient):
-        sgd(worker.params, gradient, self.learning_rate)
+        inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
 
     def message(self, worker):
         return worker.params

@@ -35,7 +35,9 @@ BASE = [
     "common/spec.py",
     "common/toplevel/__init__.py",
 ]
-EQUATIONS = ["common/replay/reference/asynchronous_rules.py", "common/replay/reference/synchronous_rules.py"]
+EQUATIONS = [
+    f"common/replay/reference/{name}.py" for name in ("asynchronous_rules", "inner_steps", "synchronous_rules")
+]
 BLOCKED = ("tensorflow", "keras", "sklearn", "matplotlib", "scipy", "rich", "cloudpickle")
 
 PLAIN_SGD = """

@@ -38,7 +38,7 @@ from distsgd.algorithms import (
 from distsgd.common import Cluster, Group, train
 from distsgd.common.contract.optimizers import adamw, sgd, top_k
 from distsgd.common.data.models import ModelRecipe
-from distsgd.common.errors import WaitTimeout
+from distsgd.common.errors import UserError, WaitTimeout
 from distsgd.common.replay.reference import asynchronous_rules, gradients, synchronous_rules
 from distsgd.common.tasks.graph import TaskGraph
 from distsgd.common.worker.flat_model import FlatModel
@@ -370,6 +370,45 @@ def test_adamw_is_that_of_keras_with_the_epsilon_of_the_paper():
         theirs.apply([tf.constant(gradient)], [expected])
         adamw(x, first, second, steps, tf.constant(gradient), 0.05, 0.3, epsilon=1e-2)
         np.testing.assert_allclose(x, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("inner", "kind", "options"),
+    [
+        ("momentum:momentum=0.8", "SGD", {"momentum": 0.8}),
+        ("adam:beta_1=0.8", "Adam", {"beta_1": 0.8, "epsilon": 1e-8}),
+        ("adamw:weight_decay=0.3", "AdamW", {"weight_decay": 0.3, "epsilon": 1e-8}),
+        ("lion:beta_2=0.9,weight_decay=0.3", "Lion", {"beta_2": 0.9, "weight_decay": 0.3}),
+    ],
+)
+def test_an_inner_optimizer_is_that_of_keras_and_keeps_its_state(inner, kind, options):
+    import keras
+
+    theirs = getattr(keras.optimizers, kind)(0.05, **options)
+    rng = np.random.default_rng(0)
+    expected = keras.Variable(start := rng.normal(size=5).astype("f"))
+    group = Group(LocalSGD(learning_rate=0.05, communication_period=2, inner_optimizer=inner), start, workers=1)
+    for _ in range(6):
+        gradient = rng.normal(size=5).astype("f")
+        theirs.apply([tf.constant(gradient)], [expected])
+        group.step(0, gradient)
+    assert group.version == 3
+    np.testing.assert_allclose(group.center, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [LocalSGD, SlowMo, BMUF, DiLoCo, AsyncDiLoCo])
+@pytest.mark.parametrize(
+    ("inner", "message"),
+    [
+        ("adamx", "unknown inner_optimizer 'adamx'. Did you mean adam"),
+        ("lion:beta=1", "inner_optimizer lion has no option 'beta' .its options: beta_1, beta_2, weight_decay."),
+        ("momentum:momentum=1", "momentum must be below 1. Received: momentum=1"),
+        (None, "inner_optimizer must be a text: sgd, momentum, adam, adamw, lion, or .* Received: None"),
+    ],
+)
+def test_a_wrong_inner_optimizer_is_refused(kind, inner, message):
+    with pytest.raises(UserError, match=message):
+        kind(inner_optimizer=inner)
 
 
 @pytest.mark.parametrize(("share", "kept"), [(1e-9, 1), (0.19, 1), (0.2, 2), (0.59, 5), (1.0, 10)])

@@ -50,14 +50,19 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "signsgd_mv": SignSGDMV(weight_decay=0.1),
     "slowmo": SlowMo(slow_learning_rate=0.8),
     "bmuf": BMUF(block_learning_rate=0.8),
-    "diloco": DiLoCo(weight_decay=2.0),  # of less, such a short run shows nothing
-    "async_diloco": AsyncDiLoCo(weight_decay=2.0, momentum_share=0.2),
+    "diloco": DiLoCo(inner_optimizer="adamw:weight_decay=2"),  # of less, such a short run shows nothing
+    "async_diloco": AsyncDiLoCo(inner_optimizer="adamw:weight_decay=2", momentum_share=0.2),
     "local_sgd": LocalSGD(synchronous_steps=14),
     "signsgd_mv without momentum": SignSGDMV(momentum=0.0),
     "ef_sgd with scaled signs": EFSGD(compressor="sign"),
     "dc_asgd in its adaptive form": DCASGD(form="adaptive", compensation=2.0),
     "bmuf in its classical form": BMUF(form="classical", block_momentum=0.5),
     "diloco with sgd inside": DiLoCo(inner_optimizer="sgd", learning_rate=0.1),
+    "diloco with lion inside": DiLoCo(inner_optimizer="lion:weight_decay=1", learning_rate=0.001),
+    "async_diloco with adam inside": AsyncDiLoCo(inner_optimizer="adam:beta_1=0.8"),
+    "local_sgd with momentum inside": LocalSGD(inner_optimizer="momentum:momentum=0.8", learning_rate=0.05),
+    "slowmo with adam inside": SlowMo(inner_optimizer="adam", learning_rate=0.005),
+    "bmuf with momentum inside": BMUF(inner_optimizer="momentum", learning_rate=0.02),
     "downpour with periods of its own": Downpour(push_period=3, pull_period=4, initial_accumulator=0.5),
     "downpour in dean's phase": Downpour(phase="dean"),
     "downpour with a warm start": Downpour(warm_start=8),
@@ -91,7 +96,7 @@ def test_the_hand_written_gradient_is_the_slope_of_the_loss():
 
 
 # Numbers of the other form of a scheme, which have no effect in this one.
-IDLE = {"dc_asgd": "decay", "diloco with sgd inside": "weight_decay", "ef_sgd with scaled signs": "share"}
+IDLE = {"dc_asgd": "decay", "ef_sgd with scaled signs": "share"}
 
 
 def slightly_wrong(name, values):
@@ -100,6 +105,9 @@ def slightly_wrong(name, values):
         if isinstance(value, float | tuple) and value and own != IDLE.get(name):
             larger = np.multiply(value, 1.02).tolist()
             yield Hyperparameters(values, **{own: tuple(larger) if isinstance(value, tuple) else larger})
+        elif isinstance(value, str) and "=" in value:  # an option of the inner optimizer
+            option, _, number = value.rpartition("=")
+            yield Hyperparameters(values, **{own: f"{option}={1.02 * float(number)}"})
 
 
 def is_sensitive(name, run):

@@ -15,6 +15,7 @@ from ..sync.bounded import Bounded
 from ..sync.collective import Collective
 from ..sync.synchronization import Synchronization
 from .hyperparameters import Count, Fraction, NotNegative, Period, Positive, Rate, unstable_above
+from .inner import InnerOptimizer, inner
 from .optimizers import adagrad, adamw, scaled_signs, sgd, take, top_k
 from .rounding import BFloat16, Int8, WithMemory
 from .rounds import Event, Rounds
@@ -34,6 +35,7 @@ __all__ = [
     "Count",
     "Event",
     "Fraction",
+    "InnerOptimizer",
     "Int8",
     "NotNegative",
     "Period",
@@ -52,6 +54,7 @@ __all__ = [
     "Worker",
     "adagrad",
     "adamw",
+    "inner",
     "scaled_signs",
     "sgd",
     "take",

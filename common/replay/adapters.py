@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ import numpy as np
 from ..arguments import at_least, one_of
 from ..errors import UserError
 from ..record_format import EVENTS
+from ..spec import parse
 from .recorded import Centers, Hyperparameters, RecordedRun, Transcription, must
 from .reference import asynchronous_rules, synchronous_rules
+from .reference.inner_steps import INNER_STEPS
 
 
 def _compressor(run: RecordedRun, scheme: Hyperparameters) -> Callable[[np.ndarray], np.ndarray]:
@@ -105,6 +108,15 @@ def _check_messages(run: RecordedRun, memory: bool = False) -> None:
 
 def _local(run: RecordedRun) -> dict[str, Any]:
     return {"steps": run.steps, "period": _period(run)}
+
+
+def _inner(scheme: Hyperparameters, memory: bool = False) -> dict[str, Any]:
+    """Return the step of the inner optimizer, and whether workers keep a state, by `memory` or for that optimizer."""
+    name, options = parse("inner_optimizer", scheme.inner_optimizer, INNER_STEPS)
+    return {
+        "inner": partial(INNER_STEPS[name], **options),
+        "memory": memory or name != "sgd",
+    }
 
 
 def _serial(run: RecordedRun, scheme: Hyperparameters) -> Centers:
@@ -204,11 +216,10 @@ EQUATIONS: dict[str, Callable[[RecordedRun, Hyperparameters], Centers]] = {
     "async_diloco": lambda run, s: _in_order(
         asynchronous_rules.async_diloco,
         run,
-        memory=True,
         epsilon=s.outer_learning_rate,
         beta=s.momentum,
         c=s.momentum_share,
-        weight_decay=s.weight_decay,
+        **_inner(s),
         **_local(run),
     ),
     "sync_sgd": lambda run, s: _sync_sgd(run, s.backup_workers),
@@ -231,16 +242,16 @@ EQUATIONS: dict[str, Callable[[RecordedRun, Hyperparameters], Centers]] = {
         eta=s.learning_rate,
         synchronous=s.synchronous_steps,
         period=s.communication_period,
+        **_inner(s),
     ),
     "diloco": lambda run, s: _in_rounds(
         synchronous_rules.diloco,
         run,
-        memory=s.inner_optimizer == "adamw",
         eta=s.learning_rate,
         epsilon=s.outer_learning_rate,
         mu=s.momentum,
-        weight_decay=s.weight_decay if s.inner_optimizer == "adamw" else None,
         period=s.communication_period,
+        **_inner(s),
     ),
     "slowmo": lambda run, s: _in_rounds(
         synchronous_rules.slowmo,
@@ -249,16 +260,17 @@ EQUATIONS: dict[str, Callable[[RecordedRun, Hyperparameters], Centers]] = {
         alpha=s.slow_learning_rate,
         beta=s.slow_momentum,
         period=s.communication_period,
+        **_inner(s),
     ),
     "bmuf": lambda run, s: _in_rounds(
         synchronous_rules.bmuf,
         run,
-        memory=s.form == "nesterov",  # a restarted worker begins at θ, not ahead of it
         eta=s.learning_rate,
         zeta=s.block_learning_rate,
         mu=1 - 1 / run.workers if s.block_momentum is None else s.block_momentum,
         nesterov=s.form == "nesterov",
         period=s.communication_period,
+        **_inner(s, memory=s.form == "nesterov"),  # a restarted worker begins at θ, not ahead of it
     ),
     "ringmaster": _ringmaster,
     "ssp": _ssp,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from .gradients import Gradient
+from .inner_steps import InnerStep, State, inner_window, sgd_step
 
 Rounding = Callable[[np.ndarray], np.ndarray]
 
@@ -27,31 +28,6 @@ def window(x: np.ndarray, gradient: Gradient, k: int, t: int, length: int, eta: 
         g = gradient(x, k, t + h)
         x, a = x - eta * g, a + g
     return x, a
-
-
-def adamw_window(
-    x: np.ndarray,
-    moments: tuple[np.ndarray, np.ndarray],
-    gradient: Gradient,
-    k: int,
-    t: int,
-    length: int,
-    eta: float,
-    weight_decay: float,
-) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """Execute `length` AdamW steps from x (β₁ = .9, β₂ = .999, 1e-8), with the `moments` after t steps.
-
-    Returns x and the moments.
-    """
-    first, second = moments
-    for h in range(t, t + length):
-        g = gradient(x, k, h)
-        first = 0.9 * first + 0.1 * g
-        second = 0.999 * second + 0.001 * g * g
-        x = x - eta * weight_decay * x
-        corrected = first / (1 - 0.9 ** (h + 1)), second / (1 - 0.999 ** (h + 1))
-        x = x - eta * corrected[0] / (np.sqrt(corrected[1]) + 1e-8)
-    return x, (first, second)
 
 
 def async_sgd(
@@ -375,7 +351,7 @@ def async_diloco(
     c: float,
     period: int,
     steps: int,
-    weight_decay: float,
+    inner: InnerStep = sgd_step,
 ) -> list[np.ndarray]:
     """Execute Delayed Nesterov, with N = W, for the n-th pseudo-gradient g = (θ as pulled) − x.
 
@@ -383,14 +359,14 @@ def async_diloco(
         N divides n     m ← β m + D/N;  θ ← θ − ε ((1 − cN + c) β m + g/N);  D ← 0
         otherwise       θ ← θ − ε (c β m + g/N)
 
-    Worker: H AdamW steps from the θ that it pulled; its moments persist.
+    Worker: H inner steps from the θ that it pulled; the state of its optimizer persists.
     """
     theta, m, buffer, path = start.copy(), 0 * start, 0 * start, []
     pulled, t = [start.copy() for _ in range(workers)], [0] * workers
-    moments = [(0 * start, 0 * start) for _ in range(workers)]
+    states: list[State] = [{} for _ in range(workers)]
     for n, k in enumerate(order, 1):
         length = min(period, steps - t[k])
-        x, moments[k] = adamw_window(pulled[k], moments[k], gradient, k, t[k], length, eta, weight_decay)
+        x = inner_window(pulled[k], states[k], gradient, k, t[k], length, eta, inner)
         t[k] += length
         g = pulled[k] - x
         buffer = buffer + g

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from .asynchronous_rules import adamw_window, window
+from .asynchronous_rules import window
 from .gradients import Gradient
+from .inner_steps import InnerStep, State, inner_window, sgd_step
 
 Compressor = Callable[[np.ndarray], np.ndarray]
 
@@ -95,16 +96,39 @@ def sagn(
 
 
 def local_sgd(
-    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, period: int, steps: int, synchronous: int = 0
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    period: int,
+    steps: int,
+    inner: InnerStep = sgd_step,
+    synchronous: int = 0,
 ) -> list[np.ndarray]:
-    """Execute H(t) SGD steps from θ on each worker; θ ← mean_k x_k. Post-local: H(t) = 1 at first, then H."""
-    theta, path, t = start.copy(), [], 0
+    """Execute H(t) inner steps from θ on each worker; θ ← mean_k x_k. Post-local: H(t) = 1 at first, then H.
+
+    Here and below the state of each worker's inner optimizer persists over rounds.
+    """
+    theta, path, t, states = start.copy(), [], 0, no_states(workers)
     while t < steps:
         length = 1 if t < synchronous else min(period, steps - t)
-        theta = np.mean([window(theta, gradient, k, t, length, eta)[0] for k in range(workers)], axis=0)
+        theta = np.mean(after_steps(theta, states, gradient, t, length, eta, inner), axis=0)
         path.append(theta.copy())
         t += length
     return path
+
+
+def no_states(workers: int) -> list[State]:
+    """Return the states of the workers' inner optimizers before the first step."""
+    return [{} for _ in range(workers)]
+
+
+def after_steps(
+    start: np.ndarray, states: list[State], gradient: Gradient, t: int, length: int, eta: float, inner: InnerStep
+) -> list[np.ndarray]:
+    """Return x_k of each worker after `length` inner steps from the same point."""
+    return [inner_window(start, state, gradient, k, t, length, eta, inner) for k, state in enumerate(states)]
 
 
 def diloco(
@@ -117,22 +141,12 @@ def diloco(
     mu: float,
     period: int,
     steps: int,
-    weight_decay: float | None,
+    inner: InnerStep = sgd_step,
 ) -> list[np.ndarray]:
-    """Execute x_k ← θ; H inner steps; Δ = mean_k(θ − x_k); m ← μ m + Δ; θ ← θ − ε (Δ + μ m).
-
-    Inner steps: AdamW (β₁ = .9, β₂ = .999, 1e-8), whose moments persist over rounds; plain SGD without `weight_decay`.
-    """
-    theta, m, path = start.copy(), np.zeros_like(start), []
-    moments = [(np.zeros_like(start), np.zeros_like(start)) for _ in range(workers)]
+    """Execute x_k ← θ; H inner steps; Δ = mean_k(θ − x_k); m ← μ m + Δ; θ ← θ − ε (Δ + μ m)."""
+    theta, m, path, states = start.copy(), np.zeros_like(start), [], no_states(workers)
     for t in range(0, steps, period):
-        length, x = min(period, steps - t), []
-        for k in range(workers):
-            if weight_decay is None:
-                x.append(window(theta, gradient, k, t, length, eta)[0])
-            else:
-                x_k, moments[k] = adamw_window(theta, moments[k], gradient, k, t, length, eta, weight_decay)
-                x.append(x_k)
+        x = after_steps(theta, states, gradient, t, min(period, steps - t), eta, inner)
         delta = np.mean([theta - x_k for x_k in x], axis=0)
         m = mu * m + delta
         theta = theta - epsilon * (delta + mu * m)
@@ -150,14 +164,14 @@ def bmuf(
     mu: float,
     period: int,
     steps: int,
+    inner: InnerStep = sgd_step,
     nesterov: bool = True,
 ) -> list[np.ndarray]:
     """Execute H local steps from B; D ← μ D + ζ (mean_k x_k − B); θ ← θ + D; B = θ + μ D, or θ. Returns θ."""
-    theta, b, d, path = start.copy(), start.copy(), np.zeros_like(start), []
+    theta, b, d, path, states = start.copy(), start.copy(), np.zeros_like(start), [], no_states(workers)
     for t in range(0, steps, period):
-        length = min(period, steps - t)
-        moved = np.mean([window(b, gradient, k, t, length, eta)[0] for k in range(workers)], axis=0) - b
-        d = mu * d + zeta * moved
+        x = after_steps(b, states, gradient, t, min(period, steps - t), eta, inner)
+        d = mu * d + zeta * (np.mean(x, axis=0) - b)
         theta = theta + d
         b = theta + mu * d if nesterov else theta
         path.append(theta.copy())
@@ -174,12 +188,12 @@ def slowmo(
     beta: float,
     period: int,
     steps: int,
+    inner: InnerStep = sgd_step,
 ) -> list[np.ndarray]:
     """Execute H steps of rate γ from θ; u ← β u + (θ − mean_k x_k)/γ; θ ← θ − α γ u. γ is `eta` here."""
-    theta, u, path = start.copy(), np.zeros_like(start), []
+    theta, u, path, states = start.copy(), np.zeros_like(start), [], no_states(workers)
     for t in range(0, steps, period):
-        length = min(period, steps - t)
-        x = [window(theta, gradient, k, t, length, eta)[0] for k in range(workers)]
+        x = after_steps(theta, states, gradient, t, min(period, steps - t), eta, inner)
         u = beta * u + (theta - np.mean(x, axis=0)) / eta
         theta = theta - alpha * eta * u
         path.append(theta.copy())

@@ -1,0 +1,123 @@
+"""Inner optimizers: the rule of a worker's local steps in schemes that exchange parameters.
+
+They are chosen by a text, `sgd`, `momentum`, `adam`, `adamw` or `lion`, with options as in `adamw:weight_decay=0.1`.
+Their variables are local variables of the worker, are kept from one round to the next, and never leave the worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
+
+from ..errors import UserError
+from ..lazy import tf
+from ..spec import parse
+from .optimizers import adamw, sgd
+from .views import Tensor, Worker
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerSGD:
+    """Apply x <- x - eta g."""
+
+    def __post_init__(self) -> None:
+        for own in fields(self):
+            if own.name != "weight_decay" and not getattr(self, own.name) < 1:
+                raise UserError(f"{own.name} must be below 1. Received: {own.name}={getattr(self, own.name)}")
+
+    def local_variables(self, params: Tensor) -> Mapping[str, Tensor]:
+        """Return the initial values of the optimizer's variables on a worker, by name."""
+        return {}
+
+    def step(self, worker: Worker, gradient: Tensor, learning_rate: Any) -> None:
+        """Make one local step."""
+        sgd(worker.params, gradient, learning_rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerMomentum(InnerSGD):
+    """Apply v <- b v + g;  x <- x - eta v   (Polyak 1964)."""
+
+    momentum: float = 0.9
+
+    def local_variables(self, params: Tensor) -> Mapping[str, Tensor]:
+        """Return the velocity."""
+        return {"inner_velocity": 0 * params}
+
+    def step(self, worker: Worker, gradient: Tensor, learning_rate: Any) -> None:
+        """Make one local step with the new velocity."""
+        sgd(
+            worker.params, worker.inner_velocity.assign(self.momentum * worker.inner_velocity + gradient), learning_rate
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerAdam(InnerSGD):
+    """Apply Adam, see `adamw`, without decay."""
+
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-8
+
+    def local_variables(self, params: Tensor) -> Mapping[str, Tensor]:
+        """Return both moments, and the number of steps."""
+        return {"first_moment": 0 * params, "second_moment": 0 * params, "adam_steps": 0 * params[0]}
+
+    def step(self, worker: Worker, gradient: Tensor, learning_rate: Any) -> None:
+        """Make one local step with the corrected moments."""
+        moments = worker.first_moment, worker.second_moment, worker.adam_steps
+        numbers = {own.name: getattr(self, own.name) for own in fields(self)}
+        adamw(worker.params, *moments, gradient, learning_rate, **{"weight_decay": 0.0} | numbers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerAdamW(InnerAdam):
+    """Apply AdamW, see `adamw`."""
+
+    weight_decay: float = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerLion(InnerSGD):
+    """Apply x <- x - eta (sign(b1 m + (1 - b1) g) + lambda x);  m <- b2 m + (1 - b2) g   (Chen et al. 2023)."""
+
+    beta_1: float = 0.9
+    beta_2: float = 0.99
+    weight_decay: float = 0.0
+
+    def local_variables(self, params: Tensor) -> Mapping[str, Tensor]:
+        """Return the momentum."""
+        return {"inner_momentum": 0 * params}
+
+    def step(self, worker: Worker, gradient: Tensor, learning_rate: Any) -> None:
+        """Make one local step of the length of the rate in each coordinate."""
+        before = worker.inner_momentum.read_value()
+        moved = tf.sign(self.beta_1 * before + (1 - self.beta_1) * gradient)
+        if self.weight_decay:
+            moved += self.weight_decay * worker.params
+        worker.inner_momentum.assign(self.beta_2 * before + (1 - self.beta_2) * gradient)
+        sgd(worker.params, moved, learning_rate)
+
+
+INNER = {"sgd": InnerSGD, "momentum": InnerMomentum, "adam": InnerAdam, "adamw": InnerAdamW, "lion": InnerLion}
+
+
+def inner(text: str) -> InnerSGD:
+    """Return the inner optimizer that a text names; raises `UserError` if it names none."""
+    name, options = parse("inner_optimizer", text, INNER)
+    return INNER[name](**options)
+
+
+def _refuse(**given: Any) -> None:
+    ((name, text),) = given.items()
+    if not isinstance(text, str):
+        known = ", ".join(INNER)
+        raise UserError(
+            f"{name} must be a text: {known}, or with options, 'adamw:weight_decay=0.1'. Received: {text!r}"
+        )
+    inner(text)
+
+
+InnerOptimizer = Annotated[str, _refuse]
+"""The name of an inner optimizer, with options: `adamw:weight_decay=0.1`."""

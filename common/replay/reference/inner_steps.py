@@ -1,0 +1,91 @@
+"""The inner optimizers: the rules of the local steps of a worker, whose state persists over its rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .gradients import Gradient
+
+State = dict[str, Any]  # variables of an inner optimizer by name; empty before the first step
+
+InnerStep = Callable[[np.ndarray, np.ndarray, float, State], np.ndarray]  # x, gradient, rate and state give the next x
+
+
+def sgd_step(x: np.ndarray, g: np.ndarray, eta: float, state: State) -> np.ndarray:
+    """Execute x ← x − η g."""
+    return x - eta * g
+
+
+def momentum_step(x: np.ndarray, g: np.ndarray, eta: float, state: State, *, momentum: float = 0.9) -> np.ndarray:
+    """Execute v ← β v + g;  x ← x − η v."""
+    state["v"] = momentum * state.get("v", 0 * x) + g
+    return x - eta * state["v"]
+
+
+def adamw_step(
+    x: np.ndarray,
+    g: np.ndarray,
+    eta: float,
+    state: State,
+    *,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.01,
+) -> np.ndarray:
+    """Execute t ← t + 1;  m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²;  x ← x − η λ x;  x ← x − η m̂/(√v̂ + ε).
+
+    m̂ = m/(1 − β₁ᵗ), v̂ = v/(1 − β₂ᵗ).
+    """
+    state["t"] = t = state.get("t", 0) + 1
+    state["m"] = beta_1 * state.get("m", 0 * x) + (1 - beta_1) * g
+    state["v"] = beta_2 * state.get("v", 0 * x) + (1 - beta_2) * g * g
+    x = x - eta * weight_decay * x
+    return x - eta * (state["m"] / (1 - beta_1**t)) / (np.sqrt(state["v"] / (1 - beta_2**t)) + epsilon)
+
+
+def adam_step(
+    x: np.ndarray,
+    g: np.ndarray,
+    eta: float,
+    state: State,
+    *,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-8,
+) -> np.ndarray:
+    """Execute AdamW without decay."""
+    return adamw_step(x, g, eta, state, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, weight_decay=0.0)
+
+
+def lion_step(
+    x: np.ndarray,
+    g: np.ndarray,
+    eta: float,
+    state: State,
+    *,
+    beta_1: float = 0.9,
+    beta_2: float = 0.99,
+    weight_decay: float = 0.0,
+) -> np.ndarray:
+    """Execute c = sign(β₁ m + (1 − β₁) g);  x ← x − η (c + λ x);  m ← β₂ m + (1 − β₂) g, with sign(0) = 0."""
+    m = state.get("m", 0 * x)
+    state["m"] = beta_2 * m + (1 - beta_2) * g
+    return x - eta * (np.sign(beta_1 * m + (1 - beta_1) * g) + weight_decay * x)
+
+
+INNER_STEPS: dict[str, InnerStep] = {
+    "sgd": sgd_step, "momentum": momentum_step, "adam": adam_step, "adamw": adamw_step, "lion": lion_step,
+}  # fmt: skip
+
+
+def inner_window(
+    x: np.ndarray, state: State, gradient: Gradient, k: int, t: int, length: int, eta: float, inner: InnerStep
+) -> np.ndarray:
+    """Execute `length` steps of an inner optimizer from x; its `state` is changed. Returns x."""
+    for h in range(t, t + length):
+        x = inner(x, gradient(x, k, h), eta, state)
+    return x
