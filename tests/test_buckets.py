@@ -97,8 +97,9 @@ def centers(scheme, ps, **options):
         (Downpour(push_period=2, pull_period=3, learning_rate=lambda step: 0.1 / (1 + step)), 2),
         (ADAG(), 1),  # sends the sum of its gradients
         (AEAMSGD(), 1),  # exchanges first, and takes gradients elsewhere
+        (LocalSGD(inner_optimizer="adam", learning_rate=0.01), 1),  # counts the steps of each piece
     ],
-    ids=["downpour", "adag", "aeamsgd"],
+    ids=["downpour", "adag", "aeamsgd", "local_sgd"],
 )
 def test_in_pieces_a_round_is_what_it_is_on_the_whole_vector(monkeypatch, scheme, ps):
     whole, one = centers(scheme, ps)
