@@ -14,6 +14,7 @@ PLACES = {
     "Result": "training",
     "Scheme": "contract.scheme",
     "UserError": "errors",
+    "join": "launch.script",
     "keep_warm": "launch.client",
     "train": "training",
 }

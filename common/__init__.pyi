@@ -5,6 +5,7 @@ from .contract.scheme import Scheme
 from .errors import DistsgdError, UserError
 from .group import Group
 from .launch.client import keep_warm
+from .launch.script import join
 from .optimizer import Optimizer
 from .record.callbacks import Callback
 from .tasks.options import Recovery
@@ -22,6 +23,7 @@ __all__ = [
     "Result",
     "Scheme",
     "UserError",
+    "join",
     "keep_warm",
     "train",
 ]

@@ -35,6 +35,7 @@ def read(
     kinds: Mapping[str, type],
     groups: Mapping[str, Sequence[str]] | None = None,
     positional: str = "",
+    usage: str = "",
 ) -> list[Any]:
     """Return the dataclasses that the arguments describe; `--help` prints and exits.
 
@@ -45,11 +46,12 @@ def read(
         kinds: dataclasses by the title of their flags in the help.
         groups: names of fields to show under another title, by title; the name of a dataclass stands for its fields.
         positional: the field, a tuple of texts, that takes the arguments without a flag.
+        usage: the first line of the help, if it has more than options.
 
     Raises:
         UserError: a flag or its value is wrong.
     """
-    usage = f"{prog} [{positional} ...] [options]" if positional else f"{prog} [options]"
+    usage = usage or (f"{prog} [{positional} ...] [options]" if positional else f"{prog} [options]")
     parser = Parser(prog, description, usage=usage, add_help=False)
     titles = {name: title for title, names in (groups or {}).items() for name in names}
     sections = {title: parser.add_argument_group(title) for title in [*kinds, *(groups or {})]}

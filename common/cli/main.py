@@ -23,7 +23,7 @@ from ..arguments import nearest, spelt
 from ..errors import DistsgdError, Interrupted, UserError
 from ..record.display import Page
 from ..replay.adapters import TRANSCRIPTIONS
-from . import advise, doctor, flags, simulate
+from . import advise, doctor, flags, launching, simulate
 from .catalogue import catalogue
 from .commands import MEASUREMENTS, evaluate, explanation, measurement, mutants, replay_run, test, timeline
 from .flag_groups import Options
@@ -60,6 +60,7 @@ def dispatch(arguments: list[str]) -> int:
     commands: dict[str, Callable[[list[str]], int]] = {
         "list": catalogue,
         "explain": partial(explanation, files),
+        "launch": launching.main,
         "evaluate": evaluate,
         "replay": replay_run,
         "timeline": timeline,
@@ -113,6 +114,7 @@ def overview() -> int:
             "<algorithm> --model file.py:build",
             "train a model of your own, and with --data file.py:load on data of your own",
         ),
+        ("launch my_script.py", "train in a script's own loop, with distsgd.join, on every worker: --workers 4"),
         ("explain <algorithm>", "show its equations, origin, departures and limits"),
         ("--import file.py ...", "use an algorithm of your own with any command"),
         ("list", "show the catalogue"),

@@ -144,6 +144,7 @@ class RunState:
         kill: ends a task, given its name.
         publish: receives each decision as an event.
         log_of: returns the path and the last lines of the log of a task, given its name.
+        scripts: True if workers execute a script, which may do more after the result, and is not ended then.
 
     Attributes:
         alive: tasks that have not ended, or will be started again.
@@ -164,13 +165,14 @@ class RunState:
         kill: Callable[[str], None],
         publish: Callable[[Event], None],
         log_of: Callable[[str], str],
+        scripts: bool = False,
     ):
-        self.tasks, self.rule, self.far, self.in_process = tasks, rule, far, in_process
+        self.tasks, self.rule, self.far, self.in_process, self.scripts = tasks, rule, far, in_process, scripts
         self.kill, self.publish, self.log_of = kill, publish, log_of
         self.restarts = Restarts(rule)
         self.root_cause = RootCause()
         self.alive = set(tasks)
-        self.done = False
+        self.done = self.has_result = False
         self.leave_by = math.inf
         self.saving: tuple[str, str, float] | None = None
         self.silenced: dict[str, float] = {}
@@ -185,7 +187,8 @@ class RunState:
             return Phase.DONE
         if self.root_cause.failure:
             return Phase.FAILING
-        return Phase.REPAIRABLE if self.restarts.possible and not self.in_process else Phase.TRAINING
+        again = self.restarts.possible and not self.in_process and not self.has_result
+        return Phase.REPAIRABLE if again else Phase.TRAINING
 
     @property
     def deadline(self) -> float:
@@ -213,14 +216,21 @@ class RunState:
         """Clear `saving` if its task ended well: the task has then reported the outcome of its checkpoint."""
         if self.saving and event["task"] == self.saving[0]:
             self.saving = None
+        if self.scripts and self.has_result:
+            self._finish(event)
 
     def _finish(self, event: Event) -> None:
         """Note that the result is safe, and cancel all restarts that are due."""
         del event
+        self.has_result = True
+        if self.scripts and any(self.tasks[task][0] == "worker" for task in self.alive):
+            return
         self.done = True
         self.alive -= self.restarts.due.keys()
         self.restarts.due.clear()
-        self.leave_by = time.monotonic() + (LEAVE_FAR_SECONDS if self.far else LEAVE_SECONDS)
+        self.leave_by = time.monotonic()
+        if not self.scripts:  # after the scripts no task has anything left to do
+            self.leave_by += LEAVE_FAR_SECONDS if self.far else LEAVE_SECONDS
 
     def _restart(self, event: Event) -> None:
         """Start a task again that was killed."""

@@ -23,6 +23,7 @@ from ..tasks.graph import TaskGraph
 from ..tasks.job import CHIEF, Job
 from ..tasks.worker_loop import WorkerLoop
 from ..waiting import reachable, wait_until
+from .script import INTER_OP, Launched, follow_joins, run_script
 from .sessions import build_seconds, connector, open_session, session_config, start_server
 from .threads import run_threads
 
@@ -93,6 +94,9 @@ def _ended(session: Any, end: Any) -> bool:
 def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> None:
     """Build the graph of one worker, wait for the others, run all rounds."""
     wait_seconds = job.cluster.wait_seconds
+    if job.script is not None:
+        server = start_server(addresses, "worker", index, _config(job, INTER_OP))
+        return run_script(Launched(job, job.script, addresses, index, server.target, report))
     server = start_server(addresses, "worker", index, _config(job, 2))
     with joined(job, ("worker", index), report) as report:
         graph = _worker_graph(job, index)
@@ -107,9 +111,7 @@ def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> No
         report(event="ready")
         loop.await_others()
         loop.run()
-        if not job.uses_ps and index == CHIEF:  # without a ps, worker 0 has the bookkeeping variables
-            while not loop.calls.await_ps_end():
-                pass  # if the evaluator ends, the launcher or the membership ends this task
+        loop.await_end()
 
 
 def _worker_graph(job: Job, index: int) -> TaskGraph:
@@ -125,19 +127,25 @@ def _worker_graph(job: Job, index: int) -> TaskGraph:
 
 def run_evaluator(job: Job, addresses: Addresses, index: int, report: Report) -> None:
     """Follow the center from outside the cluster, as a client of the first ps."""
-    wait_seconds = job.cluster.wait_seconds
+    if job.script is not None:
+        return follow_joins(job, job.script, lambda job, report: _evaluate(job, addresses, report), report)
     with joined(job, ("evaluator", index), report) as report:
-        model = job.recipe.flat()
-        if job.shared_graph is not None:  # the evaluator needs the Keras model anyway, the workers do not
-            whole = TaskGraph(job, [CHIEF], model)
-            whole.export(job.shared_graph)
-            graph = whole.without_workers()
-        else:
-            graph = TaskGraph(job, model=model)
-        hosts, filters = (addresses.ps, "/job:ps") if job.uses_ps else (addresses.worker[:1], "/job:worker/task:0")
-        config = tf.compat.v1.ConfigProto(device_filters=[filters])
-        connect = connector(f"grpc://{hosts[0]}", graph.graph, config, hosts, build_seconds(wait_seconds))
-        Evaluator(job, connect(wait_seconds), graph, report, connect).follow()
+        _evaluate(job, addresses, report)
+
+
+def _evaluate(job: Job, addresses: Addresses, report: Report) -> None:
+    wait_seconds = job.cluster.wait_seconds
+    model = job.recipe.flat()
+    if job.shared_graph is not None:  # the evaluator needs the Keras model anyway, the workers do not
+        whole = TaskGraph(job, [CHIEF], model)
+        whole.export(job.shared_graph)
+        graph = whole.without_workers()
+    else:
+        graph = TaskGraph(job, model=model)
+    hosts, filters = (addresses.ps, "/job:ps") if job.uses_ps else (addresses.worker[:1], "/job:worker/task:0")
+    config = tf.compat.v1.ConfigProto(device_filters=[filters])
+    connect = connector(f"grpc://{hosts[0]}", graph.graph, config, hosts, build_seconds(wait_seconds))
+    Evaluator(job, connect(wait_seconds), graph, report, connect).follow()
 
 
 def run_death_notice(job: Job, addresses: Addresses, index: int, report: Report) -> None:

@@ -34,7 +34,11 @@ class Structure:
             raise UserError(f"params must be arrays of floats. Received: {kinds}")
 
     def vector(self, arrays: Any, name: str) -> Tensor:
-        """Return arrays of this structure as one vector [P], float32.
+        """Return arrays of this structure as one vector [P], float32; raises `UserError` as `parts` does."""
+        return tf.concat(self.parts(arrays, name), 0)
+
+    def parts(self, arrays: Any, name: str) -> list[Tensor]:
+        """Return arrays of this structure as flat vectors, float32.
 
         Raises:
             UserError: the structure or a shape differs, or an array is None; the message has the `name`.
@@ -56,7 +60,7 @@ class Structure:
             if tuple(part.shape) != shape:
                 raise UserError(f"{name} {i} of {len(leaves)} must have shape {shape}. Received: {tuple(part.shape)}")
             parts.append(tf.reshape(tf.cast(part, tf.float32), [-1]))
-        return tf.concat(parts, 0)
+        return parts
 
     def arrays(self, vector: Tensor) -> Any:
         """Return a vector [P] as arrays of this structure, NumPy arrays where they were none of TensorFlow's."""

@@ -47,6 +47,7 @@ TOLD = {
     "restored": "the state of version {version} has been restored",
     "refused": "a message of worker {worker} was refused: it is not finite",
     "warning": "{message}",
+    "printed": "{text}",
 }
 
 MINUTES_SECONDS = 600  # from that duration on the format is 10:00
@@ -163,7 +164,8 @@ class Display:
 
     def __init__(self, config: dict[str, Any], console: Console | None = None):
         self.config, self.console = config, console or Console(stderr=True)
-        self.total: int = sum(config.get("steps_of_workers", [config["steps_per_worker"]] * config["workers"]))
+        each = config.get("steps_per_worker", 0)  # unknown if a script decides when to leave
+        self.total: int = sum(config.get("steps_of_workers", [each] * config["workers"]))
         self.center: dict[str, Any] = {}
         self.tasks: dict[str, str] = {}
         self.steps: dict[int, int] = {}
@@ -210,7 +212,8 @@ class Display:
             self.tasks = {name: self.tasks.get(name, "starting") for name in event["pids"]}
         elif kind == "worker":
             self.steps[event["worker"]] = event["steps"]
-            self.losses[event["worker"]] = event["loss"]
+            if "loss" in event:
+                self.losses[event["worker"]] = event["loss"]
             self.reports.append((time.monotonic(), sum(self.steps.values())))
             while self.reports[0][0] < self.reports[-1][0] - RATE_SECONDS:
                 self.reports.popleft()
@@ -271,8 +274,9 @@ class Display:
     def progress(self) -> list[str]:
         """Return the steps so far, the time elapsed, and the time left if a rate is known."""
         now, done = time.monotonic(), self.done
-        found = [f"step {done:,} of {self.total:,}", f"{clock(now - self.entered)} elapsed"]
-        if rate := self._rate():
+        of_all = f" of {self.total:,}" if self.total else ""
+        found = [f"step {done:,}{of_all}", f"{clock(now - self.entered)} elapsed"]
+        if self.total and (rate := self._rate()):
             found.append(f"{clock((self.total - done) / rate)} left")
         return found
 
@@ -281,7 +285,8 @@ class Display:
         center = self.center
         found: dict[str, str] = {"version": f"{center.get('version', 0):,}"}
         if rate := self._rate():
-            found["examples/s"] = f"{rate * self.config['batch_size']:,.0f}"
+            batch = self.config.get("batch_size")
+            found["examples/s" if batch else "steps/s"] = f"{rate * (batch or 1):,.0f}"
         if self.losses:
             found["loss"] = f"{sum(self.losses.values()) / len(self.losses):.4f}"
         for name, value in center.items():
@@ -305,9 +310,9 @@ class Display:
         with self._changing:
             tasks = self.states() or "starting TensorFlow ..."
             done, progress, figures = self.done, self.progress(), self.figures()
-        bar = ProgressBar(total=self.total, completed=done, width=min(BAR_COLUMNS, self.console.width - 6))
+        bar = ProgressBar(total=self.total or None, completed=done, width=min(BAR_COLUMNS, self.console.width - 6))
         line = Table.grid(padding=(0, 1))
-        line.add_row(bar, f"{min(1.0, done / self.total):4.0%}")
+        line.add_row(bar, f"{min(1.0, done / self.total):4.0%}" if self.total else "")
         return Group(
             Text(self.headline(), style="bold"),
             Text(tasks, style="dim"),

@@ -162,6 +162,9 @@ class RunRecord:
             self.first_update = now
         elif kind == "stopped":
             self.stopped = event["reason"]
+        elif kind == "joined":  # the algorithm of a script is known
+            self.config |= event["config"]
+            write_json(self.run_dir / "config.json", self.config)
         elif kind == "network":
             self.network = event["state"]
         if "virtual" in event:
@@ -218,8 +221,8 @@ class RunRecord:
         if "updates" in last and self.simulated:
             seconds = self.simulated["virtual_seconds"]
         steps = last.get("steps", sum(self.steps.values()))  # the count of the ps at the end is the exact one
-        examples = steps * config["batch_size"]
-        if seconds:
+        examples = steps * config["batch_size"] if "batch_size" in config else None  # a script has batches of its own
+        if seconds and examples is not None:
             rate = examples / seconds
         shares = Shares(**last["round"]) if last.get("round") else None
         # Only of a run in virtual time: its machines and real durations. All other times are virtual there.

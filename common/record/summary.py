@@ -9,6 +9,8 @@ from rich.table import Table
 
 from .metrics import others, shown
 
+OF_DATA = ("test accuracy", "test loss", "examples/s")
+
 UNEVEN = 0.001  # shares of workers that differ by less are not shown
 
 
@@ -40,6 +42,8 @@ def summary_rows(result: dict[str, Any]) -> dict[str, str]:
         "run": result["run_dir"],
         "plot": f"{result['run_dir']}/plot.png",
     }
+    if result["examples"] is None:  # of a script, whose data and batches are its own
+        rows = {"steps": f"{result['steps']:,}"} | {name: row for name, row in rows.items() if name not in OF_DATA}
     return {name: value for name, value in rows.items() if value is not None}
 
 

@@ -38,6 +38,7 @@ class Ending:
     ):
         self.calls, self.observer, self.reader, self.report = calls, observer, reader, report
         self.graph, self.rounds, self.rule = calls.graph, rounds, rule
+        self.ends_ps = True  # False if the script may join another run on the same ps tasks; the launcher ends them
         self.stopped = False
         self.stopped_workers = 0  # workers that were removed from the active set, and still have to leave
 
@@ -72,7 +73,7 @@ class Ending:
         self._shut_down()
         self.report(
             event="result",
-            steps=self.observer.figures.steps(rounds_applied),
+            **self.observer.figures.steps_made(rounds_applied),
             updates=metrics["version"],
             share_of_updates=seen.shares,
             round=None if self.rounds.shares is None else self.rounds.shares.as_dict(),
@@ -82,16 +83,18 @@ class Ending:
             unwritten=missing,
             **metrics,
         )
-        self.calls.end_ps()
+        if self.ends_ps:
+            self.calls.end_ps()
 
     def _write_results(self, arrays: dict[str, Any], rounds_applied: np.ndarray, ends: np.ndarray) -> list[str]:
         """Write center, model, rounds and trace; return the reasons for which some could not be written."""
         folder = self.rounds.folder
         writes = [
             lambda: write_center(folder, arrays),
-            lambda: write_model(folder, self.graph.model, arrays),
             lambda: self.reader.give(lambda log: self.rounds.write(log, rounds_applied, ends)),
         ]
+        if self.graph.model.model is not None:
+            writes.append(lambda: write_model(folder, self.graph.model, arrays))
         if self.rounds.every_round:
             writes.append(lambda: self.reader.give(lambda log: log.save(folder / "trace.npz")))
             writes.append(lambda: write_initial(folder, self.observer.initial[0]))

@@ -36,7 +36,9 @@ class Evaluator:
 
     def __init__(self, job: Job, session: Any, graph: TaskGraph, report: Report, connect: Connect | None = None):
         self.report, self.rule, self.workers = report, job.restarts, job.cluster.workers
-        self.waits, self.warms_up = graph.sync.waits, bool(job.scheme.warmup_updates)
+        # A script may take any time for its steps; if its process does not run, the launcher notices.
+        self.others_notice = graph.sync.waits or job.script is not None
+        self.warms_up = bool(job.scheme.warmup_updates)
         self.calls = ObserverCalls(session, graph, self.rule.wait_seconds, connect)
         self.detector = FailureDetector(self.rule.wait_seconds, own_pace=True)
         self._begin_again()
@@ -44,6 +46,7 @@ class Evaluator:
         self.observer = Observer(job, self.calls, self.reader, report)
         rounds = RoundRecord(job)
         self.ending = Ending(self.calls, self.observer, self.reader, rounds, job.stop_rule, report)
+        self.ending.ends_ps = job.script is None or not job.uses_ps
         self.failing: float | None = None  # time of the first of consecutive failed calls
         self.unrestored: float | None = None  # time since which the ps answers that its state is not clean
         self.chief_is_late = False
@@ -102,7 +105,7 @@ class Evaluator:
 
     def _look_for_the_silent(self) -> None:
         """Report workers that have sent nothing for very long, and evict them if enough others are left."""
-        if self.waits:  # the workers that wait at the barrier do this
+        if self.others_notice:  # the workers that wait at the barrier do
             return
         for k, seconds in self.detector.silent().items():
             if k not in self.detector.gaps and self.warms_up:

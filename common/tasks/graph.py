@@ -16,6 +16,7 @@ from ..cluster.cluster import compute_devices
 from ..files import replacing
 from ..lazy import tf
 from ..worker.flat_model import FlatModel
+from ..worker.parameters import Parameters
 from .job import CHIEF, Job
 from .requests import OF_PS, CommonRequests, Operation, WorkerRequests, operations_of, requests_of, rounds_of
 
@@ -50,7 +51,7 @@ class TaskGraph:
 
         self.sync, self.in_process = job.scheme.sync, job.cluster.placement.in_process
         self.sees_waiting, self.workers = job.sees_waiting, job.cluster.workers
-        self.model = model or job.recipe.flat()
+        self.model: Any = model or job.recipe.flat()
         self._initial: Any = self.model.pack(), self.model.pack_state()
         self.frozen = self.model.frozen_values() if workers else []
         self.in_place = job.in_place and self.model.size >= IN_PLACE_FLOATS
@@ -62,7 +63,7 @@ class TaskGraph:
         near = f"{place.worker_device(workers[0])}/device:CPU:0" if workers else servers[0]
         holder = None if job.uses_ps else _devices(job, CHIEF)[0]
         self.graph = tf.Graph()
-        with building(self.graph):
+        with building(self.graph), self.graph.container(job.prefix):
             self.ps = ParameterServer(
                 job.scheme,
                 sizes=[list(map(math.prod, self.model.shapes))] if self.in_place else [[size] for size in slices],
@@ -84,27 +85,31 @@ class TaskGraph:
                 index = tf.compat.v1.placeholder_with_default(-1, [], name="index")
             self.identity = index, self.ps.transactions.incarnation
             self.operations = operations_of(OF_PS, self.ps, self.ps.devices[0], self.sees_waiting)
-            gradient = tf.function(self.model.gradient, reduce_retracing=True, autograph=False)
+            fed = isinstance(self.model, Parameters)
+            gradient = None if fed else tf.function(self.model.gradient, reduce_retracing=True, autograph=False)
             self.of_workers = {k: self._of_worker(job, k, gradient) for k in workers}
 
     def _of_worker(self, job: Job, k: int, gradient: Any) -> dict[str, Operation]:
         from ..messages.channels import Channels
+        from ..worker.fed_worker import FedReplica, FedWorker
         from ..worker.in_place import InPlaceWorker
         from ..worker.replica import Replica
         from ..worker.sparse import SparseWorker
         from ..worker.worker import DenseWorker
 
         place, devices = job.cluster.placement, _devices(job, k)
-        with tf.device(devices[0]):
-            source, structure = _source(job, k)
         tasks = [f"{place.worker_device(other)}/device:CPU:0" for other in range(job.cluster.workers)]
         slot = self.ps.membership.slot(
             k, k if job.shared_graph is None else self.identity[0], Channels(k, tasks, self.ps.center.transport)
         )
-        if job.sparse:
-            worker = SparseWorker(job.scheme, self.ps, slot, devices[0], source)
+        name, numbers = f"worker_{k}", (slot.index, job.cluster.workers)
+        if isinstance(self.model, Parameters):
+            replica: Any = FedReplica(self.model, name, devices[0])
+            worker = FedWorker(job.scheme, replica, self.ps, slot, name, job.seed)
+        elif job.sparse:
+            worker = SparseWorker(job.scheme, self.ps, slot, devices[0], _source(job, k, devices[0])[0])
         else:
-            name, numbers = f"worker_{k}", (slot.index, job.cluster.workers)
+            source, structure = _source(job, k, devices[0])
             loss = job.options.l2, job.options.clip_norm
             replica = Replica(self.model, gradient, name, numbers, devices, source, structure, *loss)
             worker = (InPlaceWorker if self.in_place else DenseWorker)(
@@ -209,14 +214,15 @@ def _found(names: Any, graph: Any) -> Any:
     return tf.nest.map_structure(graph.as_graph_element, names)
 
 
-def _source(job: Job, worker: int) -> tuple[Any, Any]:
-    """Return the batches of a worker in the current graph, and the nested structure of x and y."""
+def _source(job: Job, worker: int, device: str) -> tuple[Any, Any]:
+    """Return the batches of a worker on its device, and the nested structure of x and y."""
     from ..worker.replica import Shard, Stream
 
-    if callable(job.train):
-        dataset: Any = job.train(tf.distribute.InputContext(job.cluster.workers, worker, job.cluster.workers))
-        return Stream(dataset.repeat(), f"worker_{worker}"), dataset.element_spec
-    return Shard(job.plan.shard(worker), f"worker_{worker}"), job.train
+    with tf.device(device):
+        if callable(job.train):
+            dataset: Any = job.train(tf.distribute.InputContext(job.cluster.workers, worker, job.cluster.workers))
+            return Stream(dataset.repeat(), f"worker_{worker}"), dataset.element_spec
+        return Shard(job.plan.shard(worker), f"worker_{worker}"), job.train
 
 
 def needed_for(names: Sequence[str], definition: Any) -> Any:

@@ -69,12 +69,25 @@ class StopRule:
         return "a callback" if (self.folder / STOP).exists() else None
 
 
+@dataclass(frozen=True)
+class Script:
+    """A script that the workers of a run execute: its own loops take the gradients.
+
+    Attributes:
+        path: absolute path of the script.
+        arguments: the words after it on the command line.
+    """
+
+    path: Path
+    arguments: Sequence[str] = ()
+
+
 @dataclass
 class Job:
     """The description of a run, the same for every task but for the folder."""
 
     scheme: Scheme
-    recipe: ModelRecipe
+    recipe: Any  # a `ModelRecipe`, or the `Parameters` of a script
     train: Any  # nested arrays, or a function of a tf.distribute.InputContext that returns a tf.data.Dataset
     test: Any
     cluster: Cluster
@@ -87,6 +100,8 @@ class Job:
     shows_centers: bool = False  # Keras' callbacks see each evaluated center, and the evaluator waits for them
     graph_file: Path | None = None  # where the evaluator leaves a graph for the workers of this machine
     identity: Mapping[str, Any] = field(default_factory=dict)  # values that must agree between tasks on all machines
+    script: Script | None = None  # of a run that `launch` starts
+    prefix: str = ""  # of the names of all variables, queues and locks: different for each `join` of a script
     program: str = ""  # the program that has started this task, among those of several machines
 
     @property

@@ -55,11 +55,15 @@ class Figures:
     def of(self, seen: Tally) -> dict[str, Any]:
         """Return the figures of the run so far."""
         return {
-            "examples": self.plan.options.batch_size * self.steps(seen.rounds),
+            **({} if self.plan.is_endless else {"examples": self.plan.options.batch_size * self.steps(seen.rounds)}),
             **self._bytes(seen),
             "staleness_mean": seen.staleness_mean,
             "staleness_max": seen.staleness_max,
         }
+
+    def steps_made(self, rounds: np.ndarray) -> dict[str, int]:
+        """Return the local steps of all workers, given the rounds of each; nothing if scripts may cut rounds short."""
+        return {} if self.plan.is_endless else {"steps": self.steps(rounds)}
 
     def steps(self, rounds: np.ndarray) -> int:
         """Return the local steps of all workers, given the rounds of each, [W]."""

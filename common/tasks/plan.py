@@ -16,13 +16,15 @@ from ..errors import UserError
 from ..messages.codec import FLOAT_BYTES
 from ..record.event_log import KEEP
 from ..record_format import ALONE_STEPS
-from .options import RunOptions
+from .options import MAX_STEPS, RunOptions
 
 # Each call costs RPCs and Python time. Eight rounds in a call doubled the rate of small rounds; sixteen save 4 % to
 # 13 % of the remaining CPU time, thirty-two 4 % or 5 % more, and the graph grows with the number.
 ROUNDS_PER_CALL = 16
 
 LONG_RUN_ROUNDS = 500  # shorter runs do not earn back the time to build the larger graph
+
+ENDLESS = 2 * MAX_STEPS  # local steps of a worker whose script decides when to leave
 
 POINTS = 20  # least number of points of a curve
 
@@ -61,8 +63,13 @@ class Plan:
 
     def _rounds_of_run(self, steps: int, done: int, worker: int) -> Rounds:
         if not self.scheme.sync.exchanges:
-            return Rounds.even(steps, ALONE_STEPS)
+            return Rounds.even(steps, 1 if self.is_endless else ALONE_STEPS)
         return self.scheme.rounds(steps, done, worker)
+
+    @property
+    def is_endless(self) -> bool:
+        """True if a script ends the run: its steps are not known beforehand."""
+        return self.steps == ENDLESS
 
     @property
     def all_rounds(self) -> list[Rounds]:
@@ -97,7 +104,7 @@ class Plan:
     def rounds_per_call(self) -> int:
         """The largest number of rounds in a call."""
         alone, schedule = not self.scheme.sync.exchanges, self.options.schedule
-        short = alone or schedule or self.steps < LONG_RUN_ROUNDS * self.scheme.period
+        short = alone or schedule or self.is_endless or self.steps < LONG_RUN_ROUNDS * self.scheme.period
         return 1 if short or len(self.scheme.events) > 1 else ROUNDS_PER_CALL
 
     @property

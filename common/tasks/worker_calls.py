@@ -26,6 +26,8 @@ Before = tuple[int, int, int]  # rounds and local steps that a worker has done, 
 
 NEW: Before = (0, 0, UNKNOWN)
 
+UNLIMITED_MS = 10**10  # 0 would be the limit of the session
+
 FIRST_INCARNATION = 2  # smaller numbers mean that a slot is free, or tell the condition of the state
 
 
@@ -159,7 +161,7 @@ class WorkerCalls(Calls, WorkerRequests):
         # At a barrier the limit detects a lost worker. A call that waits for no other worker may be slow, so its limit
         # is longer.
         seconds = (1 if self.sync.waits else SLOW) * self.patience
-        options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * seconds) if limited else 0)
+        options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * seconds) if limited else UNLIMITED_MS)
         began = time.monotonic()
         try:
             return self._callable(event, len(batches))(batches, before, options)

@@ -46,13 +46,15 @@ class WorkerLoop:
         connect: makes a new session, given the seconds that it may take; None in a process that has only one.
     """
 
+    progress_of = Progress
+
     def __init__(
         self, job: Job, session: Any, graph: TaskGraph, index: int, report: Report, connect: Connect | None = None
     ):
         self.plan, self.index, self.report = job.plan, index, report
         rule, recovery = job.restarts, job.recovery
         self.calls = WorkerCalls(session, graph, index, rule.wait_seconds, connect)
-        self.progress = Progress(self.calls, self.plan, recovery.on_nan, report)
+        self.progress = self.progress_of(self.calls, self.plan, recovery.on_nan, report)
         self.barrier = BarrierWait(self.calls, rule, report)
         self.state: StateManager | None = None  # only the chief has one
         keeping = Keeping(job, self.calls.local_places)
@@ -171,6 +173,12 @@ class WorkerLoop:
         with contextlib.suppress(tf.errors.OpError):  # the ps may be gone already
             self.calls.depart()
         save()
+
+    def await_end(self) -> None:
+        """Block until this task may end: without a ps, worker 0 has the bookkeeping variables."""
+        if not self.calls.graph.sync.uses_ps and self.index == CHIEF:
+            while not self.calls.await_ps_end():
+                pass  # if the evaluator ends, the launcher or the membership ends this task
 
     @property
     def saving_seconds(self) -> float:

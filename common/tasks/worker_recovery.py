@@ -70,7 +70,7 @@ class BarrierWait:
         Raises:
             GivenUp: this worker has arrived, and others have not; or the ps does not answer.
         """
-        answer = _in_thread(call)
+        answer = in_thread(call)
         look, arrived_at, unanswered = min(LOOK_SECONDS, self.calls.wait_seconds / 4), None, 0
         while True:
             with contextlib.suppress(queue.Empty):
@@ -105,7 +105,7 @@ class BarrierWait:
         return GivenUp(f"worker {self.index} waited {self.calls.wait_seconds:g} s {what}")
 
 
-def _in_thread(call: Callable[[], Any]) -> queue.SimpleQueue[tuple[Any, Exception | None]]:
+def in_thread(call: Callable[[], Any]) -> queue.SimpleQueue[tuple[Any, Exception | None]]:
     """Run a call in a thread; return the queue that receives its result, or its exception."""
     answer: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
 

@@ -1,0 +1,91 @@
+"""`launch`: a script whose own loop takes the gradients, in the processes of a run."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from ..cluster.cluster import Cluster, Isolation
+from ..contract.rounding import Rounding
+from ..errors import DistsgdError, Interrupted, UserError
+from ..files import dumps
+from ..launch.run import run
+from ..launch.script import describe_script, script_job
+from ..record.run_directory import RecordMode
+from ..record.summary import summary
+from ..tasks.job import Script
+from ..tasks.options import Recovery, RunOptions, Transport
+from . import flags
+
+ABOUT = (
+    "Run a Python script on every worker: its own loop takes the gradients, and distsgd.join makes the steps. The "
+    "words after the script are its arguments."
+)
+
+USUAL_RECOVERY = Recovery()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """The options of `launch`; the script has the algorithm, the data and the model."""
+
+    workers: int = 2
+    """Number of worker tasks: each executes the script."""
+    ps: int = 1
+    """Number of parameter server tasks; each holds an equal slice of the center."""
+    seed: int = 0
+    """Random seed of the algorithm."""
+    run_dir: Path | None = None
+    """Folder for the results of the run; the default is a new one in runs/, to which runs/latest then points."""
+    codec: Rounding = "float32"
+    """Number format of messages: bf16 halves the bytes, int8 quarters them; the rounding error is added to the next
+    message."""
+    transport: Transport = "memory"
+    """Channel for vectors of a megabyte and more between processes of one machine: shared memory, or sockets."""
+    record: RecordMode = "full"
+    """Record every round, or only aggregate statistics."""
+    recovery: Recovery = USUAL_RECOVERY
+    isolation: Isolation = "auto"
+    """Private network for the processes: if the kernel allows it, required, or off. A script that needs the internet
+    needs off."""
+    wait_seconds: float = 60.0
+    """Seconds that a task waits for others; then the run ends and names the missing tasks."""
+    json: bool = False
+    """Print the result as one line of JSON, the last line of standard output."""
+
+
+def main(arguments: list[str]) -> int:
+    """Execute a script on every worker, show the result, and return the exit code."""
+    place = next((i for i, word in enumerate(arguments) if word.endswith(".py")), len(arguments))
+    usage = "run.sh launch [options] my_script.py [arguments of the script]"
+    groups = {"fault tolerance": ("recovery",)}
+    (options,) = flags.read("run.sh launch", ABOUT, arguments[:place], {"options": LaunchOptions}, groups, usage=usage)
+    if place == len(arguments):
+        raise UserError(f"launch needs a script whose name ends in .py: {usage.replace('run.sh', 'bash run.sh')}")
+    path, *words = arguments[place:]
+    if not Path(path).is_file():
+        raise UserError(f"there is no script of this name. Received: {path}")
+    script = Script(Path(path).resolve(), tuple(words))
+    cluster = Cluster.local(
+        options.workers,
+        ps=options.ps,
+        isolation=options.isolation,
+        wait_seconds=options.wait_seconds,
+        devices_per_worker=1,
+    )
+    own = ("seed", "run_dir", "codec", "transport", "record", "recovery")
+    job = script_job(script, cluster, RunOptions(batch_size=1, **{name: getattr(options, name) for name in own}))
+    record, error = run(job, describe_script(job, script), verbose=True)
+    result = record.finish(error)
+    if error is None:
+        Console().print(summary(result))
+    elif isinstance(error, DistsgdError | Interrupted):
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+    else:
+        raise error
+    if options.json:
+        print(dumps(result), flush=True)  # noqa: T201
+    return result["exit_code"]

@@ -1,0 +1,84 @@
+"""A worker whose gradients come from a script: its graph passes each point to the script, and waits for a gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from ..messages.ops import when, zeros
+from .parameters import Parameters
+from .timing import CPU
+from .worker import DenseWorker, show
+
+
+class FedReplica:
+    """The gradients of a script, with the interface of a `Replica`.
+
+    Args:
+        model: the parameters, with the function that passes a point to the script.
+        name: prefix of the names of its variables.
+        device: device of the worker.
+
+    Attributes:
+        may_end: a tensor: True if the round may end here, before its last step, because the script has left its loop.
+        more: of the last gradient, a tensor: False if the script has left its loop; the gradient is then zeros.
+    """
+
+    needs_vector = True
+
+    def __init__(self, model: Parameters, name: str, device: str):
+        self.model, self.devices, self.local = model, [device], {}
+        self.may_end = self.more = tf.constant(False)
+        with tf.device(device):
+            self.state = tf.Variable(tf.zeros([0]), name=f"{name}_state")
+            self.initialize = self.state.initializer
+        self.fed = [], []
+
+    def gradient(self, params: Any, rows: Any) -> tuple[Any, Any]:
+        """Build the wait for the loss and the gradient [P] of the script at `params` [P]."""
+        del rows
+        with tf.device(CPU):
+            kinds = [tf.float32, tf.float32, tf.bool]
+            gradient, loss, more = tf.numpy_function(self.model.take, [params, self.may_end], kinds)
+        self.more = tf.ensure_shape(more, [])
+        return tf.ensure_shape(loss, []), tf.ensure_shape(gradient, [self.model.size])
+
+    def keep_state(self, fine: Any, before: Any) -> None:
+        """Keep no state: layers and their statistics belong to the script."""
+
+
+class FedWorker(DenseWorker):
+    """A worker whose rounds end early if the script leaves its loop."""
+
+    replica: Any
+
+    def _local_steps(self, rows: Any, after: Any, first: Any) -> Any:
+        """Make at most one local step for each of `rows`; a round that is cut short has the steps made so far."""
+        if self.scheme.period == 1:  # the script leaves between two rounds
+            return super()._local_steps(rows, after, first)
+        exchanged = tf.constant(self.scheme.exchange_first)
+
+        def step(t: Any, more: Any, total: Any, sums: Any) -> tuple[Any, ...]:
+            del more
+            show(self.views, step=first + tf.cast(t, tf.int64))
+            self.replica.may_end = exchanged | (t > 0)
+            loss, gradients = self._gradient(rows[t])
+            more = self.replica.more
+            stepped = when(more, lambda: self._step(gradients))
+            sums = [a + g for a, g in zip(sums, gradients, strict=True)] if sums else []
+            return t + tf.cast(stepped & more, tf.int32), more, total + loss, sums
+
+        with tf.control_dependencies([after]):
+            nothing = [zeros(size) for size in self.buckets.sizes] if self.scheme.uses_gradient_sum else []
+            start = tf.constant(0), tf.constant(True), tf.constant(0.0), nothing
+        go_on = lambda t, more, *_: more & (t < tf.shape(rows)[0])  # noqa: E731
+        made, _, total, sums = tf.while_loop(go_on, step, start, parallel_iterations=1)
+        self.replica.may_end = tf.constant(False)
+        show(self.views, step=first + tf.cast(made, tf.int64))
+        if not self.scheme.exchange_first:
+            show(self.views, steps=tf.cast(made, tf.float32))
+        if self.scheme.uses_gradient_sum:
+            for view, part in zip(self.views, sums, strict=True):
+                view.gradient_sum = part
+        return total

@@ -1,0 +1,264 @@
+"""A script's own loop on real processes: `launch` and `distsgd.join`."""
+
+import json
+import os
+import re
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import distsgd
+from distsgd.algorithms import SCHEMES
+from distsgd.common import Group, UserError
+from distsgd.common.cli.main import dispatch
+from runs import wait_until
+
+ROOT = Path(__file__).resolve().parent.parent
+HEAD = """
+import sys, numpy as np, tensorflow as tf, distsgd
+from distsgd.algorithms import *
+from pathlib import Path
+folder, words = Path(sys.argv[1]), sys.argv[2:]
+"""
+# Worker k has the loss |w - k|^2 / 2 + (b + k)^2 / 2.
+QUADRATIC = """
+scheme, steps = eval(words[0]), int(words[1])
+w, b = tf.Variable([[1.0, 2.0, 3.0]] * 2), tf.Variable(2.0)
+with distsgd.join(scheme, {"w": w, "b": b}) as worker:
+    k = worker.index
+    for step in range(steps):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((w - k) ** 2) / 2 + (b + k) ** 2 / 2
+        worker.step(tape.gradient(loss, {"w": w, "b": b}), loss)
+        worker.log(step=step)
+    done, center = worker.steps_done, worker.center()
+    print("worker", k, "of", worker.num_workers)
+np.savez(folder / f"{k}.npz", w=w, b=b, done=done, shape=center["w"].shape)
+"""
+ERRORS = """
+what, k = words[0], distsgd.common.launch.script._launched.index
+if what == "never joins":
+    sys.exit()
+arrays = [np.ones(5 + (k if what == "shapes" else 0), np.float32), np.ones((), np.float32)]
+with distsgd.join(DiLoCo(communication_period=2 + (k if what == "schemes" else 0)), arrays) as worker:
+    for step in range(10):
+        gradient = [np.zeros(5), 0.0]
+        if (step, worker.index) == (3, 1):
+            if what == "none":
+                gradient[1] = None
+            elif what == "shape":
+                gradient[0] = np.zeros(4)
+            elif what == "exception":
+                {}["missing"]
+            elif what == "ends early":
+                sys.exit()
+        worker.step(gradient)
+if what == "later":
+    raise RuntimeError("after the block")
+"""
+RESTART = """
+w, killed = np.ones(3, np.float32), folder / "killed"
+with distsgd.join(Downpour(communication_period=2, learning_rate=0.1), w) as worker:
+    first = worker.steps_done
+    while worker.steps_done < 20:
+        worker.step(w)
+        if (worker.index, worker.steps_done) == (1, 7) and not killed.exists():
+            killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+np.savez(folder / f"{worker.index}.npz", w=w, first=first)
+"""
+TWO = """
+maker, critic = np.full(3, 2.0), {"w": np.zeros((2, 2), np.float32)}
+same = words == ["same"]
+with distsgd.join(LocalSGD(communication_period=3, learning_rate=0.5), maker) as first:
+    with distsgd.join(AsyncSGD(learning_rate=0.5), critic, name="" if same else "critic") as second:
+        for step in range(9):
+            second.step({"w": np.ones((2, 2))})
+            second.log(loss=step)
+            first.step(maker, loss=1.0)
+np.savez(folder / f"{first.index}.npz", maker=maker, critic=critic["w"])
+"""
+ENDLESS = """
+with distsgd.join(AsyncSGD(), np.ones(3, np.float32)) as worker:
+    while True:
+        worker.step(np.zeros(3))
+        (folder / f"{worker.index}").touch()
+"""
+
+
+@pytest.fixture
+def launch(warm, tmp_path):
+    """Return a function that launches a script, and returns its exit code and result."""
+
+    def start(body, *words, flags=()):
+        script = tmp_path / "script.py"
+        script.write_text(f"import os, signal{HEAD}{body}")
+        run_dir = tmp_path / "run"
+        code = dispatch(["launch", *flags, "--run-dir", str(run_dir), str(script), str(tmp_path), *words])
+        return code, json.loads((run_dir / "result.json").read_text())
+
+    return start
+
+
+def center_of(run_dir):
+    with np.load(run_dir / "center.npz") as saved:
+        return saved["center"]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "flags"),
+    [
+        pytest.param("SyncSGD(learning_rate=0.1)", {}, [], marks=pytest.mark.slow),
+        ("DiLoCo(communication_period=5)", {"ps": 2, "codec": "bf16"}, ["--ps", "2", "--codec", "bf16"]),
+        pytest.param("AllReduce(learning_rate=0.1)", {}, [], marks=pytest.mark.slow),
+    ],
+)
+def test_a_script_has_the_center_of_a_group(launch, tmp_path, capsys, text, options, flags):
+    code, result = launch(QUADRATIC, text, "20", flags=flags)
+    assert code == 0, result
+    assert result["outcome"] == "completed"
+    assert result["steps"] == 40
+    scheme = eval(text, {kind.__name__: kind for kind in SCHEMES.values()})
+    group = Group(scheme, {"w": np.array([[1.0, 2.0, 3.0]] * 2), "b": 2.0}, workers=2, **options)
+    for _ in range(20):
+        for k in (0, 1):
+            point = group.point(k)
+            group.step(k, {"w": point["w"] - k, "b": point["b"] + k})
+    expected = np.concatenate([[group.center["b"]], group.center["w"].ravel()])  # in the order of the names
+    center = center_of(tmp_path / "run")
+    np.testing.assert_allclose(center, expected, rtol=1e-5)
+    for k in (0, 1):
+        with np.load(tmp_path / f"{k}.npz") as own:
+            np.testing.assert_array_equal(np.concatenate([[own["b"]], own["w"].ravel()]), center)
+            assert own["done"] == 20
+            assert tuple(own["shape"]) == (2, 3)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (config["algorithm"], config["model"], config["dataset"]) == (scheme.name, "7 parameters", "script.py")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert {"loss", "step"} <= {name for row in rows if row["kind"] == "worker" for name in row}
+    assert (tmp_path / "run" / "plot.png").exists()
+    assert "worker 0 of 2" in capsys.readouterr().err
+    assert dispatch(["timeline", str(tmp_path / "run")]) == 0
+
+
+def test_a_block_that_ends_in_a_round_exchanges_its_steps(launch, tmp_path):
+    _, result = launch(QUADRATIC, "LocalSGD(communication_period=4, learning_rate=0.5)", "6")
+    assert (result["steps"], result["updates"]) == (12, 2)
+    # Towards k by half of the distance with each step, then the mean of both workers: after 4 steps, and after 2.
+    value = np.array([2.0, *[1.0, 2.0, 3.0] * 2])
+    goals = np.array([[0.0] * 7, [-1.0, *[1.0] * 6]])
+    for steps in (4, 2):
+        value = np.mean(goals + (value - goals) * 0.5**steps, axis=0)
+    np.testing.assert_allclose(center_of(tmp_path / "run"), value, rtol=1e-5)
+    with pytest.raises(UserError, match="has a model or data of its own, which only its script"):
+        dispatch(["replay", str(tmp_path / "run")])
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "said"),
+    [
+        pytest.param(
+            "never joins", 2, "script.py ended by sys.exit(None) without a call of distsgd.join", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "shapes",
+            2,
+            "all workers must join with the same shapes of variables. Received: [(6,), ()], and [(5,), ()]",
+            marks=pytest.mark.slow,
+        ),
+        ("schemes", 2, "all workers must join with the same algorithm. Received: DiLoCo(communication_period=3"),
+        ("none", 2, "worker-1: gradient 1 of 2 is None"),
+        pytest.param(
+            "shape", 2, "worker-1: gradient 0 of 2 must have shape (5,). Received: (4,)", marks=pytest.mark.slow
+        ),
+        ("exception", 1, '\n    {}["missing"]\n'),
+        pytest.param(
+            "ends early",
+            1,
+            "ended by sys.exit(None) before the end of the block of distsgd.join",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("later", 1, "RuntimeError: after the block", marks=pytest.mark.slow),
+    ],
+)
+def test_a_fault_of_the_script_ends_the_run(launch, capsys, what, code, said):
+    found, result = launch(ERRORS, what)
+    assert (found, result["exit_code"]) == (code, code)
+    assert said in result["message"]
+    assert said in capsys.readouterr().err
+    assert result["outcome"] == {1: "failed", 2: "rejected"}[code]
+
+
+def test_two_joins_of_a_script_train_two_centers(launch, tmp_path):
+    code, result = launch(TWO)
+    assert (code, result["algorithm"], result["steps"], result["updates"]) == (0, "local_sgd", 18, 3)
+    run_dir = tmp_path / "run"
+    np.testing.assert_allclose(center_of(run_dir), np.full(3, 2.0 * 0.5**9), rtol=1e-5)
+    np.testing.assert_allclose(center_of(run_dir / "critic"), np.full(4, -0.5 * 18), rtol=1e-5)
+    for k in (0, 1):
+        with np.load(tmp_path / f"{k}.npz") as own:
+            np.testing.assert_array_equal(own["maker"], center_of(run_dir))
+            np.testing.assert_array_equal(own["critic"].ravel(), center_of(run_dir / "critic"))
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert {row["critic_loss"] for row in rows if "critic_loss" in row} <= {*np.arange(0, 9, 0.125)}
+    assert (run_dir / "critic" / "trace.npz").exists()
+
+
+@pytest.mark.slow
+def test_two_joins_of_one_name_are_refused(launch):
+    code, result = launch(TWO, "same")
+    assert code == 2
+    assert "each join of a script needs a name of its own, as in join(..., name='critic')" in result["message"]
+
+
+def test_a_restarted_script_continues_its_steps(launch, tmp_path):
+    code, result = launch(RESTART, flags=["--max-restarts", "1"])
+    assert (code, result["recovery"]["restarts"]) == (0, {"worker-1": 1})
+    with np.load(tmp_path / "1.npz") as own:
+        assert own["first"] == 6
+        np.testing.assert_array_equal(own["w"], center_of(tmp_path / "run"))
+    assert result["updates"] == 20
+
+
+def test_ctrl_c_ends_all_scripts(launch, tmp_path):
+    def interrupt():
+        wait_until(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    code, result = launch(ENDLESS)
+    thread.join()
+    assert (code, result["outcome"]) == (130, "interrupted")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "steps", "said"),
+    [("gan", "100", r"distance of the mean image: 0\.[0-4]"), ("policy_gradient", "100", r"caught: ([5-9]\d|100)%")],
+)
+def test_the_example_trains(warm, tmp_path, capsys, name, steps, said):
+    assert dispatch(["launch", "--run-dir", str(tmp_path), str(ROOT / "examples" / f"{name}.py"), steps]) == 0
+    assert re.search(said, capsys.readouterr().err)
+    assert (tmp_path / "plot.png").exists()
+
+
+def test_join_needs_launch():
+    with pytest.raises(UserError, match="launch starts"), distsgd.join(SCHEMES["downpour"](), np.ones(3)):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--workers", "2"], "launch needs a script"),
+        (["missing.py"], "there is no script of this name. Received: missing.py"),
+        (["--worker", "2", "x.py"], "unknown option --worker"),
+    ],
+)
+def test_launch_refuses_other_words(words, said):
+    with pytest.raises(UserError, match=said):
+        dispatch(["launch", *words])
