@@ -6,12 +6,25 @@ import logging
 import math
 from typing import Any
 
+MOST_WORKERS = 10  # with curves of their own
+
 
 def accuracy_of(metrics: dict[str, Any]) -> float | None:
     """Return `accuracy` on the test data, else the first of Keras' accuracies that is a number; None without any."""
     names = [name for name in metrics if name.startswith("test_") and name.endswith("accuracy")]
     found = (metrics[name] for name in sorted(names, key=lambda name: name != "test_accuracy"))
     return next((value for value in found if not isinstance(value, list)), None)
+
+
+def figures_of_scripts(rows: list[dict[str, Any]]) -> dict[tuple[str, int], list[tuple[float, float]]]:
+    """Return the numbers other than the loss that the scripts of workers have logged: time and mean, by name."""
+    found: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    zero = min(row["seconds"] for row in rows)
+    for row in rows:
+        if row["kind"] == "worker" and row["worker"] < MOST_WORKERS:
+            for name in row.keys() - {"kind", "seconds", "run", "worker", "steps", "loss"}:
+                found.setdefault((name, row["worker"]), []).append((row["seconds"] - zero, row[name]))
+    return dict(sorted(found.items()))
 
 
 def figure_class() -> Any:
@@ -32,7 +45,7 @@ def plot(rows: list[dict[str, Any]], config: dict[str, Any], file: Any) -> None:
     losses, accuracy = figure.subplots(1, 2)
     zero = min(row["seconds"] for row in rows)
     rows = [{k: math.nan if v is None else v for k, v in row.items()} for row in rows]  # JSON has null for NaN
-    for worker in sorted({row["worker"] for row in rows if row["kind"] == "worker"})[:10]:
+    for worker in sorted({row["worker"] for row in rows if row["kind"] == "worker"})[:MOST_WORKERS]:
         mine = [row for row in rows if row["kind"] == "worker" and row["worker"] == worker]
         losses.plot(
             [row["seconds"] - zero for row in mine],
@@ -57,7 +70,13 @@ def plot(rows: list[dict[str, Any]], config: dict[str, Any], file: Any) -> None:
         accuracy.plot(seconds, [accuracy_of(row) for row in centers], "k.-")
         accuracy.set_ylim(0, 1.02)
         accuracy.axhline(1, color="0.8", lw=0.8)
-    accuracy.set(xlabel=time, ylabel="test accuracy of the center")
+    if others := figures_of_scripts(rows):
+        for (name, worker), points in others.items():
+            accuracy.plot(*zip(*points, strict=True), lw=1, alpha=0.6, label=f"{name}, worker {worker}")
+        accuracy.legend()
+        accuracy.set(xlabel=time, ylabel="figures of the script")
+    else:
+        accuracy.set(xlabel=time, ylabel="test accuracy of the center")
     for axes in (losses, accuracy):
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
