@@ -135,8 +135,9 @@ class CheckedCall:
     """A class whose constructor raises `UserError` for an argument that it does not have."""
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
-        """Check the names of the arguments."""
-        check_call(cls, values, named)
+        """Check the names of the arguments; there are none when `pickle` or `copy` makes an object."""
+        if values or named:
+            check_call(cls, values, named)
         return super().__new__(cls)
 
 

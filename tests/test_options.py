@@ -1,7 +1,9 @@
 """Options that every algorithm has: they do what NumPy says they do."""
 
+import copy
 import inspect
 import json
+import pickle
 from dataclasses import fields
 from typing import get_type_hints
 
@@ -17,6 +19,7 @@ from distsgd.common.contract.schedules import shaped
 from distsgd.common.data.dataset import shard_rows
 from distsgd.common.replay.reference import asynchronous_rules
 from distsgd.common.tasks.options import Keywords, RunOptions
+from doubles import PausingAsyncSGD
 from runs import DIGITS, ONES, quadratic, record
 
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}
@@ -237,3 +240,8 @@ def test_a_name_is_suggested_only_if_a_third_of_its_letters_differ():
         assert close_to(word, known) == []
     for word, meant in (("mpl", "mlp"), ("--wrokers", "workers"), ("num_workers", "workers"), ("--run-dri", "run_dir")):
         assert close_to(word, known) == [meant]
+
+
+def test_a_scheme_with_a_required_argument_can_be_copied_and_pickled():
+    scheme = PausingAsyncSGD(folder="f", moment="lock")
+    assert copy.copy(scheme) == pickle.loads(pickle.dumps(scheme)) == scheme
