@@ -40,47 +40,50 @@ def figure_class() -> Any:
 
 
 def plot(rows: list[dict[str, Any]], config: dict[str, Any], file: Any) -> None:
-    """Write a PNG of the losses of workers and center, and of the accuracy of the center, over time."""
-    figure = figure_class()(figsize=(9, 3.6), layout="constrained")
-    losses, accuracy = figure.subplots(1, 2)
+    """Write a PNG of the losses of workers and center over time, and beside it accuracy or the figures of scripts."""
     zero = min(row["seconds"] for row in rows)
     rows = [{k: math.nan if v is None else v for k, v in row.items()} for row in rows]  # JSON has null for NaN
-    for worker in sorted({row["worker"] for row in rows if row["kind"] == "worker"})[:MOST_WORKERS]:
-        mine = [row for row in rows if row["kind"] == "worker" and row["worker"] == worker]
-        losses.plot(
-            [row["seconds"] - zero for row in mine],
-            [row.get("loss", math.nan) for row in mine],
-            lw=1,
-            alpha=0.6,
-            label=f"worker {worker}, training",
-        )
-    centers = [row for row in rows if row["kind"] == "center"]
-    if means := [row for row in centers if "loss" in row]:  # workers of a simulated run do not report one by one
-        seconds = [row["seconds"] - zero for row in means]
-        losses.plot(seconds, [row["loss"] for row in means], lw=1, alpha=0.6, label="mean of the workers, training")
-    seconds = [row["seconds"] - zero for row in centers]
-    if "test_loss" in centers[0]:
-        losses.plot(seconds, [row.get("test_loss", math.nan) for row in centers], "k.-", label="center, test")
-    positive = all(row.get("loss", 1) > 0 and row.get("test_loss", 1) > 0 for row in rows)
-    time = "virtual seconds" if "platform" in config else "seconds"
-    losses.set(xlabel=time, ylabel="loss", yscale="log" if positive else "linear")
-    if losses.get_legend_handles_labels()[0]:
-        losses.legend()
-    if accuracy_of(centers[0]) is not None:
-        accuracy.plot(seconds, [accuracy_of(row) for row in centers], "k.-")
-        accuracy.set_ylim(0, 1.02)
-        accuracy.axhline(1, color="0.8", lw=0.8)
-    if others := figures_of_scripts(rows):
-        for (name, worker), points in others.items():
-            accuracy.plot(*zip(*points, strict=True), lw=1, alpha=0.6, label=f"{name}, worker {worker}")
-        accuracy.legend()
-        accuracy.set(xlabel=time, ylabel="figures of the script")
-    else:
-        accuracy.set(xlabel=time, ylabel="test accuracy of the center")
-    for axes in (losses, accuracy):
+    figures, has_accuracy = figures_of_scripts(rows), any(accuracy_of(row) is not None for row in rows)
+    panels = 2 if figures or has_accuracy else 1
+    figure = figure_class()(figsize=(4.5 * panels, 3.6), layout="constrained")
+    losses, *beside = figure.subplots(1, panels, squeeze=False)[0]
+    _draw_losses(losses, rows, zero)
+    for axes in beside:
+        if figures:
+            for (name, worker), points in figures.items():
+                axes.plot(*zip(*points, strict=True), lw=1, alpha=0.6, label=f"{name}, worker {worker}")
+            axes.legend()
+        if has_accuracy:
+            centers = [row for row in rows if row["kind"] == "center"]
+            seconds, values = [row["seconds"] - zero for row in centers], [accuracy_of(row) for row in centers]
+            axes.plot(seconds, values, "k.-")
+            axes.set_ylim(0, 1.02)
+            axes.axhline(1, color="0.8", lw=0.8)
+        axes.set(ylabel="figures of the script" if figures else "test accuracy of the center")
+    for axes in (losses, *beside):
+        axes.set(xlabel="virtual seconds" if "platform" in config else "seconds")
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     tasks = f"{config['ps']} ps + {config['workers']} workers" if config["ps"] else "1 process"
     tasks = f"simulated: {tasks}" if "platform" in config else tasks
     figure.suptitle(f"{config['algorithm']}   ({tasks}, {config['dataset']}, {config['model']})")
     figure.savefig(file, dpi=120)
+
+
+def _draw_losses(axes: Any, rows: list[dict[str, Any]], zero: float) -> None:
+    """Draw the losses of the workers, or their mean, and the test loss of the center."""
+    for worker in sorted({row["worker"] for row in rows if row["kind"] == "worker"})[:MOST_WORKERS]:
+        mine = [row for row in rows if row["kind"] == "worker" and row["worker"] == worker]
+        seconds, values = [row["seconds"] - zero for row in mine], [row.get("loss", math.nan) for row in mine]
+        axes.plot(seconds, values, lw=1, alpha=0.6, label=f"worker {worker}, training")
+    centers = [row for row in rows if row["kind"] == "center"]
+    if means := [row for row in centers if "loss" in row]:  # workers of a simulated run do not report one by one
+        seconds = [row["seconds"] - zero for row in means]
+        axes.plot(seconds, [row["loss"] for row in means], lw=1, alpha=0.6, label="mean of the workers, training")
+    seconds = [row["seconds"] - zero for row in centers]
+    if "test_loss" in centers[0]:
+        axes.plot(seconds, [row.get("test_loss", math.nan) for row in centers], "k.-", label="center, test")
+    positive = all(row.get("loss", 1) > 0 and row.get("test_loss", 1) > 0 for row in rows)
+    axes.set(ylabel="loss", yscale="log" if positive else "linear")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()
