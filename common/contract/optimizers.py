@@ -73,6 +73,9 @@ def adamw(
     x <- x - eta (m / (1 - b1**t)) / (sqrt(v / (1 - b2**t)) + epsilon).
     """
     rate = tf.cast(learning_rate, tf.float32)
+    # Both in float32 before the subtractions: 1 - beta then has the rounding of 1 - beta**t, as in the kernel. With an
+    # exact 1 - beta, the second moment of the first steps would be wrong by 1e-5.
+    beta_1, beta_2 = tf.constant(beta_1, tf.float32), tf.constant(beta_2, tf.float32)
     t = steps.assign_add(1.0)  # a float stands still at 2**24, long after both powers have become zero
     power_1, power_2 = tf.pow(beta_1, t), tf.pow(beta_2, t)
     if weight_decay:
