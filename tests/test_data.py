@@ -320,6 +320,17 @@ def test_inputs_in_lists_and_dicts_keep_their_structure():
     assert [part.shape for part in examples.read(slices(Y).batch(5), "data")[0]] == [(64, 4), (64, 1), (64, 1)]
 
 
+def test_a_generator_may_write_each_batch_into_the_same_arrays():
+    def batches():
+        x, y = np.zeros((2, 4)), np.zeros((2, 1))
+        for number in range(3):
+            x[:], y[:] = number, number
+            yield x, y
+
+    (x, y), _ = examples.read(batches(), "data")
+    assert x[:, 0].tolist() == y[:, 0].tolist() == [0, 0, 1, 1, 2, 2]
+
+
 def test_of_data_without_an_end_the_steps_of_all_workers_are_read():
     for given, size in (
         (Part(endless=True), 8),

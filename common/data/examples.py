@@ -61,7 +61,8 @@ def read(
             parts, single = own, _is_example(own[0], model)
             size = batch_size or (USUAL_BATCH if single else _count(own, name))
             wanted = steps * size if steps and length in (None, math.inf) else None
-        leaves_of_batch = [leaf[None] if single else leaf for leaf in keras.tree.flatten(own)]
+        # Copies, because a generator may write each batch into the same arrays.
+        leaves_of_batch = [np.array(leaf[None] if single else leaf) for leaf in keras.tree.flatten(own)]
         rows.append(leaves_of_batch)
         examples += len(leaves_of_batch[0])
         memory += sum(leaf.nbytes for leaf in leaves_of_batch)
