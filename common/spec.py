@@ -35,7 +35,7 @@ def parse(kind: str, text: str, known: Mapping[str, Callable[..., Any]]) -> tupl
 
 
 def _numbers(what: str, text: str, default: Any) -> Any:
-    """Return a positive number; if the default is a tuple, several of them, written a-b-c."""
+    """Return a positive number, or 0 if that is the default; for a tuple, several of them, written a-b-c."""
     several = isinstance(default, tuple)
     number = type(default[0] if several else default)
     try:
@@ -44,6 +44,6 @@ def _numbers(what: str, text: str, default: Any) -> Any:
         wanted = {int: "a whole number", float: "a number"}[number]
         raise UserError(f"{what} takes {wanted}{', or several as in 256-128' * several}. Received: {text!r}") from None
     limit, name = (2**31, "below 2^31") if number is int else (math.inf, "finite")
-    if not all(0 < value < limit for value in values):
+    if not all(0 < value < limit or value == default for value in values):
         raise UserError(f"{what} must be positive and {name}. Received: {text!r}")
     return values if several else values[0]

@@ -378,6 +378,7 @@ def test_adamw_is_that_of_keras_with_the_epsilon_of_the_paper():
         ("momentum:momentum=0.8", "SGD", {"momentum": 0.8}),
         ("adam:beta_1=0.8", "Adam", {"beta_1": 0.8, "epsilon": 1e-8}),
         ("adamw:weight_decay=0.3", "AdamW", {"weight_decay": 0.3, "epsilon": 1e-8}),
+        ("lion:weight_decay=0", "Lion", {"beta_2": 0.99, "weight_decay": 0.0}),
         ("lion:beta_2=0.9,weight_decay=0.3", "Lion", {"beta_2": 0.9, "weight_decay": 0.3}),
     ],
 )
@@ -407,6 +408,7 @@ def test_an_inner_optimizer_is_that_of_keras_and_keeps_its_state(inner, kind, op
     ],
 )
 def test_a_wrong_inner_optimizer_is_refused(kind, inner, message):
+    kind(inner_optimizer="adam:epsilon=1")
     with pytest.raises(UserError, match=message):
         kind(inner_optimizer=inner)
 

@@ -10,11 +10,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
+from ..arguments import fraction
 from ..errors import UserError
 from ..lazy import tf
 from ..spec import parse
+from .hyperparameters import NotNegative, Positive, check_hyperparameters
 from .optimizers import adamw, sgd
 from .views import Tensor, Worker
+
+
+def _below_one(**value: float) -> None:
+    fraction(**value)
+    ((name, received),) = value.items()
+    if received == 1:
+        raise UserError(f"{name} must be below 1. Received: {name}={received}")
+
+
+Decay = Annotated[float, _below_one]
+"""Weight of the past in a moving average, from 0 to less than 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +35,7 @@ class InnerSGD:
     """Apply x <- x - eta g."""
 
     def __post_init__(self) -> None:
-        for own in fields(self):
-            if own.name != "weight_decay" and not getattr(self, own.name) < 1:
-                raise UserError(f"{own.name} must be below 1. Received: {own.name}={getattr(self, own.name)}")
+        check_hyperparameters(self)
 
     def local_variables(self, params: Tensor) -> Mapping[str, Tensor]:
         """Return the initial values of the optimizer's variables on a worker, by name."""
@@ -39,7 +50,7 @@ class InnerSGD:
 class InnerMomentum(InnerSGD):
     """Apply v <- b v + g;  x <- x - eta v   (Polyak 1964)."""
 
-    momentum: float = 0.9
+    momentum: Decay = 0.9
 
     def local_variables(self, params: Tensor) -> Mapping[str, Tensor]:
         """Return the velocity."""
@@ -56,9 +67,9 @@ class InnerMomentum(InnerSGD):
 class InnerAdam(InnerSGD):
     """Apply Adam, see `adamw`, without decay."""
 
-    beta_1: float = 0.9
-    beta_2: float = 0.999
-    epsilon: float = 1e-8
+    beta_1: Decay = 0.9
+    beta_2: Decay = 0.999
+    epsilon: Positive = 1e-8
 
     def local_variables(self, params: Tensor) -> Mapping[str, Tensor]:
         """Return both moments, and the number of steps."""
@@ -75,16 +86,16 @@ class InnerAdam(InnerSGD):
 class InnerAdamW(InnerAdam):
     """Apply AdamW, see `adamw`."""
 
-    weight_decay: float = 0.01
+    weight_decay: NotNegative = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
 class InnerLion(InnerSGD):
     """Apply x <- x - eta (sign(b1 m + (1 - b1) g) + lambda x);  m <- b2 m + (1 - b2) g   (Chen et al. 2023)."""
 
-    beta_1: float = 0.9
-    beta_2: float = 0.99
-    weight_decay: float = 0.0
+    beta_1: Decay = 0.9
+    beta_2: Decay = 0.99
+    weight_decay: NotNegative = 0.0
 
     def local_variables(self, params: Tensor) -> Mapping[str, Tensor]:
         """Return the momentum."""
