@@ -124,6 +124,8 @@ def check_call(function: Callable[..., Any], values: Sequence[Any], named: Mappi
         signature.bind(*values, **named)
     except TypeError as error:
         what, known = function.__qualname__, [name for name in signature.parameters if name != "cls"]
+        if not known:
+            raise UserError(f"{what} takes no arguments") from None
         for name in named:
             if name not in known:
                 raise UserError(f"{what} has no argument {name!r}. {nearest(name, known)}") from None

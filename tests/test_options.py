@@ -4,7 +4,7 @@ import copy
 import inspect
 import json
 import pickle
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import get_type_hints
 
 import keras
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, Serial, SyncSGD, SyncSGDLR
-from distsgd.common import Cluster, Platform, Recovery, UserError, train
+from distsgd.common import Cluster, Platform, Recovery, Scheme, UserError, train
 from distsgd.common.arguments import close_to
 from distsgd.common.contract.hyperparameters import meanings
 from distsgd.common.contract.schedules import shaped
@@ -245,3 +245,13 @@ def test_a_name_is_suggested_only_if_a_third_of_its_letters_differ():
 def test_a_scheme_with_a_required_argument_can_be_copied_and_pickled():
     scheme = PausingAsyncSGD(folder="f", moment="lock")
     assert copy.copy(scheme) == pickle.loads(pickle.dumps(scheme)) == scheme
+
+
+def test_a_scheme_without_arguments_says_so():
+    @dataclass(frozen=True, kw_only=True)
+    class Plain(Scheme):
+        name = "plain"
+
+    for call in (lambda: Plain(0.1), lambda: Plain(rate=0.1)):
+        with pytest.raises(UserError, match="Plain takes no arguments"):
+            call()
