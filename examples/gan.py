@@ -8,7 +8,7 @@ import tensorflow as tf
 from sklearn.datasets import load_digits
 
 import distsgd
-from distsgd.algorithms import SyncSGD
+from distsgd import SyncSGD
 
 STEPS, BATCH, NOISE = int(sys.argv[1]) if len(sys.argv) > 1 else 1000, 32, 16
 

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 import distsgd
-from distsgd.algorithms import DiLoCo
+from distsgd import DiLoCo
 
 STEPS, EPISODES, SIDE = int(sys.argv[1]) if len(sys.argv) > 1 else 300, 64, 5
 

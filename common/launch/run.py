@@ -15,7 +15,7 @@ from ..record import checkpoint
 from ..record.callbacks import Callback, CallbackList
 from ..record.display import Display, SimulationDisplay, in_notebook, native_output
 from ..record.events import EventBus
-from ..record.keras_callbacks import KerasCallbacks
+from ..record.keras_callbacks import EVALUATED
 from ..record.run_directory import RunRecord, load_center
 from ..simulation.virtual_run import simulate
 from ..tasks.job import Job, checkpoints_of
@@ -51,7 +51,7 @@ def run(
         said += job.scheme.warnings(job.cluster.workers)
         every, uses_ps = job.options.evaluate_every, job.uses_ps
         for hook in callbacks:
-            said += hook.warnings(every is not None, uses_ps) if isinstance(hook, KerasCallbacks) else ()
+            said += hook.warnings(every is not None, uses_ps)
         if model is not None and (optimizer := unused_optimizer(model)):
             said.append(f"the model's optimizer, {optimizer}, is not used: {job.scheme.name} takes the steps")
         record = RunRecord(job.run_dir, config, job.cluster.task, lock)
@@ -84,6 +84,8 @@ def run(
         error = in_one_line(problem)
     if job.cluster.is_chief:
         checkpoint.sweep(job.run_dir)
+        with contextlib.suppress(OSError):
+            (job.run_dir / EVALUATED).unlink()  # still there if a callback has raised
     return record, error
 
 

@@ -9,7 +9,7 @@ exception in a callback ends the run. Methods have Keras' names where Keras has 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,15 @@ class Callback:
     """
 
     stop_training = False
+
+    def warnings(self, counts_updates: bool, can_stop: bool) -> Iterable[str]:
+        """Return a line for each limit of the callback in a run.
+
+        Args:
+            counts_updates: True if evaluations come at known updates.
+            can_stop: True if the run can be ended early.
+        """
+        return ()
 
     def on_train_begin(self, logs: dict[str, Any]) -> None:
         """Run before any task starts; `logs` is the configuration."""

@@ -63,12 +63,7 @@ class KerasCallbacks(Callback):
         self.logs: dict[str, Any] = {}
 
     def warnings(self, counts_updates: bool, can_stop: bool) -> Iterator[str]:
-        """Yield a line for each limit.
-
-        Args:
-            counts_updates: True if evaluations come at known updates.
-            can_stop: True if the run can be ended early.
-        """
+        """Yield a line for each limit of a callback."""
         for callback in self.callbacks:
             name, hooks = type(callback).__name__, ", ".join(_not_called(callback))
             if hooks:
@@ -128,7 +123,7 @@ class KerasCallbacks(Callback):
 
 
 def _not_called(callback: Any) -> list[str]:
-    """Return the methods of batches and tests that a callback defines, unless Keras' own class needs them not."""
+    """Return the methods of batches and tests that a callback defines; none for Keras' classes that save at epochs."""
     own = keras.callbacks
     if (isinstance(callback, own.ModelCheckpoint) and callback.save_freq == "epoch") or (
         isinstance(callback, own.TensorBoard) and callback.update_freq == "epoch"

@@ -44,7 +44,7 @@ def hand_over(run_dir: Path, arrays: Mapping[str, Any], report: Report, **event:
     write_center(run_dir, arrays, EVALUATED)
     report(**event)
     while (run_dir / EVALUATED).exists():
-        report(event="beat")  # raises the error of a callback, if it runs in this process
+        report(event="beat")  # raises the error of a callback that runs in this process, instead of waiting for ever
         time.sleep(POLL_SECONDS)
 
 
