@@ -342,8 +342,13 @@ def test_gradients_that_do_not_fit_are_refused_in_one_line_and_change_nothing():
         r"^gradient 0 of 2 must have shape \(2, 3\). Received: \(3, 2\)$",
         lambda: group.step(0, [np.ones((3, 2)), np.ones(3)]),
     )
-    fails("must be a list with 2 arrays, like params. Received: list with 1", lambda: group.step(0, [np.ones((2, 3))]))
-    fails("must be a list with 2 arrays, like params. Received: ndarray with 1", lambda: group.step(0, np.ones(9)))
+    fails(
+        "must be a list with 2 arrays, like the parameters. Received: list with 1",
+        lambda: group.step(0, [np.ones((2, 3))]),
+    )
+    fails(
+        "must be a list with 2 arrays, like the parameters. Received: ndarray with 1", lambda: group.step(0, np.ones(9))
+    )
     assert group.version == 0
 
 

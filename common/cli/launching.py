@@ -68,6 +68,10 @@ def main(arguments: list[str]) -> int:
     path, *words = arguments[place:]
     if not Path(path).is_file():
         raise UserError(f"there is no script of this name. Received: {path}")
+    for word in words:
+        if word.startswith("--") and word[2:].partition("=")[0].replace("-", "_") in flags.names(LaunchOptions):
+            note = f"{word} stands after the script, so the script gets it: options of launch stand before the script"
+            print(f"note: {note}", file=sys.stderr)  # noqa: T201
     script = Script(Path(path).resolve(), tuple(words))
     cluster = Cluster.local(
         options.workers,

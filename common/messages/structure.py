@@ -31,7 +31,7 @@ class Structure:
         self.is_tensor = [tf.is_tensor(leaf) for leaf in leaves]
         if not leaves or not all(dtype.is_floating for dtype in self.dtypes):
             kinds = ", ".join(sorted({dtype.name for dtype in self.dtypes})) or "none"
-            raise UserError(f"params must be arrays of floats. Received: {kinds}")
+            raise UserError(f"the parameters must be arrays of floats. Received: {kinds}")
 
     def vector(self, arrays: Any, name: str) -> Tensor:
         """Return arrays of this structure as one vector [P], float32; raises `UserError` as `parts` does."""
@@ -48,13 +48,13 @@ class Structure:
             tf.nest.assert_same_structure(self.nested, arrays)
         except (TypeError, ValueError):
             received = f"{type(arrays).__name__} with {len(leaves)} arrays"
-            raise UserError(f"{name} must be a {self.kind}, like params. Received: {received}") from None
+            raise UserError(f"{name} must be a {self.kind}, like the parameters. Received: {received}") from None
         parts = []
         for i, (leaf, shape) in enumerate(zip(leaves, self.shapes, strict=True)):
             if leaf is None:
                 raise UserError(
                     f"{name} {i} of {len(leaves)} is None: the loss does not depend on these parameters, of shape "
-                    f"{shape}. Leave them out of params, or pass zeros"
+                    f"{shape}. Leave them out of the parameters, or pass zeros"
                 )
             part = tf.convert_to_tensor(leaf) if tf.is_tensor(leaf) else np.array(leaf, np.float32)  # a copy
             if tuple(part.shape) != shape:

@@ -208,7 +208,7 @@ class WorkerRecovery:
         if self.progress.on_nan == "stop":
             raise Diverged(
                 f"worker {self.index} sent a message that is not finite, at version {self.calls.version()} of the "
-                "center, which refused it: try a smaller learning rate or period, or --on-nan drop"
+                "center, which refused it: check the loss, try a smaller learning rate or period, or --on-nan drop"
             )
         if self.calls.refuse():  # otherwise the slot was taken over, and the next message is refused for that
             self.report(event="refused", worker=self.index)
