@@ -27,8 +27,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from .arguments import at_least, at_most
-from .contract.checks import check_kind, check_scheme, check_update
-from .contract.rounding import Rounding, rounded
+from .contract.checks import check_kind, check_update, fitted
+from .contract.rounding import Rounding
 from .contract.scheme import Scheme
 from .contract.seeded import uniform
 from .contract.views import ServerView, Tensor, WorkerView, no_mean
@@ -387,7 +387,7 @@ class Group:
     def __init__(
         self, scheme: Scheme, params: Any, *, workers: int, ps: int = 1, codec: Rounding = "float32", seed: int = 0
     ):
-        scheme = checked(scheme, workers, ps, codec, "Group(Downpour(), params, workers=4)")
+        scheme = fitted_in_process(scheme, workers, ps, codec, "Group(Downpour(), params, workers=4)")
         self.scheme, self.workers, self._structure = scheme, workers, Structure(params)
         center = self._structure.vector(params, "params")
         at_most(len(center), ps=ps)
@@ -462,15 +462,13 @@ class MeanUnknown(Exception):
         self.vector = tf.cast(vector, tf.float32)
 
 
-def checked(scheme: Scheme, workers: int, ps: int, codec: Rounding, usage: str) -> Scheme:
-    """Return the scheme with this codec; `UserError` if the arguments do not fit."""
+def fitted_in_process(scheme: Scheme, workers: int, ps: int, codec: Rounding, usage: str) -> Scheme:
+    """Return the scheme with this codec; `UserError` if the arguments do not fit, with the call as it should be."""
     check_kind(scheme, usage)
     at_least(1, workers=workers, ps=ps)
-    check_scheme(scheme, workers)
+    scheme = fitted(scheme, workers, ps, codec)
     check_update(scheme, in_process=True)
-    if ps > 1 and not scheme.sync.uses_ps:
-        raise UserError(f"{scheme.name} has no parameter server: leave ps out. Received: ps={ps}")
-    return rounded(scheme, codec)
+    return scheme
 
 
 def check_finite(now: Now, message: Message) -> None:

@@ -24,7 +24,7 @@ from .arguments import at_most
 from .contract.rounding import Rounding
 from .contract.scheme import Scheme
 from .errors import UserError
-from .group import Operations, checked
+from .group import Operations, fitted_in_process
 from .messages.structure import Structure
 from .turns import Now, Order, TurnsAhead, check_order
 
@@ -139,7 +139,7 @@ class Optimizer(keras.optimizers.Optimizer):
         global_clipnorm: float | None = None,
         loss_scale_factor: float | None = None,
     ):
-        scheme = checked(scheme, workers, ps, codec, "Optimizer(Downpour(), workers=4)")
+        scheme = fitted_in_process(scheme, workers, ps, codec, "Optimizer(Downpour(), workers=4)")
         check_order(order, workers)
         rate = getattr(scheme, "learning_rate", 0.0)
         super().__init__(

@@ -14,6 +14,7 @@ from ..arguments import at_least
 from ..errors import UserError
 from ..messages.codec import Codec
 from ..sync.asynchronous import Unlocked
+from .rounding import Rounding, rounded
 from .scheme import Scheme
 from .views import check_names
 
@@ -28,6 +29,14 @@ def check_kind(scheme: Any, usage: str) -> None:
         raise UserError(f"scheme must be an algorithm such as Downpour(), as in {usage}. Received: {received}")
     if not isinstance(getattr(scheme, "name", None), str):
         raise UserError(f'class {kind} has no name: give it one, as in name = "{kind.lower()}"')
+
+
+def fitted(scheme: Scheme, workers: int, ps: int, codec: Rounding) -> Scheme:
+    """Return the scheme with this codec; `UserError` if it cannot work with so many workers and parameter servers."""
+    check_scheme(scheme, workers)
+    if ps > 1 and not scheme.sync.uses_ps:
+        raise UserError(f"{scheme.name} has no parameter server: leave ps out. Received: ps={ps}")
+    return rounded(scheme, codec)
 
 
 def check_scheme(scheme: Scheme, workers: int) -> None:

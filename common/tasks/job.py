@@ -13,8 +13,7 @@ from ..arguments import at_most
 from ..cluster.cluster import Cluster
 from ..cluster.fingerprint import in_words
 from ..cluster.restart_rule import RestartRule
-from ..contract.checks import check_scheme, check_update
-from ..contract.rounding import rounded
+from ..contract.checks import check_update, fitted
 from ..contract.scheme import Scheme
 from ..data import inputs, skew
 from ..data.examples import arrays_of
@@ -250,11 +249,8 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
 
 def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -> Scheme:
     """Return the scheme with the codec of the options; raises `UserError` if these tasks cannot run it."""
-    check_scheme(scheme, cluster.workers)
-    scheme = rounded(scheme, options.codec)
     here, uses_ps, wanted = cluster.task, scheme.sync.uses_ps, options.recovery.min_workers
-    if here is None and cluster.ps > 1 and not uses_ps:
-        raise UserError(f"{scheme.name} has no parameter server: leave ps out. Received: ps={cluster.ps}")
+    scheme = fitted(scheme, cluster.workers, cluster.ps if here is None else 1, options.codec)
     if here is not None and bool(here.addresses.ps) != uses_ps:
         need = "needs a ps: give --ps_hosts" if uses_ps else "has no ps: leave --ps_hosts out"
         raise UserError(f"{scheme.name} {need}. Received: {here.addresses.as_dict()}")
