@@ -14,13 +14,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from .arguments import at_least, at_most
+from .contract.rounds import ENDLESS
 from .contract.scheme import Scheme
 from .errors import UserError
 from .lazy import tf
 from .sync.release import waiting_at
 from .sync.store import Event
-
-ENDLESS = 10**12  # local steps for `Scheme.rounds`: a group does not know which step is the last
 
 Order = Literal["round robin", "random"] | Sequence[int]
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from ..sync.store import Event
 
+ENDLESS = 2 * 10**12  # local steps of a worker whose last step is not known: more than any run may have
+
 Round = tuple[int, Event]  # local steps, and the event at the end
 
 

@@ -33,6 +33,7 @@ from ..cluster.cluster import Cluster
 from ..cluster.fingerprint import class_digest, in_words
 from ..cluster.task_spec import Addresses
 from ..contract.checks import check_kind, check_update
+from ..contract.rounds import ENDLESS
 from ..contract.scheme import Scheme
 from ..errors import DistsgdError, TaskFailed, UserError
 from ..files import own_folder, replacing, write_json, writing
@@ -46,7 +47,6 @@ from ..tasks.graph import TaskGraph
 from ..tasks.handoff import Handoff
 from ..tasks.job import CHIEF, Job, Script, checked, describe
 from ..tasks.options import RunOptions
-from ..tasks.plan import ENDLESS
 from ..tasks.script_loop import ScriptLoop
 from ..waiting import POLL_SECONDS
 from ..worker.parameters import Parameters

@@ -9,22 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from ..contract.rounds import Event, Rounds
+from ..contract.rounds import ENDLESS, Event, Rounds
 from ..contract.scheme import Scheme
 from ..data.dataset import batches, leaves, num_examples, shard_rows
 from ..errors import UserError
 from ..messages.codec import FLOAT_BYTES
 from ..record.event_log import KEEP
 from ..record_format import ALONE_STEPS
-from .options import MAX_STEPS, RunOptions
+from .options import RunOptions
 
 # Each call costs RPCs and Python time. Eight rounds in a call doubled the rate of small rounds; sixteen save 4 % to
 # 13 % of the remaining CPU time, thirty-two 4 % or 5 % more, and the graph grows with the number.
 ROUNDS_PER_CALL = 16
 
 LONG_RUN_ROUNDS = 500  # shorter runs do not earn back the time to build the larger graph
-
-ENDLESS = 2 * MAX_STEPS  # local steps of a worker whose script decides when to leave
 
 POINTS = 20  # least number of points of a curve
 
