@@ -234,6 +234,10 @@ class Operations:
         for k in range(self.workers):
             self.start(Now(k, *[0] * 6))
 
+    def do(self, name: str, now: Now) -> Any:
+        """Do the operation of this name."""
+        return getattr(self, name)(now)
+
     # What happens at a worker. Message and reply have the learning rates of the first step of their round.
 
     def local_step(self, now: Now) -> None:
@@ -393,7 +397,7 @@ class Group:
         at_most(len(center), ps=ps)
         shapes = self._structure.shapes
         self._operations = Operations(scheme, center, workers=workers, ps=ps, shapes=shapes, seed=seed)
-        self._turns = Turns(scheme, workers, self._operations)
+        self._turns = Turns(scheme, workers, self._operations.do)
 
     # What the caller reads.
 

@@ -271,7 +271,7 @@ class Optimizer(keras.optimizers.Optimizer):
             now = Now(*numbers)
 
             def branch(name: str) -> Callable[[], Any]:
-                return lambda: getattr(operations, name)(now) or tf.constant(0)  # a branch returns a tensor
+                return lambda: operations.do(name, now) or tf.constant(0)  # a branch returns a tensor
 
             tf.switch_case(kind, [branch(name) for name in table.plan.kinds])
             return [i + 1]

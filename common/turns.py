@@ -58,13 +58,13 @@ class Turns:
     Args:
         scheme: the algorithm.
         workers: number of workers, W.
-        do: object with the operations of `Operations`; each is called when it is due.
+        do: does the operation of `Operations` with this name, when it is due.
 
     Attributes:
         version: number of updates of the center.
     """
 
-    def __init__(self, scheme: Scheme, workers: int, do: Any):
+    def __init__(self, scheme: Scheme, workers: int, do: Callable[[str, Now], None]):
         self.scheme, self.sync, self.workers, self.do = scheme, scheme.sync, workers, do
         self.version, self.messages = 0, 0
         self.at = [Position(iter(scheme.rounds(ENDLESS, 0, k).after(0))) for k in range(workers)]
@@ -90,11 +90,11 @@ class Turns:
         """Make one local step of worker k, which is ready, and with the last step of its round the event."""
         at = self.at[k]
         if self.scheme.exchange_first and self.sync.exchanges and at.left == at.length:
-            self.do.postpone(self.now(k))
+            self.do("postpone", self.now(k))
             at.postponed = True
             self._end_round(k)
             return
-        self._local_step(k, self.do.local_step)
+        self._local_step(k, "local_step")
         if not self.sync.exchanges:  # a single worker, whose parameters are the center
             self._count(1)
             at.pulled = self.version
@@ -103,8 +103,8 @@ class Turns:
         else:
             self._go_on(k)
 
-    def _local_step(self, k: int, operation: Callable[[Now], None]) -> None:
-        operation(self.now(k))
+    def _local_step(self, k: int, operation: str) -> None:
+        self.do(operation, self.now(k))
         self.at[k].step, self.at[k].left = self.at[k].step + 1, self.at[k].left - 1
 
     def _end_round(self, k: int) -> None:
@@ -112,7 +112,7 @@ class Turns:
         event, rounds = self.at[k].event, self.at[k].round + 1
         if event == "pull":
             self.waiting.counted(rounds)
-            self.do.read(self.now(k))
+            self.do("read", self.now(k))
             self._use_reply(k)
         elif event == "push":
             self._merge(k)
@@ -123,7 +123,7 @@ class Turns:
             self._merge(k)
             released = self.waiting.arrive(k, rounds)  # without a bound, this worker alone
             if released and self.sync.waits:
-                self.do.send(self.now(k))  # the newest center is the reply
+                self.do("send", self.now(k))  # the newest center is the reply
             for j in released:
                 self._use_reply(j)
 
@@ -132,28 +132,28 @@ class Turns:
         at = self.at[k]
         if self.scheme.accepts(tf.constant(float(self.version - at.pulled))):
             completes = int((self.messages + 1) % self.scheme.messages_per_update == 0)
-            self.do.merge(self.now(k, completes))
+            self.do("merge", self.now(k, completes))
             self.messages += 1
             self._count(completes)
         else:
-            self.do.drop(self.now(k))
+            self.do("drop", self.now(k))
         self.waiting.counted(at.round + 1)
 
     def _join_set(self, k: int) -> None:
         """Add a message to the set; if that completes the set, merge the mean, which is an update, and release all."""
         now = self.now(k)
-        self.do.join_set(now)
+        self.do("join_set", now)
         if now.staleness and self.sync.uses_ps:  # the set of its version was complete without it: it was dropped
             self._use_reply(k)
         elif released := self.waiting.arrive(k, now.round + 1):
-            self.do.merge_set(now)
+            self.do("merge_set", now)
             self._count(1)
             for j in released:
                 self._use_reply(j)
 
     def _use_reply(self, k: int) -> None:
         self.at[k].pulled = self.version
-        self.do.use_reply(self.now(k))
+        self.do("use_reply", self.now(k))
         self._go_on(k)
 
     def _go_on(self, k: int) -> None:
@@ -161,7 +161,7 @@ class Turns:
         at = self.at[k]
         if at.postponed:
             at.postponed = False
-            self._local_step(k, self.do.postponed_step)
+            self._local_step(k, "postponed_step")
         if at.left <= 0:
             self._begin_round(at)
 
@@ -174,12 +174,12 @@ class Turns:
         before, self.version = self._not_started, self.version + updates
         for k in before if not self._not_started else ():
             self.at[k].pulled = self.version
-            self.do.start(self.now(k))
+            self.do("start", self.now(k))
 
 
 def kinds_of(scheme: Scheme) -> list[str]:
     """Return the names of the operations that `Turns` may call for a scheme."""
-    sync, first, accepts = scheme.sync, scheme.exchange_first, type(scheme).accepts is Scheme.accepts
+    sync, first, drops_none = scheme.sync, scheme.exchange_first, type(scheme).accepts is Scheme.accepts
     if not sync.exchanges:
         return ["local_step"]
     in_sets = sync.set_size(2) is not None
@@ -190,7 +190,7 @@ def kinds_of(scheme: Scheme) -> list[str]:
         "use_reply": True,
         "start": scheme.warmup_updates > 0,
         "merge": not in_sets or "push" in scheme.events,
-        "drop": not accepts and not in_sets,
+        "drop": not drops_none and not in_sets,
         "send": sync.waits and not in_sets,
         "read": "pull" in scheme.events,
         "join_set": in_sets,
@@ -215,17 +215,14 @@ class TurnsAhead:
 
     def __init__(self, scheme: Scheme, workers: int, order: Order, seed: int):
         self.kinds = kinds_of(scheme)
-        self.turns = Turns(scheme, workers, self)
+        self.turns = Turns(scheme, workers, self._note)
         self.order, self.longest = self._order(order, workers, seed)
         self.steps: deque[tuple[Now, list[tuple[int, ...]]]] = deque()
         self.first = 0
 
-    def __getattr__(self, name: str) -> Callable[[Now], None]:
-        """Return the operation of this name, which is noted instead of done."""
-        if name not in vars(self).get("kinds", ()):
-            raise AttributeError(f"{self.turns.scheme.name} has no operation {name}")
-        kind = self.kinds.index(name)
-        return lambda now: self.steps[-1][1].append((kind, *now))
+    def _note(self, name: str, now: Now) -> None:
+        """Note an operation of the last planned step."""
+        self.steps[-1][1].append((self.kinds.index(name), *now))
 
     @staticmethod
     def _order(order: Order, workers: int, seed: int) -> tuple[Iterator[int], int]:
