@@ -202,16 +202,21 @@ class Operations:
         seed: int,
         variable: Callable[[Any, str], Any] = as_variable,
     ):
-        known = {"num_workers": workers, "shapes": shapes, "uniform": partial(uniform, seed, len(center))}
         self.scheme, self.sync, self.workers, self.sizes = scheme, scheme.sync, workers, even_sizes(len(center), ps)
-        self.local = LocalVariables(scheme, center, self.sizes, known, variable)
-        parts = [variable(part, "center") for part in tf.split(center, self.sizes) if self.sync.uses_ps]
-        parts = parts or [self.local.row("params", 0)]  # without a ps, the parameters of worker 0 are the center
-        self.servers = [GlobalVariables(scheme, part, workers, variable) for part in parts]
-        self.reply = variable(center, "reply")
-        self.times = variable(tf.zeros([workers, len(Now._fields)], tf.int32), "times")  # of messages without a ps
+        self.known = {"num_workers": workers, "shapes": shapes, "uniform": partial(uniform, seed, len(center))}
+        self.begin(center, variable)
         self.given: Any = None
         self.learning_rate: Callable[[], Any] | None = None
+
+    def begin(self, center: Tensor, variable: Callable[[Any, str], Any]) -> None:
+        """Begin a run from this center: make each variable of its first value and its name, in a fixed order."""
+        self.local = LocalVariables(self.scheme, center, self.sizes, self.known, variable)
+        parts = [variable(part, "center") for part in tf.split(center, self.sizes) if self.sync.uses_ps]
+        parts = parts or [self.local.row("params", 0)]  # without a ps, the parameters of worker 0 are the center
+        self.servers = [GlobalVariables(self.scheme, part, self.workers, variable) for part in parts]
+        self.reply = variable(center, "reply")
+        times = tf.zeros([self.workers, len(Now._fields)], tf.int32)
+        self.times = variable(times, "times")  # of messages without a ps
 
     def scheme_at(self, step: Any) -> Scheme:
         """Return the scheme with its learning rates after so many local steps."""
@@ -225,14 +230,6 @@ class Operations:
     def center(self) -> Tensor:
         """Return the center [P]."""
         return tf.concat([server.center.read_value() for server in self.servers], 0)
-
-    def restart(self, center: Tensor) -> None:
-        """Let all workers start from another center. The servers keep their other variables."""
-        for server, part in zip(self.servers, tf.split(center, self.sizes), strict=True):
-            server.center.assign(part)
-        self.reply.assign(center)
-        for k in range(self.workers):
-            self.start(Now(k, *[0] * 6))
 
     def do(self, name: str, now: Now) -> Any:
         """Do the operation of this name."""

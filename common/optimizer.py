@@ -12,8 +12,9 @@ the operations of one step, and then writes the point of the next step's worker 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import keras
@@ -36,12 +37,12 @@ class Table:
     """The plan as variables that a graph reads: the operations of `AHEAD` steps, one after the other.
 
     Args:
-        plan: makes the plan of a run.
+        plan: makes the plan of a run that begins at a step of this number.
         workers: number of workers, W.
     """
 
-    def __init__(self, plan: Callable[[], TurnsAhead], workers: int):
-        self.make, self.plan = plan, plan()
+    def __init__(self, plan: Callable[[int], TurnsAhead], workers: int):
+        self.make, self.plan = plan, plan(0)
         with tf.init_scope():
             self.rows = tf.Variable(np.zeros([ROWS * AHEAD + 4 * workers, 1 + len(Now._fields)], np.int32), False)
             self.starts = tf.Variable(np.zeros([AHEAD + 1], np.int32), trainable=False)  # the first row of each step
@@ -49,10 +50,16 @@ class Table:
             self.first = tf.Variable(np.int64(0), trainable=False)
         self.last = 0  # the steps before this one are in the table
 
-    def write(self, step: int) -> None:
+    def prepare(self, step: int, begin: int) -> None:
+        """Write the next turns of the run that began at step `begin`, if few are left after number `step`."""
+        if begin != self.plan.begin or step < self.plan.first:  # after a load, or in a new run
+            self.plan = self.make(begin)
+        elif step <= self.last - AHEAD // 2:
+            return
+        self._write(step)
+
+    def _write(self, step: int) -> None:
         """Write the operations of `AHEAD` steps from number `step` on."""
-        if step < self.plan.first:
-            self.plan = self.make()
         while self.plan.first < step:  # after a load: plan the steps that the saved run has made
             self.plan.until(min(step, self.plan.first + AHEAD))
             self.plan.forget(min(step, self.plan.first + AHEAD))
@@ -87,6 +94,9 @@ class Optimizer(keras.optimizers.Optimizer):
     The gradient is taken where the algorithm takes it: during training, the model's weights are the point of the worker
     of the next step. At evaluations, at the end of an epoch and at the end of `fit` they are the center. For this,
     `fit` needs the callback of the optimizer, as the first of its callbacks.
+
+    Weights that have been changed between two calls of `fit` begin a new run: all variables of workers and servers, the
+    order and a schedule begin anew.
 
     All workers take their batches from the data of `fit`, and share the state of layers, such as the statistics of
     `BatchNormalization`. Everything else is as in a `Group`: on the same order both have the same center.
@@ -169,10 +179,12 @@ class Optimizer(keras.optimizers.Optimizer):
             self._structure = Structure(values)
             center, shapes = self._structure.vector(values, "variables"), self._structure.shapes
             at_most(len(center), ps=self.ps)
+            self._began_at = self._variable(tf.constant(0, tf.int64), "began_at")  # step at which the run began
+            self._first = len(self.variables)  # index of the first variable of the run
             known: dict[str, Any] = {"workers": self.workers, "ps": self.ps, "shapes": shapes, "seed": self.seed}
             self._operations = Operations(self.scheme, center, **known, variable=self._variable)
             self._operations.learning_rate = self._rate if hasattr(self.scheme, "learning_rate") else None
-            self._table = Table(lambda: TurnsAhead(self.scheme, self.workers, self.order, self.seed), self.workers)
+            self._table = Table(partial(TurnsAhead, self.scheme, self.workers, self.order, self.seed), self.workers)
             self._prepare()
             self._write_point()
 
@@ -282,9 +294,7 @@ class Optimizer(keras.optimizers.Optimizer):
 
     def _prepare(self) -> None:
         """Write the next turns to the table, if it has few left."""
-        table, step = self._table, int(self._iterations.numpy())
-        if not table.plan.first <= step <= table.last - AHEAD // 2:
-            table.write(step)
+        self._table.prepare(int(self._iterations.numpy()), int(self._began_at.numpy()))
 
     # The learning rate.
 
@@ -292,7 +302,8 @@ class Optimizer(keras.optimizers.Optimizer):
     def learning_rate(self) -> Any:
         """The present learning rate, that of an average worker if it is a schedule."""
         rate = self._learning_rate
-        return rate(self._iterations // self.workers) if callable(rate) else rate
+        steps = self._iterations - (self._began_at if self.built else 0)
+        return rate(steps // self.workers) if callable(rate) else rate
 
     @learning_rate.setter
     def learning_rate(self, rate: Any) -> None:
@@ -314,7 +325,7 @@ class Optimizer(keras.optimizers.Optimizer):
         return TurnsInFit(self)
 
     def _begin_fit(self, model: Any) -> None:
-        """Continue where the last `fit` ended. If the weights have been changed since, all workers start from them."""
+        """Continue where the last `fit` ended. If the weights have been changed since, they begin a new run."""
         if self is not getattr(model.optimizer, "inner_optimizer", model.optimizer):
             raise UserError(
                 "callbacks=[optimizer.callback()] must be of the optimizer that the model is compiled with. Received: "
@@ -332,7 +343,13 @@ class Optimizer(keras.optimizers.Optimizer):
                 if np.array_equal(weights, known, equal_nan=True):
                     break
             else:
-                self._operations.restart(weights)
+                self._restart(weights)
+
+    def _restart(self, center: Any) -> None:
+        """Begin a new run from this center with the variables that there are."""
+        self._operations.begin(center, assigning(map(tensor_of, self.variables[self._first :])))
+        self._began_at.assign(int(self._iterations.numpy()))
+        self._prepare()
 
     # Saving.
 
@@ -354,14 +371,8 @@ class Optimizer(keras.optimizers.Optimizer):
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Optimizer:
         """Return an optimizer with these arguments."""
         saved = config["scheme"]
-        kind = getattr(importlib.import_module(saved["module"]), saved["class_name"], None)
-        if not (isinstance(kind, type) and issubclass(kind, Scheme)):
-            raise UserError(
-                f"the saved optimizer needs its algorithm: there is no scheme {saved['class_name']} in module "
-                f"{saved['module']}"
-            )
         values = keras.saving.deserialize_keras_object(saved["config"], custom_objects=custom_objects)
-        return cls(**{**config, "scheme": kind(**values)})
+        return cls(**{**config, "scheme": kind_of(saved)(**values)})
 
 
 class TurnsInFit(keras.callbacks.Callback):
@@ -409,6 +420,29 @@ NEEDS_CALLBACK = (
 def tensor_of(variable: Any) -> Any:
     """Return the variable of TensorFlow in a variable of Keras, or this variable."""
     return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def assigning(variables: Iterator[Any]) -> Callable[[Any, str], Any]:
+    """Return a function that assigns each value to the next one of these variables, and returns the variable."""
+
+    def variable(value: Any, name: str) -> Any:
+        del name
+        own = next(variables)
+        own.assign(value)
+        return own
+
+    return variable
+
+
+def kind_of(saved: dict[str, Any]) -> type[Scheme]:
+    """Return the class of a saved scheme; `UserError` if its module has no such class."""
+    kind = getattr(importlib.import_module(saved["module"]), saved["class_name"], None)
+    if not (isinstance(kind, type) and issubclass(kind, Scheme)):
+        raise UserError(
+            f"the saved optimizer needs its algorithm: there is no scheme {saved['class_name']} in module "
+            f"{saved['module']}"
+        )
+    return kind
 
 
 def check_variables(variables: Sequence[Any]) -> None:

@@ -200,25 +200,26 @@ def kinds_of(scheme: Scheme) -> list[str]:
 
 
 class TurnsAhead:
-    """The turns of the workers from the first step of a run on: the operations of each step, planned ahead.
+    """The turns of the workers from the beginning of a run on: the operations of each step, planned ahead.
 
     Args:
         scheme: the algorithm.
         workers: number of workers, W.
         order: `round robin`, `random`, or the workers one by one, again and again.
         seed: seed of a random order.
+        begin: number of the first step of the run.
 
     Attributes:
         steps: the planned steps, each with the time of its worker before it, and its operations.
         first: number of the first of them.
     """
 
-    def __init__(self, scheme: Scheme, workers: int, order: Order, seed: int):
+    def __init__(self, scheme: Scheme, workers: int, order: Order, seed: int, begin: int):
         self.kinds = kinds_of(scheme)
         self.turns = Turns(scheme, workers, self._note)
         self.order, self.longest = self._order(order, workers, seed)
         self.steps: deque[tuple[Now, list[tuple[int, ...]]]] = deque()
-        self.first = 0
+        self.begin = self.first = begin
 
     def _note(self, name: str, now: Now) -> None:
         """Note an operation of the last planned step."""

@@ -189,12 +189,52 @@ def test_checkpoint_within_an_epoch_continues_as_if_it_had_not_been_saved(tmp_pa
     np.testing.assert_allclose(vector(loaded.get_weights()), vector(model.get_weights()), rtol=1e-6)
 
 
-def test_workers_start_from_weights_that_were_changed():
-    model = linear(Optimizer(AsyncSGD(), workers=2))
-    fit(model, 3)
-    model.set_weights([10 * np.ones((3, 2)), np.ones(2)])
-    fit(model, 1)
-    assert np.abs(vector(model.get_weights())).max() > 8
+def changed_after(model, steps):
+    """Fit so many steps, give the model other weights, and return it and a new one that starts from them."""
+    scheme, workers = model.optimizer.scheme, model.optimizer.workers
+    fit(model, steps)
+    other = linear(Optimizer(scheme, workers=workers))
+    for each in model, other:
+        each.set_weights([10 * np.ones((3, 2)), np.ones(2)])
+    return model, other
+
+
+SLOW_CHANGED = [n for n in SCHEMES if n not in {"local_sgd", "downpour with a warm start", "all_reduce"}]
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW_CHANGED else n for n in SCHEMES])
+def test_weights_that_were_changed_begin_a_new_run(name):
+    scheme = SCHEMES[name]
+    workers = workers_of(scheme)
+    model, new = changed_after(linear(Optimizer(scheme, workers=workers)), workers * scheme.period + 1)
+    for each in model, new:
+        fit(each, 9)
+    np.testing.assert_array_equal(vector(model.get_weights()), vector(new.get_weights()))
+
+
+def test_set_that_is_not_complete_is_no_part_of_a_new_run():
+    model, new = changed_after(linear(Optimizer(LocalSGD(communication_period=1), workers=2)), 1)
+    for each in model, new:
+        fit(each, 2)
+    np.testing.assert_array_equal(vector(model.get_weights()), vector(new.get_weights()))
+
+
+def test_saved_model_continues_a_new_run(tmp_path):
+    how: Any = {"workers": 3, "order": "random", "seed": 3}
+    model = changed_after(linear(Optimizer(Downpour(communication_period=3), **how)), 4)[0]
+    fit(model, 5)
+    model.save(tmp_path / "model.keras")
+    loaded: Any = keras.saving.load_model(tmp_path / "model.keras")
+    for each in model, loaded:
+        fit(each, 5)
+    np.testing.assert_allclose(vector(loaded.get_weights()), vector(model.get_weights()), rtol=1e-6)
+
+
+def test_schedule_begins_anew_with_a_new_run():
+    scheme = AsyncSGD(learning_rate=keras.optimizers.schedules.CosineDecay(0.3, 10))
+    model, _ = changed_after(linear(Optimizer(scheme, workers=2)), 16)
+    fit(model, 4)
+    np.testing.assert_allclose(model.optimizer.learning_rate, scheme.learning_rate(2))
 
 
 def test_learning_rate_is_that_of_the_scheme():
