@@ -164,7 +164,7 @@ class Optimizer(keras.optimizers.Optimizer):
         self.order: Order = order
         self._loss: Any = None  # loss of the present step
         self._has_center = False  # True while the model's weights are the center
-        self._begun = False  # True if the turns of the present `fit` are planned
+        self._seen: int | None = None  # step at which the callback of the present `fit` was called last
 
     # The variables.
 
@@ -224,9 +224,10 @@ class Optimizer(keras.optimizers.Optimizer):
         del var_list
         if not self.built:
             return
-        if not self._begun or int(self._iterations.numpy()) > self._table.last:
+        seen, self._seen = self._seen, None
+        if seen is None or int(self._iterations.numpy()) > seen:
             raise UserError(f"{NEEDS_CALLBACK}. Received: no callback in fit")
-        self._begun = self._has_center = False
+        self._has_center = False
         self._write_center()
 
     # A step.
@@ -243,7 +244,7 @@ class Optimizer(keras.optimizers.Optimizer):
             grads: gradients at the present values of the variables.
             trainable_variables: variables of the gradients: in each call the same.
         """
-        if tf.inside_function() and not self._begun:  # before variables are made: a graph is not built twice
+        if tf.inside_function() and self._seen is None:  # before variables are made: a graph is not built twice
             raise UserError(f"{NEEDS_CALLBACK}; run_eagerly=True does without. Received: no callback in fit")
         grads = list(grads)
         if trainable_variables is not None:
@@ -272,7 +273,7 @@ class Optimizer(keras.optimizers.Optimizer):
         del trainable_variables, learning_rate
         if not tf.inside_function():
             self._prepare()
-            self._begun = True
+            self._seen = int(self._iterations.numpy()) + 1
         operations, table = self._operations, self._table
         operations.given, self._loss = (self._structure.vector(list(grads), "gradients"), self._loss), None
         begin, end, following = table.of(self._iterations.value)
@@ -333,7 +334,7 @@ class Optimizer(keras.optimizers.Optimizer):
             )
         if model.steps_per_execution > AHEAD // 2:
             raise UserError(f"steps_per_execution must be at most {AHEAD // 2}. Received: {model.steps_per_execution}")
-        self._begun = True
+        self._see()
         if not self.built and model.built:
             self.build(model.trainable_variables)
         if self.built:
@@ -345,6 +346,10 @@ class Optimizer(keras.optimizers.Optimizer):
             else:
                 self._restart(weights)
 
+    def _see(self) -> None:
+        """Note that the callback is called: without it, `fit` ends at a later step than that seen."""
+        self._seen = int(self._iterations.numpy())
+
     def _restart(self, center: Any) -> None:
         """Begin a new run from this center with the variables that there are."""
         self._operations.begin(center, assigning(map(tensor_of, self.variables[self._first :])))
@@ -352,6 +357,12 @@ class Optimizer(keras.optimizers.Optimizer):
         self._prepare()
 
     # Saving.
+
+    def load_own_variables(self, store: Any) -> None:
+        """Load the variables of a saved run, which `fit` may do in another callback."""
+        super().load_own_variables(store)
+        if self._seen is not None:
+            self._see()
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of the optimizer, with the present learning rate."""
@@ -401,6 +412,7 @@ class TurnsInFit(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Write the center into the model."""
+        self.optimizer._see()
         self.optimizer._write_center()
 
     def on_test_begin(self, logs: Any = None) -> None:

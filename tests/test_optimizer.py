@@ -189,6 +189,13 @@ def test_checkpoint_within_an_epoch_continues_as_if_it_had_not_been_saved(tmp_pa
     np.testing.assert_allclose(vector(loaded.get_weights()), vector(model.get_weights()), rtol=1e-6)
 
 
+def test_fit_may_have_nothing_left_after_a_restore(tmp_path):
+    for _ in range(2):
+        model = linear(Optimizer(SSP(), workers=2))
+        fit(model, 5, callbacks=[keras.callbacks.BackupAndRestore(str(tmp_path), delete_checkpoint=False)])
+    assert model.optimizer.iterations == 5
+
+
 def changed_after(model, steps):
     """Fit so many steps, give the model other weights, and return it and a new one that starts from them."""
     scheme, workers = model.optimizer.scheme, model.optimizer.workers
@@ -356,6 +363,27 @@ def test_fit_without_the_right_callback_is_refused_in_one_line():
         "^steps_per_execution must be at most",
         lambda: fit(linear(Optimizer(SSP(), workers=2), steps_per_execution=1000), 2),
     )
+
+
+class Stops(keras.callbacks.Callback):
+    """Raises an error before a batch, or after it."""
+
+    def __init__(self, when):
+        super().__init__()
+        setattr(self, f"on_train_batch_{when}", self.stop)
+
+    def stop(self, batch, logs=None):
+        if batch == 1:
+            raise InterruptedError
+
+
+@pytest.mark.parametrize("when", ["begin", "end"])
+def test_fit_without_callback_is_refused_after_a_fit_that_was_interrupted(when):
+    model = linear(Optimizer(SSP(), workers=2))
+    with pytest.raises(InterruptedError):
+        fit(model, 3, callbacks=[Stops(when)])
+    fails(r"^fit needs callbacks=\[optimizer\.callback\(\)\]", lambda: model.fit(*data(1), batch_size=BATCH, verbose=0))
+    fit(model, 3)
 
 
 def test_gradients_and_weights_that_do_not_fit_are_refused_in_one_line():
