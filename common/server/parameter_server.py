@@ -116,7 +116,7 @@ class ParameterServer:
             kept = scheme.sync.variables(self)
             self.kept = SimpleNamespace(**{name: tf.Variable(value, name=name) for name, value in kept.items()})
         center.keep(lambda part: scheme.sync.slice_variables(self, part))
-        self.center_reader = CenterReader(center.slices, center.sizes, center.transport)
+        self.center_reader = CenterReader(center.slices, center.sizes, self.client)
         self.initialize = tf.group(*(v.initializer for v in tf.compat.v1.global_variables()))
         single = journal.saved | members.saved
         saved = center.saved | {name: [variable] for name, variable in single.items()}

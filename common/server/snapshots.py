@@ -6,13 +6,14 @@ second, and cannot choose the version.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from ..messages.transport import Transport
+from ..messages.transport import Client
 
 NEVER = -1.0  # in place of the time of a snapshot that has not been taken
 
@@ -107,25 +108,28 @@ class CenterReader:
     """A read-only snapshot of all slices at one version, for a client.
 
     A tensor that a client fetches through a socket is copied several times, on the ps and on the client. So a large
-    center is kept as a snapshot on the ps and fetched chunk by chunk, unless ps and client share memory.
+    center is kept as a snapshot on the ps and fetched chunk by chunk, unless ps and client share memory. Each client
+    has a snapshot of its own: another one could be replaced between two chunks.
 
     Args:
         slices: slices of the center.
         sizes: their sizes. If one is large, all are assigned to `snapshots`, which share the memory of the
             center until its next update.
-        transport: transport to the client. With shared memory there are no `snapshots`.
+        client: the client. With shared memory there are no `snapshots`.
     """
 
-    def __init__(self, slices: Sequence[Any], sizes: Sequence[int], transport: Transport):
-        self.slices, self.sizes, self.transport = slices, sizes, transport
+    def __init__(self, slices: Sequence[Any], sizes: Sequence[int], client: Client):
+        self.slices, self.sizes, self.transport = slices, sizes, client.transport
+        self.reader = re.sub(r"\W+", "_", client.device)
         self.names = ["center"] if slices[0].average is None else ["center", "average"]
-        in_chunks = max(sizes) > CHUNK_FLOATS and not transport.shared
+        in_chunks = max(sizes) > CHUNK_FLOATS and not self.transport.shared
         self.snapshots = [self._nothing(part) for part in slices] if in_chunks else []
 
     def _nothing(self, part: Any) -> dict[str, Any]:
         with tf.device(part.device):
             return {
-                name: tf.Variable(tf.zeros([0]), shape=[None], name=f"read_{name}_{part.index}") for name in self.names
+                name: tf.Variable(tf.zeros([0]), shape=[None], name=f"read_{name}_{part.index}{self.reader}")
+                for name in self.names
             }
 
     def read(self) -> dict[str, list[Any]]:
