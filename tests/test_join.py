@@ -81,6 +81,38 @@ with distsgd.join(LocalSGD(communication_period=3, learning_rate=0.5), maker) as
             first.step(maker, loss=1.0)
 np.savez(folder / f"{first.index}.npz", maker=maker, critic=critic["w"])
 """
+IN_SEQUENCE = """
+for name in ("a", "b"):
+    with distsgd.join(AsyncSGD(), np.ones(3, np.float32), name=name) as worker:
+        for step in range(40):
+            worker.step(np.zeros(3), loss=1.0)
+            worker.log(number=step)
+        assert len(worker._loop.progress.figures["number"]) <= 40
+print("the last line", end="")
+"""
+OTHER_NAME = """
+with distsgd.join(AsyncSGD(), np.ones(3, np.float32)) as worker:
+    worker.step(np.zeros(3))
+if worker.index == 1:
+    with distsgd.join(AsyncSGD(), np.ones(3, np.float32), name="other"):
+        pass
+"""
+LARGE = """
+w = np.zeros(5 << 20, np.float32)  # more than a chunk
+with distsgd.join(AsyncSGD(learning_rate=1.0), w) as worker:
+    for step in range(8):
+        worker.step(np.ones_like(w))
+        assert np.ptp(worker.center()) == 0
+"""
+AGAIN = """
+try:
+    with distsgd.join(AsyncSGD(), "no arrays"):
+        pass
+except distsgd.UserError as error:
+    print(error)
+with distsgd.join(AsyncSGD(), np.ones(3, np.float32)) as worker:
+    worker.step(np.zeros(3))
+"""
 ENDLESS = """
 with distsgd.join(AsyncSGD(), np.ones(3, np.float32)) as worker:
     while True:
@@ -205,6 +237,35 @@ def test_two_joins_of_a_script_train_two_centers(launch, tmp_path):
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert {row["critic_loss"] for row in rows if "critic_loss" in row} <= {*np.arange(0, 9, 0.125)}
     assert (run_dir / "critic" / "trace.npz").exists()
+
+
+def test_each_of_two_joins_in_sequence_reports_its_figures(launch, tmp_path, capsys):
+    code, result = launch(IN_SEQUENCE)
+    assert code == 0, result
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert {"number", "loss", "steps"} <= {name for row in rows for name in row}
+    later = [row for row in rows if "b_number" in row]
+    assert {row["worker"] for row in later} == {0, 1}
+    assert not any("steps" in row for row in later)
+    assert "the last line" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_two_workers_read_a_large_center_at_once(launch):
+    code, result = launch(LARGE, flags=["--transport", "sockets"])
+    assert code == 0, result
+
+
+@pytest.mark.slow
+def test_a_join_without_worker_0_ends(launch):
+    code, result = launch(OTHER_NAME, flags=["--wait-seconds", "4"])
+    assert (code, result["message"]) == (2, "worker-1: worker 0 has ended without a join named 'other'")
+
+
+@pytest.mark.slow
+def test_a_script_may_join_again_after_its_mistake(launch):
+    code, result = launch(AGAIN)
+    assert (code, result["outcome"]) == (0, "completed")
 
 
 @pytest.mark.slow

@@ -47,14 +47,15 @@ from ..tasks.graph import TaskGraph
 from ..tasks.handoff import Handoff
 from ..tasks.job import CHIEF, Job, Script, checked, describe
 from ..tasks.options import RunOptions
-from ..tasks.script_loop import ScriptLoop
-from ..waiting import POLL_SECONDS
+from ..tasks.script_loop import LOOK_SECONDS, ScriptLoop
+from ..waiting import POLL_SECONDS, reachable
 from ..worker.parameters import Parameters
 from .sessions import build_seconds, connector, session_config
 
 MOST_CHARACTERS = 1500  # of the traceback of a script in an error
 
-FAULTS = {"warning", "evicted", "silent", "refused", "rejoined", "lost"}
+# Events of faults of workers. The record has the versions and restorations of one center, that of the first join.
+OF_WORKERS = ("warning", "evicted", "silent", "refused", "rejoined", "lost")
 
 USAGE = "with distsgd.join(DiLoCo(), variables) as worker"
 
@@ -135,7 +136,8 @@ def follow_joins(job: Job, script: Script, follow: Callable[[Job, Report], None]
         try:
             with path.open("rb") as file:
                 agreed, terms = pickle.load(file), pickle.load(file)
-            follow(terms.job(job, agreed["name"]), report if agreed["is_first"] else without_progress(report))
+            name = agreed["name"]
+            follow(terms.job(job, name), report if agreed["is_first"] else of_later_join(report, name))
         except BaseException as error:  # raised again in the thread that started this one
             failures.append(error)
 
@@ -147,14 +149,22 @@ def follow_joins(job: Job, script: Script, follow: Callable[[Job, Report], None]
     raise failures[0]
 
 
-def without_progress(report: Report) -> Report:
-    """Return a function that reports faults alone: progress and result are those of the first join of a script."""
+def of_later_join(report: Report, name: str) -> Report:
+    """Return a function that reports faults and figures: progress and result are those of the first join of a script.
 
-    def report_faults(**event: Any) -> None:
-        if event["event"] in FAULTS:
-            report(**event)
+    The figures have the name of the join before theirs.
+    """
 
-    return report_faults
+    def report_some(event: str, **known: Any) -> None:
+        if event in OF_WORKERS:
+            report(event=event, **known)
+        elif event == "worker":
+            figures = {
+                f"{name}_{figure}": value for figure, value in known.items() if figure not in ("worker", "steps")
+            }
+            report(event="figures", worker=known["worker"], **figures)
+
+    return report_some
 
 
 class ScriptArrays:
@@ -210,9 +220,6 @@ class JoinedWorker:
         self._handoff = Handoff(len(self._arrays.values))
         terms = Terms(scheme, self._arrays.structure.shapes, self._arrays.values)
         self._loop = launched.loop(terms, name, self._handoff)
-        self._first = launched.first or self._loop  # it reports what the script logs
-        self._prefix = f"{name}_" if launched.first else ""
-        launched.first = self._first
         self._thread = self._loop.begin()
         self._is_over = False
         self._arrays.write(self._handoff.point())
@@ -244,7 +251,7 @@ class JoinedWorker:
         The numbers of a second `join` have its name before theirs: `critic_loss`.
         """
         for name, value in figures.items():
-            self._first.progress.figures[self._prefix + name].append(float(value))
+            self._loop.progress.figures[name].append(float(value))
 
     def center(self) -> Any:
         """Return the center, with the structure of the variables."""
@@ -288,7 +295,6 @@ class Launched:
 
     Attributes:
         states: "joined" by the name of each join, and "left" after the end of its block.
-        first: the loop of the first join.
     """
 
     job: Job
@@ -298,12 +304,11 @@ class Launched:
     target: str
     report: Report
     states: dict[str, str] = field(default_factory=dict)
-    first: ScriptLoop | None = None
 
     def loop(self, terms: Terms, name: str, handoff: Handoff) -> ScriptLoop:
         """Agree with worker 0, build graph and session, and wait for the other workers."""
         job = terms.job(self.job, name, take=handoff.take)
-        report = self.report if self._agree(terms, name, job) else without_progress(self.report)
+        report = self.report if self._agree(terms, name, job) else of_later_join(self.report, name)
         graph, wait_seconds = TaskGraph(job, [self.index]), job.cluster.wait_seconds
         config = session_config(job.cluster, 1, INTER_OP)
         config.device_filters.extend(["/job:ps", f"/job:worker/task:{self.index}"] if job.uses_ps else ["/job:worker"])
@@ -326,10 +331,9 @@ class Launched:
             with writing(job.run_dir):
                 own_folder(job.run_dir)
             with replacing(place) as file:
-                pickle.dump({"name": name, "is_first": self.first is None, "terms": mine}, file)
+                pickle.dump({"name": name, "is_first": not self.states, "terms": mine}, file)
                 cloudpickle.dump(terms, file)
-        while not place.exists():  # the script of worker 0 may take any time
-            time.sleep(POLL_SECONDS)
+        self._await_terms(place, name)
         with place.open("rb") as file:
             agreed = pickle.load(file)
         for what, value in mine.items():
@@ -346,6 +350,19 @@ class Launched:
             for warning in job.scheme.warnings(job.cluster.workers):
                 self.report(event="warning", message=warning)
         return agreed["is_first"]
+
+    def _await_terms(self, place: Path, name: str) -> None:
+        """Block until worker 0 has written its terms: its script may take any time, but must not have ended."""
+        looked = seen = time.monotonic()
+        while not place.exists():
+            time.sleep(POLL_SECONDS)
+            if (now := time.monotonic()) - looked < LOOK_SECONDS:
+                continue
+            looked = now
+            if reachable(self.addresses.worker[CHIEF]):
+                seen = now
+            elif now - seen > self.job.cluster.wait_seconds and not place.exists():  # longer than a restart takes
+                raise UserError(f"worker 0 has ended without a join named {name!r}")
 
 
 _launched: Launched | None = None
@@ -387,8 +404,8 @@ def join(scheme: Scheme, variables: Any, name: str = "") -> Iterator[JoinedWorke
         )
     if len(_launched.states) == MOST_JOINS:
         raise UserError(f"a script can join {MOST_JOINS} times. Received: a join named {name!r}")
-    _launched.states[name] = "joined"
     worker = JoinedWorker(_launched, scheme, variables, name)
+    _launched.states[name] = "joined"
     yield worker
     worker._leave()
     _launched.states[name] = "left"
@@ -406,6 +423,11 @@ class Echo(io.TextIOBase):
         for line in lines:
             self.report(event="printed", text=line)
         return self.log.write(text)
+
+    def end(self) -> None:
+        """Report a last line that has no newline."""
+        if self.line:
+            self.report(event="printed", text=self.line)
 
     def flush(self) -> None:
         """Flush the log."""
@@ -425,8 +447,9 @@ def run_script(launched: Launched) -> None:
         max(1, len(os.sched_getaffinity(0)) // launched.job.cluster.workers_here)
     )
     sys.argv, sys.path = [str(script.path), *script.arguments], [str(script.path.parent), *sys.path]
+    echo = Echo(sys.stdout, launched.report)
     if launched.index == CHIEF:
-        sys.stdout = Echo(sys.stdout, launched.report)
+        sys.stdout = echo
     name, ended = script.path.name, "ended"
     try:
         runpy.run_path(str(script.path), run_name="__main__")
@@ -438,6 +461,8 @@ def run_script(launched: Launched) -> None:
             raise TaskFailed(f"{name} {ended}") from None
     except BaseException as error:
         raise TaskFailed(f"{name} failed\n{_traceback(error, script)}") from error
+    finally:
+        echo.end()
     if not launched.states:
         raise UserError(f"{name} {ended} without a call of distsgd.join, as in: {USAGE}")
     if "joined" in launched.states.values():

@@ -72,9 +72,10 @@ def plot(rows: list[dict[str, Any]], config: dict[str, Any], file: Any) -> None:
 
 def _draw_losses(axes: Any, rows: list[dict[str, Any]], zero: float) -> None:
     """Draw the losses of the workers, or their mean, and the test loss of the center."""
-    for worker in sorted({row["worker"] for row in rows if row["kind"] == "worker"})[:MOST_WORKERS]:
-        mine = [row for row in rows if row["kind"] == "worker" and row["worker"] == worker]
-        seconds, values = [row["seconds"] - zero for row in mine], [row.get("loss", math.nan) for row in mine]
+    reported = [row for row in rows if row["kind"] == "worker" and "loss" in row]
+    for worker in sorted({row["worker"] for row in reported})[:MOST_WORKERS]:
+        mine = [row for row in reported if row["worker"] == worker]
+        seconds, values = [row["seconds"] - zero for row in mine], [row["loss"] for row in mine]
         axes.plot(seconds, values, lw=1, alpha=0.6, label=f"worker {worker}, training")
     centers = [row for row in rows if row["kind"] == "center"]
     if means := [row for row in centers if "loss" in row]:  # workers of a simulated run do not report one by one

@@ -43,7 +43,12 @@ RecordMode = Literal["full", "off"]
 
 NOT_FIGURES = {"event", "task", "when", "virtual"}  # fields of an event that are no metrics
 
-ROWS = {"worker": "worker", "center": "center", "passed": "center"}  # kind of row in metrics.jsonl, by event
+ROWS = {
+    "worker": "worker",
+    "figures": "worker",
+    "center": "center",
+    "passed": "center",
+}  # kind of row in metrics.jsonl, by event
 
 SHOWN = 400  # characters of a differing value that an error shows
 
