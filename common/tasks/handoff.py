@@ -59,14 +59,12 @@ class Handoff:
             self._shown = self._number
             return np.asarray(self._point)
 
-    def give(self, gradient: np.ndarray, loss: float) -> bool:
-        """Leave a gradient for the graph; False if a recovery has moved the worker to another point meanwhile."""
+    def give(self, gradient: np.ndarray, loss: float) -> None:
+        """Leave a gradient for the graph, unless a recovery has moved the worker to another point meanwhile."""
         with self._changed:
-            if self._point is None or self._number != self._shown:
-                return False
-            self._given = [(gradient, np.float32(loss))]
-            self._changed.notify_all()
-            return True
+            if self._point is not None and self._number == self._shown:
+                self._given = [(gradient, np.float32(loss))]
+                self._changed.notify_all()
 
     def leave(self) -> None:
         """End the present round before its next step, and further rounds before their first."""
