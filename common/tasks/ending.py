@@ -25,7 +25,17 @@ CHIEF_WAITS = 3  # times the limit of a wait: two to read the last state, one un
 
 
 class Ending:
-    """The end of a run, early if the stop rule applies, and its files."""
+    """The end of a run, early if the stop rule applies, and its files.
+
+    Args:
+        calls: the evaluator's calls to the ps.
+        observer: the observer, which has the newest evaluation.
+        reader: reader of the record.
+        rounds: the record of the rounds.
+        rule: the rule that ends the run early.
+        report: receives events.
+        ends_ps: False if the script may join another run on the same ps tasks; the launcher then ends them.
+    """
 
     def __init__(
         self,
@@ -35,10 +45,10 @@ class Ending:
         rounds: RoundRecord,
         rule: StopRule,
         report: Report,
+        ends_ps: bool,
     ):
         self.calls, self.observer, self.reader, self.report = calls, observer, reader, report
-        self.graph, self.rounds, self.rule = calls.graph, rounds, rule
-        self.ends_ps = True  # False if the script may join another run on the same ps tasks; the launcher ends them
+        self.graph, self.rounds, self.rule, self.ends_ps = calls.graph, rounds, rule, ends_ps
         self.stopped = False
         self.stopped_workers = 0  # workers that were removed from the active set, and still have to leave
 

@@ -45,8 +45,8 @@ class Evaluator:
         self.reader = RecordReader(self.calls, job.event_log(), report, self._hear)
         self.observer = Observer(job, self.calls, self.reader, report)
         rounds = RoundRecord(job)
-        self.ending = Ending(self.calls, self.observer, self.reader, rounds, job.stop_rule, report)
-        self.ending.ends_ps = job.script is None or not job.uses_ps
+        ends_ps = job.script is None or not job.uses_ps
+        self.ending = Ending(self.calls, self.observer, self.reader, rounds, job.stop_rule, report, ends_ps)
         self.failing: float | None = None  # time of the first of consecutive failed calls
         self.unrestored: float | None = None  # time since which the ps answers that its state is not clean
         self.chief_is_late = False
