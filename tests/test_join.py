@@ -55,6 +55,8 @@ with distsgd.join(DiLoCo(communication_period=2 + (k if what == "schemes" else 0
                 {}["missing"]
             elif what == "ends early":
                 sys.exit()
+            elif what == "exit":
+                os._exit(0)
         worker.step(gradient)
 if what == "later":
     raise RuntimeError("after the block")
@@ -212,6 +214,9 @@ def test_a_block_that_ends_in_a_round_exchanges_its_steps(launch, tmp_path):
             1,
             "ended by sys.exit(None) before the end of the block of distsgd.join",
             marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "exit", 1, "worker-1: the process of its script ended before the end of the block", marks=pytest.mark.slow
         ),
         pytest.param("later", 1, "RuntimeError: after the block", marks=pytest.mark.slow),
     ],

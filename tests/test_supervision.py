@@ -227,6 +227,7 @@ def test_a_last_checkpoint_that_is_late_or_lost_is_a_warning(end):
 # The table by itself.
 
 CALLS = {
+    "finished": {"event": "finished", "task": "worker-1"},
     "ended": ended("worker-1"),
     "killed": killed("worker-1"),
     "failed": ended("worker-1", 1),
@@ -237,6 +238,7 @@ CALLS = {
     "result": RESULT,
 }
 EFFECTS = {  # of an event in the states REPAIRABLE, TRAINING, FAILING, DONE
+    "finished": ["", "", "Diverged", ""],
     "ended": ["", "", "Diverged", ""],
     "killed": ["due", "TaskLost", "Diverged", ""],
     "failed": ["TaskFailed", "TaskFailed", "Diverged", ""],
@@ -289,6 +291,15 @@ def test_a_run_waits_for_its_last_checkpoint_as_long_as_announced():
     run.handle(ended("worker-0"))
     assert run.deadline <= time.monotonic()  # no task is awaited any more
     assert told == []
+
+
+def test_a_script_that_ends_in_its_block_ends_the_run():
+    run = run_state_of(RestartRule(uses_ps=True, wait_seconds=10.0, awaits_workers=True))
+    run.handle({"event": "finished", "task": "worker-0"})
+    run.handle(ended("worker-0"))
+    assert run.root_cause.failure is None
+    run.handle(ended("worker-1"))
+    assert "worker-1: the process of its script ended before the end of the block" in str(run.root_cause.failure)
 
 
 def test_every_kind_of_event_of_the_table_is_tested():

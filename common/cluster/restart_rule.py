@@ -30,6 +30,7 @@ class RestartRule:
         alone: True if the run has one worker only, which resumes from its checkpoint.
         max_restarts: number of restarts allowed, over all tasks.
         min_workers: number of workers with which the run continues if the others do not come back; None: all.
+        awaits_workers: True if workers execute a script, which may do more after the result, and is not ended then.
     """
 
     uses_ps: bool
@@ -37,6 +38,7 @@ class RestartRule:
     alone: bool = False
     max_restarts: int = 0
     min_workers: int | None = None
+    awaits_workers: bool = False
 
     @property
     def is_collective(self) -> bool:

@@ -34,7 +34,7 @@ def launch(job: Job, on_event: OnEvent) -> None:
             if ("evaluator", 0) in names:
                 job = replace(job, graph_file=Path(scratch) / "worker.graph")
             task = job.cluster.task
-            supervision = Supervision(server, names, job.cluster, job.restarts, logs, on_event, job.script is not None)
+            supervision = Supervision(server, names, job.cluster, job.restarts, logs, on_event)
             path = write(job, Path(scratch))
             try:
                 addresses = asdict(task.addresses) if task else None

@@ -144,13 +144,13 @@ class RunState:
         kill: ends a task, given its name.
         publish: receives each decision as an event.
         log_of: returns the path and the last lines of the log of a task, given its name.
-        scripts: True if workers execute a script, which may do more after the result, and is not ended then.
 
     Attributes:
         alive: tasks that have not ended, or will be started again.
         silenced: tasks that were killed because they were silent, with the seconds of their silence.
         saving: the task that writes a checkpoint, its version, and its deadline on the clock of `time.monotonic`.
         awaiting_restart: tasks that lost a peer which is being restarted, and will end; with their message.
+        finished: workers that have done all their rounds.
         reported_failure: tasks that have reported a failure.
         to_announce: a task that was killed, and could not notify the other machines.
     """
@@ -165,9 +165,8 @@ class RunState:
         kill: Callable[[str], None],
         publish: Callable[[Event], None],
         log_of: Callable[[str], str],
-        scripts: bool = False,
     ):
-        self.tasks, self.rule, self.far, self.in_process, self.scripts = tasks, rule, far, in_process, scripts
+        self.tasks, self.rule, self.far, self.in_process = tasks, rule, far, in_process
         self.kill, self.publish, self.log_of = kill, publish, log_of
         self.restarts = Restarts(rule)
         self.root_cause = RootCause()
@@ -178,6 +177,7 @@ class RunState:
         self.silenced: dict[str, float] = {}
         self.awaiting_restart: dict[str, str] = {}
         self.reported_failure: set[str] = set()
+        self.finished: set[str] = set()
         self.to_announce: str | None = None
 
     @property
@@ -212,24 +212,31 @@ class RunState:
     def _note_saving(self, event: Event) -> None:
         self.saving = event["task"], f"version {event['version']}", time.monotonic() + event["seconds"]
 
-    def _note_saved(self, event: Event) -> None:
-        """Clear `saving` if its task ended well: the task has then reported the outcome of its checkpoint."""
-        if self.saving and event["task"] == self.saving[0]:
+    def _note_finished(self, event: Event) -> None:
+        self.finished.add(event["task"])
+
+    def _note_end(self, event: Event) -> None:
+        """Note that a task ended well: if it wrote a checkpoint, it has reported the outcome."""
+        task, awaits_workers = event["task"], self.rule.awaits_workers
+        if self.saving and task == self.saving[0]:
             self.saving = None
-        if self.scripts and self.has_result:
+        if awaits_workers and self.has_result:
             self._finish(event)
+        elif awaits_workers and self.tasks[task][0] == "worker" and task not in self.finished:
+            text = f"{task}: the process of its script ended before the end of the block of distsgd.join"
+            self.root_cause.fail(TaskFailed(text), final=True)
 
     def _finish(self, event: Event) -> None:
         """Note that the result is safe, and cancel all restarts that are due."""
         del event
         self.has_result = True
-        if self.scripts and any(self.tasks[task][0] == "worker" for task in self.alive):
+        if self.rule.awaits_workers and any(self.tasks[task][0] == "worker" for task in self.alive):
             return
         self.done = True
         self.alive -= self.restarts.due.keys()
         self.restarts.due.clear()
         self.leave_by = time.monotonic()
-        if not self.scripts:  # after the scripts no task has anything left to do
+        if not self.rule.awaits_workers:  # after the scripts no task has anything left to do
             self.leave_by += LEAVE_FAR_SECONDS if self.far else LEAVE_SECONDS
 
     def _restart(self, event: Event) -> None:
@@ -308,7 +315,8 @@ class RunState:
     # The action on each kind of event, by Phase:
     #                REPAIRABLE            TRAINING              FAILING          DONE
     RULES: ClassVar[Mapping[str, tuple[Callable[[Any, Event], None], ...]]] = {
-        "ended":       (_note_saved,         _note_saved,          _note_saved,     _note_saved),
+        "finished":    (_note_finished,      _note_finished,       _note_finished,  _note_finished),
+        "ended":       (_note_end,           _note_end,            _note_end,       _note_end),
         "killed":      (_restart,            _do_without_or_fail,  _fail_for_death, _ignore),
         "failed":      (_restart_or_fail,    _fail_for_code,       _fail_for_code,  _ignore),
         "lost a peer": (_await_restart,      _fail_for_now,        _fail_for_now,   _ignore),

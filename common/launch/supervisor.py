@@ -31,7 +31,6 @@ class Supervision:
         rule: the rule for lost tasks, and for the time that tasks wait for each other.
         logs: the folder of the tasks' logs.
         on_event: receives every event.
-        scripts: True if workers execute a script.
     """
 
     def __init__(
@@ -42,7 +41,6 @@ class Supervision:
         rule: RestartRule,
         logs: Path,
         on_event: OnEvent,
-        scripts: bool = False,
     ):
         self.server, self.logs, self.on_event = server, logs, on_event
         self.wait_seconds = rule.wait_seconds
@@ -53,7 +51,6 @@ class Supervision:
             rule,
             far=cluster.task is not None,
             in_process=cluster.placement.in_process,
-            scripts=scripts,
             kill=lambda task: self.server.send(op="kill", task=task),
             publish=on_event,
             log_of=self.log_of,

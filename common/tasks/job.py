@@ -190,7 +190,8 @@ class Job:
     def restarts(self) -> RestartRule:
         """The rule of restarts: which tasks are restarted, which may be lost, and how long the others wait."""
         sync, asked, wait = self.scheme.sync, self.recovery, self.cluster.wait_seconds
-        return RestartRule(sync.uses_ps, wait, not sync.exchanges, asked.max_restarts, asked.min_workers)
+        limits = asked.max_restarts, asked.min_workers
+        return RestartRule(sync.uses_ps, wait, not sync.exchanges, *limits, awaits_workers=self.script is not None)
 
     @property
     def devices_per_worker(self) -> int:
