@@ -14,7 +14,7 @@ PLACES = {
     "Result": "training",
     "Scheme": "contract.scheme",
     "UserError": "errors",
-    "join": "launch.script",
+    "join": "launch.join",
     "keep_warm": "launch.client",
     "train": "training",
 }

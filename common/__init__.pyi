@@ -5,7 +5,7 @@ from .contract.scheme import Scheme
 from .errors import DistsgdError, UserError
 from .group import Group
 from .launch.client import keep_warm
-from .launch.script import join
+from .launch.join import join
 from .optimizer import Optimizer
 from .record.callbacks import Callback
 from .tasks.options import Recovery

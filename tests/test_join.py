@@ -39,7 +39,7 @@ with distsgd.join(scheme, {"w": w, "b": b}) as worker:
 np.savez(folder / f"{k}.npz", w=w, b=b, done=done, shape=center["w"].shape)
 """
 ERRORS = """
-what, k = words[0], distsgd.common.launch.script._launched.index
+what, k = words[0], distsgd.common.launch.launched.Launched.current.index
 if what == "never joins":
     sys.exit()
 arrays = [np.ones(5 + (k if what == "shapes" else 0), np.float32), np.ones((), np.float32)]

@@ -13,7 +13,8 @@ from ..contract.rounding import Rounding
 from ..errors import DistsgdError, Interrupted, UserError
 from ..files import dumps
 from ..launch.run import run
-from ..launch.script import describe_script, script_job
+from ..launch.script import script_job
+from ..launch.terms import describe_script
 from ..record.run_directory import RecordMode
 from ..record.summary import summary
 from ..tasks.job import Script

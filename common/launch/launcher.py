@@ -33,6 +33,8 @@ def launch(job: Job, on_event: OnEvent) -> None:
         with tempfile.TemporaryDirectory(dir=server.folder.name) as scratch:
             if ("evaluator", 0) in names:
                 job = replace(job, graph_file=Path(scratch) / "worker.graph")
+            if job.script is not None:
+                job = replace(job, script=replace(job.script, folder=Path(scratch)))
             task = job.cluster.task
             supervision = Supervision(server, names, job.cluster, job.restarts, logs, on_event)
             path = write(job, Path(scratch))

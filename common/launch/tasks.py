@@ -23,7 +23,8 @@ from ..tasks.graph import TaskGraph
 from ..tasks.job import CHIEF, Job
 from ..tasks.worker_loop import WorkerLoop
 from ..waiting import reachable, wait_until
-from .script import INTER_OP, Launched, follow_joins, run_script
+from .launched import INTER_OP, Launched
+from .script import follow_joins, run_script
 from .sessions import build_seconds, connector, open_session, session_config, start_server
 from .threads import run_threads
 

@@ -75,10 +75,12 @@ class Script:
     Attributes:
         path: absolute path of the script.
         arguments: the words after it on the command line.
+        folder: where worker 0 leaves the terms of each join; the launcher makes it.
     """
 
     path: Path
     arguments: Sequence[str] = ()
+    folder: Path = Path()
 
 
 @dataclass

@@ -1,0 +1,193 @@
+"""`join`: a run whose workers are scripts, which take the gradients in loops of their own.
+
+A worker task executes the script. At `join` it builds the graph and the session of a worker beside the script's eager
+TensorFlow, and runs the rounds in a thread: the graph of a round passes each point to the script, and waits for the
+gradient.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..contract.scheme import Scheme
+from ..errors import UserError
+from ..lazy import tf
+from ..messages.structure import Structure
+from ..record_format import read_arrays
+from ..tasks.calls import ObserverCalls
+from ..tasks.handoff import Handoff
+from .launched import MOST_JOINS, Launched
+from .terms import Terms
+
+
+class ScriptArrays:
+    """The variables of a script: the point of the next gradient is written into them.
+
+    Args:
+        variables: `tf.Variable`s, Keras variables, NumPy arrays or PyTorch tensors, in lists, tuples and dicts, or a
+            single one.
+    """
+
+    def __init__(self, variables: Any):
+        variables = tf.nest.map_structure(
+            lambda leaf: leaf.detach().numpy() if hasattr(leaf, "detach") else leaf, variables
+        )
+        self.leaves = tf.nest.flatten(variables)
+        for leaf in self.leaves:
+            if not hasattr(leaf, "assign") and not (isinstance(leaf, np.ndarray) and leaf.flags.writeable):
+                raise UserError(
+                    "variables must be TensorFlow or Keras variables, or NumPy arrays, which join writes in place. "
+                    f"Received: {type(leaf).__name__}"
+                )
+        self.structure = Structure(variables)
+        self.values = self.vector(variables, "variables")
+
+    def vector(self, arrays: Any, name: str) -> np.ndarray:
+        """Return arrays with the structure of the variables as one vector [P], which shares no memory with them."""
+        return np.concatenate([np.asarray(part) for part in self.structure.parts(arrays, name)])
+
+    def write(self, vector: np.ndarray) -> None:
+        """Write a vector [P] into the variables; none of them keeps a view of it."""
+        end = 0
+        for leaf, shape, dtype in zip(self.leaves, self.structure.shapes, self.structure.dtypes, strict=True):
+            begin, end = end, end + math.prod(shape)
+            part = vector[begin:end].reshape(shape)
+            if hasattr(leaf, "assign"):
+                leaf.assign(part.astype(dtype.as_numpy_dtype, copy=False))
+            else:
+                leaf[...] = part
+
+
+class JoinedWorker:
+    """This worker of a run, as a script sees it.
+
+    Attributes:
+        index: number of this worker, from 0.
+        num_workers: number of workers, W.
+    """
+
+    def __init__(self, launched: Launched, scheme: Scheme, variables: Any, name: str):
+        self.index, self.num_workers = launched.index, launched.job.cluster.workers
+        self._run_dir = launched.job.run_dir / name
+        self._arrays = ScriptArrays(variables)
+        self._handoff = Handoff(len(self._arrays.values))
+        terms = Terms(scheme, self._arrays.structure.shapes, self._arrays.values)
+        self._loop = launched.loop(terms, name, self._handoff)
+        self._thread = self._loop.begin()
+        self._is_over = False
+        self._arrays.write(self._handoff.point())
+
+    def step(self, gradient: Any, loss: Any = None) -> None:
+        """Make one local step, and with the last step of a round the exchange with the other workers.
+
+        Afterwards the variables hold the point of the next gradient. If the state was restored after a fault, the
+        gradient is dropped, and they hold the point from which this worker continues.
+
+        Args:
+            gradient: the gradient at the values of the variables, with their structure.
+            loss: the loss of this step, for algorithms that use it; reported as by `log(loss=loss)`.
+
+        Raises:
+            UserError: the gradient does not fit the variables; nothing was done.
+        """
+        vector = self._arrays.vector(gradient, "gradient")
+        if self._is_over:
+            raise UserError("this worker has left the run: call step in the block of distsgd.join")
+        if loss is not None:
+            self.log(loss=loss)
+        self._handoff.give(vector, 0.0 if loss is None else float(loss))
+        self._arrays.write(self._handoff.point())
+
+    def log(self, **figures: Any) -> None:
+        """Report numbers such as `loss`: their means go to metrics.jsonl and to the plot.
+
+        The numbers of a second `join` have its name before theirs: `critic_loss`.
+        """
+        for name, value in figures.items():
+            self._loop.progress.figures[name].append(float(value))
+
+    def center(self) -> Any:
+        """Return the center, with the structure of the variables."""
+        if self._is_over:
+            vector = read_arrays(self._run_dir, "center.npz")["center"]
+        else:
+            calls = self._loop.calls
+            vector = ObserverCalls(calls.session, calls.graph, calls.wait_seconds).snapshot()["center"]
+        return self._arrays.structure.arrays(tf.constant(vector))
+
+    @property
+    def steps_done(self) -> int:
+        """Local steps of this worker so far; with those before a restart of the worker, which count as done."""
+        return self._loop.progress.steps + self._handoff.taken
+
+    def shard(self, data: Any) -> Any:
+        """Return every W-th example or batch, beginning with the one at the index of this worker.
+
+        Args:
+            data: a `tf.data.Dataset`; arrays, alone or in tuples and dicts, whose first axis is that of the examples;
+                or another iterable, such as a list of batches.
+        """
+        if isinstance(data, tf.data.Dataset):
+            return data.shard(self.num_workers, self.index)
+        if isinstance(data, tuple | dict) or hasattr(data, "__array__"):
+            return tf.nest.map_structure(lambda array: array[self.index :: self.num_workers], data)
+        return itertools.islice(data, self.index, None, self.num_workers)
+
+    def _leave(self) -> None:
+        """End the round, wait until all workers have left, and write the center into the variables."""
+        self._handoff.leave()
+        self._thread.join()
+        self._handoff.check()
+        self._is_over = True
+        self._arrays.write(read_arrays(self._run_dir, "center.npz")["center"])
+
+
+@contextmanager
+def join(scheme: Scheme, variables: Any, name: str = "") -> Iterator[JoinedWorker]:
+    """Join the run of this script as one of its workers: the loop in the block makes the local steps.
+
+    `bash run.sh launch --workers 4 my_script.py` starts the script in a process for each worker, beside the parameter
+    servers. The values that the variables have on worker 0 are the first center. After `join`, and after each
+    `worker.step(gradient)`, the variables hold the point of the next gradient. Leaving the block ends the last round
+    early; the variables then hold the center, on every worker, and center.npz in the run directory has it.
+
+    Args:
+        scheme: the algorithm, for instance `DiLoCo(communication_period=50)`; the same on all workers.
+        variables: TensorFlow or Keras variables, NumPy arrays or PyTorch tensors, in lists, tuples and dicts, or a
+            single one. They are written in place.
+        name: a name for each join of a script that trains several groups of variables, such as generator and critic.
+            The folder of this name in the run directory then has the results of the join.
+
+    Example:
+        >>> with distsgd.join(DiLoCo(communication_period=50), variables) as worker:
+        ...     for step, batch in enumerate(worker.shard(data)):
+        ...         with tf.GradientTape() as tape:
+        ...             loss = my_loss(batch)
+        ...         worker.step(tape.gradient(loss, variables))
+
+    Raises:
+        UserError: the script was not started by `launch`, or the workers do not agree.
+    """
+    launched = Launched.current
+    if launched is None:
+        raise UserError("distsgd.join needs the tasks that launch starts: bash run.sh launch --workers 4 my_script.py")
+    if not re.fullmatch(r"\w*", name, re.ASCII):
+        raise UserError(f"the name of a join must have letters, digits and _ alone. Received: {name!r}")
+    if name in launched.states:
+        raise UserError(
+            f"each join of a script needs a name of its own, as in join(..., name='critic'). Received: {name!r}"
+        )
+    if len(launched.states) == MOST_JOINS:
+        raise UserError(f"a script can join {MOST_JOINS} times. Received: a join named {name!r}")
+    worker = JoinedWorker(launched, scheme, variables, name)
+    launched.states[name] = "joined"
+    yield worker
+    worker._leave()
+    launched.states[name] = "left"

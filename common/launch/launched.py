@@ -1,0 +1,105 @@
+"""The worker task that executes a script: at each join it builds the graph and the session of a worker."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import cloudpickle
+
+from ..cluster.task_spec import Addresses
+from ..errors import UserError
+from ..files import own_folder, replacing, write_json, writing
+from ..reports import Report
+from ..tasks.graph import TaskGraph
+from ..tasks.handoff import Handoff
+from ..tasks.job import CHIEF, Job, Script
+from ..tasks.script_loop import LOOK_SECONDS, ScriptLoop
+from ..waiting import POLL_SECONDS, reachable
+from .sessions import build_seconds, connector, session_config
+from .terms import Terms, describe_script, of_later_join, place_of_terms
+
+MOST_JOINS = 4
+
+INTER_OP = 3 + MOST_JOINS  # threads of a worker: one for each join waits for the script
+
+
+@dataclass
+class Launched:
+    """The worker task that executes a script.
+
+    Attributes:
+        current: that of this process, if it has one.
+        states: "joined" by the name of each join, and "left" after the end of its block.
+    """
+
+    current: ClassVar[Launched | None] = None
+    job: Job
+    script: Script
+    addresses: Addresses
+    index: int
+    target: str
+    report: Report
+    states: dict[str, str] = field(default_factory=dict)
+
+    def loop(self, terms: Terms, name: str, handoff: Handoff) -> ScriptLoop:
+        """Agree with worker 0, build graph and session, and wait for the other workers."""
+        job = terms.job(self.job, name, take=handoff.take)
+        report = self.report if self._agree(terms, name, job) else of_later_join(self.report, name)
+        graph, wait_seconds = TaskGraph(job, [self.index]), job.cluster.wait_seconds
+        config = session_config(job.cluster, 1, INTER_OP)
+        config.device_filters.extend(["/job:ps", f"/job:worker/task:{self.index}"] if job.uses_ps else ["/job:worker"])
+        hosts = self.addresses.ps if job.uses_ps else self.addresses.worker
+        connect = connector(self.target, graph.graph, config, hosts, build_seconds(wait_seconds))
+        loop = ScriptLoop(job, connect(wait_seconds), graph, self.index, report, connect, handoff)
+        loop.prepare()
+        loop.join()
+        report(event="ready")
+        loop.await_others()
+        return loop
+
+    def _agree(self, terms: Terms, name: str, job: Job) -> bool:
+        """Write the terms of worker 0; raise `UserError` on another worker that joins with others.
+
+        Returns True for the first join of worker 0.
+        """
+        mine, place = terms.in_common(), place_of_terms(self.script, name)
+        if self.index == CHIEF and not place.exists():
+            with writing(job.run_dir):
+                own_folder(job.run_dir)
+            with replacing(place) as file:
+                pickle.dump({"name": name, "is_first": not self.states, "terms": mine}, file)
+                cloudpickle.dump(terms, file)
+        self._await_terms(place, name)
+        with place.open("rb") as file:
+            agreed = pickle.load(file)
+        for what, value in mine.items():
+            if value != (theirs := agreed["terms"][what]):
+                raise UserError(
+                    f"all workers must join with the same {what}. Received: {value}, and {theirs} on worker 0"
+                )
+        if self.index == CHIEF:
+            config = describe_script(job, self.script)
+            if agreed["is_first"]:
+                self.report(event="joined", config=config)
+            else:
+                write_json(job.run_dir / "config.json", config)
+            for warning in job.scheme.warnings(job.cluster.workers):
+                self.report(event="warning", message=warning)
+        return agreed["is_first"]
+
+    def _await_terms(self, place: Path, name: str) -> None:
+        """Block until worker 0 has written its terms: its script may take any time, but must not have ended."""
+        looked = seen = time.monotonic()
+        while not place.exists():
+            time.sleep(POLL_SECONDS)
+            if (now := time.monotonic()) - looked < LOOK_SECONDS:
+                continue
+            looked = now
+            if reachable(self.addresses.worker[CHIEF]):
+                seen = now
+            elif now - seen > self.job.cluster.wait_seconds and not place.exists():  # longer than a restart takes
+                raise UserError(f"worker 0 has ended without a join named {name!r}")

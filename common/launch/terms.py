@@ -1,0 +1,88 @@
+"""The terms of a join: the algorithm and the parameters, on which all workers and the evaluator agree.
+
+They are known when worker 0 joins: it writes them to a file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..arguments import at_most
+from ..cluster.fingerprint import class_digest, in_words
+from ..contract.checks import check_kind, check_update
+from ..contract.scheme import Scheme
+from ..errors import UserError
+from ..reports import Report
+from ..tasks.job import Job, Script, checked, describe
+from ..worker.parameters import Parameters
+
+# Events of faults of workers. The record has the versions and restorations of one center, that of the first join.
+OF_WORKERS = ("warning", "evicted", "silent", "refused", "rejoined", "lost")
+
+USAGE = "with distsgd.join(DiLoCo(), variables) as worker"
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The algorithm and the parameters of a run: those of worker 0, with which the others must agree."""
+
+    scheme: Scheme
+    shapes: list[tuple[int, ...]]
+    initial: np.ndarray
+
+    def job(self, job: Job, name: str = "", **how: Any) -> Job:
+        """Return the job of a script with this algorithm and these parameters; `UserError` if it cannot be run."""
+        check_kind(self.scheme, USAGE)
+        at_most(len(self.initial), ps=job.cluster.ps)
+        # All ps tasks have been started by now. An algorithm without a parameter server leaves them idle.
+        cluster = job.cluster if self.scheme.sync.uses_ps else replace(job.cluster, ps=1)
+        scheme = checked(self.scheme, job.train, cluster, job.options)
+        if job.recovery.max_restarts and scheme.sync.is_collective:
+            raise UserError(
+                f"{scheme.name} cannot restart a worker, as it has no parameter server: leave --max-restarts out"
+            )
+        check_update(scheme, in_process=False)
+        parameters = Parameters(self.shapes, self.initial, **how)
+        job = replace(job, scheme=scheme, recipe=parameters, cluster=cluster, prefix=name, run_dir=job.run_dir / name)
+        job.plan.check()
+        return job
+
+    def in_common(self) -> dict[str, str]:
+        """Return the properties that must agree, in words."""
+        own = ", ".join(f"{field.name}={in_words(getattr(self.scheme, field.name))}" for field in fields(self.scheme))
+        algorithm = f"{type(self.scheme).__name__}({own}) {class_digest(type(self.scheme))}".rstrip()
+        return {"algorithm": algorithm, "shapes of variables": str(self.shapes)}
+
+
+def place_of_terms(script: Script, name: str) -> Path:
+    """Return the path of the file in which worker 0 leaves the terms of a join."""
+    return script.folder / f"terms-{name}.pkl"
+
+
+def describe_script(job: Job, script: Script) -> dict[str, Any]:
+    """Return the configuration of a run of a script."""
+    size = len(job.recipe.flat().pack())
+    known = describe(job, dataset=script.path.name, model=f"{size:,} parameters" if size else "own loop")
+    return {name: value for name, value in known.items() if name not in ("batch_size", "steps_per_worker")}
+
+
+def of_later_join(report: Report, name: str) -> Report:
+    """Return a function that reports faults and figures: progress and result are those of the first join of a script.
+
+    The figures have the name of the join before theirs.
+    """
+
+    def report_some(event: str, **known: Any) -> None:
+        if event in OF_WORKERS:
+            report(event=event, **known)
+        elif event == "worker":
+            figures = {
+                f"{name}_{figure}": value for figure, value in known.items() if figure not in ("worker", "steps")
+            }
+            report(event="figures", worker=known["worker"], **figures)
+
+    return report_some
