@@ -335,6 +335,8 @@ class Optimizer(keras.optimizers.Optimizer):
         if model.steps_per_execution > AHEAD // 2:
             raise UserError(f"steps_per_execution must be at most {AHEAD // 2}. Received: {model.steps_per_execution}")
         self._see()
+        if not self.built:
+            model.make_train_function(force=True)  # a `fit` that was refused may have traced a part of it
         if not self.built and model.built:
             self.build(model.trainable_variables)
         if self.built:

@@ -350,7 +350,7 @@ def test_arguments_that_do_not_fit_are_refused_in_one_line():
 
 
 def test_fit_without_the_right_callback_is_refused_in_one_line():
-    model, others = (linear(Optimizer(SSP(), workers=2)) for _ in range(2))
+    model, others = (linear(Optimizer(SSP(), workers=2), metrics=["mae"]) for _ in range(2))
     needs = r"^fit needs callbacks=\[optimizer\.callback\(\)\]"
     fails(needs, lambda: model.fit(*data(2), verbose=0))
     fit(model, 2)
