@@ -6,20 +6,17 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from ..cluster.cluster import Cluster, Isolation
 from ..contract.rounding import Rounding
-from ..errors import DistsgdError, Interrupted, UserError
-from ..files import dumps
+from ..errors import UserError
 from ..launch.run import run
 from ..launch.script import script_job
 from ..launch.terms import describe_script
 from ..record.run_directory import RecordMode
-from ..record.summary import summary
 from ..tasks.job import Script
 from ..tasks.options import Recovery, RunOptions, Transport
 from . import flags
+from .train import finished, show
 
 ABOUT = (
     "Run a Python script on every worker: its own loop takes the gradients, and distsgd.join makes the steps. The "
@@ -83,14 +80,4 @@ def main(arguments: list[str]) -> int:
     )
     own = ("seed", "run_dir", "codec", "transport", "record", "recovery")
     job = script_job(script, cluster, RunOptions(batch_size=1, **{name: getattr(options, name) for name in own}))
-    record, error = run(job, describe_script(job, script), verbose=True)
-    result = record.finish(error)
-    if error is None:
-        Console().print(summary(result))
-    elif isinstance(error, DistsgdError | Interrupted):
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
-    else:
-        raise error
-    if options.json:
-        print(dumps(result), flush=True)  # noqa: T201
-    return result["exit_code"]
+    return show(*finished(*run(job, describe_script(job, script), verbose=True)), options.json)

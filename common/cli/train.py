@@ -79,6 +79,11 @@ def run_command(scheme: Scheme, options: Options) -> int:
     """Run an algorithm with these options, show the result, and return the exit code."""
     options, told = with_data(with_machines(options), [scheme])
     record, result, error = perform(scheme, options, told)
+    return show(record, result, error, options.json)
+
+
+def show(record: RunRecord, result: dict[str, Any], error: DistsgdError | Interrupted | None, as_json: bool) -> int:
+    """Print the result of a run, or its error in one line; return the exit code."""
     if error is not None:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         if isinstance(error, UserError) and not record.rows:
@@ -87,7 +92,7 @@ def run_command(scheme: Scheme, options: Options) -> int:
         Console().print(summary(result))
     else:
         Console().print(f"{record.task}: {result['outcome']}")
-    if options.json:
+    if as_json:
         print(dumps(result), flush=True)  # noqa: T201
     return result["exit_code"]
 
@@ -115,8 +120,14 @@ def perform(
         config["sparsity"] = sparsity(dataset.train[0], dataset.features)
     if told:
         print(told, file=sys.stderr, flush=True)  # noqa: T201
-    record, error = run(job, config, verbose=True, model=model)
+    return finished(*run(job, config, verbose=True, model=model))
+
+
+def finished(
+    record: RunRecord, error: BaseException | None
+) -> tuple[RunRecord, dict[str, Any], DistsgdError | Interrupted | None]:
+    """Finish the record of a run; return it with the result and the error. A bug of this package is raised."""
     result = record.finish(error)
     if error is not None and not isinstance(error, DistsgdError | Interrupted):
-        raise error  # a bug of this package: the traceback helps
+        raise error  # the traceback helps
     return record, result, error
