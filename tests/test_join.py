@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +116,19 @@ except distsgd.UserError as error:
 with distsgd.join(AsyncSGD(), np.ones(3, np.float32)) as worker:
     worker.step(np.zeros(3))
 """
+TORCH = """
+import torch
+layer = torch.nn.Linear(3, 1)
+parameters = list(layer.parameters())
+with torch.no_grad():
+    for part in parameters:
+        part.fill_(1.0)
+with distsgd.join(SyncSGD(learning_rate=0.1), parameters) as worker:
+    for step in range(5):
+        loss = sum((part - worker.index).square().sum() / 2 for part in parameters)
+        worker.step(list(torch.autograd.grad(loss, parameters)), loss)
+np.savez(folder / f"{worker.index}.npz", w=layer.weight.detach().numpy())
+"""
 ENDLESS = """
 with distsgd.join(AsyncSGD(), np.ones(3, np.float32)) as worker:
     while True:
@@ -176,6 +190,16 @@ def test_a_script_has_the_center_of_a_group(launch, tmp_path, capsys, text, opti
     assert (tmp_path / "run" / "plot.png").exists()
     assert "worker 0 of 2" in capsys.readouterr().err
     assert dispatch(["timeline", str(tmp_path / "run")]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+def test_tensors_of_pytorch_are_written_in_place(launch, tmp_path):
+    assert launch(TORCH)[0] == 0
+    for k in (0, 1):
+        with np.load(tmp_path / f"{k}.npz") as own:
+            np.testing.assert_allclose(own["w"], [[0.5 + 0.5 * 0.9**5] * 3], rtol=1e-5)
+    np.testing.assert_allclose(center_of(tmp_path / "run"), [0.5 + 0.5 * 0.9**5] * 4, rtol=1e-5)
 
 
 def test_a_block_that_ends_in_a_round_exchanges_its_steps(launch, tmp_path):
