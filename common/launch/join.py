@@ -130,6 +130,8 @@ class JoinedWorker:
     def shard(self, data: Any) -> Any:
         """Return every W-th example or batch, beginning with the one at the index of this worker.
 
+        The data must come in the same order on all workers: give `shuffle` a seed, or shuffle after `shard`.
+
         Args:
             data: a `tf.data.Dataset`; arrays, alone or in tuples and dicts, whose first axis is that of the examples;
                 or another iterable, such as a list of batches.
