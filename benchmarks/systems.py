@@ -31,7 +31,7 @@ from ..common.launch.launcher import launch
 from ..common.record.cpu import CpuRecord
 from ..common.record_format import ALONE_STEPS
 from ..common.tasks.job import make_job
-from ..common.tasks.options import RunOptions, Transport
+from ..common.tasks.options import RunOptions, TransportName
 from .peers import BATCH, EXAMPLES, LAYERS, LEARNING_RATE, MLPS, WORKERS
 from .torch_environment import torch_python
 
@@ -122,7 +122,7 @@ class Ours:
     backend: BackendName = "processes"
     workers: int = WORKERS
     codec: Rounding = "float32"
-    transport: Transport = "memory"
+    transport: TransportName = "memory"
 
     @property
     def title(self) -> str:

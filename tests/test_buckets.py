@@ -10,7 +10,7 @@ from elementwise import is_elementwise
 from distsgd.algorithms import ADAG, AEAMSGD, SCHEMES, Downpour, DownpourEasy, LocalSGD
 from distsgd.common.contract import Period, sgd
 from distsgd.common.data.models import ModelRecipe
-from distsgd.common.messages.transport import Client, Transport
+from distsgd.common.messages.transport import Client, SharedMemory
 from distsgd.common.server.parameter_server import ParameterServer
 from distsgd.common.worker import buckets
 from distsgd.common.worker.buckets import Buckets
@@ -62,7 +62,7 @@ def test_workers_read_one_reply_only_if_the_scheme_is_elementwise():
     for scheme, shares in ((LocalSGD(), True), (HalvedLocalSGD(), False), (RemembersHalf(), False)):
         assert is_elementwise(scheme) == scheme.elementwise == shares
         with tf.Graph().as_default():
-            client, size = Client(Transport(shared=True), "/cpu:0"), 1 << 18
+            client, size = Client(SharedMemory(), "/cpu:0"), 1 << 18
             sizes = {"sizes": [[size]], "state_size": 0, "num_workers": 2, "devices": ["/cpu:0"], "last_version": 1}
             ps, reply = ParameterServer(scheme, **sizes, client=client), tf.zeros([size])
             assert (ps.share(reply) is not reply) == shares

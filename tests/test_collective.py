@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from distsgd.common.messages import transport
 from distsgd.common.messages.channels import Channels
-from distsgd.common.messages.transport import Transport
+from distsgd.common.messages.transport import TRANSPORTS, Transport
 from distsgd.common.sync import Collective, Message
 from distsgd.common.sync.collective import LEAST, slices_of
 from distsgd.common.sync.store import WorkerSlot
@@ -19,15 +19,17 @@ from runs import in_thread
 SIZES = 1, 333, 40_000, 100_000  # of vectors that are reduced one after the other: a slice for one worker, two, more
 
 
-@pytest.mark.parametrize(("workers", "shared"), [(1, False), (2, True), (3, False), (3, True), (5, False)])
-def test_every_worker_has_the_same_mean_of_every_vector_in_every_call(workers, shared, monkeypatch):
+@pytest.mark.parametrize(
+    ("workers", "way"), [(1, "sockets"), (2, "memory"), (3, "sockets"), (3, "memory"), (5, "sockets")]
+)
+def test_every_worker_has_the_same_mean_of_every_vector_in_every_call(workers, way, monkeypatch):
     """Two calls of two functions each, in which nothing but the order of what is sent says which vector it is."""
     monkeypatch.setattr(transport, "SHARED_BYTES", 40)  # so that some slices go through memory
     vectors = np.random.default_rng(0).normal(size=(2, workers, sum(SIZES))).astype(np.float32)
     with tf.Graph().as_default() as graph:
         given = tf.compat.v1.placeholder(tf.float32, [sum(SIZES)])
         functions = [
-            [traced(mean, sign * given) for sign in (1.0, -1.0)] for mean in means_of(workers, Transport(shared))
+            [traced(mean, sign * given) for sign in (1.0, -1.0)] for mean in means_of(workers, TRANSPORTS[way]())
         ]
     with tf.compat.v1.Session(graph=graph) as session:
 

@@ -298,7 +298,7 @@ def test_a_variable_that_is_a_message_keeps_it_when_the_next_ones_come():
     """A rule may put a message into a variable as it is. Nothing is copied then, and nothing may change."""
     size = transport.SHARED_BYTES // 4
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        way, message = transport.Transport(shared=True), tf.compat.v1.placeholder(tf.float32, [size])
+        way, message = transport.SharedMemory(), tf.compat.v1.placeholder(tf.float32, [size])
         came = way.receive(way.send(message))
         kept = tf.Variable(tf.zeros([size]))
         keep, add = kept.assign(came), kept.assign_add(came)
@@ -317,7 +317,7 @@ def test_a_variable_that_is_a_message_keeps_it_when_the_next_ones_come():
 def test_tensors_of_every_codec_arrive_as_they_were(dtype):
     size = transport.SHARED_BYTES
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        way = transport.Transport(shared=True)
+        way = transport.SharedMemory()
         sent = tf.cast(tf.range(size) % 251 - 125, dtype)
         shared_tensor = way.send(sent)
         assert isinstance(shared_tensor, transport.SharedTensor)
@@ -329,7 +329,7 @@ def test_a_concatenated_message_is_concatenated_in_the_segment():
     size = transport.SHARED_BYTES // 8
     with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
         parts = [tf.fill([size], 1.0), tf.fill([1], 2.0), tf.range(float(size))]
-        way, timer = transport.Transport(shared=True), RoundTimer(moment(), before=-1)
+        way, timer = transport.SharedMemory(), RoundTimer(moment(), before=-1)
         sent = timer.send(Message(tf.concat(parts, 0))).vector
         came = session.run(way.receive(way.send(sent)))
         written = next(op for op in graph.get_operations() if op.type == "PyFunc")
@@ -342,7 +342,7 @@ def test_a_step_on_pieces_of_a_reply_writes_nothing_that_others_read(sizes, monk
     """Of two ps tasks. TensorFlow takes the last view of a segment for memory of its own."""
     monkeypatch.setattr(transport, "SEGMENTS", Segments())
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        way, replies = transport.Transport(shared=True), [tf.fill([1 << 18], 1.0), tf.fill([1 << 18], 2.0)]
+        way, replies = transport.SharedMemory(), [tf.fill([1 << 18], 1.0), tf.fill([1 << 18], 2.0)]
         params = [tf.Variable(tf.zeros([size])) for size in sizes]
 
         def on_reply(*replies):
@@ -364,7 +364,7 @@ def test_a_reply_to_many_is_copied_once_and_stays_when_the_center_moves():
     size = transport.SHARED_BYTES // 4
     before = transport.SEGMENTS.count()
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        way, center = transport.Transport(shared=True), tf.Variable(tf.ones([size]))
+        way, center = transport.SharedMemory(), tf.Variable(tf.ones([size]))
         kept = tf.Variable(tf.zeros([size]))
         keep, step = kept.assign(way.share(center.read_value())), center.assign_add(tf.ones([size]))
         replies = [way.send(kept.read_value()) for _ in range(3)]
@@ -382,7 +382,7 @@ def test_slices_of_a_concatenated_vector_are_written_without_copies():
     size = transport.SHARED_BYTES // 2
     with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
         parts = [tf.range(float(size)), tf.fill([3], 7.0), tf.range(float(size))]
-        whole, way, sizes = tf.concat(parts, 0), transport.Transport(shared=True), [size - 5, size + 8]
+        whole, way, sizes = tf.concat(parts, 0), transport.SharedMemory(), [size - 5, size + 8]
         slices = cut_into(whole, sizes)
         came = [way.receive(way.send(part)) for part in slices]
         vector, *arrived = session.run([whole, *came])
@@ -393,12 +393,12 @@ def test_slices_of_a_concatenated_vector_are_written_without_copies():
     assert [[part is source for part in parts].index(True) for source in sources] == [0, 0, 1, 2]
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_a_client_feeds_and_fetches_the_vectors_of_the_graph(shared):
+@pytest.mark.parametrize("name", ["memory", "sockets"])
+def test_a_client_feeds_and_fetches_the_vectors_of_the_graph(name):
     size = transport.SHARED_BYTES // 4
     vector = np.arange(2 * size, dtype=np.float32).reshape(2, size)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        way = transport.Transport(shared)
+        way, shared = transport.TRANSPORTS[name](), name == "memory"
         client, kept = transport.Client(way, "/cpu:0"), tf.Variable(tf.zeros([2, size]))
         place = client.feed(tf.float32, [2, size])
         keep, seen = kept.assign(way.receive(place)), client.fetch(way.send(kept + 1))
@@ -438,14 +438,14 @@ def test_small_tensors_and_those_of_unknown_size_go_through_sockets():
     with tf.Graph().as_default():
         for shape in ([transport.SHARED_BYTES // 4 - 1], [None]):
             tensor = tf.compat.v1.placeholder(tf.float32, shape)
-            assert transport.Transport(shared=True).send(tensor) is tensor
+            assert transport.SharedMemory().send(tensor) is tensor
         large = tf.zeros([transport.SHARED_BYTES])
         assert transport.Transport().send(large) is large
 
 
 def test_a_variable_that_keeps_a_view_of_shared_memory_writes_to_it():
     """TensorFlow does so if it is the last view left, and copies a whole vector: only elementwise schemes share one."""
-    size, way = 1 << 18, transport.Transport(shared=True)
+    size, way = 1 << 18, transport.SharedMemory()
     with tf.Graph().as_default() as graph:
         given, handle = tf.compat.v1.placeholder(tf.float32, [size]), tf.compat.v1.placeholder(tf.int64, [4])
         written = way.send(given).handle

@@ -14,7 +14,7 @@ from ..launch.script import script_job
 from ..launch.terms import describe_script
 from ..record.run_directory import RecordMode
 from ..tasks.job import Script
-from ..tasks.options import Recovery, RunOptions, Transport
+from ..tasks.options import Recovery, RunOptions, TransportName
 from . import flags
 from .train import finished, show
 
@@ -41,7 +41,7 @@ class LaunchOptions:
     codec: Rounding = "float32"
     """Number format of messages: bf16 halves the bytes, int8 quarters them; the rounding error is added to the next
     message."""
-    transport: Transport = "memory"
+    transport: TransportName = "memory"
     """Channel for vectors of a megabyte and more between processes of one machine: shared memory, or sockets."""
     record: RecordMode = "full"
     """Record every round, or only aggregate statistics."""

@@ -49,7 +49,7 @@ def launch(job: Job, on_event: OnEvent) -> None:
 def check_descriptors(job: Job, tasks: int, logs: Path) -> None:
     """Raise `UserError` if the tasks may run out of file descriptors, of which shared memory takes some."""
     least, most = segments.needed(tasks), segments.allowed()
-    if most >= least or not job.shares_memory:
+    if most >= least or job.transport != "memory":
         return
     with standard_error_to(logs / "launcher.log"):  # where TensorFlow, first imported here, prints its messages
         size = job.recipe.flat().size

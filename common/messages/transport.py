@@ -80,21 +80,38 @@ def fetched(found: Any) -> np.ndarray:
 
 
 class Transport:
-    """Transport between tasks: through sockets, or through shared memory on one machine.
-
-    Args:
-        shared: True if all tasks were forked by one process on this machine.
-    """
-
-    def __init__(self, shared: bool = False):
-        self.shared = shared
+    """Transport of tensors between tasks through TensorFlow's sockets."""
 
     def shares(self, dtype: Any, shape: Any) -> bool:
         """Return True if tensors of that type and shape go through shared memory."""
-        return self.shared and shape.is_fully_defined() and dtype.size * shape.num_elements() >= SHARED_BYTES
+        del dtype, shape
+        return False
 
     def send(self, tensor: Any) -> Any:
         """Build the sender's side on the tensor's device; returns the argument of one `receive` on the receiver's."""
+        return tensor
+
+    def share(self, reply: Any) -> Any:
+        """Prepare a reply for several `send`s, on its device; returns it."""
+        return reply
+
+    def receive(self, sent: Any) -> Any:
+        """Build the receiver's side on the current device; returns the tensor."""
+        return tf.identity(sent)
+
+
+class SharedMemory(Transport):
+    """Transport through shared memory, between tasks that one process of this machine has forked.
+
+    Small tensors go through sockets.
+    """
+
+    def shares(self, dtype: Any, shape: Any) -> bool:
+        """Return True if tensors of that type and shape go through shared memory."""
+        return shape.is_fully_defined() and dtype.size * shape.num_elements() >= SHARED_BYTES
+
+    def send(self, tensor: Any) -> Any:
+        """Write a tensor to shared memory; returns its handle, for one `receive`."""
         if not self.shares(tensor.dtype, tensor.shape):
             return tensor
         # Pass the parts of a concatenation, and whole vectors instead of slices, to `put`, which copies them into the
@@ -104,16 +121,19 @@ class Transport:
         return SharedTensor(tf.raw_ops.PyFunc(input=data, token=PUT, Tout=[tf.int64])[0], tensor.dtype, tensor.shape)
 
     def share(self, reply: Any) -> Any:
-        """Write a reply to shared memory once, on its device; returns it. All its `send`s then use that memory."""
+        """Write a reply to shared memory once; returns it there, so that its `send`s copy nothing."""
         return self.receive(self.send(reply)) if self.shares(reply.dtype, reply.shape) else reply
 
-    def receive(self, shared_tensor: Any) -> Any:
-        """Build the receiver's side on the current device; returns the tensor, without a copy from shared memory."""
-        if not isinstance(shared_tensor, SharedTensor):
-            return tf.identity(shared_tensor)
-        data = tf.raw_ops.PyFunc(input=[tf.identity(shared_tensor.handle)], token=TAKE, Tout=[tf.uint8])[0]
-        element = [shared_tensor.dtype.size] if shared_tensor.dtype.size > 1 else []
-        return tf.bitcast(tf.reshape(data, [*shared_tensor.shape, *element]), shared_tensor.dtype)
+    def receive(self, sent: Any) -> Any:
+        """Return a tensor without a copy from shared memory."""
+        if not isinstance(sent, SharedTensor):
+            return tf.identity(sent)
+        data = tf.raw_ops.PyFunc(input=[tf.identity(sent.handle)], token=TAKE, Tout=[tf.uint8])[0]
+        element = [sent.dtype.size] if sent.dtype.size > 1 else []
+        return tf.bitcast(tf.reshape(data, [*sent.shape, *element]), sent.dtype)
+
+
+TRANSPORTS = {"sockets": Transport, "memory": SharedMemory}
 
 
 class Client:

@@ -122,7 +122,7 @@ class CenterReader:
         self.slices, self.sizes, self.transport = slices, sizes, client.transport
         self.reader = re.sub(r"\W+", "_", client.device)
         self.names = ["center"] if slices[0].average is None else ["center", "average"]
-        in_chunks = max(sizes) > CHUNK_FLOATS and not self.transport.shared
+        in_chunks = max(sizes) > CHUNK_FLOATS and not self.transport.shares(tf.float32, tf.TensorShape([max(sizes)]))
         self.snapshots = [self._nothing(part) for part in slices] if in_chunks else []
 
     def _nothing(self, part: Any) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class TaskGraph:
 
     def __init__(self, job: Job, workers: Sequence[int] = (), model: FlatModel | None = None):
         from ..messages.ops import building
-        from ..messages.transport import Client, Transport
+        from ..messages.transport import TRANSPORTS, Client
         from ..server.parameter_server import ParameterServer
         from ..server.snapshots import Multiples
 
@@ -77,7 +77,7 @@ class TaskGraph:
                 codec=job.codec,
                 round_steps=job.plan.round_steps,
                 multiples=self.multiples,
-                client=Client(Transport(job.shares_memory), near),
+                client=Client(TRANSPORTS[job.transport](), near),
                 holder=holder,
             )
             with tf.device(self.ps.devices[0]):

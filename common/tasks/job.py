@@ -33,7 +33,7 @@ from ..record_format import read_config, read_json
 from ..server.traffic import Traffic
 from ..virtual_time.platform import Machines, Platform
 from ..virtual_time.schedule import check
-from .options import MAX_STEPS, Recovery, RunOptions
+from .options import MAX_STEPS, Recovery, RunOptions, TransportName
 from .plan import Plan
 
 CHIEF = 0
@@ -174,10 +174,10 @@ class Job:
         return BatchCoordinates(self.batch_size * self.train[0][0].shape[1]) if self.sparse else self.scheme.codec
 
     @property
-    def shares_memory(self) -> bool:
-        """True if tasks exchange large vectors in shared memory, as all are processes of this machine."""
+    def transport(self) -> TransportName:
+        """The transport of large vectors; without shared memory, or with tasks on several machines, it is sockets."""
         here = self.cluster.task is None and not self.cluster.placement.in_process
-        return here and self.options.transport == "memory" and segments.available()
+        return self.options.transport if here and segments.available() else "sockets"
 
     def slices(self, size: int) -> list[int]:
         """Return the sizes of the slices of a vector of `size` on the ps tasks."""
@@ -341,7 +341,7 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         "l2": options.l2,
         "ema_decay": options.ema_decay,
         "codec": options.codec,
-        **({"transport": "memory" if job.shares_memory else "sockets"} if not cluster.placement.in_process else {}),
+        **({"transport": job.transport} if not cluster.placement.in_process else {}),
         "steps_per_worker": job.steps,
         **uneven_steps,
         "earlier_step_targets": list(job.earlier_step_targets),

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar, get_args
 
 from ..arguments import CheckedCall, at_least, at_most, close_to, fraction, nearest, not_negative, one_of, positive
 from ..contract.hyperparameters import meanings
@@ -25,7 +25,7 @@ MAX_STEPS = 10**12  # of a worker: more than any run does, and within the range 
 
 OnNan = Literal["stop", "drop"]
 
-Transport = Literal["memory", "sockets"]
+TransportName = Literal["memory", "sockets"]
 
 KERAS = {
     "shuffle": "each worker shuffles its shard in every epoch, in an order that the seed fixes",
@@ -120,7 +120,7 @@ class RunOptions:
     codec: Rounding = "float32"
     """Number format of messages: bf16 halves the bytes, int8 quarters them; the rounding error is added to the next
     message. With bf16, replies are also compressed for algorithms that send plain gradients taken at them."""
-    transport: Transport = "memory"
+    transport: TransportName = "memory"
     """Channel for vectors of a megabyte and more between processes of one machine: shared memory, or sockets; between
     machines it is always sockets."""
     stop_at_version: int | None = None
@@ -158,7 +158,7 @@ class RunOptions:
         if self.ema_decay is not None:
             fraction(ema_decay=self.ema_decay)
         one_of(("float32", *CODECS), codec=self.codec)
-        one_of(("memory", "sockets"), transport=self.transport)
+        one_of(get_args(TransportName), transport=self.transport)
         if self.stop_at_version is not None:
             at_least(1, stop_at_version=self.stop_at_version)
         if self.stop_at_accuracy is not None:
@@ -190,7 +190,7 @@ class Keywords(TypedDict, total=False):
     l2: float
     ema_decay: float | None
     codec: Rounding
-    transport: Transport
+    transport: TransportName
     stop_at_version: int | None
     stop_at_accuracy: float | None
     evaluate_every: int | None
