@@ -31,7 +31,7 @@ from .contract.checks import check_kind, check_update, fitted
 from .contract.rounding import Rounding
 from .contract.scheme import Scheme
 from .contract.seeded import uniform
-from .contract.views import ServerView, Tensor, WorkerView, no_mean
+from .contract.views import Server, Tensor, Worker
 from .errors import Diverged, UserError
 from .lazy import tf
 from .messages.cut import even_sizes
@@ -90,8 +90,8 @@ class LocalVariables:
         """Return a worker as its scheme sees it."""
         own = {name: self.row(name, now.worker) for name in self.all}
         numbers = {"round": tf.cast(now.round, tf.int64), "step": tf.cast(now.step, tf.int64)}
-        known = {"mean": no_mean(), "steps": tf.cast(now.length, tf.float32), **numbers, **self.known, **known}
-        return WorkerView(index=now.worker, **own, **known)
+        known = {"steps": tf.cast(now.length, tf.float32), **numbers, **self.known, **known}
+        return Worker(index=now.worker, **own, **known)
 
     def local_step(self, scheme: Scheme, now: Now, gradient: Tensor, loss: Any) -> None:
         """Make one local step, with the scheme at this step's learning rates."""
@@ -168,7 +168,7 @@ class GlobalVariables:
             seen = {name: Row(rows, k) for name, rows in seen.items()}
             pulled = {name: Row(rows, k).read_value() for name, rows in self.pulled.items()}
         known = {"num_workers": self.workers, "sender": k, "sent": sent, "completes": tf.equal(now.completes, 1)}
-        server = ServerView(center=self.center, **self.own, **seen, **known, **pulled)
+        server = Server(center=self.center, **self.own, **seen, **known, **pulled)
         staleness = tf.cast(0 if k is None else now.staleness, tf.float32)
         return tf.convert_to_tensor(rule(server, message.vector, staleness))
 

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from distsgd.common.contract.views import WorkerView
+from distsgd.common.contract.views import Worker
 from distsgd.common.messages.ops import building
 
 # Operations whose output is computed element by element, from tensors and scalars.
@@ -27,7 +27,7 @@ def is_elementwise(scheme):
         known = {"index": tf.constant(0), "num_workers": 2, "steps": one, "loss": one}
         known |= dict.fromkeys(["round", "step"], tf.constant(0, tf.int64))
         known |= dict.fromkeys(["gradient", "gradient_sum"], vector)
-        view = WorkerView(params=tf.Variable(vector), **known)  # rules for each coordinate, or for `shapes`, fail here
+        view = Worker(params=tf.Variable(vector), **known)  # rules for each coordinate, or for `shapes`, fail here
         try:
             local = now.local_variables(view.params.read_value())
             vars(view).update({name: tf.Variable(value) for name, value in local.items()})

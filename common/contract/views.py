@@ -1,4 +1,4 @@
-"""The views of a worker and of the parameter server that a scheme receives: interfaces, and objects with attributes.
+"""The views of a worker and of the parameter server that a scheme receives.
 
 P is the number of trainable parameters. On the server, vectors are the slice of one ps task, which is shorter, so rules
 must be elementwise. Each view also has the scheme's own variables as attributes: the worker its local variables, the
@@ -11,16 +11,22 @@ attributes can be read in each function that gets the view.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from keyword import iskeyword
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import UserError
 from ..sync.store import Tensor
 
+MESSAGE_ONLY = {
+    "gradient": "there, and only if a round is one step",
+    "gradient_sum": "there, if the class has uses_gradient_sum = True",
+    "loss": "there, not of schemes that exchange first, and in a Group if each step brings its loss",
+}
 
-class Worker(Protocol):
+
+class Worker(SimpleNamespace):
     """A worker, and the local variables of the scheme by name."""
 
     params: Tensor
@@ -54,7 +60,7 @@ class Worker(Protocol):
         (`worker.uniform(worker.round)` is the same mask on all) and on each back end. `contract.uniform_numbers`
         returns the same numbers in NumPy.
         """
-        ...
+        raise NotImplementedError
 
     def mean(self, vector: Tensor) -> Tensor:
         """Return the mean of a float tensor over all workers (an all-reduce); its shape must be the same on all.
@@ -67,12 +73,22 @@ class Worker(Protocol):
         Raises:
             UserError: the synchronization rule has no mean, the run is simulated, or the call is not in `message`.
         """
-        ...
+        raise UserError(
+            "worker.mean is for Scheme.message alone (with backend='processes' or 'threads', or in a Group): take it "
+            "there, and keep it in a local variable"
+        )
 
-    def __getattr__(self, name: str) -> Tensor: ...
+    def __getattr__(self, name: str) -> Tensor:
+        if name in MESSAGE_ONLY:
+            raise UserError(
+                f"worker.{name} is for Scheme.message alone ({MESSAGE_ONLY[name]}): take it there, and keep it in a "
+                "local variable"
+            )
+        known = ", ".join(name for name in vars(self) if not name.startswith("_"))
+        raise AttributeError(f"a worker of this scheme has no {name} here. It has: {known}", name=name, obj=self)
 
 
-class Server(Protocol):
+class Server(SimpleNamespace):
     """The slice of the center on one ps task, and the global variables of the scheme by name."""
 
     center: Tensor
@@ -88,51 +104,14 @@ class Server(Protocol):
     pulled_center: Tensor
     """The center that the sender of this message pulled last; only with `Scheme.keeps_pulled_centers`."""
 
-    def __getattr__(self, name: str) -> Tensor: ...
+    def __getattr__(self, name: str) -> Tensor:
+        raise AttributeError(f"the server has no {name} for this scheme", name=name, obj=self)
 
 
 # A variable of a scheme cannot have one of these names, nor begin with an underscore. Variables of the engine and of
 # synchronization rules do not appear in the views, so they reserve no names.
 WORKER_NAMES = frozenset({*Worker.__annotations__, "mean", "uniform"})
 SERVER_NAMES = frozenset(Server.__annotations__)
-
-MEAN_ELSEWHERE = "worker.mean is for Scheme.message alone: take it there, and keep it in a local variable"
-
-MESSAGE_ONLY = {
-    "gradient": "there, and only if a round is one step",
-    "gradient_sum": "there, if the class has uses_gradient_sum = True",
-    "loss": "there, not of schemes that exchange first, and in a Group if each step brings its loss",
-}
-
-
-class WorkerView(SimpleNamespace):
-    """The implementation of `Worker`."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name in MESSAGE_ONLY:
-            raise UserError(
-                f"worker.{name} is for Scheme.message alone ({MESSAGE_ONLY[name]}): take it there, and keep it in a "
-                "local variable"
-            )
-        known = ", ".join(name for name in vars(self) if not name.startswith("_"))
-        raise AttributeError(f"a worker of this scheme has no {name} here. It has: {known}", name=name, obj=self)
-
-
-class ServerView(SimpleNamespace):
-    """The implementation of `Server` for one slice."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"the server has no {name} for this scheme", name=name, obj=self)
-
-
-def no_mean(why: str = MEAN_ELSEWHERE) -> Callable[[Any], Any]:
-    """Return a `worker.mean` that raises `UserError`; by default that of all functions but `Scheme.message`."""
-
-    def mean(vector: Any) -> Any:
-        del vector
-        raise UserError(why)
-
-    return mean
 
 
 def check_names(scheme: str, kind: str, names: Iterable[str], others: Iterable[str] = ()) -> None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from ..contract.checks import check_variables
 from ..contract.scheme import Scheme
-from ..contract.views import ServerView
+from ..contract.views import Server
 from ..errors import UserError
 from ..messages.cut import COPIES
 from ..messages.ops import first_values
@@ -43,7 +43,7 @@ class Slice(SimpleNamespace):
             slot: slot of the sender, which selects its rows and numbers; None if the message is the mean of a set.
             known: the attributes `sent` and `completes` of the view.
         """
-        seen = ServerView(center=self.center, num_workers=self.num_workers, sender=None, **known, **self.own)
+        seen = Server(center=self.center, num_workers=self.num_workers, sender=None, **known, **self.own)
         of_workers = self.rows | self.numbers
         if slot is None:
             vars(seen).update(of_workers)

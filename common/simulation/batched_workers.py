@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from ..contract.scheme import Scheme
 from ..contract.seeded import uniform
-from ..contract.views import WorkerView, no_mean
+from ..contract.views import Worker
 from ..messages.message import as_message
 from ..messages.ops import building, first_values
 from ..messages.stand_in import Row, StandIn
@@ -132,7 +132,7 @@ class BatchedWorkers:
         step, steps, number = when[0], when[1], when[2]
         if done and not self.scheme.exchange_first:
             step += steps
-        return WorkerView(
+        return Worker(
             params=variables["params"],
             index=index,
             num_workers=self.num_workers,
@@ -141,7 +141,6 @@ class BatchedWorkers:
             step=tf.cast(step, tf.int64),
             uniform=partial(uniform, self.seed, self.model.size),
             shapes=self.model.shapes,
-            mean=no_mean("in a simulation there is no worker.mean: use backend='processes' or 'threads'"),
             **variables["slots"],
             **known,
         )

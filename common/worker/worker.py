@@ -12,7 +12,7 @@ import tensorflow as tf
 from ..contract.rounds import Event
 from ..contract.scheme import Scheme
 from ..contract.seeded import uniform
-from ..contract.views import MESSAGE_ONLY, WorkerView, check_names, no_mean
+from ..contract.views import MESSAGE_ONLY, Worker, check_names
 from ..messages.codec import Codec
 from ..messages.cut import joined
 from ..messages.message import as_message
@@ -57,7 +57,7 @@ class DenseWorker:
         known = {"index": slot.index, "num_workers": ps.num_workers, "shapes": replica.model.shapes}
         known["uniform"] = partial(uniform, seed, sum(self.buckets.sizes))
         self.local = partial(local_state, self)
-        self.views: list[Any] = [WorkerView(mean=no_mean(), **known, **variables) for variables in local]
+        self.views: list[Any] = [Worker(**known, **variables) for variables in local]
 
     def start(self, recorded: Any) -> Joined:
         """Take a slot and initialise the local variables from the center; returns the results of `join`."""
@@ -291,11 +291,9 @@ def message_of(scheme: Scheme, worker: DenseWorker, begun: Any, total: Any = Non
 
     if total is not None:
         show(worker.views, loss=total / worker.views[0].steps)
-    elsewhere = worker.views[0].mean
     show(worker.views, mean=mean)
     parts = [as_message(scheme.name, scheme.scalars, scheme.message(view)) for view in worker.views]
     message = Message(joined([part.vector for part in parts]), parts[0].scalars)
-    show(worker.views, mean=elsewhere)
     hide(worker.views)
     if last is begun:
         return message
@@ -314,7 +312,7 @@ def show(views: Iterable[Any], **known: Any) -> None:
 def hide(views: Iterable[Any]) -> None:
     """Remove the attributes that only `Scheme.message` may read."""
     for view in views:
-        for name in MESSAGE_ONLY:
+        for name in (*MESSAGE_ONLY, "mean"):
             vars(view).pop(name, None)
 
 
