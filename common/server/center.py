@@ -140,10 +140,13 @@ class Center:
                 results.append(build(part, value))
         return results
 
+    def sent(self, slices: Sequence[Any]) -> list[Any]:
+        """Send the slices of a vector, without a codec; returns the argument of `receive` for each."""
+        return self.each_slice(lambda _, part: self.transport.send(part), slices)
+
     def bring(self, slices: Sequence[Any]) -> Any:
         """Send the slices of a vector, without a codec, to the caller's device; returns one vector."""
-        shared_tensors = self.each_slice(lambda _, part: self.transport.send(part), slices)
-        return joined([*map(self.transport.receive, shared_tensors)])
+        return joined([*map(self.transport.receive, self.sent(slices))])
 
     def reply(self, replies: Sequence[Any]) -> Any:
         """Send the slices of a reply, with the scheme's codec, to the caller's device; returns one vector."""
@@ -152,9 +155,9 @@ class Center:
         arrived = [[*map(self.transport.receive, wire)] for wire in wires]
         return joined([codec.decode(*pair) for pair in zip(arrived, self.sizes, strict=True)])
 
-    def read(self) -> list[Any]:
-        """Read the slices of the center."""
-        return self.each_slice(lambda part, _: part.center.read_value())
+    def read(self, name: str = "center") -> list[Any]:
+        """Read the slices of the center, or of its `average`."""
+        return self.each_slice(lambda part, _: getattr(part, name).read_value())
 
     # Versions.
 

@@ -27,7 +27,7 @@ from .local_copies import LocalCopies
 from .persistence import Persistence
 from .slices import Slice
 from .slots import Slots
-from .snapshots import CenterReader, Multiples, SnapshotBuffer
+from .snapshots import Multiples, SnapshotBuffer
 from .trace import UNKNOWN
 from .transaction import CLEAN, Transactions
 
@@ -59,7 +59,6 @@ class ParameterServer:
         copies: copies of the workers' local states.
         persistence: save and restore of checkpoints.
         kept: the synchronization rule's variables, by name.
-        look: read-only snapshot of the center for a client.
     """
 
     def __init__(
@@ -116,7 +115,6 @@ class ParameterServer:
             kept = scheme.sync.variables(self)
             self.kept = SimpleNamespace(**{name: tf.Variable(value, name=name) for name, value in kept.items()})
         center.keep(lambda part: scheme.sync.slice_variables(self, part))
-        self.center_reader = CenterReader(center.slices, center.sizes, self.client)
         self.initialize = tf.group(*(v.initializer for v in tf.compat.v1.global_variables()))
         single = journal.saved | members.saved
         saved = center.saved | {name: [variable] for name, variable in single.items()}
@@ -236,9 +234,11 @@ class ParameterServer:
             return self.read_version()
 
     def snapshot(self) -> dict[str, Any]:
-        """Read under one lock: version (`at`), state (mean over the workers), center (through `look`), `refused`."""
+        """Read under one lock: version (`at`), state (mean over the workers), the slices of `vectors`, `refused`."""
+        center = self.center
+        names = ["center"] if center.ema_decay is None else ["center", "average"]
         with self.transactions.clean():
-            version, vectors = self.read_version(), self.center_reader.read()
+            version, vectors = self.read_version(), {name: center.sent(center.read(name)) for name in names}
             with tf.device(self.devices[0]):
                 state, refused = tf.reduce_mean(self.states, 0), self.journal.refused.read_value()
         return {"at": version, "state": state, "vectors": vectors, "refused": refused}

@@ -1,23 +1,17 @@
-"""The center as others see it: snapshots at multiples of a number of updates, and reads by a client.
+"""Snapshots of the center at multiples of a number of updates, which the evaluator evaluates later.
 
-The evaluator evaluates the snapshots later. A client that reads the center from outside is too slow for a run of a
-second, and cannot choose the version.
+A client that reads the center from outside is too slow for a run of a second, and cannot choose the version.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from ..messages.transport import Client
-
 NEVER = -1.0  # in place of the time of a snapshot that has not been taken
-
-CHUNK_FLOATS = 1 << 22  # 16 MB: what a client fetches at once
 
 
 class Multiples(NamedTuple):
@@ -102,56 +96,3 @@ class SnapshotBuffer:
 
 def _write(variable: Any, rows: Any, values: Any) -> None:
     tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=rows, updates=values)
-
-
-class CenterReader:
-    """A read-only snapshot of all slices at one version, for a client.
-
-    A tensor that a client fetches through a socket is copied several times, on the ps and on the client. So a large
-    center is kept as a snapshot on the ps and fetched chunk by chunk, unless ps and client share memory. Each client
-    has a snapshot of its own: another one could be replaced between two chunks.
-
-    Args:
-        slices: slices of the center.
-        sizes: their sizes. If one is large, all are assigned to `snapshots`, which share the memory of the
-            center until its next update.
-        client: the client. With shared memory there are no `snapshots`.
-    """
-
-    def __init__(self, slices: Sequence[Any], sizes: Sequence[int], client: Client):
-        self.slices, self.sizes, self.transport = slices, sizes, client.transport
-        self.reader = re.sub(r"\W+", "_", client.device)
-        self.names = ["center"] if slices[0].average is None else ["center", "average"]
-        in_chunks = max(sizes) > CHUNK_FLOATS and not self.transport.shares(tf.float32, tf.TensorShape([max(sizes)]))
-        self.snapshots = [self._nothing(part) for part in slices] if in_chunks else []
-
-    def _nothing(self, part: Any) -> dict[str, Any]:
-        with tf.device(part.device):
-            return {
-                name: tf.Variable(tf.zeros([0]), shape=[None], name=f"read_{name}_{part.index}{self.reader}")
-                for name in self.names
-            }
-
-    def read(self) -> dict[str, list[Any]]:
-        """Take a snapshot; return the slices of the center, and of its `average` if any, or nothing if it is stored."""
-        found: dict[str, list[Any]] = {name: [] for name in self.names}
-        for part in self.slices:
-            with tf.device(part.device):
-                for name in self.names:
-                    now = getattr(part, name).read_value()
-                    found[name].append(self.transport.send(now))
-                    if self.snapshots:
-                        self.snapshots[part.index][name].assign(now)
-        return {} if self.snapshots else found
-
-    def chunks(self) -> list[dict[str, Any]]:
-        """Return the chunks of `snapshots`, to be fetched in sequence."""
-        return [
-            {name: variable.read_value()[first : first + CHUNK_FLOATS] for name, variable in snapshot.items()}
-            for snapshot, size in zip(self.snapshots, self.sizes, strict=False)
-            for first in range(0, size, CHUNK_FLOATS)
-        ]
-
-    def release(self) -> Any:
-        """Empty `snapshots`, after they were fetched."""
-        return tf.group(*(variable.assign(tf.zeros([0])) for row in self.snapshots for variable in row.values()))

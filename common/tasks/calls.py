@@ -89,19 +89,7 @@ class ObserverCalls(Calls, ObserverRequests):
         It also has the number of messages of each worker that were `refused`, [W].
         """
         found = self._snapshot()
-        vectors = {name: whole_of(parts) for name, parts in found.pop("vectors").items()}
-        return found | (vectors or self._in_pieces())
-
-    def _in_pieces(self) -> dict[str, np.ndarray]:
-        """Return the vectors of a large center, fetched in chunks so that no second whole copy is in memory."""
-        vectors, end = {}, 0
-        for fetches in self.operations["_chunks"].fetches:
-            piece = self.run(Operation(fetches), seconds=self.wait_seconds)
-            begin, end = end, end + len(piece["center"])
-            for name, values in piece.items():
-                vectors.setdefault(name, np.empty(self.graph.model.size, np.float32))[begin:end] = values
-        self._release_chunks()
-        return vectors
+        return found | {name: whole_of(parts) for name, parts in found.pop("vectors").items()}
 
     def end_ps(self) -> None:
         """End the ps tasks, which may exit before they answer."""

@@ -160,8 +160,6 @@ class ObserverRequests:
     _stop = answer(bool, lambda ps: ps.membership.stop(), traced=True)
     _wake = answer(bool, lambda ps: ps.wake_all(), traced=True)
     _snapshot = answer(dict, lambda ps: ps.snapshot(), traced=True)
-    _chunks = answer(list, lambda ps: ps.center_reader.chunks())
-    _release_chunks = answer(bool, lambda ps: ps.center_reader.release())
     _end_ps = answer(
         bool, lambda ps: tf.group(*(q.enqueue(True) for q in ps.membership.ps_shutdown)), seconds=END_SECONDS
     )
