@@ -92,9 +92,8 @@ class TaskGraph:
     def _of_worker(self, job: Job, k: int, gradient: Any) -> dict[str, Operation]:
         from ..messages.channels import Channels
         from ..worker.fed_worker import FedReplica, FedWorker
-        from ..worker.in_place import InPlaceWorker
         from ..worker.replica import Replica
-        from ..worker.sparse import SparseWorker
+        from ..worker.without_copy import InPlaceWorker, SparseWorker
         from ..worker.worker import DenseWorker
 
         place, devices = job.cluster.placement, _devices(job, k)
@@ -112,9 +111,8 @@ class TaskGraph:
             source, structure = _source(job, k, devices[0])
             loss = job.options.l2, job.options.clip_norm
             replica = Replica(self.model, gradient, name, numbers, devices, source, structure, *loss)
-            worker = (InPlaceWorker if self.in_place else DenseWorker)(
-                job.scheme, replica, self.ps, slot, name, job.seed
-            )
+            parts = job.scheme, replica, self.ps, slot
+            worker = InPlaceWorker(*parts) if self.in_place else DenseWorker(*parts, name, job.seed)
         operations = operations_of([WorkerRequests], worker, worker.device, self.sees_waiting)
         return operations | rounds_of(worker, job.batch_size, {1, job.plan.rounds_per_call})
 
