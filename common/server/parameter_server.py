@@ -33,7 +33,7 @@ from .transaction import CLEAN, Transactions
 
 
 class ParameterServer:
-    """Global variables and events, built into the current graph. Synchronization rules see it as their `Store`.
+    """Global variables and events, built into the current graph. Synchronization rules see it as `sync.store` says.
 
     Args:
         scheme: the algorithm.
@@ -96,7 +96,7 @@ class ParameterServer:
         if multiples is not None:
             center.snapshots = SnapshotBuffer(multiples, center.slices, members.states)
 
-        # The interface of synchronization rules, see `Store`.
+        # The interface of synchronization rules, see `sync.store`.
         self.lock, self.exclusive = transactions.lock, transactions.exclusive
         self.slices, self.each_slice = center.slices, center.each_slice
         self.receive, self.reply = center.receive, center.reply

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..messages.ops import microseconds
-from ..sync.store import Held, WorkerSlot
+from ..sync.store import WorkerSlot
 
 NO_HOLDER, DIRTY, CLEAN = -1, 0, 1  # see `Transactions.incarnations`; the incarnation of a worker is larger
 
@@ -50,7 +50,7 @@ class Transactions:
         after: Sequence[Any],
         enter: Callable[[], Any] | None = None,
         leave: Callable[[], Any] | None = None,
-    ) -> Iterator[Held]:
+    ) -> Iterator[Any]:
         """Run the operations that are built inside the context atomically, once every tensor in `after` is computed.
 
         The unlock waits for every operation built inside. `released` of the yielded object is the unlock. `enter`
@@ -81,7 +81,7 @@ class Transactions:
 
     def event(
         self, slot: WorkerSlot, after: Sequence[Any], conditions: Callable[[], Sequence[Any]]
-    ) -> AbstractContextManager[Held]:
+    ) -> AbstractContextManager[Any]:
         """Lock for a worker's request, once every tensor in `after` is computed; the request is admitted or refused.
 
         `conditions` builds further conditions of admission, under the lock.
@@ -105,7 +105,7 @@ class Transactions:
             fine = tf.stack(conditions)
             return tf.raw_ops.Assert(condition=tf.reduce_all(fine), data=[REFUSED, fine, self.version])
 
-    def exclusive(self) -> AbstractContextManager[Held]:
+    def exclusive(self) -> AbstractContextManager[Any]:
         """Lock for an event that is no worker's message; if interrupted, it leaves a dirty state."""
 
         def enter() -> Any:
@@ -114,7 +114,7 @@ class Transactions:
 
         return self.lock([], enter, lambda: self.mark(CLEAN))
 
-    def clean(self) -> AbstractContextManager[Held]:
+    def clean(self) -> AbstractContextManager[Any]:
         """Lock for reading; refused if the state is dirty."""
         return self.lock([], self.check_clean)
 

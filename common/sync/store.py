@@ -1,21 +1,82 @@
-"""The interfaces through which a synchronization rule uses the parameter server, and the slot of one worker on it.
+"""Messages, slots, and the interface of the parameter server for synchronization rules.
 
-`server.parameter_server` implements the interfaces for TensorFlow's processes and threads; another engine can serve the
-same synchronization rules.
+A rule gets the server, a `server.parameter_server.ParameterServer`, as `ps: Store`. The center [P] is cut into slices,
+one for each ps task. Operations on the first ps task are built in `with tf.device(ps.devices[0])`, operations on each
+slice in `each_slice`.
+
+    num_workers         W
+    min_workers         the number of workers with which a rule continues if the others do not come
+    last_version        rounds of the worker with the most, after which a barrier ends the run; None if scripted
+    in_process          True if all workers are threads of this process
+    devices             one device for each ps task; version, lock, record and all [W] variables are on the first
+    slices              of the center, with `index`, `device`, `center`, `initial` (its first value), `no_message`
+                        (zeros like the slices that `receive` returns), the scheme's global variables, and the rule's
+                        `slice_variables`
+    kept                the rule's `variables`, as attributes
+    active              flags [W] of the workers whose messages the rule expects
+    finished            flags [W] of the workers that have done all their rounds
+    rounds_applied      recorded rounds of each worker, [W]
+    states              the workers' non-trainable states, [W, S]
+    released            times at which the rule has released the last message of each worker, [W], if it `waits`
+
+The operations of an event, in the order in which rules use them:
+
+    receive(slot, message)                  the slot with the times of the round, and the message as slices, which have
+                                            arrived on the ps tasks; called before the lock, not under it. A rule that
+                                            adds up or divides messages does the same to their scalars
+    event(slot, slices)                     context: one atomic event of this worker, which may bring a message. It is
+                                            refused if the message is not finite, comes after the last update, or is not
+                                            from the holder of the slot. `released` of its value is ready once the lock
+                                            is free again
+    check(slices)                           refuse a message that is not finite, where no `event` does; returns a tensor
+                                            that the update must follow
+    exclusive()                             context: one atomic event that is no worker's message
+    lock(after)                             context: reads that see one consistent state, once `after` is ready
+    each_slice(build, values)               `build(slice, value)` for each slice, built on its device
+    share(reply)                            a slice of a reply for several workers: the same object, or a copy in memory
+                                            that all of them read
+    reply(replies)                          a reply as one vector [P] on the caller's device
+
+The center:
+
+    read_version()                          the number of updates that the center has had
+    staleness(version, slot)                updates between this worker's last pull and `version`; without a lock an
+                                            estimate
+    note_pull(slot)                         record that this worker has pulled the present center
+    apply(slot, slices, event, locked)      make an asynchronous update: record it, merge it into every slice, count it;
+                                            returns the replies
+    weighted(part, message, staleness, slot)                a slice with the weight that the scheme gives it in a set
+    merge(part, message, staleness, version, slot)          apply the scheme's rule to one slice, for a message of the
+                                                            worker in `slot` or of a set; returns the reply
+    count_updates(number)                   add to the version, and return it
+    gather(slot, indices, locked)           some coordinates of the center; if `locked`, all of one version
+
+The record and the workers:
+
+    record(version, slot, staleness, accepted, event, locked)       append one event; returns the operation
+    wake(flags)                             send a token to every worker in `flags` [W]; in an event, these workers are
+                                            released at its time
+    close_slots(flags)                      make the workers in `flags` [W] inactive; they are refused until they join
+    write(variable, slot, value)            write this worker's row of a variable [W, ...] on the first ps task
+    store_state(slot, state)                write this worker's row of `states`
+    when(condition, action, otherwise)      run `action` if a scalar holds; returns a tensor that is ready afterwards
+    only(slot)                              flags [W] that are True for this worker alone
+    count(flags)                            the number of flags that are set
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from ..lazy import tf
 
 Event = Literal["exchange", "push", "pull"]  # how a round ends; an exchange is a push and its reply
 
 Tensor = Any  # a tf.Tensor or tf.Variable; TensorFlow ships no types
+
+Store = Any  # the parameter server; its module is above this one
 
 
 class Message(NamedTuple):
@@ -26,16 +87,6 @@ class Message(NamedTuple):
 
     vector: Tensor  # [P], or [n] of a slice
     scalars: Tensor = ()  # the numbers that the scheme names, [m], whole with each slice; () if it names none
-
-
-class Held(Protocol):
-    """A lock that is held.
-
-    Attributes:
-        released: a tensor that is ready once the lock is free again; None while the block is open.
-    """
-
-    released: Tensor
 
 
 @dataclass(frozen=True)
@@ -78,173 +129,3 @@ class WorkerSlot:
         """Delete the tokens that the worker has not taken."""
         with tf.device(self.device):
             return self.tokens.dequeue_many(self.tokens.size())
-
-
-class Store(Protocol):
-    """The global variables of a run, and events on them. The center [P] is cut into slices, one for each ps task.
-
-    Operations on the first ps task are built in `with tf.device(ps.devices[0])`, operations on each slice in
-    `each_slice`.
-
-    Attributes:
-        num_workers: W.
-        min_workers: the number of workers with which a synchronization rule continues if the others do not come.
-        last_version: rounds of the worker with the most, after which a barrier ends the run; None if they are scripted.
-        in_process: True if all workers are threads of this process.
-        devices: one device for each ps task; version, lock, record and all [W] variables are on the first.
-        slices: of the center, with `index`, `device`, `center`, `initial` (its first value), `no_message` (zeros like
-            the slices that `receive` returns), the scheme's global variables, and the synchronization rule's
-            `slice_variables`.
-        kept: the synchronization rule's `variables`, as attributes.
-        active: flags [W] of the workers whose messages the synchronization rule expects.
-        finished: flags [W] of the workers that have done all their rounds.
-        rounds_applied: recorded rounds of each worker, [W].
-        states: the workers' non-trainable states, [W, S].
-        released: times at which the synchronization rule has released the last message of each worker, [W], if it
-            `waits`.
-    """
-
-    num_workers: int
-    min_workers: int
-    last_version: int | None
-    in_process: bool
-    devices: list[str]
-    slices: list[Any]
-    kept: Any
-    active: Tensor
-    finished: Tensor
-    rounds_applied: Tensor
-    states: Tensor
-    released: Tensor
-
-    # The operations of an event, in the order in which synchronization rules use them.
-
-    def receive(self, slot: WorkerSlot, message: Message) -> tuple[WorkerSlot, list[Message]]:
-        """Return the slot with the times of the round, and the message as slices; both have arrived on the ps tasks.
-
-        Called before the lock, not under it. The codec encodes the vector on its way. A synchronization rule that adds
-        up or divides messages does the same to their scalars.
-        """
-        ...
-
-    def event(self, slot: WorkerSlot, slices: Sequence[Message] = ()) -> AbstractContextManager[Held]:
-        """Build all operations inside as one atomic event of this worker, which may bring a message in `slices`.
-
-        A message is refused if it is not finite, comes after the last update, or is not from the holder of the slot.
-        """
-        ...
-
-    def check(self, slices: Sequence[Message]) -> Tensor:
-        """Refuse a message that is not finite, where no `event` does; returns a tensor that the update must follow."""
-        ...
-
-    def exclusive(self) -> AbstractContextManager[Held]:
-        """Build all operations inside as one atomic event that is no worker's message."""
-        ...
-
-    def lock(self, after: Sequence[Any]) -> AbstractContextManager[Held]:
-        """Build reads that see one consistent state, once all tensors in `after` are ready."""
-        ...
-
-    def each_slice(self, build: Callable[[Any, Any], Any], values: Sequence[Any] | None = None) -> list[Any]:
-        """Return `build(slice, value)` for each slice, built on its device."""
-        ...
-
-    def share(self, reply: Tensor) -> Tensor:
-        """Return a slice of a reply for several workers: the same object, or a copy in memory that all of them read."""
-        ...
-
-    def reply(self, replies: Sequence[Tensor]) -> Tensor:
-        """Return a reply as one vector [P] on the caller's device; its slices travel encoded by the scheme's codec."""
-        ...
-
-    # The center.
-
-    def read_version(self) -> Tensor:
-        """Return the number of updates that the center has had, a scalar."""
-        ...
-
-    def staleness(self, version: Tensor, slot: WorkerSlot) -> Tensor:
-        """Return the updates between this worker's last pull and `version`, a scalar; without a lock an estimate."""
-        ...
-
-    def note_pull(self, slot: WorkerSlot) -> None:
-        """Record that this worker has pulled the present center."""
-        ...
-
-    def apply(
-        self, slot: WorkerSlot, slices: Sequence[Message], event: Event = "exchange", locked: bool = True
-    ) -> list[Tensor]:
-        """Make an asynchronous update: record it, merge it into every slice, count it; returns the replies."""
-        ...
-
-    def weighted(self, part: Any, message: Message, staleness: Tensor, slot: WorkerSlot) -> Message:
-        """Return a slice of this worker's message with the weight that the scheme gives it in a set."""
-        ...
-
-    def merge(
-        self,
-        part: Any,
-        message: Message,
-        staleness: Tensor,
-        version: Tensor,
-        slot: WorkerSlot | None = None,
-        completes: Any = True,
-    ) -> Tensor:
-        """Apply the scheme's rule to one slice, for a message of the worker in `slot` or of a set; returns the reply.
-
-        `completes` is False if this message does not complete the update yet.
-        """
-        ...
-
-    def count_updates(self, number: Any) -> Tensor:
-        """Add `number` updates to the version, and return it."""
-        ...
-
-    def gather(self, slot: WorkerSlot, indices: Tensor, locked: bool) -> Tensor:
-        """Return some coordinates of the present center; if `locked`, all of one version."""
-        ...
-
-    # The record and the workers.
-
-    def record(
-        self,
-        version: Tensor,
-        slot: WorkerSlot,
-        staleness: Any,
-        accepted: Any,
-        event: Any = "exchange",
-        locked: bool = True,
-    ) -> Tensor:
-        """Append one event of the worker in `slot` to the record; returns a tensor that is ready when that is done."""
-        ...
-
-    def wake(self, flags: Tensor) -> None:
-        """Send a token to every worker in `flags` [W]; in an event, these workers are released at its time."""
-        ...
-
-    def close_slots(self, flags: Tensor) -> Any:
-        """Make the workers in `flags` [W] inactive; they are refused until they join again."""
-        ...
-
-    def write(self, variable: Tensor, slot: WorkerSlot, value: Any) -> Tensor:
-        """Write `value` into this worker's row of a variable [W, ...] on the first ps task; returns the write."""
-        ...
-
-    def store_state(self, slot: WorkerSlot, state: Tensor) -> None:
-        """Write the worker's non-trainable state [S] into its row of `states`."""
-        ...
-
-    # Helper functions.
-
-    def when(self, condition: Tensor, action: Callable[[], Any], otherwise: Callable[[], Any] = lambda: None) -> Tensor:
-        """Run `action` if the scalar `condition` holds, else `otherwise`; returns a tensor that is ready afterwards."""
-        ...
-
-    def only(self, slot: WorkerSlot) -> Tensor:
-        """Return flags [W] that are True for this worker alone."""
-        ...
-
-    def count(self, flags: Tensor) -> Tensor:
-        """Return the number of flags that are set, a scalar."""
-        ...
