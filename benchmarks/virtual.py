@@ -172,7 +172,7 @@ def needed_steps(scheme: Scheme, workers: int, gradients: int, platform: Platfor
     number = 1 if not sync.exchanges else workers
     even = math.ceil(gradients / (number * devices))
     if number > 1 and sync.set_size(workers) is None and sync.lead is None:
-        speeds = 1 / Machines.of(platform).step_factors(workers, seed)
+        speeds = 1 / Machines(platform).step_factors(workers, seed)
         even = math.ceil(min(number, SLACK * number * speeds.max() / speeds.sum()) * even)
     return math.ceil(even / scheme.period) * scheme.period
 

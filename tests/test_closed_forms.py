@@ -38,7 +38,7 @@ def rate(found):
 
 def steps_of(compute, workers, steps, seed=1):
     """Durations of single steps as multiples of their mean, [workers, steps]."""
-    plan = WorkerPlan(Machines.of(Platform(step_ms=1000.0, compute=compute)), Rounds.even(steps, 1), workers, seed)
+    plan = WorkerPlan(Machines(Platform(step_ms=1000.0, compute=compute)), Rounds.even(steps, 1), workers, seed)
     return np.array([[plan.total(k, r) for r in range(steps)] for k in range(workers)]) / 1e9
 
 

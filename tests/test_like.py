@@ -204,7 +204,7 @@ def test_a_barrier_with_stragglers_predicts_what_backup_workers_save(tmp_path):
     for scheme in (SyncSGD(backup_workers=1), SyncSGD(backup_workers=4), AsyncSGD()):
         there, said = (
             stragglers.predict(scheme, machines, options, PARAMETERS)
-            for machines in (Machines.of(Platform(**late)), found.machines())
+            for machines in (Machines(Platform(**late)), found.machines())
         )
         assert said["milliseconds"] == pytest.approx(there["milliseconds"], rel=0.1)
         assert said["dropped"] == pytest.approx(there["dropped"], abs=0.03)

@@ -155,12 +155,12 @@ def test_several_ps_tasks_share_the_bytes_of_a_message_but_not_its_service():
     ],
 )
 def test_rates_may_be_fractions(text, same):
-    given, plain = (Machines.of(Platform(uplink=some)).uplink for some in (text, same))
+    given, plain = (Machines(Platform(uplink=some)).uplink for some in (text, same))
     assert given == pytest.approx(plain)
 
 
 def test_speeds_that_are_drawn_have_the_mean_1():
-    factors = Machines.of(Platform(step_factors="lognormal:sigma=0.6")).step_factors(100_000, 3)
+    factors = Machines(Platform(step_factors="lognormal:sigma=0.6")).step_factors(100_000, 3)
     assert factors.mean() == pytest.approx(1, abs=0.01)
     assert np.log(factors).std() == pytest.approx(0.6, rel=0.01)
 
@@ -199,7 +199,7 @@ def test_a_file_describes_machines_and_what_is_given_besides_goes_first(tmp_path
     path.write_text('uplink = "8Mbit"\nstep_ms = 20\ncores = 2\nregions = "1ms/1Gbit"\n')
     said = Platform(network=str(path), step_ms=5.0).described()
     assert (said["uplink"], said["step_ms"], said["cores"], said["latency"]) == ("8Mbit", 5.0, 2, "0ms")
-    assert Machines.of(Platform(network=str(path))).uplink == 0.001
+    assert Machines(Platform(network=str(path))).uplink == 0.001
 
 
 def test_recorded_steps_are_drawn_in_blocks_that_stay_together(tmp_path):

@@ -103,7 +103,7 @@ def varied(parent, **own):
     ],
 )
 def test_a_rule_s_own_methods_are_refused_unless_it_declares_simulated(sync, known):
-    assert sync.can_be_simulated() is known
+    assert sync.simulated is known
     if known:
         assert waiting_at(sync, 1)
     else:

@@ -125,7 +125,7 @@ def test_every_message_of_a_reduction_in_slices_draws_its_latency(workers, regio
         way[:, range(workers), range(workers)] = 0
     expected = (there.max(1) + back.max(1)).max(1)
     text = "0ms/unlimited" if not any(regions) else "0ms/unlimited*3,15ms/unlimited*2"
-    machines = Machines.of(Platform(latency="20ms", latency_sigma=sigma, regions=text))
+    machines = Machines(Platform(latency="20ms", latency_sigma=sigma, regions=text))
     network = Network(machines, workers, 1, 3)
     size = workers * 4.0 * (1 << 15)  # as many slices as workers
     found = np.array([network.reduction(size, n) for n in range(10_000)]) / 1e9
@@ -158,9 +158,9 @@ def test_varying_latencies_cost_more_than_steady_ones_and_follow_the_seed():
 
 
 def test_unequal_numbers_of_workers_in_regions():
-    places = Machines.of(Platform(regions="0ms/1Gbit*3,30ms/1Gbit,5ms/2Gbit*2")).region_of(8)
+    places = Machines(Platform(regions="0ms/1Gbit*3,30ms/1Gbit,5ms/2Gbit*2")).region_of(8)
     assert places == [0, 0, 0, 1, 2, 2, 0, 0]
-    factors = Machines.of(Platform(step_factors="3,1*7")).step_factors(10, 0)
+    factors = Machines(Platform(step_factors="3,1*7")).step_factors(10, 0)
     assert factors.tolist() == [3, *[1] * 7, 3, 1]
 
 

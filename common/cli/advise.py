@@ -178,7 +178,7 @@ def main(arguments: list[str]) -> int:
         page.print(f"Not given, so taken as ideal: {', '.join(ideal)}.")
     if machines.step_ms is None and machines.network in NETWORKS:
         page.print(f"Not given, so assumed: a step takes {machines.described()['step_ms']:g} ms (--step-ms).")
-    if Machines.of(machines).failures and any(row.run.joined < OFTEN for row in _exchanging(rows).values()):
+    if Machines(machines).failures and any(row.run.joined < OFTEN for row in _exchanging(rows).values()):
         page.print(
             "Failures are too rare in the few simulated rounds: the figures are those of machines that hardly fail. "
             "For the cost of crashes, run a long enough run.sh simulate."
@@ -198,7 +198,7 @@ def predict(question: Question, platform: Platform) -> dict[str, Prediction]:
     Algorithms with equal message sizes, periods and synchronization rules share one forecast.
     """
     known: dict[object, Forecast] = {}
-    machines, size = Machines.of(platform), question.size or PARAMETERS
+    machines, size = Machines(platform), question.size or PARAMETERS
 
     def row(scheme: Scheme) -> Prediction | None:
         workers = question.workers if scheme.sync.exchanges else 1
@@ -245,7 +245,7 @@ def predict(question: Question, platform: Platform) -> dict[str, Prediction]:
 
 def _ideal(platform: Platform) -> list[str]:
     """Return the flags that were not given and whose quantity is therefore constant, or takes no time."""
-    machines = Machines.of(platform)
+    machines = Machines(platform)
     takes = {
         "compute": platform.described()["compute"] != "constant",
         "uplink": math.isfinite(machines.uplink),

@@ -27,12 +27,13 @@ def uniform_numbers(seed: int, size: int, *key: int) -> np.ndarray:
     """
     state = np.zeros(1, np.uint64)
     for part in (seed, *key):
-        state = _mixed(state + np.uint64(GAMMA) + np.array([part], np.int64).view(np.uint64))
+        state = mixed_bits(state + np.uint64(GAMMA) + np.array([part], np.int64).view(np.uint64))
     counter = np.arange(1, size + 1, dtype=np.uint64) * np.uint64(GAMMA)
-    return ((_mixed(state + counter) >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)).astype(np.float32)
+    return ((mixed_bits(state + counter) >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)).astype(np.float32)
 
 
-def _mixed(z: np.ndarray) -> np.ndarray:
+def mixed_bits(z: np.ndarray) -> np.ndarray:
+    """Return the output function of SplitMix64 of each element."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(FIRST)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(SECOND)
     return z ^ (z >> np.uint64(31))

@@ -49,7 +49,7 @@ class StandIn:
 
 @dataclass(frozen=True, eq=False)
 class Row(StandIn):
-    """One worker's row of a variable [W, ...], read and written like a variable [...] of its own."""
+    """One worker's row of a variable [W, ...], read and written like a variable [...] of its own; or several rows."""
 
     rows: Any
     index: Any
@@ -61,8 +61,12 @@ class Row(StandIn):
     def assign(self, value: Any) -> Any:
         """Write the row; return what was written."""
         value = tf.convert_to_tensor(value, self.rows.dtype)
-        tf.raw_ops.ResourceScatterUpdate(resource=self.rows.handle, indices=self.index, updates=value)
+        self.write(value)
         return value
+
+    def write(self, value: Any) -> Any:
+        """Write the row; return the operation."""
+        return tf.raw_ops.ResourceScatterUpdate(resource=self.rows.handle, indices=self.index, updates=value)
 
 
 def _operator(name: str) -> Callable[..., Any]:

@@ -192,7 +192,7 @@ class Center:
         """Note that this worker has pulled the current center; if `unless` is true, the noted version stays."""
         with tf.device(self.device):
             version = unless_so(unless, lambda: tf.gather(self.pulled, slot.index), self.version.read_value())
-            tf.raw_ops.ResourceScatterUpdate(resource=self.pulled.handle, indices=slot.index, updates=version)
+            Row(self.pulled, slot.index).write(version)
         for part in self.slices:
             if part.pulled_centers is not None:
                 with tf.device(part.device):

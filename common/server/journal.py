@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..messages.ops import microseconds, queue
+from ..messages.stand_in import Row
 from ..record_format import EVENTS
 from ..sync.store import WorkerSlot
 from .answers import Drained
@@ -95,7 +96,7 @@ class Journal:
         before = tf.gather(self.released, slot.index)
         with tf.control_dependencies([before]):
             next_ = tf.where(accepted, tf.constant(UNKNOWN, tf.int64), now)
-            tf.raw_ops.ResourceScatterUpdate(resource=self.released.handle, indices=slot.index, updates=next_)
+            Row(self.released, slot.index).write(next_)
         return before
 
     def note_release(self, flags: Any) -> list[Any]:
@@ -110,7 +111,7 @@ class Journal:
         with tf.device(self.device):
             holder = tf.gather(self.transactions.incarnations, slot.index)
             known = tf.where(tf.equal(holder, slot.incarnation[0]), replied, tf.constant(UNKNOWN, tf.int64))
-            return tf.raw_ops.ResourceScatterUpdate(resource=self.replied.handle, indices=slot.index, updates=known)
+            return Row(self.replied, slot.index).write(known)
 
     def ends(self) -> Any:
         """Return the times at which the last message of each worker was released and replied to, [W, 2]."""

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..messages.ops import end_queue, queue
+from ..messages.stand_in import Row
 from ..sync.store import WorkerSlot
 from .transaction import Transactions
 
@@ -68,7 +69,7 @@ class Slots:
 
     def write(self, variable: Any, slot: WorkerSlot, value: Any) -> Any:
         """Write `value` into this worker's row of a variable [W, ...] on the first ps task."""
-        return tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=slot.index, updates=value)
+        return Row(variable, slot.index).write(value)
 
     def take(self, slot: WorkerSlot) -> None:
         """Give a slot to a new holder, under the lock: mark it active, and refuse its previous holder from now on."""

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from ..messages.stand_in import Row
+
 NEVER = -1.0  # in place of the time of a snapshot that has not been taken
 
 
@@ -78,12 +80,12 @@ class SnapshotBuffer:
             rows = tf.fill([times], multiple)
             if self.kept_states.shape[1]:
                 state = tf.reduce_mean(self.states, 0) if state is None else state
-                _write(self.kept_states, rows, state[None][:times])
+                Row(self.kept_states, rows).write(state[None][:times])
         for part, kept, passed in zip(self.slices, self.kept, self.passed, strict=True):
             with tf.device(part.device):
                 evaluated = part.center if part.average is None else part.average
-                _write(kept, rows, evaluated.read_value()[None][:times])  # slicing zero rows copies nothing
-                _write(passed, rows, tf.fill([times], tf.timestamp()))
+                Row(kept, rows).write(evaluated.read_value()[None][:times])  # slicing zero rows copies nothing
+                Row(passed, rows).write(tf.fill([times], tf.timestamp()))
 
     def read(self) -> dict[str, Any]:
         """Return all rows: `kept` [number, P], `states` [number, S], `passed` [number], and the time, `now`."""
@@ -92,7 +94,3 @@ class SnapshotBuffer:
         passed = tf.reduce_min(tf.stack([variable.read_value() for variable in self.passed]), 0)
         kept: Sequence[Any] = [variable.read_value() for variable in self.kept]
         return {"kept": tf.concat(kept, 1), "states": states, "passed": passed, "now": now}
-
-
-def _write(variable: Any, rows: Any, values: Any) -> None:
-    tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=rows, updates=values)

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..messages.ops import microseconds
+from ..messages.stand_in import Row
 from ..sync.store import WorkerSlot
 
 NO_HOLDER, DIRTY, CLEAN = -1, 0, 1  # see `Transactions.incarnations`; the incarnation of a worker is larger
@@ -125,9 +126,7 @@ class Transactions:
 
     def mark(self, state: int) -> Any:
         """Mark the state as `DIRTY` or `CLEAN`."""
-        return tf.raw_ops.ResourceScatterUpdate(
-            resource=self.incarnations.handle, indices=self.num_workers, updates=tf.constant(state, tf.int64)
-        )
+        return Row(self.incarnations, self.num_workers).write(tf.constant(state, tf.int64))
 
     def void(self, flags: Any) -> Any:
         """Refuse from now on the holders of the slots in `flags` [W]."""

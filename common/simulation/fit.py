@@ -122,8 +122,9 @@ class FittedMachines:
 
     def machines(self) -> Machines:
         """Return the machines in numbers."""
-        model = RecordedSteps(self._times / self.step, self.block * self.period)
-        return replace(Machines.of(Platform(**self._fields())), model=model)
+        machines = Machines(Platform(**self._fields()))
+        machines.model = RecordedSteps(self._times / self.step, self.block * self.period)
+        return machines
 
     def _fields(self) -> dict[str, Any]:
         """Return the fields of `Platform`, except the model of steps."""

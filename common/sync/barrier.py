@@ -27,7 +27,6 @@ class Barrier(Synchronization):
 
     backup_workers: int = 0
     waits = True
-    simulated = True
     label = "synchronous"
 
     def updates_per_round(self, workers: int) -> float:

@@ -20,7 +20,6 @@ class Bounded(Synchronization):
 
     slack: int = 1
     waits = True
-    simulated = True
     label = "bounded"
 
     @property

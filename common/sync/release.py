@@ -117,7 +117,7 @@ def waiting_at(sync: Synchronization, workers: int) -> Waiting:
             f"the simulation and Group do not know which workers wait: give the rule `set_size` or `lead`. "
             f"Received: {type(sync).__name__}"
         )
-    if not sync.can_be_simulated():
+    if not sync.simulated:
         raise UserError(
             f"the simulation and Group do not know what an exchange of this rule does: it has methods of its own, and "
             f"does not say `simulated = True` (see docs/contributing.md). Received: {type(sync).__name__}"

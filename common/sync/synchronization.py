@@ -49,6 +49,14 @@ class Synchronization:
     label: ClassVar[str] = "asynchronous"
     simulated: ClassVar[bool] = False
 
+    def __init_subclass__(cls) -> None:
+        """Set `simulated` unless the class declares it: False if the class has methods that may change an exchange."""
+        own = vars(cls)
+        if "simulated" not in own:
+            changed = {name for name, value in own.items() if callable(value) or isinstance(value, property)}
+            changes = any(name not in BESIDES and not name.startswith("__") for name in changed)
+            cls.simulated = bool(RULE & own.keys()) or (cls.simulated and not changes)
+
     def updates_per_round(self, workers: int) -> float:
         """Return the number of updates that one round of all workers makes; learning-rate schedules divide by it."""
         return workers
@@ -82,18 +90,6 @@ class Synchronization:
     def lead(self) -> int | None:
         """Rounds by which a worker may be ahead of the slowest when it begins a round. Default: None, no limit."""
         return None
-
-    def can_be_simulated(self) -> bool:
-        """Return False if a class overrides methods, and neither it nor a class derived from it is `simulated`."""
-        for kind in type(self).__mro__:
-            own = vars(kind)
-            if "simulated" in own:
-                return own["simulated"]
-            if RULE & own.keys():
-                return True
-            if any(callable(value) or isinstance(value, property) for name, value in own.items() if _counts(name)):
-                return False
-        return False
 
     # The variables of the synchronization rule on the ps.
 
@@ -205,8 +201,3 @@ class Synchronization:
         with tf.control_dependencies(ps.close_slots(gone)):
             self.release(ps)
         return tf.identity(gone)
-
-
-def _counts(name: str) -> bool:
-    """Return True for a method that may change an exchange."""
-    return name not in BESIDES and not (name.startswith("__") and name.endswith("__"))

@@ -354,7 +354,7 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
 
 def refuse_in_simulation(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -> None:
     """Raise `UserError` for the first option or input that a simulation does not support."""
-    check(scheme, Machines.of(cluster.simulated or Platform()), cluster.workers)
+    check(scheme, Machines(cluster.simulated or Platform()), cluster.workers)
     for reason in _reasons(train, cluster, options):
         raise UserError(f"in a simulation {reason}")
 

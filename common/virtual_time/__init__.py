@@ -5,5 +5,5 @@
 * the order of events: `schedule`, an event loop with a simulated `server`, and the waiting rules of `sync.release`; a
   `forecast` is made from the schedule of some rounds.
 
-It imports `server.trace` (the columns of a recorded event), the `contract` of an algorithm, `sync`, and lower packages.
+It imports `server.traffic` and `server.trace`, the `contract` of an algorithm, `sync`, and lower packages.
 """

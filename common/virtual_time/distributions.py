@@ -25,11 +25,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ..arguments import at_most
+from ..contract.seeded import GAMMA, mixed_bits
 from ..errors import UserError
 from ..spec import parse
 
@@ -37,24 +38,16 @@ MOST_SIGMA = 4.0  # the largest sigma of a lognormal: half of its values are bel
 
 Draw = Callable[[np.ndarray], np.ndarray]  # uniform numbers [W, n] for indices [n]
 
-GAMMA = np.uint64(0x9E3779B97F4A7C15)
-
 PURPOSES = ("step", "speed", "link", "message", "reply", "crash", "repair", "reduction")
 
 
 def uniforms(seed: int, purpose: str, workers: Sequence[int] | np.ndarray, indices: Any) -> np.ndarray:
     """Return numbers in (0, 1), [workers, indices]; `purpose` is one of `PURPOSES`."""
     purposes = np.array([[1 + PURPOSES.index(purpose)]], np.uint64)
-    key = _mixed(np.array([[seed]], np.uint64) + GAMMA * purposes)
-    key = _mixed(key + GAMMA * (np.asarray(workers, np.uint64)[:, None] + np.uint64(1)))
-    bits = _mixed(key + GAMMA * (np.asarray(indices, np.uint64)[None] + np.uint64(1)))
+    key = mixed_bits(np.array([[seed]], np.uint64) + np.uint64(GAMMA) * purposes)
+    key = mixed_bits(key + np.uint64(GAMMA) * (np.asarray(workers, np.uint64)[:, None] + np.uint64(1)))
+    bits = mixed_bits(key + np.uint64(GAMMA) * (np.asarray(indices, np.uint64)[None] + np.uint64(1)))
     return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-
-
-def _mixed(x: np.ndarray) -> np.ndarray:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 def lognormal_factors(u: np.ndarray, sigma: float) -> np.ndarray:
@@ -91,8 +84,11 @@ class Blocks:
         return self.blocks[block].item(row, column)
 
 
-class Model(Protocol):
-    """A distribution of step times."""
+@dataclass(frozen=True)
+class Independent:
+    """Independent steps: `quantile` maps a uniform number to a multiple."""
+
+    quantile: Callable[[np.ndarray], np.ndarray]
 
     def multiples(self, draw: Draw, first: int, number: int, before: Any) -> tuple[np.ndarray, Any]:
         """Draw steps `first`, `first` + 1, ... of all workers, as multiples of the mean.
@@ -106,17 +102,6 @@ class Model(Protocol):
         Returns:
             the multiples, [W, number], and the state for the next steps.
         """
-        ...
-
-
-@dataclass(frozen=True)
-class Independent:
-    """Independent steps: `quantile` maps a uniform number to a multiple."""
-
-    quantile: Callable[[np.ndarray], np.ndarray]
-
-    def multiples(self, draw: Draw, first: int, number: int, before: Any) -> tuple[np.ndarray, Any]:
-        """Draw steps, see `Model`."""
         del before
         return self.quantile(draw(np.arange(first, first + number))), None
 
@@ -134,7 +119,7 @@ class Phases:
     length: float
 
     def multiples(self, draw: Draw, first: int, number: int, before: Any) -> tuple[np.ndarray, Any]:
-        """Draw steps, see `Model`; the state is a mask of the slow workers."""
+        """Draw steps, see `Independent`; the state is a mask of the slow workers."""
         u = draw(np.arange(first, first + number))
         leave = min(1 / self.length, 1 - self.probability)
         enter = leave * self.probability / (1 - self.probability)
@@ -154,12 +139,15 @@ class RecordedSteps:
     block: int
 
     def multiples(self, draw: Draw, first: int, number: int, before: Any) -> tuple[np.ndarray, Any]:
-        """Draw steps, see `Model`: a block begins anywhere in a worker's measured steps, and wraps around."""
+        """Draw steps, see `Independent`: a block begins anywhere in a worker's measured steps, and wraps around."""
         steps = np.arange(first, first + number)
         u = draw(steps // self.block * self.block)  # the same number for all steps of a block
         at = (u * self.values.shape[1]).astype(np.int64) + steps % self.block
         rows = np.arange(len(u))[:, None] % len(self.values)
         return self.values[rows, at % self.values.shape[1]], None
+
+
+Model = Independent | Phases | RecordedSteps
 
 
 def constant() -> Model:

@@ -72,7 +72,7 @@ def forecast(
         UserError: its synchronization rule cannot be simulated, or it cannot run on these machines.
     """
     if not scheme.sync.exchanges:
-        steps = SECOND / Machines.of(platform).expected_steps(workers, seed).min()
+        steps = SECOND / Machines(platform).expected_steps(workers, seed).min()
         return Forecast(steps, steps, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     traffic = Traffic(scheme, scheme.codec, workers, even_sizes(parameters, ps))
     rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, MESSAGES // workers)) // WARM_UP * WARM_UP

@@ -23,7 +23,7 @@ import numpy as np
 from ..arguments import CheckedCall, at_least, at_most, nearest, not_negative, one_of, positive
 from ..errors import UserError
 from ..spec import parse
-from .distributions import MOST_SIGMA, Model, RecordedSteps, lognormal_factors, model, uniforms
+from .distributions import MOST_SIGMA, RecordedSteps, lognormal_factors, model, uniforms
 
 MILLISECOND = 10**6  # nanoseconds
 
@@ -186,7 +186,7 @@ class Platform(CheckedCall):
     """Failures: none, or crashes:every=1h,down=1min, the mean times that a worker works and is down (exponential)."""
 
     def __post_init__(self):
-        Machines.of(self)
+        Machines(self)
 
     def described(self) -> dict[str, Any]:
         """Return all fields by name; those that are not given have the values of the network."""
@@ -201,9 +201,14 @@ def _kind(hint: Any) -> Any:
     return {float: (int, float), int: int}.get(kind, str)
 
 
-@dataclass(frozen=True)
 class Machines:
     """A platform in numbers: nanoseconds, bytes, and bytes per nanosecond.
+
+    Args:
+        platform: the platform.
+
+    Raises:
+        UserError: a value is impossible.
 
     Attributes:
         step: mean time of a local step.
@@ -220,28 +225,7 @@ class Machines:
         failures: mean times that a worker works and is down; None if no worker fails.
     """
 
-    step: float
-    model: Model
-    spread: list[float] | float
-    cores: int | None
-    core: int
-    uplink: float
-    downlink: float
-    ps_link: float
-    link_sigma: float
-    latency: int
-    latency_sigma: float
-    regions: list[tuple[int, float]]
-    places: list[int]
-    fifo: bool
-    service: int
-    ps_rate: float
-    collective: str
-    failures: tuple[int, int] | None
-
-    @classmethod
-    def of(cls, platform: Platform) -> Machines:
-        """Convert a platform to numbers; raise `UserError` if a value is impossible."""
+    def __init__(self, platform: Platform):
         given = platform.described()
         positive(step_ms=given["step_ms"])
         not_negative(**{name: given[name] for name in ("core_ms", "link_sigma", "latency_sigma")})
@@ -251,21 +235,15 @@ class Machines:
         one_of(("slices", "ring", "tree"), collective=given["collective"])
         if given["cores"] is not None:
             at_least(1, cores=given["cores"])
-        regions, places = _regions(given["regions"])
-        numbers: dict[str, Any] = {name: bytes_per_nanosecond(name, given[name]) for name in BANDWIDTHS}
-        numbers |= {name: nanoseconds(name, given[name]) for name in ("latency", "service")}
-        numbers |= {name: given[name] for name in ("cores", "link_sigma", "latency_sigma", "collective")}
-        return cls(
-            step=given["step_ms"] * MILLISECOND,
-            model=model(given["compute"]),
-            spread=_spread(given["step_factors"]),
-            core=round(given["core_ms"] * MILLISECOND),
-            regions=regions,
-            places=places,
-            fifo=given["sharing"] == "fifo",
-            failures=_failures(given["failures"]),
-            **numbers,
-        )
+        self.cores, self.link_sigma, self.collective = given["cores"], given["link_sigma"], given["collective"]
+        self.step, self.core = given["step_ms"] * MILLISECOND, round(given["core_ms"] * MILLISECOND)
+        self.regions, self.places = _regions(given["regions"])
+        rates = (bytes_per_nanosecond(name, given[name]) for name in BANDWIDTHS)
+        self.uplink, self.downlink, self.ps_link, self.ps_rate = rates
+        self.latency, self.service = (nanoseconds(name, given[name]) for name in ("latency", "service"))
+        self.model, self.spread = model(given["compute"]), _spread(given["step_factors"])
+        self.latency_sigma, self.fifo = given["latency_sigma"], given["sharing"] == "fifo"
+        self.failures = _failures(given["failures"])
 
     def region_of(self, workers: int) -> list[int]:
         """Return the region of each worker, [W]."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
 NEVER = 1 << 62  # nanoseconds: 146 years
 
@@ -30,24 +30,6 @@ Act = Callable[[int, int], None]  # called with a worker and the time
 NEXT = attrgetter("next")
 
 PROGRESS_EVENTS = 4096  # between two calls of `progress`
-
-
-class Shared(Protocol):
-    """A shared resource.
-
-    Attributes:
-        next: time of the next end of a message in transit, in nanoseconds; `NEVER` if none is in transit.
-    """
-
-    next: int
-
-    def send(self, now: int, worker: int, size: float, what: Any) -> None:
-        """Start a use of `size` by a worker; `pop` returns `what` at its end."""
-        ...
-
-    def pop(self) -> Any:
-        """End the use that is complete at `next`, and return its `what`."""
-        ...
 
 
 class EqualUsers:
@@ -85,6 +67,9 @@ class Fair:
         caps: rate of each worker's own link, [W].
         regions: region of each worker, [W].
         region_caps: rate of each region's link.
+
+    Attributes:
+        next: time of the next end of a message in transit, in nanoseconds; `NEVER` if none is in transit.
     """
 
     def __init__(self, capacity: float, caps: Sequence[float], regions: Sequence[int], region_caps: Sequence[float]):
@@ -105,7 +90,7 @@ class Fair:
         self.first: EqualUsers | None = None  # the group that ends next
 
     def send(self, now: int, worker: int, size: float, what: Any) -> None:
-        """Start a use, see `Shared`."""
+        """Start a use of `size` by a worker; `pop` returns `what` at its end."""
         group = self.group[worker]
         if group.queue:
             group.run(now)
@@ -122,7 +107,7 @@ class Fair:
         self._price(group, group.cap, now)
 
     def pop(self) -> Any:
-        """End the next use, see `Shared`."""
+        """End the use that is complete at `next`, and return its `what`."""
         group, now = self.first, self.next
         assert group is not None  # noqa: S101
         group.run(now)
@@ -224,12 +209,12 @@ class OneByOne:
         self.now, self.next = 0, NEVER
 
     def send(self, now: int, worker: int, size: float, what: Any) -> None:
-        """Start a use, see `Shared`."""
+        """Start a use, see `Fair`."""
         self.queue.append(Turn(worker, size, what))
         self._share(now)
 
     def pop(self) -> Any:
-        """End the next use, see `Shared`."""
+        """End the next use, see `Fair`."""
         first = min(self.moving, key=lambda turn: turn.left / turn.rate)
         self.queue.remove(first)
         self._share(self.next)
@@ -261,6 +246,9 @@ class Turn:
     left: float
     what: Any
     rate: float = 0.0
+
+
+Shared = Fair | OneByOne
 
 
 class EventQueue:

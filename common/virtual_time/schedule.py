@@ -113,7 +113,7 @@ class EventLoop:
         ps: int = 1,
         stop_at_version: int | None = None,
     ):
-        self.machines = machines = platform if isinstance(platform, Machines) else Machines.of(platform)
+        self.machines = machines = platform if isinstance(platform, Machines) else Machines(platform)
         check(scheme, machines, workers)
         self.scheme, self.workers, self.seed = scheme, workers, seed
         self.message_bytes, self.reply_bytes = message_bytes, reply_bytes
