@@ -11,6 +11,7 @@ from distsgd.algorithms import ADAG, AEAMSGD, SCHEMES, Downpour, DownpourEasy, L
 from distsgd.common.contract import Period, sgd
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.messages.transport import Client, SharedMemory
+from distsgd.common.server.center import Center
 from distsgd.common.server.parameter_server import ParameterServer
 from distsgd.common.worker import buckets
 from distsgd.common.worker.buckets import Buckets
@@ -63,8 +64,8 @@ def test_workers_read_one_reply_only_if_the_scheme_is_elementwise():
         assert is_elementwise(scheme) == scheme.elementwise == shares
         with tf.Graph().as_default():
             client, size = Client(SharedMemory(), "/cpu:0"), 1 << 18
-            sizes = {"sizes": [[size]], "state_size": 0, "num_workers": 2, "devices": ["/cpu:0"], "last_version": 1}
-            ps, reply = ParameterServer(scheme, **sizes, client=client), tf.zeros([size])
+            center = Center(scheme, [[size]], ["/cpu:0"], 2, None, client=client)
+            ps, reply = ParameterServer(center, state_size=0, last_version=1), tf.zeros([size])
             assert (ps.share(reply) is not reply) == shares
 
 

@@ -36,6 +36,8 @@ class Center:
         holder: the device of the worker that has the whole center, if one does; versions are on the first of `devices`.
 
     Attributes:
+        tasks: the given devices.
+        client: the given client.
         initial: placeholders of the initial value of each slice.
         version: number of updates of the center.
         pulled: the version that each worker has pulled last, [W].
@@ -61,14 +63,14 @@ class Center:
         client: Client | None = None,
         holder: str | None = None,
     ):
-        client = client or Client(Transport(), devices[0])
-        self.scheme, self.codec, self.transport = scheme, codec or scheme.codec, client.transport
+        self.tasks, self.client = list(devices), client or Client(Transport(), devices[0])
+        self.scheme, self.codec, self.transport = scheme, codec or scheme.codec, self.client.transport
         self.num_workers, self.ema_decay, self.round_steps = num_workers, ema_decay, round_steps or scheme.period
         self.sizes = [size for own in sizes for size in own]
         places = devices if holder is None else [holder]
         self.device, self.replies_center = devices[0], True  # the device of the versions
         self.devices = [device for device, own in zip(places, sizes, strict=True) for _ in own]  # of each slice
-        self.initial = [client.feed(tf.float32, [size]) for size in self.sizes]
+        self.initial = [self.client.feed(tf.float32, [size]) for size in self.sizes]
         with tf.device(self.device):
             self.version = tf.Variable(tf.constant(0, tf.int64), name="version")
             self.pulled = tf.Variable(tf.zeros([num_workers], tf.int64), name="pulled")

@@ -18,7 +18,6 @@ from ..errors import UserError
 from ..messages.codec import Codec
 from ..messages.cut import Cut
 from ..messages.ops import is_finite, when
-from ..messages.transport import Client, Transport
 from ..sync.store import Event, Message, WorkerSlot
 from .answers import Joined
 from .center import Center
@@ -36,20 +35,12 @@ class ParameterServer:
     """Global variables and events, built into the current graph. Synchronization rules see it as `sync.store` says.
 
     Args:
-        scheme: the algorithm.
-        sizes: sizes of the slices of the center on each ps task.
+        center: the center.
         state_size: S, the length of the model's non-trainable float state (batch normalisation), as one vector.
-        num_workers: number of workers, W.
-        devices: one device for each ps task.
         last_version: rounds of the worker with the most, after which a barrier ends the run; None if they are scripted.
-        ema_decay: decay of the average of the center; no average without it.
         in_process: True if all workers are threads of this process.
         min_workers: number of workers with which a synchronization rule continues if the others do not join; default W.
-        codec: codec of the messages; the scheme's if not given.
-        round_steps: local steps of a round, for learning-rate schedules; the scheme's period if not given.
         multiples: versions of the center of which snapshots are taken; none if not given.
-        client: the client that feeds and saves vectors; by default on the first device, through sockets.
-        holder: the device of the worker that has the whole center, if one does.
 
     Attributes:
         transactions: the lock and the admission of workers.
@@ -63,32 +54,26 @@ class ParameterServer:
 
     def __init__(
         self,
-        scheme: Scheme,
+        center: Center,
         *,
-        sizes: Sequence[Sequence[int]],
         state_size: int,
-        num_workers: int,
-        devices: Sequence[str],
         last_version: int | None,
-        ema_decay: float | None = None,
         in_process: bool = False,
         min_workers: int | None = None,
-        codec: Codec | None = None,
-        round_steps: float | None = None,
         multiples: Multiples | None = None,
-        client: Client | None = None,
-        holder: str | None = None,
     ):
-        self.scheme, self.num_workers = scheme, num_workers
-        self.in_process, self.last_version = in_process, last_version
-        self.min_workers = num_workers if min_workers is None else min_workers
-        self.devices, self.client = list(devices), client or Client(Transport(), devices[0])
+        self.center, self.scheme, self.num_workers, self.client = (
+            center,
+            center.scheme,
+            center.num_workers,
+            center.client,
+        )
+        self.in_process, self.last_version, scheme = in_process, last_version, self.scheme
+        self.min_workers = self.num_workers if min_workers is None else min_workers
+        self.devices = center.tasks
         with tf.device(self.client.device):  # fed once; initial value of all copies of the model's state
             self.initial_state = tf.compat.v1.placeholder(tf.float32, [state_size], name="initial_state")
-        self.center = center = Center(
-            scheme, sizes, devices, num_workers, ema_decay, codec, round_steps, self.client, holder
-        )
-        self.transactions = transactions = Transactions(self.devices[0], num_workers, center.version)
+        self.transactions = transactions = Transactions(self.devices[0], self.num_workers, center.version)
         self.journal = journal = Journal(transactions, scheme.sync.waits)
         self.membership = members = Slots(transactions, self.devices, self.initial_state, scheme.sync.waits)
         self.copies = LocalCopies(transactions, journal, members)

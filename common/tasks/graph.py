@@ -46,6 +46,7 @@ class TaskGraph:
     def __init__(self, job: Job, workers: Sequence[int] = (), model: FlatModel | None = None):
         from ..messages.ops import building
         from ..messages.transport import TRANSPORTS, Client
+        from ..server.center import Center
         from ..server.parameter_server import ParameterServer
         from ..server.snapshots import Multiples
 
@@ -64,21 +65,25 @@ class TaskGraph:
         holder = None if job.uses_ps else _devices(job, CHIEF)[0]
         self.graph = tf.Graph()
         with building(self.graph), self.graph.container(job.prefix):
-            self.ps = ParameterServer(
+            sizes = [list(map(math.prod, self.model.shapes))] if self.in_place else [[size] for size in slices]
+            center = Center(
                 job.scheme,
-                sizes=[list(map(math.prod, self.model.shapes))] if self.in_place else [[size] for size in slices],
-                state_size=self.model.state_size,
-                num_workers=job.cluster.workers,
-                devices=servers,
-                last_version=None if job.options.schedule else max(map(len, job.plan.all_rounds)),
-                ema_decay=job.options.ema_decay,
-                in_process=place.in_process,
-                min_workers=job.recovery.min_workers,
-                codec=job.codec,
-                round_steps=job.plan.round_steps,
-                multiples=self.multiples,
+                sizes,
+                servers,
+                job.cluster.workers,
+                job.options.ema_decay,
+                job.codec,
+                job.plan.round_steps,
                 client=Client(TRANSPORTS[job.transport](), near),
                 holder=holder,
+            )
+            self.ps = ParameterServer(
+                center,
+                state_size=self.model.state_size,
+                last_version=None if job.options.schedule else max(map(len, job.plan.all_rounds)),
+                in_process=place.in_process,
+                min_workers=job.recovery.min_workers,
+                multiples=self.multiples,
             )
             with tf.device(self.ps.devices[0]):
                 # A constant would make the graph of each worker different, and workers could not share one.
