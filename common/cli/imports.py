@@ -20,7 +20,7 @@ import cloudpickle
 from ..contract.scheme import Scheme
 from ..data.named import quiet
 from ..errors import UserError
-from ..replay.adapters import EQUATIONS
+from ..replay.adapters import TRANSCRIPTIONS
 from ..replay.recorded import Transcription
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
@@ -68,18 +68,13 @@ def import_transcriptions(path: Path) -> dict[str, Transcription]:
     found = getattr(sys.modules[_module_name(path)], "TRANSCRIPTIONS", {})
     if not isinstance(found, dict) or not all(isinstance(value, Transcription) for value in found.values()):
         raise UserError(f"{path}: TRANSCRIPTIONS must be a dict of a Transcription for each name. Received: {found!r}")
-    if known := sorted(found.keys() & EQUATIONS.keys()):
+    if known := [name for name, own in found.items() if TRANSCRIPTIONS.get(name, own) is not own]:
         raise UserError(f"{path}: TRANSCRIPTIONS has {known[0]!r}, whose equations the catalogue has: choose another")
     return found
 
 
 def _module_name(path: Path) -> str:
     return f"distsgd_import_{path.stem}"
-
-
-def is_of(scheme: type[Scheme], path: Path) -> bool:
-    """Return True if this imported file defines the scheme."""
-    return Path(inspect.getfile(scheme)) == path.resolve()
 
 
 def execute(path: Path, flag: str) -> ModuleType:

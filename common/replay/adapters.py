@@ -7,9 +7,10 @@ messages of an update) are recomputed rather than read from the trace, so that e
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,10 @@ from .recorded import Centers, Hyperparameters, RecordedRun, Transcription, must
 from .reference import asynchronous_rules, synchronous_rules
 from .reference.inner_steps import INNER_STEPS
 
+Argument = str | Callable[[RecordedRun, Hyperparameters], Any]  # a hyperparameter by its name, or a function of the run
+
+Memory = Callable[[Hyperparameters], bool]
+
 
 def _compressor(run: RecordedRun, scheme: Hyperparameters) -> Callable[[np.ndarray], np.ndarray]:
     if scheme.compressor == "topk":
@@ -29,41 +34,57 @@ def _compressor(run: RecordedRun, scheme: Hyperparameters) -> Callable[[np.ndarr
     return synchronous_rules.scaled_sign(run.layers)
 
 
-def _in_order(transcription: Callable[..., Centers], run: RecordedRun, memory: bool = False, **options: Any) -> Centers:
-    """Execute an asynchronous scheme: one message after the other, ~k where worker k starts anew.
+def _in_order(rule: Callable[..., Centers], memory: Memory = lambda s: False, **given: Argument) -> Transcription:
+    """Return the transcription of an asynchronous scheme: one message after the other, ~k where worker k starts anew.
 
-    `memory`: workers keep a state, which a restarted worker has lost.
+    Args:
+        rule: the equations.
+        memory: returns True if workers keep a state, which a restarted worker has lost.
+        given: the keyword arguments of the rule, besides the usual ones.
     """
-    _check_period(run)
-    _check_messages(run, memory)
-    return transcription(
-        run.start, run.gradient, run.contacts, run.workers, eta=run.hyperparameters.learning_rate, **options
-    )
+
+    def execute(run: RecordedRun, scheme: Hyperparameters) -> Centers:
+        _check_period(run)
+        _check_messages(run, memory(scheme))
+        return rule(run.start, run.gradient, run.contacts, run.workers, **_arguments(rule, run, given))
+
+    return Transcription(execute)
 
 
 def _in_rounds(
-    transcription: Callable[..., Centers], run: RecordedRun, memory: bool = False, **options: Any
-) -> Centers:
-    """Execute a synchronous scheme: only the number of rounds is read from the trace.
+    rule: Callable[..., Centers], memory: Memory = lambda s: False, *, jumps: bool = False, **given: Argument
+) -> Transcription:
+    """Return the transcription of a synchronous scheme: only the number of rounds is read from the trace."""
 
-    `memory`: workers keep a state, which a restarted worker has lost.
-    """
-    _check_period(run)
-    if _evicted(run):
-        raise UserError(f"the run continued without a worker, which the transcription of {run.algorithm} cannot")
-    _check_messages(run, memory)
-    updates = run.result["updates"]  # fewer than steps if the run was stopped early
-    messages = np.bincount(run.trace["worker"][run.trace["accepted"] == 1], minlength=run.workers)
-    must((messages == updates).all(), "how many messages each worker sent")
-    steps = min(run.steps, updates * _period(run))  # later steps are not in the center
-    centers = transcription(run.start, run.gradient, run.workers, steps=steps, **options)
-    must(updates <= len(centers), "how many updates there were")
-    return centers[:updates]
+    def execute(run: RecordedRun, scheme: Hyperparameters) -> Centers:
+        _check_period(run)
+        if _evicted(run):
+            raise UserError(f"the run continued without a worker, which the transcription of {run.algorithm} cannot")
+        _check_messages(run, memory(scheme))
+        updates = run.result["updates"]  # fewer than steps if the run was stopped early
+        messages = np.bincount(run.trace["worker"][run.trace["accepted"] == 1], minlength=run.workers)
+        must((messages == updates).all(), "how many messages each worker sent")
+        steps = min(run.steps, updates * _period(run))  # later steps are not in the center
+        centers = rule(run.start, run.gradient, run.workers, **{**_arguments(rule, run, given), "steps": steps})
+        must(updates <= len(centers), "how many updates there were")
+        return centers[:updates]
+
+    return Transcription(execute, "synchronous", jumps=jumps)
+
+
+def _arguments(rule: Callable[..., Centers], run: RecordedRun, given: Mapping[str, Argument]) -> dict[str, Any]:
+    """Return the keyword arguments of a rule for a run."""
+    usual = {name: argument for name, argument in USUAL.items() if name in signature(rule).parameters}
+    found = usual | dict(given)
+    return {
+        name: getattr(run.hyperparameters, value) if isinstance(value, str) else value(run, run.hyperparameters)
+        for name, value in found.items()
+    }
 
 
 def _async_sgd(run: RecordedRun, scheme: Hyperparameters) -> Centers:
     if not run.sparse:
-        return _in_order(asynchronous_rules.async_sgd, run)
+        return _in_order(asynchronous_rules.async_sgd).execute(run, scheme)
     _check_messages(run)
     return asynchronous_rules.async_sgd_reading_apart(
         run.start, run.gradient, _reads(run), run.workers, eta=scheme.learning_rate
@@ -106,17 +127,15 @@ def _check_messages(run: RecordedRun, memory: bool = False) -> None:
         raise UserError("some messages were not finite and were dropped: the reference knows of none")
 
 
-def _local(run: RecordedRun) -> dict[str, Any]:
-    return {"steps": run.steps, "period": _period(run)}
-
-
-def _inner(scheme: Hyperparameters, memory: bool = False) -> dict[str, Any]:
-    """Return the step of the inner optimizer, and whether workers keep a state, by `memory` or for that optimizer."""
+def _inner(run: RecordedRun, scheme: Hyperparameters) -> Any:
+    """Return the step of the inner optimizer."""
     name, options = parse("inner_optimizer", scheme.inner_optimizer, INNER_STEPS)
-    return {
-        "inner": partial(INNER_STEPS[name], **options),
-        "memory": memory or name != "sgd",
-    }
+    return partial(INNER_STEPS[name], **options)
+
+
+def _inner_memory(scheme: Hyperparameters) -> bool:
+    """Return True if workers keep a state for the inner optimizer."""
+    return parse("inner_optimizer", scheme.inner_optimizer, INNER_STEPS)[0] != "sgd"
 
 
 def _serial(run: RecordedRun, scheme: Hyperparameters) -> Centers:
@@ -188,129 +207,80 @@ def _ssp(run: RecordedRun, scheme: Hyperparameters) -> Centers:
     return centers
 
 
-# By name of the algorithm: a function of the run and of its hyperparameters.
-EQUATIONS: dict[str, Callable[[RecordedRun, Hyperparameters], Centers]] = {
-    "serial": _serial,
-    "multi_gpu": _serial,
-    "async_sgd": _async_sgd,
-    "hierarchical": lambda run, s: _in_order(asynchronous_rules.async_sgd, run),
-    "downpour": lambda run, s: _downpour(
-        run,
-        s.push_period,
-        s.pull_period,
-        s.phase == "dean",
-        gamma=s.server_learning_rate,
-        accumulator=s.initial_accumulator,
-    ),
-    "downpour_easy": lambda run, s: _downpour(run),
-    "agn": lambda run, s: _in_order(asynchronous_rules.agn, run, gamma=s.server_learning_rate, **_local(run)),
-    "adag": lambda run, s: _in_order(asynchronous_rules.agn, run, distance_scale=s.distance_scale, **_local(run)),
-    "dynsgd": lambda run, s: _in_order(asynchronous_rules.dynsgd, run, **_local(run)),
-    "aeasgd": lambda run, s: _in_order(asynchronous_rules.aeasgd, run, alpha=s.beta / run.workers, **_local(run)),
-    "aeamsgd": lambda run, s: _in_order(
-        asynchronous_rules.aeamsgd, run, alpha=s.beta / run.workers, delta=s.momentum, **_local(run)
-    ),
-    "dc_asgd": lambda run, s: _in_order(
-        asynchronous_rules.dc_asgd, run, compensation=s.compensation, m=s.decay if s.form == "adaptive" else None
-    ),
-    "async_diloco": lambda run, s: _in_order(
-        asynchronous_rules.async_diloco,
-        run,
-        epsilon=s.outer_learning_rate,
-        beta=s.momentum,
-        c=s.momentum_share,
-        **_inner(s),
-        **_local(run),
-    ),
-    "sync_sgd": lambda run, s: _sync_sgd(run, s.backup_workers),
-    "all_reduce": lambda run, s: _sync_sgd(run),
-    "sync_sgd_lr": lambda run, s: _in_rounds(
-        synchronous_rules.sync_sgd_lr,
-        run,
-        etas=s.learning_rates * (run.workers // len(s.learning_rates)),
-        mean=s.reduction == "mean",
-    ),
-    "sagn": lambda run, s: _in_rounds(
-        synchronous_rules.sagn, run, eta=s.learning_rate, gamma=s.server_learning_rate, period=s.communication_period
-    ),
-    "easgd": lambda run, s: _in_rounds(
-        synchronous_rules.easgd, run, memory=True, eta=s.learning_rate, beta=s.beta, period=s.communication_period
-    ),
-    "local_sgd": lambda run, s: _in_rounds(
-        synchronous_rules.local_sgd,
-        run,
-        eta=s.learning_rate,
-        synchronous=s.synchronous_steps,
-        period=s.communication_period,
-        **_inner(s),
-    ),
-    "diloco": lambda run, s: _in_rounds(
-        synchronous_rules.diloco,
-        run,
-        eta=s.learning_rate,
-        epsilon=s.outer_learning_rate,
-        mu=s.momentum,
-        period=s.communication_period,
-        **_inner(s),
-    ),
-    "slowmo": lambda run, s: _in_rounds(
-        synchronous_rules.slowmo,
-        run,
-        eta=s.learning_rate,
-        alpha=s.slow_learning_rate,
-        beta=s.slow_momentum,
-        period=s.communication_period,
-        **_inner(s),
-    ),
-    "bmuf": lambda run, s: _in_rounds(
-        synchronous_rules.bmuf,
-        run,
-        eta=s.learning_rate,
-        zeta=s.block_learning_rate,
-        mu=1 - 1 / run.workers if s.block_momentum is None else s.block_momentum,
-        nesterov=s.form == "nesterov",
-        period=s.communication_period,
-        **_inner(s, memory=s.form == "nesterov"),  # a restarted worker begins at θ, not ahead of it
-    ),
-    "ringmaster": _ringmaster,
-    "ssp": _ssp,
-    "signsgd_mv": lambda run, s: _in_rounds(
-        synchronous_rules.signsgd_mv,
-        run,
-        memory=s.momentum > 0,
-        eta=s.learning_rate,
-        beta=s.momentum,
-        weight_decay=s.weight_decay,
-    ),
-    "ef_sgd": lambda run, s: _in_rounds(
-        synchronous_rules.ef_sgd,
-        run,
-        memory=True,
-        eta=s.learning_rate,
-        compress=_compressor(run, s),
-    ),
+# Keyword arguments that many rules take.
+USUAL: dict[str, Argument] = {
+    "eta": "learning_rate",
+    "period": lambda run, s: _period(run),
+    "steps": lambda run, s: run.steps,
+    "inner": _inner,
 }
 
-ALONE = ("serial", "multi_gpu")
-
-SYNCHRONOUS = (
-    "sync_sgd", "all_reduce", "sync_sgd_lr", "sagn", "easgd", "local_sgd", "diloco", "slowmo", "bmuf", "signsgd_mv",
-    "ef_sgd",
-)  # fmt: skip
-
-JUMPS = ("signsgd_mv", "ef_sgd")
+TRANSCRIPTIONS = {
+    "serial": Transcription(_serial, "alone"),
+    "multi_gpu": Transcription(_serial, "alone"),
+    "async_sgd": Transcription(_async_sgd),
+    "hierarchical": _in_order(asynchronous_rules.async_sgd),
+    "downpour": Transcription(
+        lambda run, s: _downpour(
+            run,
+            s.push_period,
+            s.pull_period,
+            s.phase == "dean",
+            gamma=s.server_learning_rate,
+            accumulator=s.initial_accumulator,
+        )
+    ),
+    "downpour_easy": Transcription(lambda run, s: _downpour(run)),
+    "agn": _in_order(asynchronous_rules.agn, gamma="server_learning_rate"),
+    "adag": _in_order(asynchronous_rules.agn, distance_scale="distance_scale"),
+    "dynsgd": _in_order(asynchronous_rules.dynsgd),
+    "aeasgd": _in_order(asynchronous_rules.aeasgd, alpha=lambda run, s: s.beta / run.workers),
+    "aeamsgd": _in_order(asynchronous_rules.aeamsgd, alpha=lambda run, s: s.beta / run.workers, delta="momentum"),
+    "dc_asgd": _in_order(
+        asynchronous_rules.dc_asgd,
+        compensation="compensation",
+        m=lambda run, s: s.decay if s.form == "adaptive" else None,
+    ),
+    "async_diloco": _in_order(
+        asynchronous_rules.async_diloco,
+        _inner_memory,
+        epsilon="outer_learning_rate",
+        beta="momentum",
+        c="momentum_share",
+    ),
+    "sync_sgd": Transcription(lambda run, s: _sync_sgd(run, s.backup_workers), "synchronous"),
+    "all_reduce": Transcription(lambda run, s: _sync_sgd(run), "synchronous"),
+    "sync_sgd_lr": _in_rounds(
+        synchronous_rules.sync_sgd_lr,
+        etas=lambda run, s: s.learning_rates * (run.workers // len(s.learning_rates)),
+        mean=lambda run, s: s.reduction == "mean",
+    ),
+    "sagn": _in_rounds(synchronous_rules.sagn, gamma="server_learning_rate"),
+    "easgd": _in_rounds(synchronous_rules.easgd, lambda s: True, beta="beta"),
+    "local_sgd": _in_rounds(synchronous_rules.local_sgd, _inner_memory, synchronous="synchronous_steps"),
+    "diloco": _in_rounds(synchronous_rules.diloco, _inner_memory, epsilon="outer_learning_rate", mu="momentum"),
+    "slowmo": _in_rounds(synchronous_rules.slowmo, _inner_memory, alpha="slow_learning_rate", beta="slow_momentum"),
+    "bmuf": _in_rounds(
+        synchronous_rules.bmuf,
+        lambda s: s.form == "nesterov" or _inner_memory(s),  # a restarted worker begins at θ, not ahead of it
+        zeta="block_learning_rate",
+        mu=lambda run, s: 1 - 1 / run.workers if s.block_momentum is None else s.block_momentum,
+        nesterov=lambda run, s: s.form == "nesterov",
+    ),
+    "ringmaster": Transcription(_ringmaster),
+    "ssp": Transcription(_ssp),
+    "signsgd_mv": _in_rounds(
+        synchronous_rules.signsgd_mv,
+        lambda s: s.momentum > 0,
+        jumps=True,
+        beta="momentum",
+        weight_decay="weight_decay",
+    ),
+    "ef_sgd": _in_rounds(synchronous_rules.ef_sgd, lambda s: True, jumps=True, compress=_compressor),
+}
 
 # Workers use a reply only as the point of the next gradient, and send only that gradient, which a codec may round.
 PUSH_GRADIENTS = ("async_sgd", "dc_asgd", "ringmaster", "hierarchical", "ssp", "sync_sgd")
-
-TRANSCRIPTIONS = {
-    name: Transcription(
-        execute,
-        "alone" if name in ALONE else "synchronous" if name in SYNCHRONOUS else "asynchronous",
-        jumps=name in JUMPS,
-    )
-    for name, execute in EQUATIONS.items()
-}
 
 # By codec: the rounding of messages, and that of replies.
 ROUNDINGS = {
