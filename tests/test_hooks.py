@@ -14,8 +14,7 @@ from distsgd.common.data.models import ModelRecipe
 from distsgd.common.files import Lock
 from distsgd.common.record import events as listener
 from distsgd.common.record.callbacks import Callback
-from distsgd.common.tasks.job import StopRule
-from runs import DIGITS, record, wait_until
+from runs import DIGITS, job_of, record, wait_until
 
 FOREVER = 10**7
 
@@ -88,7 +87,7 @@ class Fails(Callback):
     def __init__(self, method: str):
         setattr(self, method, self.fail)
 
-    def fail(self, logs):
+    def fail(self, *_):
         raise LookupError("a bug in a callback")
 
 
@@ -127,18 +126,18 @@ def test_a_callback_that_exits_leaves_a_result_and_a_free_folder(method, tmp_pat
 @pytest.mark.parametrize(
     ("rule", "version", "accuracy", "reason"),
     [
-        ({"version": 10}, 9, 1.0, None),
-        ({"version": 10}, 10, 0.0, "version 10"),
-        ({"accuracy": 0.8}, 99, 0.79, None),
-        ({"accuracy": 0.8}, 99, 0.8, "accuracy 0.8"),
-        ({"accuracy": 0.8}, 99, None, None),
+        ({"stop_at_version": 10}, 9, 1.0, None),
+        ({"stop_at_version": 10}, 10, 0.0, "version 10"),
+        ({"stop_at_accuracy": 0.8}, 99, 0.79, None),
+        ({"stop_at_accuracy": 0.8}, 99, 0.8, "accuracy 0.8"),
+        ({"stop_at_accuracy": 0.8}, 99, None, None),
         ({}, 99, 1.0, None),
     ],
 )
 def test_a_run_ends_when_the_version_or_the_accuracy_is_reached(rule, version, accuracy, reason, tmp_path):
-    rule = StopRule(**{"version": None, "accuracy": None, "folder": tmp_path} | rule)
+    job = job_of(AsyncSGD(), run_dir=tmp_path, **rule)
     metrics = {"accuracy": 1.0} | ({} if accuracy is None else {"test_sparse_accuracy": accuracy})
-    assert rule.reason(lambda: version, metrics) == reason
+    assert job.reason_to_stop(lambda: version, metrics) == reason
 
 
 class Epochs(keras.callbacks.Callback):
@@ -205,13 +204,17 @@ def test_keras_callbacks_are_told_of_limits_in_one_line(tmp_path):
     assert (epochs.calls[0], epochs.calls[-1]) == ("begin", "end")
 
 
-def test_an_error_of_a_keras_callback_ends_the_run(tmp_path):
-    def fail(epoch, logs):
-        raise LookupError("a bug in a callback")
-
+@pytest.mark.parametrize(
+    "callbacks",
+    [
+        (keras.callbacks.LambdaCallback(on_epoch_end=Fails("on_epoch_end").fail),),
+        (Fails("on_test_end"), keras.callbacks.Callback()),  # the second one does not see the evaluated center
+    ],
+)
+def test_an_error_beside_keras_callbacks_ends_the_run(callbacks, tmp_path):
     with pytest.raises(LookupError, match="a bug in a callback"):
         train(
             ModelRecipe.named("softmax", (64,), 10, 0).build(), DIGITS.train, AsyncSGD(), steps=FOREVER, verbose=False,
-            cluster=Cluster.local(2, backend="threads"), run_dir=tmp_path, record="off",
-            callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=fail)],
+            cluster=Cluster.local(2, backend="threads"), run_dir=tmp_path, record="off", callbacks=callbacks,
         )  # fmt: skip
+    assert not (tmp_path / "evaluated.npz").exists()

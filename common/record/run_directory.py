@@ -71,6 +71,13 @@ def load_center(model: FlatModel, run_dir: Path, name: str = "center.npz") -> No
     model.load(saved["average" if "average" in saved else "center"], saved["state"])
 
 
+def is_complete(run_dir: Path) -> bool:
+    """Return True if the run in this folder has completed."""
+    with contextlib.suppress(UserError):  # no result, or a damaged one
+        return read_json(run_dir / "result.json").get("outcome") == "completed"
+    return False
+
+
 class RunRecord:
     """Collects the events of a run and writes its folder."""
 
@@ -130,16 +137,12 @@ class RunRecord:
                     f"{self.run_dir} holds checkpoints of a run with {name}={had}: resume with the same, or choose "
                     f"another run directory. Received: {name}={wants}"
                 )
-        if (self.run_dir / "result.json").exists():
-            done = False
-            with contextlib.suppress(UserError):  # a damaged file counts as missing
-                done = read_json(self.run_dir / "result.json").get("outcome") == "completed"
-            if done and self.config["steps_per_worker"] <= before["steps_per_worker"]:
-                raise UserError(
-                    f"the run in {self.run_dir} is complete: ask for more steps, or choose another run directory. "
-                    f"Received: {self.config['steps_per_worker']} steps of each worker"
-                )
-            (self.run_dir / "result.json").unlink()
+        if is_complete(self.run_dir) and self.config["steps_per_worker"] <= before["steps_per_worker"]:
+            raise UserError(
+                f"the run in {self.run_dir} is complete: ask for more steps, or choose another run directory. "
+                f"Received: {self.config['steps_per_worker']} steps of each worker"
+            )
+        (self.run_dir / "result.json").unlink(missing_ok=True)
 
     def on_event(self, event: dict[str, Any]) -> None:
         """Record one event."""

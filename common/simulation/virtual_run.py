@@ -22,7 +22,7 @@ from ..reports import Report
 from ..server.trace import ROW, UNKNOWN
 from ..tasks.job import Job
 from ..tasks.observer import Evaluation, Figures
-from ..tasks.results import hand_over, unwritten, write_center, write_initial, write_model
+from ..tasks.results import hand_over, result_of, unwritten, write_center, write_initial, write_model
 from ..virtual_time.forecast import steady_staleness
 from ..virtual_time.platform import Platform
 from ..virtual_time.schedule import EventLoop, EventSchedule
@@ -141,15 +141,12 @@ class SimulatedRun:
         self.metrics = {"version": int(snapshot["at"]), **self.figures.of(seen), "steps": steps, **more}
         self.metrics |= self.evaluation(snapshot)
         event = {"event": "center", "virtual": seconds, **self.metrics}
-        if self.job.shows_centers:
-            hand_over(self.job.run_dir, _vectors(snapshot), self.report, **event)
-        else:
-            self.report(**event)
+        hand_over(self.job.run_dir if self.job.shows_centers else None, _vectors(snapshot), self.report, **event)
         if self.summaries:
             self.summaries.write(self.metrics)
 
     def _reason_to_stop(self) -> str | None:
-        return self.job.stop_rule.reason(lambda: self.metrics["version"], self.metrics)
+        return self.job.reason_to_stop(lambda: self.metrics["version"], self.metrics)
 
     def _finish(self, schedule: EventSchedule, snapshot: Mapping[str, Any], seconds: float) -> None:
         """Write the files of the run, and report the result."""
@@ -165,21 +162,13 @@ class SimulatedRun:
         if job.options.every_round:
             writes += [lambda: self.log.save(run_dir / "trace.npz"), lambda: save_rounds(run_dir / ROUNDS, rounds)]
             writes += [lambda: write_initial(run_dir, self.initial)]
-        missing = unwritten(writes)
-        shares = TimeTotals(rounds).shares
         self.report(
             event="result",
-            updates=self.metrics["version"],
-            dropped=seen.dropped,
             staleness_steady=steady_staleness(
                 {name: column[: len(self.log)] for name, column in schedule.trace.items()}
             ),
-            staleness_histogram={str(t): n for t, n in sorted(seen.staleness.items())},
-            unwritten=missing,
-            round=None if shares is None else shares.as_dict(),
-            share_of_updates=seen.shares,
             arithmetic_seconds=seconds,
-            **self.metrics,
+            **result_of(seen, TimeTotals(rounds).shares, unwritten(writes), self.metrics),
         )
 
 

@@ -13,10 +13,10 @@ from ..lazy import tf
 from ..reports import Report
 from ..waiting import POLL_SECONDS
 from .calls import ObserverCalls
-from .job import StopRule
+from .job import Job
 from .observer import Observer, Snapshot
 from .recorder import RecordReader
-from .results import unwritten, write_center, write_initial, write_model
+from .results import result_of, unwritten, write_center, write_initial, write_model
 from .round_record import RoundRecord
 
 END_SECONDS = 5.0  # time limit for workers to leave
@@ -25,38 +25,27 @@ CHIEF_WAITS = 3  # times the limit of a wait: two to read the last state, one un
 
 
 class Ending:
-    """The end of a run, early if the stop rule applies, and its files.
+    """The end of a run, early if there is a reason to stop, and its files.
 
     Args:
+        job: the run.
         calls: the evaluator's calls to the ps.
         observer: the observer, which has the newest evaluation.
         reader: reader of the record.
-        rounds: the record of the rounds.
-        rule: the rule that ends the run early.
         report: receives events.
-        ends_ps: False if the script may join another run on the same ps tasks; the launcher then ends them.
     """
 
-    def __init__(
-        self,
-        calls: ObserverCalls,
-        observer: Observer,
-        reader: RecordReader,
-        rounds: RoundRecord,
-        rule: StopRule,
-        report: Report,
-        ends_ps: bool,
-    ):
-        self.calls, self.observer, self.reader, self.report = calls, observer, reader, report
-        self.graph, self.rounds, self.rule, self.ends_ps = calls.graph, rounds, rule, ends_ps
+    def __init__(self, job: Job, calls: ObserverCalls, observer: Observer, reader: RecordReader, report: Report):
+        self.job, self.calls, self.observer, self.reader, self.report = job, calls, observer, reader, report
+        self.graph, self.rounds = calls.graph, RoundRecord(job)
         self.stopped = False
         self.stopped_workers = 0  # workers that were removed from the active set, and still have to leave
 
     def stop_if_wanted(self) -> None:
-        """End the run early if the stop rule applies: the ps refuses messages, and the workers leave."""
+        """End the run early if there is a reason to: the ps refuses messages, and the workers leave."""
         if self.stopped or not self.graph.sync.uses_ps:
             return
-        reason = self.rule.reason(self.calls.version, self.observer.metrics)
+        reason = self.job.reason_to_stop(self.calls.version, self.observer.metrics)
         if reason is None:
             return
         self.stopped = True
@@ -84,16 +73,10 @@ class Ending:
         self.report(
             event="result",
             **self.observer.figures.steps_made(rounds_applied),
-            updates=metrics["version"],
-            share_of_updates=seen.shares,
-            round=None if self.rounds.shares is None else self.rounds.shares.as_dict(),
-            dropped=seen.dropped,
             refused={str(k): int(n) for k, n in enumerate(refused) if n},
-            staleness_histogram={str(t): n for t, n in sorted(seen.staleness.items())},
-            unwritten=missing,
-            **metrics,
+            **result_of(seen, self.rounds.shares, missing, metrics),
         )
-        if self.ends_ps:
+        if self.job.script is None or not self.job.uses_ps:  # a script may join another run on the same ps tasks
             self.calls.end_ps()
 
     def _write_results(self, arrays: dict[str, Any], rounds_applied: np.ndarray, ends: np.ndarray) -> list[str]:

@@ -20,7 +20,6 @@ from .graph import TaskGraph
 from .job import CHIEF, Job
 from .observer import FOLLOW_SECONDS, Observer
 from .recorder import RecordReader
-from .round_record import RoundRecord
 
 
 class Evaluator:
@@ -44,9 +43,7 @@ class Evaluator:
         self._begin_again()
         self.reader = RecordReader(self.calls, job.event_log(), report, self._hear)
         self.observer = Observer(job, self.calls, self.reader, report)
-        rounds = RoundRecord(job)
-        ends_ps = job.script is None or not job.uses_ps
-        self.ending = Ending(self.calls, self.observer, self.reader, rounds, job.stop_rule, report, ends_ps)
+        self.ending = Ending(job, self.calls, self.observer, self.reader, report)
         self.failing: float | None = None  # time of the first of consecutive failed calls
         self.unrestored: float | None = None  # time since which the ps answers that its state is not clean
         self.chief_is_late = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -28,8 +27,8 @@ from ..record.callbacks import STOP
 from ..record.event_log import KEEP, EventLog
 from ..record.metrics import Summaries
 from ..record.plot import accuracy_of
-from ..record.run_directory import new_run_dir
-from ..record_format import read_config, read_json
+from ..record.run_directory import is_complete, new_run_dir
+from ..record_format import read_config
 from ..server.traffic import Traffic
 from ..virtual_time.platform import Machines, Platform
 from ..virtual_time.schedule import check
@@ -37,35 +36,6 @@ from .options import MAX_STEPS, Recovery, RunOptions, TransportName
 from .plan import Plan
 
 CHIEF = 0
-
-
-@dataclass(frozen=True)
-class StopRule:
-    """The conditions that end a run before its workers have done all their rounds.
-
-    Attributes:
-        version: number of updates of the center, or None.
-        accuracy: accuracy on the test data, or None.
-        folder: folder of the run; a callback requests the end of the run by a file there.
-    """
-
-    version: int | None
-    accuracy: float | None
-    folder: Path
-
-    def reason(self, version: Callable[[], int], metrics: dict[str, Any]) -> str | None:
-        """Return the reason to stop now, or None.
-
-        Args:
-            version: returns the version of the center; called only if the rule has a version.
-            metrics: metrics of the newest evaluation.
-        """
-        reached = accuracy_of(metrics)
-        if self.version is not None and version() >= self.version:
-            return f"version {self.version}"
-        if self.accuracy is not None and reached is not None and reached >= self.accuracy:
-            return f"accuracy {self.accuracy}"
-        return "a callback" if (self.folder / STOP).exists() else None
 
 
 @dataclass(frozen=True)
@@ -139,10 +109,19 @@ class Job:
         """Return the writer of summaries for TensorBoard; None unless the options ask for them."""
         return Summaries(self.run_dir / "tb") if self.options.tensorboard else None
 
-    @property
-    def stop_rule(self) -> StopRule:
-        """The rule that ends the run early."""
-        return StopRule(self.options.stop_at_version, self.options.stop_at_accuracy, self.run_dir)
+    def reason_to_stop(self, version: Callable[[], int], metrics: dict[str, Any]) -> str | None:
+        """Return the reason to end the run before its workers have done all their rounds, or None.
+
+        Args:
+            version: returns the version of the center; called only if the options limit it.
+            metrics: metrics of the newest evaluation.
+        """
+        most, wanted, reached = self.options.stop_at_version, self.options.stop_at_accuracy, accuracy_of(metrics)
+        if most is not None and version() >= most:
+            return f"version {most}"
+        if wanted is not None and reached is not None and reached >= wanted:
+            return f"accuracy {wanted}"
+        return "a callback" if (self.run_dir / STOP).exists() else None
 
     @property
     def shared_graph(self) -> Path | None:
@@ -294,7 +273,7 @@ def _check_left(job: Job, before: Path) -> None:
     paths = checkpoint.found(before)
     config = read_config(before) if paths else {}
     wanted, had = job.steps, config.get("steps_per_worker", 0)
-    if wanted > had or (wanted == had and not _is_complete(before)):
+    if wanted > had or (wanted == had and not is_complete(before)):
         return
     try:
         done = checkpoint.read(paths[-1], ["version", "rounds_applied", "joins"]).arrays["rounds_applied"]
@@ -306,13 +285,6 @@ def _check_left(job: Job, before: Path) -> None:
             f"the run in {before} has done all that is asked for: ask for more steps, or choose another run directory. "
             f"Received: {wanted} steps of each worker"
         )
-
-
-def _is_complete(run_dir: Path) -> bool:
-    """Return True if the run in this folder has completed."""
-    with contextlib.suppress(UserError):  # no result, or a damaged one
-        return read_json(run_dir / "result.json").get("outcome") == "completed"
-    return False
 
 
 def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:

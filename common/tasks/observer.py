@@ -230,10 +230,7 @@ class Observer:
         if event == "center":
             self.reported = self.metrics
         what = {"event": event, "when": point.when, **self.metrics}
-        if self.shown is not None and event == "center":
-            hand_over(self.shown, point.snapshot, self.report, **what)
-        else:
-            self.report(**what)
+        hand_over(self.shown if event == "center" else None, point.snapshot, self.report, **what)
         if self.summaries:
             self.summaries.write(self.metrics)
 

@@ -13,13 +13,35 @@ import numpy as np
 from ..data.recipes import RECIPES
 from ..errors import CannotWrite
 from ..files import PART, replacing, writing
+from ..record.event_log import Tally
 from ..record.keras_callbacks import EVALUATED
+from ..record.round_log import Shares
 from ..record_format import DATA, INITIAL, PARTS
 from ..reports import Report
 from ..waiting import POLL_SECONDS
 from ..worker.flat_model import FlatModel
 
 MOST_BYTES = 1 << 26  # of data in a run directory
+
+
+def result_of(seen: Tally, shares: Shares | None, missing: list[str], metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result of a run, for its event.
+
+    Args:
+        seen: totals of its events.
+        shares: shares of a round's time, if they are known.
+        missing: the reasons for which files could not be written.
+        metrics: metrics at its end.
+    """
+    return {
+        "updates": metrics["version"],
+        "share_of_updates": seen.shares,
+        "round": None if shares is None else shares.as_dict(),
+        "dropped": seen.dropped,
+        "staleness_histogram": {str(t): n for t, n in sorted(seen.staleness.items())},
+        "unwritten": missing,
+        **metrics,
+    }
 
 
 def unwritten(writes: Iterable[Callable[[], object]]) -> list[str]:
@@ -39,11 +61,12 @@ def write_center(run_dir: Path, arrays: Mapping[str, Any], name: str = "center.n
         np.savez(file, **arrays)
 
 
-def hand_over(run_dir: Path, arrays: Mapping[str, Any], report: Report, **event: Any) -> None:
-    """Report an evaluation of the center, and wait until Keras' callbacks have been called with that center."""
-    write_center(run_dir, arrays, EVALUATED)
+def hand_over(run_dir: Path | None, arrays: Mapping[str, Any], report: Report, **event: Any) -> None:
+    """Report an evaluation of the center; with a folder, wait until Keras' callbacks there were called with it."""
+    if run_dir is not None:
+        write_center(run_dir, arrays, EVALUATED)
     report(**event)
-    while (run_dir / EVALUATED).exists():
+    while run_dir is not None and (run_dir / EVALUATED).exists():
         report(event="beat")  # raises the error of a callback that runs in this process, instead of waiting for ever
         time.sleep(POLL_SECONDS)
 
