@@ -87,9 +87,9 @@ def close_to(name: str, known: Iterable[str]) -> list[str]:
     return (inside or close or [text for text, own in words.items() if _is_part(word, own)])[:3]
 
 
-def spelt(name: str, known: Iterable[str]) -> str:
-    """Return the known name that has the same letters, `sync_sgd` for `SyncSGD()`; else `name` itself."""
-    return next((text for text in known if _letters(text) == _letters(name)), name)
+def spelt(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that has the same letters, `sync_sgd` for `SyncSGD()`; None if there is none."""
+    return next((text for text in known if _letters(text) == _letters(name)), None)
 
 
 def _letters(name: str) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import os
 import shlex
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
@@ -35,13 +35,8 @@ def timing(scheme: type[Scheme]) -> str:
     return scheme().sync.label
 
 
-def explain(scheme: type[Scheme], files: Sequence[Path] = ()) -> None:
-    """Print the docstring of the algorithm's module (or of its class), its hyperparameters, and how to run it.
-
-    Args:
-        scheme: the algorithm.
-        files: the files that define it, to be shown with `--import`.
-    """
+def explain(scheme: type[Scheme]) -> None:
+    """Print the docstring of the algorithm's module (or of its class), its hyperparameters, and how to run it."""
     console = Page(highlight=False)
     text = Text((sys.modules[scheme.__module__].__doc__ or scheme.__doc__ or scheme.idea).strip())
     text.highlight_regex(r"\A[^\n]*", "bold")
@@ -58,7 +53,8 @@ def explain(scheme: type[Scheme], files: Sequence[Path] = ()) -> None:
             table.add_row("--" + name.replace("_", "-"), Text(default), Text(meaning))
         console.print()
         console.print(table)
-    imports = "".join(f"--import {shlex.quote(str(file))} " for file in files)
+    imported = not scheme.__module__.startswith("distsgd.")
+    imports = f"--import {shlex.quote(os.path.relpath(inspect.getfile(scheme)))} " if imported else ""
     console.print(f"\nTo run it: bash run.sh {imports}{scheme.name}", soft_wrap=True)
 
 

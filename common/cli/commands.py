@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -30,31 +29,18 @@ from ..timeline.trace_export import write_trace
 from . import flags
 from .catalogue import explain
 from .flags import Parser, plain
-from .imports import is_of
-
-MEASUREMENTS = {
-    "benchmark": "convergence",
-    "throughput": "throughput",
-    "large": "large",
-    "collisions": "collisions",
-    "stragglers": "stragglers",
-    "validate-simulation": "validation",
-    "claims": "claims",
-    "soak": "soak",
-    "endurance": "endurance",
-}  # command: module
 
 VIEWERS = "Open it in Perfetto (https://ui.perfetto.dev; the file stays on your machine) or in chrome://tracing."
 
 
-def explanation(files: Sequence[Path], arguments: list[str]) -> int:
-    """Explain an algorithm of the catalogue or of the imported `files`; return the exit code."""
+def explanation(arguments: list[str]) -> int:
+    """Explain an algorithm of the catalogue or of an imported file; return the exit code."""
     parser = Parser("run.sh explain", "Equations, origin, departures, limits and hyperparameters of an algorithm.")
     parser.add_argument("algorithm", help=", ".join(SCHEMES))
-    name = spelt(parser.values(arguments).algorithm, SCHEMES)
-    if name not in SCHEMES:
-        raise UserError(f"unknown algorithm {name!r}. {nearest(name, SCHEMES)}")
-    explain(SCHEMES[name], [file for file in files if is_of(SCHEMES[name], file)])
+    word = parser.values(arguments).algorithm
+    if (name := spelt(word, SCHEMES)) is None:
+        raise UserError(f"unknown algorithm {word!r}. {nearest(word, SCHEMES)}")
+    explain(SCHEMES[name])
     return 0
 
 
@@ -123,9 +109,9 @@ def _checkout() -> Path:
     return root
 
 
-def measurement(module: str) -> Callable[[list[str]], int]:
-    """Return the command of a module of `benchmarks`."""
-    return lambda arguments: importlib.import_module(f"...benchmarks.{module}", __package__).main(arguments)
+def measure(module: str, arguments: list[str]) -> int:
+    """Execute a module of `benchmarks`; return the exit code."""
+    return importlib.import_module(f"...benchmarks.{module}", __package__).main(arguments)
 
 
 def replay_run(arguments: list[str]) -> int:

@@ -48,13 +48,11 @@ class SimulationOptions(Options):
 
 def main(arguments: list[str]) -> int:
     """Simulate one algorithm, or compare several; return the exit code."""
-    named = [word for word in arguments if spelt(word, SCHEMES) in SCHEMES]
+    named = {name: word for word in arguments if (name := spelt(word, SCHEMES))}
     if len(named) == 1 and not any(word.partition("=")[0] == "--compare" for word in arguments):
-        rest = list(arguments)
-        rest.remove(named[0])
-        return run_command(
-            *_simulated(*parse_flags(SCHEMES[spelt(named[0], SCHEMES)], ["--backend", "simulation", *rest]))
-        )
+        ((name, word),), rest = named.items(), ["--backend", "simulation", *arguments]
+        rest.remove(word)
+        return run_command(*_simulated(*parse_flags(SCHEMES[name], rest)))
     (options,) = flags.read(
         "run.sh simulate",
         ABOUT,
@@ -65,7 +63,7 @@ def main(arguments: list[str]) -> int:
     )
     if options.algorithm:
         name = options.algorithm[0]
-        if spelt(name, SCHEMES) in SCHEMES:
+        if spelt(name, SCHEMES):
             raise UserError("give one algorithm, or several to --compare. Received: " + " ".join(options.algorithm))
         raise UserError(f"unknown algorithm {name!r}. {nearest(name, SCHEMES)}")
     if not options.compare:
@@ -110,7 +108,7 @@ def compare(options: SimulationOptions) -> int:
 def scheme_of(text: str) -> Scheme:
     """Build an algorithm with hyperparameters from text such as `sync_sgd:backup_workers=2`."""
     name, *options = text.split(":", 1)
-    name, given = parse("algorithm", ":".join([spelt(name, SCHEMES), *options]), SCHEMES)
+    name, given = parse("algorithm", ":".join([spelt(name, SCHEMES) or name, *options]), SCHEMES)
     return SCHEMES[name](**given)
 
 
