@@ -134,6 +134,12 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     return checked(path, read_json(path), CONFIG)
 
 
+def unnamed(run_dir: Path, error: UserError) -> UserError:
+    """Return the error to raise for a run whose data or model have no known name."""
+    what = "a model or data of its own, which only its script or file knows"
+    return UserError(f"the run in {run_dir} has {what} ({error})")
+
+
 def read_result(run_dir: Path, more: Mapping[str, Kind] = {}) -> dict[str, Any]:
     """Return the content of result.json; raise `UserError` if it is missing or damaged. `more`: kinds of values."""
     path = run_dir / "result.json"

@@ -227,7 +227,7 @@ def _dataset(run_dir: Path, name: str, load: Callable[[str], Dataset]) -> Datase
         try:
             return load(name)
         except UserError as error:
-            raise unnamed(run_dir, error) from None
+            raise record_format.unnamed(run_dir, error) from None
     arrays = record_format.read_arrays(run_dir, DATA)
     x, y, test_x, test_y = (arrays[part] for part in PARTS)
     for some, labels in ((x, y), (test_x, test_y)):
@@ -235,13 +235,6 @@ def _dataset(run_dir: Path, name: str, load: Callable[[str], Dataset]) -> Datase
         if not whole or some.shape[1:] != x.shape[1:] or labels.min() < 0 or labels.max() >= MOST_TASKS:
             raise UserError(f"{DATA} is damaged: it needs {', '.join(PARTS)}; x [n, ...] and class numbers y [n]")
     return Dataset((x, y), (test_x, test_y), classes=1 + int(max(y.max(), test_y.max())))
-
-
-def unnamed(run_dir: Path, error: UserError) -> UserError:
-    """Return the error to raise for data or a model that have no known name."""
-    return UserError(
-        f"the run in {run_dir} has a model or data of its own, which only its script or file knows ({error})"
-    )
 
 
 MODELS: Mapping[str, Callable[..., tuple[int, ...]]] = {  # sizes of hidden layers, by the options of a model

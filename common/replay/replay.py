@@ -14,11 +14,11 @@ from ..data import named
 from ..data.models import MODELS
 from ..errors import UserError, first_line
 from ..files import with_tuples
-from ..record_format import read_config
+from ..record_format import read_config, unnamed
 from ..spec import parse
 from .adapters import TRANSCRIPTIONS, rounded
 from .comparison import NO_ROOM, Verdict, judge
-from .recorded import RecordedRun, read_run, unnamed
+from .recorded import RecordedRun, read_run
 
 
 def replay(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Verdict:

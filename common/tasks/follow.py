@@ -18,7 +18,7 @@ from ..data.recipes import Dataset
 from ..errors import UserError, WaitTimeout
 from ..files import dumps, open_in_place, writing
 from ..record import checkpoint
-from ..record_format import read_config, read_rows
+from ..record_format import read_config, read_rows, unnamed
 from ..worker.flat_model import FlatModel
 from .observer import Evaluation
 
@@ -116,6 +116,4 @@ def problem_of(run_dir: Path, config: Mapping[str, Any]) -> tuple[Dataset, Model
         dataset = data.load(config["dataset"])
         return dataset, ModelRecipe.named(config["model"], dataset.shape, dataset.classes, config["seed"])
     except UserError as error:
-        raise UserError(
-            f"the run in {run_dir} has a model or data of its own, which only its script or file knows ({error})"
-        ) from None
+        raise unnamed(run_dir, error) from None
