@@ -114,7 +114,7 @@ class RoundTimes:
         if found[least] < LEAST_ROUNDS:
             raise UserError(
                 f"too few rounds to fit machines to: each worker needs {LEAST_ROUNDS} complete rounds after the first "
-                f"{WARM_UP}. Received: {found[least]} of worker {least}"
+                f"{WARM_UP}. Received: a run in which worker {least} has {found[least]} of them"
             )
 
     def mean(self, values: np.ndarray) -> float:
