@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
+from rich.console import Console
+
 from .cluster.cluster import Cluster
 from .cluster.fingerprint import given_name, model_digest
 from .contract.checks import check_kind
@@ -20,9 +22,9 @@ from .errors import UserError
 from .launch.run import run
 from .lazy import keras
 from .record.callbacks import Callback
-from .record.display import in_notebook, show_table
+from .record.display import in_notebook
 from .record.keras_callbacks import KerasCallbacks, check_keras_callbacks
-from .record.summary import summary_rows
+from .record.summary import summary
 from .tasks.job import Job, describe, make_job, refuse_loops
 from .tasks.options import Keywords, Recovery, options_of, takes_options
 
@@ -138,7 +140,7 @@ def train(
     if keras_own is not None:
         keras_own.end()
     if verbose and in_notebook():
-        show_table(f"{scheme.name}: {metrics['outcome']}", summary_rows(metrics))
+        Console().print(summary(metrics))
     return Result(model, record.history(), metrics, job.run_dir)
 
 

@@ -8,7 +8,7 @@ import html
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -116,21 +116,6 @@ class NotebookLine:
     def _refresh(self) -> None:
         while not self._over.wait(REFRESH_SECONDS):
             self.show()
-
-
-def show_table(title: str, rows: Mapping[str, str]) -> None:
-    """Show a table of names and values below the cell."""
-    from IPython.display import display
-
-    width = max(map(len, rows))
-    plain = "\n".join([title, *(f"{name:<{width}}  {value}" for name, value in rows.items())])
-    cells = "".join(
-        f'<tr><td style="text-align:left">{html.escape(name)}</td>'
-        f'<td style="text-align:left">{html.escape(value)}</td></tr>'
-        for name, value in rows.items()
-    )
-    page = f'<table><caption style="text-align:left">{html.escape(title)}</caption>{cells}</table>'
-    display({"text/plain": plain, "text/html": page}, raw=True)
 
 
 @contextlib.contextmanager
