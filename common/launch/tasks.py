@@ -156,23 +156,12 @@ def run_death_notice(job: Job, addresses: Addresses, index: int, report: Report)
         announce_death(member(job, spec, spec.tasks()[index]))
 
 
-def run_simulation(job: Job, addresses: Addresses, index: int, report: Report) -> None:
-    """Run a simulation as the only task of a run started from the command line."""
-    del addresses, index
-    simulate(job, report)
-
-
-def run_all_as_threads(job: Job, addresses: Addresses, index: int, report: Report) -> None:
-    """Run all tasks as threads, in the only task of a run started from the command line."""
-    del addresses, index
-    run_threads(job, report)
-
-
 TASKS = {
     "ps": run_ps,
     "worker": run_worker,
     "evaluator": run_evaluator,
-    "threads": run_all_as_threads,
-    "simulation": run_simulation,
+    # The only task of a run started from the command line.
+    "threads": lambda job, addresses, index, report: run_threads(job, report),
+    "simulation": lambda job, addresses, index, report: simulate(job, report),
     "death_notice": run_death_notice,
 }

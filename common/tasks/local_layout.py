@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..record.array_files import sliced, whole
+from ..record.array_files import whole
+from .feeds import feed_of
 
 
 @dataclass(frozen=True)
@@ -72,5 +73,4 @@ def together(parts: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
 
 def apart(state: Mapping[str, np.ndarray], places: Mapping[str, Sequence[Any]]) -> dict[str, list[np.ndarray]]:
     """Split a local state into the buckets that are fed at these placeholders."""
-    sizes = {name: [int(p.shape[-1]) if p.shape.rank else 0 for p in own] for name, own in places.items()}
-    return {name: sliced(state[name], sizes[name]) for name in places}
+    return {name: feed_of(own, state[name]) for name, own in places.items()}
