@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 import time
 from collections import defaultdict
@@ -24,7 +23,7 @@ from .job import Job
 from .progress import Progress
 from .worker_calls import Done
 from .worker_loop import WorkerLoop
-from .worker_recovery import in_thread
+from .worker_recovery import InThread
 
 LOOK_SECONDS = 0.5  # between two looks at the workers that have left
 
@@ -102,13 +101,8 @@ class ScriptLoop(WorkerLoop):
 
     def _together(self, call: Callable[[], Done]) -> Done:
         """Run a round without a parameter server, which would never end if another worker had left."""
-        answer, late = in_thread(call), 0.0
-        while True:
-            with contextlib.suppress(queue.Empty):
-                done, error = answer.get(timeout=LOOK_SECONDS)
-                if error is not None:
-                    raise error
-                return done
+        answer, late = InThread(call), 0.0
+        while not answer.wait(LOOK_SECONDS):
             left = np.flatnonzero(self.calls.worker_flags().finished)
             late = late + LOOK_SECONDS if len(left) and self.handoff.idle else 0.0
             if late > self.calls.wait_seconds:
@@ -116,3 +110,4 @@ class ScriptLoop(WorkerLoop):
                     f"worker {self.index} waited {late:.0f} s for worker {left[0]}, which has left its loop: without a "
                     "parameter server all workers must make as many steps"
                 )
+        return answer.value

@@ -7,8 +7,6 @@ process or after a failed call, joins, receives the number of its logged rounds,
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -70,14 +68,9 @@ class BarrierWait:
         Raises:
             GivenUp: this worker has arrived, and others have not; or the ps does not answer.
         """
-        answer = in_thread(call)
+        answer = InThread(call)
         look, arrived_at, unanswered = min(LOOK_SECONDS, self.calls.wait_seconds / 4), None, 0
-        while True:
-            with contextlib.suppress(queue.Empty):
-                done, error = answer.get(timeout=look)
-                if error is not None:
-                    raise error
-                return done
+        while not answer.wait(look):
             arrived, now = self._arrived(), time.monotonic()
             if arrived is None:
                 unanswered += not self.calls.graph.in_process  # in one process, local steps delay the answer
@@ -93,6 +86,7 @@ class BarrierWait:
                 arrived_at = now
                 if not self.handle_timeout():
                     raise self._given_up(f"at the barrier for {self.calls.missing()}")
+        return answer.value
 
     def _arrived(self) -> np.ndarray | None:
         """Return which workers have arrived, [W] booleans; None if the ps has not answered."""
@@ -105,18 +99,32 @@ class BarrierWait:
         return GivenUp(f"worker {self.index} waited {self.calls.wait_seconds:g} s {what}")
 
 
-def in_thread(call: Callable[[], Any]) -> queue.SimpleQueue[tuple[Any, Exception | None]]:
-    """Run a call in a thread; return the queue that receives its result, or its exception."""
-    answer: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+class InThread:
+    """A call in a thread of its own.
 
-    def work() -> None:
+    Attributes:
+        value: what the call has returned, once `wait` has returned True.
+    """
+
+    def __init__(self, call: Callable[[], Any]):
+        self.value: Any = None
+        self._error: Exception | None = None
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, args=[call], daemon=True).start()
+
+    def _run(self, call: Callable[[], Any]) -> None:
         try:
-            answer.put((call(), None))
+            self.value = call()
         except Exception as error:
-            answer.put((None, error))
+            self._error = error
+        self._ended.set()
 
-    threading.Thread(target=work, daemon=True).start()
-    return answer
+    def wait(self, seconds: float) -> bool:
+        """Block until the call has ended, at most so long; return True if it has, or raise the error of the call."""
+        ended = self._ended.wait(seconds)
+        if self._error is not None:
+            raise self._error
+        return ended
 
 
 class WorkerRecovery:
