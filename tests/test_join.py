@@ -129,6 +129,27 @@ with distsgd.join(SyncSGD(learning_rate=0.1), parameters) as worker:
         worker.step(list(torch.autograd.grad(loss, parameters)), loss)
 np.savez(folder / f"{worker.index}.npz", w=layer.weight.detach().numpy())
 """
+# The local steps of both workers are momentum SGD, by Keras and by hand.
+STEPPED = """
+import keras
+beta, k = float(words[0]), distsgd.common.launch.launched.Launched.current.index
+w = np.full(3, 2.0, np.float32) if k else tf.Variable([2.0] * 3)
+optimizer, velocity = keras.optimizers.SGD(0.1, momentum=beta), 0
+with distsgd.join(DiLoCo(communication_period=5), w) as worker:
+    for step in range(10):
+        gradient = w - k
+        if k == 0:
+            optimizer.apply([gradient], [w])
+        else:
+            velocity = beta * velocity + gradient
+            w -= 0.1 * velocity
+        worker.stepped(loss=1.0)
+with distsgd.join(AsyncSGD(), w, name="pushes") as worker:
+    try:
+        worker.stepped()
+    except distsgd.UserError as error:
+        print(error)
+"""
 ENDLESS = """
 with distsgd.join(AsyncSGD(), np.ones(3, np.float32)) as worker:
     while True:
@@ -200,6 +221,19 @@ def test_tensors_of_pytorch_are_written_in_place(launch, tmp_path):
         with np.load(tmp_path / f"{k}.npz") as own:
             np.testing.assert_allclose(own["w"], [[0.5 + 0.5 * 0.9**5] * 3], rtol=1e-5)
     np.testing.assert_allclose(center_of(tmp_path / "run"), [0.5 + 0.5 * 0.9**5] * 4, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("beta", "inner"), [("0.9", "momentum"), pytest.param("0", "sgd", marks=pytest.mark.slow)])
+def test_stepped_follows_the_steps_of_an_optimizer_of_the_script(launch, tmp_path, capsys, beta, inner):
+    code, result = launch(STEPPED, beta)
+    assert (code, result["steps"]) == (0, 20), result
+    scheme = SCHEMES["diloco"](communication_period=5, inner_optimizer=inner, learning_rate=0.1)
+    group = Group(scheme, np.full(3, 2.0), workers=2)
+    for _ in range(10):
+        for k in (0, 1):
+            group.step(k, group.point(k) - k)
+    np.testing.assert_allclose(center_of(tmp_path / "run"), group.center, rtol=1e-5)
+    assert "async_sgd needs the gradient of each local step, so another optimizer" in capsys.readouterr().err
 
 
 def test_a_block_that_ends_in_a_round_exchanges_its_steps(launch, tmp_path):

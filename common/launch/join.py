@@ -26,6 +26,8 @@ from ..tasks.handoff import Handoff
 from .launched import MOST_JOINS, Launched
 from .terms import Terms
 
+ALIGNMENT = 64  # bytes; TensorFlow aborts on a tensor that is not aligned
+
 
 class ScriptArrays:
     """The variables of a script: the point of the next gradient is written into them.
@@ -36,7 +38,7 @@ class ScriptArrays:
     """
 
     def __init__(self, variables: Any):
-        variables = tf.nest.map_structure(
+        self.variables = variables = tf.nest.map_structure(
             lambda leaf: leaf.detach().numpy() if hasattr(leaf, "detach") else leaf, variables
         )
         self.leaves = tf.nest.flatten(variables)
@@ -47,22 +49,53 @@ class ScriptArrays:
                     f"Received: {type(leaf).__name__}"
                 )
         self.structure = Structure(variables)
-        self.values = self.vector(variables, "variables")
+        self._has_variables = not all(isinstance(leaf, np.ndarray) for leaf in self.leaves)
+        # In functions: the time of these calls counts in each step of a script.
+        self._joined = tf.function(self._join, autograph=False)
+        self._assign = tf.function(self._assign_parts, autograph=False)
 
     def vector(self, arrays: Any, name: str) -> np.ndarray:
         """Return arrays with the structure of the variables as one vector [P], which shares no memory with them."""
-        return np.concatenate([np.asarray(part) for part in self.structure.parts(arrays, name)])
+        leaves = [
+            leaf if leaf is None or tf.is_tensor(leaf) else np.asarray(leaf, np.float32)
+            for leaf in tf.nest.flatten(arrays)
+        ]
+        return np.asarray(self._joined(tf.nest.pack_sequence_as(arrays, leaves), name))
+
+    def _join(self, arrays: Any, name: str) -> Any:
+        return _own(tf.concat(self.structure.parts(arrays, name), 0), len(self.leaves))
+
+    def now(self) -> np.ndarray:
+        """Return the present values of the variables, as one vector [P]."""
+        return self.vector(self.variables, "variables")
 
     def write(self, vector: np.ndarray) -> None:
         """Write a vector [P] into the variables; none of them keeps a view of it."""
+        if self._has_variables:
+            self._assign(_tensor(vector))
         end = 0
-        for leaf, shape, dtype in zip(self.leaves, self.structure.shapes, self.structure.dtypes, strict=True):
+        for leaf, shape in zip(self.leaves, self.structure.shapes, strict=True):
             begin, end = end, end + math.prod(shape)
-            part = vector[begin:end].reshape(shape)
-            if hasattr(leaf, "assign"):
-                leaf.assign(part.astype(dtype.as_numpy_dtype, copy=False))
-            else:
-                leaf[...] = part
+            if isinstance(leaf, np.ndarray):
+                leaf[...] = vector[begin:end].reshape(shape)
+
+    def _assign_parts(self, vector: Any) -> None:
+        parts = tf.split(_own(vector, len(self.leaves)), [math.prod(shape) for shape in self.structure.shapes])
+        for leaf, part, dtype in zip(self.leaves, parts, self.structure.dtypes, strict=True):
+            if not isinstance(leaf, np.ndarray):
+                leaf.assign(tf.cast(tf.reshape(part, leaf.shape), dtype))
+
+
+def _tensor(vector: np.ndarray) -> Any:
+    """Return a vector as a tensor: a view of its memory if TensorFlow can use that, as memory of its own."""
+    if vector.flags.writeable and vector.ctypes.data % ALIGNMENT == 0:
+        return tf.experimental.dlpack.from_dlpack(vector.__dlpack__())
+    return tf.constant(vector)
+
+
+def _own(vector: Any, parts: int) -> Any:
+    """Return a vector that is to be one array alone: `tf.concat` and `tf.split` copy, but not the only part."""
+    return tf.raw_ops.DeepCopy(x=vector) if parts == 1 else vector
 
 
 class JoinedWorker:
@@ -75,10 +108,10 @@ class JoinedWorker:
 
     def __init__(self, launched: Launched, scheme: Scheme, variables: Any, name: str):
         self.index, self.num_workers = launched.index, launched.job.cluster.workers
-        self._run_dir = launched.job.run_dir / name
+        self._run_dir, self._scheme = launched.job.run_dir / name, scheme
         self._arrays = ScriptArrays(variables)
-        self._handoff = Handoff(len(self._arrays.values))
-        terms = Terms(scheme, self._arrays.structure.shapes, self._arrays.values)
+        terms = Terms(scheme, self._arrays.structure.shapes, self._arrays.now())
+        self._handoff = Handoff(len(terms.initial))
         self._loop = launched.loop(terms, name, self._handoff)
         self._thread = self._loop.begin()
         self._is_over = False
@@ -97,12 +130,33 @@ class JoinedWorker:
         Raises:
             UserError: the gradient does not fit the variables; nothing was done.
         """
-        vector = self._arrays.vector(gradient, "gradient")
+        self._give(self._arrays.vector(gradient, "gradient"), loss)
+
+    def stepped(self, loss: Any = None) -> None:
+        """Count the local step that an optimizer of the script has made on the variables, in place of `step`.
+
+        With the last step of a round follows the exchange with the other workers, as in `step`. The optimizer keeps its
+        own variables, such as moments, over all rounds. The inner optimizer of the scheme is not used.
+
+        Args:
+            loss: the loss of this step, for algorithms that use it; reported as by `log(loss=loss)`.
+
+        Raises:
+            UserError: the scheme needs the gradients; nothing was done.
+        """
+        if not self._scheme.has_inner_optimizer:
+            raise UserError(
+                f"{self._scheme.name} needs the gradient of each local step, so another optimizer cannot make it: call "
+                "worker.step(gradient), or join with local_sgd, diloco or another scheme that has an inner_optimizer"
+            )
+        self._give(self._arrays.now(), loss, is_point=True)
+
+    def _give(self, vector: np.ndarray, loss: Any, is_point: bool = False) -> None:
         if self._is_over:
             raise UserError("this worker has left the run: call step in the block of distsgd.join")
         if loss is not None:
             self.log(loss=loss)
-        self._handoff.give(vector, 0.0 if loss is None else float(loss))
+        self._handoff.give(vector, 0.0 if loss is None else float(loss), is_point)
         self._arrays.write(self._handoff.point())
 
     def log(self, **figures: Any) -> None:

@@ -22,7 +22,7 @@ class Handoff:
     def __init__(self, size: int):
         self._changed = threading.Condition()
         self._point: np.ndarray | None = None  # until the graph has taken its gradient
-        self._given: list[tuple[np.ndarray, np.float32]] = []  # gradient and loss at the present point, if known
+        self._given: list[tuple[np.ndarray, np.float32, bool]] = []  # for the present point, if known; see `take`
         self._number = self._shown = 0  # of the present point, and of the one that the script has read last
         self._nothing = np.zeros(size, np.float32)
         self._over = False
@@ -30,7 +30,7 @@ class Handoff:
         self._ended = False
         self.taken = 0
 
-    def take(self, point: np.ndarray, may_end: bool) -> tuple[np.ndarray, np.float32, bool]:
+    def take(self, point: np.ndarray, may_end: bool) -> tuple[np.ndarray, np.float32, bool, bool]:
         """Show a point to the script and wait for its gradient; called by the graph, see `Parameters.take`."""
         with self._changed:
             self._point, self._given, self._number = point, [], self._number + 1
@@ -42,7 +42,7 @@ class Handoff:
                 return *self._given.pop(), True
         if not may_end:
             raise StopIteration
-        return self._nothing, np.float32(0), False
+        return self._nothing, np.float32(0), False, False
 
     @property
     def idle(self) -> bool:
@@ -59,11 +59,14 @@ class Handoff:
             self._shown = self._number
             return np.asarray(self._point)
 
-    def give(self, gradient: np.ndarray, loss: float) -> None:
-        """Leave a gradient for the graph, unless a recovery has moved the worker to another point meanwhile."""
+    def give(self, gradient: np.ndarray, loss: float, is_point: bool = False) -> None:
+        """Leave a gradient for the graph, unless a recovery has moved the worker to another point meanwhile.
+
+        `is_point`: the vector is the point after the local step, which the optimizer of the script has made.
+        """
         with self._changed:
             if self._point is not None and self._number == self._shown:
-                self._given = [(gradient, np.float32(loss))]
+                self._given = [(gradient, np.float32(loss), is_point)]
                 self._changed.notify_all()
 
     def leave(self) -> None:

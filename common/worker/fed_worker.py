@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -23,13 +24,14 @@ class FedReplica:
     Attributes:
         may_end: a tensor: True if the round may end here, before its last step, because the script has left its loop.
         more: of the last gradient, a tensor: False if the script has left its loop; the gradient is then zeros.
+        is_point: of the last gradient, a tensor: True if it is the point that the script's optimizer has reached.
     """
 
     needs_vector = True
 
     def __init__(self, model: Parameters, name: str, device: str):
         self.model, self.devices, self.local = model, [device], {}
-        self.may_end = self.more = tf.constant(False)
+        self.may_end = self.more = self.is_point = tf.constant(False)
         with tf.device(device):
             self.state = tf.Variable(tf.zeros([0]), name=f"{name}_state")
             self.initialize = self.state.initializer
@@ -39,9 +41,9 @@ class FedReplica:
         """Build the wait for the loss and the gradient [P] of the script at `params` [P]."""
         del rows
         with tf.device(CPU):
-            kinds = [tf.float32, tf.float32, tf.bool]
-            gradient, loss, more = tf.numpy_function(self.model.take, [params, self.may_end], kinds)
-        self.more = tf.ensure_shape(more, [])
+            kinds = [tf.float32, tf.float32, tf.bool, tf.bool]
+            gradient, loss, is_point, more = tf.numpy_function(self.model.take, [params, self.may_end], kinds)
+        self.is_point, self.more = tf.ensure_shape(is_point, []), tf.ensure_shape(more, [])
         return tf.ensure_shape(loss, []), tf.ensure_shape(gradient, [self.model.size])
 
     def keep_state(self, fine: Any, before: Any) -> None:
@@ -82,3 +84,16 @@ class FedWorker(DenseWorker):
             for view, part in zip(self.views, sums, strict=True):
                 view.gradient_sum = part
         return total
+
+    def _step(self, gradients: Sequence[Any]) -> None:
+        """Make a local step, unless the optimizer of the script has made it: then adopt its point."""
+        own_step = super()._step
+        if not self.scheme.has_inner_optimizer:
+            return own_step(gradients)
+
+        def adopt() -> None:
+            for view, point in zip(self.views, gradients, strict=True):
+                view.params.assign(point)
+            self._count_step()
+
+        when(self.replica.is_point, adopt, lambda: own_step(gradients))

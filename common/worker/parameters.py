@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-Take = Callable[[np.ndarray, bool], tuple[np.ndarray, np.float32, bool]]
+Take = Callable[[np.ndarray, bool], tuple[np.ndarray, np.float32, bool, bool]]
 
 
 def not_joined(point: np.ndarray, may_end: bool) -> Any:
@@ -24,8 +24,10 @@ class Parameters:
     Attributes:
         shapes: shapes of the script's arrays, in the order of the vector.
         initial: the first center, [P].
-        take: returns gradient and loss at a point [P], and True; called by the graph of a worker. If the script has
-            left its loop, it returns zeros and False, or raises StopIteration unless the round may end there.
+        take: returns gradient and loss at a point [P], False, and True; called by the graph of a worker. If the
+            optimizer of the script has made the step, the point after the step stands for the gradient, and the first
+            truth value is True. If the script has left its loop, it returns zeros, and False as the last value, or
+            raises StopIteration unless the round may end there.
     """
 
     shapes: Sequence[tuple[int, ...]]

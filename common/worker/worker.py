@@ -232,6 +232,9 @@ class DenseWorker:
         with tf.control_dependencies(gradients if len(gradients) > 1 else []):
             for view, gradient in zip(self.views, gradients, strict=True):
                 scheme.local_step(view, gradient)
+        self._count_step()
+
+    def _count_step(self) -> None:
         if self.scheme.scheduled or self.is_center:
             self.clock.assign_add(1)
 
