@@ -7,6 +7,7 @@ process or after a failed call, joins, receives the number of its logged rounds,
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -39,6 +40,7 @@ class BarrierWait:
 
     def __init__(self, calls: WorkerCalls, rule: RestartRule, report: Report):
         self.index, self.calls, self.rule, self.report = calls.index, calls, rule, report
+        self.side = SideThread()
         self.got_on()
 
     def got_on(self) -> None:
@@ -68,9 +70,9 @@ class BarrierWait:
         Raises:
             GivenUp: this worker has arrived, and others have not; or the ps does not answer.
         """
-        answer = InThread(call)
+        self.side.begin(call)
         look, arrived_at, unanswered = min(LOOK_SECONDS, self.calls.wait_seconds / 4), None, 0
-        while not answer.wait(look):
+        while not self.side.wait(look):
             arrived, now = self._arrived(), time.monotonic()
             if arrived is None:
                 unanswered += not self.calls.graph.in_process  # in one process, local steps delay the answer
@@ -86,7 +88,7 @@ class BarrierWait:
                 arrived_at = now
                 if not self.handle_timeout():
                     raise self._given_up(f"at the barrier for {self.calls.missing()}")
-        return answer.value
+        return self.side.value
 
     def _arrived(self) -> np.ndarray | None:
         """Return which workers have arrived, [W] booleans; None if the ps has not answered."""
@@ -99,30 +101,41 @@ class BarrierWait:
         return GivenUp(f"worker {self.index} waited {self.calls.wait_seconds:g} s {what}")
 
 
-class InThread:
-    """A call in a thread of its own.
+class SideThread:
+    """A thread that runs one call after the other, while the thread that gives them looks at other things.
+
+    To start a thread for each call would take about half a millisecond.
 
     Attributes:
-        value: what the call has returned, once `wait` has returned True.
+        value: what the last call has returned, once `wait` has returned True.
     """
 
-    def __init__(self, call: Callable[[], Any]):
+    def __init__(self):
         self.value: Any = None
         self._error: Exception | None = None
-        self._ended = threading.Event()
-        threading.Thread(target=self._run, args=[call], daemon=True).start()
+        self._calls: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
+        self._ended, self._thread = threading.Event(), threading.Thread(target=self._run, daemon=True)
 
-    def _run(self, call: Callable[[], Any]) -> None:
-        try:
-            self.value = call()
-        except Exception as error:
-            self._error = error
-        self._ended.set()
+    def begin(self, call: Callable[[], Any]) -> None:
+        """Run a call; the one before must have ended."""
+        if self._thread.ident is None:
+            self._thread.start()
+        self._error = None
+        self._ended.clear()
+        self._calls.put(call)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.value = self._calls.get()()
+            except Exception as error:
+                self._error = error
+            self._ended.set()
 
     def wait(self, seconds: float) -> bool:
         """Block until the call has ended, at most so long; return True if it has, or raise the error of the call."""
         ended = self._ended.wait(seconds)
-        if self._error is not None:
+        if ended and self._error is not None:
             raise self._error
         return ended
 
