@@ -28,9 +28,10 @@ from ..common.data.models import ModelRecipe
 from ..common.data.recipes import synthetic
 from ..common.errors import DistsgdError
 from ..common.launch.launcher import launch
+from ..common.launch.script import script_job
 from ..common.record.cpu import CpuRecord
 from ..common.record_format import ALONE_STEPS
-from ..common.tasks.job import make_job
+from ..common.tasks.job import Job, Script, make_job
 from ..common.tasks.options import RunOptions, TransportName
 from .peers import BATCH, EXAMPLES, LAYERS, LEARNING_RATE, MLPS, WORKERS
 from .torch_environment import torch_python
@@ -116,13 +117,17 @@ def told_by(command: Sequence[str], name: str, seconds: float) -> dict[str, Any]
 
 @dataclass(frozen=True)
 class Ours:
-    """One of our schemes, on that many workers: a run without evaluation, on the warm fork server."""
+    """One of our schemes, on that many workers: a run without evaluation, on the warm fork server.
+
+    If it is `joined`, the workers run a script whose own loop takes the gradients, `joined.py`.
+    """
 
     scheme: Scheme
     backend: BackendName = "processes"
     workers: int = WORKERS
     codec: Rounding = "float32"
     transport: TransportName = "memory"
+    joined: bool = False
 
     @property
     def title(self) -> str:
@@ -130,13 +135,11 @@ class Ours:
         several = "" if self.workers == WORKERS else f", {self.workers} worker{'s' * (self.workers > 1)}"
         rounded = f", {self.codec}" if self.codec != "float32" else ""
         through = ", sockets" if self.transport == "sockets" else ""
-        return f"{self.scheme.name}, {self.backend}, period {self.scheme.period}{several}{rounded}{through}"
+        joined = ", joined by a script" if self.joined else ""
+        return f"{self.scheme.name}, {self.backend}, period {self.scheme.period}{several}{rounded}{through}{joined}"
 
     def __call__(self, model: str, seconds: float, expected: float) -> Measured:
         """Run it."""
-        features, *hidden, classes = LAYERS[model]
-        named = f"mlp:hidden={'-'.join(map(str, hidden))}" if model in MLPS else model
-        recipe = ModelRecipe.named(named, (features,), classes, seed=0)
         rounds = -(-round(expected * seconds / self.workers) // self.scheme.period)
         if not self.scheme.sync.exchanges:
             rounds = max(rounds, LEAST_CALLS * ALONE_STEPS)
@@ -145,27 +148,26 @@ class Ours:
         record = CpuRecord(self.workers)
         folder = Path(tempfile.mkdtemp(prefix="distsgd-benchmark-"))
         try:
-            job = make_job(
-                self.scheme,
-                recipe,
-                synthetic(examples=EXAMPLES, features=features).train,
-                None,
-                Cluster.local(self.workers, backend=self.backend),
-                RunOptions(
-                    steps=rounds * self.scheme.period,
-                    batch_size=BATCH,
-                    run_dir=folder,
-                    codec=self.codec,
-                    transport=self.transport,
-                ),
-            )
-            launch(job, record.on_event)
+            launch(self._job(model, rounds * self.scheme.period, folder), record.on_event)
             with np.load(folder / "trace.npz") as trace:
                 moments, worker = trace["microseconds"], trace["worker"]
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        each, used = job.plan.rounds(0).longest, record.summary()
+        each, used = self.scheme.period if self.scheme.sync.exchanges else ALONE_STEPS, record.summary()
         return Measured(steady_rate(moments, worker, each), cpu_of_a_step(used, moments, each) if used else {})
+
+    def _job(self, model: str, steps: int, folder: Path) -> Job:
+        options = RunOptions(steps=steps, batch_size=BATCH, run_dir=folder, codec=self.codec, transport=self.transport)
+        cluster = Cluster.local(self.workers, backend=self.backend)
+        if self.joined:
+            script = Script(folder / "script.py", (self.scheme.name, model, str(steps)))
+            script.path.write_text(f"import sys\nfrom {__package__}.joined import main\n\nmain(*sys.argv[1:])\n")
+            return script_job(script, cluster, options)
+        features, *hidden, classes = LAYERS[model]
+        named = f"mlp:hidden={'-'.join(map(str, hidden))}" if model in MLPS else model
+        recipe = ModelRecipe.named(named, (features,), classes, seed=0)
+        train = synthetic(examples=EXAMPLES, features=features).train
+        return make_job(self.scheme, recipe, train, None, cluster, options)
 
 
 def steady_rate(microseconds: np.ndarray, worker: np.ndarray, each: int) -> float:
@@ -196,6 +198,14 @@ def ours(*setup: object, models: Sequence[str] = tuple(MLPS), **guess: float) ->
     return System(run.title, run, models, guess)
 
 
+def joined(scheme: Scheme, **guess: float) -> System:
+    """Return a system of our own whose workers run a script."""
+    run = Ours(scheme, joined=True)
+    return System(run.title, run, ["medium"], guess)
+
+
+JOINED = {scheme.name: scheme for scheme in (SYNC, DOWNPOUR)}  # by a script
+
 ON_GPUS = ("single", "serial", "async_sgd", "downpour")  # those that are measured there
 
 SYSTEMS = {
@@ -208,7 +218,9 @@ SYSTEMS = {
     "serial": ours(Serial(learning_rate=LEARNING_RATE), "processes", 1, models=["large", "cnn"], large=15.0, cnn=250.0),
     "async_sgd": ours(AsyncSGD(learning_rate=LEARNING_RATE), models=tuple(LAYERS)),
     "sync_sgd": ours(SYNC),
+    "sync_sgd joined": joined(SYNC),
     "downpour": ours(DOWNPOUR, models=tuple(LAYERS), small=5000.0, medium=150.0),
+    "downpour joined": joined(DOWNPOUR, medium=150.0),
     "threads:hogwild": ours(HOGWILD, "threads", small=6000.0),
     "threads:downpour": ours(DOWNPOUR, "threads", small=9000.0, medium=150.0),
     f"downpour x{MANY}": ours(DOWNPOUR, "processes", MANY, models=["small"], small=5000.0),

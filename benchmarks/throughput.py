@@ -118,6 +118,8 @@ GOALS = [
     Goal("all_reduce x4", "sync_sgd x4", {"large": 1.2}),
     Goal("all_reduce x4 sockets", "sync_sgd x4 sockets", {"large": 1.2}),
     Goal("downpour x32", "downpour", {"small": 0.8}),
+    Goal("sync_sgd joined", "sync_sgd", {"medium": 0.77}),
+    Goal("downpour joined", "downpour", {"medium": 0.77}),
 ]
 
 
