@@ -47,6 +47,14 @@ def fraction(**values: float) -> None:
             raise UserError(f"{name} must lie between 0 and 1. Received: {name}={value!r}")
 
 
+def below_one(**values: float) -> None:
+    """Raise `UserError` for the first named value outside [0, 1)."""
+    fraction(**values)
+    for name, value in values.items():
+        if value == 1:
+            raise UserError(f"{name} must be below 1. Received: {name}={value}")
+
+
 def not_negative(**values: float) -> None:
     """Raise `UserError` for the first named value that is not a finite number from zero."""
     for name, value in values.items():

@@ -18,10 +18,10 @@ class Rounded(Codec):
     def local_variables(self, vector):
         return {"rest": 0 * vector}
 
-    def encode(self, vector, kept):
-        wanted = vector + kept.rest
+    def encode(self, vector, variables):
+        wanted = vector + variables.rest
         number = tf.clip_by_value(tf.round(wanted / self.step), -127, 127)
-        kept.rest.assign(wanted - self.step * number)
+        variables.rest.assign(wanted - self.step * number)
         return [tf.cast(tf.where(tf.math.is_finite(number), number, NOT_FINITE), tf.int8)]
 
     def decode(self, wire, size):

@@ -24,8 +24,8 @@ class BoundedRounds(Synchronization):
         with ps.event(slot, slices) as pushed:
             ps.apply(slot, slices)
             with tf.device(ps.devices[0]):
-                clock = ps.kept.clocks.read_value()[slot.index] + 1
-                noted = [ps.write(ps.kept.clocks, slot, clock), ps.write(ps.kept.arrived, slot, True)]
+                clock = ps.variables.clocks.read_value()[slot.index] + 1
+                noted = [ps.write(ps.variables.clocks, slot, clock), ps.write(ps.variables.arrived, slot, True)]
                 with tf.control_dependencies(noted):
                     self.release(ps)
         with ps.lock(after=[slot.sleep(after=[pushed.released])]):
@@ -34,14 +34,14 @@ class BoundedRounds(Synchronization):
         return ps.reply(replies)
 
     def awaited(self, ps):
-        clocks, waiting = ps.kept.clocks.read_value(), ps.kept.arrived.read_value()
+        clocks, waiting = ps.variables.clocks.read_value(), ps.variables.arrived.read_value()
         return ps.active & (clocks + self.slack < tf.reduce_max(tf.where(waiting, clocks, 0)))
 
     def release(self, ps):
-        clocks, waiting = ps.kept.clocks.read_value(), ps.kept.arrived.read_value()
+        clocks, waiting = ps.variables.clocks.read_value(), ps.variables.arrived.read_value()
         last = tf.reduce_min(tf.where(ps.active & ~ps.finished, clocks, clocks.dtype.max))
         free = waiting & (clocks - self.slack <= last)
-        with tf.control_dependencies([ps.kept.arrived.assign(waiting & ~free)]):
+        with tf.control_dependencies([ps.variables.arrived.assign(waiting & ~free)]):
             ps.wake(free)
 
 

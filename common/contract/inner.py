@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
-from ..arguments import fraction
+from ..arguments import below_one
 from ..errors import UserError
 from ..lazy import tf
 from ..spec import parse
@@ -18,15 +18,7 @@ from .hyperparameters import NotNegative, Positive, check_hyperparameters
 from .optimizers import adamw, sgd
 from .views import Tensor, Worker
 
-
-def _below_one(**value: float) -> None:
-    fraction(**value)
-    ((name, received),) = value.items()
-    if received == 1:
-        raise UserError(f"{name} must be below 1. Received: {name}={received}")
-
-
-Decay = Annotated[float, _below_one]
+Decay = Annotated[float, below_one]
 """Weight of the past in a moving average, from 0 to less than 1."""
 
 

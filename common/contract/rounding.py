@@ -43,7 +43,7 @@ LARGEST = 127  # largest int8 whose negative is an int8, too
 class BFloat16(Codec):
     """The upper half of each float32, rounded to the nearest, to even in the middle: eight bits of precision."""
 
-    def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
+    def encode(self, vector: Tensor, variables: Any) -> Sequence[Tensor]:
         """Return the vector as bfloat16, [n]."""
         return [tf.cast(vector, tf.bfloat16)]
 
@@ -63,7 +63,7 @@ class Int8(Codec):
     Rounded to the nearest, to even in the middle. A block with an element that is not finite is not finite as a whole.
     """
 
-    def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
+    def encode(self, vector: Tensor, variables: Any) -> Sequence[Tensor]:
         """Return numbers [n] and scales [(n + BLOCK - 1) / BLOCK]."""
         size = int(vector.shape[0])
         blocks = _blocks(vector)
@@ -102,11 +102,11 @@ class WithMemory(Codec):
         """Return the initial residual, zero."""
         return {"memory": 0 * vector}
 
-    def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
+    def encode(self, vector: Tensor, variables: Any) -> Sequence[Tensor]:
         """Encode the sum of the vector and the residual; the rounding error is the new residual."""
-        kept.memory.assign_add(vector)  # in place: a message may be large
-        wire = self.rounding.encode(kept.memory.read_value(), None)
-        kept.memory.assign_sub(self.rounding.decode(wire, int(vector.shape[0])))
+        variables.memory.assign_add(vector)  # in place: a message may be large
+        wire = self.rounding.encode(variables.memory.read_value(), None)
+        variables.memory.assign_sub(self.rounding.decode(wire, int(vector.shape[0])))
         return wire
 
     def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:

@@ -41,10 +41,10 @@ class Codec:
         """Cut a message [P] into slices of these sizes."""
         return cut_into(message, sizes)
 
-    def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
+    def encode(self, vector: Tensor, variables: Any) -> Sequence[Tensor]:
         """Return the tensors to send for a vector [n], the slice of one ps task; built on the vector's device.
 
-        `kept` has the variables of `local_variables` as attributes.
+        `variables` has those of `local_variables` as attributes.
         """
         return [vector]
 
@@ -80,7 +80,7 @@ class Coordinates(Codec):
 
     share: float
 
-    def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
+    def encode(self, vector: Tensor, variables: Any) -> Sequence[Tensor]:
         """Return indices [m, 1] and values [m] of the nonzero elements."""
         where = tf.where(tf.not_equal(vector, 0))
         return [tf.cast(where, tf.int32), tf.gather_nd(vector, where)]
@@ -113,7 +113,7 @@ class BatchCoordinates(Codec):
         cut = Cut(message.indices, sizes)
         return [tf.IndexedSlices(*pairs) for pairs in zip(cut.cut(message.values), cut.indices, strict=True)]
 
-    def encode(self, vector: Any, kept: Any) -> Sequence[Tensor]:
+    def encode(self, vector: Any, variables: Any) -> Sequence[Tensor]:
         """Return values [m] and indices [m]."""
         return [vector.values, vector.indices]
 
@@ -135,7 +135,7 @@ class BatchCoordinates(Codec):
 class Signs(Codec):
     """Vectors of -1, 0 and 1: two bits an element, four elements in a byte. Elements that are not finite become NaN."""
 
-    def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
+    def encode(self, vector: Tensor, variables: Any) -> Sequence[Tensor]:
         """Return [(n + 3) / 4] bytes of digits: 0, 1, 2 for -1, 0, 1, and 3 for an element that is not finite."""
         finite = tf.math.is_finite(vector)
         digits = tf.where(finite, tf.sign(tf.where(finite, vector, 0.0)) + 1, 3.0)
@@ -166,13 +166,13 @@ class ScaledSigns(Signs):
         """Return this codec with one magnitude for each of so many variables."""
         return replace(self, variables=variables)
 
-    def encode(self, vector: Tensor, kept: Any) -> Sequence[Tensor]:
+    def encode(self, vector: Tensor, variables: Any) -> Sequence[Tensor]:
         """Return the signs, the indices where the magnitude changes, [m], and the new magnitudes, [m]."""
         where = tf.where(tf.not_equal(vector, 0))[:, 0]
         sizes = tf.abs(tf.gather(vector, where))
         begins = tf.concat([tf.ones_like(sizes[:1], tf.bool), tf.not_equal(sizes[1:], sizes[:-1])], 0)
         found = tf.boolean_mask(where, begins), tf.boolean_mask(sizes, begins)
-        return [*super().encode(vector, kept), tf.cast(found[0], tf.int32), found[1]]
+        return [*super().encode(vector, variables), tf.cast(found[0], tf.int32), found[1]]
 
     def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
         """Return signs times magnitudes: zero before the first magnitude, NaN where the sign is not finite."""

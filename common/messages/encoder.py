@@ -21,12 +21,12 @@ class Encoder:
         name: prefix of the names of the codec's variables.
 
     Attributes:
-        kept: the codec's variables for each slice, by name.
+        variables: the codec's variables for each slice, by name.
     """
 
     def __init__(self, codec: Codec, sizes: Sequence[int], name: str):
         self.codec, self.sizes = codec, sizes
-        self.kept = [
+        self.variables = [
             SimpleNamespace(**{own: tf.Variable(value, name=f"{name}_{own}_{i}") for own, value in first.items()})
             for i, first in enumerate(self._first())
         ]
@@ -37,16 +37,16 @@ class Encoder:
     def begin_again(self) -> None:
         """Reset the codec's variables to their initial values, when a worker joins."""
         if self.codec.remembers:
-            for kept, first in zip(self.kept, self._first(), strict=True):
+            for own, first in zip(self.variables, self._first(), strict=True):
                 for name, value in first.items():
-                    getattr(kept, name).assign(value)
+                    getattr(own, name).assign(value)
 
     @property
     def local(self) -> dict[str, list[Any]]:
         """The codec's variables by name, one for each slice."""
-        return {name: [getattr(kept, name) for kept in self.kept] for name in vars(self.kept[0])} if self.kept else {}
+        return {name: [getattr(own, name) for own in self.variables] for name in vars(self.variables[0])}
 
     def encode(self, message: Any) -> list[Any]:
         """Return the encoded slices of a message, a list of tensors for each slice."""
         parts = self.codec.cut(message, self.sizes)
-        return [self.codec.encode(part, kept) for part, kept in zip(parts, self.kept, strict=True)]
+        return [self.codec.encode(part, own) for part, own in zip(parts, self.variables, strict=True)]

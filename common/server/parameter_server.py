@@ -49,7 +49,7 @@ class ParameterServer:
         membership: flags, tokens and states of the workers.
         copies: copies of the workers' local states.
         persistence: save and restore of checkpoints.
-        kept: the synchronization rule's variables, by name.
+        variables: the synchronization rule's variables, by name.
     """
 
     def __init__(
@@ -97,13 +97,13 @@ class ParameterServer:
         self.check = lambda slices: transactions.check(center.each_slice(lambda _, u: is_finite(u), slices))
 
         with tf.device(self.devices[0]):
-            kept = scheme.sync.variables(self)
-            self.kept = SimpleNamespace(**{name: tf.Variable(value, name=name) for name, value in kept.items()})
+            own = scheme.sync.variables(self)
+            self.variables = SimpleNamespace(**{name: tf.Variable(value, name=name) for name, value in own.items()})
         center.keep(lambda part: scheme.sync.slice_variables(self, part))
         self.initialize = tf.group(*(v.initializer for v in tf.compat.v1.global_variables()))
         single = journal.saved | members.saved
         saved = center.saved | {name: [variable] for name, variable in single.items()}
-        saved |= _of_sync(scheme, vars(self.kept), saved)
+        saved |= _of_sync(scheme, vars(self.variables), saved)
         self.persistence = Persistence(saved, self.devices, transactions, journal, members, self.client)
 
     def event(self, slot: WorkerSlot, slices: Sequence[Message] = ()) -> Any:
@@ -229,10 +229,10 @@ class ParameterServer:
         return {"at": version, "state": state, "vectors": vectors, "refused": refused}
 
 
-def _of_sync(scheme: Scheme, kept: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, list[Any]]:
+def _of_sync(scheme: Scheme, own: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return the rule's variables for a checkpoint, by name; `UserError` if the engine has one of that name."""
-    if taken := kept.keys() & saved.keys():
+    if taken := own.keys() & saved.keys():
         raise UserError(
             f"{scheme.name}: its synchronization rule cannot keep {', '.join(sorted(taken))}: the engine has one"
         )
-    return {name: [variable] for name, variable in kept.items()}
+    return {name: [variable] for name, variable in own.items()}

@@ -77,12 +77,12 @@ class Slice(SimpleNamespace):
         self.own = variables(OWN, own)
         self.rows = variables(OWN, {name: of_each(row) for name, row in rows.items()})
         self.numbers = variables(COPIES, {name: tf.fill([self.num_workers], float(n)) for name, n in numbers.items()})
-        self.ema_decay, kept = ema_decay, {"center": self.initial}
+        self.ema_decay, made = ema_decay, {"center": self.initial}
         if ema_decay is not None:
-            kept["average"] = self.initial
+            made["average"] = self.initial
         if scheme.keeps_pulled_centers:
-            kept["pulled_centers"] = of_each(self.initial)
-        self.keep(scheme.name, kept)
+            made["pulled_centers"] = of_each(self.initial)
+        self.keep(scheme.name, made)
 
     def keep(self, scheme: str, values: Mapping[str, Any]) -> None:
         """Make variables with these initial values on the current device, as attributes, for the engine and its rule.

@@ -34,22 +34,22 @@ class SnapshotBuffer:
         states: states of the workers, [W, S].
 
     Attributes:
-        kept: for each slice, the values that are evaluated, [number, n].
+        centers: for each slice, the values that are evaluated, [number, n].
         passed: for each slice, the time of the write of each row, seconds since 1970, [number]; else `NEVER`.
-        kept_states: the mean of `states` over the workers, [number, S].
+        center_states: the mean of `states` over the workers, [number, S].
     """
 
     def __init__(self, multiples: Multiples, slices: Sequence[Any], states: Any):
         self.multiples, self.slices, self.states, self.device = multiples, slices, states, slices[0].device
         self.never = np.full(multiples.number, NEVER)
-        self.kept, self.passed = [], []
+        self.centers, self.passed = [], []
         for part in slices:
             with tf.device(part.device):
-                self.kept.append(tf.Variable(self._with_first(part.initial), name=f"snapshots_{part.index}"))
+                self.centers.append(tf.Variable(self._with_first(part.initial), name=f"snapshots_{part.index}"))
                 passed = tf.concat([[tf.timestamp()], self.never[1:]], 0)
                 self.passed.append(tf.Variable(passed, name=f"snapshots_passed_{part.index}"))
         with tf.device(self.device):
-            self.kept_states = tf.Variable(self._with_first(states.initial_value[0]), name="snapshots_states")
+            self.center_states = tf.Variable(self._with_first(states.initial_value[0]), name="snapshots_states")
 
     def _with_first(self, row: Any) -> Any:
         return tf.concat([row[None], tf.zeros([self.multiples.number - 1, row.shape[0]])], 0)
@@ -59,8 +59,8 @@ class SnapshotBuffer:
         cleared = []
         for i, part in enumerate(self.slices):
             with tf.device(part.device):
-                kept = [self.kept[i], self.kept_states] if i == 0 else [self.kept[i]]
-                blank = [variable.assign(tf.zeros_like(variable.initial_value)).op for variable in kept]
+                evaluated = [self.centers[i], self.center_states] if i == 0 else [self.centers[i]]
+                blank = [variable.assign(tf.zeros_like(variable.initial_value)).op for variable in evaluated]
                 cleared.append(tf.group(self.passed[i].assign(self.never).op, *blank))
         return cleared
 
@@ -78,19 +78,19 @@ class SnapshotBuffer:
             due = tf.equal(multiple * every, version) & (multiple < number) & moved
             times = tf.cast(due, tf.int32)  # number of rows to write, 0 or 1
             rows = tf.fill([times], multiple)
-            if self.kept_states.shape[1]:
+            if self.center_states.shape[1]:
                 state = tf.reduce_mean(self.states, 0) if state is None else state
-                Row(self.kept_states, rows).write(state[None][:times])
-        for part, kept, passed in zip(self.slices, self.kept, self.passed, strict=True):
+                Row(self.center_states, rows).write(state[None][:times])
+        for part, centers, passed in zip(self.slices, self.centers, self.passed, strict=True):
             with tf.device(part.device):
                 evaluated = part.center if part.average is None else part.average
-                Row(kept, rows).write(evaluated.read_value()[None][:times])  # slicing zero rows copies nothing
+                Row(centers, rows).write(evaluated.read_value()[None][:times])  # slicing zero rows copies nothing
                 Row(passed, rows).write(tf.fill([times], tf.timestamp()))
 
     def read(self) -> dict[str, Any]:
-        """Return all rows: `kept` [number, P], `states` [number, S], `passed` [number], and the time, `now`."""
+        """Return all rows: `centers` [number, P], `states` [number, S], `passed` [number], and the time, `now`."""
         with tf.device(self.device):
-            now, states = tf.timestamp(), self.kept_states.read_value()
+            now, states = tf.timestamp(), self.center_states.read_value()
         passed = tf.reduce_min(tf.stack([variable.read_value() for variable in self.passed]), 0)
-        kept: Sequence[Any] = [variable.read_value() for variable in self.kept]
-        return {"kept": tf.concat(kept, 1), "states": states, "passed": passed, "now": now}
+        centers: Sequence[Any] = [variable.read_value() for variable in self.centers]
+        return {"centers": tf.concat(centers, 1), "states": states, "passed": passed, "now": now}

@@ -77,9 +77,9 @@ class Barrier(Synchronization):
             version = ps.read_version()
             staleness = ps.staleness(version, slot)
             fresh = tf.equal(staleness, 0)
-            first = ~tf.reduce_any(ps.kept.arrived.read_value())
+            first = ~tf.reduce_any(ps.variables.arrived.read_value())
             with tf.control_dependencies([ps.record(version, slot, staleness, accepted=fresh), first]):
-                arrived = ps.write(ps.kept.arrived, slot, fresh)
+                arrived = ps.write(ps.variables.arrived, slot, fresh)
 
         def arrive_at(part: Any, message: Message) -> Any:
             message = ps.weighted(part, message, staleness, slot)
@@ -109,7 +109,7 @@ class Barrier(Synchronization):
         Returns the variable of each slice that will hold the reply.
         """
         with tf.device(ps.devices[0]):
-            arrived, active = ps.kept.arrived.read_value(), ps.active.read_value()
+            arrived, active = ps.variables.arrived.read_value(), ps.active.read_value()
             needed = tf.gather([self.set_size(number) for number in range(ps.num_workers + 1)], ps.count(active))
             complete = possible & (ps.count(arrived & active) >= needed)
             messages = tf.cast(ps.count(arrived), tf.float32)
@@ -130,7 +130,7 @@ class Barrier(Synchronization):
             with tf.control_dependencies([ps.count_updates(1)]):
                 if self.backup_workers:  # after the last update, workers that are late are not awaited
                     ps.active.assign(active & (arrived | ~self.complete(ps)))
-                cleared = ps.kept.arrived.assign(tf.zeros([ps.num_workers], tf.bool))
+                cleared = ps.variables.arrived.assign(tf.zeros([ps.num_workers], tf.bool))
             with tf.control_dependencies([cleared]):  # a released worker must see the new version
                 ps.wake(arrived)
 

@@ -36,7 +36,7 @@ class Bounded(Synchronization):
         slot, slices = ps.receive(slot, message)
         with ps.event(slot, slices) as pushed:
             ps.apply(slot, slices)
-            with tf.device(ps.devices[0]), tf.control_dependencies([ps.write(ps.kept.arrived, slot, True)]):
+            with tf.device(ps.devices[0]), tf.control_dependencies([ps.write(ps.variables.arrived, slot, True)]):
                 self.release(ps)
         token = slot.sleep(after=[pushed.released])
         with ps.lock(after=[token]):
@@ -46,13 +46,13 @@ class Bounded(Synchronization):
 
     def awaited(self, ps: Store) -> Tensor:
         """Return flags [W] of the workers that are too far behind a waiting worker."""
-        rounds, arrived = ps.rounds_applied.read_value(), ps.kept.arrived.read_value()
+        rounds, arrived = ps.rounds_applied.read_value(), ps.variables.arrived.read_value()
         return ps.active & (rounds + self.lead < tf.reduce_max(tf.where(arrived, rounds, 0)))
 
     def release(self, ps: Store) -> None:
         """Wake the waiting workers that are within the slack of the slowest."""
-        rounds, arrived = ps.rounds_applied.read_value(), ps.kept.arrived.read_value()
+        rounds, arrived = ps.rounds_applied.read_value(), ps.variables.arrived.read_value()
         slowest = tf.reduce_min(tf.where(ps.active & ~ps.finished, rounds, rounds.dtype.max))
         free = arrived & (rounds - self.lead <= slowest)
-        with tf.control_dependencies([ps.kept.arrived.assign(arrived & ~free)]):
+        with tf.control_dependencies([ps.variables.arrived.assign(arrived & ~free)]):
             ps.wake(free)

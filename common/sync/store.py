@@ -12,7 +12,7 @@ slice in `each_slice`.
     slices              of the center, with `index`, `device`, `center`, `initial` (its first value), `no_message`
                         (zeros like the slices that `receive` returns), the scheme's global variables, and the rule's
                         `slice_variables`
-    kept                the rule's `variables`, as attributes
+    variables           the rule's `variables`, as attributes
     active              flags [W] of the workers whose messages the rule expects
     finished            flags [W] of the workers that have done all their rounds
     rounds_applied      recorded rounds of each worker, [W]

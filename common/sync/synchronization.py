@@ -94,7 +94,7 @@ class Synchronization:
     # The variables of the synchronization rule on the ps.
 
     def variables(self, ps: Store) -> Mapping[str, Tensor]:
-        """Return the initial values of the rule's variables on the first ps task, by name: `ps.kept.<name>`.
+        """Return the initial values of the rule's variables on the first ps task, by name: `ps.variables.<name>`.
 
         Default: flags [W] of the workers that have arrived, if workers wait here.
         """
@@ -151,11 +151,11 @@ class Synchronization:
 
     def arrived(self, ps: Store) -> Tensor | None:
         """Return flags [W] of the workers that wait for others; None if no worker ever waits on the ps."""
-        return ps.kept.arrived.read_value() if self.waits else None
+        return ps.variables.arrived.read_value() if self.waits else None
 
     def awaited(self, ps: Store) -> Tensor:
         """Return flags [W] of the workers that the others wait for. Default: active workers that have not arrived."""
-        return ps.active & ~ps.kept.arrived
+        return ps.active & ~ps.variables.arrived
 
     def release(self, ps: Store) -> None:
         """Release the workers that need not wait any more, after others have left; under the lock, on the first ps."""
@@ -174,7 +174,7 @@ class Synchronization:
         if self.arrived(ps) is None:
             return tf.constant(False)
         with tf.control_dependencies([slot.forget_tokens()]):
-            return ps.kept.arrived.read_value()[slot.index]
+            return ps.variables.arrived.read_value()[slot.index]
 
     def wake(self, ps: Store) -> None:
         """Wake all workers after the state was restored: each is refused at its next message, and joins again."""
@@ -188,7 +188,7 @@ class Synchronization:
         synchronization rules that wait.
         """
         with ps.exclusive(), tf.device(ps.devices[0]):
-            evicted = self.awaited(ps) & ps.kept.arrived.read_value()[slot.index]
+            evicted = self.awaited(ps) & ps.variables.arrived.read_value()[slot.index]
             enough = ps.count(ps.active & ~evicted) >= ps.min_workers
             return self._go_on_without(ps, evicted & enough)
 

@@ -266,7 +266,7 @@ class Observer:
             when = max([taken["passed"][row] + ago, *(when for other, when in known.items() if other < version)])
             when = min([when, *(when for other, when in known.items() if other > version)])
             figures = {"version": version, **self.figures.of(tally)}
-            vectors = {"center": taken["kept"][row], "state": taken["states"][row]}
+            vectors = {"center": taken["centers"][row], "state": taken["states"][row]}
             points.append(EvaluationPoint(float(when), figures, vectors))
         return points
 

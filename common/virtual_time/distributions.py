@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import at_most
+from ..arguments import at_most, below_one
 from ..contract.seeded import GAMMA, mixed_bits
 from ..errors import UserError
 from ..spec import parse
@@ -162,7 +162,7 @@ def exponential() -> Model:
 
 def shifted(*, fixed: float = 0.5) -> Model:
     """Build a model of exponential steps that take at least `fixed`."""
-    _below_one("shifted", fixed=fixed)
+    below_one(fixed=fixed)
     return Independent(lambda u: fixed - (1 - fixed) * np.log1p(-u))
 
 
@@ -181,7 +181,7 @@ def pareto(*, shape: float = 2.5) -> Model:
 
 def phases(*, slow: float = 10.0, probability: float = 0.02, length: float = 1.0) -> Model:
     """Build a model of steps that are sometimes slow, for `length` steps in the mean."""
-    _below_one("phases", probability=probability)
+    below_one(probability=probability)
     if slow < 1 or length < 1:
         raise UserError(f"phases needs slow and length of 1 at least. Received: slow={slow:g}, length={length:g}")
     return Phases(slow, probability, length)
@@ -211,9 +211,3 @@ def model(text: str) -> Model:
     """
     name, options = parse("model of compute", text, MODELS)
     return MODELS[name](**options)
-
-
-def _below_one(name: str, **values: float) -> None:
-    for option, value in values.items():
-        if value >= 1:
-            raise UserError(f"{name} needs {option} below 1. Received: {option}={value:g}")
