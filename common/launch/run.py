@@ -135,7 +135,10 @@ def in_common(job: Job, model: Any) -> dict[str, Any]:
 def _resume(job: Job, source: Path) -> list[str]:
     """Copy the files of the run to resume: the checkpoint for the chief, the record for an evaluator elsewhere."""
     if job.cluster.is_chief:
-        return checkpoint.take_over(checkpoints_of(source, job.cluster), job.run_dir)
+        said = checkpoint.take_over(checkpoints_of(source, job.cluster), job.run_dir)
+        for join in source.iterdir() if job.script is not None else ():  # those of a script, but for the first
+            said += checkpoint.take_over(join, job.run_dir / join.name) if checkpoint.found(join) else []
+        return said
     if job.cluster.evaluates:
         checkpoint.take_over_record(source, job.run_dir)
     return []

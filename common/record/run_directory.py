@@ -58,6 +58,8 @@ RESUMED = (
     "skew", "codec", "record",
 )  # fmt: skip
 
+OF_JOIN = ("algorithm", "hyperparameters", "model")  # those of a script's run, known when it joins
+
 
 def new_run_dir(algorithm: str, root: Path = ROOT) -> Path:
     """Return the path of a new run directory; it is not created yet."""
@@ -76,6 +78,18 @@ def is_complete(run_dir: Path) -> bool:
     with contextlib.suppress(UserError):  # no result, or a damaged one
         return read_json(run_dir / "result.json").get("outcome") == "completed"
     return False
+
+
+def check_resumed(run_dir: Path, config: dict[str, Any]) -> None:
+    """Raise `UserError` if a run with this configuration cannot resume the one in the folder."""
+    before, wanted = read_config(run_dir), json.loads(dumps(config))
+    for name in RESUMED:
+        if before.get(name) != wanted.get(name):
+            had, wants = (short(some.get(name), SHOWN) for some in (before, wanted))
+            raise UserError(
+                f"{run_dir} holds checkpoints of a run with {name}={had}: resume with the same, or choose another run "
+                f"directory. Received: {name}={wants}"
+            )
 
 
 class RunRecord:
@@ -129,15 +143,12 @@ class RunRecord:
     def _go_on(self) -> None:
         """Prepare to resume the run in this folder; raise `UserError` if its configuration is another one."""
         before = read_config(self.run_dir)
-        wanted = json.loads(dumps(self.config))
-        for name in RESUMED:
-            if before.get(name) != wanted.get(name):
-                had, wants = (short(some.get(name), SHOWN) for some in (before, wanted))
-                raise UserError(
-                    f"{self.run_dir} holds checkpoints of a run with {name}={had}: resume with the same, or choose "
-                    f"another run directory. Received: {name}={wants}"
-                )
-        if is_complete(self.run_dir) and self.config["steps_per_worker"] <= before["steps_per_worker"]:
+        is_script = "steps_per_worker" not in self.config
+        if is_script:  # its algorithm is compared when worker 0 joins
+            self.config |= {name: before[name] for name in OF_JOIN if name in before}
+        check_resumed(self.run_dir, self.config)
+        done = not is_script and is_complete(self.run_dir)
+        if done and self.config["steps_per_worker"] <= before["steps_per_worker"]:
             raise UserError(
                 f"the run in {self.run_dir} is complete: ask for more steps, or choose another run directory. "
                 f"Received: {self.config['steps_per_worker']} steps of each worker"
