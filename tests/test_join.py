@@ -15,6 +15,7 @@ import distsgd
 from distsgd.algorithms import SCHEMES
 from distsgd.common import Group, UserError
 from distsgd.common.cli.main import dispatch
+from distsgd.common.record import checkpoint
 from runs import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,6 +44,9 @@ ERRORS = """
 what, k = words[0], distsgd.common.launch.launched.Launched.current.index
 if what == "never joins":
     sys.exit()
+if what == "argument":
+    import argparse
+    argparse.ArgumentParser().parse_args(["--rate", "x"])
 arrays = [np.ones(5 + (k if what == "shapes" else 0), np.float32), np.ones((), np.float32)]
 with distsgd.join(DiLoCo(communication_period=2 + (k if what == "schemes" else 0)), arrays) as worker:
     for step in range(10):
@@ -61,6 +65,12 @@ with distsgd.join(DiLoCo(communication_period=2 + (k if what == "schemes" else 0
         worker.step(gradient)
 if what == "later":
     raise RuntimeError("after the block")
+if what == "message":
+    sys.exit("no such file")
+if what == "later exit":
+    with distsgd.join(AsyncSGD(), np.ones(3), name="second"):
+        if k == 1:
+            os._exit(0)
 """
 RESTART = """
 w, killed = np.ones(3, np.float32), folder / "killed"
@@ -72,6 +82,22 @@ with distsgd.join(Downpour(communication_period=2, learning_rate=0.1), w) as wor
             killed.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 np.savez(folder / f"{worker.index}.npz", w=w, first=first)
+"""
+RESUME = """
+w, b, killed, steps = np.ones(3, np.float32), np.zeros(2), folder / "killed", int(words[0])
+runs = folder / "run" / "checkpoints", folder / "run" / "b" / "checkpoints"
+with distsgd.join(AsyncSGD(learning_rate=1.0), w) as worker:
+    with distsgd.join(AsyncSGD(learning_rate=1.0), b, name="b") as other:
+        first = worker.steps_done
+        while worker.steps_done < steps or other.steps_done < steps:
+            if worker.steps_done < steps:
+                worker.step(np.ones(3))
+            if other.steps_done < steps:
+                other.step(-np.ones(2))
+            if worker.index == 1 and not killed.exists() and all([*run.glob("[0-9]*")] for run in runs):
+                killed.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+np.savez(folder / f"{worker.index}.npz", first=first)
 """
 TWO = """
 maker, critic = np.full(3, 2.0), {"w": np.zeros((2, 2), np.float32)}
@@ -151,10 +177,16 @@ with distsgd.join(AsyncSGD(), w, name="pushes") as worker:
         print(error)
 """
 ENDLESS = """
-with distsgd.join(AsyncSGD(), np.ones(3, np.float32)) as worker:
-    while True:
-        worker.step(np.zeros(3))
-        (folder / f"{worker.index}").touch()
+with distsgd.join(eval(words[0]), np.ones(3, np.float32)) as worker:
+    with distsgd.join(AsyncSGD(), np.ones(2, np.float32), name="other") as other:
+        try:
+            while True:
+                worker.step(np.ones(3))
+                other.step(np.ones(2))
+                (folder / f"{worker.index}").touch()
+        except KeyboardInterrupt:
+            (folder / "after").touch()
+            raise
 """
 
 
@@ -162,10 +194,10 @@ with distsgd.join(AsyncSGD(), np.ones(3, np.float32)) as worker:
 def launch(warm, tmp_path):
     """Return a function that launches a script, and returns its exit code and result."""
 
-    def start(body, *words, flags=()):
+    def start(body, *words, flags=(), folder="run"):
         script = tmp_path / "script.py"
         script.write_text(f"import os, signal{HEAD}{body}")
-        run_dir = tmp_path / "run"
+        run_dir = tmp_path / folder
         code = dispatch(["launch", *flags, "--run-dir", str(run_dir), str(script), str(tmp_path), *words])
         return code, json.loads((run_dir / "result.json").read_text())
 
@@ -277,6 +309,15 @@ def test_a_block_that_ends_in_a_round_exchanges_its_steps(launch, tmp_path):
             "exit", 1, "worker-1: the process of its script ended before the end of the block", marks=pytest.mark.slow
         ),
         pytest.param("later", 1, "RuntimeError: after the block", marks=pytest.mark.slow),
+        pytest.param("message", 1, "script.py: no such file", marks=pytest.mark.slow),
+        (
+            "argument",
+            1,
+            "script.py ended by sys.exit(2)\nusage: script.py [-h]\nscript.py: error: unrecognized arguments: --rate x",
+        ),
+        pytest.param(
+            "later exit", 1, "worker-1: the process of its script ended before the end of", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_fault_of_the_script_ends_the_run(launch, capsys, what, code, said):
@@ -347,16 +388,46 @@ def test_a_restarted_script_continues_its_steps(launch, tmp_path):
     assert result["updates"] == 20
 
 
-def test_ctrl_c_ends_all_scripts(launch, tmp_path):
+@pytest.mark.slow
+def test_a_script_that_was_killed_resumes_from_its_checkpoint(launch, tmp_path):
+    often = ["--checkpoint-steps", "2"]
+    code, result = launch(RESUME, "1000000", flags=often)
+    assert (code, result["outcome"]) == (4, "lost")
+    last = checkpoint.newest(tmp_path / "run").version
+    # In the same folder, in another folder, and once more after it has completed.
+    for more, folder in ((10, "run"), (20, "again"), (30, "again")):
+        steps = last + more  # more than worker 1 had done
+        flags = ["--resume", str(tmp_path / "run"), *often] if folder == "again" else often
+        code, result = launch(RESUME, str(steps), flags=flags, folder=folder)
+        assert (code, result["updates"], result["steps"]) == (0, 2 * steps, 2 * steps), result
+        np.testing.assert_array_equal(center_of(tmp_path / folder), np.full(3, 1.0 - 2 * steps, np.float32))
+        with np.load(tmp_path / "1.npz") as own:
+            assert 0 < own["first"] < steps
+    code, result = launch(RESUME.replace("AsyncSGD", "Downpour"), "9", flags=often)
+    assert (code, result["outcome"]) == (2, "rejected")
+    assert "holds checkpoints of a run with algorithm='async_sgd': resume with the same" in result["message"]
+    with pytest.raises(UserError, match="they have no 'steps_per_worker'"):
+        dispatch(["async_sgd", "--resume", str(tmp_path / "run"), "--run-dir", str(tmp_path / "other")])
+
+
+@pytest.mark.parametrize(
+    ("scheme", "uses_ps"), [("AsyncSGD()", True), pytest.param("AllReduce()", False, marks=pytest.mark.slow)]
+)
+def test_ctrl_c_ends_all_scripts_and_writes_the_centers(launch, tmp_path, scheme, uses_ps):
     def interrupt():
         wait_until(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists())
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    code, result = launch(ENDLESS)
+    code, result = launch(ENDLESS, scheme, flags=["--checkpoint-seconds", "60"])
     thread.join()
-    assert (code, result["outcome"]) == (130, "interrupted")
+    assert (code, result["outcome"], result["stopped_by"]) == (130, "interrupted", "Ctrl-C")
+    assert result["updates"] > 0
+    assert np.ptp(center_of(tmp_path / "run")) == 0
+    assert center_of(tmp_path / "run" / "other").shape == (2,)
+    assert uses_ps == bool(checkpoint.found(tmp_path / "run"))
+    assert (tmp_path / "after").exists()
 
 
 @pytest.mark.slow

@@ -227,7 +227,7 @@ def test_a_last_checkpoint_that_is_late_or_lost_is_a_warning(end):
 # The table by itself.
 
 CALLS = {
-    "finished": {"event": "finished", "task": "worker-1"},
+    "blocks": {"event": "blocks", "task": "worker-1", "open": 0},
     "ended": ended("worker-1"),
     "killed": killed("worker-1"),
     "failed": ended("worker-1", 1),
@@ -238,7 +238,7 @@ CALLS = {
     "result": RESULT,
 }
 EFFECTS = {  # of an event in the states REPAIRABLE, TRAINING, FAILING, DONE
-    "finished": ["", "", "Diverged", ""],
+    "blocks": ["", "", "Diverged", ""],
     "ended": ["", "", "Diverged", ""],
     "killed": ["due", "TaskLost", "Diverged", ""],
     "failed": ["TaskFailed", "TaskFailed", "Diverged", ""],
@@ -295,9 +295,11 @@ def test_a_run_waits_for_its_last_checkpoint_as_long_as_announced():
 
 def test_a_script_that_ends_in_its_block_ends_the_run():
     run = run_state_of(RestartRule(uses_ps=True, wait_seconds=10.0, awaits_workers=True))
-    run.handle({"event": "finished", "task": "worker-0"})
+    for task, number in [("worker-0", 1), ("worker-0", 0), ("worker-1", 0), ("worker-1", 1)]:
+        run.handle({"event": "blocks", "task": task, "open": number})
     run.handle(ended("worker-0"))
     assert run.root_cause.failure is None
+    run.handle(RESULT)  # of the first block
     run.handle(ended("worker-1"))
     assert "worker-1: the process of its script ended before the end of the block" in str(run.root_cause.failure)
 

@@ -187,7 +187,7 @@ def run_task(
 
     def report(**event: Any) -> None:
         outbox.put({"task": task, "run": run, "when": time.monotonic(), **event})
-        if event["event"] == "error":  # this process may end at once
+        if event["event"] in ("error", "blocks"):  # this process may end at once
             outbox.flush()
 
     try:

@@ -243,7 +243,7 @@ def join(scheme: Scheme, variables: Any, name: str = "") -> Iterator[JoinedWorke
     if len(launched.states) == MOST_JOINS:
         raise UserError(f"a script can join {MOST_JOINS} times. Received: a join named {name!r}")
     worker = JoinedWorker(launched, scheme, variables, name)
-    launched.states[name] = "joined"
+    launched.note(name, "joined")
     yield worker
     worker._leave()
-    launched.states[name] = "left"
+    launched.note(name, "left")

@@ -13,6 +13,8 @@ import cloudpickle
 from ..cluster.task_spec import Addresses
 from ..errors import UserError
 from ..files import own_folder, replacing, write_json, writing
+from ..record import checkpoint
+from ..record.run_directory import check_resumed
 from ..reports import Report
 from ..tasks.graph import TaskGraph
 from ..tasks.handoff import Handoff
@@ -61,6 +63,11 @@ class Launched:
         loop.await_others()
         return loop
 
+    def note(self, name: str, state: str) -> None:
+        """Note and report that the script has entered or left the block of a join."""
+        self.states[name] = state
+        self.report(event="blocks", open=list(self.states.values()).count("joined"))
+
     def _agree(self, terms: Terms, name: str, job: Job) -> bool:
         """Write the terms of worker 0; raise `UserError` on another worker that joins with others.
 
@@ -83,6 +90,8 @@ class Launched:
                 )
         if self.index == CHIEF:
             config = describe_script(job, self.script)
+            if checkpoint.found(job.run_dir):
+                check_resumed(job.run_dir, config)
             if agreed["is_first"]:
                 self.report(event="joined", config=config)
             else:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from ..data.dataset import is_arrays
-from ..errors import UserError
+from ..errors import DistsgdError, UserError
 from ..files import own_folder, standard_error_to, writing
 from ..messages import segments
 from ..messages.codec import FLOAT_BYTES
-from ..tasks.job import Job
+from ..record.callbacks import STOP
+from ..tasks.job import Job, Script
 from .client import fork_server
 from .supervisor import OnEvent, Supervision
+from .terms import names_of_joins
+
+STOPPED_SECONDS = 15.0  # for the center and the last checkpoint of a script that was stopped
 
 
 def launch(job: Job, on_event: OnEvent) -> None:
@@ -42,8 +47,23 @@ def launch(job: Job, on_event: OnEvent) -> None:
                 addresses = asdict(task.addresses) if task else None
                 server.start(job=str(path), tasks=names, logs=str(logs.resolve()), addresses=addresses)
                 supervision.run()
+            except KeyboardInterrupt as interrupt:
+                if job.script is not None:
+                    stop_script(job, job.script, supervision, str(interrupt) or "Ctrl-C")
+                raise
             finally:
                 supervision.end()
+
+
+def stop_script(job: Job, script: Script, supervision: Supervision, reason: str) -> None:
+    """End the runs of a script early: the evaluator writes their centers, and the script ends at its next step."""
+    if names := names_of_joins(script):
+        for name in names:
+            (job.run_dir / name / STOP).write_text(reason)
+        supervision.on_event({"event": "printed", "text": "stopping: the center is written (Ctrl-C: end at once)"})
+        supervision.run_state.stop(STOPPED_SECONDS)
+        with contextlib.suppress(DistsgdError):
+            supervision.run()
 
 
 def check_descriptors(job: Job, tasks: int, logs: Path) -> None:

@@ -150,7 +150,7 @@ class RunState:
         silenced: tasks that were killed because they were silent, with the seconds of their silence.
         saving: the task that writes a checkpoint, its version, and its deadline on the clock of `time.monotonic`.
         awaiting_restart: tasks that lost a peer which is being restarted, and will end; with their message.
-        finished: workers that have done all their rounds.
+        left_block: workers whose script has left the block of each `join` that it has entered.
         reported_failure: tasks that have reported a failure.
         to_announce: a task that was killed, and could not notify the other machines.
     """
@@ -177,7 +177,7 @@ class RunState:
         self.silenced: dict[str, float] = {}
         self.awaiting_restart: dict[str, str] = {}
         self.reported_failure: set[str] = set()
-        self.finished: set[str] = set()
+        self.left_block: set[str] = set()
         self.to_announce: str | None = None
 
     @property
@@ -212,32 +212,40 @@ class RunState:
     def _note_saving(self, event: Event) -> None:
         self.saving = event["task"], f"version {event['version']}", time.monotonic() + event["seconds"]
 
-    def _note_finished(self, event: Event) -> None:
-        self.finished.add(event["task"])
+    def _note_blocks(self, event: Event) -> None:
+        """Note in how many blocks of `join` a script is."""
+        (self.left_block.discard if event["open"] else self.left_block.add)(event["task"])
 
     def _note_end(self, event: Event) -> None:
         """Note that a task ended well: if it wrote a checkpoint, it has reported the outcome."""
-        task, awaits_workers = event["task"], self.rule.awaits_workers
+        task, may_end = event["task"], self.done or event["task"] in self.left_block
         if self.saving and task == self.saving[0]:
             self.saving = None
-        if awaits_workers and self.has_result:
-            self._finish(event)
-        elif awaits_workers and self.tasks[task][0] == "worker" and task not in self.finished:
+        if not self.rule.awaits_workers:
+            return
+        if self.tasks[task][0] == "worker" and not may_end:
             text = f"{task}: the process of its script ended before the end of the block of distsgd.join"
             self.root_cause.fail(TaskFailed(text), final=True)
+        elif self.has_result:
+            self._finish(event)
 
     def _finish(self, event: Event) -> None:
         """Note that the result is safe, and cancel all restarts that are due."""
         del event
         self.has_result = True
-        if self.rule.awaits_workers and any(self.tasks[task][0] == "worker" for task in self.alive):
+        scripts = self.rule.awaits_workers and any(self.tasks[task][0] == "worker" for task in self.alive)
+        if scripts and not self.done:
             return
         self.done = True
         self.alive -= self.restarts.due.keys()
         self.restarts.due.clear()
         self.leave_by = time.monotonic()
-        if not self.rule.awaits_workers:  # after the scripts no task has anything left to do
+        if scripts or not self.rule.awaits_workers:  # after the scripts no task has anything left to do
             self.leave_by += LEAVE_FAR_SECONDS if self.far else LEAVE_SECONDS
+
+    def stop(self, seconds: float) -> None:
+        """Wait for the result of a run that was stopped, for so many seconds; failures do not count any more."""
+        self.done, self.leave_by = True, time.monotonic() + seconds
 
     def _restart(self, event: Event) -> None:
         """Start a task again that was killed."""
@@ -315,7 +323,7 @@ class RunState:
     # The action on each kind of event, by Phase:
     #                REPAIRABLE            TRAINING              FAILING          DONE
     RULES: ClassVar[Mapping[str, tuple[Callable[[Any, Event], None], ...]]] = {
-        "finished":    (_note_finished,      _note_finished,       _note_finished,  _note_finished),
+        "blocks":      (_note_blocks,        _note_blocks,         _note_blocks,    _note_blocks),
         "ended":       (_note_end,           _note_end,            _note_end,       _note_end),
         "killed":      (_restart,            _do_without_or_fail,  _fail_for_death, _ignore),
         "failed":      (_restart_or_fail,    _fail_for_code,       _fail_for_code,  _ignore),

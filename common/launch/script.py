@@ -10,8 +10,8 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from ..cluster.cluster import Cluster
 from ..contract.rounds import ENDLESS
 from ..contract.scheme import Scheme
-from ..errors import DistsgdError, TaskFailed, UserError
+from ..errors import DistsgdError, Interrupted, TaskFailed, UserError
 from ..lazy import tf
 from ..record.run_directory import new_run_dir
 from ..reports import Report
@@ -28,7 +28,9 @@ from ..tasks.options import RunOptions
 from ..waiting import POLL_SECONDS
 from ..worker.parameters import Parameters
 from .launched import Launched
-from .terms import USAGE, of_later_join
+from .terms import USAGE, names_of_joins, of_later_join, place_of_terms
+
+LINES = 8  # of the standard error of a script, in an error
 
 MOST_CHARACTERS = 1500  # of the traceback of a script in an error
 
@@ -52,22 +54,27 @@ def script_data(context: Any) -> Any:
 
 
 class Echo(io.TextIOBase):
-    """The standard output of a script: the log of its task, and on worker 0 the display, line by line."""
+    """The output of a script: the log of its task, and each line for a function.
 
-    def __init__(self, log: Any, report: Report):
-        self.log, self.report, self.line = log, report, ""
+    Args:
+        log: the log.
+        on_line: receives each line.
+    """
+
+    def __init__(self, log: Any, on_line: Callable[[str], object]):
+        self.log, self.on_line, self.line = log, on_line, ""
 
     def write(self, text: str) -> int:
-        """Write a text to the log, and report its complete lines."""
+        """Write a text to the log, and pass on its complete lines."""
         *lines, self.line = (self.line + text).split("\n")
         for line in lines:
-            self.report(event="printed", text=line)
+            self.on_line(line)
         return self.log.write(text)
 
     def end(self) -> None:
-        """Report a last line that has no newline."""
+        """Pass on a last line that has no newline."""
         if self.line:
-            self.report(event="printed", text=self.line)
+            self.on_line(self.line)
 
     def flush(self) -> None:
         """Flush the log."""
@@ -86,7 +93,9 @@ def run_script(launched: Launched) -> None:
         max(1, len(os.sched_getaffinity(0)) // launched.job.cluster.workers_here)
     )
     sys.argv, sys.path = [str(script.path), *script.arguments], [str(script.path.parent), *sys.path]
-    echo = Echo(sys.stdout, launched.report)
+    errors: deque[str] = deque(maxlen=LINES)
+    echo = Echo(sys.stdout, lambda line: launched.report(event="printed", text=line))
+    sys.stderr = Echo(sys.stderr, errors.append)
     if launched.index == CHIEF:
         sys.stdout = echo
     name, ended = script.path.name, "ended"
@@ -94,10 +103,14 @@ def run_script(launched: Launched) -> None:
         runpy.run_path(str(script.path), run_name="__main__")
     except DistsgdError:
         raise
+    except Interrupted:
+        return
     except SystemExit as end:
         ended = f"ended by sys.exit({end.code!r})"
+        if isinstance(end.code, int) and end.code:  # such as argparse, which has printed the reason
+            raise TaskFailed("\n".join([f"{name} {ended}", *errors])) from None
         if end.code:
-            raise TaskFailed(f"{name} {ended}") from None
+            raise TaskFailed(f"{name}: {end.code}") from None
     except BaseException as error:
         raise TaskFailed(f"{name} failed\n{_traceback(error, script)}") from error
     finally:
@@ -123,20 +136,19 @@ def follow_joins(job: Job, script: Script, follow: Callable[[Job, Report], None]
     """Follow the run of each join in a thread, until the launcher ends this task; raises the first failure."""
     sys.path.insert(0, str(script.path.parent))  # the algorithm may be in a module beside the script
     failures: list[BaseException] = []
-    seen: set[Path] = set()
+    seen: set[str] = set()
 
-    def follow_one(path: Path) -> None:
+    def follow_one(name: str) -> None:
         try:
-            with path.open("rb") as file:
+            with place_of_terms(script, name).open("rb") as file:
                 agreed, terms = pickle.load(file), pickle.load(file)
-            name = agreed["name"]
             follow(terms.job(job, name), report if agreed["is_first"] else of_later_join(report, name))
         except BaseException as error:  # raised again in the thread that started this one
             failures.append(error)
 
     while not failures:
-        for path in set(script.folder.glob("terms-*.pkl")) - seen:
-            seen.add(path)
-            threading.Thread(target=follow_one, args=(path,), daemon=True).start()
+        for name in set(names_of_joins(script)) - seen:
+            seen.add(name)
+            threading.Thread(target=follow_one, args=(name,), daemon=True).start()
         time.sleep(POLL_SECONDS)
     raise failures[0]

@@ -23,6 +23,8 @@ from ..worker.parameters import Parameters
 # Events of faults of workers. The record has the versions and restorations of one center, that of the first join.
 OF_WORKERS = ("warning", "evicted", "silent", "refused", "rejoined", "lost")
 
+TERMS = "terms-"  # begin of the names of files with terms
+
 USAGE = "with distsgd.join(DiLoCo(), variables) as worker"
 
 
@@ -60,7 +62,12 @@ class Terms:
 
 def place_of_terms(script: Script, name: str) -> Path:
     """Return the path of the file in which worker 0 leaves the terms of a join."""
-    return script.folder / f"terms-{name}.pkl"
+    return script.folder / f"{TERMS}{name}.pkl"
+
+
+def names_of_joins(script: Script) -> list[str]:
+    """Return the names of the joins for which worker 0 has left terms."""
+    return [path.stem.removeprefix(TERMS) for path in script.folder.glob(f"{TERMS}*.pkl")]
 
 
 def describe_script(job: Job, script: Script) -> dict[str, Any]:

@@ -43,15 +43,21 @@ class Ending:
 
     def stop_if_wanted(self) -> None:
         """End the run early if there is a reason to: the ps refuses messages, and the workers leave."""
-        if self.stopped or not self.graph.sync.uses_ps:
+        if self.stopped or not (self.graph.sync.uses_ps or self.job.script):
             return
         reason = self.job.reason_to_stop(self.calls.version, self.observer.metrics)
         if reason is None:
             return
         self.stopped = True
         self.stopped_workers = self.calls.present()
-        self.calls.stop()
+        if self.graph.sync.uses_ps:
+            self.calls.stop()
         self.report(event="stopped", reason=reason)
+
+    @property
+    def at_once(self) -> bool:
+        """True if the workers continue after a stop: without a parameter server the launcher ends them."""
+        return self.stopped and not self.graph.sync.uses_ps
 
     def finish(self, snapshot: Snapshot) -> None:
         """Write the results, let the workers leave, report the result, end the ps tasks.
@@ -69,7 +75,8 @@ class Ending:
         rounds_applied = self.calls.rounds_applied()  # read from the ps: the record in this task may have a gap
         arrays = {name: value for name, value in snapshot.items() if name != "at"}
         missing = self._write_results(arrays, rounds_applied, self.calls.ends())
-        self._shut_down()
+        if not self.at_once:
+            self._shut_down()
         self.report(
             event="result",
             **self.observer.figures.steps_made(rounds_applied),
@@ -98,7 +105,9 @@ class Ending:
         with contextlib.suppress(tf.errors.OpError, WaitTimeout):
             expected = max(self.calls.shut_down(), self.stopped_workers)
             soon = time.monotonic() + END_SECONDS
-            late = time.monotonic() + CHIEF_WAITS * self.calls.wait_seconds
+            late = (
+                soon if self.stopped and self.job.script else time.monotonic() + CHIEF_WAITS * self.calls.wait_seconds
+            )
 
             def waits() -> bool:
                 """Return True while workers have yet to leave; the chief needs longer, for its last checkpoint."""

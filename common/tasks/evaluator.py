@@ -62,7 +62,7 @@ class Evaluator:
                 workers = self.calls.worker_flags()
                 if self.failing:
                     self._begin_again()
-                if (workers.finished | ~workers.active).all():
+                if self.ending.at_once or (workers.finished | ~workers.active).all():
                     return self.ending.finish(self.observer.observe(last=True))
                 if not self.observer.observe_if_due() and self.reader.late:
                     self.reader.drain()  # raises the error that stops the reader's thread

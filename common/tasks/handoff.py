@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 
 import numpy as np
 
-from ..errors import TaskFailed
+from ..errors import Interrupted
 
 
 class Handoff:
@@ -55,7 +56,7 @@ class Handoff:
             self._changed.wait_for(lambda: (self._point is not None and not self._given) or self._ended)
             self.check()
             if self._ended:
-                raise TaskFailed("the run has ended before the script has left its loop")
+                raise Interrupted(signal.SIGINT)  # the run was stopped
             self._shown = self._number
             return np.asarray(self._point)
 

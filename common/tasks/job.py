@@ -121,7 +121,9 @@ class Job:
             return f"version {most}"
         if wanted is not None and reached is not None and reached >= wanted:
             return f"accuracy {wanted}"
-        return "a callback" if (self.run_dir / STOP).exists() else None
+        with contextlib.suppress(FileNotFoundError):
+            return (self.run_dir / STOP).read_text() or "a callback"
+        return None
 
     @property
     def shared_graph(self) -> Path | None:
