@@ -83,9 +83,9 @@ def train(
 
             Or an object that yields batches of these: a `tf.data.Dataset`, a `keras.utils.PyDataset`, a Python
             generator. It is read once, before the run, into memory, and then is the same as arrays; `batch_size` is by
-            default that of its first batch. A Dataset may also yield single examples, which are told from batches by
-            the shapes of `model.inputs`. If it has no end, or a length that is not known, `steps` batches are read for
-            each worker. On several machines it must yield the same examples in the same order.
+            default that of its first batch. A Dataset may also yield single examples: the shapes of `model.inputs`
+            tell single examples from batches. If it has no end, or a length that is not known, `steps` batches are
+            read for each worker. On several machines it must yield the same examples in the same order.
 
             Or, for data larger than the memory or augmented at random, a function that returns a `tf.data.Dataset` of
             batches of `batch_size`, which each worker reads by itself: with one parameter the function receives a

@@ -84,6 +84,19 @@ class PerWorker(AsyncSGD):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RandomPart(AsyncSGD):
+    """Each worker sends a random part of its gradient, times its loss."""
+
+    name = "random_part"
+
+    def message(self, worker: Any) -> Any:
+        import tensorflow as tf
+
+        mask = worker.uniform(worker.index, worker.round) < 0.5
+        return tf.where(mask, worker.gradient, 0.0) * worker.loss
+
+
+@dataclass(frozen=True, kw_only=True)
 class Weighed(SyncSGD):
     """The message of worker k counts k + 1 times."""
 

@@ -30,13 +30,13 @@ from distsgd.algorithms import (
     SyncSGDLR,
 )
 from distsgd.common import Group, UserError
-from distsgd.common.contract import Barrier, Int8, Rate, Scheme, WithMemory, uniform_numbers
+from distsgd.common.contract import Barrier, Int8, WithMemory, uniform_numbers
 from distsgd.common.contract.schedules import shaped
 from distsgd.common.errors import Diverged
 from distsgd.common.replay.recorded import RecordedRun
 from distsgd.common.virtual_time.platform import Platform
 from distsgd.common.virtual_time.schedule import EventLoop
-from doubles import PerWorker, Weighed
+from doubles import PerWorker, RandomPart, Weighed
 from runs import PlayedRun, record, rule_of
 
 TOLERANCE = 1e-5
@@ -196,24 +196,8 @@ def test_barrier_weighs_each_message():
     np.testing.assert_allclose(group.center, [-1.5, -3.0])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dropout(Scheme):
-    """Each worker sends a random part of its gradient, weighted by its loss."""
-
-    name = "dropout"
-    learning_rate: Rate = 1.0
-
-    def message(self, worker):
-        mask = worker.uniform(worker.index, worker.round) < 0.5
-        return tf.where(mask, worker.gradient, 0.0) * worker.loss
-
-    def server_update(self, server, message, staleness):
-        server.center.assign_sub(message)
-        return server.center
-
-
 def test_random_numbers_and_losses_are_those_of_the_step():
-    group = Group(Dropout(), np.zeros(40), workers=2, seed=5)
+    group = Group(RandomPart(learning_rate=1.0), np.zeros(40), workers=2, seed=5)
     for _ in range(2):
         group.step(1, np.ones(40), loss=3.0)
     masks = [uniform_numbers(5, 40, 1, number) < 0.5 for number in range(2)]

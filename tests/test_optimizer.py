@@ -1,6 +1,5 @@
 """The optimizer for `model.fit`, in which the workers are played in turn, against a group on the same order."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -13,8 +12,7 @@ from test_group import CATALOGUE, distance, workers_of
 from distsgd import Group, Optimizer
 from distsgd.algorithms import DCASGD, EASGD, SSP, AsyncSGD, Downpour, LocalSGD, Serial, SyncSGD, SyncSGDLR
 from distsgd.common import UserError
-from distsgd.common.contract import Rate, Scheme
-from doubles import PerWorker, Weighed
+from doubles import PerWorker, RandomPart, Weighed
 
 TOLERANCE = 1e-5
 BATCH = 4
@@ -90,26 +88,10 @@ def test_slices_and_codecs_are_those_of_a_group(scheme, codec):
     assert distance(trained(scheme, 24, **how), grouped(scheme, 24, **how)) < TOLERANCE
 
 
-@dataclass(frozen=True, kw_only=True)
-class Drawn(Scheme):
-    """A random part of each gradient, weighted by the loss."""
-
-    name = "drawn"
-    learning_rate: Rate = 0.2
-
-    def message(self, worker):
-        mask = worker.uniform(worker.index, worker.round) < 0.5
-        return tf.where(mask, worker.gradient, 0.0) * worker.loss
-
-    def server_update(self, server, message, staleness):
-        server.center.assign_sub(self.learning_rate * message)
-        return server.center
-
-
 SLOW_OWN = [pytest.param(s, marks=pytest.mark.slow) for s in (Normalised(), Weighed(learning_rate=0.1), PerWorker())]
 
 
-@pytest.mark.parametrize("scheme", [PowerSGD(), Drawn(), *SLOW_OWN], ids=lambda scheme: scheme.name)
+@pytest.mark.parametrize("scheme", [PowerSGD(), RandomPart(), *SLOW_OWN], ids=lambda scheme: scheme.name)
 def test_means_rows_and_losses_are_those_of_a_group(scheme):
     assert distance(trained(scheme, 18, workers=3), grouped(scheme, 18, workers=3)) < TOLERANCE
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,20 +48,6 @@ def adamw_step(
     return x - eta * (state["m"] / (1 - beta_1**t)) / (np.sqrt(state["v"] / (1 - beta_2**t)) + epsilon)
 
 
-def adam_step(
-    x: np.ndarray,
-    g: np.ndarray,
-    eta: float,
-    state: State,
-    *,
-    beta_1: float = 0.9,
-    beta_2: float = 0.999,
-    epsilon: float = 1e-8,
-) -> np.ndarray:
-    """Execute AdamW without decay."""
-    return adamw_step(x, g, eta, state, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, weight_decay=0.0)
-
-
 def lion_step(
     x: np.ndarray,
     g: np.ndarray,
@@ -78,8 +65,12 @@ def lion_step(
 
 
 INNER_STEPS: dict[str, InnerStep] = {
-    "sgd": sgd_step, "momentum": momentum_step, "adam": adam_step, "adamw": adamw_step, "lion": lion_step,
-}  # fmt: skip
+    "sgd": sgd_step,
+    "momentum": momentum_step,
+    "adam": partial(adamw_step, weight_decay=0.0),
+    "adamw": adamw_step,
+    "lion": lion_step,
+}
 
 
 def inner_window(
