@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ..common.cli.commands import import_tensorflow
+from ..common.cli.imports import import_tensorflow
 from ..common.data.models import ModelRecipe
 from ..common.data.named import load
 from ..common.data.text import KINDS

@@ -23,7 +23,7 @@ from rich.table import Table
 from ..algorithms import AsyncSGD, Hogwild, Scheme
 from ..common.arguments import at_least
 from ..common.cli import flags
-from ..common.cli.commands import import_tensorflow
+from ..common.cli.imports import import_tensorflow
 from ..common.cluster.cluster import Cluster
 from ..common.data.models import ModelRecipe
 from ..common.data.named import load

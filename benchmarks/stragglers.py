@@ -25,7 +25,7 @@ from rich.console import Console
 from ..algorithms import SCHEMES, AsyncSGD, Scheme, SyncSGD
 from ..common.arguments import at_least, fraction, not_negative
 from ..common.cli import flags
-from ..common.cli.commands import import_tensorflow
+from ..common.cli.imports import import_tensorflow
 from ..common.cluster.cluster import Cluster
 from ..common.data.models import ModelRecipe
 from ..common.data.named import load

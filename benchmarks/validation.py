@@ -24,7 +24,7 @@ from rich.console import Console
 from ..algorithms import AGN, AsyncSGD, LocalSGD, Scheme, SyncSGD
 from ..common.arguments import positive
 from ..common.cli import flags
-from ..common.cli.commands import import_tensorflow
+from ..common.cli.imports import import_tensorflow
 from ..common.cluster.cluster import Cluster
 from ..common.data.models import ModelRecipe
 from ..common.data.named import load

@@ -173,6 +173,11 @@ def text():
 
 def fails():
     return build().get_layer("none")
+
+def other():
+    model = uncompiled()
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
 """
 
 DATA = """
@@ -215,7 +220,8 @@ def files(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("data", ["pair", "sets", "functions"])
 def test_model_and_data_of_files_train_and_are_recorded(data, files, run_main):
-    flags = ["--model", "my_model.py:build", "--data", f"my_data.py:{data}", "--backend", "threads", "--epochs", "5"]
+    files_of_run = ["--model", "my_model.py:build", "--data", f"my_data.py:{data}"]
+    flags = [*files_of_run, "--backend", "threads", "--epochs", "5", "--checkpoint-steps", "1000"]
     code, output, errors = run_main("SyncSGD", *flags, "--json")
     assert code == 0, errors
     result = json.loads(output.splitlines()[-1])
@@ -226,6 +232,22 @@ def test_model_and_data_of_files_train_and_are_recorded(data, files, run_main):
     code, _, errors = run_main("replay", "latest")
     assert (code, len(errors.splitlines())) == (2, 1)
     assert "has a model or data of its own, which only its script or file knows" in errors
+    code, output, errors = run_main("evaluate", "latest", *files_of_run)
+    assert code == 0, errors
+    assert f"test_accuracy {result['test_accuracy']:.4f}" in output.splitlines()[-1]
+
+
+def test_evaluate_executes_no_file_that_only_the_folder_names(files, run_main):
+    names = ["--model", "my_model.py:build", "--data", "my_data.py:pair"]
+    flags = [*names, "--backend", "threads", "--steps", "4", "--checkpoint-steps", "1000"]
+    assert run_main("async_sgd", *flags)[0] == 0
+    for given, missing in (([], names[:2]), (names[:2], names[2:])):
+        code, _, errors = run_main("evaluate", "latest", *given)
+        assert (code, len(errors.splitlines())) == (2, 1)
+        assert f"which only your command executes: add {' '.join(missing)}" in errors
+    code, _, errors = run_main("evaluate", "latest", "--model", "my_model.py:other", *names[2:])
+    assert code == 2
+    assert "the model of the run has 2 variables, 650 parameters" in errors
 
 
 def test_a_model_by_name_trains_on_data_of_a_file_and_is_replayed(files, run_main):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gzip
 import importlib
-import os
 import subprocess
 import sys
 import time
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from rich.console import Console
 
 from ...algorithms import SCHEMES
 from ..arguments import nearest, not_negative, positive, spelt
-from ..data.named import quiet
 from ..errors import UserError
 from ..files import replacing
 from ..record.latest import named
@@ -29,6 +28,8 @@ from ..timeline.trace_export import write_trace
 from . import flags
 from .catalogue import explain
 from .flags import Parser, plain
+from .imports import import_tensorflow, use_tensorflow_here
+from .own import problem_of_run
 
 VIEWERS = "Open it in Perfetto (https://ui.perfetto.dev; the file stays on your machine) or in chrome://tracing."
 
@@ -42,20 +43,6 @@ def explanation(arguments: list[str]) -> int:
         raise UserError(f"unknown algorithm {word!r}. {nearest(word, SCHEMES)}")
     explain(SCHEMES[name])
     return 0
-
-
-def use_tensorflow_here() -> None:
-    """Select Keras' TensorFlow back end and silence TensorFlow's log, for commands that build a model here."""
-    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-
-def import_tensorflow() -> None:
-    """Import Keras and TensorFlow silently, for commands that train here: their messages would disturb the output."""
-    use_tensorflow_here()
-    with quiet():  # imported here and not on first use, because they print when they are imported
-        import keras  # noqa: F401
-        import tensorflow  # noqa: F401
 
 
 def evaluate(arguments: list[str]) -> int:
@@ -72,6 +59,8 @@ def evaluate(arguments: list[str]) -> int:
         metavar="X",
         help="seconds to wait for the next checkpoint (default: 600)",
     )
+    parser.add_argument("--model", metavar="FILE:FUNCTION", help="the model, if the run has it from a file")
+    parser.add_argument("--data", metavar="FILE:FUNCTION", help="the data, if the run has them from a file")
     options = parser.values(arguments)
     positive(wait_seconds=options.wait_seconds)
 
@@ -88,7 +77,7 @@ def evaluate(arguments: list[str]) -> int:
         raise UserError(f"{run_dir} is a file: give the run directory")
     if not run_dir.is_dir():
         print(f"{run_dir} does not exist yet; waits up to {options.wait_seconds:g} s for it", file=sys.stderr)  # noqa: T201
-    follow(run_dir, options.wait_seconds, show, warn)
+    follow(run_dir, options.wait_seconds, show, warn, partial(problem_of_run, run_dir, options.model, options.data))
     return 0
 
 

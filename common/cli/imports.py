@@ -100,6 +100,20 @@ def execute(path: Path, flag: str) -> ModuleType:
     return module
 
 
+def use_tensorflow_here() -> None:
+    """Select Keras' TensorFlow back end and silence TensorFlow's log, for commands that build a model here."""
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+def import_tensorflow() -> None:
+    """Import Keras and TensorFlow silently, for commands that train here: their messages would disturb the output."""
+    use_tensorflow_here()
+    with quiet():  # imported here and not on first use, because they print when they are imported
+        import keras  # noqa: F401
+        import tensorflow  # noqa: F401
+
+
 @contextmanager
 def _quiet_tensorflow() -> Iterator[None]:
     """Silence TensorFlow while it is imported inside the block; all other output stays visible."""

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..arguments import nearest
+from ..cluster.fingerprint import model_digest
 from ..data import models, named
-from ..data.examples import read, yields_batches
+from ..data.examples import arrays_of, read, yields_batches
+from ..data.inputs import first_batches, sharding
 from ..data.models import ModelRecipe, plain
 from ..data.recipes import Dataset
+from ..data.trial import try_out
 from ..errors import UserError
 from ..lazy import keras
 from ..spec import parse
-from .commands import import_tensorflow
+from ..tasks.follow import problem_of
+from ..tasks.options import RunOptions
 from .flag_groups import Options
-from .imports import execute, where
+from .imports import execute, import_tensorflow, where
 
 
 def in_file(text: str | None) -> bool:
@@ -53,6 +58,41 @@ def find_problem(options: Options) -> tuple[Dataset, str, ModelRecipe, Any]:
     name = models.name_for(options.model, dataset.kind)
     recipe = ModelRecipe.named(name, dataset.shape, dataset.classes, options.run.seed)
     return dataset, name, recipe, recipe.build()
+
+
+def problem_of_run(
+    run_dir: Path, model: str | None, data: str | None, config: Mapping[str, Any]
+) -> tuple[Dataset, ModelRecipe]:
+    """Return data and model of a recorded run. Functions in files are named by the user: a folder may be foreign.
+
+    Args:
+        run_dir: folder of the run.
+        model: the function that returns the model; None for a model by name.
+        data: the function that returns the data; None for data by name.
+        config: configuration of the run.
+
+    Raises:
+        UserError: the run has a model or data of a file that is not given, or the functions do not return the same.
+    """
+    for flag, known, given in (("--model", config["model"], model), ("--data", config["dataset"], data)):
+        if given is None and in_file(known):
+            raise UserError(f"the run in {run_dir} is of {known}, which only your command executes: add {flag} {known}")
+    if model is None and data is None:
+        return problem_of(run_dir, config)
+    steps, workers, size = (config[name] for name in ("steps_per_worker", "workers", "batch_size"))
+    names: dict[str, Any] = {"model": model or config["model"], "data": data}
+    run = RunOptions(seed=config["seed"], batch_size=size, steps=steps)
+    options = Options(**names, dataset=None if data else config["dataset"], workers=workers, run=run)
+    dataset, _, recipe, made = find_problem(options)
+    if dataset.test is None:
+        raise UserError(f"--data: there are no validation data to evaluate the checkpoints on. Received: {data}")
+    if made is None:
+        return dataset, recipe
+    if (digest := model_digest(made)) != config["architecture"]:
+        raise UserError(f"the model of the run has {config['architecture']}. Received: {names['model']} with {digest}")
+    train = sharding(dataset.train) if callable(dataset.train) else arrays_of(dataset.train, "data")
+    batches = first_batches(train, dataset.test, size // config["devices_per_worker"], workers)
+    return dataset, try_out(recipe, made, *batches)
 
 
 def own_model(text: str) -> Any:

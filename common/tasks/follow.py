@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from ..errors import UserError, WaitTimeout
 from ..files import dumps, open_in_place, writing
 from ..record import checkpoint
 from ..record_format import read_config, read_rows, unnamed
-from ..worker.flat_model import FlatModel
 from .observer import Evaluation
 
 EVALUATIONS = "evaluations.jsonl"
@@ -32,6 +32,7 @@ def follow(
     wait_seconds: float,
     report: Callable[[dict[str, Any]], None],
     warn: Callable[[str], object] = lambda message: None,
+    find: Callable[[Mapping[str, Any]], tuple[Dataset, ModelRecipe]] | None = None,
 ) -> None:
     """Evaluate the checkpoints of a run, new ones as they appear; each adds a line to `evaluations.jsonl`.
 
@@ -41,6 +42,7 @@ def follow(
         report: called with `version`, `test_loss`, `test_accuracy`, ... of each checkpoint, also of those that an
             earlier call has evaluated.
         warn: called with a message for each checkpoint that is damaged, or of another format, and is skipped.
+        find: returns data and model of a run with this configuration; by default those of the names in it.
 
     Raises:
         UserError: the path is no folder, or the run in it is simulated, or has its own data or model.
@@ -59,7 +61,7 @@ def follow(
     for line in before:
         report(line)
     for path in _appearing(run_dir, {line["version"] for line in before}, wait_seconds):
-        problem = problem or problem_of(run_dir, read_config(run_dir))
+        problem = problem or (find or partial(problem_of, run_dir))(read_config(run_dir))
         try:
             arrays = checkpoint.read(path).arrays
         except UserError as unreadable:
@@ -107,7 +109,7 @@ def _evaluation(run_dir: Path, dataset: Dataset, recipe: ModelRecipe, parameters
         raise UserError(
             f"the checkpoints in {run_dir} have {parameters} parameters, and the model of the run has {known}"
         )
-    return Evaluation(FlatModel(recipe.build()), dataset.test)
+    return Evaluation(recipe.flat(), dataset.test)
 
 
 def problem_of(run_dir: Path, config: Mapping[str, Any]) -> tuple[Dataset, ModelRecipe]:
