@@ -29,20 +29,23 @@ class BMUF(Scheme):
 
     paper = "Chen & Huo 2016"
     sync = Barrier()
-    elementwise = True
 
     communication_period: Period = 10
     """Local steps in a block."""
     learning_rate: Rate = 0.1
     """The worker's step size η."""
     inner_optimizer: InnerOptimizer = "sgd"
-    """Optimizer of the local steps: sgd, momentum, adam, adamw or lion; with options, adamw:weight_decay=0.1."""
+    """Optimizer of the local steps: sgd, momentum, adam, adamw, lion or muon; with options, adamw:weight_decay=0.1."""
     block_learning_rate: Rate = 1.0
     """Block learning rate ζ of the workers' mean move."""
     block_momentum: Fraction | None = None
     """Block momentum μ; 1 − 1/W by default."""
     form: Literal["nesterov", "classical"] = "nesterov"
     """Start of a block: ahead of the global model (nesterov), or at it (classical)."""
+
+    @property
+    def elementwise(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return inner(self.inner_optimizer).elementwise
 
     def global_variables(self, center):
         return {"block": 0 * center}

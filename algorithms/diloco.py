@@ -31,7 +31,7 @@ class DiLoCo(Scheme):
     learning_rate: Rate = 0.002
     """Inner step size."""
     inner_optimizer: InnerOptimizer = "adamw"
-    """Optimizer of the local steps: sgd, momentum, adam, adamw or lion; with options, adamw:weight_decay=0.1."""
+    """Optimizer of the local steps: sgd, momentum, adam, adamw, lion or muon; with options, adamw:weight_decay=0.1."""
     outer_learning_rate: Rate = 0.7
     """Outer step size ε."""
     momentum: Fraction = 0.9

@@ -26,7 +26,6 @@ class LocalSGD(Scheme):
 
     paper = "Stich 2019"
     sync = Barrier()
-    elementwise = True
 
     communication_period: Period = 10
     """Local steps between two averages."""
@@ -35,7 +34,11 @@ class LocalSGD(Scheme):
     learning_rate: Rate = 0.2
     """Step size η."""
     inner_optimizer: InnerOptimizer = "sgd"
-    """Optimizer of the local steps: sgd, momentum, adam, adamw or lion; with options, adamw:weight_decay=0.1."""
+    """Optimizer of the local steps: sgd, momentum, adam, adamw, lion or muon; with options, adamw:weight_decay=0.1."""
+
+    @property
+    def elementwise(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return inner(self.inner_optimizer).elementwise
 
     def rounds(self, steps, done=0, worker=0):
         single = min(steps, max(0, self.synchronous_steps - done))

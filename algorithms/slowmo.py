@@ -25,18 +25,21 @@ class SlowMo(Scheme):
 
     paper = "Wang et al. 2020"
     sync = Barrier()
-    elementwise = True
 
     communication_period: Period = 10
     """Local steps between two averages."""
     learning_rate: Rate = 0.2
     """The worker's step size η."""
     inner_optimizer: InnerOptimizer = "sgd"
-    """Optimizer of the local steps: sgd, momentum, adam, adamw or lion; with options, adamw:weight_decay=0.1."""
+    """Optimizer of the local steps: sgd, momentum, adam, adamw, lion or muon; with options, adamw:weight_decay=0.1."""
     slow_learning_rate: Rate = 1.0
     """Slow step size α, in units of η."""
     slow_momentum: Fraction = 0.5
     """Slow momentum β."""
+
+    @property
+    def elementwise(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return inner(self.inner_optimizer).elementwise
 
     def global_variables(self, center):
         return {"velocity": 0 * center}

@@ -122,7 +122,7 @@ def execute(run: ClaimRun) -> dict[str, list[float]]:
         center=problem.start,
         gradient=gradient,
         result={"updates": int(schedule.trace["version"][-1]) + 1, "recovery": {"evicted": []}},
-        layers=problem.layers,
+        shapes=problem.shapes,
     )
     try:
         with np.errstate(over="ignore", invalid="ignore"):

@@ -48,13 +48,13 @@ class Task:
         start: parameters, [P].
         gradient: of worker k's t-th batch at x, as a function of (x, k, t).
         measure: test loss and test accuracy (NaN if there is none) at x.
-        layers: sizes of the model's variables, which lie one after the other; none where no algorithm asks for them.
+        shapes: shapes of the model's variables, which lie one after the other; none where no algorithm asks for them.
     """
 
     start: np.ndarray
     gradient: gradients.Gradient
     measure: Callable[[np.ndarray], tuple[float, float]]
-    layers: Sequence[int] = ()
+    shapes: Sequence[tuple[int, ...]] = ()
 
 
 def task(name: str, *, workers: int, steps: int, batch: int, seed: int) -> Task:
@@ -81,8 +81,8 @@ def _endless(scales: np.ndarray) -> Callable[[int, int, int, int], Task]:
             return on_rows(params, np.arange(first, first + batch))
 
         test, labels = _clusters(TEST, TEST_SEED)
-        layers = [size for n, m in itertools.pairwise(sizes) for size in (n * m, m)]
-        return Task(_initial(sizes, seed), gradient, _classification(test * scales, labels, sizes), layers)
+        shapes = [shape for n, m in itertools.pairwise(sizes) for shape in ((n, m), (m,))]
+        return Task(_initial(sizes, seed), gradient, _classification(test * scales, labels, sizes), shapes)
 
     return make
 

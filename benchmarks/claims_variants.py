@@ -107,7 +107,7 @@ def _means(run: RecordedRun, s: Any, vote: bool) -> Path:
 def _forgetful(run: RecordedRun, s: Any) -> Path:
     """θ ← θ − mean C(η g_k)."""
     kept = max(1, int(s.share * len(run.start)))
-    compress = synchronous_rules.largest(kept) if s.compressor == "topk" else synchronous_rules.scaled_sign(run.layers)
+    compress = synchronous_rules.largest(kept) if s.compressor == "topk" else synchronous_rules.scaled_sign(run.shapes)
 
     def step(theta: np.ndarray, t: int) -> np.ndarray:
         sent = [compress(s.learning_rate * run.gradient(theta, k, t)) for k in range(run.workers)]

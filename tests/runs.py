@@ -97,7 +97,7 @@ def recorded_run(job: Job, run_dir: Path, hidden: Sequence[int], result: dict[st
         center=center,
         gradient=network_gradient(job, [64, *hidden, 10]),
         result=result,
-        layers=[variable.size for variable in model.get_weights()],
+        shapes=[variable.shape for variable in model.get_weights()],
     )
 
 
@@ -223,7 +223,7 @@ class PlayedRun:
             center=self.center,
             gradient=self.gradient,
             result={"updates": self.group.version, "recovery": {"evicted": []}},
-            layers=[int(np.prod(shape)) for shape in self.shapes],
+            shapes=self.shapes,
         )
 
 

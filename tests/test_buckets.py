@@ -49,9 +49,9 @@ def test_a_scheme_with_an_own_rule_is_elementwise_only_if_declared(kind):
 
 
 def test_each_scheme_of_the_catalogue_declares_elementwise_correctly():
-    wrong = {kind.name for kind in SCHEMES.values() if kind.elementwise != is_elementwise(kind())}
+    wrong = {kind.name for kind in SCHEMES.values() if kind().elementwise != is_elementwise(kind())}
     assert wrong == set()
-    assert {name for name, kind in SCHEMES.items() if not kind.elementwise} == {
+    assert {name for name, kind in SCHEMES.items() if not kind().elementwise} == {
         "async_diloco",
         "diloco",
         "ef_sgd",

@@ -56,7 +56,7 @@ CATALOGUE = {name: scheme() for name, scheme in SCHEMES.items()} | {
 
 ALONE = [0] * 20
 SMALL: dict[str, Any] = {"hidden": (8,), "batch_size": 8}
-LAYERS = 64 * 8, 8, 80, 10
+SHAPES = (64, 8), (8,), (8, 10), (10,)
 UNEVEN = Platform(step_factors="0.58,0.75,1.51")
 
 
@@ -87,7 +87,7 @@ def test_center_is_that_of_the_equations(name):
     steps = 10**6 if scheme.sync.exchanges else len(ALONE)
     facts = run.workers, steps, run.start, trace, run.center, run.gradient, result
     names = "workers", "steps", "start", "trace", "center", "gradient", "result"
-    recorded = RecordedRun(**rule_of(equations), **dict(zip(names, facts, strict=True)), layers=LAYERS)
+    recorded = RecordedRun(**rule_of(equations), **dict(zip(names, facts, strict=True)), shapes=SHAPES)
     assert recorded.error() < TOLERANCE
     assert distance(run.center, run.start) > 0.01
 

@@ -397,6 +397,23 @@ def test_an_inner_optimizer_is_that_of_keras_and_keeps_its_state(inner, kind, op
     np.testing.assert_allclose(group.center, expected, rtol=1e-4)
 
 
+def test_muon_is_that_of_keras_for_matrices_and_other_variables():
+    import keras
+
+    options = {"momentum": 0.9, "weight_decay": 0.3, "adam_weight_decay": 0.3, "epsilon": 1e-8}
+    theirs, rng = keras.optimizers.Muon(0.05, **options), np.random.default_rng(0)
+    start = [rng.normal(size=shape).astype("f") for shape in ((3, 5), (6, 2), (4,), (2, 3, 2), ())]
+    expected = [keras.Variable(array) for array in start]
+    scheme = LocalSGD(learning_rate=0.05, inner_optimizer="muon:momentum=0.9,weight_decay=0.3", communication_period=2)
+    group = Group(scheme, start, workers=1)
+    for _ in range(6):
+        gradients = [rng.normal(size=array.shape).astype("f") for array in start]
+        theirs.apply(list(map(tf.constant, gradients)), expected)
+        group.step(0, gradients)
+    for own, array in zip(group.center, expected, strict=True):
+        np.testing.assert_allclose(own, array, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", [LocalSGD, SlowMo, BMUF, DiLoCo, AsyncDiLoCo])
 @pytest.mark.parametrize(
     ("inner", "message"),
@@ -404,7 +421,7 @@ def test_an_inner_optimizer_is_that_of_keras_and_keeps_its_state(inner, kind, op
         ("adamx", "unknown inner_optimizer 'adamx'. Did you mean adam"),
         ("lion:beta=1", "inner_optimizer lion has no option 'beta' .its options: beta_1, beta_2, weight_decay."),
         ("momentum:momentum=1", "momentum must be below 1. Received: momentum=1"),
-        (None, "inner_optimizer must be a text: sgd, momentum, adam, adamw, lion, or .* Received: None"),
+        (None, "inner_optimizer must be a text: sgd, momentum, adam, adamw, lion, muon, or .* Received: None"),
     ],
 )
 def test_a_wrong_inner_optimizer_is_refused(kind, inner, message):

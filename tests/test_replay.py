@@ -59,6 +59,7 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "bmuf in its classical form": BMUF(form="classical", block_momentum=0.5),
     "diloco with sgd inside": DiLoCo(inner_optimizer="sgd", learning_rate=0.1),
     "diloco with lion inside": DiLoCo(inner_optimizer="lion:weight_decay=1", learning_rate=0.001),
+    "diloco with muon inside": DiLoCo(inner_optimizer="muon:momentum=0.8", learning_rate=0.02),
     "async_diloco with adam inside": AsyncDiLoCo(inner_optimizer="adam:beta_1=0.8"),
     "local_sgd with momentum inside": LocalSGD(inner_optimizer="momentum:momentum=0.8", learning_rate=0.05),
     "slowmo with adam inside": SlowMo(inner_optimizer="adam", learning_rate=0.005),

@@ -1,21 +1,23 @@
 """Inner optimizers: the rule of a worker's local steps in schemes that exchange parameters.
 
-They are chosen by a text, `sgd`, `momentum`, `adam`, `adamw` or `lion`, with options as in `adamw:weight_decay=0.1`.
-Their variables are local variables of the worker, are kept from one round to the next, and never leave the worker.
+They are chosen by a text: `sgd`, `momentum`, `adam`, `adamw`, `lion` or `muon`, with options as in
+`adamw:weight_decay=0.1`. Their variables are local variables of the worker, are kept from one round to the next, and
+never leave the worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Annotated, Any
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 from ..arguments import below_one
 from ..errors import UserError
 from ..lazy import tf
 from ..spec import parse
 from .hyperparameters import NotNegative, Positive, check_hyperparameters
-from .optimizers import adamw, sgd
+from .optimizers import adam, adamw, orthogonal, sgd
 from .views import Tensor, Worker
 
 Decay = Annotated[float, below_one]
@@ -25,6 +27,8 @@ Decay = Annotated[float, below_one]
 @dataclass(frozen=True, kw_only=True)
 class InnerSGD:
     """Apply x <- x - eta g."""
+
+    elementwise: ClassVar[bool] = True  # as in `Scheme`
 
     def __post_init__(self) -> None:
         check_hyperparameters(self)
@@ -70,8 +74,7 @@ class InnerAdam(InnerSGD):
     def step(self, worker: Worker, gradient: Tensor, learning_rate: Any) -> None:
         """Make one local step with the corrected moments."""
         moments = worker.first_moment, worker.second_moment, worker.adam_steps
-        numbers = {own.name: getattr(self, own.name) for own in fields(self)}
-        adamw(worker.params, *moments, gradient, learning_rate, **{"weight_decay": 0.0} | numbers)
+        adamw(worker.params, *moments, gradient, learning_rate, **{"weight_decay": 0.0} | vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +82,39 @@ class InnerAdamW(InnerAdam):
     """Apply AdamW, see `adamw`."""
 
     weight_decay: NotNegative = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerMuon(InnerAdamW):
+    """Apply Muon (Jordan et al. 2024, scaled as by Liu et al. 2025) to matrices, and AdamW to other variables.
+
+    For a matrix [n, m]:  v <- mu v + g;  x <- x - eta (0.2 sqrt(max(n, m)) O(g + mu v) + lambda x), where O makes all
+    singular values about 1, see `orthogonal`. The first moment of a matrix is v.
+    """
+
+    elementwise: ClassVar[bool] = False
+
+    momentum: Decay = 0.95
+    weight_decay: NotNegative = 0.004
+
+    def step(self, worker: Worker, gradient: Tensor, learning_rate: Any) -> None:
+        """Make one local step, variable by variable."""
+        t, sizes = worker.adam_steps.assign_add(1.0), [math.prod(shape) for shape in worker.shapes]
+        vectors = worker.first_moment, worker.second_moment, gradient
+        parts = [tf.split(tf.convert_to_tensor(vector), sizes) for vector in vectors]
+        made = [self._made(t, *part) for part in zip(worker.shapes, *parts, strict=True)]
+        m, v, moved = (tf.concat(part, 0) for part in zip(*made, strict=True))
+        worker.first_moment.assign(m)
+        worker.second_moment.assign(v)
+        sgd(worker.params, moved + self.weight_decay * worker.params, learning_rate)
+
+    def _made(self, t: Tensor, shape: Sequence[int], m: Tensor, v: Tensor, gradient: Tensor) -> Sequence[Tensor]:
+        """Return the next moments of one variable, and the direction of its step."""
+        if len(shape) != 2:
+            return adam(m, v, gradient, t, self.beta_1, self.beta_2, self.epsilon)
+        m = self.momentum * m + gradient
+        direction = orthogonal(tf.reshape(gradient + self.momentum * m, shape))
+        return m, v, 0.2 * math.sqrt(max(shape)) * tf.reshape(direction, [-1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +139,8 @@ class InnerLion(InnerSGD):
         sgd(worker.params, moved, learning_rate)
 
 
-INNER = {"sgd": InnerSGD, "momentum": InnerMomentum, "adam": InnerAdam, "adamw": InnerAdamW, "lion": InnerLion}
+KINDS = InnerSGD, InnerMomentum, InnerAdam, InnerAdamW, InnerLion, InnerMuon
+INNER = {kind.__name__.lower().removeprefix("inner"): kind for kind in KINDS}
 
 
 def inner(text: str) -> InnerSGD:

@@ -81,9 +81,10 @@ def adamw(
     if weight_decay:
         variable.assign_sub(rate * weight_decay * variable)
     if not _has_kernel(variable, rate):
-        m = first_moment.assign(beta_1 * first_moment + (1 - beta_1) * gradient)
-        v = second_moment.assign(beta_2 * second_moment + (1 - beta_2) * gradient * gradient)
-        variable.assign_sub(rate * (m / (1 - power_1)) / (tf.sqrt(v / (1 - power_2)) + epsilon))
+        m, v, moved = adam(first_moment, second_moment, gradient, t, beta_1, beta_2, epsilon)
+        first_moment.assign(m)
+        second_moment.assign(v)
+        variable.assign_sub(rate * moved)
         return
     tf.raw_ops.ResourceApplyAdam(
         var=variable.handle,
@@ -98,6 +99,27 @@ def adamw(
         grad=gradient,
         use_locking=True,
     )
+
+
+def adam(m: Any, v: Any, gradient: Any, t: Any, beta_1: Any, beta_2: Any, epsilon: float) -> tuple[Any, Any, Any]:
+    """Return the moments of Adam after step t, and the direction of the step, see `adamw`."""
+    beta_1, beta_2 = tf.cast(beta_1, tf.float32), tf.cast(beta_2, tf.float32)
+    m, v = beta_1 * m + (1 - beta_1) * gradient, beta_2 * v + (1 - beta_2) * gradient * gradient
+    return m, v, (m / (1 - tf.pow(beta_1, t))) / (tf.sqrt(v / (1 - tf.pow(beta_2, t))) + epsilon)
+
+
+def orthogonal(matrix: Any) -> Any:
+    """Return about U V^T of a matrix M = U S V^T, by five steps of Newton and Schulz (Jordan et al. 2024).
+
+    X <- M / ||M||, then five times X <- a X + (b A + c A A) X with A = X X^T.
+    """
+    tall = matrix.shape[0] > matrix.shape[1]  # A is then smaller for the transposed matrix
+    x = tf.transpose(matrix) if tall else matrix
+    x = x / (tf.norm(x) + 1e-7)
+    for _ in range(5):
+        a = tf.matmul(x, x, transpose_b=True)
+        x = 3.4445 * x + tf.matmul(-4.7750 * a + 2.0315 * tf.matmul(a, a), x)
+    return tf.transpose(x) if tall else x
 
 
 def top_k(vector: Any, share: float) -> Any:

@@ -31,7 +31,7 @@ Memory = Callable[[Hyperparameters], bool]
 def _compressor(run: RecordedRun, scheme: Hyperparameters) -> Callable[[np.ndarray], np.ndarray]:
     if scheme.compressor == "topk":
         return synchronous_rules.largest(max(1, int(scheme.share * len(run.start))))
-    return synchronous_rules.scaled_sign(run.layers)
+    return synchronous_rules.scaled_sign(run.shapes)
 
 
 def _in_order(rule: Callable[..., Centers], memory: Memory = lambda s: False, **given: Argument) -> Transcription:
@@ -130,6 +130,8 @@ def _check_messages(run: RecordedRun, memory: bool = False) -> None:
 def _inner(run: RecordedRun, scheme: Hyperparameters) -> Any:
     """Return the step of the inner optimizer."""
     name, options = parse("inner_optimizer", scheme.inner_optimizer, INNER_STEPS)
+    if name == "muon":
+        options["shapes"] = run.shapes
     return partial(INNER_STEPS[name], **options)
 
 

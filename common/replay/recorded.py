@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -73,7 +74,7 @@ class RecordedRun:
         earlier_step_targets: steps of the runs from which this one was resumed.
         sparse: True if the model is sparse and no option needs whole vectors.
         ps: number of slices of the center.
-        layers: sizes of the model's variables, in the order of a vector [P]; empty if they are unknown.
+        shapes: shapes of the model's variables, in the order of a vector [P]; empty if they are unknown.
         losses: recorded test losses, by the version of the center; only of equations with jumps.
         loss: test loss as a function of a center [P].
     """
@@ -91,7 +92,7 @@ class RecordedRun:
     earlier_step_targets: Sequence[int] = ()
     sparse: bool = False
     ps: int = 1
-    layers: Sequence[int] = ()
+    shapes: Sequence[tuple[int, ...]] = ()
     losses: Mapping[int, float] = field(default_factory=dict)
     loss: Callable[[np.ndarray], float] | None = None
 
@@ -193,9 +194,9 @@ def read_run(
         raise UserError(f"the run in {run_dir} ended without a result: result.json has no updates")
     trace, center = record_format.read_trace(run_dir, config), record_format.read_center(run_dir, "center.npz")
     dataset = _dataset(run_dir, config["dataset"], load)
-    on_rows, layers, loss = _model(config, dataset)
-    if sum(layers) != len(center):
-        raise UserError(f"center.npz holds {len(center)} parameters, the model {config['model']} has {sum(layers)}")
+    on_rows, shapes, loss = _model(config, dataset)
+    if (size := sum(map(math.prod, shapes))) != len(center):
+        raise UserError(f"center.npz holds {len(center)} parameters, the model {config['model']} has {size}")
     start = record_format.read_center(run_dir, INITIAL).astype(np.float64)
     if len(start) != len(center):
         raise UserError(f"initial.npz holds {len(start)} parameters, and center.npz {len(center)}")
@@ -215,7 +216,7 @@ def read_run(
         earlier_step_targets=config["earlier_step_targets"],
         sparse=bool(dataset.features) and not whole and not averages,
         ps=max(1, config["ps"]),
-        layers=layers,
+        shapes=shapes,
         losses=_losses(run_dir) if equations.jumps and loss is not None and not averages else {},
         loss=loss,
     )
@@ -244,8 +245,8 @@ MODELS: Mapping[str, Callable[..., tuple[int, ...]]] = {  # sizes of hidden laye
 SKEWS: Mapping[str, Callable[..., float]] = {"dirichlet": lambda *, alpha=0.1: alpha}  # alpha
 
 
-def _model(config: Mapping[str, Any], dataset: Dataset) -> tuple[gradients.GradientOnRows, list[int], Any]:
-    """Return the gradient of a model, the sizes of its variables, and its test loss, None if that is not known."""
+def _model(config: Mapping[str, Any], dataset: Dataset) -> tuple[gradients.GradientOnRows, list[tuple[int, ...]], Any]:
+    """Return the gradient of a model, the shapes of its variables, and its test loss, None if that is not known."""
     if (name := config["model"].partition(":")[0]) not in MODELS:
         raise UserError(f"the reference has no gradient of the model {name}. Known: {', '.join(MODELS)}")
     hidden = MODELS[name](**parse("model", config["model"], MODELS)[1])
@@ -253,15 +254,15 @@ def _model(config: Mapping[str, Any], dataset: Dataset) -> tuple[gradients.Gradi
         raise UserError(f"the model {name} is not for the data set {config['dataset']}")
     (x, y), (test_x, test_y), loss = dataset.train, dataset.test, None
     if name == "logistic":
-        on_rows, layers = gradients.sparse_logistic_gradient(x[0], x[1], y), [dataset.features]
+        on_rows, shapes = gradients.sparse_logistic_gradient(x[0], x[1], y), [(dataset.features, 1)]
     else:
         x, test_x = x.reshape(len(x), -1), test_x.reshape(len(test_x), -1)
         sizes = [x.shape[1], *hidden, dataset.classes]
-        layers = [size for n, m in pairwise(sizes) for size in (n * m, m)]
+        shapes = [shape for n, m in pairwise(sizes) for shape in ((n, m), (m,))]
         on_rows, loss = gradients.mlp_gradient(x, y, sizes), gradients.mlp_loss(test_x, test_y, sizes)
     if config["l2"] or config["clip_norm"] is not None:
         on_rows = gradients.regularized(on_rows, config["l2"], config["clip_norm"])
-    return on_rows, layers, loss
+    return on_rows, shapes, loss
 
 
 def _on_batches(config: Mapping[str, Any], labels: np.ndarray, on_rows: gradients.GradientOnRows) -> gradients.Gradient:

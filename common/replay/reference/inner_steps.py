@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from .gradients import Gradient
 
-State = dict[str, Any]  # variables of an inner optimizer by name; empty before the first step
+State = dict[Any, Any]  # variables of an inner optimizer, by name or by index of a tensor; empty at first
 
 InnerStep = Callable[[np.ndarray, np.ndarray, float, State], np.ndarray]  # x, gradient, rate and state give the next x
 
@@ -64,12 +65,56 @@ def lion_step(
     return x - eta * (np.sign(beta_1 * m + (1 - beta_1) * g) + weight_decay * x)
 
 
-INNER_STEPS: dict[str, InnerStep] = {
+def muon_step(
+    x: np.ndarray,
+    g: np.ndarray,
+    eta: float,
+    state: State,
+    *,
+    shapes: Sequence[tuple[int, ...]],
+    momentum: float = 0.95,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.004,
+) -> np.ndarray:
+    """Execute a step for each variable of these shapes: AdamW, or for a matrix [n, m] that of Muon.
+
+    v ← μ v + g;  x ← x − η λ x;  x ← x − 0.2 η √max(n, m) O(g + μ v).
+    """
+    cuts = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
+    adam = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon, "weight_decay": weight_decay}
+    parts = []
+    for i, (w, u, shape) in enumerate(zip(np.split(x, cuts), np.split(g, cuts), shapes, strict=True)):
+        own = state.setdefault(i, {})
+        if len(shape) != 2:
+            parts.append(adamw_step(w, u, eta, own, **adam))
+            continue
+        own["v"] = v = momentum * own.get("v", 0 * u) + u
+        direction = orthogonal((u + momentum * v).reshape(shape)).ravel()
+        parts.append(w - eta * weight_decay * w - 0.2 * eta * math.sqrt(max(shape)) * direction)
+    return np.concatenate(parts)
+
+
+def orthogonal(matrix: np.ndarray) -> np.ndarray:
+    """Execute O, by Newton and Schulz: X ← M/‖M‖, then five times X ← a X + (b A + c A²) X with A = X Xᵀ.
+
+    The result is near U Vᵀ for M = U S Vᵀ: its singular values are about 1.
+    """
+    x = matrix / (np.linalg.norm(matrix) + 1e-7)
+    for _ in range(5):
+        a = x @ x.T
+        x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+    return x
+
+
+INNER_STEPS: dict[str, Callable[..., np.ndarray]] = {  # `InnerStep`s; muon needs the shapes of the variables, too
     "sgd": sgd_step,
     "momentum": momentum_step,
     "adam": partial(adamw_step, weight_decay=0.0),
     "adamw": adamw_step,
     "lion": lion_step,
+    "muon": muon_step,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -230,12 +231,12 @@ def largest(kept: int) -> Compressor:
     return compress
 
 
-def scaled_sign(layers: Sequence[int]) -> Compressor:
-    """Return p ↦ (‖p‖₁/d) sign(p) for each layer separately; `layers` are their sizes d."""
+def scaled_sign(shapes: Sequence[Sequence[int]]) -> Compressor:
+    """Return p ↦ (‖p‖₁/d) sign(p) for each variable separately; `shapes` are their shapes, of d elements each."""
+    cuts = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
 
     def compress(p: np.ndarray) -> np.ndarray:
-        parts = np.split(p, np.cumsum(layers)[:-1])
-        return np.concatenate([np.abs(part).sum() / len(part) * np.sign(part) for part in parts])
+        return np.concatenate([np.abs(part).sum() / len(part) * np.sign(part) for part in np.split(p, cuts)])
 
     return compress
 
