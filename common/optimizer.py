@@ -93,7 +93,7 @@ class Optimizer(keras.optimizers.Optimizer):
     Each batch is one local step of one worker, and with the last step of a round comes the exchange with the servers.
     The gradient is taken where the algorithm takes it: during training, the model's weights are the point of the worker
     of the next step. At evaluations, at the end of an epoch and at the end of `fit` they are the center. For this,
-    `fit` needs the callback of the optimizer, as the first of its callbacks.
+    `fit` needs the callback of the optimizer.
 
     Weights that have been changed between two calls of `fit` begin a new run: all variables of workers and servers, the
     order and a schedule begin anew.
@@ -319,7 +319,7 @@ class Optimizer(keras.optimizers.Optimizer):
     # In `fit`.
 
     def callback(self) -> keras.callbacks.Callback:
-        """Return the callback that `fit` needs, as the first: it brings the order of the workers, and the center.
+        """Return the callback that `fit` needs, as the first if it does not know the number of batches.
 
         The model's weights are the center at evaluations, at the end of an epoch, so in checkpoints, and at the end.
         """
@@ -412,8 +412,13 @@ class TurnsInFit(keras.callbacks.Callback):
             if self.optimizer._has_center:
                 self.optimizer._write_point()
 
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Write the center into the model after the last batch, before any callback sees the end of the epoch."""
+        if batch + 1 == self.params["steps"]:
+            self.optimizer._write_center()
+
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Write the center into the model."""
+        """Write the center into the model, if the epoch has ended early or had no known length."""
         self.optimizer._see()
         self.optimizer._write_center()
 

@@ -147,6 +147,13 @@ def test_evaluations_and_the_end_see_the_center_and_steps_a_point(tmp_path):
     np.testing.assert_array_equal(vector(keras.saving.load_model(tmp_path / "2.keras").get_weights()), center)
 
 
+def test_callback_at_any_place_gives_others_the_center():
+    model, sees = linear(Optimizer(EASGD(communication_period=3), workers=2)), [Sees(), Sees()]
+    callbacks = [sees[0], model.optimizer.callback(), sees[1]]
+    model.fit(*data(8), batch_size=BATCH, verbose=0, epochs=2, callbacks=callbacks)
+    assert [far for each in sees for far in each.far["epoch"]] == [0] * 4
+
+
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_saved_model_continues_as_if_it_had_not_been_saved(tmp_path, jit_compile):
     def made():
