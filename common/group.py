@@ -13,9 +13,18 @@ run here as they are: a cluster on which messages arrive in the same order gets 
     Operations       both: what happens at a worker, and the way of a message to the servers and of the reply back
     Group            the loop of the caller
 
-`Turns` (`turns.py`) has the order of the operations: it knows the positions of the workers in their rounds and which
-workers wait. It computes with whole numbers, and this page with vectors. So `Optimizer` plans many steps ahead, and
-then takes them with the same operations in a graph of TensorFlow.
+A step of a worker calls methods of `Operations` in an order that depends on the algorithm: the first in each line at
+every step, the others at the end of a round.
+
+    asynchronous           local_step; merge (drop, if the message is too stale), use_reply
+    pushes, pulls apart    local_step; merge at a push; read, use_reply at a pull
+    bounded staleness      local_step; merge; as soon as the worker may continue, send, use_reply
+    barrier, all-reduce    local_step; join_set; with the last message of the set, merge_set, use_reply of each worker
+    exchange first         postpone; the exchange as above, postponed_step; local_step for the other steps of the round
+
+`Turns` (`turns.py`) has this order. It counts the rounds, steps and versions of the workers, and knows which of them
+wait: whole numbers, which each operation receives as a `Now`. So `Optimizer` can plan many steps ahead, and then take
+them with the same operations in a graph of TensorFlow.
 """
 
 from __future__ import annotations
