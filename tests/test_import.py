@@ -34,7 +34,7 @@ def section():
     """The README's code and command for a first own algorithm."""
     text = README.split("## Write your own algorithm")[1].split("\n## ")[0]
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (command,) = re.findall(r"```bash\nbash run\.sh (.*?)\n```", text, re.DOTALL)
+    (command,) = re.findall(r"`bash run\.sh (.*?)`", text)
     return code, command.split()
 
 
