@@ -163,7 +163,7 @@ def _on_this_machine() -> Any:
             chaos.done.set()
             chaos.join()
 
-    with keep_warm("auto"):
+    with keep_warm():
         yield take_place
 
 

@@ -24,6 +24,7 @@ from distsgd.common import Cluster
 from distsgd.common.cluster.task_spec import Addresses, TaskSpec
 from distsgd.common.contract.scheme import Scheme
 from distsgd.common.data.models import ModelRecipe
+from distsgd.common.kernels import choose
 from distsgd.common.launch import client, launcher
 from distsgd.common.launch.run import run
 from distsgd.common.replay.recorded import RecordedRun
@@ -64,7 +65,7 @@ class Machine:
         self.boot()
 
     def boot(self) -> None:
-        self.server = client.ForkServer("off", [*self.enter, sys.executable])
+        self.server = client.ForkServer("off", choose(), [*self.enter, sys.executable])
 
     def crash(self) -> None:
         """Kill all processes on this machine at once; `boot` makes it usable again."""
@@ -190,12 +191,12 @@ def machines_with_servers(count: int) -> Iterator[Machines]:
     everywhere = launcher.fork_server
 
     @contextmanager
-    def on_this_machine(isolation: Any, logs: Path) -> Iterator[client.ForkServer]:
+    def on_this_machine(isolation: Any, *rest: Any) -> Iterator[client.ForkServer]:
         machine = getattr(HERE, "machine", None)
         if machine is not None:
             yield machine.server
             return
-        with everywhere(isolation, logs) as server:
+        with everywhere(isolation, *rest) as server:
             yield server
 
     with mock.patch.object(launcher, "fork_server", on_this_machine):

@@ -19,6 +19,8 @@ from distsgd.algorithms import AllReduce, AsyncSGD, SyncSGD
 from distsgd.common import keep_warm, train
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
+from distsgd.common.kernels import choose
+from distsgd.common.launch.client import ForkServer
 from distsgd.common.launch.launcher import write
 from distsgd.common.record.callbacks import Callback
 from doubles import RaisesInWorker
@@ -96,9 +98,9 @@ def test_a_stopped_task_ends_the_run_with_its_name(background):
 @pytest.mark.slow
 def test_a_fork_server_that_is_stopped_in_a_run_is_named(tmp_path):
     others = children()
-    with keep_warm("auto"):
-        (server,) = [pid for pid in children() - others if task_log(pid) == "forkserver.log"]
+    with keep_warm():
         going = Endless(AsyncSGD(), tmp_path / "run", wait_seconds=patience(5))
+        (server,) = [pid for pid in children() - others if task_log(pid) == "forkserver.log"]
         os.kill(server, signal.SIGSTOP)
         error = going.end()
         assert isinstance(error, WaitTimeout), error
@@ -203,10 +205,10 @@ def test_the_ports_of_a_run_are_invisible_from_outside(private_network, killed):
 
 def test_isolation_that_is_demanded_and_refused_starts_nothing(monkeypatch):
     """The answer of a kernel without user namespaces, which this machine's may not be, is put in its mouth."""
-    answer = {"event": "server", "network": "refused: Operation not permitted"}
+    answer = {"event": "server", "network": "refused: Operation not permitted", "kernels": "eigen"}
     monkeypatch.setattr("distsgd.common.launch.client.ForkServer.wait_for", lambda *_: answer)
-    with pytest.raises(UserError, match=r"allows no private network .*Operation not permitted"), keep_warm("require"):
-        pass
+    with pytest.raises(UserError, match=r"allows no private network .*Operation not permitted"):
+        ForkServer("require", choose())
 
 
 class KillsAtTheResult(Callback):

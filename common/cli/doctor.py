@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from ..kernels import LEAST, choose, cpu_name
 from ..messages.segments import allowed, needed
 from .flags import Parser
 
@@ -55,6 +56,8 @@ def look() -> dict[str, Any]:
         "python": f"{platform.python_version()} ({sys.executable})",
         "system": platform.platform(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpu": cpu_name(),
+        "kernels": _kernels(),
         "memory": _memory(),
         "descriptors": _descriptors(),
         "gpu": gpus_seen(),
@@ -63,6 +66,17 @@ def look() -> dict[str, Any]:
         "temporary folder": _folder(Path(tempfile.gettempdir())),
         "role": ", ".join(f"{name}={os.environ[name]}" for name in ROLE if name in os.environ) or "none is set",
     }
+
+
+def _kernels() -> str:
+    """Return the kernels that runs choose on this machine, and why."""
+    small, large = choose(products=0), choose(products=2 * LEAST)
+    if small == large:
+        return f"{large.name or 'auto'}: {large.why}"
+    return (
+        f"{large.name} from {LEAST:.0e} multiplications a step on, else {small.name}: this CPU is none on which "
+        "TensorFlow uses oneDNN by itself"
+    )
 
 
 def _descriptors() -> str:

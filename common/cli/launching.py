@@ -9,6 +9,7 @@ from pathlib import Path
 from ..cluster.cluster import Cluster, Isolation
 from ..contract.rounding import Rounding
 from ..errors import UserError
+from ..kernels import Kernels
 from ..launch.run import run
 from ..launch.script import script_job
 from ..launch.terms import describe_script
@@ -43,6 +44,9 @@ class LaunchOptions:
     message."""
     transport: TransportName = "memory"
     """Channel for vectors of a megabyte and more between processes of one machine: shared memory, or sockets."""
+    kernels: Kernels = "auto"
+    """Kernels with which TensorFlow computes on CPUs: Eigen's, or oneDNN's, which are faster for large models. auto:
+    oneDNN's, unless TF_ENABLE_ONEDNN_OPTS in the environment says otherwise."""
     record: RecordMode = "full"
     """Record every round, or only aggregate statistics."""
     recovery: Recovery = USUAL_RECOVERY
@@ -78,6 +82,6 @@ def main(arguments: list[str]) -> int:
         wait_seconds=options.wait_seconds,
         devices_per_worker=1,
     )
-    own = ("seed", "run_dir", "codec", "transport", "record", "recovery")
+    own = ("seed", "run_dir", "codec", "transport", "kernels", "record", "recovery")
     job = script_job(script, cluster, RunOptions(batch_size=1, **{name: getattr(options, name) for name in own}))
     return show(*finished(*run(job, describe_script(job, script), verbose=True)), options.json)

@@ -19,6 +19,7 @@ from ..data.models import ModelRecipe, plain
 from ..data.recipes import Dataset
 from ..data.trial import try_out
 from ..errors import UserError
+from ..kernels import set_here
 from ..lazy import keras
 from ..spec import parse
 from ..tasks.follow import problem_of
@@ -44,6 +45,7 @@ def find_problem(options: Options) -> tuple[Dataset, str, ModelRecipe, Any]:
         dataset = named.load(options.dataset or "")
         name = models.name_for(options.model, dataset.kind)
         return dataset, name, ModelRecipe.named(name, dataset.shape, dataset.classes, options.run.seed), None
+    set_here(options.run.kernels)
     import_tensorflow()
     keras.utils.set_random_seed(options.run.seed)  # weights and shuffled data are the same in each task and run
     model = own_model(options.model or "") if in_file(options.model) else None

@@ -20,6 +20,8 @@ from .task_spec import TaskSpec
 
 ADDRESS = r" at 0x[0-9a-f]+"  # in the text of an object without a name
 
+OF_ONE_MACHINE = ("isolation", "kernels", "earlier_step_targets")  # configuration in which the tasks may differ
+
 ROOT = Path(__file__).resolve().parent.parent.parent  # of the source: the installed package or the checkout
 
 
@@ -29,7 +31,7 @@ def identity(config: Mapping[str, Any], spec: TaskSpec, more: Mapping[str, Any] 
     addresses = spec.addresses.as_dict()
     evaluator = "a task of its own" if spec.separate_evaluator else "with the chief"
     return {
-        **{key: value for key, value in config.items() if key not in ("isolation", "earlier_step_targets")},
+        **{key: value for key, value in config.items() if key not in OF_ONE_MACHINE},
         **(more or {}),
         "addresses": {job: ",".join(hosts) for job, hosts in addresses.items()},
         "evaluator": evaluator,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import re
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -68,6 +70,7 @@ class ModelRecipe:
     build: Callable[[], Any]
     sparse: bool = False  # logistic regression on (indices, values)
     custom: bool = False  # with code of the user's own, which may be impossible to trace into a graph
+    products: float | None = None  # multiplications of a step for each example, about
     statistics: Sequence[int] = ()  # see `FlatModel`; empty before `trial.try_out`
     batch: Any = None
 
@@ -117,14 +120,15 @@ class ModelRecipe:
                 raise ValueError("the copy is not compiled")
         except Exception as error:
             raise UserError(_why_not_rebuilt(model, error)) from None
-        return cls(build, custom=bool(objects))
+        return cls(build, custom=bool(objects), products=PASSES * _products(model))
 
     @classmethod
     def named(cls, text: str, shape: tuple[int, ...], classes: int, seed: int) -> ModelRecipe:
         """Return the recipe of a model by name, for inputs of `shape`."""
         name, options = parse("model", text, MODELS)
+        known = {**(MODELS[name].__kwdefaults__ or {}), **options}
         if name in CHECKS:
-            CHECKS[name](shape, **{**(MODELS[name].__kwdefaults__ or {}), **options})
+            CHECKS[name](shape, **known)
         sparse = name == "logistic"
 
         def build() -> Any:
@@ -138,7 +142,19 @@ class ModelRecipe:
             model.compile(loss=loss, metrics=[metric])
             return model
 
-        return cls(build, sparse)
+        return cls(build, sparse, products=PASSES * PRODUCTS[name](shape, classes, **known))
+
+
+def _products(model: Any) -> float:
+    """Return the multiplications of a model for one example, about: each weight once for each position of an output."""
+    total = 0
+    for layer in model.layers:
+        positions = 1
+        with contextlib.suppress(AttributeError, ValueError):  # the layer has several outputs, or is called by code
+            positions = math.prod(size or 1 for size in layer.output.shape[1:-1])
+        if not isinstance(layer, keras.layers.Embedding):
+            total += positions * sum(math.prod(v.shape) for v in layer.weights if len(v.shape) > 1)
+    return total
 
 
 def _custom_objects(model: Any) -> dict[str, Any]:
@@ -255,6 +271,24 @@ CHECKS: dict[str, Callable[..., Any]] = {  # checks of shape and options, before
     "cnn": lambda shape, **_: image_side(shape),
     "transformer": lambda _, *, width, heads, **__: head_width(width, heads),
 }
+
+PASSES = 3  # forward, and backward for the inputs and for the weights
+
+PRODUCTS: dict[str, Callable[..., float]] = {  # multiplications of a forward pass for one example, without Keras
+    "softmax": lambda shape, classes: math.prod(shape) * classes,
+    "mlp": lambda shape, classes, *, hidden: sum(a * b for a, b in pairwise((math.prod(shape), *hidden, classes))),
+    "cnn": lambda shape, classes, *, filters: _of_cnn(image_side(shape), *shape[2:], classes=classes, filters=filters),
+    "logistic": lambda shape, classes: 0,
+    "transformer": lambda shape, classes, *, layers, width, heads: (
+        shape[0] * width * (layers * (12 * width + 2 * shape[0]) + classes)
+    ),
+}
+
+
+def _of_cnn(side: int, channels: int = 1, *, classes: int, filters: int) -> float:
+    pooled = (side // 2) ** 2
+    return 9 * side**2 * channels * filters + 2 * filters * pooled * (9 * filters + classes)
+
 
 MADE_FOR = {"logistic": "sparse", "transformer": "text"}  # kinds of data; the others take dense examples
 

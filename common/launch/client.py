@@ -22,6 +22,7 @@ from ..cluster.cluster import Isolation
 from ..cluster.failure_detector import POLL_SECONDS, FailureDetector
 from ..errors import TaskLost, UserError, WaitTimeout
 from ..files import open_in_place, writing
+from ..kernels import Choice
 from .channel import FORK_SERVER, Channel
 
 START_SECONDS = 60.0  # limit of silence while a fork server starts
@@ -77,12 +78,18 @@ class ForkServer:
 
     Args:
         isolation: private network for its processes: "auto", "require" or "off".
+        kernels: the kernels of TensorFlow in its processes.
         python: the command that starts an interpreter.
         logs: the folder for its log; without one, the log is deleted with the server.
     """
 
-    def __init__(self, isolation: Isolation, python: Sequence[str] = (sys.executable,), logs: Path | None = None):
-        self.isolation = isolation
+    def __init__(
+        self,
+        isolation: Isolation,
+        kernels: Choice,
+        python: Sequence[str] = (sys.executable,),
+        logs: Path | None = None,
+    ):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(SEND_SECONDS)
         self.channel = Channel(ours)
@@ -91,7 +98,7 @@ class ForkServer:
         self.log_stays = logs is not None
         self.log = (logs or Path(self.folder.name)) / f"{FORK_SERVER}.log"
         environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
-        environment |= {
+        environment |= kernels.environment | {
             "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
             "OPENBLAS_NUM_THREADS": "1",  # a process with several threads cannot fork safely
             "OMP_NUM_THREADS": "1",
@@ -115,7 +122,8 @@ class ForkServer:
                 start_new_session=True,  # Ctrl-C reaches the launcher only
             )
         try:
-            self.network: str = self.wait_for("server")["network"]
+            ready = self.wait_for("server")
+            self.network, self.kernels = ready["network"], ready["kernels"]
             if isolation == "require" and self.network != "private":
                 raise UserError(
                     f"this machine allows no private network ({self.network}): use --isolation off, and know "
@@ -196,12 +204,14 @@ class ForkServer:
         self.folder.cleanup()
 
 
-_warm: ForkServer | None = None
+_warm: dict[tuple[str, str | None], ForkServer] | None = None  # by isolation and kernels
 
 
 @contextmanager
-def keep_warm(isolation: Isolation = "auto") -> Iterator[None]:
+def keep_warm() -> Iterator[None]:
     """Share one fork server between all runs inside this context, so that TensorFlow is imported only once.
+
+    Runs with other kernels, or another private network, share another one.
 
     Example:
         >>> with keep_warm():
@@ -209,26 +219,32 @@ def keep_warm(isolation: Isolation = "auto") -> Iterator[None]:
         ...         result = train(model, (x, y), Downpour(learning_rate=rate), verbose=False)
     """
     global _warm
-    server = ForkServer(isolation)
-    before, _warm = _warm, server
+    before, _warm = _warm, {}
+    warm = _warm
     try:
         yield
     finally:
         _warm = before
-        server.close()
+        for server in warm.values():
+            server.close()
 
 
 @contextmanager
-def fork_server(isolation: Isolation, logs: Path) -> Iterator[ForkServer]:
-    """Yield the warm fork server if it has that isolation, else one for this run alone, with its log in `logs`."""
-    if _warm is not None and _warm.isolation == isolation and _warm.process.poll() is None:
-        yield _warm
+def fork_server(isolation: Isolation, kernels: Choice, logs: Path) -> Iterator[ForkServer]:
+    """Yield a warm fork server inside `keep_warm`, else one for this run alone, with its log in `logs`."""
+    if _warm is None:
+        server = ForkServer(isolation, kernels, logs=logs)
+        try:
+            yield server
+        finally:
+            server.close()
         return
-    server = ForkServer(isolation, logs=logs)
-    try:
-        yield server
-    finally:
-        server.close()
+    key = isolation, kernels.name
+    if key in _warm and _warm[key].process.poll() is not None:
+        _warm.pop(key).close()
+    if key not in _warm:
+        _warm[key] = ForkServer(isolation, kernels)
+    yield _warm[key]
 
 
 def last_lines(log: Path, named: bool = True) -> str:

@@ -29,6 +29,7 @@ from typing import Any
 from ..cluster.task_spec import Addresses
 from ..errors import DistsgdError
 from ..files import no_link
+from ..kernels import used_here
 from ..record.events import Subscriber
 from ..reports import Report
 from .channel import FORK_SERVER, Channel
@@ -279,7 +280,7 @@ def main() -> None:
 
     raise_limit()
     import_tensorflow()
-    server.send(event="server", network=network)
+    server.send(event="server", network=network, kernels=used_here())
     server.serve()
 
 

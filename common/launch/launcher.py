@@ -33,8 +33,9 @@ def launch(job: Job, on_event: OnEvent) -> None:
         own_folder(logs)
     names = task_names(job)
     check_descriptors(job, len(names), logs)
-    with fork_server(job.cluster.isolation, logs) as server:
+    with fork_server(job.cluster.isolation, job.kernels, logs) as server:
         on_event({"event": "network", "state": server.network})
+        on_event({"event": "kernels", "used": server.kernels, "why": job.kernels.why})
         with tempfile.TemporaryDirectory(dir=server.folder.name) as scratch:
             if ("evaluator", 0) in names:
                 job = replace(job, graph_file=Path(scratch) / "worker.graph")

@@ -20,6 +20,7 @@ from ..cluster.cluster import Cluster
 from ..contract.rounds import ENDLESS
 from ..contract.scheme import Scheme
 from ..errors import DistsgdError, Interrupted, TaskFailed, UserError
+from ..kernels import choose
 from ..lazy import tf
 from ..record.run_directory import new_run_dir
 from ..reports import Report
@@ -45,7 +46,8 @@ def script_job(script: Script, cluster: Cluster, options: RunOptions) -> Job:
     """Return the job of a script, without the algorithm and the parameters, which are known after `join`."""
     nothing = Parameters([], np.zeros(0, np.float32))
     run_dir = options.run_dir or new_run_dir(script.path.stem)
-    return Job(Undecided(), nothing, script_data, None, cluster, options, ENDLESS, run_dir, script=script)
+    kernels = choose(options.kernels)
+    return Job(Undecided(), nothing, script_data, None, cluster, options, ENDLESS, run_dir, kernels, script=script)
 
 
 def script_data(context: Any) -> Any:

@@ -105,6 +105,7 @@ class RunRecord:
         self.last: dict[str, Any] = {}
         self.first_update: float | None = None
         self.network: str | None = None
+        self.kernels: dict[str, str] | None = None  # which are used, and why
         self.simulated: dict[str, Any] = {}  # only of a run in virtual time: its virtual and real durations
         self.stopped: str | None = None
         self.advice: str | None = None  # a warning on the losses, which takes precedence over advice on the rounds
@@ -186,6 +187,8 @@ class RunRecord:
             write_json(self.run_dir / "config.json", self.config)
         elif kind == "network":
             self.network = event["state"]
+        elif kind == "kernels":
+            self.kernels = {name: event[name] for name in ("used", "why")}
         if "virtual" in event:
             self.simulated["virtual_seconds"] = event["virtual"]
         self.simulated |= {name: event[name] for name in ("order_seconds", "arithmetic_seconds") if name in event}
@@ -287,6 +290,7 @@ class RunRecord:
             "stopped_by": self.stopped,
             "recovery": self.faults.summary(),
             "network": self.network,
+            "kernels": self.kernels,
             "record": config["record"],
             "run_dir": str(self.run_dir),
         }

@@ -19,6 +19,7 @@ from ..data import inputs, skew
 from ..data.examples import arrays_of
 from ..data.models import ModelRecipe
 from ..errors import UserError
+from ..kernels import Choice, choose
 from ..lazy import keras
 from ..messages import segments
 from ..messages.codec import BatchCoordinates, Codec
@@ -66,6 +67,7 @@ class Job:
     options: RunOptions
     steps: int  # local steps of each worker
     run_dir: Path  # folder of this task: that of the whole run, or one in it
+    kernels: Choice = field(default_factory=choose)
     earlier_step_targets: Sequence[int] = ()  # steps of the earlier runs that this one resumes, if they were fewer
     evaluate_seconds: float = 0.1  # between two evaluations of the center
     evaluate_later: bool = False  # evaluate only snapshots, after the training
@@ -216,6 +218,7 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
     job = Job(scheme, recipe, train, test, cluster, options, steps, own_dir)
     before = own_dir if resume is None else checkpoints_of(resume, cluster)
     job.earlier_step_targets = _earlier_step_targets(before, steps)
+    job.kernels = _kernels(job, before)
     job.plan.check()
     check_update(scheme, cluster.placement.in_process)
     _check_left(job, before)
@@ -271,6 +274,13 @@ def _earlier_step_targets(before: Path, steps: int) -> list[int]:
     return [target for target in targets if target < steps]
 
 
+def _kernels(job: Job, before: Path) -> Choice:
+    """Choose the kernels: as asked for, those of the run that this one resumes, or by the multiplications of a step."""
+    earlier = read_config(before).get("kernels") if checkpoint.found(before) else None
+    batch = job.batch_size / job.devices_per_worker
+    return choose(job.options.kernels, None if job.recipe.products is None else batch * job.recipe.products, earlier)
+
+
 def _check_left(job: Job, before: Path) -> None:
     """Raise `UserError` if the resumed run has already done all the requested steps."""
     paths = checkpoint.found(before)
@@ -317,6 +327,7 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         "ema_decay": options.ema_decay,
         "codec": options.codec,
         **({"transport": job.transport} if not cluster.placement.in_process else {}),
+        "kernels": job.kernels.name,
         "steps_per_worker": job.steps,
         **uneven_steps,
         "earlier_step_targets": list(job.earlier_step_targets),

@@ -14,6 +14,7 @@ from ..contract.rounding import CODECS, Rounding
 from ..data.examples import USUAL_BATCH
 from ..data.skew import parsed
 from ..errors import UserError
+from ..kernels import Kernels
 from ..record.latest import named, newest
 from ..record.run_directory import RecordMode
 
@@ -123,6 +124,10 @@ class RunOptions:
     transport: TransportName = "memory"
     """Channel for vectors of a megabyte and more between processes of one machine: shared memory, or sockets; between
     machines it is always sockets."""
+    kernels: Kernels = "auto"
+    """Kernels with which TensorFlow computes on CPUs: Eigen's, or oneDNN's, which are faster for large models. auto: on
+    a CPU on which TensorFlow does not use oneDNN by itself, by the size of the model. What TF_ENABLE_ONEDNN_OPTS says
+    in the environment is never changed."""
     stop_at_version: int | None = None
     """End the run after this number of updates of the center; a few more may be applied meanwhile."""
     stop_at_accuracy: float | None = None
@@ -159,6 +164,7 @@ class RunOptions:
             fraction(ema_decay=self.ema_decay)
         one_of(("float32", *CODECS), codec=self.codec)
         one_of(get_args(TransportName), transport=self.transport)
+        one_of(("auto", "eigen", "onednn"), kernels=self.kernels)
         if self.stop_at_version is not None:
             at_least(1, stop_at_version=self.stop_at_version)
         if self.stop_at_accuracy is not None:
@@ -191,6 +197,7 @@ class Keywords(TypedDict, total=False):
     ema_decay: float | None
     codec: Rounding
     transport: TransportName
+    kernels: Kernels
     stop_at_version: int | None
     stop_at_accuracy: float | None
     evaluate_every: int | None

@@ -18,6 +18,8 @@ def _import_quietly() -> None:
         importlib.import_module("tensorflow")
 
 
+importlib.import_module("distsgd.common.kernels").set_here()
+
 if "ipykernel" in sys.modules and "tensorflow" not in sys.modules:
     _import_quietly()  # in a notebook the startup messages would be the output of a cell
 
