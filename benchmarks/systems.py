@@ -1,6 +1,6 @@
 """Whose steps per second are measured: schemes of this project, and peers in processes of their own.
 
-A system is a title and a function of (model, seconds, expected steps/s) that measures it.
+A system is a title and a function of (model, seconds, expected steps/s, kernels) that measures it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from ..common.contract.rounding import Rounding
 from ..common.data.models import ModelRecipe
 from ..common.data.recipes import synthetic
 from ..common.errors import DistsgdError
+from ..common.kernels import Choice, Kernels
 from ..common.launch.launcher import launch
 from ..common.launch.script import script_job
 from ..common.record.cpu import CpuRecord
@@ -60,7 +61,7 @@ class System:
     """A system whose throughput is measured."""
 
     title: str
-    measure: Callable[[str, float, float], Measured]
+    measure: Callable[[str, float, float, Choice], Measured]
     models: Sequence[str] = tuple(MLPS)
     guess: Mapping[str, float] = field(default_factory=dict)  # steps/s at first, by model; sets the first one's length
     group: str = ""  # of peers that are measured only if that is asked for
@@ -70,15 +71,23 @@ class System:
         return self.guess.get(model, {"small": 1000.0, "medium": 100.0, "large": 5.0, "cnn": 50.0}[model])
 
 
-def peer(role: str, model: str, seconds: float, expected: float) -> Measured:
+def recipe_of(model: str) -> ModelRecipe:
+    """Return the recipe of a model by its name here."""
+    features, *hidden, classes = LAYERS[model]
+    named = f"mlp:hidden={'-'.join(map(str, hidden))}" if model in MLPS else model
+    return ModelRecipe.named(named, (features,), classes, seed=0)
+
+
+def peer(role: str, model: str, seconds: float, expected: float, kernels: Choice) -> Measured:
     """Measure one of `peers.py`."""
     del expected
     command = [sys.executable, "-m", "distsgd.benchmarks.peers", role, model, str(seconds)]
-    return Measured(**told_by(command, role, seconds))
+    return Measured(**told_by(command, role, seconds, kernels))
 
 
-def torch_peer(kind: str, model: str, seconds: float, expected: float) -> Measured:
-    """Measure one of `torch_peers.py`."""
+def torch_peer(kind: str, model: str, seconds: float, expected: float, kernels: Choice) -> Measured:
+    """Measure one of `torch_peers.py`, which has kernels of its own."""
+    del kernels
     steps = max(LEAST_ROUNDS["large"], round(expected * seconds / WORKERS))
     task = {"units": LAYERS[model], "workers": WORKERS, "batch": BATCH, "examples": EXAMPLES}
     task |= {"learning_rate": LEARNING_RATE, "steps": steps}
@@ -87,10 +96,11 @@ def torch_peer(kind: str, model: str, seconds: float, expected: float) -> Measur
     return Measured(**told_by(command, f"PyTorch's {kind}", seconds))
 
 
-def told_by(command: Sequence[str], name: str, seconds: float) -> dict[str, Any]:
+def told_by(command: Sequence[str], name: str, seconds: float, kernels: Choice | None = None) -> dict[str, Any]:
     """Return the JSON that a peer prints at its end; all processes that it started end with it."""
     environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
     environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "OPENBLAS_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    environment |= kernels.environment if kernels else {}
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             command,
@@ -138,7 +148,7 @@ class Ours:
         joined = ", joined by a script" if self.joined else ""
         return f"{self.scheme.name}, {self.backend}, period {self.scheme.period}{several}{rounded}{through}{joined}"
 
-    def __call__(self, model: str, seconds: float, expected: float) -> Measured:
+    def __call__(self, model: str, seconds: float, expected: float, kernels: Choice) -> Measured:
         """Run it."""
         rounds = -(-round(expected * seconds / self.workers) // self.scheme.period)
         if not self.scheme.sync.exchanges:
@@ -148,7 +158,7 @@ class Ours:
         record = CpuRecord(self.workers)
         folder = Path(tempfile.mkdtemp(prefix="distsgd-benchmark-"))
         try:
-            launch(self._job(model, rounds * self.scheme.period, folder), record.on_event)
+            launch(self._job(model, rounds * self.scheme.period, folder, kernels), record.on_event)
             with np.load(folder / "trace.npz") as trace:
                 moments, worker = trace["microseconds"], trace["worker"]
         finally:
@@ -156,8 +166,15 @@ class Ours:
         each, used = self.scheme.period if self.scheme.sync.exchanges else ALONE_STEPS, record.summary()
         return Measured(steady_rate(moments, worker, each), cpu_of_a_step(used, moments, each) if used else {})
 
-    def _job(self, model: str, steps: int, folder: Path) -> Job:
-        options = RunOptions(steps=steps, batch_size=BATCH, run_dir=folder, codec=self.codec, transport=self.transport)
+    def _job(self, model: str, steps: int, folder: Path, kernels: Choice) -> Job:
+        options = RunOptions(
+            steps=steps,
+            batch_size=BATCH,
+            run_dir=folder,
+            codec=self.codec,
+            transport=self.transport,
+            kernels=cast(Kernels, kernels.name or "auto"),
+        )
         cluster = Cluster.local(self.workers, backend=self.backend)
         if self.joined:
             script = Script(folder / "script.py", (self.scheme.name, model, str(steps)))

@@ -185,12 +185,13 @@ RATE_AIM, STALENESS_AIM = 0.1, 0.5  # of a prediction: part of updates per secon
 
 def _measured(results: Path) -> dict[str, Any]:
     path = results / "throughput.json"
-    return json.loads(path.read_text()) if path.exists() else {"models": {}}
+    return json.loads(path.read_text()) if path.exists() else {"columns": {}}
 
 
 def throughput(results: Path) -> str:
     """Return a table of steps per second, and CPU milliseconds for one of them: medians."""
-    models = _measured(results)["models"]
+    content = _measured(results)
+    models = content["columns"]
     titles = {name: row["title"] for model in models.values() for name, row in model["systems"].items()}
     columns = [f"{model}: {what}" for model in models for what in ("steps/s", "CPU ms a step")]
     rows = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
@@ -203,12 +204,14 @@ def throughput(results: Path) -> str:
             else:
                 cells += ["", ""]
         rows.append(f"| {title} | {' | '.join(cells)} |")
+    why = "; ".join(f"{name} ({model['why']})" for name, model in models.items())
+    rows += ["", f"{content.get('cores')} cores, {content.get('cpu')}, TensorFlow {content.get('tensorflow')}: {why}."]
     return "\n".join(rows) if models else ""
 
 
 def goals(results: Path) -> str:
     """Return a table of the ratios that were to be reached, with those measured."""
-    models = _measured(results)["models"]
+    models = _measured(results)["columns"]
     ratios = dict.fromkeys(goal["ratio"] for model in models.values() for goal in model["goals"])
     rows = [f"| | {' | '.join(models)} |", "|---" * (len(models) + 1) + "|"]
     for name in ratios:

@@ -3,7 +3,8 @@
 Every number is the median of some repetitions, taken in turn (the first of every system, then the second,
 ...), so that a machine that is busy for a while does not hit one system alone. Ours are read from the trace
 of the run: local steps between 25 % and 95 % of the time in which all workers were at work. CPU milliseconds of all
-processes together for one step are steady even where others use the machine, and tell where time goes.
+processes together for one step are steady even where others use the machine, and tell where time goes. A column is a
+model with kernels, which those peers get too that compute with TensorFlow.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from ..common.arguments import at_least, nearest, positive
 from ..common.cli import flags
 from ..common.cli.doctor import gpus_seen
 from ..common.errors import DistsgdError, UserError
+from ..common.kernels import Choice, Kernels, choose, cpu_name
 from ..common.launch.client import keep_warm
 from ..common.launch.gpus import NONE, VISIBLE
 from .outcome_files import write
 from .peers import BATCH, CORES, LAYERS, WORKERS
 from .startup import measure_startup
-from .systems import ON_GPUS, SYSTEMS, Measured, System
+from .systems import ON_GPUS, SYSTEMS, Measured, System, recipe_of
 from .tables import THROUGHPUT, update_page
 from .torch_environment import torch_python
 
@@ -55,6 +57,8 @@ class Options:
     models: tuple[str, ...] = ()
     """small (64-128-10), medium (784-1024-1024-10), large (1000-4096-4096-10), and cnn (28 x 28 pixels); if not given:
     small and medium, on GPUs large and cnn."""
+    kernels: tuple[Kernels, ...] = ("auto",)
+    """Kernels of TensorFlow, a column each: auto (what a run chooses for the model on this CPU), eigen, onednn."""
     device: Literal["cpu", "gpu"] = "cpu"
     """Where all of them compute: gpu compares our workers, worker k on GPU k mod n, with plain TensorFlow on a GPU."""
     peers: tuple[str, ...] = ()
@@ -83,6 +87,15 @@ class Options:
         if self.page and self.only:
             raise UserError(f"the page has all systems: leave one of the two out. Received: page, only={self.only}")
 
+    def columns(self) -> dict[str, tuple[str, Choice]]:
+        """Return model and kernels of each column, by its name; raise `UserError` if the environment excludes some."""
+        found: dict[str, tuple[str, Choice]] = {}
+        for model in self.models:
+            for asked in self.kernels:
+                choice = choose(asked, BATCH * (recipe_of(model).products or 0))
+                found.setdefault(f"{model}, {choice.name or 'auto'}", (model, choice))
+        return found
+
     def systems(self, model: str) -> dict[str, System]:
         """Return the systems that are measured with that model."""
         only = self.only or (ON_GPUS if self.device == "gpu" else ())
@@ -108,12 +121,13 @@ class Goal:
 
 
 GOALS = [
-    Goal("sync_sgd", "ddp", {"small": 1.3, "medium": 1.0, "large": 0.9}),
+    Goal("sync_sgd", "ddp", {"small": 1.3, "medium": 1.0, "large": 1.0}),
     Goal("sync_sgd bf16", "ddp", {"large": 1.2}),
-    Goal("hogwild", "pss", {"small": 4.5, "medium": 1.5, "large": 1.3}),
-    Goal("async_sgd", "pss", {"small": 4, "medium": 1.5, "large": 1.3}),
+    Goal("downpour", "ddp", {"medium": 1.4}),
+    Goal("hogwild", "pss", {"small": 3.5, "medium": 1.8, "large": 2.5}),
+    Goal("async_sgd", "pss", {"small": 3.5, "medium": 1.8, "large": 2.5}),
     Goal("downpour", "two cores", {"small": 0.6, "medium": 0.9, "large": 0.85}),
-    Goal("threads:hogwild", "torch:hogwild", {"small": 1.2, "medium": 1.1, "large": 1.1}),
+    Goal("threads:hogwild", "torch:hogwild", {"small": 1.2, "medium": 0.9, "large": 1.0}),
     Goal("serial", "single", {"large": 0.9, "cnn": 0.9}),
     Goal("all_reduce x4", "sync_sgd x4", {"large": 1.2}),
     Goal("all_reduce x4 sockets", "sync_sgd x4 sockets", {"large": 1.2}),
@@ -132,15 +146,18 @@ def main(arguments: list[str]) -> int:
         torch_python()  # or say at once that it cannot be had
     console = Console(highlight=False)
     gpus = use(options.device)
+    columns = options.columns()
     console.print(
-        f"{gpus}{CORES} cores, TensorFlow {version('tensorflow')}, batch {BATCH}, "
+        f"{gpus}{CORES} cores, {cpu_name()}, TensorFlow {version('tensorflow')}, batch {BATCH}, "
         f"{WORKERS} workers + 1 ps, median of {options.repetitions}"
     )
+    for name, (_, choice) in columns.items():
+        console.print(f"  {name}: {choice.why}")
     measured = measure(options, console)
-    for model in options.models:
-        console.print(rate_table(model, measured[model]))
-        if reached(model, measured[model]):
-            console.print(goal_table(model, measured[model]))
+    for name, (model, _) in columns.items():
+        console.print(rate_table(name, model, measured[name]))
+        if reached(model, measured[name]):
+            console.print(goal_table(name, model, measured[name]))
     save(options, measured)
     if options.startup:
         save(options, measured, measure_startup(console))
@@ -166,18 +183,20 @@ def use(device: Literal["cpu", "gpu"]) -> str:
 
 
 def measure(options: Options, console: Console) -> dict[str, Measurements]:
-    """Return all repetitions of all systems, by model; fewer where one has failed."""
-    systems = {model: options.systems(model) for model in options.models}
-    found: dict[str, Measurements] = {model: {name: [] for name in systems[model]} for model in options.models}
+    """Return all repetitions of all systems, by column; fewer where one has failed."""
+    columns = options.columns()
+    found: dict[str, Measurements] = {
+        column: {name: [] for name in options.systems(model)} for column, (model, _) in columns.items()
+    }
     with keep_warm():  # TensorFlow is imported once for all of ours
         for repetition in range(options.repetitions):
-            for model in options.models:
-                for name, system in systems[model].items():
-                    before = found[model][name]
+            for column, (model, choice) in columns.items():
+                for name, system in options.systems(model).items():
+                    before = found[column][name]
                     expected = before[-1].rate if before else system.expected(model)
-                    heading = f"  {repetition + 1}/{options.repetitions} {model} {name}:"
+                    heading = f"  {repetition + 1}/{options.repetitions} {column}: {name}:"
                     try:
-                        measured = system.measure(model, options.seconds, expected)
+                        measured = system.measure(model, options.seconds, expected, choice)
                     except DistsgdError as error:  # the others are still worth measuring
                         console.print(f"{heading} failed. {error}", markup=False)
                         continue
@@ -222,10 +241,10 @@ def table(title: str, columns: Sequence[str]) -> Table:
     return made
 
 
-def rate_table(model: str, measured: Measurements) -> Table:
-    """Return a table of the steps per second of one model."""
+def rate_table(column: str, model: str, measured: Measurements) -> Table:
+    """Return a table of the steps per second of one column."""
     units = "-".join(map(str, LAYERS[model]))
-    made = table(f"\n{model} ({units})", ["system", "steps/s", "min - max", "CPU ms a step", "/ pss", "/ two cores"])
+    made = table(f"\n{column} ({units})", ["system", "steps/s", "min - max", "CPU ms a step", "/ pss", "/ two cores"])
     for name, values in measured.items():
         rates = [one.rate for one in values]
         made.add_row(
@@ -239,9 +258,9 @@ def rate_table(model: str, measured: Measurements) -> Table:
     return made
 
 
-def goal_table(model: str, measured: Measurements) -> Table:
-    """Return a table of the goals of one model."""
-    made = table(f"\ngoals, {model}", ["ratio", "at least", "measured", ""])
+def goal_table(column: str, model: str, measured: Measurements) -> Table:
+    """Return a table of the goals of one column."""
+    made = table(f"\ngoals, {column}", ["ratio", "at least", "measured", ""])
     for goal, value in reached(model, measured):
         verdict = "[green]met[/]" if value >= goal.least[model] else "[red]missed[/]"
         made.add_row(goal.name, f"{goal.least[model]:g}", f"{value:.2f}", verdict)
@@ -263,25 +282,29 @@ def save(options: Options, measured: Mapping[str, Measurements], startup: Mappin
     """Save all results as JSON without the name of this machine; and update the page if that is asked for."""
     path = place(options)
     before = json.loads(path.read_text()) if options.page and path.exists() else {}
+    if before.get("cpu") != cpu_name():  # the ratios of two machines differ
+        before = {}
     rows = {
-        model: {
+        column: {
+            "why": choice.why,
             "repetitions": options.repetitions,
-            "systems": {name: _row(name, values) for name, values in of_model.items()},
+            "systems": {name: _row(name, values) for name, values in measured[column].items()},
             "goals": [
                 {"ratio": goal.name, "at_least": goal.least[model], "measured": round(value, 2)}
-                for goal, value in reached(model, of_model)
+                for goal, value in reached(model, measured[column])
             ],
         }
-        for model, of_model in measured.items()
+        for column, (model, choice) in options.columns().items()
     }
-    rows = before.get("models", {}) | rows
+    rows = before.get("columns", {}) | rows
     content = {
         "cores": CORES,
+        "cpu": cpu_name(),
         "tensorflow": version("tensorflow"),
         "batch_size": BATCH,
         "workers": WORKERS,
         "options": asdict(options),
-        "models": {model: rows[model] for model in LAYERS if model in rows},
+        "columns": {name: rows[name] for model in LAYERS for name in rows if name.startswith(f"{model}, ")},
         "startup": startup or before.get("startup"),
     }
     write(path, content, indent=2)

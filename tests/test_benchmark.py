@@ -8,6 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ from distsgd.benchmarks import (
 )
 from distsgd.benchmarks.plots import PICTURES
 from distsgd.benchmarks.systems import Measured, System
+from distsgd.common import kernels
 from distsgd.common.cluster.fingerprint import source_digest
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import Interrupted, TaskFailed, UserError
@@ -247,7 +249,7 @@ def test_throughput_skips_a_measurement_that_fails_and_ends_on_sigterm(monkeypat
     asked = []
 
     def system(name, outcome):
-        def measure(model, seconds, expected):
+        def measure(model, seconds, expected, kernels):
             asked.append(name)
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -355,23 +357,30 @@ def test_the_page_on_throughput_is_made_from_its_results(tmp_path, monkeypatch):
     monkeypatch.setattr(throughput, "RESULTS", tmp_path)
     monkeypatch.setattr(throughput, "update_page", lambda page: None)
     text = "".join(f"<!-- table: {name} -->\nold\n<!-- end -->\n" for name in ("throughput", "goals", "startup"))
+    monkeypatch.setattr(throughput, "cpu_name", lambda: "a CPU")
+    monkeypatch.setattr(throughput, "choose", lambda *_: kernels.Choice("eigen", "asked for"))
     for model, rate in (("small", 50.0), ("medium", 0.25)):  # the second leaves the first where it is
         measured = {
             "pss": [Measured(10.0, {"ps-0": 1.0})],
             "async_sgd": [Measured(rate, {"ps-0": 1.25, "worker-0": 2})],
         }
-        throughput.save(throughput.Options(models=(model,), page=True), {model: measured})
+        options = throughput.Options(models=(model,), page=True)
+        throughput.save(options, dict.fromkeys(options.columns(), measured))
     assert tables.with_tables(text, tmp_path).splitlines() == [
         "<!-- table: throughput -->",
-        "| | small: steps/s | small: CPU ms a step | medium: steps/s | medium: CPU ms a step |",
+        "| | small, eigen: steps/s | small, eigen: CPU ms a step "
+        "| medium, eigen: steps/s | medium, eigen: CPU ms a step |",
         "|---|---|---|---|---|",
         "| ParameterServerStrategy | 10 | 1 | 10 | 1 |",
         "| async_sgd, processes, period 1 | 50 | 3.25 | 0.25 | 3.25 |",
+        "",
+        f"{peers.CORES} cores, a CPU, TensorFlow {version('tensorflow')}: "
+        "small, eigen (asked for); medium, eigen (asked for).",
         "<!-- end -->",
         "<!-- table: goals -->",
-        "| | small | medium |",
+        "| | small, eigen | medium, eigen |",
         "|---|---|---|",
-        "| async_sgd / pss | 5.00 (goal 4) | 0.03 (goal 1.5) **!** |",
+        "| async_sgd / pss | 5.00 (goal 3.5) | 0.03 (goal 1.8) **!** |",
         "<!-- end -->",
         "<!-- table: startup -->",
         "old",
