@@ -59,8 +59,8 @@ def choose(asked: Kernels = "auto", products: float | None = None, before: str |
     Raises:
         UserError: the environment variable, set by the user, says otherwise.
     """
-    value = "" if os.environ.get(SET_HERE) else os.environ.get(VARIABLE, "")
-    if given := VALUES.get(value.lower()):
+    if value := _set_by_user():
+        given = VALUES[value.lower()]
         if asked not in ("auto", given):
             raise UserError(f"{VARIABLE}={value} in the environment excludes --kernels {asked}: leave one of them out")
         return Choice(given, f"{VARIABLE}={value} is set")
@@ -77,6 +77,12 @@ def choose(asked: Kernels = "auto", products: float | None = None, before: str |
         return Choice("onednn", "the size of the model is not known before the run")
     compared, name = ("at least", "onednn") if products >= LEAST else ("fewer than", "eigen")
     return Choice(name, f"{products:.1e} multiplications a step, {compared} {LEAST:.0e}, on a CPU without {ON[0]}")
+
+
+def _set_by_user() -> str:
+    """Return the value of the variable if the user has set it, else an empty text."""
+    value = "" if os.environ.get(SET_HERE) else os.environ.get(VARIABLE, "")
+    return value if value.lower() in VALUES else ""
 
 
 def cpu_features(path: Path = Path("/proc/cpuinfo")) -> list[str]:
@@ -100,8 +106,8 @@ def _of_cpu(field: str, path: Path) -> str:
 
 
 def set_here(asked: Kernels = "auto") -> None:
-    """Set the variable for the import of TensorFlow in this process, if that is still ahead."""
-    if "tensorflow" not in sys.modules and (chosen := choose(asked).environment):
+    """Set the variable for the import of TensorFlow in this process, if that is ahead and the user has not set it."""
+    if "tensorflow" not in sys.modules and not _set_by_user() and (chosen := choose(asked).environment):
         os.environ.update(chosen | {SET_HERE: "1"})
 
 
