@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import math
 import re
@@ -308,7 +309,7 @@ def batched(test: Any, size: int) -> Any:
     """Convert (x, y) or (x, y, sample_weight) of arrays to a data set of batches for repeated evaluation.
 
     Given arrays, Keras builds a data set each time, which takes longer than the evaluation, and TensorFlow never frees
-    its functions.
+    its functions. So does a data set with a function (as of `map`): its iterators take four milliseconds each.
     """
 
     def tensor(array: np.ndarray) -> Any:
@@ -316,5 +317,11 @@ def batched(test: Any, size: int) -> Any:
         return tf.convert_to_tensor(array, keras.config.floatx() if floats else None)  # as Keras does it
 
     tensors = keras.tree.map_structure(tensor, keras.tree.lists_to_tuples(tuple(test)))
-    starts = tf.data.Dataset.range(0, num_examples(test), size)
-    return starts.map(lambda at: keras.tree.map_structure(lambda whole: whole[at : at + size], tensors))
+    number, rest = divmod(num_examples(test), size)
+    parts = []
+    if number:
+        cut = lambda a: tf.reshape(a[: number * size], [number, size, *a.shape[1:]])  # noqa: E731
+        parts.append(tf.data.Dataset.from_tensor_slices(keras.tree.map_structure(cut, tensors)))
+    if rest:
+        parts.append(tf.data.Dataset.from_tensors(keras.tree.map_structure(lambda a: a[number * size :], tensors)))
+    return functools.reduce(lambda first, last: first.concatenate(last), parts)

@@ -282,6 +282,7 @@ def main() -> None:
     import_tensorflow()
     server.send(event="server", network=network, kernels=used_here())
     server.serve()
+    os._exit(0)  # Python would take half a second to free all modules, for which the user would wait
 
 
 if __name__ == "__main__":

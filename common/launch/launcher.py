@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import tempfile
+import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from ..files import own_folder, standard_error_to, writing
 from ..messages import segments
 from ..messages.codec import FLOAT_BYTES
 from ..record.callbacks import STOP
+from ..record.plot import figure_class
 from ..tasks.job import Job, Script
 from .client import fork_server
 from .supervisor import OnEvent, Supervision
@@ -33,6 +35,7 @@ def launch(job: Job, on_event: OnEvent) -> None:
         own_folder(logs)
     names = task_names(job)
     check_descriptors(job, len(names), logs)
+    threading.Thread(target=figure_class, daemon=True).start()  # the plot of the end needs it: import it meanwhile
     with fork_server(job.cluster.isolation, job.kernels, logs) as server:
         on_event({"event": "network", "state": server.network})
         on_event({"event": "kernels", "used": server.kernels, "why": job.kernels.why})
