@@ -3,6 +3,7 @@
 import json
 import shutil
 import threading
+from functools import partial
 
 import keras
 import numpy as np
@@ -10,12 +11,18 @@ import pytest
 
 from distsgd.algorithms import AsyncSGD
 from distsgd.common.cli.commands import evaluate
+from distsgd.common.cli.own import problem_of_run
 from distsgd.common.errors import UserError, WaitTimeout
 from distsgd.common.record import checkpoint
 from distsgd.common.record.callbacks import Callback
 from distsgd.common.tasks.follow import follow
 from distsgd.common.tasks.options import Recovery
 from runs import DIGITS, patience, record
+
+
+def found(run_dir):
+    """Return the function that finds data and model of a run by their names."""
+    return partial(problem_of_run, run_dir, None, None)
 
 
 class UntilMeasured(Callback):
@@ -30,7 +37,7 @@ class UntilMeasured(Callback):
 
 def test_checkpoints_are_measured_during_a_run_and_the_last_is_its_result(tmp_path):
     run_dir, seen = tmp_path / "run", []
-    follower = threading.Thread(target=follow, args=(run_dir, patience(60), seen.append), daemon=True)
+    follower = threading.Thread(target=follow, args=(run_dir, patience(60), found(run_dir), seen.append), daemon=True)
     follower.start()  # before there is anything to follow
     options = {"ema_decay": 0.9, "recovery": Recovery(checkpoint_seconds=0.1), "callbacks": [UntilMeasured(seen)]}
     run = record(AsyncSGD(), run_dir, backend="threads", workers=2, steps=10**5, **options)
@@ -44,27 +51,28 @@ def test_checkpoints_are_measured_during_a_run_and_the_last_is_its_result(tmp_pa
     result = model.evaluate(*DIGITS.test, verbose=0, return_dict=True)
     np.testing.assert_allclose([last["test_loss"], last["test_accuracy"]], list(result.values())[::-1], rtol=1e-4)
     again = []
-    follow(run_dir, 1, again.append)
+    follow(run_dir, 1, found(run_dir), again.append)
     assert again == seen == [json.loads(line) for line in (run_dir / "evaluations.jsonl").read_text().splitlines()]
 
 
 def test_following_a_missing_run_or_one_with_its_own_data_is_an_error(tmp_path):
     with pytest.raises(WaitTimeout, match="waited 1 s for a checkpoint in"):
-        follow(tmp_path, 1, print)
+        follow(tmp_path, 1, found(tmp_path), print)
     (tmp_path / "checkpoints" / "000000000007").mkdir(parents=True)
     (tmp_path / "checkpoints" / "000000000007" / "checkpoint.json").write_text("{}")
-    (tmp_path / "config.json").write_text(json.dumps({"dataset": "own data", "model": "mine", "seed": 0}))
+    config = {"dataset": "own data", "model": "mine", "seed": 0, "steps_per_worker": 9, "workers": 2, "batch_size": 8}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match="has a model or data of its own"):
-        follow(tmp_path, 0.1, print)
+        follow(tmp_path, 0.1, found(tmp_path), print)
 
 
 def test_a_wait_without_an_end_or_for_what_is_no_folder_is_refused(tmp_path):
     for seconds in (float("nan"), float("inf"), 0.0):
         with pytest.raises(UserError, match="wait_seconds must be a positive number"):
-            follow(tmp_path, seconds, print)
+            follow(tmp_path, seconds, found(tmp_path), print)
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="is not a folder"):
-        follow(tmp_path / "file", 1, print)
+        follow(tmp_path / "file", 1, found(tmp_path), print)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +112,7 @@ def test_a_checkpoint_deleted_meanwhile_is_skipped_without_a_warning(run_dir):
         measured.append(line["version"])
         checkpoint.discard(paths[1])
 
-    follow(run_dir, 1, delete_the_second, told.append)
+    follow(run_dir, 1, found(run_dir), delete_the_second, told.append)
     assert measured == [int(path.name) for path in paths if path != paths[1]]
     assert told == []
 
@@ -118,4 +126,4 @@ def test_evaluate_names_the_folder_that_it_waits_for(tmp_path, capsys):
 def test_following_a_simulated_run_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"algorithm": "downpour", "platform": {"network": "ideal"}}))
     with pytest.raises(UserError, match=r"a simulated run has no checkpoints: .*metrics\.jsonl"):
-        follow(tmp_path, 1.0, print)
+        follow(tmp_path, 1.0, found(tmp_path), print)

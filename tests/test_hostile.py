@@ -13,6 +13,7 @@ import pytest
 
 from distsgd.algorithms import SCHEMES, AsyncSGD
 from distsgd.common import Recovery, UserError
+from distsgd.common.cli.own import problem_of_run
 from distsgd.common.data import named as data
 from distsgd.common.record import checkpoint
 from distsgd.common.replay.replay import replay
@@ -59,7 +60,9 @@ def draw(folder):
 COMMANDS = {
     "replay": lambda folder: replay(folder, SCHEMES),
     "timeline": draw,
-    "evaluate": lambda folder: follow(folder, 0.1, lambda line: None),
+    "evaluate": lambda folder: follow(
+        folder, 0.1, functools.partial(problem_of_run, folder, None, None), lambda line: None
+    ),
     "resume": train,
 }
 

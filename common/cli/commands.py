@@ -77,7 +77,8 @@ def evaluate(arguments: list[str]) -> int:
         raise UserError(f"{run_dir} is a file: give the run directory")
     if not run_dir.is_dir():
         print(f"{run_dir} does not exist yet; waits up to {options.wait_seconds:g} s for it", file=sys.stderr)  # noqa: T201
-    follow(run_dir, options.wait_seconds, show, warn, partial(problem_of_run, run_dir, options.model, options.data))
+    find = partial(problem_of_run, run_dir, options.model, options.data)
+    follow(run_dir, options.wait_seconds, find, show, warn)
     return 0
 
 

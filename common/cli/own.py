@@ -22,7 +22,6 @@ from ..errors import UserError
 from ..kernels import set_here
 from ..lazy import keras
 from ..spec import parse
-from ..tasks.follow import problem_of
 from ..tasks.options import RunOptions
 from .flag_groups import Options
 from .imports import execute, import_tensorflow, where
@@ -79,13 +78,17 @@ def problem_of_run(
     for flag, known, given in (("--model", config["model"], model), ("--data", config["dataset"], data)):
         if given is None and in_file(known):
             raise UserError(f"the run in {run_dir} is of {known}, which only your command executes: add {flag} {known}")
-    if model is None and data is None:
-        return problem_of(run_dir, config)
     steps, workers, size = (config[name] for name in ("steps_per_worker", "workers", "batch_size"))
     names: dict[str, Any] = {"model": model or config["model"], "data": data}
     run = RunOptions(seed=config["seed"], batch_size=size, steps=steps)
     options = Options(**names, dataset=None if data else config["dataset"], workers=workers, run=run)
-    dataset, _, recipe, made = find_problem(options)
+    try:
+        dataset, _, recipe, made = find_problem(options)
+    except UserError as error:
+        if model or data:
+            raise
+        flags = "--model my_model.py:build --data my_data.py:load"
+        raise UserError(f"the run in {run_dir} has a model or data of its own: add {flags} ({error})") from None
     if dataset.test is None:
         raise UserError(f"--data: there are no validation data to evaluate the checkpoints on. Received: {data}")
     if made is None:

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..arguments import positive
-from ..data import named as data
 from ..data.models import ModelRecipe
 from ..data.recipes import Dataset
 from ..errors import UserError, WaitTimeout
 from ..files import dumps, open_in_place, writing
 from ..record import checkpoint
-from ..record_format import read_config, read_rows, unnamed
+from ..record_format import read_config, read_rows
 from .observer import Evaluation
 
 EVALUATIONS = "evaluations.jsonl"
@@ -30,19 +28,19 @@ LOOK_SECONDS = 0.5
 def follow(
     run_dir: Path,
     wait_seconds: float,
+    find: Callable[[Mapping[str, Any]], tuple[Dataset, ModelRecipe]],
     report: Callable[[dict[str, Any]], None],
     warn: Callable[[str], object] = lambda message: None,
-    find: Callable[[Mapping[str, Any]], tuple[Dataset, ModelRecipe]] | None = None,
 ) -> None:
     """Evaluate the checkpoints of a run, new ones as they appear; each adds a line to `evaluations.jsonl`.
 
     Args:
         run_dir: run directory of the chief.
         wait_seconds: limit of the wait for the begin of the run, and for its next checkpoint.
+        find: returns data and model of a run with this configuration.
         report: called with `version`, `test_loss`, `test_accuracy`, ... of each checkpoint, also of those that an
             earlier call has evaluated.
         warn: called with a message for each checkpoint that is damaged, or of another format, and is skipped.
-        find: returns data and model of a run with this configuration; by default those of the names in it.
 
     Raises:
         UserError: the path is no folder, or the run in it is simulated, or has its own data or model.
@@ -61,7 +59,7 @@ def follow(
     for line in before:
         report(line)
     for path in _appearing(run_dir, {line["version"] for line in before}, wait_seconds):
-        problem = problem or (find or partial(problem_of, run_dir))(read_config(run_dir))
+        problem = problem or find(read_config(run_dir))
         try:
             arrays = checkpoint.read(path).arrays
         except UserError as unreadable:
@@ -110,12 +108,3 @@ def _evaluation(run_dir: Path, dataset: Dataset, recipe: ModelRecipe, parameters
             f"the checkpoints in {run_dir} have {parameters} parameters, and the model of the run has {known}"
         )
     return Evaluation(recipe.flat(), dataset.test)
-
-
-def problem_of(run_dir: Path, config: Mapping[str, Any]) -> tuple[Dataset, ModelRecipe]:
-    """Load data and model by their names in the configuration of a run; raises `UserError` for unnamed ones."""
-    try:
-        dataset = data.load(config["dataset"])
-        return dataset, ModelRecipe.named(config["model"], dataset.shape, dataset.classes, config["seed"])
-    except UserError as error:
-        raise unnamed(run_dir, error) from None
