@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from distsgd.algorithms import AEAMSGD, AEASGD, AllReduce, AsyncSGD, Downpour, Hogwild, LocalSGD, SyncSGD
+from distsgd.common.contract import Bounded, Unlocked
 from distsgd.common.contract.rounds import Rounds
-from distsgd.common.sync import Bounded, Unlocked
 
 
 @dataclass(frozen=True, kw_only=True)

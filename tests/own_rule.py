@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from distsgd.common.contract import Count, Rate, Scheme, sgd
-from distsgd.common.sync import Synchronization
+from distsgd.common.contract import Count, Rate, Scheme, Synchronization, sgd
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ import tensorflow as tf
 from distsgd.common.messages import transport
 from distsgd.common.messages.channels import Channels
 from distsgd.common.messages.transport import TRANSPORTS, Transport
-from distsgd.common.sync import Collective, Message
-from distsgd.common.sync.collective import LEAST, slices_of
-from distsgd.common.sync.store import WorkerSlot
+from distsgd.common.sync.collective import LEAST, Collective, slices_of
+from distsgd.common.sync.store import Message, WorkerSlot
 from distsgd.common.tasks.requests import traced
 from runs import in_thread
 

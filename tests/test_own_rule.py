@@ -9,9 +9,9 @@ from going import Going
 
 from distsgd.algorithms import SCHEMES
 from distsgd.common.cli.imports import import_schemes
+from distsgd.common.contract import Alone, Async, Barrier, Bounded, Collective, Synchronization, Unlocked
 from distsgd.common.errors import UserError
 from distsgd.common.record_format import EVENTS
-from distsgd.common.sync import Alone, Async, Barrier, Bounded, Collective, Synchronization, Unlocked
 from distsgd.common.sync.release import waiting_at
 from distsgd.common.tasks.options import Recovery
 from runs import DIGITS
@@ -47,8 +47,7 @@ def bounds(order, workers):
 RING = """
 from dataclasses import dataclass
 
-from distsgd.common.contract import Rate, Scheme, sgd
-from distsgd.common.sync import Collective
+from distsgd.common.contract import Collective, Rate, Scheme, sgd
 
 @dataclass(frozen=True)
 class Ring(Collective):

@@ -14,7 +14,7 @@ from distsgd.common.messages.ops import queue
 from distsgd.common.record_format import RECORD
 from distsgd.common.replay.reference import asynchronous_rules, gradients, synchronous_rules
 from distsgd.common.server.transaction import DIRTY
-from distsgd.common.sync import Message
+from distsgd.common.sync.store import Message
 from distsgd.common.tasks import graph as task_graph
 from distsgd.common.tasks.options import Recovery
 from doubles import HalfWay, Waiting

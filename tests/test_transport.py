@@ -24,7 +24,7 @@ from distsgd.common.messages.cut import cut_into
 from distsgd.common.messages.segments import Segments
 from distsgd.common.record_format import read_config
 from distsgd.common.server.failures import is_absence
-from distsgd.common.sync import Message
+from distsgd.common.sync.store import Message
 from distsgd.common.worker.buckets import Buckets
 from distsgd.common.worker.timing import RoundTimer, moment
 from doubles import HalvedLocalSGD
