@@ -259,7 +259,6 @@ def cnn(shape: tuple[int, ...], classes: int, *, filters: int = 16) -> Any:
 
 def logistic(shape: tuple[int, ...], classes: int) -> Any:
     """Build logistic regression on sparse examples (indices, values), without a bias, which all would share."""
-    del classes
     layers = keras.layers
     indices, values = keras.Input((None,), dtype="int32"), keras.Input((None,))
     weights = layers.Embedding(shape[0], 1, embeddings_initializer="zeros")(indices)

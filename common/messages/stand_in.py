@@ -82,7 +82,6 @@ for _name in (*OPERATORS, *REFLECTED, *OTHERS):
 
 
 def _convert(value: StandIn, dtype: Any = None, name: str | None = None, as_ref: bool = False) -> Any:
-    del as_ref
     return tf.convert_to_tensor(value.read_value(), dtype, name=name)
 
 

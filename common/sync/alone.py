@@ -25,10 +25,8 @@ class Alone(Synchronization):
 
     def mean(self, ps: Store, slot: WorkerSlot, vector: Tensor) -> Tensor:
         """Return the worker's own `vector`."""
-        del ps, slot
         return vector
 
     def traffic(self, workers: int) -> tuple[float, float]:
         """Return zero vectors in both directions."""
-        del workers
         return 0, 0

@@ -31,7 +31,6 @@ class Barrier(Synchronization):
 
     def updates_per_round(self, workers: int) -> float:
         """Return 1: all messages of a round make one update."""
-        del workers
         return 1
 
     def set_size(self, active: int) -> int:

@@ -29,12 +29,10 @@ class Waiting:
 
     def arrive(self, worker: int, rounds: int) -> Sequence[int]:
         """Process a message of a worker that now has that many recorded rounds; return the released workers."""
-        del rounds
         return (worker,)
 
     def leave(self, rounds: int) -> Sequence[int]:
         """Remove a worker with that many recorded rounds; return the workers that this releases."""
-        del rounds
         return ()
 
 

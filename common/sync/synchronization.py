@@ -66,7 +66,6 @@ class Synchronization:
 
     def traffic(self, workers: int) -> tuple[float, float]:
         """Return the number of vectors that a recorded exchange sends to the center, and back."""
-        del workers
         return 1, 1
 
     @property
@@ -84,7 +83,6 @@ class Synchronization:
         Args:
             active: the number of active workers, from 0.
         """
-        del active
 
     @property
     def lead(self) -> int | None:
@@ -106,7 +104,6 @@ class Synchronization:
         `part` has `initial`, the first value of this slice of the center [n], and `no_message`, zeros for a sum of
         messages, which becomes a `Message` of variables. Default: no variables.
         """
-        del ps, part
         return {}
 
     # The operations of a worker in its rounds.
@@ -117,7 +114,6 @@ class Synchronization:
 
     def is_finite(self, ps: Store, reply: Tensor) -> Tensor:
         """Return True if the workers may adopt this reply, the same for all, without a ps. Default: test each."""
-        del ps
         return tf.reduce_all(tf.math.is_finite(reply))  # not of its sum, which may overflow on one worker only
 
     def push(self, ps: Store, slot: WorkerSlot, message: Message) -> None:

@@ -102,7 +102,6 @@ class Independent:
         Returns:
             the multiples, [W, number], and the state for the next steps.
         """
-        del before
         return self.quantile(draw(np.arange(first, first + number))), None
 
 

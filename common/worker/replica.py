@@ -40,7 +40,6 @@ class Stream:
 
     def batch(self, rows: Any) -> list[Any]:
         """Return the next batch."""
-        del rows
         return tf.nest.flatten(self.iterator.get_next())
 
 

@@ -42,7 +42,6 @@ class WithoutCopy:
 
     def rounds(self, rows: Any, event: Event, before: Any) -> Any:
         """Build several rounds into one call; returns the same as `DenseWorker.rounds`."""
-        del event
         with tf.device(self.device):
             losses, replied = [], before[2]
             for r in range(rows.shape[0]):
