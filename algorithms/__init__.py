@@ -10,6 +10,7 @@ from .agn import AGN as AGN
 from .adag import ADAG as ADAG
 from .dc_asgd import DCASGD as DCASGD
 from .ringmaster import Ringmaster as Ringmaster
+from .delay_adaptive import DelayAdaptive as DelayAdaptive
 from .dynsgd import DynSGD as DynSGD
 from .aeasgd import AEASGD as AEASGD
 from .aeamsgd import AEAMSGD as AEAMSGD

@@ -53,6 +53,7 @@ STEPS: dict[str, Callable[[Any, int, float], float]] = {
     **dict.fromkeys(("ringmaster", "agn", "adag"), lambda scheme, workers, late: 1),
     "sync_sgd_lr": lambda scheme, workers, late: workers if scheme.reduction == "sum" else 1,
     "downpour_easy": lambda scheme, workers, late: scheme.period,
+    "delay_adaptive": lambda scheme, workers, late: workers / max(late, workers),
     "dynsgd": lambda scheme, workers, late: scheme.period / (late + 1),
     "ssp": lambda scheme, workers, late: 1 / workers,
 }

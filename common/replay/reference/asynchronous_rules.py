@@ -321,6 +321,23 @@ def ringmaster(
     return path, used
 
 
+def delay_adaptive(
+    start: np.ndarray, gradient: Gradient, order: Sequence[int], workers: int, *, eta: float
+) -> list[np.ndarray]:
+    """Apply a gradient of delay τ, the updates since its worker pulled: θ ← θ − η min(1, W/τ) g; `order` as above."""
+    path, t, pulled = [start.copy()], [0] * workers, [0] * workers
+    for k in order:
+        now = len(path) - 1
+        if k < 0:
+            pulled[~k] = now
+            continue
+        tau, g = now - pulled[k], gradient(path[pulled[k]], k, t[k])
+        t[k] += 1
+        path.append(path[-1] - eta * (1 if tau <= workers else workers / tau) * g)
+        pulled[k] = now + 1
+    return path[1:]
+
+
 def ssp(
     start: np.ndarray, gradient: Gradient, events: Sequence[tuple[int, int]], workers: int, *, eta: float, slack: int
 ) -> tuple[list[np.ndarray], bool]:
