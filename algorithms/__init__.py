@@ -25,6 +25,7 @@ from .signsgd_mv import SignSGDMV as SignSGDMV
 from .ef_sgd import EFSGD as EFSGD
 from .local_sgd import LocalSGD as LocalSGD
 from .slowmo import SlowMo as SlowMo
+from .fedopt import FedOpt as FedOpt
 from .bmuf import BMUF as BMUF
 from .diloco import DiLoCo as DiLoCo
 from .all_reduce import AllReduce as AllReduce

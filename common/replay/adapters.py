@@ -263,6 +263,14 @@ TRANSCRIPTIONS = {
     "local_sgd": _in_rounds(synchronous_rules.local_sgd, _inner_memory, synchronous="synchronous_steps"),
     "diloco": _in_rounds(synchronous_rules.diloco, _inner_memory, epsilon="outer_learning_rate", mu="momentum"),
     "slowmo": _in_rounds(synchronous_rules.slowmo, _inner_memory, alpha="slow_learning_rate", beta="slow_momentum"),
+    "fedopt": _in_rounds(
+        synchronous_rules.fedopt,
+        epsilon="server_learning_rate",
+        beta_1="beta_1",
+        beta_2="beta_2",
+        tau="tau",
+        form="server_optimizer",
+    ),
     "bmuf": _in_rounds(
         synchronous_rules.bmuf,
         lambda s: s.form == "nesterov" or _inner_memory(s),  # a restarted worker begins at θ, not ahead of it

@@ -155,6 +155,36 @@ def diloco(
     return path
 
 
+def fedopt(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    epsilon: float,
+    beta_1: float,
+    beta_2: float,
+    tau: float,
+    form: str,
+    period: int,
+    steps: int,
+) -> list[np.ndarray]:
+    """Execute H local steps from θ; Δ = mean_k x_k − θ; m ← β₁ m + (1 − β₁) Δ; v by its form; θ ← θ + ε m/(√v + τ)."""
+    theta, m, v, path = start.copy(), np.zeros_like(start), np.full_like(start, tau**2), []
+    for t in range(0, steps, period):
+        x = after_steps(theta, no_states(workers), gradient, t, min(period, steps - t), eta, sgd_step)
+        delta = np.mean(x, axis=0) - theta
+        m = beta_1 * m + (1 - beta_1) * delta
+        v = {
+            "adam": beta_2 * v + (1 - beta_2) * delta**2,
+            "yogi": v - (1 - beta_2) * delta**2 * np.sign(v - delta**2),
+            "adagrad": v + delta**2,
+        }[form]
+        theta = theta + epsilon * m / (np.sqrt(v) + tau)
+        path.append(theta.copy())
+    return path
+
+
 def bmuf(
     start: np.ndarray,
     gradient: Gradient,
