@@ -45,6 +45,20 @@ def blank_pictures(monkeypatch):
     monkeypatch.setattr(run_directory, "plot", lambda rows, config, file: None)
 
 
+@pytest.fixture(autouse=True)
+def user_errors_of_one_line(monkeypatch):
+    """Check that each `UserError` that the test raises in this process is one line."""
+    said: list[str] = []
+
+    def noted(self, *arguments):
+        said.extend(map(str, arguments))
+        super(UserError, self).__init__(*arguments)
+
+    monkeypatch.setattr(UserError, "__init__", noted)
+    yield
+    assert not [message for message in said if "\n" in message]
+
+
 @pytest.fixture
 def run_main(monkeypatch, capsys):
     """Return a function that runs the command line in this process, and returns its exit code and output."""

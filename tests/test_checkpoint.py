@@ -135,11 +135,8 @@ def test_a_run_with_only_damaged_checkpoints_is_always_refused(tmp_path):
     for version in (1, 2):
         spoil(save(tmp_path, version))
     for _ in range(2):
-        with pytest.raises(
-            UserError, match=r"all checkpoints in .* are damaged .*To start over, choose another"
-        ) as said:
+        with pytest.raises(UserError, match=r"all checkpoints in .* are damaged .*To start over, choose another"):
             checkpoint.tidy(tmp_path)
-        assert "\n" not in str(said.value)
     for path in checkpoint.found(tmp_path):  # as it is if they were damaged one after the other
         checkpoint.quarantine(path, checkpoint.Damaged("x"))
     with pytest.raises(UserError, match="are damaged"):

@@ -228,9 +228,8 @@ def test_bad_input_is_refused_before_anything_starts(change, message, tmp_path):
         "scheme": AsyncSGD(),
         "run_dir": tmp_path / "run",
     } | change
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(UserError, match=message):
         train(arguments.pop("model"), arguments.pop("data"), arguments.pop("scheme"), verbose=False, **arguments)
-    assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
