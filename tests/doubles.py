@@ -5,18 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import tensorflow as tf
+
 from distsgd.algorithms import AEAMSGD, AEASGD, AllReduce, AsyncSGD, Downpour, Hogwild, LocalSGD, SyncSGD
 from distsgd.common.contract import Bounded, Unlocked
 from distsgd.common.contract.rounds import Rounds
 
 
-@dataclass(frozen=True, kw_only=True)
 class SlowAsyncSGD(AsyncSGD):
     """Correct, but it reads, thinks for a while and writes: harmless under the lock, fatal without."""
 
     def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
-        import tensorflow as tf
-
         before = server.center.read_value()
         thought = tf.ones([128, 128]) * before[0]
         for _ in range(8):
@@ -25,13 +24,10 @@ class SlowAsyncSGD(AsyncSGD):
         return server.center
 
 
-@dataclass(frozen=True, kw_only=True)
 class HalfWay(Downpour):
     """The update of the second slice says that it is there, and waits for a token: the center is half old, half new."""
 
     def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
-        import tensorflow as tf
-
         from distsgd.common.messages.ops import queue
 
         if server.center.name.startswith("center_1"):
@@ -42,7 +38,6 @@ class HalfWay(Downpour):
         return super().server_update(server, message, staleness)
 
 
-@dataclass(frozen=True, kw_only=True)
 class HeavyAllReduce(AllReduce):
     """Correct, with a velocity on each worker."""
 
@@ -57,7 +52,6 @@ class HeavyAllReduce(AllReduce):
         worker.params.assign_sub(self.learning_rate * velocity)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ShortFirst(AEAMSGD):
     """Worker 0 has done its rounds when the others have not."""
 
@@ -67,7 +61,6 @@ class ShortFirst(AEAMSGD):
         return super().rounds(steps if worker else 1, done, worker)
 
 
-@dataclass(frozen=True, kw_only=True)
 class PerWorker(AsyncSGD):
     """The n-th message of worker k adds k + n / 10 to the center."""
 
@@ -75,34 +68,26 @@ class PerWorker(AsyncSGD):
         return {"messages": 0 * center}
 
     def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
-        import tensorflow as tf
-
         number = server.messages.read_value() + 1
         server.messages.assign(number)
         server.center.assign_add(tf.cast(server.sender, tf.float32) + number / 10)
         return server.center
 
 
-@dataclass(frozen=True, kw_only=True)
 class RandomPart(AsyncSGD):
     """Each worker sends a random part of its gradient, times its loss."""
 
     name = "random_part"
 
     def message(self, worker: Any) -> Any:
-        import tensorflow as tf
-
         mask = worker.uniform(worker.index, worker.round) < 0.5
         return tf.where(mask, worker.gradient, 0.0) * worker.loss
 
 
-@dataclass(frozen=True, kw_only=True)
 class Weighed(SyncSGD):
     """The message of worker k counts k + 1 times."""
 
     def weighted(self, server: Any, message: Any, staleness: Any) -> Any:
-        import tensorflow as tf
-
         return message * (tf.cast(server.sender, tf.float32) + 1)
 
 
@@ -117,14 +102,12 @@ class Waiting(AsyncSGD):
         return Bounded(self.slack)
 
 
-@dataclass(frozen=True, kw_only=True)
 class NoLock(SlowAsyncSGD):
     @property
     def sync(self) -> Unlocked:
         return Unlocked()
 
 
-@dataclass(frozen=True, kw_only=True)
 class RaisesInWorker(AsyncSGD):
     """A bug in the worker's part."""
 
@@ -153,18 +136,13 @@ class CountingAsyncSGD(AsyncSGD):
 
 
 def ones(gradient: Any) -> Any:
-    import tensorflow as tf
-
     return tf.IndexedSlices(tf.ones_like(gradient.values), gradient.indices)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Stumbles(AsyncSGD):
     """The messages of worker 1 are now and then not finite."""
 
     def message(self, worker: Any) -> Any:
-        import tensorflow as tf
-
         bad = tf.reduce_sum(tf.abs(worker.gradient)) * 1e4
         sick = tf.equal(tf.cast(bad, tf.int32) % 5, 0) & tf.equal(worker.index, 1)
         return tf.where(sick, worker.gradient / 0, worker.gradient)
@@ -189,8 +167,6 @@ class Pauses:
         return {**super().global_variables(center), "pause_updates": 0.0}  # pyright: ignore
 
     def _pause(self, here: Any) -> Any:
-        import tensorflow as tf
-
         def there(looks: Any) -> Any:
             # The name depends on the loop: of a constant, TensorFlow would look once and remember the answer.
             nothing = tf.strings.substr(tf.strings.as_string(looks), 0, 0)
@@ -203,23 +179,17 @@ class Pauses:
         return tf.while_loop(lambda waits, _: waits, tell, [here & there(0), 1])[0]
 
     def message(self, worker: Any) -> Any:
-        import tensorflow as tf
-
         message = super().message(worker)  # pyright: ignore
         turn = tf.equal(worker.pause_rounds.assign_add(1.0), PAUSE_ROUND) & tf.equal(worker.index, 1)
         with tf.control_dependencies([self._pause(turn & (self.moment == "push"))]):
             return tf.identity(message)
 
     def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
-        import tensorflow as tf
-
         turn = tf.equal(server.pause_updates.assign_add(1.0), PAUSE_ROUND)
         with tf.control_dependencies([self._pause(turn & (self.moment == "lock"))]):
             return super().server_update(server, tf.identity(message), staleness)  # pyright: ignore
 
     def on_reply(self, worker: Any, reply: Any) -> None:
-        import tensorflow as tf
-
         turn = tf.equal(worker.pause_rounds, PAUSE_ROUND) & tf.equal(worker.index, 1)
         with tf.control_dependencies([reply]):
             waited = self._pause(turn & (self.moment == "reply"))
@@ -266,7 +236,6 @@ class SlowDisk(AsyncSGD):
         checkpoint.write = slowly
 
 
-@dataclass(frozen=True, kw_only=True)
 class RemembersHalf(LocalSGD):
     """Correct, and each worker keeps half of the parameters that it began a step with, and plays with them."""
 
@@ -279,12 +248,9 @@ class RemembersHalf(LocalSGD):
         worker.half.assign_add(worker.half + 1.0)
 
 
-@dataclass(frozen=True, kw_only=True)
 class HalvedLocalSGD(LocalSGD):
     """Correct, but its workers go half of the way to a reply, and take that in two halves."""
 
     def on_reply(self, worker: Any, reply: Any) -> None:
-        import tensorflow as tf
-
         half = reply.shape[0] // 32 * 16
         worker.params.assign(0.5 * worker.params + tf.concat([0.5 * reply[:half], 0.5 * reply[half:]], 0))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from distsgd.common.contract import Collective, Period, Rate, Scheme, sgd
+from distsgd.common.contract import Barrier, Collective, Period, Rate, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +67,14 @@ class PowerSGD(WithoutPS):
         worker.q.assign(q)
         worker.error.assign(m - low)
         return tf.reshape(low, [-1])[:size]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtServer(PowerSGD):
+    """Means where there is a parameter server: refused."""
+
+    name = "at_server"
+    sync = Barrier()
 
 
 def side_of(size):

@@ -12,7 +12,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
+import tensorflow as tf
 
 from distsgd.common import Cluster, Group
 from distsgd.common.contract.scheme import Scheme
@@ -232,8 +234,6 @@ class PlayedRun:
 
 def quadratic(start: Sequence[float], curvature: float = 1.0) -> Any:
     """Build a Keras model whose loss is h/2 |x|², whatever the data."""
-    import keras
-
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(len(start), use_bias=False)])
     model.compile(loss=lambda y, p: curvature / 2 * keras.ops.sum(p * p, axis=-1))
     model.layers[0].kernel.assign(np.asarray(start, np.float32)[None])
@@ -242,8 +242,6 @@ def quadratic(start: Sequence[float], curvature: float = 1.0) -> Any:
 
 def linear() -> Any:
     """Build a Keras model whose gradient is y, whatever its five parameters are."""
-    import keras
-
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(5, use_bias=False, kernel_initializer="zeros")])
     model.compile(loss=lambda y, p: keras.ops.sum(y * p, axis=-1))
     return model
@@ -260,15 +258,12 @@ SPOILED[0][17] = np.nan  # one batch of each epoch of one worker
 
 def spoiled(context):
     """Each worker's share in its order, batches of 8."""
-    import tensorflow as tf
-
     rows = tf.data.Dataset.from_tensor_slices(SPOILED)
     return rows.shard(context.num_input_pipelines, context.input_pipeline_id).batch(8, drop_remainder=True)
 
 
 def slow_batches(context):
     """Return batches of 8 at intervals of 30 ms: a run that lasts until a test ends it leaves the cores to others."""
-    import tensorflow as tf
     from tensorflow.python.data.experimental.ops.testing import sleep
 
     rows = tf.data.Dataset.from_tensor_slices(DIGITS.train)
@@ -329,8 +324,6 @@ class Harness:
         test: Any = None,
         **options: Any,
     ):
-        import tensorflow as tf
-
         data = data or DIGITS
         named = "logistic" if data.features else "softmax"
         recipe = ModelRecipe.named(named, data.shape, data.classes, 0)

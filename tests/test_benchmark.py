@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from rich.console import Console
 
 from distsgd.algorithms import SCHEMES
@@ -307,8 +308,6 @@ def test_on_gpus_our_workers_stand_beside_plain_tensorflow(monkeypatch):
 
 def test_a_step_of_the_plain_cnn_is_one_of_serial_sgd():
     """The peer's step on Keras variables, and ours on the flat vector, from the same weights on the same batch."""
-    import tensorflow as tf
-
     params, forward = peers.trained("cnn")
     model = ModelRecipe.named("cnn", (784,), 10, seed=0).flat()
     before = model.pack()
@@ -389,8 +388,6 @@ def test_the_page_on_throughput_is_made_from_its_results(tmp_path, monkeypatch):
 
 
 def test_which_batches_come_late_depends_on_seed_and_worker_alone(monkeypatch):
-    import tensorflow as tf
-
     slept = []
     monkeypatch.setattr(stragglers.time, "sleep", slept.append)
     options = stragglers.Options(milliseconds=20, slow_milliseconds=500, slow_share=0.3)

@@ -114,7 +114,6 @@ def test_in_pieces_a_round_is_what_it_is_on_the_whole_vector(monkeypatch, scheme
     np.testing.assert_allclose(path, whole, rtol=1e-5, atol=1e-7)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Counted(LocalSGD):
     """It sends a number as well."""
 

@@ -1,7 +1,6 @@
 """Codecs give back what they are given, and the bytes in the results are those that travel."""
 
 import json
-from dataclasses import dataclass
 
 import keras
 import numpy as np
@@ -131,12 +130,10 @@ def test_the_residual_of_a_codec_goes_with_a_later_message(tmp_path):
 
 
 def test_a_reply_codec_with_memory_and_a_codec_without_a_ps_are_refused():
-    @dataclass(frozen=True, kw_only=True)
     class Replies(RoundedSGD):
         name = "replies"
         reply_codec = Rounded()
 
-    @dataclass(frozen=True, kw_only=True)
     class WithoutPS(AllReduce):
         name = "without_ps"
         codec = Signs()

@@ -1,7 +1,6 @@
 """What a user's scheme may use, and the errors where it uses more."""
 
 import json
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -97,7 +96,6 @@ def test_a_scheme_without_a_rule_or_a_name_is_refused(scheme, ps, message, tmp_p
 # Names.
 
 
-@dataclass(frozen=True, kw_only=True)
 class Named(SyncSGD):
     """Variables of all kinds."""
 

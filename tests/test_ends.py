@@ -1,11 +1,13 @@
 """How a run ends: with its last update, and for the right reason."""
 
+import contextlib
 import json
 import threading
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from distsgd.algorithms import AllReduce, AsyncSGD, Hogwild, LocalSGD, Serial, SyncSGD
 from distsgd.common import Cluster, train
@@ -42,8 +44,6 @@ def held_up(worker, release):
     """A data function: one worker has no batch until it is released."""
 
     def make(context):
-        import tensorflow as tf
-
         def wait():
             release.wait(LIMIT)
             return np.int32(0)
@@ -62,17 +62,21 @@ def softmax():
     return ModelRecipe.named("softmax", (64,), 10, 0).build()
 
 
+def metrics_of(scheme, data, workers, run_dir, **options):
+    """Train a linear model on threads; return the metrics of the run."""
+    how = {"batch_size": 8, "run_dir": run_dir, "verbose": False} | options
+    return train(softmax(), data, scheme, cluster=Cluster.local(workers, backend="threads"), **how).metrics
+
+
 def test_a_run_with_backup_workers_ends_with_its_last_update(tmp_path):
     """A late worker once worked off all its rounds alone, to be dropped: up to a fifth of the time of a run."""
     tells = Tells(20)
-    result = train(
-        softmax(), held_up(2, tells.reached), SyncSGD(backup_workers=1), cluster=Cluster.local(3, backend="threads"),
-        steps=20, batch_size=8, run_dir=tmp_path, callbacks=[tells], verbose=False,
-    )  # fmt: skip
+    data, scheme = held_up(2, tells.reached), SyncSGD(backup_workers=1)
+    result = metrics_of(scheme, data, 3, tmp_path, steps=20, callbacks=[tells])
     trace = dict(np.load(tmp_path / "trace.npz"))
     assert np.bincount(trace["worker"], minlength=3).tolist() == [20, 20, 0]
     assert trace["accepted"].all()
-    assert (result.metrics["updates"], result.metrics["steps"], result.metrics["dropped"]) == (20, 40, 0)
+    assert (result["updates"], result["steps"], result["dropped"]) == (20, 40, 0)
 
 
 # What is not finite, where no ps refuses it.
@@ -97,37 +101,34 @@ def job_on(data, scheme, workers, run_dir, **recovery):
     return job_of(scheme, workers, data=data, run_dir=run_dir, recovery=Recovery(**recovery))
 
 
+@contextlib.contextmanager
+def looping(job):
+    """Give the prepared loop of worker 0, alone with its session."""
+    graph = TaskGraph(job, [0])
+    with tf.compat.v1.Session(graph=graph.graph) as session:
+        loop = WorkerLoop(job, session, graph, 0, lambda **_: None)
+        loop.prepare()
+        yield loop, session
+
+
 @pytest.mark.parametrize(("scheme", "workers"), [(Serial(), 1), (AllReduce(), 2)], ids=["serial", "all_reduce"])
 def test_a_step_that_is_not_finite_is_left_out_by_all_alike(scheme, workers, tmp_path):
     """Once it went into the center, and the run ended as completed."""
     expected, bad = without_the_spoiled(workers, scheme.learning_rate)
-    result = train(
-        softmax(), spoiled, scheme, cluster=Cluster.local(workers, backend="threads"), steps=40, batch_size=8,
-        run_dir=tmp_path / "run", recovery=Recovery(on_nan="drop"), verbose=False,
-    )  # fmt: skip
+    result = metrics_of(scheme, spoiled, workers, tmp_path, steps=40, recovery=Recovery(on_nan="drop"))
     assert bad == (5 if workers == 1 else 10)
-    assert result.metrics["recovery"]["refused"] == {f"worker {k}": bad for k in range(workers)}
-    np.testing.assert_allclose(np.load(tmp_path / "run" / "center.npz")["center"], expected, rtol=1e-4, atol=1e-5)
+    assert result["recovery"]["refused"] == {f"worker {k}": bad for k in range(workers)}
+    np.testing.assert_allclose(np.load(tmp_path / "center.npz")["center"], expected, rtol=1e-4, atol=1e-5)
     if workers == 1:
-        assert result.metrics["updates"] == 40 - bad
+        assert result["updates"] == 40 - bad
 
 
 @pytest.mark.parametrize(("workers", "in_place"), [(1, False), (1, True), (2, False)])
 def test_a_message_that_is_not_finite_is_dropped_without_a_lock_too(workers, in_place, monkeypatch, tmp_path):
     """It once reached the center: without a lock nothing looked at it."""
     monkeypatch.setattr("distsgd.common.tasks.graph.IN_PLACE_FLOATS", 0 if in_place else 1 << 40)
-    result = train(
-        softmax(),
-        spoiled,
-        Hogwild(),
-        cluster=Cluster.local(workers, backend="threads"),
-        steps=40,
-        batch_size=8,
-        run_dir=tmp_path / "run",
-        recovery=Recovery(on_nan="drop"),
-        verbose=False,
-    ).metrics
-    center = np.load(tmp_path / "run" / "center.npz")["center"]
+    result = metrics_of(Hogwild(), spoiled, workers, tmp_path, steps=40, recovery=Recovery(on_nan="drop"))
+    center = np.load(tmp_path / "center.npz")["center"]
     assert sum(result["recovery"]["refused"].values()) == result["dropped"] == (5 if workers == 1 else 10)
     assert (result["steps"], result["updates"]) == (40 * workers, 40 * workers - result["dropped"])
     assert np.isfinite(center).all()
@@ -138,43 +139,30 @@ def test_a_message_that_is_not_finite_is_dropped_without_a_lock_too(workers, in_
 
 
 def test_a_run_alone_ends_as_diverged_with_a_finite_center(tmp_path):
-    import tensorflow as tf
-
     job = job_on(spoiled, Serial(), 1, tmp_path)
-    graph = TaskGraph(job, [0])
-    with tf.compat.v1.Session(graph=graph.graph) as session:
-        loop = WorkerLoop(job, session, graph, 0, lambda **_: None)
-        loop.prepare()
+    with looping(job) as (loop, session):
         with pytest.raises(Diverged, match=r"gradient of worker 0 was not finite in its round 0, at version 35"):
             loop.run()
         loop.state.end()
-        (center,) = session.run(graph.operations["_snapshot"].fetches["vectors"]["center"])
+        (center,) = session.run(loop.calls.graph.operations["_snapshot"].fetches["vectors"]["center"])
     assert np.isfinite(center).all()
-    assert not np.array_equal(center, graph.initial[0])
+    assert not np.array_equal(center, loop.calls.graph.initial[0])
 
 
 @pytest.mark.parametrize("on_nan", ["drop", "stop"])
 def test_a_center_that_overflowed_is_never_a_completed_run(on_nan, tmp_path):
     """Each gradient is finite; what the first step makes of it is not."""
+    large = 1e3 * DIGITS.train[0], DIGITS.train[1]
     with pytest.raises(Diverged):
-        train(
-            softmax(), (1e3 * DIGITS.train[0], DIGITS.train[1]), Serial(learning_rate=3e38),
-            cluster=Cluster.local(1, backend="threads"), steps=20, run_dir=tmp_path, recovery=Recovery(on_nan=on_nan),
-            verbose=False,
-        )  # fmt: skip
+        metrics_of(Serial(learning_rate=3e38), large, 1, tmp_path, steps=20, recovery=Recovery(on_nan=on_nan))
     assert json.loads((tmp_path / "result.json").read_text())["outcome"] == "diverged"
 
 
 def test_counters_of_steps_count_beyond_sixteen_million(tmp_path):
     """In float32, x + 1 = x from 2**24 on: a schedule stood still there."""
-    import tensorflow as tf
-
     scheme = Serial(learning_rate=lambda step: 1e-8 * step)
     job = job_on((DIGITS.train[0][:64], DIGITS.train[1][:64]), scheme, 1, tmp_path)
-    graph = TaskGraph(job, [0])
-    with tf.compat.v1.Session(graph=graph.graph) as session:
-        loop = WorkerLoop(job, session, graph, 0, lambda **_: None)
-        loop.prepare()
+    with looping(job) as (loop, session):
         loop.state.end()
         (clock,) = (v for v in tf.compat.v1.global_variables() if "clock" in v.name)
         loop.calls.set_clock(2**24)
@@ -231,8 +219,6 @@ def together(*said):
 )
 def test_a_file_missing_in_a_worker_s_own_data_is_no_lost_peer(kind, text, absence):
     """These are TensorFlow's words."""
-    import tensorflow as tf
-
     error = getattr(tf.errors, kind)(None, None, text)
     assert is_absence(error) is absence
     assert ("/data; No such file" in own_failure(error)) is (not absence and kind != "UnknownError")
@@ -240,8 +226,6 @@ def test_a_file_missing_in_a_worker_s_own_data_is_no_lost_peer(kind, text, absen
 
 def test_rejoins_without_progress_take_longer_each_time_and_end(tmp_path, monkeypatch):
     """A fault that comes back at once was answered by rejoining for ever."""
-    import tensorflow as tf
-
     naps, rejoined = [], []
     monkeypatch.setattr(recovery.time, "sleep", naps.append)
     job = job_on(DIGITS.train, AsyncSGD(), 2, tmp_path, max_restarts=2)
@@ -273,8 +257,6 @@ TWICE = "From /job:ps/replica:0/task:0:\nThe same RunGraph (Worker) request was 
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=lambda scheme: scheme.name)
 def test_a_call_that_was_delivered_twice_ends_no_run(scheme, tmp_path, monkeypatch):
     """Seen in runs of a million updates: TensorFlow's transport repeats a call, and the ps refuses the repetition."""
-    import tensorflow as tf
-
     calls = iter(range(1000))
     plain = WorkerCalls.rounds
 
@@ -296,8 +278,6 @@ def test_a_missing_file_ends_a_run_that_may_restart_its_tasks(warm, tmp_path):
     """Once: 56 rejoins in three minutes, and no word."""
 
     def batches():
-        import tensorflow as tf
-
         rows = tf.data.Dataset.from_tensor_slices(DIGITS.train).repeat().batch(8, drop_remainder=True)
 
         def read(i, batch):
@@ -320,8 +300,6 @@ def test_a_missing_file_ends_a_run_that_may_restart_its_tasks(warm, tmp_path):
 
 def test_a_worker_that_connects_anew_continues_with_its_next_batch():
     """The iterator of a data function went away with the session: a worker that rejoined after the ps had none."""
-    import tensorflow as tf
-
     graph = tf.Graph()
     with graph.as_default():
         stream = Stream(tf.data.Dataset.range(10), "worker_0")
@@ -339,14 +317,9 @@ def test_a_worker_that_connects_anew_continues_with_its_next_batch():
 
 def test_local_steps_of_a_first_round_may_take_longer_than_a_wait(tmp_path):
     """Waiting begins when a worker has arrived; it once began with the call, and the first round had no other time."""
-    import tensorflow as tf
-
     release = threading.Event()
     job = job_on(held_up(0, release), LocalSGD(communication_period=40), 1, tmp_path)
-    graph = TaskGraph(job, [0])
-    with tf.compat.v1.Session(graph=graph.graph) as session:
-        loop = WorkerLoop(job, session, graph, 0, lambda **_: None)
-        loop.prepare()
+    with looping(job) as (loop, _):
         loop.join()
         loop.state.end()
         loop.calls.wait_seconds = 0.2
@@ -359,13 +332,8 @@ def test_local_steps_of_a_first_round_may_take_longer_than_a_wait(tmp_path):
 
 
 def test_workers_missing_in_the_first_round_are_named_after_one_wait(tmp_path):
-    import tensorflow as tf
-
     job = job_on(DIGITS.train, LocalSGD(), 3, tmp_path)
-    graph = TaskGraph(job, [0])
-    with tf.compat.v1.Session(graph=graph.graph) as session:
-        loop = WorkerLoop(job, session, graph, 0, lambda **_: None)
-        loop.prepare()
+    with looping(job) as (loop, _):
         loop.join()
         loop.calls.wait_seconds = 1.0
         with pytest.raises(WaitTimeout, match=r"worker 0 waited 1 s at the barrier for worker 1, worker 2"):

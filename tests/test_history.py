@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from distsgd.algorithms import SSP, AllReduce, AsyncSGD, Hogwild, Serial, SyncSGD
-from distsgd.common import UserError
 from distsgd.common.record.event_log import EventLog, Tally
 from distsgd.common.server.trace import ROW
 from distsgd.common.tasks import observer
@@ -134,11 +133,6 @@ def test_of_a_model_that_takes_long_to_pull_few_centers_are_pulled(monkeypatch, 
     assert len(pulls) <= 60 / 10 / 0.25
     assert np.diff(pulls)[2:].min() >= 2.5  # the cost is known from the second one on
     assert len(pulls) > 10
-
-
-def test_a_number_of_updates_that_is_none_is_refused():
-    with pytest.raises(UserError, match=r"evaluate_every must be at least 1. Received: evaluate_every=0"):
-        RunOptions(evaluate_every=0)
 
 
 # Snapshots that the ps takes.

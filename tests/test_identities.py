@@ -2,6 +2,7 @@
 
 import functools
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -362,8 +363,6 @@ def size_after(scheme, workers, rounds=60):
 
 def test_adamw_is_that_of_keras_with_the_epsilon_of_the_paper():
     """Keras adds ε to the square root of v itself, the paper to that of v/(1 − β₂ᵗ): here ε is large, so it shows."""
-    import keras
-
     theirs = keras.optimizers.AdamW(0.05, weight_decay=0.3, beta_1=0.9, beta_2=0.999, epsilon=1e-2)
     rng = np.random.default_rng(0)
     start = rng.normal(size=5).astype("f")
@@ -388,8 +387,6 @@ def test_adamw_is_that_of_keras_with_the_epsilon_of_the_paper():
     ],
 )
 def test_an_inner_optimizer_is_that_of_keras_and_keeps_its_state(inner, kind, options):
-    import keras
-
     theirs = getattr(keras.optimizers, kind)(0.05, **options)
     rng = np.random.default_rng(0)
     expected = keras.Variable(start := rng.normal(size=5).astype("f"))

@@ -2,7 +2,6 @@
 
 import threading
 from collections import Counter
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +9,10 @@ import means
 import numpy as np
 import pytest
 import tensorflow as tf
-from means import Normalised, PowerSGD
+from means import AtServer, Normalised, PowerSGD
 
 from distsgd.common import Recovery, UserError
-from distsgd.common.contract import Alone, Async, Barrier, Bounded
+from distsgd.common.contract import Alone, Async, Bounded
 from distsgd.common.errors import WaitTimeout
 from distsgd.common.tasks.worker_calls import WorkerCalls
 from runs import Harness, record
@@ -48,14 +47,6 @@ def test_means_are_those_of_the_equations(backend, scheme, replay, steps, tmp_pa
     assert np.linalg.norm(run.center - run.start) / np.linalg.norm(expected) > 0.01
 
 
-@dataclass(frozen=True, kw_only=True)
-class AtServer(PowerSGD):
-    """All meet at a parameter server."""
-
-    name = "at_server"
-    sync = Barrier()
-
-
 def test_a_rule_with_a_parameter_server_refuses_means():
     with pytest.raises(UserError, match=r"\(scalars\), or use sync = Collective\(\)\. Received: sync = Barrier\(\)$"):
         Harness(AtServer())
@@ -70,7 +61,6 @@ def test_a_simulation_refuses_means(tmp_path):
         record(PowerSGD(), tmp_path, backend="simulation", steps=2, batch_size=8, hidden=HIDDEN)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Elsewhere(PowerSGD):
     """It asks in a step."""
 
@@ -80,7 +70,6 @@ class Elsewhere(PowerSGD):
         worker.mean(gradient)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Shadowing(PowerSGD):
     """A variable in its place."""
 

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from means import Normalised, PowerSGD
-from test_group import CATALOGUE, distance, workers_of
+from test_group import CATALOGUE, distance, fails, workers_of
 
 from distsgd import Group, Optimizer
 from distsgd.algorithms import DCASGD, EASGD, SSP, AsyncSGD, Downpour, LocalSGD, Serial, SyncSGD, SyncSGDLR
-from distsgd.common import UserError
 from doubles import PerWorker, RandomPart, Weighed
 
 TOLERANCE = 1e-5
@@ -208,13 +207,6 @@ def test_weights_that_were_changed_begin_a_new_run(name):
     np.testing.assert_array_equal(vector(model.get_weights()), vector(new.get_weights()))
 
 
-def test_set_that_is_not_complete_is_no_part_of_a_new_run():
-    model, new = changed_after(linear(Optimizer(LocalSGD(communication_period=1), workers=2)), 1)
-    for each in model, new:
-        fit(each, 2)
-    np.testing.assert_array_equal(vector(model.get_weights()), vector(new.get_weights()))
-
-
 def test_saved_model_continues_a_new_run(tmp_path):
     how: Any = {"workers": 3, "order": "random", "seed": 3}
     model = changed_after(linear(Optimizer(Downpour(communication_period=3), **how)), 4)[0]
@@ -313,12 +305,6 @@ def test_xla_computes_the_same(name):
 
 
 # What is refused.
-
-
-def fails(said, act):
-    with pytest.raises(UserError, match=said) as refused:
-        act()
-    assert "\n" not in str(refused.value)
 
 
 def test_arguments_that_do_not_fit_are_refused_in_one_line():

@@ -51,14 +51,21 @@ def test_l2_is_added_before_the_gradient_is_clipped_to_the_norm(tmp_path):
     assert np.linalg.norm(run.gradient(run.start, 0, 0) + 0.5 * run.start) > 2  # it was clipped
 
 
+def checked_average(run, path, most, folder):
+    """Return the average of the centers of a run, which is the one that is saved."""
+    average = run.start
+    for n, center in enumerate(path):
+        decay = min(most, (1 + n) / (10 + n))
+        average = decay * average + (1 - decay) * center
+    with np.load(folder / "run" / "center.npz") as saved:
+        np.testing.assert_allclose(saved["average"], average, **CLOSE)
+    return average
+
+
 def test_the_average_follows_the_center_and_is_what_the_model_gets(tmp_path):
     run = threads(AsyncSGD(), tmp_path, ema_decay=0.8)
-    average = run.start
-    for n, center in enumerate(asynchronous_rules.async_sgd(run.start, run.gradient, run.order, 3, eta=0.1)):
-        decay = min(0.8, (1 + n) / (10 + n))
-        average = decay * average + (1 - decay) * center
-    with np.load(tmp_path / "run" / "center.npz") as saved:
-        np.testing.assert_allclose(saved["average"], average, **CLOSE)
+    path = asynchronous_rules.async_sgd(run.start, run.gradient, run.order, 3, eta=0.1)
+    average = checked_average(run, path, 0.8, tmp_path)
     model = keras.models.load_model(tmp_path / "run" / "model.keras", compile=False)
     np.testing.assert_allclose(np.concatenate([w.ravel() for w in model.get_weights()]), average, **CLOSE)
 
@@ -66,12 +73,7 @@ def test_the_average_follows_the_center_and_is_what_the_model_gets(tmp_path):
 @pytest.mark.parametrize("scheme", [Serial(), AllReduce()], ids=lambda s: s.name)
 def test_without_a_server_the_average_moves_with_every_step(scheme, tmp_path):
     run = threads(scheme, tmp_path, workers=1, schedule=(), steps=70, ema_decay=0.9)
-    average = run.start
-    for n, center in enumerate(asynchronous_rules.serial(run.start, run.gradient, 70, eta=0.2)):
-        decay = min(0.9, (1 + n) / (10 + n))
-        average = decay * average + (1 - decay) * center
-    with np.load(tmp_path / "run" / "center.npz") as saved:
-        np.testing.assert_allclose(saved["average"], average, **CLOSE)
+    checked_average(run, asynchronous_rules.serial(run.start, run.gradient, 70, eta=0.2), 0.9, tmp_path)
 
 
 def cosine(initial, steps):
@@ -156,6 +158,7 @@ def test_running_statistics_are_the_means_of_those_of_the_workers_shards(tmp_pat
     [
         ({"batch_size": 5, "devices_per_worker": 2}, "multiple of the devices"),
         ({"devices_per_worker": 0}, "devices_per_worker must be at least 1"),
+        ({"evaluate_every": 0}, "evaluate_every must be at least 1. Received: evaluate_every=0"),
         ({"clip_norm": 0.0}, "clip_norm"),
         ({"l2": -1.0}, "l2"),
         ({"ema_decay": 1.5}, "ema_decay"),
@@ -186,19 +189,12 @@ def test_the_options_of_a_run_are_written_once():
 
 
 def test_an_option_that_is_not_known_is_refused_with_the_nearest_name():
-    for wrong, meant in ({"epoch": 3}, "epochs"), ({"validation_dat": None}, "validation_data"):
-        with pytest.raises(
-            UserError, match=rf"there is no option '{next(iter(wrong))}' of train. Did you mean {meant}\b"
-        ):
-            train(quadratic([1.0]), ONES, AsyncSGD(), **wrong)
-    for name, meant in (
-        ("learning_rate", r"AsyncSGD\(learning_rate=...\)"),
-        ("workers", r"Cluster.local\(workers=...\)"),
-        ("max_restarts", r"Recovery\(max_restarts=...\)"),
-    ):
-        with pytest.raises(UserError, match=f"there is no option '{name}' of train: write {meant}"):
-            train(quadratic([1.0]), ONES, AsyncSGD(), **{name: 3})
     for wrong, meant in (
+        ("epoch", r"\. Did you mean epochs\b"),
+        ("validation_dat", r"\. Did you mean validation_data\b"),
+        ("learning_rate", r": write AsyncSGD\(learning_rate=...\)"),
+        ("workers", r": write Cluster.local\(workers=...\)"),
+        ("max_restarts", r": write Recovery\(max_restarts=...\)"),
         ("lr", r": write AsyncSGD\(learning_rate=...\)"),
         ("n_workers", r": write Cluster.local\(workers=...\)"),
         ("batchsize", r"\. Did you mean batch_size\?"),
@@ -229,9 +225,8 @@ def test_an_option_that_is_not_known_is_refused_with_the_nearest_name():
     ],
 )
 def test_an_argument_that_is_not_known_is_refused_with_the_nearest_name(call, message):
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(UserError, match=message):
         call()
-    assert "\n" not in str(caught.value)
 
 
 def test_a_name_is_suggested_only_if_a_third_of_its_letters_differ():

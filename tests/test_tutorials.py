@@ -87,17 +87,7 @@ def test_a_tutorial_gives_its_committed_output_also_the_second_time(path, times)
     assert not list(complaints(executed))
 
 
-# The tests of these tests.
-
-
-def notebook(*cells):
-    made = [nbformat.v4.new_markdown_cell("# Title")]
-    for source, output, tags in cells:
-        outputs = [nbformat.v4.new_output("stream", text=output)] if output else []
-        metadata = {"tags": tags}
-        made.append(nbformat.v4.new_code_cell(source, outputs=outputs, metadata=metadata, execution_count=1))
-    made.append(nbformat.v4.new_markdown_cell("## Exercise\nWhy?\n<details><summary>Answer</summary>So.</details>"))
-    return nbformat.v4.new_notebook(cells=made)
+# The command.
 
 
 def test_which_notebooks_are_meant(monkeypatch, tmp_path):
@@ -136,8 +126,7 @@ def test_missing_packages_are_installed_in_pinned_versions(monkeypatch):
 
 def test_a_notebook_is_saved_without_foreign_metadata(tmp_path):
     path = tmp_path / "01-a.ipynb"
-    nbformat.write(notebook(("1 + 1", "", [])), path)
-    saved = nbformat.read(path, as_version=4)
+    saved = nbformat.read(NOTEBOOKS[0], as_version=4)
     saved.metadata["widgets"] = {"of": "an editor"}
     tutorials.save(path, saved)
     assert json.loads(path.read_text())["metadata"].keys() == {"kernelspec", "language_info"}

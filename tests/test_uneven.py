@@ -1,6 +1,5 @@
 """Rounds that depend on the worker, and numbers that go beside the vector of a message."""
 
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -56,7 +55,6 @@ def test_a_run_of_uneven_workers_does_what_its_equations_say(tmp_path, scheme, r
     assert difference(run.center, run.start) > 0.01
 
 
-@dataclass(frozen=True, kw_only=True)
 class Leaving(Clipped):
     """All wait for all that have rounds left: those of one step have more of them."""
 
@@ -129,7 +127,6 @@ def test_the_config_has_the_steps_of_each_worker_if_not_those_asked_for():
     assert "steps_of_workers" not in describe(uneven_job(Clipped(), steps=40), "", "")
 
 
-@dataclass(frozen=True, kw_only=True)
 class WithoutPS(Clipped):
     """Without a ps all must meet in each round."""
 
@@ -138,7 +135,6 @@ class WithoutPS(Clipped):
     scalars = ()
 
 
-@dataclass(frozen=True, kw_only=True)
 class TooLong(Scheme):
     """It says that a round is a step."""
 
@@ -148,7 +144,6 @@ class TooLong(Scheme):
         return Rounds.even(steps, 1 + worker)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Sparse(AsyncSGD):
     """Scalars beside the coordinates of a batch."""
 
@@ -165,7 +160,6 @@ def test_rounds_and_scalars_that_cannot_be_are_refused_in_one_line():
     with pytest.raises(UserError, match="messages of a scheme with sparse = True are vectors alone"):
         uneven_job(Sparse())
 
-    @dataclass(frozen=True, kw_only=True)
     class WithScalars(WithoutPS):
         name = "with_scalars"
         scalars = ("norm",)
@@ -177,7 +171,6 @@ def test_rounds_and_scalars_that_cannot_be_are_refused_in_one_line():
 # Scalars, one message at a time.
 
 
-@dataclass(frozen=True, kw_only=True)
 class Told(Scheme):
     """The center is what workers say: a weighted mean of vectors, and the scalars themselves."""
 
@@ -232,7 +225,6 @@ def test_an_incomplete_set_is_restored_with_another_number_of_ps():
 
 @pytest.mark.slow
 def test_a_scalar_that_is_not_finite_is_refused_like_a_vector():
-    @dataclass(frozen=True, kw_only=True)
     class Spoiled(Told):
         name = "spoiled"
         sync = Async()
@@ -247,7 +239,6 @@ def test_a_scalar_that_is_not_finite_is_refused_like_a_vector():
 
 
 def test_a_message_without_its_scalars_is_refused_with_their_names():
-    @dataclass(frozen=True, kw_only=True)
     class Silent(Told):
         name = "silent"
 
