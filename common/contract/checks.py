@@ -88,7 +88,7 @@ def _check_messages(scheme: Scheme) -> None:
         )
     count = scheme.messages_per_update
     at_least(1, messages_per_update=count)
-    locked = sync.exchanges and sync.uses_ps and not isinstance(sync, Unlocked)
+    locked = sync.uses_ps and not isinstance(sync, Unlocked)
     if count > 1 and (sync.waits or not locked or scheme.sparse):
         raise UserError(
             f"{name}: several messages make an update only with a parameter server and its lock, and asynchronously, "

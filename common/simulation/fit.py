@@ -7,6 +7,7 @@ are as long as the recorded ones.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -154,7 +155,9 @@ class FittedMachines:
             np.save(file, self._times)
         fields = self._fields() | {"compute": f"recorded:path={times},block={self.block * self.period}"}
         with replacing(folder / PLATFORM) as file:
-            file.write("".join(f"{name} = {_toml(value)}\n" for name, value in fields.items()).encode())
+            # Strings and numbers of JSON are also those of TOML.
+            lines = (f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in fields.items())
+            file.write("".join(lines).encode())
         return folder / PLATFORM
 
     def in_words(self) -> list[str]:
@@ -203,12 +206,6 @@ class FittedMachines:
 def counted(number: int, what: str) -> str:
     """Format a count, as in `1 step`, `2 steps`."""
     return f"{number} {what}{'s' * (number != 1)}"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return repr(value)
 
 
 def block_of(values: np.ndarray) -> int:
@@ -292,14 +289,9 @@ class Recording:
         return cls(scheme, workers, ps, steps, sizes, times, cores, core or 0.0, len(arrays["center"]))
 
     @property
-    def is_collective(self) -> bool:
-        """True if workers reduce their messages among themselves."""
-        return self.scheme.sync.exchanges and not self.scheme.sync.uses_ps
-
-    @property
     def latencies(self) -> int:
         """Number of latencies in a round."""
-        if not self.scheme.sync.exchanges or (self.workers == 1 and self.is_collective):
+        if not self.scheme.sync.exchanges or (self.workers == 1 and self.scheme.sync.is_collective):
             return 0
         return 2
 
@@ -318,7 +310,7 @@ class Recording:
         times = self.times
         if not self.latencies:
             return np.zeros(len(times.up))
-        return times.down if self.is_collective else times.up + times.down + times.between
+        return times.down if self.scheme.sync.is_collective else times.up + times.down + times.between
 
     def fitted(self) -> FittedMachines:
         """Return machines on which the rounds of a simulated run are like the recorded ones."""
@@ -392,7 +384,7 @@ class Recording:
 
         None if the delay is not significant, or a small part of an exchange: then no message waited for others.
         """
-        if not self.latencies or self.is_collective or self.workers == 1 or not self.times.one_clock:
+        if not self.latencies or self.scheme.sync.is_collective or self.workers == 1 or not self.times.one_clock:
             return None
         slope, error = self.times.crowd(self.sizes)
         more = slope - known
@@ -407,7 +399,7 @@ class Recording:
         if not self.latencies:
             return 0.0, math.inf, service
         times = self.times
-        if not self.is_collective and times.one_clock:
+        if not self.scheme.sync.is_collective and times.one_clock:
             rows, seconds = self._transits()
             sizes = rows[:, 1]
             known = 0.0 if service is None and np.linalg.matrix_rank(rows) < 3 else service
@@ -444,7 +436,7 @@ class Recording:
 
     def _sigma(self, latency: float, simulated: Recording) -> float:
         """Fit the variation of latencies to that of exchanges; the simulated run has constant latencies."""
-        if self.is_collective or not self.latencies or latency <= 0:
+        if self.scheme.sync.is_collective or not self.latencies or latency <= 0:
             return 0.0
         clipped = (np.minimum(some, np.percentile(some, OUTLIERS)) for some in (self.exchange, simulated.exchange))
         measured, constant = (float(times.var()) for times in clipped)

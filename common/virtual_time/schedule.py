@@ -42,7 +42,7 @@ MOST_LIVES = 4.0  # the longest round, in mean times between crashes: one round 
 def check(scheme: Scheme, machines: Machines, workers: int) -> None:
     """Raise `UserError` if the rule cannot be simulated, or workers crash without a ps or in nearly every round."""
     waiting_at(scheme.sync, workers)
-    if machines.failures and not (scheme.sync.exchanges and scheme.sync.uses_ps):
+    if machines.failures and not scheme.sync.uses_ps:
         raise UserError(f"{scheme.name} has no parameter server, to which a worker could come back: leave failures out")
     takes = scheme.period * machines.step + 2 * machines.latency
     if machines.failures and takes > MOST_LIVES * machines.failures[0]:
