@@ -12,7 +12,7 @@ from ..messages.codec import Codec
 from ..messages.cut import joined, with_times, without_times
 from ..messages.encoder import Encoder
 from ..messages.message import sent_by
-from ..messages.ops import unless_so, zeros
+from ..messages.ops import unless_so
 from ..messages.segments import SHARED_BYTES
 from ..messages.stand_in import Row
 from ..messages.transport import Client, Transport
@@ -82,11 +82,7 @@ class Center:
         device = self.devices[index]
         with tf.device(device):
             initial = self.transport.receive(initial)
-            scalars = zeros(len(self.scheme.scalars)) if self.scheme.scalars else ()
-            empty = Message(zeros(self.sizes[index]), scalars)
-            part = Slice(index=index, device=device, initial=initial, num_workers=self.num_workers, no_message=empty)
-            part.make(self.scheme, self.ema_decay)
-        return part
+            return Slice(self.scheme, index, device, initial, self.num_workers, self.ema_decay)
 
     def keep(self, build: Callable[[Slice], Mapping[str, Any]]) -> None:
         """Make variables on the device of each slice, with the names and initial values of `build(slice)`."""

@@ -13,7 +13,7 @@ from ..contract.scheme import Scheme
 from ..contract.views import Server
 from ..errors import UserError
 from ..messages.cut import COPIES
-from ..messages.ops import first_values
+from ..messages.ops import first_values, zeros
 from ..messages.stand_in import Row
 from ..sync.store import Message, WorkerSlot
 
@@ -21,20 +21,56 @@ OWN = "scheme."  # in a checkpoint, prefix of a scheme's variables, so they may 
 
 
 class Slice(SimpleNamespace):
-    """A slice of the center on one ps task. Besides these attributes, it has the synchronization rule's variables."""
+    """A slice of the center on one ps task. Besides these attributes, it has the synchronization rule's variables.
 
-    index: int
-    device: str
-    ema_decay: float | None = None  # decay of the average
+    Args:
+        scheme: the algorithm.
+        index: number of the slice.
+        device: device of the ps task, the current one.
+        initial: initial value of the center, [n].
+        num_workers: number of workers, W.
+        ema_decay: decay of the average of the center; no average without it.
+
+    Attributes:
+        center, average: the variables; the average is None if there is none.
+        own: the scheme's global variables, by name.
+        rows: the scheme's worker rows, variables [W, n].
+        numbers: the scheme's worker numbers, variables [W].
+        pulled_centers: the center that each worker pulled last, [W, n], if the scheme reads it.
+        no_message: a received message of zeros.
+
+    Raises:
+        UserError: a variable of the scheme has a name that cannot be used.
+    """
+
     center: Any
-    initial: Any  # initial value of the center
-    num_workers: int
-    own: dict[str, Any]  # the scheme's global variables, by name
-    rows: dict[str, Any]  # the scheme's worker rows, variables [W, n]
-    numbers: dict[str, Any]  # the scheme's worker numbers, variables [W]
-    average: Any = None  # average of the center, for evaluation
-    pulled_centers: Any = None  # the center that each worker pulled last, [W, n]
-    no_message: Message  # a received message of zeros
+    average: Any = None
+    pulled_centers: Any = None
+
+    def __init__(
+        self, scheme: Scheme, index: int, device: str, initial: Any, num_workers: int, ema_decay: float | None
+    ):
+        super().__init__(index=index, device=device, initial=initial, num_workers=num_workers, ema_decay=ema_decay)
+        self.no_message = Message(zeros(initial.shape[0]), zeros(len(scheme.scalars)) if scheme.scalars else ())
+        rows, own = (first_values(build, self.initial) for build in (scheme.worker_rows, scheme.global_variables))
+        numbers = scheme.worker_numbers()
+        check_variables(scheme.name, {}, own, rows, numbers)
+
+        def of_each(value: Any) -> Any:
+            return tf.tile(value[None], [self.num_workers, 1])
+
+        def variables(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: tf.Variable(value, name=f"{prefix}{name}_{self.index}") for name, value in values.items()}
+
+        self.own = variables(OWN, own)
+        self.rows = variables(OWN, {name: of_each(row) for name, row in rows.items()})
+        self.numbers = variables(COPIES, {name: tf.fill([self.num_workers], float(n)) for name, n in numbers.items()})
+        made = {"center": self.initial}
+        if ema_decay is not None:
+            made["average"] = self.initial
+        if scheme.keeps_pulled_centers:
+            made["pulled_centers"] = of_each(self.initial)
+        self.keep(scheme.name, made)
 
     def seen_by(self, slot: WorkerSlot | None, **known: Any) -> Any:
         """Build the scheme's view of this slice for merging or weighing a message.
@@ -53,36 +89,6 @@ class Slice(SimpleNamespace):
         if self.pulled_centers is not None:
             seen.pulled_center = Row(self.pulled_centers, slot.index).read_value()
         return seen
-
-    def make(self, scheme: Scheme, ema_decay: float | None) -> None:
-        """Make the slice's variables on the current device: those of the scheme, the center, its average, the anchors.
-
-        Args:
-            scheme: the algorithm.
-            ema_decay: decay of the average of the center; no average without it.
-
-        Raises:
-            UserError: a variable of the scheme has a name that cannot be used.
-        """
-        rows, own = (first_values(build, self.initial) for build in (scheme.worker_rows, scheme.global_variables))
-        numbers = scheme.worker_numbers()
-        check_variables(scheme.name, {}, own, rows, numbers)
-
-        def of_each(value: Any) -> Any:
-            return tf.tile(value[None], [self.num_workers, 1])
-
-        def variables(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-            return {name: tf.Variable(value, name=f"{prefix}{name}_{self.index}") for name, value in values.items()}
-
-        self.own = variables(OWN, own)
-        self.rows = variables(OWN, {name: of_each(row) for name, row in rows.items()})
-        self.numbers = variables(COPIES, {name: tf.fill([self.num_workers], float(n)) for name, n in numbers.items()})
-        self.ema_decay, made = ema_decay, {"center": self.initial}
-        if ema_decay is not None:
-            made["average"] = self.initial
-        if scheme.keeps_pulled_centers:
-            made["pulled_centers"] = of_each(self.initial)
-        self.keep(scheme.name, made)
 
     def keep(self, scheme: str, values: Mapping[str, Any]) -> None:
         """Make variables with these initial values on the current device, as attributes, for the engine and its rule.
