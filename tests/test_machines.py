@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ import tensorflow as tf
 
 from distsgd.algorithms import SCHEMES, AllReduce, AsyncSGD, Downpour, SyncSGD
 from distsgd.common import Cluster, train
+from distsgd.common.cli import flags
+from distsgd.common.cli.main import dispatch
 from distsgd.common.cluster.task_spec import Addresses
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, WaitTimeout
@@ -472,3 +475,113 @@ def test_a_run_over_several_machines_resumes_from_its_checkpoint(elsewhere, sepa
     assert run.error() < TOLERANCE
     assert np.count_nonzero(run.trace["event"] != EVENTS.index("join")) == 2 * (13 + 13)
     assert last.result["recovery"]["resumed_from"] == 26
+
+
+SCRIPT = """
+import os, sys, numpy as np, distsgd
+from distsgd.algorithms import *
+from pathlib import Path
+folder, first, second, ends = Path(sys.argv[1]), eval(sys.argv[2]), eval(sys.argv[3]), len(sys.argv) > 4
+w, b = np.ones(3, np.float32), np.zeros((2, 2))
+with distsgd.join(first, w) as worker:
+    for step in range(20):
+        worker.step(w - worker.index)
+with distsgd.join(second, b, name="b") as worker:
+    for step in range(5):
+        worker.step(np.ones((2, 2)), loss=step)
+        if (ends, worker.index, step) == (True, 1, 3):
+            os._exit(0)
+np.savez(folder / f"{worker.index}.npz", w=w, b=b)
+"""
+
+
+def launch_on(machines, folder, *words, ps=1):
+    """Run `SCRIPT` with a ps, if any, and two workers on three machines; return the exit code of each task."""
+    script, codes, threads = folder / "script.py", {}, []
+    script.write_text(SCRIPT)
+    at = [machine.address() for machine in machines[:3]]
+    own = [f"--ps_hosts={at[2]}"] * ps + [f"--worker_hosts={at[0]},{at[1]}", "--run-dir", str(folder / "run")]
+    read, reading = flags.read, threading.Lock()
+
+    def read_alone(*given, **more):
+        with reading:  # Python 3.11 parses source wrongly if several threads do so at once
+            return read(*given, **more)
+
+    def play(machine, job, index):
+        HERE.machine = machine
+        name = ["--job_name", job, "--task_index", str(index)]
+        codes[job, index] = dispatch(["launch", *own, *name, str(script), str(folder), *words])
+
+    with mock.patch.object(flags, "read", read_alone):
+        for machine, task in zip(machines, [("worker", 0), ("worker", 1), *[("ps", 0)] * ps], strict=False):
+            threads.append(threading.Thread(target=play, args=(machine, *task), daemon=True))
+            threads[-1].start()
+        for thread in threads:
+            thread.join(patience(120))
+    return codes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "second", "ps"),
+    [("SyncSGD(learning_rate=0.1)", "AsyncSGD(learning_rate=0.5)", 1), (*["AllReduce(learning_rate=0.1)"] * 2, 0)],
+)
+def test_a_script_on_several_machines_trains_two_centers(machines, tmp_path, first, second, ps):
+    codes = launch_on(machines, tmp_path, first, second, ps=ps)
+    assert set(codes.values()) == {0}
+    assert len(codes) == 2 + ps
+    centers = []
+    for k in (0, 1):
+        with np.load(tmp_path / f"{k}.npz") as own:
+            centers.append([own["w"], own["b"]])
+    for w, b in centers:
+        np.testing.assert_allclose(w, np.full(3, 0.5 + 0.5 * 0.9**20), rtol=1e-5)
+        np.testing.assert_allclose(b, np.full((2, 2), -5.0 if ps else -0.5), rtol=1e-5)
+    with np.load(tmp_path / "run" / "b" / "center.npz") as saved:
+        np.testing.assert_array_equal(saved["center"], centers[1][1].ravel())
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert {row["worker"] for row in rows if "b_loss" in row} == {0, 1}  # reported over the network
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["AsyncSGD(learning_rate=0.1 + distsgd.common.launch.launched.Launched.current.index)", "None"], 2,
+         "worker-1: all workers must join with the same algorithm"),
+        (["AsyncSGD()", "AsyncSGD()", "ends"], 4, "worker 1 at "),
+        (["AllReduce()", "None"], 2, "all_reduce has no ps: leave --ps_hosts out"),
+    ],
+)  # fmt: skip
+def test_a_fault_of_a_script_ends_its_run_on_all_machines(machines, tmp_path, words, code, said):
+    codes = launch_on(machines, tmp_path, *words)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (codes["worker", 0], codes["ps", 0]) == (code, code), result
+    assert said in result["message"]
+    assert codes["worker", 1] > 0
+
+
+def test_launch_prints_the_command_of_each_machine(tmp_path, capsys):
+    script = tmp_path / "x.py"
+    script.touch()
+    hosts = ["--ps_hosts=a:1", "--worker_hosts=b:1,c:1"]
+    assert dispatch(["launch", "--codec", "bf16", *hosts, "--print-commands", str(script), "--rate", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    expected = f"bash run.sh launch --codec bf16 {' '.join(hosts)} --job_name=worker --task_index=1 {script} --rate 3"
+    assert (len(lines), lines[5]) == (6, expected)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--separate-evaluator"], "launch has the evaluator beside worker 0"),
+        (["--min-workers", "1"], "launch on several machines needs all workers: leave --min-workers out"),
+        (["--workers", "5"], "--workers is for runs on this machine; this cluster has 2. Received: 5"),
+    ],
+)
+def test_launch_refuses_flags_on_several_machines(tmp_path, flags, said):
+    script = tmp_path / "x.py"
+    script.touch()
+    hosts = ["--ps_hosts=a:1", "--worker_hosts=b:1,c:1", "--job_name=worker"]
+    with pytest.raises(UserError, match=said):
+        dispatch(["launch", *hosts, *flags, str(script)])

@@ -119,13 +119,30 @@ def parse_flags(scheme_type: type[Scheme], arguments: list[str]) -> tuple[Scheme
 
 def find_cluster(options: Options, uses_ps: bool = True) -> Cluster:
     """Return the cluster that flags and environment describe, for an algorithm with or without a ps."""
-    machines, platform = options.machines, options.platform
+    platform = options.platform
     if options.like is not None and options.backend != "simulation":
         raise UserError("--like describes simulated machines: give --backend simulation too")
     if platform != USUAL_MACHINES and options.backend != "simulation":
         other = next(name for name, value in vars(platform).items() if value != getattr(USUAL_MACHINES, name))
         raise UserError(f"--{other.replace('_', '-')} describes simulated machines: give --backend simulation too")
     how: dict[str, Any] = {"wait_seconds": options.wait_seconds, "devices_per_worker": options.devices_per_worker}
+    if (cluster := find_task(options, uses_ps, how)) is not None:
+        return cluster
+    given = platform if options.backend == "simulation" else None
+    return Cluster.local(
+        options.workers, ps=options.ps, backend=options.backend, isolation=options.isolation, platform=given, **how
+    )
+
+
+def find_task(options: Any, uses_ps: bool, how: dict[str, Any]) -> Cluster | None:
+    """Return the cluster of several machines that flags and environment describe; None for a run on this machine.
+
+    Args:
+        options: options with the `machines`, and with those of runs on this machine.
+        uses_ps: the run has a parameter server.
+        how: further arguments of the cluster.
+    """
+    machines = options.machines
     by_flags = bool(machines.ps_hosts or machines.worker_hosts or machines.job_name or machines.task_index)
     if by_flags and machines.cluster != "auto":
         raise UserError(f"--cluster {machines.cluster} and --ps_hosts, --worker_hosts, --job_name exclude each other")
@@ -138,14 +155,12 @@ def find_cluster(options: Options, uses_ps: bool = True) -> Cluster:
     elif machines.separate_evaluator:
         raise UserError("--separate-evaluator is for several machines: give --ps_hosts, --worker_hosts and --job_name")
     else:
-        given = platform if options.backend == "simulation" else None
-        return Cluster.local(
-            options.workers, ps=options.ps, backend=options.backend, isolation=options.isolation, platform=given, **how
-        )
-    usual = type(options)()
+        return None
+    usual = vars(type(options)())
     for name in ("workers", "ps", "backend", "isolation"):
-        given, there = getattr(options, name), getattr(cluster, name)
-        if given not in (there, getattr(usual, name)):
+        there = getattr(cluster, name)
+        given = getattr(options, name, there)
+        if given not in (there, usual.get(name)) and (uses_ps or name != "ps"):
             raise UserError(f"--{name} is for runs on this machine; this cluster has {there}. Received: {given}")
     return cluster
 
@@ -164,13 +179,20 @@ def _cluster_of_flags(machines: TaskFlags, how: dict[str, Any]) -> Cluster:
     )
 
 
-def commands(scheme_type: type[Scheme], options: Options, arguments: Sequence[str]) -> list[str]:
-    """Return the command line for each machine: the given flags, except those of `TaskFlags`, which name the task."""
+def commands(name: str, options: Any, arguments: Sequence[str], script: Sequence[str] = ()) -> list[str]:
+    """Return the command line for each machine: the given flags, except those of `TaskFlags`, which name the task.
+
+    Args:
+        name: the algorithm, or `launch`.
+        options: options with the `machines`.
+        arguments: the given flags.
+        script: the script and its arguments.
+    """
     if options.machines.worker_hosts:
         as_worker = replace(options.machines, job_name=options.machines.job_name or "worker")
         options = replace(options, machines=as_worker)
-    task = find_cluster(options).task
-    if task is None:
+    cluster = find_task(options, True, {})
+    if cluster is None or cluster.task is None:
         raise UserError("--print-commands needs the addresses: --ps_hosts=host:port,... --worker_hosts=host:port,...")
     own = {field.name: field.default for field in fields(TaskFlags)}
     kept, words = [], iter(arguments)
@@ -181,4 +203,4 @@ def commands(scheme_type: type[Scheme], options: Options, arguments: Sequence[st
                 next(words, None)  # its value
         else:
             kept.append(word)
-    return discovery.commands(task, ["bash", "run.sh", scheme_type.name, *kept])
+    return discovery.commands(cluster.task, ["bash", "run.sh", name, *kept], script)

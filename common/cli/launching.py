@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..cluster.cluster import Cluster, Isolation
 from ..contract.rounding import Rounding
@@ -17,6 +18,7 @@ from ..record.run_directory import RecordMode
 from ..tasks.job import Script
 from ..tasks.options import Recovery, RunOptions, TransportName
 from . import flags
+from .flag_groups import GROUPS, TaskFlags, commands, find_task
 from .train import finished, show
 
 ABOUT = (
@@ -24,7 +26,7 @@ ABOUT = (
     "words after the script are its arguments."
 )
 
-USUAL_RECOVERY = Recovery()
+USUAL_RECOVERY, ALONE = Recovery(), TaskFlags()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +57,7 @@ class LaunchOptions:
     needs off."""
     wait_seconds: float = 60.0
     """Seconds that a task waits for others; then the run ends and names the missing tasks."""
+    machines: TaskFlags = ALONE
     json: bool = False
     """Print the result as one line of JSON, the last line of standard output."""
 
@@ -63,7 +66,7 @@ def main(arguments: list[str]) -> int:
     """Execute a script on every worker, show the result, and return the exit code."""
     place = next((i for i, word in enumerate(arguments) if word.endswith(".py")), len(arguments))
     usage = "run.sh launch [options] my_script.py [arguments of the script]"
-    groups = {"fault tolerance": ("recovery",)}
+    groups = {name: GROUPS[name] for name in ("fault tolerance", "several machines")}
     (options,) = flags.read("run.sh launch", ABOUT, arguments[:place], {"options": LaunchOptions}, groups, usage=usage)
     if place == len(arguments):
         raise UserError(f"launch needs a script whose name ends in .py: {usage.replace('run.sh', 'bash run.sh')}")
@@ -74,14 +77,14 @@ def main(arguments: list[str]) -> int:
         if word.startswith("--") and word[2:].partition("=")[0].replace("-", "_") in flags.names(LaunchOptions):
             note = f"{word} stands after the script, so the script gets it: options of launch stand before the script"
             print(f"note: {note}", file=sys.stderr)  # noqa: T201
+    if options.machines.print_commands:
+        print("\n".join(commands("launch", options, arguments[:place], arguments[place:])))  # noqa: T201
+        return 0
     script = Script(Path(path).resolve(), tuple(words))
-    cluster = Cluster.local(
-        options.workers,
-        ps=options.ps,
-        isolation=options.isolation,
-        wait_seconds=options.wait_seconds,
-        devices_per_worker=1,
-    )
+    how: dict[str, Any] = {"wait_seconds": options.wait_seconds, "devices_per_worker": 1}
+    cluster = find_task(options, options.ps > 0, how)
+    if cluster is None:
+        cluster = Cluster.local(options.workers, ps=options.ps, isolation=options.isolation, **how)
     own = ("seed", "run_dir", "codec", "transport", "kernels", "record", "recovery")
     job = script_job(script, cluster, RunOptions(batch_size=1, **{name: getattr(options, name) for name in own}))
     return show(*finished(*run(job, describe_script(job, script), verbose=True)), options.json)

@@ -70,7 +70,7 @@ def run_algorithm(scheme_type: type[Scheme], arguments: list[str]) -> int:
     """Parse the flags of an algorithm and run it, or print the command of each machine."""
     scheme, options = parse_flags(scheme_type, arguments)
     if options.machines.print_commands:
-        print("\n".join(commands(scheme_type, options, arguments)))  # noqa: T201
+        print("\n".join(commands(scheme_type.name, options, arguments)))  # noqa: T201
         return 0
     return run_command(scheme, options)
 

@@ -238,8 +238,8 @@ def expand_counts(text: str) -> list[int]:
 # Commands that start the tasks of a cluster by hand.
 
 
-def commands(spec: TaskSpec, program: Sequence[str]) -> list[str]:
-    """Return the command line of each task, after a comment that names its machine."""
+def commands(spec: TaskSpec, program: Sequence[str], last: Sequence[str] = ()) -> list[str]:
+    """Return the command line of each task, with `last` at its end, after a comment that names its machine."""
     lines: list[str] = []
     flags = [f"--{job}_hosts={','.join(hosts)}" for job, hosts in spec.addresses.as_dict().items()]
     for job, index in spec.all_tasks():
@@ -247,6 +247,6 @@ def commands(spec: TaskSpec, program: Sequence[str]) -> list[str]:
             continue
         host = spec.addresses.of(job, index).rpartition(":")[0] or "any machine that reaches the others"
         evaluator = ["--separate_evaluator"] if spec.separate_evaluator else []
-        words = [*program, *flags, *evaluator, f"--job_name={job}", f"--task_index={index}"]
+        words = [*program, *flags, *evaluator, f"--job_name={job}", f"--task_index={index}", *last]
         lines += [f"# {job} {index}, on {host}", shlex.join(words)]
     return lines

@@ -14,7 +14,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -25,7 +25,7 @@ from .arrival import Arrival, RunIsOver
 from .departure import LINGER_SECONDS, Departure, Outbox
 from .failure_detector import FailureDetector
 from .member import Member
-from .rendezvous import CALL_SECONDS, EVICTED, Rendezvous, under_way
+from .rendezvous import CALL_SECONDS, EVICTED, Rendezvous, key_of, under_way
 from .task_spec import CHIEF_TASK
 
 HEARTBEAT_SECONDS = 0.5
@@ -75,6 +75,8 @@ class Heartbeat:
         self.outbox.sent(len(lines))
         if not owner:  # the first task was restarted, with empty tables
             owner, _ = rendezvous.claim(member.key, member.owner, member.registration() | {"again": True})
+            for name, value in list(rendezvous.posts.items()):
+                rendezvous.post(name, member.owner, value)
         who = member.named(member.task)
         if owner == EVICTED:
             self.departure.end_process(TaskLost(f"{who} has sent no message for long"), again=True)
@@ -187,14 +189,23 @@ class Membership:
             with contextlib.suppress(ConnectionError):
                 self.rendezvous.evict(self.member.tasks.index(("worker", event["worker"])))
 
+    def post(self, name: str, value: Mapping[str, Any]) -> None:
+        """Leave a value for all tasks under a name, unless it has one."""
+        self._retry(lambda: self.rendezvous.post(name, self.member.owner, value))
+
+    def posted(self, name: str) -> dict[str, Any] | None:
+        """Return the value under a name; None if no task has left one."""
+        return self._retry(lambda: self.rendezvous.specs().get(key_of(name)))
+
+    def _retry(self, call: Callable[[], Any]) -> Any:
+        return Arrival(self.member, self.member.patience_seconds).retry(call)
+
     def succeed(self) -> None:
         """Wait, after this task's own work, until the evaluator announces that all tasks are done."""
         if self.member.is_evaluator:
             self.heartbeat.result_is_safe = True
             try:
-                Arrival(self.member, self.member.patience_seconds).retry(
-                    lambda: self.departure.conclude(self.rendezvous, None, self.member.task)
-                )
+                self._retry(lambda: self.departure.conclude(self.rendezvous, None, self.member.task))
             except WaitTimeout:
                 self.departure.ended.set()
         self.departure.ended.wait()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import threading
+import zlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -22,6 +23,8 @@ CALL_SECONDS = 5.0  # for a call, which is usually answered in milliseconds
 EVICTED = "evicted"  # owner of a task that sends no messages, until the task is started again
 
 OUTCOME = -1  # key of the spec that describes how the run ended; the keys below it are those of refused tasks
+
+POSTED = -(1 << 32)  # the largest key of values that tasks leave for all
 
 DEREGISTERED = -1  # the heartbeat of a task that has left
 
@@ -45,6 +48,7 @@ class Rendezvous:
         self._open = lambda: tf.compat.v1.Session(f"grpc://{address}", graph=graph, config=config)
         self._sessions = [self._open()]  # failed sessions stay open: closing one may block
         self._calls = threading.Lock()
+        self.posts: dict[str, Mapping[str, Any]] = {}  # those of this task, for empty tables of a restarted first task
 
     def _build(self) -> None:
         raw, placeholder = tf.raw_ops, tf.compat.v1.placeholder
@@ -97,6 +101,11 @@ class Rendezvous:
         name, there = self._run(self._claimed, feed)
         return name.decode(), json.loads(there)
 
+    def post(self, name: str, owner: str, value: Mapping[str, Any]) -> None:
+        """Leave a value for all tasks under a name, unless it has one."""
+        self.claim(key_of(name), owner, value)
+        self.posts[name] = value
+
     def evict(self, key: int) -> None:
         """Take a task away from its owner."""
         self._run(self._evict, {self.key: key})
@@ -117,6 +126,11 @@ class Rendezvous:
     def take_reports(self) -> list[dict[str, Any]]:
         """Remove and return the events that have arrived."""
         return [json.loads(line) for line in self._run(self._reports)]
+
+
+def key_of(name: str) -> int:
+    """Return the key of a value that a task leaves for all: below those of refused tasks."""
+    return POSTED - zlib.crc32(name.encode())
 
 
 def _find(table: Any, key: Any) -> Any:

@@ -108,7 +108,8 @@ class JoinedWorker:
 
     def __init__(self, launched: Launched, scheme: Scheme, variables: Any, name: str):
         self.index, self.num_workers = launched.index, launched.job.cluster.workers
-        self._run_dir, self._scheme = launched.job.run_dir / name, scheme
+        self._run_dir, self._has_files = launched.job.run_dir / name, launched.job.cluster.evaluates
+        self._scheme = scheme
         self._arrays = ScriptArrays(variables)
         terms = Terms(scheme, self._arrays.structure.shapes, self._arrays.now())
         self._handoff = Handoff(len(terms.initial))
@@ -169,12 +170,14 @@ class JoinedWorker:
 
     def center(self) -> Any:
         """Return the center, with the structure of the variables."""
-        if self._is_over:
-            vector = read_arrays(self._run_dir, "center.npz")["center"]
-        else:
-            calls = self._loop.calls
-            vector = ObserverCalls(calls.session, calls.graph, calls.wait_seconds).snapshot()["center"]
-        return self._arrays.structure.arrays(tf.constant(vector))
+        return self._arrays.structure.arrays(tf.constant(self._center()))
+
+    def _center(self) -> np.ndarray:
+        """Return the present or final center, [P]; at the end from its file, unless that is on another machine."""
+        if self._is_over and self._has_files:
+            return read_arrays(self._run_dir, "center.npz")["center"]
+        calls = self._loop.calls
+        return ObserverCalls(calls.session, calls.graph, calls.wait_seconds).snapshot()["center"]
 
     @property
     def steps_done(self) -> int:
@@ -202,7 +205,7 @@ class JoinedWorker:
         self._thread.join()
         self._handoff.check()
         self._is_over = True
-        self._arrays.write(read_arrays(self._run_dir, "center.npz")["center"])
+        self._arrays.write(self._center())
 
 
 @contextmanager

@@ -6,10 +6,11 @@ import pickle
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import cloudpickle
 
+from ..cluster.membership import Membership
 from ..cluster.task_spec import Addresses
 from ..errors import UserError
 from ..files import own_folder, replacing, write_json, writing
@@ -34,6 +35,7 @@ class Launched:
     """The worker task that executes a script.
 
     Attributes:
+        mine: the membership of the task in a run on several machines.
         current: that of this process, if it has one.
         states: "joined" by the name of each join, and "left" after the end of its block.
     """
@@ -45,6 +47,7 @@ class Launched:
     index: int
     target: str
     report: Report
+    mine: Membership | None = None
     states: dict[str, str] = field(default_factory=dict)
 
     def loop(self, terms: Terms, name: str, handoff: Handoff) -> ScriptLoop:
@@ -74,15 +77,17 @@ class Launched:
         Returns True for the first join of worker 0.
         """
         mine, place = terms.in_common(), place_of_terms(self.script, name)
-        if self.index == CHIEF and not place.exists():
-            with writing(job.run_dir):
-                own_folder(job.run_dir)
-            with replacing(place) as file:
-                pickle.dump({"name": name, "is_first": not self.states, "terms": mine}, file)
-                cloudpickle.dump(terms, file)
-        self._await_terms(place, name)
-        with place.open("rb") as file:
-            agreed = pickle.load(file)
+        if self.index == CHIEF:
+            agreed = {"name": name, "is_first": not self.states, "terms": mine}
+            if not place.exists():
+                with writing(job.run_dir):
+                    own_folder(job.run_dir)
+                with replacing(place) as file:
+                    pickle.dump(agreed, file)
+                    cloudpickle.dump(terms, file)
+            if self.mine is not None:
+                self.mine.post(f"join {name}", agreed)
+        agreed = self._await_terms(place, name)
         for what, value in mine.items():
             if value != (theirs := agreed["terms"][what]):
                 raise UserError(
@@ -100,15 +105,25 @@ class Launched:
                 self.report(event="warning", message=warning)
         return agreed["is_first"]
 
-    def _await_terms(self, place: Path, name: str) -> None:
-        """Block until worker 0 has written its terms: its script may take any time, but must not have ended."""
+    def _agreed(self, place: Path, name: str) -> dict[str, Any] | None:
+        """Return what worker 0 has agreed to; None if it has not joined yet."""
+        if self.mine is not None:
+            return self.mine.posted(f"join {name}")
+        if not place.exists():
+            return None
+        with place.open("rb") as file:
+            return pickle.load(file)
+
+    def _await_terms(self, place: Path, name: str) -> dict[str, Any]:
+        """Block until worker 0 has left its terms: its script may take any time, but must not have ended."""
         looked = seen = time.monotonic()
-        while not place.exists():
+        while (agreed := self._agreed(place, name)) is None:
             time.sleep(POLL_SECONDS)
             if (now := time.monotonic()) - looked < LOOK_SECONDS:
                 continue
             looked = now
             if reachable(self.addresses.worker[CHIEF]):
                 seen = now
-            elif now - seen > self.job.cluster.wait_seconds and not place.exists():  # longer than a restart takes
+            elif now - seen > self.job.cluster.wait_seconds and not self._agreed(place, name):  # longer than a restart
                 raise UserError(f"worker 0 has ended without a join named {name!r}")
+        return agreed

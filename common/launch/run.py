@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -141,6 +142,8 @@ def in_common(job: Job, model: Any) -> dict[str, Any]:
     recovery = {name: getattr(job.recovery, name) for name in ("max_restarts", "min_workers", "on_nan")}
     data = data_digest((job.train, job.test))  # of a name, too: files, or texts from Python, may differ
     own: dict[str, Any] = {"recovery": recovery, "source": class_digest(type(job.scheme)), "data": data}
+    if job.script is not None:
+        own["script"] = hashlib.sha256(job.script.path.read_bytes()).hexdigest()[:12]
     if model is not None:
         own["model"] = model_digest(model)
         own["weights that do not train"] = data_digest(FlatModel(model).frozen_values())  # the chief sends the others

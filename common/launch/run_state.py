@@ -225,6 +225,7 @@ class RunState:
             return
         if self.tasks[task][0] == "worker" and not may_end:
             text = f"{task}: the process of its script ended before the end of the block of distsgd.join"
+            self.to_announce = self.to_announce or (task if self.far else None)
             self.root_cause.fail(TaskFailed(text), final=True)
         elif self.has_result:
             self._finish(event)
@@ -240,7 +241,7 @@ class RunState:
         self.alive -= self.restarts.due.keys()
         self.restarts.due.clear()
         self.leave_by = time.monotonic()
-        if scripts or not self.rule.awaits_workers:  # after the scripts no task has anything left to do
+        if self.far or scripts or not self.rule.awaits_workers:  # else no task has anything left to do
             self.leave_by += LEAVE_FAR_SECONDS if self.far else LEAVE_SECONDS
 
     def stop(self, seconds: float) -> None:

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from ..cluster.cluster import Cluster
+from ..cluster.membership import Membership
 from ..contract.rounds import ENDLESS
 from ..contract.scheme import Scheme
-from ..errors import DistsgdError, Interrupted, TaskFailed, UserError
+from ..errors import DistsgdError, Interrupted, TaskFailed, TaskLost, UserError
 from ..kernels import choose
 from ..lazy import tf
 from ..record.run_directory import new_run_dir
@@ -44,9 +45,13 @@ class Undecided(Scheme):
 
 def script_job(script: Script, cluster: Cluster, options: RunOptions) -> Job:
     """Return the job of a script, without the algorithm and the parameters, which are known after `join`."""
-    nothing = Parameters([], np.zeros(0, np.float32))
+    nothing, here = Parameters([], np.zeros(0, np.float32)), cluster.task
+    if here is not None and here.separate_evaluator:
+        raise UserError("launch has the evaluator beside worker 0: leave the evaluator task out of the cluster")
+    if here is not None and options.recovery.min_workers is not None:
+        raise UserError("launch on several machines needs all workers: leave --min-workers out")
     run_dir = options.run_dir or new_run_dir(script.path.stem)
-    kernels = choose(options.kernels)
+    run_dir, kernels = run_dir if cluster.evaluates else run_dir / str(here), choose(options.kernels)
     return Job(Undecided(), nothing, script_data, None, cluster, options, ENDLESS, run_dir, kernels, script=script)
 
 
@@ -81,6 +86,11 @@ class Echo(io.TextIOBase):
     def flush(self) -> None:
         """Flush the log."""
         self.log.flush()
+
+
+def script_of(worker: int) -> str:
+    """Return the name of the note that the script of a worker has ended, for tasks on other machines."""
+    return f"the script of worker {worker}"
 
 
 def run_script(launched: Launched) -> None:
@@ -134,11 +144,17 @@ def _traceback(error: BaseException, script: Script) -> str:
     return "".join(lines)
 
 
-def follow_joins(job: Job, script: Script, follow: Callable[[Job, Report], None], report: Report) -> None:
-    """Follow the run of each join in a thread, until the launcher ends this task; raises the first failure."""
+def follow_joins(
+    job: Job, script: Script, follow: Callable[[Job, Report], None], report: Report, mine: Membership | None
+) -> None:
+    """Follow the run of each join in a thread; raises the first failure.
+
+    On several machines (with the membership `mine`) returns when all scripts have ended, else the launcher ends this.
+    """
     sys.path.insert(0, str(script.path.parent))  # the algorithm may be in a module beside the script
     failures: list[BaseException] = []
-    seen: set[str] = set()
+    seen: dict[str, threading.Thread] = {}
+    scripts = [script_of(k) for k in range(job.cluster.workers)]
 
     def follow_one(name: str) -> None:
         try:
@@ -149,8 +165,14 @@ def follow_joins(job: Job, script: Script, follow: Callable[[Job, Report], None]
             failures.append(error)
 
     while not failures:
-        for name in set(names_of_joins(script)) - seen:
-            seen.add(name)
-            threading.Thread(target=follow_one, args=(name,), daemon=True).start()
+        for name in set(names_of_joins(script)) - seen.keys():
+            seen[name] = threading.Thread(target=follow_one, args=(name,), daemon=True)
+            seen[name].start()
         time.sleep(POLL_SECONDS)
+        if mine is None or failures or any(thread.is_alive() for thread in seen.values()):
+            continue
+        if all(map(mine.posted, scripts)):
+            if (reason := job.stop_rule.reason(lambda: 0, {})) is not None:
+                raise TaskLost(f"the run was stopped: {reason}")
+            return
     raise failures[0]

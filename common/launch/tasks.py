@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..cluster.member import Member
-from ..cluster.membership import announce_death, membership
+from ..cluster.membership import Membership, announce_death, membership
 from ..cluster.task_spec import Addresses, TaskSpec
 from ..errors import WaitTimeout
 from ..lazy import tf
@@ -24,7 +24,7 @@ from ..tasks.job import CHIEF, Job
 from ..tasks.worker_loop import WorkerLoop
 from ..waiting import reachable, wait_until
 from .launched import INTER_OP, Launched
-from .script import follow_joins, run_script
+from .script import follow_joins, run_script, script_of
 from .sessions import build_seconds, connector, open_session, session_config, start_server
 from .threads import run_threads
 
@@ -34,14 +34,14 @@ LOOK_SECONDS = 5.0  # between two polls of a ps for reachable workers
 
 
 @contextmanager
-def joined(job: Job, task: tuple[str, int], report: Report) -> Iterator[Report]:
-    """Join the membership of a run on several machines; yields the function for all further reports."""
+def joined(job: Job, task: tuple[str, int], report: Report) -> Iterator[tuple[Report, Membership | None]]:
+    """Join the membership of a run on several machines, and yield it with the function for all further reports."""
     if job.cluster.task is None:
-        yield report
+        yield report, None
         return
     with membership(member(job, job.cluster.task, task), report) as mine:
         job.earlier_step_targets = mine.earlier_step_targets
-        yield mine.report
+        yield mine.report, mine
 
 
 def member(job: Job, spec: TaskSpec, task: tuple[str, int]) -> Member:
@@ -97,9 +97,13 @@ def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> No
     wait_seconds = job.cluster.wait_seconds
     if job.script is not None:
         server = start_server(addresses, "worker", index, _config(job, INTER_OP))
-        return run_script(Launched(job, job.script, addresses, index, server.target, report))
+        with joined(job, ("worker", index), report) as (report, mine):
+            run_script(Launched(job, job.script, addresses, index, server.target, report, mine))
+            if mine is not None:
+                mine.post(script_of(index), {"ended": True})
+        return
     server = start_server(addresses, "worker", index, _config(job, 2))
-    with joined(job, ("worker", index), report) as report:
+    with joined(job, ("worker", index), report) as (report, _):
         graph = _worker_graph(job, index)
         config = _config(job, 2)
         # Without a ps, workers send to each other.
@@ -128,10 +132,10 @@ def _worker_graph(job: Job, index: int) -> TaskGraph:
 
 def run_evaluator(job: Job, addresses: Addresses, index: int, report: Report) -> None:
     """Follow the center from outside the cluster, as a client of the first ps."""
-    if job.script is not None:
-        return follow_joins(job, job.script, lambda job, report: _evaluate(job, addresses, report), report)
-    with joined(job, ("evaluator", index), report) as report:
-        _evaluate(job, addresses, report)
+    with joined(job, ("evaluator", index), report) as (report, mine):
+        if job.script is None:
+            return _evaluate(job, addresses, report)
+        follow_joins(job, job.script, lambda job, report: _evaluate(job, addresses, report), report, mine)
 
 
 def _evaluate(job: Job, addresses: Addresses, report: Report) -> None:
