@@ -180,7 +180,7 @@ ENDLESS = """
 with distsgd.join(eval(words[0]), np.ones(3, np.float32)) as worker:
     with distsgd.join(AsyncSGD(), np.ones(2, np.float32), name="other") as other:
         try:
-            while True:
+            while len(words) == 1:
                 worker.step(np.ones(3))
                 other.step(np.ones(2))
                 (folder / f"{worker.index}").touch()
@@ -428,6 +428,11 @@ def test_ctrl_c_ends_all_scripts_and_writes_the_centers(launch, tmp_path, scheme
     assert center_of(tmp_path / "run" / "other").shape == (2,)
     assert uses_ps == bool(checkpoint.found(tmp_path / "run"))
     assert (tmp_path / "after").exists()
+    if uses_ps:
+        center = center_of(tmp_path / "run" / "other")
+        code, again = launch(ENDLESS, scheme, "end")
+        assert (code, again["updates"], again["stopped_by"]) == (0, result["updates"], None), again
+        np.testing.assert_array_equal(center_of(tmp_path / "run" / "other"), center)
 
 
 @pytest.mark.slow

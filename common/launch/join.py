@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..contract.scheme import Scheme
-from ..errors import UserError
+from ..errors import Interrupted, UserError
 from ..lazy import tf
 from ..messages.structure import Structure
 from ..record_format import read_arrays
@@ -247,6 +247,10 @@ def join(scheme: Scheme, variables: Any, name: str = "") -> Iterator[JoinedWorke
         raise UserError(f"a script can join {MOST_JOINS} times. Received: a join named {name!r}")
     worker = JoinedWorker(launched, scheme, variables, name)
     launched.note(name, "joined")
-    yield worker
+    try:
+        yield worker
+    except Interrupted:  # raised by the first step after Ctrl-C, perhaps one of another join
+        worker._leave()
+        raise
     worker._leave()
     launched.note(name, "left")

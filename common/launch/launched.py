@@ -15,6 +15,7 @@ from ..cluster.task_spec import Addresses
 from ..errors import UserError
 from ..files import own_folder, replacing, write_json, writing
 from ..record import checkpoint
+from ..record.callbacks import STOP
 from ..record.run_directory import check_resumed
 from ..reports import Report
 from ..tasks.graph import TaskGraph
@@ -82,6 +83,7 @@ class Launched:
             if not place.exists():
                 with writing(job.run_dir):
                     own_folder(job.run_dir)
+                    (job.run_dir / STOP).unlink(missing_ok=True)  # of the run that is resumed
                 with replacing(place) as file:
                     pickle.dump(agreed, file)
                     cloudpickle.dump(terms, file)
