@@ -172,7 +172,7 @@ def follow_joins(
         if mine is None or failures or any(thread.is_alive() for thread in seen.values()):
             continue
         if all(map(mine.posted, scripts)):
-            if (reason := job.stop_rule.reason(lambda: 0, {})) is not None:
+            if (reason := job.reason_to_stop(lambda: 0, {})) is not None:
                 raise TaskLost(f"the run was stopped: {reason}")
             return
     raise failures[0]
