@@ -28,6 +28,7 @@ RECORD = ("version", "worker", "staleness", "accepted", "microseconds", "event")
 EVENTS: tuple[Literal["exchange", "push", "pull", "join"], ...] = ("exchange", "push", "pull", "join")
 
 INITIAL, DATA = "initial.npz", "data.npz"  # the center before the first update; data that no recipe makes
+GRADIENTS = "gradients-{}.bin"  # of worker k of a script, see docs/record.md
 PARTS = ("train_x", "train_y", "test_x", "test_y")  # the arrays in data.npz
 ALONE_STEPS = 64  # most steps in an event of a scheme that exchanges nothing
 
@@ -132,12 +133,6 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"not a run directory: it has no config.json. Received: {run_dir}")
     return checked(path, read_json(path), CONFIG)
-
-
-def unnamed(run_dir: Path, error: UserError) -> UserError:
-    """Return the error to raise for a run whose data or model have no known name."""
-    what = "a model or data of its own, which only its script or file knows"
-    return UserError(f"the run in {run_dir} has {what} ({error})")
 
 
 def read_result(run_dir: Path, more: Mapping[str, Kind] = {}) -> dict[str, Any]:

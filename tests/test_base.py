@@ -202,7 +202,7 @@ def test_a_folder_with_another_value_differs(what, folder):
         (lambda folder: (folder / "initial.npz").unlink(), "has no initial.npz: it ended without a result, or is of"),
         (lambda folder: np.savez(folder / "initial.npz", center=np.zeros(5, np.float32)), "initial.npz holds 5 para"),
         (lambda folder: np.savez(folder / "initial.npz", center=np.zeros(12)), "must be a vector of float32"),
-        (lambda folder: (folder / "data.npz").unlink(), "a model or data of its own"),
+        (lambda folder: (folder / "data.npz").unlink(), "unknown data set 'clusters'"),
         (lambda folder: np.savez(folder / "data.npz", train_x=np.zeros((4, 3))), "they have no 'train_y'"),
         (lambda folder: change(folder, "data.npz", train_y=np.full(40, -1)), "data.npz is damaged"),
         (lambda folder: change(folder, "data.npz", test_x=np.zeros((10, 4))), "data.npz is damaged"),

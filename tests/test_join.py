@@ -176,6 +176,17 @@ with distsgd.join(AsyncSGD(), w, name="pushes") as worker:
     except distsgd.UserError as error:
         print(error)
 """
+RECORDED = """
+w, k = [np.full(3, 2.0, np.float32), np.ones(2, np.float32)], distsgd.common.launch.launched.Launched.current.index
+with distsgd.join(eval(words[0]), w) as worker:
+    for step in range(13):
+        gradient = [part - k * step for part in w]
+        if words[1:]:
+            w[0] -= 0.1 * gradient[0]
+            worker.stepped()
+        else:
+            worker.step(gradient)
+"""
 ENDLESS = """
 with distsgd.join(eval(words[0]), np.ones(3, np.float32)) as worker:
     with distsgd.join(AsyncSGD(), np.ones(2, np.float32), name="other") as other:
@@ -277,8 +288,36 @@ def test_a_block_that_ends_in_a_round_exchanges_its_steps(launch, tmp_path):
     for steps in (4, 2):
         value = np.mean(goals + (value - goals) * 0.5**steps, axis=0)
     np.testing.assert_allclose(center_of(tmp_path / "run"), value, rtol=1e-5)
-    with pytest.raises(UserError, match="has a model or data of its own, which only its script"):
+    with pytest.raises(UserError, match="run launch with --record gradients"):
         dispatch(["replay", str(tmp_path / "run")])
+
+
+@pytest.mark.parametrize(
+    ("scheme", "words"),
+    [
+        ("Downpour(communication_period=3, warm_start=0)", ()),
+        ("DiLoCo(communication_period=5)", ("stepped",)),
+        pytest.param("SyncSGD()", (), marks=pytest.mark.slow),
+        pytest.param("EASGD(communication_period=4)", (), marks=pytest.mark.slow),
+        pytest.param("EFSGD()", (), marks=pytest.mark.slow),
+        pytest.param("DiLoCo(communication_period=5)", (), marks=pytest.mark.slow),
+        pytest.param("AEASGD(communication_period=4)", (), marks=pytest.mark.slow),
+    ],
+)
+def test_replay_executes_the_recorded_gradients_of_a_script(launch, tmp_path, capsys, scheme, words):
+    code, result = launch(RECORDED, scheme, *words, flags=["--record", "gradients"])
+    assert code == 0, result
+    run_dir = tmp_path / "run"
+    assert dispatch(["replay", str(run_dir)]) == 0
+    what = "local steps" if words else "gradients"
+    assert f"not checked     the {what} themselves: replay knows" in capsys.readouterr().out
+    path = run_dir / "gradients-1.bin"
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + b"\0\0\0\x41" + content[8:])  # another gradient in the first step
+    assert dispatch(["replay", str(run_dir)]) == 1
+    path.write_bytes(content[:-4])
+    with pytest.raises(UserError, match=r"gradients-1\.bin, which is damaged"):
+        dispatch(["replay", str(run_dir)])
 
 
 @pytest.mark.parametrize(
@@ -380,12 +419,13 @@ def test_two_joins_of_one_name_are_refused(launch):
 
 
 def test_a_restarted_script_continues_its_steps(launch, tmp_path):
-    code, result = launch(RESTART, flags=["--max-restarts", "1"])
+    code, result = launch(RESTART, flags=["--max-restarts", "1", "--record", "gradients"])
     assert (code, result["recovery"]["restarts"]) == (0, {"worker-1": 1})
     with np.load(tmp_path / "1.npz") as own:
         assert own["first"] == 6
         np.testing.assert_array_equal(own["w"], center_of(tmp_path / "run"))
     assert result["updates"] == 20
+    assert dispatch(["replay", str(tmp_path / "run")]) == 0
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from ..arguments import nearest, not_negative, positive, spelt
 from ..errors import UserError
 from ..files import replacing
 from ..record.latest import named
+from ..record_format import read_config
 from ..replay.comparison import Verdict
 from ..replay.replay import replay
 from ..tasks.follow import follow
@@ -125,8 +126,15 @@ def replay_run(arguments: list[str]) -> int:
         f"{verdict.limit:.0e}, the center moved by {verdict.moved:.1e}",
         "verdict": _in_words(verdict),
     }
+    unchecked = []
+    if read_config(run_dir)["record"] == "gradients":
+        steps = "local steps" if run.hyperparameters.get("inner_optimizer") == "own" else "gradients"
+        lines["checked"] = f"rounds, messages and updates of the servers, executed with the recorded {steps}"
+        unchecked.append(f"the {steps} themselves: replay knows neither the loss nor the data of the script")
     if (codec := run.equations.codec) != "float32":
-        lines["not checked"] = f"how {codec} rounds: the rounding of single messages is not recorded"
+        unchecked.append(f"how {codec} rounds: the rounding of single messages is not recorded")
+    if unchecked:
+        lines["not checked"] = "; ".join(unchecked)
     width = max(map(len, lines))
     for name, value in lines.items():
         print(f"{name:<{width}}  {value}")  # noqa: T201

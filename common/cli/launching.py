@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..cluster.cluster import Cluster, Isolation
 from ..contract.rounding import Rounding
@@ -14,7 +14,6 @@ from ..kernels import Kernels
 from ..launch.run import run
 from ..launch.script import script_job
 from ..launch.terms import describe_script
-from ..record.run_directory import RecordMode
 from ..tasks.job import Script
 from ..tasks.options import Recovery, RunOptions, TransportName
 from . import flags
@@ -49,8 +48,9 @@ class LaunchOptions:
     kernels: Kernels = "auto"
     """Kernels with which TensorFlow computes on CPUs: Eigen's, or oneDNN's, which are faster for large models. auto:
     oneDNN's, unless TF_ENABLE_ONEDNN_OPTS in the environment says otherwise."""
-    record: RecordMode = "full"
-    """Record every round, or only aggregate statistics."""
+    record: Literal["full", "gradients", "off"] = "full"
+    """Record every round; or also the gradient of every local step, for replay (4 bytes for each parameter and step);
+    or only aggregate statistics."""
     recovery: Recovery = USUAL_RECOVERY
     isolation: Isolation = "auto"
     """Private network for the processes: if the kernel allows it, required, or off. A script that needs the internet
@@ -80,11 +80,13 @@ def main(arguments: list[str]) -> int:
     if options.machines.print_commands:
         print("\n".join(commands("launch", options, arguments[:place], arguments[place:])))  # noqa: T201
         return 0
-    script = Script(Path(path).resolve(), tuple(words))
+    gradients = options.record == "gradients"
+    script = Script(Path(path).resolve(), tuple(words), records_gradients=gradients)
     how: dict[str, Any] = {"wait_seconds": options.wait_seconds, "devices_per_worker": 1}
     cluster = find_task(options, options.ps > 0, how)
     if cluster is None:
         cluster = Cluster.local(options.workers, ps=options.ps, isolation=options.isolation, **how)
-    own = ("seed", "run_dir", "codec", "transport", "kernels", "record", "recovery")
-    job = script_job(script, cluster, RunOptions(batch_size=1, **{name: getattr(options, name) for name in own}))
+    own = {name: getattr(options, name) for name in ("seed", "run_dir", "codec", "transport", "kernels", "recovery")}
+    own["record"] = "full" if gradients else options.record
+    job = script_job(script, cluster, RunOptions(batch_size=1, **own))
     return show(*finished(*run(job, describe_script(job, script), verbose=True)), options.json)

@@ -20,6 +20,7 @@ from ..contract.scheme import Scheme
 from ..errors import Interrupted, UserError
 from ..lazy import tf
 from ..messages.structure import Structure
+from ..record.gradient_log import GradientLog
 from ..record_format import read_arrays
 from ..tasks.calls import ObserverCalls
 from ..tasks.handoff import Handoff
@@ -114,9 +115,10 @@ class JoinedWorker:
         terms = Terms(scheme, self._arrays.structure.shapes, self._arrays.now())
         self._handoff = Handoff(len(terms.initial))
         self._loop = launched.loop(terms, name, self._handoff)
+        self._log = GradientLog(self._run_dir, self.index) if launched.script.records_gradients else None
         self._thread = self._loop.begin()
         self._is_over = False
-        self._arrays.write(self._handoff.point())
+        self._await_point()
 
     def step(self, gradient: Any, loss: Any = None) -> None:
         """Make one local step, and with the last step of a round the exchange with the other workers.
@@ -157,8 +159,16 @@ class JoinedWorker:
             raise UserError("this worker has left the run: call step in the block of distsgd.join")
         if loss is not None:
             self.log(loss=loss)
+        if self._log is not None:
+            self._log.write(self.steps_done, self._point - vector if is_point else vector, is_point)
         self._handoff.give(vector, 0.0 if loss is None else float(loss), is_point)
-        self._arrays.write(self._handoff.point())
+        self._await_point()
+
+    def _await_point(self) -> None:
+        point = self._handoff.point()
+        self._arrays.write(point)
+        if self._log is not None:
+            self._point = point.copy()
 
     def log(self, **figures: Any) -> None:
         """Report numbers such as `loss`: their means go to metrics.jsonl and to the plot.
@@ -205,6 +215,8 @@ class JoinedWorker:
         self._thread.join()
         self._handoff.check()
         self._is_over = True
+        if self._log is not None:
+            self._log.end(self._loop.progress.steps, len(self._point))
         self._arrays.write(self._center())
 
 

@@ -74,6 +74,8 @@ def describe_script(job: Job, script: Script) -> dict[str, Any]:
     """Return the configuration of a run of a script."""
     size = len(job.recipe.flat().pack())
     known = describe(job, dataset=script.path.name, model=f"{size:,} parameters" if size else "own loop")
+    known["shapes"] = [list(shape) for shape in job.recipe.shapes]
+    known["record"] = "gradients" if script.records_gradients else known["record"]
     return {name: value for name, value in known.items() if name not in ("batch_size", "steps_per_worker")}
 
 

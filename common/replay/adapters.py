@@ -137,7 +137,7 @@ def _inner(run: RecordedRun, scheme: Hyperparameters) -> Any:
 
 def _inner_memory(scheme: Hyperparameters) -> bool:
     """Return True if workers keep a state for the inner optimizer."""
-    return parse("inner_optimizer", scheme.inner_optimizer, INNER_STEPS)[0] != "sgd"
+    return parse("inner_optimizer", scheme.inner_optimizer, INNER_STEPS)[0] not in ("sgd", "own")
 
 
 def _serial(run: RecordedRun, scheme: Hyperparameters) -> Centers:

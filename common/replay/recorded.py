@@ -165,6 +165,7 @@ def read_run(
     transcriptions: Mapping[str, Transcription],
     hyperparameters: Mapping[str, Any] | None = None,
     load: Callable[[str], Dataset] = make,
+    known: Mapping[str, Any] = {},
 ) -> RecordedRun:
     """Read the recorded run of a folder.
 
@@ -173,6 +174,7 @@ def read_run(
         transcriptions: the known equations, by the name of the algorithm.
         hyperparameters: those of the run, if they are more than config.json has.
         load: function of the name of a data set.
+        known: gradient, steps and layers, if they do not follow from config.json.
 
     Raises:
         UserError: the run cannot be replayed; the message gives the reason.
@@ -193,42 +195,47 @@ def read_run(
     if result["updates"] is None:
         raise UserError(f"the run in {run_dir} ended without a result: result.json has no updates")
     trace, center = record_format.read_trace(run_dir, config), record_format.read_center(run_dir, "center.npz")
-    dataset = _dataset(run_dir, config["dataset"], load)
-    on_rows, shapes, loss = _model(config, dataset)
-    if (size := sum(map(math.prod, shapes))) != len(center):
+    known = known or _computed(run_dir, config, equations.jumps, load)
+    if (size := sum(map(math.prod, known["shapes"]))) != len(center):
         raise UserError(f"center.npz holds {len(center)} parameters, the model {config['model']} has {size}")
     start = record_format.read_center(run_dir, INITIAL).astype(np.float64)
     if len(start) != len(center):
         raise UserError(f"initial.npz holds {len(start)} parameters, and center.npz {len(center)}")
-    whole = config["l2"] or config["clip_norm"] is not None or config["devices_per_worker"] > 1
-    averages = config["ema_decay"] is not None  # losses are those of the average
     return RecordedRun(
         algorithm=name,
         hyperparameters=given,
         equations=equations,
         workers=config["workers"],
-        steps=config["steps_per_worker"],
         start=start,
         trace=trace,
         center=center,
-        gradient=_on_batches(config, dataset.train[1], on_rows),
         result=result,
         earlier_step_targets=config["earlier_step_targets"],
-        sparse=bool(dataset.features) and not whole and not averages,
         ps=max(1, config["ps"]),
-        shapes=shapes,
-        losses=_losses(run_dir) if equations.jumps and loss is not None and not averages else {},
-        loss=loss,
+        **known,
     )
+
+
+def _computed(run_dir: Path, config: Mapping[str, Any], jumps: bool, load: Callable[[str], Dataset]) -> dict[str, Any]:
+    """Return the fields of a `RecordedRun` that follow from data and model."""
+    dataset = _dataset(run_dir, config["dataset"], load)
+    on_rows, shapes, loss = _model(config, dataset)
+    whole = config["l2"] or config["clip_norm"] is not None or config["devices_per_worker"] > 1
+    averages = config["ema_decay"] is not None  # losses are those of the average
+    return {
+        "steps": config["steps_per_worker"],
+        "gradient": _on_batches(config, dataset.train[1], on_rows),
+        "sparse": bool(dataset.features) and not whole and not averages,
+        "shapes": shapes,
+        "losses": _losses(run_dir) if jumps and loss is not None and not averages else {},
+        "loss": loss,
+    }
 
 
 def _dataset(run_dir: Path, name: str, load: Callable[[str], Dataset]) -> Dataset:
     """Return the data in the folder, or those of that name; raise `UserError` if they are neither."""
     if not (run_dir / DATA).exists():
-        try:
-            return load(name)
-        except UserError as error:
-            raise record_format.unnamed(run_dir, error) from None
+        return load(name)
     arrays = record_format.read_arrays(run_dir, DATA)
     x, y, test_x, test_y = (arrays[part] for part in PARTS)
     for some, labels in ((x, y), (test_x, test_y)):

@@ -12,13 +12,15 @@ from ..contract.checks import check_scheme
 from ..contract.scheme import Scheme
 from ..data import named
 from ..data.models import MODELS
+from ..data.recipes import Dataset
 from ..errors import UserError, first_line
 from ..files import with_tuples
-from ..record_format import read_config, unnamed
+from ..record_format import read_config
 from ..spec import parse
 from .adapters import TRANSCRIPTIONS, rounded
 from .comparison import NO_ROOM, Verdict, judge
 from .recorded import RecordedRun, read_run
+from .scripted import recorded_gradients
 
 
 def replay(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Verdict:
@@ -47,12 +49,33 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> RecordedRun:
     equations = dict(TRANSCRIPTIONS)
     if name in equations:
         equations[name] = rounded(name, equations[name], config["codec"])
+    given = _hyperparameters(config, schemes[name]) if name in schemes else None
+    if config["record"] == "gradients":
+        known, are_moves = recorded_gradients(run_dir, config)
+        if given is not None and are_moves:
+            given["inner_optimizer"] = "own"
+        return read_run(run_dir, equations, given, known=known)
+    if "shapes" in config:
+        raise UserError(f"replay needs the gradients of the script of {run_dir}: run launch with --record gradients")
+
+    def load(dataset: str) -> Dataset:
+        try:
+            return named.load(dataset)
+        except UserError as error:
+            raise _unnamed(run_dir, error) from None
+
     try:
         parse("model", config["model"], MODELS)
     except UserError as error:
-        raise unnamed(run_dir, error) from None
-    given = _hyperparameters(config, schemes[name]) if name in schemes else None
-    return read_run(run_dir, equations, given, named.load)
+        raise _unnamed(run_dir, error) from None
+    return read_run(run_dir, equations, given, load)
+
+
+def _unnamed(run_dir: Path, error: UserError) -> UserError:
+    """Return the error to raise for data or a model that have no known name."""
+    return UserError(
+        f"the run in {run_dir} has a model or data of its own, which only its script or file knows ({error})"
+    )
 
 
 def _hyperparameters(config: Mapping[str, Any], kind: type[Scheme]) -> dict[str, Any]:

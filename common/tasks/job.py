@@ -48,11 +48,13 @@ class Script:
         path: absolute path of the script.
         arguments: the words after it on the command line.
         folder: where worker 0 leaves the terms of each join; the launcher makes it.
+        records_gradients: True if each worker writes the gradients of its steps to the run directory.
     """
 
     path: Path
     arguments: Sequence[str] = ()
     folder: Path = Path()
+    records_gradients: bool = False
 
 
 @dataclass

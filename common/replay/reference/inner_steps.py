@@ -108,6 +108,11 @@ def orthogonal(matrix: np.ndarray) -> np.ndarray:
     return x
 
 
+def own_step(x: np.ndarray, move: np.ndarray, eta: float, state: State) -> np.ndarray:
+    """Execute x ← x − move, the recorded step of an optimizer that a script has."""
+    return x - move
+
+
 INNER_STEPS: dict[str, Callable[..., np.ndarray]] = {  # `InnerStep`s; muon needs the shapes of the variables, too
     "sgd": sgd_step,
     "momentum": momentum_step,
@@ -115,6 +120,7 @@ INNER_STEPS: dict[str, Callable[..., np.ndarray]] = {  # `InnerStep`s; muon need
     "adamw": adamw_step,
     "lion": lion_step,
     "muon": muon_step,
+    "own": own_step,
 }
 
 
