@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..messages.ops import when, zeros
+from ..messages.ops import when
 from .parameters import Parameters
 from .timing import CPU
 from .worker import DenseWorker, show
@@ -55,35 +55,21 @@ class FedWorker(DenseWorker):
 
     replica: Any
 
-    def _local_steps(self, rows: Any, after: Any, first: Any) -> Any:
-        """Make at most one local step for each of `rows`; a round that is cut short has the steps made so far."""
-        if self.scheme.period == 1:  # the script leaves between two rounds
-            return super()._local_steps(rows, after, first)
-        exchanged = tf.constant(self.scheme.exchange_first)
+    may_end = True
 
-        def step(t: Any, more: Any, total: Any, sums: Any) -> tuple[Any, ...]:
-            del more
-            show(self.views, step=first + tf.cast(t, tf.int64))
-            self.replica.may_end = exchanged | (t > 0)
-            loss, gradients = self._gradient(rows[t])
-            more = self.replica.more
-            stepped = when(more, lambda: self._step(gradients))
-            sums = [a + g for a, g in zip(sums, gradients, strict=True)] if sums else []
-            return t + tf.cast(stepped & more, tf.int32), more, total + loss, sums
+    def _local_step(self, rows: Any, t: Any) -> tuple[Any, list[Any], list[Any]]:
+        """Make the local step `t`, unless the script has left its loop: the round then has the steps made so far."""
+        self.replica.may_end = tf.constant(self.scheme.exchange_first) | (t > 0)
+        loss, gradients = self._gradient(rows)
+        more = self.replica.more
+        stepped = when(more, lambda: self._step(gradients))
+        return loss, gradients, [stepped & more]
 
-        with tf.control_dependencies([after]):
-            nothing = [zeros(size) for size in self.buckets.sizes] if self.scheme.uses_gradient_sum else []
-            start = tf.constant(0), tf.constant(True), tf.constant(0.0), nothing
-        go_on = lambda t, more, *_: more & (t < tf.shape(rows)[0])  # noqa: E731
-        made, _, total, sums = tf.while_loop(go_on, step, start, parallel_iterations=1)
+    def _end_steps(self, first: Any, made: Any) -> None:
+        super()._end_steps(first, made)
         self.replica.may_end = tf.constant(False)
-        show(self.views, step=first + tf.cast(made, tf.int64))
         if not self.scheme.exchange_first:
             show(self.views, steps=tf.cast(made, tf.float32))
-        if self.scheme.uses_gradient_sum:
-            for view, part in zip(self.views, sums, strict=True):
-                view.gradient_sum = part
-        return total
 
     def _step(self, gradients: Sequence[Any]) -> None:
         """Make a local step, unless the optimizer of the script has made it: then adopt its point."""

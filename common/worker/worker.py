@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import tensorflow as tf
@@ -39,6 +39,8 @@ class DenseWorker:
     Raises:
         UserError: a local variable has a name that cannot be used.
     """
+
+    may_end = False  # a round may end before its last step
 
     def __init__(
         self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: WorkerSlot, name: str, seed: int = 0
@@ -208,20 +210,33 @@ class DenseWorker:
                 show_each(self.views, gradient_sum=gradients)
             return loss
 
-        def step(t: Any, total: Any, sums: Any) -> tuple[Any, Any, Any]:
+        def step(t: Any, total: Any, sums: Any, going: Any) -> tuple[Any, Any, Any, Any]:
             show(self.views, step=first + tf.cast(t, tf.int64))
-            loss, gradients = self._gradient(rows[t])
-            self._step(gradients)
-            return t + 1, total + loss, [a + g for a, g in zip(sums, gradients, strict=True)] if sums else []
+            loss, gradients, going = self._local_step(rows[t], t)
+            sums = [a + g for a, g in zip(sums, gradients, strict=True)] if sums else []
+            return t + (tf.cast(going[0], tf.int32) if going else 1), total + loss, sums, going
+
+        def go_on(t: Any, total: Any, sums: Any, going: Any) -> Any:
+            return reduce(tf.logical_and, going, t < tf.shape(rows)[0])
 
         with tf.control_dependencies([after]):
             nothing = [zeros(size) for size in self.buckets.sizes] if self.scheme.uses_gradient_sum else []
-            start = tf.constant(0), tf.constant(0.0), nothing
-        _, total, sums = tf.while_loop(lambda t, *_: t < tf.shape(rows)[0], step, start, parallel_iterations=1)
-        show(self.views, step=first + tf.shape(rows, tf.int64)[0])
+            start = tf.constant(0), tf.constant(0.0), nothing, [tf.constant(True)] if self.may_end else []
+        made, total, sums, _ = tf.while_loop(go_on, step, start, parallel_iterations=1)
+        self._end_steps(first, made if self.may_end else tf.shape(rows, tf.int64)[0])
         if self.scheme.uses_gradient_sum:
             show_each(self.views, gradient_sum=sums)
         return total
+
+    def _local_step(self, rows: Any, t: Any) -> tuple[Any, list[Any], list[Any]]:
+        """Make the local step `t`; returns loss, gradient, and True if it was made where a round may end early."""
+        del t
+        loss, gradients = self._gradient(rows)
+        self._step(gradients)
+        return loss, gradients, []
+
+    def _end_steps(self, first: Any, made: Any) -> None:
+        show(self.views, step=first + tf.cast(made, tf.int64))
 
     def _step(self, gradients: Sequence[Any]) -> None:
         scheme = self._scheme_now()
