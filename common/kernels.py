@@ -105,7 +105,7 @@ def _of_cpu(field: str, path: Path) -> str:
         return ""
 
 
-def set_here(asked: Kernels = "auto") -> None:
+def set_here(asked: Kernels) -> None:
     """Set the variable for the import of TensorFlow in this process, if that is ahead and the user has not set it."""
     if "tensorflow" not in sys.modules and not _set_by_user() and (chosen := choose(asked).environment):
         os.environ.update(chosen | {SET_HERE: "1"})

@@ -113,7 +113,7 @@ def test_a_run_where_tensorflow_is_imported_names_the_variable(unset, tmp_path):
 
 
 def test_importing_the_package_before_tensorflow_sets_the_variable():
-    code = f"import os, distsgd; print(os.environ.get({VARIABLE!r}), distsgd.common.kernels.choose('eigen').why)"
+    code = f"import os, distsgd.common.kernels; print(os.environ.get({VARIABLE!r}), distsgd.common.kernels.choose('eigen').why)"
     environment = {name: value for name, value in os.environ.items() if name not in (VARIABLE, kernels.SET_HERE)}
     found = [
         subprocess.check_output([sys.executable, "-c", before + code], text=True, env=environment | more)

@@ -105,7 +105,7 @@ class Collective(Barrier):
             parts = [own if k == me else mail.receive(k, own.shape[0], theirs) for k in range(number)]
             total = tf.add_n(parts)
             fine = tf.math.is_finite(tf.reduce_sum(total)) if times else True
-            means[me] = total / tf.where(fine, float(number), math.nan)
+            means[me] = mail.transport.share(total / tf.where(fine, float(number), math.nan))
             for k in range(number):
                 if k != me:
                     mail.send(k, means[me])

@@ -18,7 +18,9 @@ def _import_quietly() -> None:
         importlib.import_module("tensorflow")
 
 
-importlib.import_module("distsgd.common.kernels").set_here()
+if sys.platform == "linux" and os.uname().machine == "x86_64" and "tensorflow" not in sys.modules:
+    if "TF_ENABLE_ONEDNN_OPTS" not in os.environ:  # see common/kernels.py, which this module is to do without
+        os.environ |= {"TF_ENABLE_ONEDNN_OPTS": "1", "DISTSGD_SET_KERNELS": "1"}
 
 if "ipykernel" in sys.modules and "tensorflow" not in sys.modules:
     _import_quietly()  # in a notebook the startup messages would be the output of a cell
