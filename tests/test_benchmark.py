@@ -287,6 +287,15 @@ def test_peers_and_other_sizes_are_measured_only_if_that_is_asked_for():
         throughput.Options(peers=("torhc",))
 
 
+def test_a_column_is_a_model_with_kernels_and_the_own_choice_comes_first(monkeypatch):
+    monkeypatch.delenv(kernels.VARIABLE)
+    monkeypatch.setattr(kernels, "cpu_features", list)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    columns = throughput.Options(models=("small", "medium"), kernels=("auto", "eigen", "onednn")).columns()
+    assert [*columns] == ["small, eigen", "small, onednn", "medium, onednn", "medium, eigen"]
+    assert [choice.why for _, choice in columns.values()][1::2] == ["asked for"] * 2
+
+
 def test_on_gpus_our_workers_stand_beside_plain_tensorflow(monkeypatch):
     options = throughput.Options(device="gpu")
     assert options.models == ("large", "cnn")
