@@ -56,7 +56,7 @@ def first_update() -> dict[str, float]:
         command = [
             sys.executable,
             "-m",
-            "distsgd.common.cli.main",
+            "distsgd",
             "downpour",
             "--json",
             "--run-dir",
