@@ -114,14 +114,9 @@ def own_step(x: np.ndarray, move: np.ndarray, eta: float, state: State) -> np.nd
 
 
 INNER_STEPS: dict[str, Callable[..., np.ndarray]] = {  # `InnerStep`s; muon needs the shapes of the variables, too
-    "sgd": sgd_step,
-    "momentum": momentum_step,
-    "adam": partial(adamw_step, weight_decay=0.0),
-    "adamw": adamw_step,
-    "lion": lion_step,
-    "muon": muon_step,
-    "own": own_step,
-}
+    "sgd": sgd_step, "momentum": momentum_step, "adam": partial(adamw_step, weight_decay=0.0), "adamw": adamw_step,
+    "lion": lion_step, "muon": muon_step, "own": own_step,
+}  # fmt: skip
 
 
 def inner_window(
