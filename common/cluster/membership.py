@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from ..errors import KINDS, DistsgdError, TaskFailed, TaskLost, UserError, WaitTimeout, first_line
 from ..reports import Report
 from ..server.failures import is_absence, is_refusal
-from .arrival import Arrival, RunIsOver
+from .arrival import RETRY_SECONDS, Arrival, RunIsOver
 from .departure import LINGER_SECONDS, Departure, Outbox
 from .failure_detector import FailureDetector
 from .member import Member
@@ -190,7 +190,10 @@ class Membership:
                 self.rendezvous.evict(self.member.tasks.index(("worker", event["worker"])))
 
     def post(self, name: str, value: Mapping[str, Any]) -> None:
-        """Leave a value for all tasks under a name, unless it has one."""
+        """Leave a value for all tasks under a name, unless it has one, after the reports of this task."""
+        while self.outbox.lines and not self.departure.ended.is_set():
+            self.outbox.wake.set()
+            time.sleep(RETRY_SECONDS)
         self._retry(lambda: self.rendezvous.post(name, self.member.owner, value))
 
     def posted(self, name: str) -> dict[str, Any] | None:
