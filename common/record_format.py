@@ -27,8 +27,7 @@ RECORD = ("version", "worker", "staleness", "accepted", "microseconds", "event")
 # An event is recorded as its index in this tuple. "join": a worker takes its slot again, and starts from the center.
 EVENTS: tuple[Literal["exchange", "push", "pull", "join"], ...] = ("exchange", "push", "pull", "join")
 
-INITIAL, DATA = "initial.npz", "data.npz"  # the center before the first update; data that no recipe makes
-GRADIENTS = "gradients-{}.bin"  # of worker k of a script, see docs/record.md
+INITIAL, DATA, GRADIENTS = "initial.npz", "data.npz", "gradients-{}.bin"  # the first center; data; of worker k
 PARTS = ("train_x", "train_y", "test_x", "test_y")  # the arrays in data.npz
 ALONE_STEPS = 64  # most steps in an event of a scheme that exchanges nothing
 

@@ -130,8 +130,7 @@ class RecordedRun:
         """Raise `ValueError` if the sizes in the record contradict each other, before any equation is executed."""
         updates, versions = self.result["updates"], self.trace["version"]
         must(updates > 0 and not self.joins.all(), "a run has messages and updates")
-        must(0 <= versions.min() <= versions.max() <= updates, "how many updates there were")
-        must(max(self.losses, default=1) <= updates, "how many updates there were")
+        must(versions.min() >= 0 and max([versions.max(), *self.losses]) <= updates, "how many updates there were")
         if self.equations.kind != "alone":
             must(updates <= len(self.order), "how many updates there were")
             return
@@ -174,7 +173,7 @@ def read_run(
         transcriptions: the known equations, by the name of the algorithm.
         hyperparameters: those of the run, if they are more than config.json has.
         load: function of the name of a data set.
-        known: gradient, steps and layers, if they do not follow from config.json.
+        known: gradient, steps and shapes, if they do not follow from config.json.
 
     Raises:
         UserError: the run cannot be replayed; the message gives the reason.
