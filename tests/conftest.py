@@ -97,7 +97,7 @@ def nothing_left():
 def private_network() -> bool:
     """Return whether this machine allows private networks."""
     try:
-        ForkServer("require", choose()).await_import().close()
+        ForkServer("require", choose()).close()
     except UserError:
         return False
     return True

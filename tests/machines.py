@@ -65,7 +65,7 @@ class Machine:
         self.boot()
 
     def boot(self) -> None:
-        self.server = client.ForkServer("off", choose(), [*self.enter, sys.executable]).await_import()
+        self.server = client.ForkServer("off", choose(), [*self.enter, sys.executable])
 
     def crash(self) -> None:
         """Kill all processes on this machine at once; `boot` makes it usable again."""

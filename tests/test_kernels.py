@@ -9,7 +9,6 @@ import sys
 import keras
 import pytest
 
-from distsgd import __main__ as command
 from distsgd.algorithms import AsyncSGD
 from distsgd.common import Cluster, Recovery, UserError, keep_warm, kernels, train
 from distsgd.common.data.models import PASSES, ModelRecipe
@@ -125,23 +124,14 @@ def test_importing_the_package_before_tensorflow_sets_the_variable():
     assert found == [f"{wanted} asked for\n", "None asked for\n", f"0 {VARIABLE}=0 is set\n"]
 
 
-@pytest.fixture
-def started(monkeypatch):
-    """Stand in for fork servers; returns those that were started, and those that were closed."""
-
+def test_a_warm_fork_server_is_shared_by_runs_of_the_same_kernels(monkeypatch, tmp_path):
     class Started:
-        def __init__(self, isolation, choice, logs=None):
-            self.isolation, self.choice, self.process = isolation, choice, self
-            made.append((isolation, choice.name))
+        def __init__(self, isolation, chosen, logs=None):
+            made.append((isolation, chosen.name))
+            self.process = self
 
         def poll(self):
             return None
-
-        def await_import(self):
-            return self
-
-        def kill(self):
-            pass
 
         def close(self):
             closed.append(self)
@@ -149,12 +139,6 @@ def started(monkeypatch):
     made, closed = [], []
     monkeypatch.setattr(client, "ForkServer", Started)
     monkeypatch.setattr(client, "_warm", None)
-    monkeypatch.setattr(client, "_early", None)
-    return made, closed
-
-
-def test_a_warm_fork_server_is_shared_by_runs_of_the_same_kernels(started, tmp_path):
-    made, closed = started
     chosen = [kernels.Choice(name, "") for name in ("eigen", "onednn", "eigen")]
     with keep_warm():
         for one in chosen:
@@ -166,38 +150,3 @@ def test_a_warm_fork_server_is_shared_by_runs_of_the_same_kernels(started, tmp_p
     with client.fork_server("auto", chosen[0], tmp_path):
         assert len(made) == 3
     assert len(closed) == 3
-
-
-def test_a_fork_server_that_was_started_early_serves_the_run_that_it_fits(started, tmp_path):
-    made, closed = started
-    eigen, onednn = kernels.Choice("eigen", "asked for"), kernels.Choice("onednn", "asked for")
-    client.start_early("auto", eigen)
-    with client.fork_server("auto", eigen, tmp_path):
-        assert (len(made), closed) == (1, [])
-    client.start_early("auto", eigen)
-    with client.fork_server("auto", onednn, tmp_path):
-        assert made[1:] == [("auto", "eigen"), ("auto", "onednn")]
-        assert len(closed) == 2  # that of the first run, and the one that does not fit
-
-
-@pytest.mark.parametrize(
-    ("words", "early"),
-    [
-        ("downpour --workers 3", ("auto", "onednn")),
-        ("sync-sgd --isolation off --kernels=eigen", ("off", "eigen")),
-        ("launch my_script.py --epochs 3", ("auto", "onednn")),
-        *(
-            (words, None)
-            for words in ("", "list", "downpour --help", "downpour --backend threads", "serial --resume x")
-        ),
-        ("downpour --model my_model.py:build", None),
-    ],
-)
-def test_a_fork_server_is_started_early_for_runs_on_processes_alone(words, early, unset):
-    started = []
-    unset.setattr(client, "start_early", lambda isolation, choice: started.append((isolation, choice.name)))
-    for features, expected in ((["avx_vnni"], early), ([], early if "kernels" in words else None)):
-        unset.setattr(kernels, "cpu_features", lambda features=features: features)
-        command._start_early(words.split())
-        assert started == ([] if expected is None else [expected])
-        started.clear()

@@ -208,7 +208,7 @@ def test_isolation_that_is_demanded_and_refused_starts_nothing(monkeypatch):
     answer = {"event": "server", "network": "refused: Operation not permitted", "kernels": "eigen"}
     monkeypatch.setattr("distsgd.common.launch.client.ForkServer.wait_for", lambda *_: answer)
     with pytest.raises(UserError, match=r"allows no private network .*Operation not permitted"):
-        ForkServer("require", choose()).await_import()
+        ForkServer("require", choose())
 
 
 class KillsAtTheResult(Callback):

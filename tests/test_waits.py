@@ -301,17 +301,17 @@ def test_a_fork_server_that_is_stopped_at_its_start_is_given_up(monkeypatch):
     monkeypatch.setattr(client, "START_SECONDS", 1.0)
     began = time.monotonic()
     with pytest.raises(WaitTimeout, match=r"the fork server.* no sign of life for 1 s"):
-        ForkServer("off", choose(), ["sh", "-c", "kill -STOP $$"]).await_import()
+        ForkServer("off", choose(), ["sh", "-c", "kill -STOP $$"])
     assert time.monotonic() - began < 60
 
 
 def test_the_log_that_a_message_names_exists(tmp_path):
     with pytest.raises(TaskLost) as caught:
-        ForkServer("off", choose(), ["sh", "-c", "echo no memory; exit 1"], logs=tmp_path).await_import()
+        ForkServer("off", choose(), ["sh", "-c", "echo no memory; exit 1"], logs=tmp_path)
     assert f"Log: {tmp_path}/{FORK_SERVER}.log\n  | no memory" in str(caught.value)
     assert (tmp_path / f"{FORK_SERVER}.log").exists()
     with pytest.raises(TaskLost) as caught:
-        ForkServer("off", choose(), ["sh", "-c", "echo no memory; exit 1"]).await_import()
+        ForkServer("off", choose(), ["sh", "-c", "echo no memory; exit 1"])
     assert "| no memory" in str(caught.value)
     assert tempfile.gettempdir() not in str(caught.value)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import fcntl
 import os
@@ -91,7 +90,6 @@ class ForkServer:
         python: Sequence[str] = (sys.executable,),
         logs: Path | None = None,
     ):
-        self.isolation, self.choice = isolation, kernels
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(SEND_SECONDS)
         self.channel = Channel(ours)
@@ -123,13 +121,10 @@ class ForkServer:
                 env=environment,
                 start_new_session=True,  # Ctrl-C reaches the launcher only
             )
-
-    def await_import(self) -> ForkServer:
-        """Wait until TensorFlow has been imported; returns the server, which is closed if it cannot be used."""
         try:
             ready = self.wait_for("server")
             self.network, self.kernels = ready["network"], ready["kernels"]
-            if self.isolation == "require" and self.network != "private":
+            if isolation == "require" and self.network != "private":
                 raise UserError(
                     f"this machine allows no private network ({self.network}): use --isolation off, and know "
                     f"that the ports of the run are open to every host that can reach this machine"
@@ -137,7 +132,6 @@ class ForkServer:
         except BaseException:
             self.close(0)
             raise
-        return self
 
     def start(self, **request: Any) -> None:
         """Start the tasks of a run; `receive` then ignores late events of earlier runs."""
@@ -213,34 +207,6 @@ class ForkServer:
 _warm: dict[tuple[str, str | None], ForkServer] | None = None  # by isolation and kernels
 
 
-_early: ForkServer | None = None  # for the first run of this program
-
-
-def start_early(isolation: Isolation, kernels: Choice) -> None:
-    """Start the fork server of a run that this program will most likely start with that isolation and these kernels."""
-    global _early
-    _early = ForkServer(isolation, kernels)
-    atexit.register(_close_early)
-
-
-def _close_early() -> None:
-    global _early
-    if _early is not None:
-        _early.kill()
-        _early.close()
-        _early = None
-
-
-def _new(isolation: Isolation, kernels: Choice, logs: Path | None = None) -> ForkServer:
-    """Return a new fork server, or the one that was started early if it fits."""
-    global _early
-    if _early is not None and (_early.isolation, _early.choice.name) == (isolation, kernels.name):
-        server, _early = _early, None
-        return server.await_import()
-    _close_early()
-    return ForkServer(isolation, kernels, logs=logs).await_import()
-
-
 @contextmanager
 def keep_warm() -> Iterator[None]:
     """Share one fork server between all runs inside this context, so that TensorFlow is imported only once.
@@ -267,7 +233,7 @@ def keep_warm() -> Iterator[None]:
 def fork_server(isolation: Isolation, kernels: Choice, logs: Path) -> Iterator[ForkServer]:
     """Yield a warm fork server inside `keep_warm`, else one for this run alone, with its log in `logs`."""
     if _warm is None:
-        server = _new(isolation, kernels, logs)
+        server = ForkServer(isolation, kernels, logs=logs)
         try:
             yield server
         finally:
@@ -277,7 +243,7 @@ def fork_server(isolation: Isolation, kernels: Choice, logs: Path) -> Iterator[F
     if key in _warm and _warm[key].process.poll() is not None:
         _warm.pop(key).close()
     if key not in _warm:
-        _warm[key] = _new(isolation, kernels)
+        _warm[key] = ForkServer(isolation, kernels)
     yield _warm[key]
 
 
