@@ -21,7 +21,7 @@ Limits: adagrad with β₁ = 0 and a τ that is large beside Δ is `local_sgd` f
 from dataclasses import dataclass
 from typing import Literal
 
-from ..common.contract import Barrier, Fraction, Period, Positive, Rate, Scheme, sgd, tf
+from ..common.contract import Barrier, Decay, Period, Positive, Rate, Scheme, sgd, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +40,9 @@ class FedOpt(Scheme):
     """Optimizer of the server."""
     server_learning_rate: Rate = 0.03
     """The server's step size ε."""
-    beta_1: Fraction = 0.9
+    beta_1: Decay = 0.9
     """Decay β₁ of the mean move m."""
-    beta_2: Fraction = 0.99
+    beta_2: Decay = 0.99
     """Decay β₂ of the mean square v of adam and yogi."""
     tau: Positive = 0.001
     """Degree of adaptivity τ: the smaller, the more equal the steps of all coordinates."""

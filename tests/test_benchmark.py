@@ -348,7 +348,7 @@ def test_steps_per_second_are_the_slope_of_events_while_all_workers_work():
 
 @pytest.mark.slow
 def test_a_joined_system_trains_in_a_loop_of_its_own(warm):
-    measured = systems.Ours(systems.SYNC, joined=True)("small", 0.1, 10)
+    measured = systems.Ours(systems.SYNC, joined=True)("small", 0.1, 10, kernels.choose())
     assert measured.rate > 0
     assert {"ps-0", "worker-0", "worker-1"} <= measured.cpu.keys()
 

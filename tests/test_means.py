@@ -57,7 +57,7 @@ def test_a_rule_with_a_parameter_server_refuses_means():
 
 
 def test_a_simulation_refuses_means(tmp_path):
-    with pytest.raises(UserError, match=r"^worker\.mean is for Scheme\.message alone \(with backend='processes'.*$"):
+    with pytest.raises(UserError, match=r"^worker\.mean is for Scheme\.message alone, and not for simulations: .*$"):
         record(PowerSGD(), tmp_path, backend="simulation", steps=2, batch_size=8, hidden=HIDDEN)
 
 

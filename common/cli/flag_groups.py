@@ -160,7 +160,7 @@ def find_task(options: Any, uses_ps: bool, how: dict[str, Any]) -> Cluster | Non
     for name in ("workers", "ps", "backend", "isolation"):
         there = getattr(cluster, name)
         given = getattr(options, name, there)
-        if given not in (there, usual.get(name)) and (uses_ps or name != "ps"):
+        if given not in (there, usual.get(name)):
             raise UserError(f"--{name} is for runs on this machine; this cluster has {there}. Received: {given}")
     return cluster
 

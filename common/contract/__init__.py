@@ -14,7 +14,7 @@ from ..sync.barrier import Barrier
 from ..sync.bounded import Bounded
 from ..sync.collective import Collective
 from ..sync.synchronization import Synchronization
-from .hyperparameters import Count, Fraction, NotNegative, Period, Positive, Rate, unstable_above
+from .hyperparameters import Count, Decay, Fraction, NotNegative, Period, Positive, Rate, unstable_above
 from .inner import InnerOptimizer, inner
 from .optimizers import adagrad, adamw, scaled_signs, sgd, take, top_k
 from .rounding import BFloat16, Int8, WithMemory
@@ -33,6 +33,7 @@ __all__ = [
     "Collective",
     "Coordinates",
     "Count",
+    "Decay",
     "Event",
     "Fraction",
     "InnerOptimizer",

@@ -19,7 +19,7 @@ from dataclasses import fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ..arguments import at_least, fraction, not_negative, one_of, positive
+from ..arguments import at_least, below_one, fraction, not_negative, one_of, positive
 from ..errors import UserError
 
 Rate = Annotated[float | Callable[[Any], Any], positive]
@@ -30,6 +30,8 @@ NotNegative = Annotated[float, not_negative]
 """A number from zero."""
 Fraction = Annotated[float, fraction]
 """A number from zero to one."""
+Decay = Annotated[float, below_one]
+"""Weight of the past in a moving average, from 0 to less than 1."""
 Period = Annotated[int, functools.partial(at_least, 1)]
 """A whole number from one."""
 Count = Annotated[int, functools.partial(at_least, 0)]

@@ -12,16 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from ..arguments import below_one
 from ..errors import UserError
 from ..lazy import tf
 from ..spec import parse
-from .hyperparameters import NotNegative, Positive, check_hyperparameters
+from .hyperparameters import Decay, NotNegative, Positive, check_hyperparameters
 from .optimizers import adam, adamw, orthogonal, sgd
 from .views import Tensor, Worker
-
-Decay = Annotated[float, below_one]
-"""Weight of the past in a moving average, from 0 to less than 1."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,8 +74,8 @@ class Worker(SimpleNamespace):
             UserError: the synchronization rule has no mean, the run is simulated, or the call is not in `message`.
         """
         raise UserError(
-            "worker.mean is for Scheme.message alone (with backend='processes' or 'threads', or in a Group): take it "
-            "there, and keep it in a local variable"
+            "worker.mean is for Scheme.message alone, and not for simulations: take it there, and keep it in a local "
+            "variable"
         )
 
     def __getattr__(self, name: str) -> Tensor:

@@ -145,12 +145,12 @@ class JoinedWorker:
             loss: the loss of this step, for algorithms that use it; reported as by `log(loss=loss)`.
 
         Raises:
-            UserError: the scheme needs the gradients; nothing was done.
+            UserError: the scheme has no `inner_optimizer`; nothing was done.
         """
         if not self._scheme.has_inner_optimizer:
             raise UserError(
-                f"{self._scheme.name} needs the gradient of each local step, so another optimizer cannot make it: call "
-                "worker.step(gradient), or join with local_sgd, diloco or another scheme that has an inner_optimizer"
+                f"{self._scheme.name} has no inner_optimizer, so that another optimizer cannot make its local steps: "
+                "call worker.step(gradient), or join with local_sgd, diloco or another scheme that has one"
             )
         self._give(self._arrays.now(), loss, is_point=True)
 

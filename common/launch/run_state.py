@@ -213,7 +213,7 @@ class RunState:
         self.saving = event["task"], f"version {event['version']}", time.monotonic() + event["seconds"]
 
     def _note_blocks(self, event: Event) -> None:
-        """Note in how many blocks of `join` a script is."""
+        """Note whether a script has left all blocks of `join`."""
         (self.left_block.discard if event["open"] else self.left_block.add)(event["task"])
 
     def _note_end(self, event: Event) -> None:

@@ -36,7 +36,7 @@ class Center:
         holder: the device of the worker that has the whole center, if one does; versions are on the first of `devices`.
 
     Attributes:
-        tasks: the given devices.
+        ps_devices: the given devices, one for each ps task.
         client: the given client.
         initial: placeholders of the initial value of each slice.
         version: number of updates of the center.
@@ -63,7 +63,7 @@ class Center:
         client: Client | None = None,
         holder: str | None = None,
     ):
-        self.tasks, self.client = list(devices), client or Client(Transport(), devices[0])
+        self.ps_devices, self.client = list(devices), client or Client(Transport(), devices[0])
         self.scheme, self.codec, self.transport = scheme, codec or scheme.codec, self.client.transport
         self.num_workers, self.ema_decay, self.round_steps = num_workers, ema_decay, round_steps or scheme.period
         self.sizes = [size for own in sizes for size in own]

@@ -62,15 +62,11 @@ class ParameterServer:
         min_workers: int | None = None,
         multiples: Multiples | None = None,
     ):
-        self.center, self.scheme, self.num_workers, self.client = (
-            center,
-            center.scheme,
-            center.num_workers,
-            center.client,
-        )
-        self.in_process, self.last_version, scheme = in_process, last_version, self.scheme
+        self.center, self.client, self.num_workers = center, center.client, center.num_workers
+        self.scheme = scheme = center.scheme
+        self.in_process, self.last_version = in_process, last_version
         self.min_workers = self.num_workers if min_workers is None else min_workers
-        self.devices = center.tasks
+        self.devices = center.ps_devices
         with tf.device(self.client.device):  # fed once; initial value of all copies of the model's state
             self.initial_state = tf.compat.v1.placeholder(tf.float32, [state_size], name="initial_state")
         self.transactions = transactions = Transactions(self.devices[0], self.num_workers, center.version)
