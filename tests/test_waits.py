@@ -31,6 +31,7 @@ from distsgd.common.launch.client import ForkServer
 from distsgd.common.launch.run_state import pause
 from distsgd.common.record import events as subscriber
 from distsgd.common.record.events import EventBus, Subscriber
+from distsgd.common.tasks.worker_recovery import SideThread, is_done
 from distsgd.common.waiting import reachable
 from runs import wait_until
 
@@ -428,3 +429,20 @@ def test_the_first_machine_ends_the_run_if_the_heartbeat_of_one_stops():
         numbers[1] += 1
         watch._look_for_the_silent()
     assert ended[-1] == ("nothing heard from task 2 for 10 s", ("worker", 1))
+
+
+def test_each_call_of_a_side_thread_has_its_own_answer():
+    side, before = SideThread(), set(threading.enumerate())
+    assert is_done(first := side.begin(lambda: 1), 60)
+    go = threading.Event()
+    held = side.begin(lambda: go.wait(60))
+    assert not is_done(held, 0)
+    assert is_done(second := side.begin(lambda: 2), 60)
+    with pytest.raises(ZeroDivisionError):
+        is_done(side.begin(lambda: 1 // 0), 60)
+    go.set()
+    assert is_done(held, 60)
+    assert [first.result(), second.result(), held.result()] == [1, 2, True]
+    own = set(threading.enumerate()) - before
+    side.close()
+    wait_until(lambda: not any(thread.is_alive() for thread in own))

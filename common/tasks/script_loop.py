@@ -23,6 +23,7 @@ from .job import Job
 from .progress import Progress
 from .worker_calls import Done
 from .worker_loop import WorkerLoop
+from .worker_recovery import is_done
 
 LOOK_SECONDS = 0.5  # between two looks at the workers that have left
 
@@ -100,9 +101,8 @@ class ScriptLoop(WorkerLoop):
 
     def _together(self, call: Callable[[], Done]) -> Done:
         """Run a round without a parameter server, which would never end if another worker had left."""
-        late, side = 0.0, self.barrier.side
-        side.begin(call)
-        while not side.wait(LOOK_SECONDS):
+        late, done = 0.0, self.barrier.side.begin(call)
+        while not is_done(done, LOOK_SECONDS):
             left = np.flatnonzero(self.calls.worker_flags().finished)
             late = late + LOOK_SECONDS if len(left) and self.handoff.idle else 0.0
             if late > self.calls.wait_seconds:
@@ -110,4 +110,4 @@ class ScriptLoop(WorkerLoop):
                     f"worker {self.index} waited {late:.0f} s for worker {left[0]}, which has left its loop: without a "
                     "parameter server all workers must make as many steps"
                 )
-        return side.value
+        return done.result()

@@ -91,17 +91,18 @@ class WorkerLoop:
         """Run all rounds, with recovery from faults of other tasks; before each call, `turn()` may block."""
         self.progress.begin()
         over = False
-        while not over:
-            try:
-                if not self.progress.stopping:
-                    self._rounds(turn)
-                self._finish()
-                over = self.calls.await_shutdown(self.progress.restoration)
-                if not over:  # the state was restored, which undid some rounds
-                    self.recovery.join()
-            except (tf.errors.OpError, WaitTimeout) as error:
-                self.recovery.recover(error)
-        self._depart()
+        with contextlib.closing(self.barrier.side):
+            while not over:
+                try:
+                    if not self.progress.stopping:
+                        self._rounds(turn)
+                    self._finish()
+                    over = self.calls.await_shutdown(self.progress.restoration)
+                    if not over:  # the state was restored, which undid some rounds
+                        self.recovery.join()
+                except (tf.errors.OpError, WaitTimeout) as error:
+                    self.recovery.recover(error)
+            self._depart()
 
     def _rounds(self, turn: Callable[[], None]) -> None:
         """Run the remaining rounds."""

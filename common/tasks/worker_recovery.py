@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from concurrent import futures
 from typing import Any
 
 import numpy as np
@@ -70,9 +71,9 @@ class BarrierWait:
         Raises:
             GivenUp: this worker has arrived, and others have not; or the ps does not answer.
         """
-        self.side.begin(call)
+        done = self.side.begin(call)
         look, arrived_at, unanswered = min(LOOK_SECONDS, self.calls.wait_seconds / 4), None, 0
-        while not self.side.wait(look):
+        while not is_done(done, look):
             arrived, now = self._arrived(), time.monotonic()
             if arrived is None:
                 unanswered += not self.calls.graph.in_process  # in one process, local steps delay the answer
@@ -88,7 +89,7 @@ class BarrierWait:
                 arrived_at = now
                 if not self.handle_timeout():
                     raise self._given_up(f"at the barrier for {self.calls.missing()}")
-        return self.side.value
+        return done.result()
 
     def _arrived(self) -> np.ndarray | None:
         """Return which workers have arrived, [W] booleans; None if the ps has not answered."""
@@ -105,39 +106,41 @@ class SideThread:
     """A thread that runs one call after the other, while the thread that gives them looks at other things.
 
     To start a thread for each call would take about half a millisecond.
-
-    Attributes:
-        value: what the last call has returned, once `wait` has returned True.
     """
 
     def __init__(self):
-        self.value: Any = None
-        self._error: Exception | None = None
-        self._calls: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
-        self._ended, self._thread = threading.Event(), threading.Thread(target=self._run, daemon=True)
+        self._last: futures.Future[Any] | None = None
+        self._calls: queue.SimpleQueue[tuple[futures.Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
 
-    def begin(self, call: Callable[[], Any]) -> None:
-        """Run a call; the one before must have ended."""
-        if self._thread.ident is None:
-            self._thread.start()
-        self._error = None
-        self._ended.clear()
-        self._calls.put(call)
+    def begin(self, call: Callable[[], Any]) -> futures.Future[Any]:
+        """Run a call, and return its future; a call that still runs keeps its thread, and this one gets another."""
+        if self._last is None or not self._last.done():
+            self.close()
+            self._calls = queue.SimpleQueue()
+            threading.Thread(target=_run, args=(self._calls,), daemon=True).start()
+        self._last = futures.Future()
+        self._calls.put((self._last, call))
+        return self._last
 
-    def _run(self) -> None:
-        while True:
-            try:
-                self.value = self._calls.get()()
-            except Exception as error:
-                self._error = error
-            self._ended.set()
+    def close(self) -> None:
+        """End the thread after its present call."""
+        self._calls.put(None)
 
-    def wait(self, seconds: float) -> bool:
-        """Block until the call has ended, at most so long; return True if it has, or raise the error of the call."""
-        ended = self._ended.wait(seconds)
-        if ended and self._error is not None:
-            raise self._error
-        return ended
+
+def _run(calls: queue.SimpleQueue[Any]) -> None:
+    for future, call in iter(calls.get, None):
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+
+def is_done(future: futures.Future[Any], seconds: float) -> bool:
+    """Block until the call has ended, at most so long; return True if it has, or raise the error of the call."""
+    if not futures.wait([future], seconds).done:
+        return False
+    future.result()
+    return True
 
 
 class WorkerRecovery:
