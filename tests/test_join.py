@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import threading
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,7 @@ import distsgd
 from distsgd.algorithms import SCHEMES
 from distsgd.common import Group, UserError
 from distsgd.common.cli.main import dispatch
+from distsgd.common.launch.script import MOST_PENDING, Echo
 from distsgd.common.record import checkpoint
 from runs import wait_until
 
@@ -290,6 +292,10 @@ def test_a_block_that_ends_in_a_round_exchanges_its_steps(launch, tmp_path):
     np.testing.assert_allclose(center_of(tmp_path / "run"), value, rtol=1e-5)
     with pytest.raises(UserError, match="run launch with --record gradients"):
         dispatch(["replay", str(tmp_path / "run")])
+    with pytest.raises(UserError, match="evaluate does not measure runs of launch"):
+        dispatch(["evaluate", str(tmp_path / "run")])
+    with pytest.raises(UserError, match="leave out --resume"):
+        launch("", flags=["--record", "gradients", "--resume", str(tmp_path / "run")], folder="other")
 
 
 @pytest.mark.parametrize(
@@ -315,6 +321,9 @@ def test_replay_executes_the_recorded_gradients_of_a_script(launch, tmp_path, ca
     content = path.read_bytes()
     path.write_bytes(content[:4] + b"\0\0\0\x41" + content[8:])  # another gradient in the first step
     assert dispatch(["replay", str(run_dir)]) == 1
+    path.write_bytes(b"\0" * 24 + content[24:])  # a hole in place of the row of the first step
+    with pytest.raises(UserError, match="the gradients of all steps: 1 are missing, as the run was resumed"):
+        dispatch(["replay", str(run_dir)])
     path.write_bytes(content[:-4])
     with pytest.raises(UserError, match=r"gradients-1\.bin, which is damaged"):
         dispatch(["replay", str(run_dir)])
@@ -484,6 +493,19 @@ def test_the_example_trains(warm, tmp_path, capsys, name, steps, said):
     assert dispatch(["launch", "--run-dir", str(tmp_path), str(ROOT / "examples" / f"{name}.py"), steps]) == 0
     assert re.search(said, capsys.readouterr().err)
     assert (tmp_path / "plot.png").exists()
+
+
+def test_output_of_a_script_is_a_stream_with_bounded_lines(tmp_path):
+    lines = []
+    with (tmp_path / "log").open("w+") as log:
+        echo = Echo(log, lines.append)
+        assert (echo.fileno(), echo.encoding, echo.isatty()) == (log.fileno(), log.encoding, False)
+        subprocess.run(["true"], stderr=echo, check=True)
+        print("10%", "90%", "end", sep="\r", file=echo)
+        echo.writelines(["x" * MOST_PENDING, "\ry" * MOST_PENDING])
+        assert len(echo.line) == MOST_PENDING
+        echo.end()
+    assert lines == ["end", "y"]
 
 
 def test_join_needs_launch():

@@ -576,6 +576,7 @@ def test_launch_prints_the_command_of_each_machine(tmp_path, capsys):
     [
         (["--separate-evaluator"], "launch has the evaluator beside worker 0"),
         (["--min-workers", "1"], "launch on several machines needs all workers: leave --min-workers out"),
+        (["--record", "gradients"], "--record gradients records all steps of a run, on one machine"),
         (["--workers", "5"], "--workers is for runs on this machine; this cluster has 2. Received: 5"),
     ],
 )

@@ -75,6 +75,8 @@ def problem_of_run(
     Raises:
         UserError: the run has a model or data of a file that is not given, or the functions do not return the same.
     """
+    if "shapes" in config:
+        raise UserError(f"evaluate does not measure runs of launch, whose scripts have the loss. Received: {run_dir}")
     for flag, known, given in (("--model", config["model"], model), ("--data", config["dataset"], data)):
         if given is None and in_file(known):
             raise UserError(f"the run in {run_dir} is of {known}, which only your command executes: add {flag} {known}")

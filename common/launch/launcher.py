@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..data.dataset import is_arrays
 from ..errors import DistsgdError, UserError
-from ..files import own_folder, standard_error_to, writing
+from ..files import own_folder, replacing, standard_error_to, writing
 from ..messages import segments
 from ..messages.codec import FLOAT_BYTES
 from ..record.callbacks import STOP
@@ -63,7 +63,8 @@ def stop_script(job: Job, script: Script, supervision: Supervision, reason: str)
     """End the runs of a script early: the evaluator writes their centers, and the script ends at its next step."""
     if names := names_of_joins(script):
         for name in names:
-            (job.run_dir / name / STOP).write_text(reason)
+            with contextlib.suppress(DistsgdError), replacing(job.run_dir / name / STOP) as file:
+                file.write(reason.encode())
         supervision.on_event({"event": "printed", "text": "stopping: the center is written (Ctrl-C: end at once)"})
         supervision.run_state.stop(STOPPED_SECONDS)
         with contextlib.suppress(DistsgdError):

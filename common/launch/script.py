@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import runpy
@@ -11,7 +10,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from ..kernels import choose
 from ..lazy import tf
 from ..record.run_directory import new_run_dir
 from ..reports import Report
-from ..tasks.job import CHIEF, Job, Script
+from ..tasks.job import CHIEF, Job, Script, config_before
 from ..tasks.options import RunOptions
 from ..waiting import POLL_SECONDS
 from ..worker.parameters import Parameters
@@ -33,6 +32,8 @@ from .launched import Launched
 from .terms import USAGE, names_of_joins, of_later_join, place_of_terms
 
 LINES = 8  # of the standard error of a script, in an error
+
+MOST_PENDING = 1 << 16  # characters of a line of a script that has not ended
 
 MOST_CHARACTERS = 1500  # of the traceback of a script in an error
 
@@ -50,8 +51,13 @@ def script_job(script: Script, cluster: Cluster, options: RunOptions) -> Job:
         raise UserError("launch has the evaluator beside worker 0: leave the evaluator task out of the cluster")
     if here is not None and options.recovery.min_workers is not None:
         raise UserError("launch on several machines needs all workers: leave --min-workers out")
+    if script.records_gradients and (here is not None or options.recovery.resume is not None):
+        raise UserError(
+            "--record gradients records all steps of a run, on one machine: leave out --resume and the hosts"
+        )
     run_dir = options.run_dir or new_run_dir(script.path.stem)
-    run_dir, kernels = run_dir if cluster.evaluates else run_dir / str(here), choose(options.kernels)
+    run_dir = run_dir if cluster.evaluates else run_dir / str(here)
+    kernels = choose(options.kernels, None, config_before(options.recovery.resume or run_dir).get("kernels"))
     return Job(Undecided(), nothing, script_data, None, cluster, options, ENDLESS, run_dir, kernels, script=script)
 
 
@@ -60,8 +66,10 @@ def script_data(context: Any) -> Any:
     raise NotImplementedError
 
 
-class Echo(io.TextIOBase):
+class Echo:
     """The output of a script: the log of its task, and each line for a function.
+
+    Of a line that was overwritten after a carriage return, as progress bars do, the function receives the last state.
 
     Args:
         log: the log.
@@ -73,19 +81,24 @@ class Echo(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write a text to the log, and pass on its complete lines."""
-        *lines, self.line = (self.line + text).split("\n")
+        *lines, rest = (self.line + text).split("\n")
         for line in lines:
-            self.on_line(line)
+            self.on_line(line.rstrip("\r").rpartition("\r")[2])
+        self.line = rest[-MOST_PENDING:]
         return self.log.write(text)
+
+    def writelines(self, texts: Iterable[str]) -> None:
+        """Write each of the texts."""
+        self.write("".join(texts))
 
     def end(self) -> None:
         """Pass on a last line that has no newline."""
         if self.line:
-            self.on_line(self.line)
+            self.write("\n")
 
-    def flush(self) -> None:
-        """Flush the log."""
-        self.log.flush()
+    def __getattr__(self, name: str) -> Any:
+        """Return what else a script may need, such as `fileno` and `buffer`: that of the log."""
+        return getattr(self.log, name)
 
 
 def script_of(worker: int) -> str:

@@ -14,6 +14,8 @@ from ..record_format import GRADIENTS
 class GradientLog:
     """The file of one worker: a row of P + 1 numbers for each local step.
 
+    The last is the kind: 1 for a gradient, 2 for a move, and 0 in a hole of the file, whose steps are missing.
+
     A step that is repeated after a fault has its row again. So the log needs no account of rounds that were undone.
     """
 
@@ -24,7 +26,7 @@ class GradientLog:
 
     def write(self, step: int, vector: np.ndarray, is_move: bool) -> None:
         """Write the gradient [P] of a step; or the move of the step, which an optimizer of the script has made."""
-        row = np.append(vector, np.float32(is_move))
+        row = np.append(vector, np.float32(2 if is_move else 1))
         with writing(self.path):
             self.file.seek(step * row.nbytes)
             self.file.write(row.data)

@@ -23,16 +23,18 @@ def recorded_gradients(run_dir: Path, config: Mapping[str, Any]) -> tuple[dict[s
     shapes = [tuple(shape) for shape in checked(run_dir / "config.json", config, SHAPES)["shapes"]]
     size = sum(map(math.prod, shapes))
     rows = [_rows(run_dir / GRADIENTS.format(k), size) for k in range(config["workers"])]
+    kinds = np.concatenate([of_worker[:, -1] for of_worker in rows])
+    if missing := np.count_nonzero(kinds == 0):
+        raise UserError(f"replay needs the gradients of all steps: {missing} are missing, as the run was resumed")
     if len(numbers := {len(of_worker) for of_worker in rows}) > 1:
         raise UserError(f"replay needs equal numbers of steps of all workers. Received: {sorted(numbers)}")
-    kinds = {bool(kind) for of_worker in rows for kind in of_worker[:, -1]}
-    if len(kinds) != 1:
+    if len(set(kinds)) != 1:
         raise UserError("replay needs a script that calls either step or stepped, and calls it at least once")
 
     def gradient(x: np.ndarray, k: int, t: int) -> np.ndarray:
         return rows[k][t, :-1].astype(x.dtype)
 
-    return {"steps": numbers.pop(), "gradient": gradient, "shapes": shapes}, kinds.pop()
+    return {"steps": numbers.pop(), "gradient": gradient, "shapes": shapes}, bool(kinds[0] == 2)
 
 
 def _rows(path: Path, size: int) -> np.ndarray:

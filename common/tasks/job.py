@@ -219,11 +219,12 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
     resume = options.recovery.resume
     job = Job(scheme, recipe, train, test, cluster, options, steps, own_dir)
     before = own_dir if resume is None else checkpoints_of(resume, cluster)
-    job.earlier_step_targets = _earlier_step_targets(before, steps)
-    job.kernels = _kernels(job, before)
+    earlier = config_before(before)
+    job.earlier_step_targets = _earlier_step_targets(earlier, steps)
+    job.kernels = _kernels(job, earlier)
     job.plan.check()
     check_update(scheme, cluster.placement.in_process)
-    _check_left(job, before)
+    _check_left(job, before, earlier)
     if job.sparse and options.codec != "float32":
         raise UserError(
             "on a sparse problem, the coordinates of a batch travel as they are: leave codec out. Received: "
@@ -264,37 +265,36 @@ def checkpoints_of(run_dir: Path, cluster: Cluster) -> Path:
     return run_dir if cluster.task is None or not cluster.task.separate_evaluator else run_dir / "worker-0"
 
 
-def _earlier_step_targets(before: Path, steps: int) -> list[int]:
-    """Return the steps of the earlier runs that this one resumes: their last rounds may have been shorter."""
+def config_before(before: Path) -> dict[str, Any]:
+    """Return the configuration of the run in a folder; an empty one if there is nothing to resume."""
     try:
-        if not checkpoint.found(before):
-            return []
+        return read_config(before) if checkpoint.found(before) else {}
     except OSError as error:
         raise UserError(f"cannot use the folder {before}: {error.strerror}") from None
-    config = read_config(before)
-    targets = (*config["earlier_step_targets"], config["steps_per_worker"])
+
+
+def _earlier_step_targets(earlier: dict[str, Any], steps: int) -> list[int]:
+    """Return the steps of the earlier runs that this one resumes: their last rounds may have been shorter."""
+    targets = (*earlier["earlier_step_targets"], earlier["steps_per_worker"]) if earlier else ()
     return [target for target in targets if target < steps]
 
 
-def _kernels(job: Job, before: Path) -> Choice:
+def _kernels(job: Job, earlier: dict[str, Any]) -> Choice:
     """Choose the kernels: as asked for, those of the run that this one resumes, or by the multiplications of a step."""
-    earlier = read_config(before).get("kernels") if checkpoint.found(before) else None
-    batch = job.batch_size / job.devices_per_worker
-    return choose(job.options.kernels, None if job.recipe.products is None else batch * job.recipe.products, earlier)
+    products = job.recipe.products and job.batch_size / job.devices_per_worker * job.recipe.products
+    return choose(job.options.kernels, products, earlier.get("kernels"))
 
 
-def _check_left(job: Job, before: Path) -> None:
+def _check_left(job: Job, before: Path, earlier: dict[str, Any]) -> None:
     """Raise `UserError` if the resumed run has already done all the requested steps."""
-    paths = checkpoint.found(before)
-    config = read_config(before) if paths else {}
-    wanted, had = job.steps, config.get("steps_per_worker", 0)
+    wanted, had = job.steps, earlier.get("steps_per_worker", 0)
     if wanted > had or (wanted == had and not is_complete(before)):
         return
     try:
-        done = checkpoint.read(paths[-1], ["version", "rounds_applied", "joins"]).arrays["rounds_applied"]
+        last = checkpoint.read(checkpoint.found(before)[-1], ["version", "rounds_applied", "joins"])
     except checkpoint.Damaged:
         return  # the damage is reported when the checkpoint is restored
-    rounds = job.plan.all_rounds
+    done, rounds = last.arrays["rounds_applied"], job.plan.all_rounds
     if len(done) == len(rounds) and all(n >= len(own) for n, own in zip(done, rounds, strict=True)):
         raise UserError(
             f"the run in {before} has done all that is asked for: ask for more steps, or choose another run directory. "
