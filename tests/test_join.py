@@ -16,8 +16,10 @@ import distsgd
 from distsgd.algorithms import SCHEMES
 from distsgd.common import Group, UserError
 from distsgd.common.cli.main import dispatch
+from distsgd.common.cli.own import problem_of_run
 from distsgd.common.launch.script import MOST_PENDING, Echo
 from distsgd.common.record import checkpoint
+from distsgd.common.record_format import read_config
 from runs import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -293,7 +295,7 @@ def test_a_block_that_ends_in_a_round_exchanges_its_steps(launch, tmp_path):
     with pytest.raises(UserError, match="run launch with --record gradients"):
         dispatch(["replay", str(tmp_path / "run")])
     with pytest.raises(UserError, match="evaluate does not measure runs of launch"):
-        dispatch(["evaluate", str(tmp_path / "run")])
+        problem_of_run(tmp_path / "run", None, None, read_config(tmp_path / "run"))
     with pytest.raises(UserError, match="leave out --resume"):
         launch("", flags=["--record", "gradients", "--resume", str(tmp_path / "run")], folder="other")
 
@@ -504,7 +506,7 @@ def test_output_of_a_script_is_a_stream_with_bounded_lines(tmp_path):
         print("10%", "90%", "end", sep="\r", file=echo)
         echo.writelines(["x" * MOST_PENDING, "\ry" * MOST_PENDING])
         assert len(echo.line) == MOST_PENDING
-        echo.end()
+        echo.write("\n")
     assert lines == ["end", "y"]
 
 

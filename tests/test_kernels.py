@@ -15,6 +15,9 @@ from distsgd.common.data.models import PASSES, ModelRecipe
 from distsgd.common.kernels import LEAST, VARIABLE, choose
 from distsgd.common.launch import client
 from distsgd.common.launch import run as running
+from distsgd.common.launch.script import script_job
+from distsgd.common.tasks.job import Script
+from distsgd.common.tasks.options import RunOptions
 from runs import DIGITS, record
 
 
@@ -100,6 +103,8 @@ def test_a_run_says_its_kernels_and_keeps_them_when_resumed(warm, unset, tmp_pat
     assert first.result["kernels"] == {"used": "eigen", "why": "asked for"}
     again = record(AsyncSGD(), tmp_path / "run", workers=1, steps=8)
     assert again.result["kernels"] == {"used": "eigen", "why": "those of the run that is resumed"}
+    how = Cluster.local(1), RunOptions(batch_size=1, run_dir=tmp_path / "run")
+    assert script_job(Script(tmp_path / "x.py"), *how).kernels.why == "those of the run that is resumed"
 
 
 def test_a_run_where_tensorflow_is_imported_names_the_variable(unset, tmp_path):

@@ -55,8 +55,7 @@ def script_job(script: Script, cluster: Cluster, options: RunOptions) -> Job:
         raise UserError(
             "--record gradients records all steps of a run, on one machine: leave out --resume and the hosts"
         )
-    run_dir = options.run_dir or new_run_dir(script.path.stem)
-    run_dir = run_dir if cluster.evaluates else run_dir / str(here)
+    run_dir = (options.run_dir or new_run_dir(script.path.stem)) / ("" if cluster.evaluates else str(here))
     kernels = choose(options.kernels, None, config_before(options.recovery.resume or run_dir).get("kernels"))
     return Job(Undecided(), nothing, script_data, None, cluster, options, ENDLESS, run_dir, kernels, script=script)
 
@@ -90,11 +89,6 @@ class Echo:
     def writelines(self, texts: Iterable[str]) -> None:
         """Write each of the texts."""
         self.write("".join(texts))
-
-    def end(self) -> None:
-        """Pass on a last line that has no newline."""
-        if self.line:
-            self.write("\n")
 
     def __getattr__(self, name: str) -> Any:
         """Return what else a script may need, such as `fileno` and `buffer`: that of the log."""
@@ -139,7 +133,7 @@ def run_script(launched: Launched) -> None:
     except BaseException as error:
         raise TaskFailed(f"{name} failed\n{_traceback(error, script)}") from error
     finally:
-        echo.end()
+        echo.write("\n" if echo.line else "")  # a last line may have no newline
     if not launched.states:
         raise UserError(f"{name} {ended} without a call of distsgd.join, as in: {USAGE}")
     if "joined" in launched.states.values():

@@ -221,7 +221,8 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
     before = own_dir if resume is None else checkpoints_of(resume, cluster)
     earlier = config_before(before)
     job.earlier_step_targets = _earlier_step_targets(earlier, steps)
-    job.kernels = _kernels(job, earlier)
+    products = recipe.products and job.batch_size / job.devices_per_worker * recipe.products
+    job.kernels = choose(options.kernels, products, earlier.get("kernels"))
     job.plan.check()
     check_update(scheme, cluster.placement.in_process)
     _check_left(job, before, earlier)
@@ -277,12 +278,6 @@ def _earlier_step_targets(earlier: dict[str, Any], steps: int) -> list[int]:
     """Return the steps of the earlier runs that this one resumes: their last rounds may have been shorter."""
     targets = (*earlier["earlier_step_targets"], earlier["steps_per_worker"]) if earlier else ()
     return [target for target in targets if target < steps]
-
-
-def _kernels(job: Job, earlier: dict[str, Any]) -> Choice:
-    """Choose the kernels: as asked for, those of the run that this one resumes, or by the multiplications of a step."""
-    products = job.recipe.products and job.batch_size / job.devices_per_worker * job.recipe.products
-    return choose(job.options.kernels, products, earlier.get("kernels"))
 
 
 def _check_left(job: Job, before: Path, earlier: dict[str, Any]) -> None:
