@@ -21,7 +21,7 @@ Kernels = Literal["auto", "eigen", "onednn"]
 
 VARIABLE = "TF_ENABLE_ONEDNN_OPTS"
 
-SET_HERE = "DISTSGD_SET_KERNELS"  # an environment variable: the other one was set by this package, not by the user
+SET_HERE = "DISTSGD_SET_KERNELS"  # an environment variable: the value of the other one if this package has set it
 
 VALUES = {"0": "eigen", "false": "eigen", "1": "onednn", "true": "onednn"}
 
@@ -81,8 +81,8 @@ def choose(asked: Kernels = "auto", products: float | None = None, before: str |
 
 def _set_by_user() -> str:
     """Return the value of the variable if the user has set it, else an empty text."""
-    value = "" if os.environ.get(SET_HERE) else os.environ.get(VARIABLE, "")
-    return value if value.lower() in VALUES else ""
+    value = os.environ.get(VARIABLE, "")
+    return value if value.lower() in VALUES and value != os.environ.get(SET_HERE) else ""
 
 
 def cpu_features(path: Path = Path("/proc/cpuinfo")) -> list[str]:
@@ -108,7 +108,7 @@ def _of_cpu(field: str, path: Path) -> str:
 def set_here(asked: Kernels) -> None:
     """Set the variable for the import of TensorFlow in this process, if that is ahead and the user has not set it."""
     if "tensorflow" not in sys.modules and not _set_by_user() and (chosen := choose(asked).environment):
-        os.environ.update(chosen | {SET_HERE: "1"})
+        os.environ.update(chosen | {SET_HERE: chosen[VARIABLE]})
 
 
 def used_here() -> str:

@@ -58,8 +58,10 @@ def test_user_run_and_resumed_run_take_precedence_in_that_order(unset):
     assert choose("onednn").why == f"{VARIABLE}=TRUE is set"
     with pytest.raises(UserError, match=f"{VARIABLE}=TRUE in the environment excludes --kernels eigen"):
         choose("eigen")
-    unset.setenv(kernels.SET_HERE, "1")  # by this package
+    unset.setenv(kernels.SET_HERE, "TRUE")  # by this package
     assert choose("eigen").name == "eigen"
+    unset.setenv(VARIABLE, "0")  # later, by the user
+    assert choose("auto").why == f"{VARIABLE}=0 is set"
 
 
 def test_another_processor_leaves_the_choice_to_tensorflow(unset):
@@ -107,14 +109,15 @@ def test_a_run_says_its_kernels_and_keeps_them_when_resumed(warm, unset, tmp_pat
     assert script_job(Script(tmp_path / "x.py"), *how).kernels.why == "those of the run that is resumed"
 
 
-def test_a_run_where_tensorflow_is_imported_names_the_variable(unset, tmp_path):
-    unset.setattr(running, "used_here", lambda: "eigen")
+@pytest.mark.parametrize(("used", "asked", "value"), [("eigen", "onednn", 1), ("onednn", "eigen", 0)])
+def test_a_run_where_tensorflow_is_imported_names_the_variable(used, asked, value, unset, tmp_path):
+    unset.setattr(running, "used_here", lambda: used)
     model = ModelRecipe.named("softmax", (64,), 10, 0).build()
     how = {"cluster": Cluster.local(1, backend="threads"), "steps": 2, "run_dir": tmp_path / "run", "verbose": False}
-    result = train(model, DIGITS.train, AsyncSGD(), kernels="onednn", **how).metrics
-    assert result["kernels"] == {"used": "eigen", "why": "TensorFlow was imported before the run"}
+    result = train(model, DIGITS.train, AsyncSGD(), kernels=asked, **how).metrics
+    assert result["kernels"] == {"used": used, "why": "TensorFlow was imported before the run"}
     (warning,) = result["recovery"]["warnings"]
-    assert f"set {VARIABLE}=1 before" in warning
+    assert f"set {VARIABLE}={value} before" in warning
 
 
 def test_importing_the_package_before_tensorflow_sets_the_variable():

@@ -74,8 +74,8 @@ def _kernels() -> str:
     if small == large:
         return f"{large.name or 'auto'}: {large.why}"
     return (
-        f"{large.name} from {LEAST:.0e} multiplications a step on, else {small.name}: this CPU is none on which "
-        "TensorFlow uses oneDNN by itself"
+        f"{large.name} from {LEAST:.0e} multiplications a step on, else {small.name}: TensorFlow does not turn "
+        "oneDNN on by itself on this CPU"
     )
 
 

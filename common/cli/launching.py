@@ -47,7 +47,8 @@ class LaunchOptions:
     """Channel for vectors of a megabyte and more between processes of one machine: shared memory, or sockets."""
     kernels: Kernels = "auto"
     """Kernels with which TensorFlow computes on CPUs: Eigen's, or oneDNN's, which are faster for large models. auto:
-    oneDNN's, unless TF_ENABLE_ONEDNN_OPTS in the environment says otherwise."""
+    oneDNN's on Linux on x86-64, elsewhere TensorFlow's own choice, unless TF_ENABLE_ONEDNN_OPTS in the environment says
+    otherwise."""
     record: Literal["full", "gradients", "off"] = "full"
     """Record every round; or also the gradient of every local step, for replay (4 bytes for each parameter and step);
     or only aggregate statistics."""

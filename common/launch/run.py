@@ -12,7 +12,7 @@ from typing import Any
 from ..cluster.fingerprint import class_digest, data_digest, identity, model_digest
 from ..errors import CannotWrite, Interrupted
 from ..files import Lock, in_one_line
-from ..kernels import used_here
+from ..kernels import VARIABLE, used_here
 from ..record import checkpoint
 from ..record.callbacks import Callback, CallbackList
 from ..record.display import Display, SimulationDisplay, in_notebook, native_output
@@ -108,16 +108,14 @@ def start(job: Job, on_event: OnEvent, model: Any = None) -> None:
 
 
 def report_kernels(job: Job, on_event: OnEvent) -> None:
-    """Report the kernels of a run in this process, with a warning if they are slower than those chosen for the run."""
+    """Report the kernels of a run in this process, with a warning if others were asked for, or are faster."""
     used, chosen = used_here(), job.kernels
     why = chosen.why if used == chosen.name else "TensorFlow was imported before the run"
     on_event({"event": "kernels", "used": used, "why": why})
-    if used != chosen.name and "onednn" in (chosen.name, job.options.kernels):
-        (value,) = (f"{name}={value}" for name, value in chosen.environment.items() if value)
-        message = (
-            f"TensorFlow was imported with the kernels {used}: for {chosen.name}, set {value} before ({chosen.why})"
-        )
-        on_event({"event": "warning", "message": message})
+    if used != chosen.name and (chosen.name == "onednn" or job.options.kernels != "auto"):
+        pair = f"{VARIABLE}={chosen.environment[VARIABLE]}"
+        text = f"TensorFlow was imported with the kernels {used}: for {chosen.name}, set {pair} before ({chosen.why})"
+        on_event({"event": "warning", "message": text})
 
 
 def _event_bus(record: RunRecord, hooks: CallbackList, display: Display, verbose: bool) -> EventBus:

@@ -164,7 +164,7 @@ class RunOptions:
             fraction(ema_decay=self.ema_decay)
         one_of(("float32", *CODECS), codec=self.codec)
         one_of(get_args(TransportName), transport=self.transport)
-        one_of(("auto", "eigen", "onednn"), kernels=self.kernels)
+        one_of(get_args(Kernels), kernels=self.kernels)
         if self.stop_at_version is not None:
             at_least(1, stop_at_version=self.stop_at_version)
         if self.stop_at_accuracy is not None:
