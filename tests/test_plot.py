@@ -73,3 +73,18 @@ def test_matplotlib_prints_nothing_without_a_writable_home(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path, env=environment)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (tmp_path / "plot.png").exists()
+
+
+def test_import_in_a_thread_leaves_level_and_errors_to_the_user():
+    code = """
+import logging, sys, threading
+from distsgd.common.record import plot
+threads = [threading.Thread(target=plot.import_ahead) for _ in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(logging.getLogger("matplotlib").level)
+sys.modules["matplotlib.figure"] = None
+plot.import_ahead()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
+    assert (done.stdout, done.stderr) == ("0\n", "")

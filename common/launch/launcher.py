@@ -15,7 +15,7 @@ from ..files import own_folder, replacing, standard_error_to, writing
 from ..messages import segments
 from ..messages.codec import FLOAT_BYTES
 from ..record.callbacks import STOP
-from ..record.plot import figure_class
+from ..record.plot import import_ahead
 from ..tasks.job import Job, Script
 from .client import fork_server
 from .supervisor import OnEvent, Supervision
@@ -35,7 +35,7 @@ def launch(job: Job, on_event: OnEvent) -> None:
         own_folder(logs)
     names = task_names(job)
     check_descriptors(job, len(names), logs)
-    threading.Thread(target=figure_class, daemon=True).start()  # the plot of the end needs it: import it meanwhile
+    threading.Thread(target=import_ahead, daemon=True).start()  # the plot of the end needs it: import it meanwhile
     with fork_server(job.cluster.isolation, job.kernels, logs) as server:
         on_event({"event": "network", "state": server.network})
         on_event({"event": "kernels", "used": server.kernels, "why": job.kernels.why})

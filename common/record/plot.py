@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+import threading
 from typing import Any
 
 MOST_WORKERS = 10  # with curves of their own
+
+_importing = threading.Lock()
 
 
 def accuracy_of(metrics: dict[str, Any]) -> float | None:
@@ -30,13 +34,17 @@ def figures_of_scripts(rows: list[dict[str, Any]]) -> dict[tuple[str, int], list
 def figure_class() -> Any:
     """Import and return Matplotlib's `Figure`, without its messages about cache folders."""
     logger = logging.getLogger("matplotlib")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
+    with _importing, contextlib.ExitStack() as stack:  # a second thread would take our level for the user's
+        stack.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.ERROR)
         from matplotlib.figure import Figure
-    finally:
-        logger.setLevel(level)
     return Figure
+
+
+def import_ahead() -> None:
+    """Import Matplotlib in a thread, before a plot needs it; an error is raised by the plot."""
+    with contextlib.suppress(Exception):
+        figure_class()
 
 
 def plot(rows: list[dict[str, Any]], config: dict[str, Any], file: Any) -> None:
