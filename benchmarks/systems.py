@@ -180,11 +180,8 @@ class Ours:
             script = Script(folder / "script.py", (self.scheme.name, model, str(steps)))
             script.path.write_text(f"import sys\nfrom {__package__}.joined import main\n\nmain(*sys.argv[1:])\n")
             return script_job(script, cluster, options)
-        features, *hidden, classes = LAYERS[model]
-        named = f"mlp:hidden={'-'.join(map(str, hidden))}" if model in MLPS else model
-        recipe = ModelRecipe.named(named, (features,), classes, seed=0)
-        train = synthetic(examples=EXAMPLES, features=features).train
-        return make_job(self.scheme, recipe, train, None, cluster, options)
+        train = synthetic(examples=EXAMPLES, features=LAYERS[model][0]).train
+        return make_job(self.scheme, recipe_of(model), train, None, cluster, options)
 
 
 def steady_rate(microseconds: np.ndarray, worker: np.ndarray, each: int) -> float:
