@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import mean, median, pstdev
 from typing import Any
 
+from .goals import GOALS
 from .plots import needed, of_part, reached
 
 RESULTS = Path(__file__).parent / "results"
@@ -212,16 +213,19 @@ def throughput(results: Path) -> str:
 def goals(results: Path) -> str:
     """Return a table of the ratios that were to be reached, with those measured."""
     models = _measured(results)["columns"]
-    ratios = dict.fromkeys(goal["ratio"] for model in models.values() for goal in model["goals"])
     rows = [f"| | {' | '.join(models)} |", "|---" * (len(models) + 1) + "|"]
-    for name in ratios:
-        found = [next((goal for goal in model["goals"] if goal["ratio"] == name), None) for model in models.values()]
-        cells = [
-            f"{goal['measured']:.2f} (goal {goal['at_least']:g}){missed(goal['measured'] < goal['at_least'])}"
-            if goal else "" for goal in found
-        ]  # fmt: skip
-        rows.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(rows) if ratios else ""
+    for goal in GOALS:
+        cells = []
+        for name, model in models.items():
+            value = next((one["measured"] for one in model["goals"] if one["ratio"] == goal.name), None)
+            least = goal.least.get(name.partition(",")[0])
+            if value is None or least is None:
+                cells.append("")
+            else:
+                cells.append(f"{value:.2f} (goal {least:g}){missed(value < least)}")
+        if any(cells):
+            rows.append(f"| {goal.name} | {' | '.join(cells)} |")
+    return "\n".join(rows) if len(rows) > 2 else ""
 
 
 def startup(results: Path) -> str:

@@ -28,6 +28,7 @@ from ..common.errors import DistsgdError, UserError
 from ..common.kernels import Choice, Kernels, choose, cpu_name
 from ..common.launch.client import keep_warm
 from ..common.launch.gpus import NONE, VISIBLE
+from .goals import GOALS, Goal
 from .outcome_files import write
 from .peers import BATCH, CORES, LAYERS, WORKERS
 from .startup import measure_startup
@@ -104,37 +105,6 @@ class Options:
             for name, system in SYSTEMS.items()
             if (name in only if only else system.group in ("", *self.peers)) and model in system.models
         }
-
-
-@dataclass(frozen=True)
-class Goal:
-    """The ratio of two systems that is to be reached."""
-
-    system: str
-    over: str
-    least: Mapping[str, float]  # by model
-
-    @property
-    def name(self) -> str:
-        """Return the name in the tables."""
-        return f"{self.system} / {self.over}"
-
-
-GOALS = [
-    Goal("sync_sgd", "ddp", {"small": 1.3, "medium": 1.0, "large": 1.0}),
-    Goal("sync_sgd bf16", "ddp", {"large": 1.2}),
-    Goal("downpour", "ddp", {"medium": 1.4}),
-    Goal("hogwild", "pss", {"small": 3.5, "medium": 1.8, "large": 2.5}),
-    Goal("async_sgd", "pss", {"small": 3.5, "medium": 1.8, "large": 2.5}),
-    Goal("downpour", "two cores", {"small": 0.6, "medium": 0.9, "large": 0.85}),
-    Goal("threads:hogwild", "torch:hogwild", {"small": 1.2, "medium": 0.9, "large": 1.0}),
-    Goal("serial", "single", {"large": 0.9, "cnn": 0.9}),
-    Goal("all_reduce x4", "sync_sgd x4", {"large": 1.2}),
-    Goal("all_reduce x4 sockets", "sync_sgd x4 sockets", {"large": 1.2}),
-    Goal("downpour x32", "downpour", {"small": 0.8}),
-    Goal("sync_sgd joined", "sync_sgd", {"medium": 0.77}),
-    Goal("downpour joined", "downpour", {"medium": 0.77}),
-]
 
 
 def main(arguments: list[str]) -> int:
@@ -282,21 +252,19 @@ def save(options: Options, measured: Mapping[str, Measurements], startup: Mappin
     """Save all results as JSON without the name of this machine; and update the page if that is asked for."""
     path = place(options)
     before = json.loads(path.read_text()) if options.page and path.exists() else {}
-    if before.get("cpu") != cpu_name():  # the ratios of two machines differ
-        before = {}
     rows = {
         column: {
             "why": choice.why,
             "repetitions": options.repetitions,
             "systems": {name: _row(name, values) for name, values in measured[column].items()},
             "goals": [
-                {"ratio": goal.name, "at_least": goal.least[model], "measured": round(value, 2)}
-                for goal, value in reached(model, measured[column])
+                {"ratio": goal.name, "measured": round(value, 2)} for goal, value in reached(model, measured[column])
             ],
         }
         for column, (model, choice) in options.columns().items()
     }
-    rows = before.get("columns", {}) | rows
+    if before.get("cpu") == cpu_name():  # the ratios of two machines differ
+        rows = before["columns"] | rows
     content = {
         "cores": CORES,
         "cpu": cpu_name(),

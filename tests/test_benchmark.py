@@ -374,7 +374,14 @@ def test_the_page_on_throughput_is_made_from_its_results(tmp_path, monkeypatch):
         }
         options = throughput.Options(models=(model,), page=True)
         throughput.save(options, dict.fromkeys(options.columns(), measured))
-    assert tables.with_tables(text, tmp_path).splitlines() == [
+    page = tables.with_tables(text, tmp_path)
+    monkeypatch.setattr(throughput, "cpu_name", lambda: "another CPU")  # the start-up stays, not the columns
+    throughput.save(options, dict.fromkeys(options.columns(), measured), {"worker_private_mb": 1})
+    monkeypatch.setattr(throughput, "cpu_name", lambda: "a third CPU")
+    throughput.save(options, dict.fromkeys(options.columns(), measured))
+    results = json.loads((tmp_path / "throughput.json").read_text())
+    assert (results["startup"], [*results["columns"]]) == ({"worker_private_mb": 1}, ["medium, eigen"])
+    assert page.splitlines() == [
         "<!-- table: throughput -->",
         "| | small, eigen: steps/s | small, eigen: CPU ms a step "
         "| medium, eigen: steps/s | medium, eigen: CPU ms a step |",
