@@ -280,7 +280,7 @@ def test_stepped_follows_the_steps_of_an_optimizer_of_the_script(launch, tmp_pat
         for k in (0, 1):
             group.step(k, group.point(k) - k)
     np.testing.assert_allclose(center_of(tmp_path / "run"), group.center, rtol=1e-5)
-    assert "async_sgd needs the gradient of each local step, so another optimizer" in capsys.readouterr().err
+    assert "async_sgd has no inner_optimizer, so that another optimizer cannot make" in capsys.readouterr().err
 
 
 def test_a_block_that_ends_in_a_round_exchanges_its_steps(launch, tmp_path):
