@@ -11,6 +11,7 @@ from .adag import ADAG as ADAG
 from .dc_asgd import DCASGD as DCASGD
 from .ringmaster import Ringmaster as Ringmaster
 from .delay_adaptive import DelayAdaptive as DelayAdaptive
+from .rescaled_asgd import RescaledASGD as RescaledASGD
 from .dynsgd import DynSGD as DynSGD
 from .aeasgd import AEASGD as AEASGD
 from .aeamsgd import AEAMSGD as AEAMSGD

@@ -1,6 +1,7 @@
 """What must be equal, conserved or bounded: played in a group, or on threads, where the order is an input, too."""
 
 import functools
+import heapq
 
 import keras
 import numpy as np
@@ -31,6 +32,7 @@ from distsgd.algorithms import (
     Hogwild,
     LocalSGD,
     MultiGPU,
+    RescaledASGD,
     Ringmaster,
     Serial,
     SignSGDMV,
@@ -67,6 +69,7 @@ ONE_WORKER = [
     Hogwild(learning_rate=ETA),
     DownpourEasy(learning_rate=ETA, communication_period=4),
     DelayAdaptive(learning_rate=ETA),
+    RescaledASGD(learning_rate=ETA),
     DynSGD(learning_rate=ETA, communication_period=4),
     AGN(learning_rate=ETA, server_learning_rate=ETA, communication_period=1),
     ADAG(learning_rate=ETA, communication_period=1),
@@ -269,6 +272,35 @@ def test_a_gradient_that_is_too_late_is_ignored_and_makes_no_other_later():
 def test_staleness_is_what_the_schedule_makes_it():
     _, staleness = events(AsyncSGD(), [0, 1, 0, 0, 0, 2, 1])
     assert staleness == [0, 1, 1, 0, 0, 5, 4]
+
+
+def test_a_gradient_counts_as_the_updates_that_it_took():
+    """The rates of each worker sum to η/W times the updates until its last one, however fast the worker is."""
+    group = Group(RescaledASGD(learning_rate=0.3), np.zeros(3), workers=3)
+    for k in (0, 1, 0, 0, 2, 0, 0, 2, 1, 0):
+        group.step(k, -np.eye(3)[k])
+    np.testing.assert_allclose(group.center, [10 * 0.1, 9 * 0.1, 8 * 0.1], rtol=1e-6)
+
+
+TIMES = (1, 2, 5, 20)  # of a gradient of each worker; worker k has the minimum k
+
+
+def in_time(until):
+    """Return the worker of each gradient up to a time, in which all workers have finished one together."""
+    ends, order = [(time, k) for k, time in enumerate(TIMES)], []
+    while ends[0][0] <= until:
+        now, k = ends[0]
+        heapq.heapreplace(ends, (now + TIMES[k], k))
+        order.append(k)
+    return order
+
+
+def test_fast_workers_draw_async_sgd_to_their_minimum_and_not_rescaled_asgd():
+    """On Σ (x − k)²/2 asynchronous SGD converges to the mean weighted by speed, (0 + 1/2 + 2/5 + 3/20)/1.75 = 0.6."""
+    order, slope = in_time(2000), lambda x, k, t: x - k
+    for rule, mean in ((asynchronous_rules.async_sgd, 0.6), (asynchronous_rules.rescaled_asgd, 1.5)):
+        path = rule(np.array([4.0]), slope, order, 4, eta=0.005)
+        assert np.mean(path[-35:]) == pytest.approx(mean, abs=0.01)
 
 
 def test_without_a_bound_it_is_async_sgd_with_a_share_of_the_rate():

@@ -236,6 +236,7 @@ TRANSCRIPTIONS = {
     "agn": _in_order(asynchronous_rules.agn, gamma="server_learning_rate"),
     "adag": _in_order(asynchronous_rules.agn, distance_scale="distance_scale"),
     "delay_adaptive": _in_order(asynchronous_rules.delay_adaptive),
+    "rescaled_asgd": _in_order(asynchronous_rules.rescaled_asgd),
     "dynsgd": _in_order(asynchronous_rules.dynsgd),
     "aeasgd": _in_order(asynchronous_rules.aeasgd, alpha=lambda run, s: s.beta / run.workers),
     "aeamsgd": _in_order(asynchronous_rules.aeamsgd, alpha=lambda run, s: s.beta / run.workers, delta="momentum"),
@@ -291,7 +292,9 @@ TRANSCRIPTIONS = {
 }
 
 # Workers use a reply only as the point of the next gradient, and send only that gradient, which a codec may round.
-PUSH_GRADIENTS = ("async_sgd", "dc_asgd", "ringmaster", "delay_adaptive", "hierarchical", "ssp", "sync_sgd")
+PUSH_GRADIENTS = (
+    "async_sgd", "dc_asgd", "ringmaster", "delay_adaptive", "rescaled_asgd", "hierarchical", "ssp", "sync_sgd",
+)  # fmt: skip
 
 # By codec: the rounding of messages, and that of replies.
 ROUNDINGS = {

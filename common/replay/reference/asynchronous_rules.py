@@ -338,6 +338,20 @@ def delay_adaptive(
     return path[1:]
 
 
+def rescaled_asgd(
+    start: np.ndarray, gradient: Gradient, order: Sequence[int], workers: int, *, eta: float
+) -> list[np.ndarray]:
+    """Apply a gradient whose computation took n updates, its own among them: θ ← θ − η (n/W) g; `order` as above."""
+    path, t, began = [start.copy()], [0] * workers, [0] * workers
+    for k in order:
+        if k >= 0:
+            g = gradient(path[began[k]], k, t[k])
+            t[k] += 1
+            path.append(path[-1] - eta * (len(path) - began[k]) / workers * g)
+        began[max(k, ~k)] = len(path) - 1
+    return path[1:]
+
+
 def ssp(
     start: np.ndarray, gradient: Gradient, events: Sequence[tuple[int, int]], workers: int, *, eta: float, slack: int
 ) -> tuple[list[np.ndarray], bool]:
