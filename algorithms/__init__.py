@@ -12,7 +12,9 @@ from .dc_asgd import DCASGD as DCASGD
 from .ringmaster import Ringmaster as Ringmaster
 from .delay_adaptive import DelayAdaptive as DelayAdaptive
 from .rescaled_asgd import RescaledASGD as RescaledASGD
+from .softsync import SoftSync as SoftSync
 from .dynsgd import DynSGD as DynSGD
+from .fedbuff import FedBuff as FedBuff
 from .aeasgd import AEASGD as AEASGD
 from .aeamsgd import AEAMSGD as AEAMSGD
 from .async_diloco import AsyncDiLoCo as AsyncDiLoCo

@@ -20,6 +20,8 @@ GRIDS: dict[str, dict[str, Sequence[Any]]] = {
     "adag": {"learning_rate": (0.8, 1.6, 3.2), "distance_scale": (0.0001, 0.01, 1.0)},
     "dc_asgd": {"learning_rate": (0.2, 0.4, 0.8), "compensation": (0.04, 0.4, 4.0)},
     "aeamsgd": {"learning_rate": (0.01, 0.02, 0.04, 0.08, 0.16)},
+    "softsync": {"learning_rate": (0.2, 0.4, 0.8, 1.6, 3.2)},
+    "fedbuff": {"learning_rate": (0.2, 0.4, 0.8), "server_learning_rate": (0.5, 1.0, 2.0)},
     "async_diloco": {"learning_rate": INNER, "outer_learning_rate": OUTER},
     "ssp": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
     "sync_sgd": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},

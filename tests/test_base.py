@@ -36,7 +36,8 @@ BASE = [
     "common/toplevel/__init__.py",
 ]
 EQUATIONS = [
-    f"common/replay/reference/{name}.py" for name in ("asynchronous_rules", "inner_steps", "synchronous_rules")
+    f"common/replay/reference/{name}.py"
+    for name in ("asynchronous_rules", "buffered_rules", "inner_steps", "synchronous_rules")
 ]
 BLOCKED = ("tensorflow", "keras", "sklearn", "matplotlib", "scipy", "rich", "cloudpickle")
 

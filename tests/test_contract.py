@@ -6,9 +6,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import tensorflow as tf
-from fedbuff import Fair, FedBuff, fedbuff
+from fair import Fair, fair
 
-from distsgd.algorithms import AsyncDiLoCo, Hogwild, LocalSGD, SyncSGD, SyncSGDLR
+from distsgd.algorithms import AsyncDiLoCo, FedBuff, Hogwild, LocalSGD, SyncSGD, SyncSGDLR
 from distsgd.common import Cluster, Recovery, UserError, train
 from distsgd.common.contract import Barrier, Collective, Int8, Rounds, Scheme, WithMemory, uniform_numbers
 from distsgd.common.contract.seeded import uniform
@@ -263,7 +263,7 @@ def test_operators_compare_values_and_take_rows_and_numbers_on_backends(backend,
 @pytest.mark.parametrize(
     ("scheme", "backend"),
     [
-        *((FedBuff(), backend) for backend in BACKENDS),
+        *((Fair(), backend) for backend in BACKENDS),
         pytest.param(Fair(buffer_size=4), "processes", marks=pytest.mark.slow),
     ],
     ids=lambda value: getattr(value, "name", value),
@@ -276,7 +276,7 @@ def test_several_messages_make_an_update_of_an_asynchronous_rule(scheme, backend
     with np.load(tmp_path / "run" / "trace.npz") as trace:
         order, found = trace["worker"].tolist(), list(zip(trace["version"], trace["staleness"], strict=True))
         assert trace["accepted"].all()
-    thetas, seen = fedbuff(np.array(start), order, lambda x: x, scheme)
+    thetas, seen = fair(np.array(start), order, lambda x: x, scheme)
     np.testing.assert_allclose(model.layers[0].kernel.numpy()[0], thetas[-1], rtol=1e-5)
     updates = 3 * 15 // scheme.buffer_size
     assert (found, len(order)) == (seen, 3 * 15)
@@ -306,10 +306,13 @@ def test_a_resumed_run_counts_on_messages_numbers_of_workers_and_staleness(tmp_p
         train(model, ONES, scheme, cluster=cluster, steps=steps, recovery=keep, **options)
     with np.load(tmp_path / "run" / "trace.npz") as trace:
         order, found = trace["worker"].tolist(), list(zip(trace["version"], trace["staleness"], strict=True))
-    thetas, seen = fedbuff(np.array(start), order, lambda x: x, scheme)
+    thetas, seen = fair(np.array(start), order, lambda x: x, scheme)
     assert (found, len(order)) == (seen, 2 * (1 + 5 + 5))
     assert ended(tmp_path)["updates"] == 22 // 4
     np.testing.assert_allclose(model.layers[0].kernel.numpy()[0], thetas[-1], rtol=1e-5)
+
+
+SHORT = {"communication_period": 2, "learning_rate": 0.1}
 
 
 class Fresh(FedBuff):
@@ -323,7 +326,7 @@ class Fresh(FedBuff):
 def test_a_dropped_message_does_not_count_for_an_update(backend, tmp_path):
     machines = {"platform": Platform(compute="exponential")} if backend == "simulation" else {}
     cluster = Cluster.local(3, ps=2, backend=backend, **machines)
-    model, scheme = quadratic([1.0, -2.0, 0.5]), Fresh(buffer_size=2)
+    model, scheme = quadratic([1.0, -2.0, 0.5]), Fresh(buffer_size=2, **SHORT)
     options = {"batch_size": 4, "record": "full", "run_dir": tmp_path / "run", "verbose": False}
     options |= {"schedule": [0, 1, 2, 2, 1, 0, 2, 1, 0, 0, 0, 1]} if backend == "threads" else {"steps": 16}
     train(model, ONES, scheme, cluster=cluster, **options)
@@ -347,7 +350,7 @@ def test_a_dropped_message_does_not_count_for_an_update(backend, tmp_path):
 
 
 def test_a_run_ends_with_an_update_not_with_a_message(tmp_path):
-    run(FedBuff(), tmp_path, "simulation", steps=40, stop_at_version=5)
+    run(FedBuff(buffer_size=3, **SHORT), tmp_path, "simulation", steps=40, stop_at_version=5)
     assert ended(tmp_path)["updates"] == 5
 
 
@@ -358,7 +361,7 @@ class Waits(FedBuff):
 
 def test_several_messages_make_an_update_only_of_an_asynchronous_rule(tmp_path):
     with pytest.raises(UserError, match=r"asynchronously.*messages_per_update=3, sync=Barrier\(\)"):
-        run(Waits(), tmp_path)
+        run(Waits(buffer_size=3), tmp_path)
 
 
 # Rounds, steps and random numbers.

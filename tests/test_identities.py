@@ -2,6 +2,7 @@
 
 import functools
 import heapq
+from typing import Any
 
 import keras
 import numpy as np
@@ -27,6 +28,7 @@ from distsgd.algorithms import (
     Downpour,
     DownpourEasy,
     DynSGD,
+    FedBuff,
     FedOpt,
     Hierarchical,
     Hogwild,
@@ -37,6 +39,7 @@ from distsgd.algorithms import (
     Serial,
     SignSGDMV,
     SlowMo,
+    SoftSync,
     SyncSGD,
     SyncSGDLR,
 )
@@ -70,6 +73,8 @@ ONE_WORKER = [
     DownpourEasy(learning_rate=ETA, communication_period=4),
     DelayAdaptive(learning_rate=ETA),
     RescaledASGD(learning_rate=ETA),
+    SoftSync(learning_rate=ETA, buffer_size=1),
+    FedBuff(learning_rate=ETA, buffer_size=1, communication_period=4),
     DynSGD(learning_rate=ETA, communication_period=4),
     AGN(learning_rate=ETA, server_learning_rate=ETA, communication_period=1),
     ADAG(learning_rate=ETA, communication_period=1),
@@ -95,7 +100,9 @@ def test_one_worker_is_serial_sgd(scheme):
 
 
 INTERLEAVED = {"schedule": (0, 1, 1, 2, 0, 2, 2, 1, 0, 0, 1, 2) * 2}
+IN_TURN = {"schedule": (0, 1, 2) * 8}
 TOGETHER = {"steps": 40}
+EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -133,7 +140,19 @@ TOGETHER = {"steps": 40}
         (AsyncSGD(), DCASGD(compensation=0.0), INTERLEAVED),
         (AsyncSGD(), DCASGD(form="adaptive", compensation=0.0), INTERLEAVED),
         (AsyncSGD(), Ringmaster(delay_threshold=24), INTERLEAVED),
-        (AsyncSGD(), DelayAdaptive(), {"schedule": (0, 1, 2) * 8}),
+        (AsyncSGD(), DelayAdaptive(), IN_TURN),
+        (AsyncSGD(), FedBuff(communication_period=1, learning_rate=0.1, buffer_size=1, **EQUAL), INTERLEAVED),
+        (
+            DynSGD(),
+            FedBuff(communication_period=5, learning_rate=0.1, buffer_size=1, staleness_exponent=1),
+            INTERLEAVED,
+        ),
+        (
+            AsyncDiLoCo(inner_optimizer="sgd", momentum=0, outer_learning_rate=0.6, learning_rate=0.1),
+            FedBuff(communication_period=20, learning_rate=0.1, buffer_size=1, server_learning_rate=0.2, **EQUAL),
+            INTERLEAVED,
+        ),
+        (SoftSync(buffer_size=3), FedBuff(communication_period=1, buffer_size=3, **EQUAL), IN_TURN),
         (LocalSGD(), FedOpt(server_optimizer="adagrad", beta_1=0.0, tau=1e4, server_learning_rate=2e4), TOGETHER),
         (SyncSGD(), EFSGD(share=1.0), TOGETHER),
         (LocalSGD(), SlowMo(slow_momentum=0.0), TOGETHER),
@@ -194,6 +213,21 @@ def test_diloco_of_one_worker_is_lookahead():
             fast = fast - 0.1 * run.gradient(fast, 0, t + h)
         slow = slow + 0.5 * (fast - slow)
     np.testing.assert_allclose(run.center, slow, **CLOSE)
+
+
+def test_bmuf_in_its_classical_form_is_federated_averaging_with_momentum():
+    """FedAvgM (Hsu, Qi, Brown 2019): v ← β v + Δ, w ← w + v, where Δ is the mean move of the clients."""
+    run = played(BMUF(form="classical", block_momentum=0.9, communication_period=5), workers=3, steps=20)
+    w, v = run.start, 0 * run.start
+    for t in range(0, 20, 5):
+        v = 0.9 * v + synchronous_rules.local_sgd(w, later(run.gradient, t), 3, eta=0.1, period=5, steps=5)[-1] - w
+        w = w + v
+    np.testing.assert_allclose(run.center, w, **CLOSE)
+
+
+def later(gradient, first):
+    """Return the gradient of worker k's batches from the first one on."""
+    return lambda x, k, t: gradient(x, k, first + t)
 
 
 def test_with_beta_one_easgd_centers_on_the_mean_of_its_workers():

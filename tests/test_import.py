@@ -116,7 +116,7 @@ def test_import_without_a_file_is_refused():
         split_imports(["list", "--import"])
 
 
-@pytest.mark.parametrize("name", ["fedbuff", "own_rule", "means", "own_codec", "uneven"])
+@pytest.mark.parametrize("name", ["fair", "own_rule", "means", "own_codec", "uneven"])
 def test_the_examples_of_own_schemes_import_public_names_alone(name):
     text = Path(__file__).with_name(f"{name}.py").read_text()
     assert set(re.findall(r"from (distsgd[\w.]*)", text)) <= {"distsgd.common.contract", "distsgd.common.sync"}

@@ -91,7 +91,7 @@ def test_replies_are_rounded_where_they_are_the_place_of_a_gradient_alone():
                 found.add(name)
         return found
 
-    plain = "async_sgd dc_asgd delay_adaptive hierarchical hogwild rescaled_asgd ringmaster ssp sync_sgd"
+    plain = "async_sgd dc_asgd delay_adaptive hierarchical hogwild rescaled_asgd ringmaster softsync ssp sync_sgd"
     assert replies("bf16") == set(plain.split())
     assert not replies("int8")
 

@@ -20,7 +20,7 @@ from ..errors import UserError
 from ..record_format import EVENTS
 from ..spec import parse
 from .recorded import Centers, Hyperparameters, RecordedRun, Transcription, must
-from .reference import asynchronous_rules, synchronous_rules
+from .reference import asynchronous_rules, buffered_rules, synchronous_rules
 from .reference.inner_steps import INNER_STEPS
 
 Argument = str | Callable[[RecordedRun, Hyperparameters], Any]  # a hyperparameter by its name, or a function of the run
@@ -34,21 +34,26 @@ def _compressor(run: RecordedRun, scheme: Hyperparameters) -> Callable[[np.ndarr
     return synchronous_rules.scaled_sign(run.shapes)
 
 
-def _in_order(rule: Callable[..., Centers], memory: Memory = lambda s: False, **given: Argument) -> Transcription:
+def _in_order(
+    rule: Callable[..., Centers], memory: Memory = lambda s: False, *, buffered: bool = False, **given: Argument
+) -> Transcription:
     """Return the transcription of an asynchronous scheme: one message after the other, ~k where worker k starts anew.
 
     Args:
         rule: the equations.
         memory: returns True if workers keep a state, which a restarted worker has lost.
+        buffered: True if several messages make an update.
         given: the keyword arguments of the rule, besides the usual ones.
     """
 
     def execute(run: RecordedRun, scheme: Hyperparameters) -> Centers:
         _check_period(run)
         _check_messages(run, memory(scheme))
-        return rule(run.start, run.gradient, run.contacts, run.workers, **_arguments(rule, run, given))
+        centers = rule(run.start, run.gradient, run.contacts, run.workers, **_arguments(rule, run, given))
+        must(len(centers) == run.result["updates"], "how many updates there were")
+        return centers
 
-    return Transcription(execute)
+    return Transcription(execute, "synchronous" if buffered else "asynchronous")
 
 
 def _in_rounds(
@@ -237,7 +242,15 @@ TRANSCRIPTIONS = {
     "adag": _in_order(asynchronous_rules.agn, distance_scale="distance_scale"),
     "delay_adaptive": _in_order(asynchronous_rules.delay_adaptive),
     "rescaled_asgd": _in_order(asynchronous_rules.rescaled_asgd),
+    "softsync": _in_order(buffered_rules.softsync, buffered=True, alpha="learning_rate", c="buffer_size"),
     "dynsgd": _in_order(asynchronous_rules.dynsgd),
+    "fedbuff": _in_order(
+        buffered_rules.fedbuff,
+        buffered=True,
+        epsilon="server_learning_rate",
+        size="buffer_size",
+        p="staleness_exponent",
+    ),
     "aeasgd": _in_order(asynchronous_rules.aeasgd, alpha=lambda run, s: s.beta / run.workers),
     "aeamsgd": _in_order(asynchronous_rules.aeamsgd, alpha=lambda run, s: s.beta / run.workers, delta="momentum"),
     "dc_asgd": _in_order(
@@ -293,7 +306,8 @@ TRANSCRIPTIONS = {
 
 # Workers use a reply only as the point of the next gradient, and send only that gradient, which a codec may round.
 PUSH_GRADIENTS = (
-    "async_sgd", "dc_asgd", "ringmaster", "delay_adaptive", "rescaled_asgd", "hierarchical", "ssp", "sync_sgd",
+    "async_sgd", "dc_asgd", "ringmaster", "delay_adaptive", "rescaled_asgd", "softsync", "hierarchical", "ssp",
+    "sync_sgd",
 )  # fmt: skip
 
 # By codec: the rounding of messages, and that of replies.

@@ -1,0 +1,47 @@
+"""n-softsync: the server steps with the mean of every c gradients, each divided by its staleness; no worker waits.
+
+    worker k                g = g_k(x),  push g,  x ← reply
+    server, each push       D ← D + g / max(τ, 1)                               one atomic event
+        c divides n         θ ← θ − η D/c,  D ← 0
+                            reply θ
+
+where n counts messages, and the staleness τ counts updates of the center since worker k's last pull.
+
+Reference: Zhang, Gupta, Lian, Liu, *Staleness-aware Async-SGD for Distributed Deep Learning*, IJCAI 2016,
+arXiv:1511.05950, equations 2 and 3. The paper's splitting parameter is n = W/c, from 1 to W: set c = ⌊W/n⌋.
+Departures: none. The paper's experiments add momentum.
+What the paper shows: the mean staleness is about n and rarely more than 2n; with the division, the rate of synchronous
+SGD serves all n.
+Limits: with one worker and c = 1 it is serial SGD. c = 1 is the paper's W-softsync, `async_sgd` with rates divided by τ
+(`dynsgd` divides by τ + 1). While no gradient is more than one update late, as with c = W and workers in turn, it is
+K-batch-async (Dutta et al. 2018) with K = c.
+"""
+
+from dataclasses import dataclass
+
+from ..common.contract import Period, Rate, Scheme, sgd, tf
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftSync(Scheme):
+    """The mean of every few gradients, each divided by its lateness; no worker waits."""
+
+    paper = "Zhang et al. 2016"
+
+    learning_rate: Rate = 0.2
+    """Step size η of gradients that are at most one update late."""
+    buffer_size: Period = 2
+    """Gradients c that make an update together."""
+
+    @property
+    def messages_per_update(self):
+        return self.buffer_size
+
+    def global_variables(self, center):
+        return {"buffer": 0 * center}
+
+    def server_update(self, server, message, staleness):
+        gathered = server.buffer + message / tf.maximum(staleness, 1.0)
+        sgd(server.center, tf.where(server.completes, gathered, 0.0) / self.buffer_size, self.learning_rate)
+        server.buffer.assign(tf.where(server.completes, 0.0, gathered))
+        return server.center
