@@ -20,6 +20,7 @@ class AsyncSGD(Scheme):
     """Every gradient is applied when it arrives, under a lock."""
 
     paper = "Dean et al. 2012"
+    aliases = ("asgd",)
     sparse = True
 
     learning_rate: Rate = 0.1

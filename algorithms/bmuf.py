@@ -28,6 +28,7 @@ class BMUF(Scheme):
     """Local steps, then momentum on the workers' mean move."""
 
     paper = "Chen & Huo 2016"
+    aliases = ("fedavgm --form classical --block-momentum 0.9",)
     sync = Barrier()
 
     communication_period: Period = 10

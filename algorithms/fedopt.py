@@ -29,6 +29,11 @@ class FedOpt(Scheme):
     """Local steps, then a step of Adam, Yogi or Adagrad on the server."""
 
     paper = "Reddi et al. 2021"
+    aliases = (
+        "fedadam --server-optimizer adam",
+        "fedyogi --server-optimizer yogi",
+        "fedadagrad --server-optimizer adagrad --beta-1 0",
+    )
     sync = Barrier()
     elementwise = True
 

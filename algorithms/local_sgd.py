@@ -25,6 +25,7 @@ class LocalSGD(Scheme):
     """Local steps, then the mean of the parameters."""
 
     paper = "Stich 2019"
+    aliases = ("fedavg",)
     sync = Barrier()
 
     communication_period: Period = 10

@@ -9,6 +9,9 @@ import pytest
 
 from distsgd.algorithms import SCHEMES
 from distsgd.common import Cluster, UserError, train
+from distsgd.common.cli.catalogue import aliases, without_alias
+from distsgd.common.cli.flag_groups import parse_flags
+from distsgd.common.cli.main import dispatch
 from distsgd.common.data.models import ModelRecipe
 from runs import DIGITS
 
@@ -47,6 +50,25 @@ def test_bad_hyperparameters_are_refused(name):
     for field in fields(SCHEMES[name]):
         with pytest.raises(UserError, match=field.name):
             SCHEMES[name](**{field.name: -1})
+
+
+@pytest.mark.parametrize(("alias", "command"), aliases().items())
+def test_another_name_is_an_algorithm_with_options(alias, command, capsys):
+    assert alias not in SCHEMES
+    assert without_alias([alias, "--ps", "2"]) == [*command, "--ps", "2"]
+    assert without_alias(["simulate", alias]) == ["simulate", *command]
+    assert capsys.readouterr().err == 2 * f"{alias} is {' '.join(command)}\n"
+    name, *options = command
+    parse_flags(SCHEMES[name], options)
+    assert dispatch(["explain", alias]) == 0
+    assert f"To run it: bash run.sh {name}" in capsys.readouterr().out
+
+
+def test_each_name_has_one_meaning():
+    texts = [text.split()[0] for scheme in SCHEMES.values() for text in scheme.aliases]
+    assert len(texts) == len(aliases())
+    assert without_alias(["evaluate", "fedavg"]) == ["evaluate", "fedavg"]
+    assert without_alias(["list"]) == ["list"]
 
 
 @pytest.mark.parametrize("name", SCHEMES)

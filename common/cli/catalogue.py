@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...algorithms import SCHEMES
+from ..arguments import spelt
 from ..contract.hyperparameters import meanings
 from ..contract.scheme import Scheme
 from ..record.display import Page
@@ -26,8 +27,28 @@ def catalogue(arguments: list[str]) -> int:
         table.add_column(column)
     for name, scheme in SCHEMES.items():
         table.add_row(name, timing(scheme), scheme.idea, scheme.paper)
-    Page(highlight=False).print(table)
+    page = Page(highlight=False)
+    page.print(table)
+    known = ", ".join(f"{alias} is {shlex.join(command)}" for alias, command in aliases().items())
+    page.print(f"\nOther names: {known}.")
     return 0
+
+
+def aliases() -> dict[str, list[str]]:
+    """Return the other names of algorithms, and what each means: an algorithm, and options."""
+    words = [(name, *text.split()) for name, scheme in SCHEMES.items() for text in scheme.aliases]
+    return {alias: [name, *options] for name, alias, *options in words}
+
+
+def without_alias(arguments: list[str]) -> list[str]:
+    """Replace another name of an algorithm by what it means, and say so: `snoo` by `diloco --workers 1`."""
+    place = int(arguments[0] in ("explain", "simulate"))
+    alias = spelt("".join(arguments[place : place + 1]), aliases())
+    if alias is None:
+        return arguments
+    meant = aliases()[alias]
+    print(f"{alias} is {shlex.join(meant)}", file=sys.stderr)  # noqa: T201
+    return [*arguments[:place], *(meant[:1] if arguments[0] == "explain" else meant), *arguments[place + 1 :]]
 
 
 def timing(scheme: type[Scheme]) -> str:

@@ -23,7 +23,7 @@ from ..errors import DistsgdError, Interrupted, UserError
 from ..record.display import Page
 from ..replay.adapters import TRANSCRIPTIONS
 from . import advise, doctor, flags, launching, simulate
-from .catalogue import catalogue
+from .catalogue import aliases, catalogue, without_alias
 from .commands import evaluate, explanation, measure, mutants, replay_run, test, timeline
 from .flag_groups import Options
 from .imports import import_schemes, import_transcriptions, split_imports
@@ -93,8 +93,8 @@ def dispatch(arguments: list[str]) -> int:
     if arguments[0] in ("-V", "--version", "version"):
         print(f"distsgd {version('distsgd')}")  # noqa: T201
         return 0
-    known = [*SCHEMES, *COMMANDS]
-    word, *rest = name_first(arguments, known)
+    known = [*SCHEMES, *COMMANDS, *aliases()]
+    word, *rest = without_alias(name_first(arguments, known))
     command = spelt(word, known) or ""
     if run := COMMANDS.get(command):
         return measure(run, rest) if isinstance(run, str) else run(rest)

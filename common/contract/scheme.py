@@ -43,6 +43,7 @@ class Scheme(CheckedCall):
     name: ClassVar[str]  # the command, `bash run.sh <name>`; by default the name of the module
     idea: ClassVar[str]  # one line for the catalogue: the first of the class' docstring
     paper: ClassVar[str] = "none"  # authors and year
+    aliases: ClassVar[tuple[str, ...]] = ()  # other names, each with the options that it means: "snoo --workers 1"
     sync: ClassVar[Synchronization] = Async()  # the synchronization rule; a property if it depends on a hyperparameter
     codec: ClassVar[Codec] = Codec()  # encoding of messages; a property if it depends on a hyperparameter
     reply_codec: ClassVar[Codec] = Codec()  # encoding of replies
