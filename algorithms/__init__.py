@@ -12,6 +12,7 @@ from .dc_asgd import DCASGD as DCASGD
 from .ringmaster import Ringmaster as Ringmaster
 from .delay_adaptive import DelayAdaptive as DelayAdaptive
 from .rescaled_asgd import RescaledASGD as RescaledASGD
+from .ringleader import Ringleader as Ringleader
 from .softsync import SoftSync as SoftSync
 from .dynsgd import DynSGD as DynSGD
 from .fedbuff import FedBuff as FedBuff

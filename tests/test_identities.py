@@ -35,6 +35,7 @@ from distsgd.algorithms import (
     LocalSGD,
     MultiGPU,
     RescaledASGD,
+    Ringleader,
     Ringmaster,
     Serial,
     SignSGDMV,
@@ -47,7 +48,7 @@ from distsgd.common import Cluster, Group, train
 from distsgd.common.contract.optimizers import adamw, sgd, top_k
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import UserError, WaitTimeout
-from distsgd.common.replay.reference import asynchronous_rules, gradients, synchronous_rules
+from distsgd.common.replay.reference import asynchronous_rules, buffered_rules, gradients, synchronous_rules
 from distsgd.common.tasks.graph import TaskGraph
 from distsgd.common.worker.flat_model import FlatModel
 from runs import DIGITS, PlayedRun, job_of, record
@@ -73,6 +74,7 @@ ONE_WORKER = [
     DownpourEasy(learning_rate=ETA, communication_period=4),
     DelayAdaptive(learning_rate=ETA),
     RescaledASGD(learning_rate=ETA),
+    Ringleader(learning_rate=ETA),
     SoftSync(learning_rate=ETA, buffer_size=1),
     FedBuff(learning_rate=ETA, buffer_size=1, communication_period=4),
     DynSGD(learning_rate=ETA, communication_period=4),
@@ -316,6 +318,18 @@ def test_a_gradient_counts_as_the_updates_that_it_took():
     np.testing.assert_allclose(group.center, [10 * 0.1, 9 * 0.1, 8 * 0.1], rtol=1e-6)
 
 
+def test_a_ringleader_moves_with_the_table_of_all_workers_once_for_each_in_a_cycle():
+    group = Group(Ringleader(learning_rate=1.0), np.zeros(1), workers=2)
+    centers, at = [], []
+    for k, gradient in [(0, 1), (0, 3), (1, 4), (1, 10), (0, 5), (1, 20), (0, 1), (1, 2)]:
+        group.step(k, np.array([float(gradient)]))
+        centers.append(group.center[0])
+        at.append(group.params(k)[0])
+    moves = [0, 0, (2 + 4) / 2, 0, (3 + 4) / 2, 0, (1 + 15) / 2, (1 + 32 / 3) / 2]
+    np.testing.assert_allclose(centers, -np.cumsum(moves), rtol=1e-5)
+    np.testing.assert_allclose(at, [0, 0, -3, -3, -6.5, -3, -14.5, centers[-1]], rtol=1e-5)
+
+
 TIMES = (1, 2, 5, 20)  # of a gradient of each worker; worker k has the minimum k
 
 
@@ -329,11 +343,15 @@ def in_time(until):
     return order
 
 
-def test_fast_workers_draw_async_sgd_to_their_minimum_and_not_rescaled_asgd():
+def test_fast_workers_draw_async_sgd_to_their_minimum_and_no_scheme_that_is_fair():
     """On Σ (x − k)²/2 asynchronous SGD converges to the mean weighted by speed, (0 + 1/2 + 2/5 + 3/20)/1.75 = 0.6."""
     order, slope = in_time(2000), lambda x, k, t: x - k
-    for rule, mean in ((asynchronous_rules.async_sgd, 0.6), (asynchronous_rules.rescaled_asgd, 1.5)):
-        path = rule(np.array([4.0]), slope, order, 4, eta=0.005)
+    for rule, eta, mean in (
+        (asynchronous_rules.async_sgd, 0.005, 0.6),
+        (asynchronous_rules.rescaled_asgd, 0.005, 1.5),
+        (buffered_rules.ringleader, 0.05, 1.5),  # 4 updates in the 35 messages of 20 s
+    ):
+        path = rule(np.array([4.0]), slope, order, 4, eta=eta)
         assert np.mean(path[-35:]) == pytest.approx(mean, abs=0.01)
 
 

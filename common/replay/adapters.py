@@ -242,6 +242,7 @@ TRANSCRIPTIONS = {
     "adag": _in_order(asynchronous_rules.agn, distance_scale="distance_scale"),
     "delay_adaptive": _in_order(asynchronous_rules.delay_adaptive),
     "rescaled_asgd": _in_order(asynchronous_rules.rescaled_asgd),
+    "ringleader": _in_order(buffered_rules.ringleader),
     "softsync": _in_order(buffered_rules.softsync, buffered=True, alpha="learning_rate", c="buffer_size"),
     "dynsgd": _in_order(asynchronous_rules.dynsgd),
     "fedbuff": _in_order(
@@ -306,8 +307,8 @@ TRANSCRIPTIONS = {
 
 # Workers use a reply only as the point of the next gradient, and send only that gradient, which a codec may round.
 PUSH_GRADIENTS = (
-    "async_sgd", "dc_asgd", "ringmaster", "delay_adaptive", "rescaled_asgd", "softsync", "hierarchical", "ssp",
-    "sync_sgd",
+    "async_sgd", "dc_asgd", "ringmaster", "delay_adaptive", "rescaled_asgd", "ringleader", "softsync",
+    "hierarchical", "ssp", "sync_sgd",
 )  # fmt: skip
 
 # By codec: the rounding of messages, and that of replies.
