@@ -1,4 +1,4 @@
-"""FedBuff: local SGD without waiting. The server steps with the mean of every K moves, whoever sends them.
+"""FedBuff: local SGD without waiting. The server steps with the mean of every K moves, of whichever workers.
 
     worker, each step       x ← x − η g_k(x)
     every period            push Δ = a − x,  a, x ← reply
@@ -38,14 +38,10 @@ class FedBuff(Scheme):
     """The worker's step size η."""
     server_learning_rate: Rate = 1.0
     """The server's step size ε."""
-    buffer_size: Period = 4
-    """Messages K that make a step of the server together."""
+    messages_per_update: Period = 4  # pyright: ignore[reportIncompatibleMethodOverride]
+    """Number K of messages that make one step of the server."""
     staleness_exponent: NotNegative = 0.5
     """Exponent p of the weight of a late message; 0 for equal weights."""
-
-    @property
-    def messages_per_update(self):
-        return self.buffer_size
 
     def local_variables(self, params):
         return {"pulled": params}
@@ -60,7 +56,7 @@ class FedBuff(Scheme):
         return worker.pulled - worker.params
 
     def server_update(self, server, message, staleness):
-        weight = (1 + staleness) ** -self.staleness_exponent / self.buffer_size
+        weight = (1 + staleness) ** -self.staleness_exponent / self.messages_per_update
         gathered = server.buffer + weight * message
         server.center.assign_sub(tf.where(server.completes, self.server_learning_rate * gathered, 0.0))
         server.buffer.assign(tf.where(server.completes, 0.0, gathered))

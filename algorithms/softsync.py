@@ -2,10 +2,10 @@
 
     worker k                g = g_k(x),  push g,  x ← reply
     server, each push       D ← D + g / max(τ, 1)                               one atomic event
-        c divides n         θ ← θ − η D/c,  D ← 0
+        every c-th          θ ← θ − η D/c,  D ← 0
                             reply θ
 
-where n counts messages, and the staleness τ counts updates of the center since worker k's last pull.
+where the staleness τ counts updates of the center since worker k's last pull.
 
 Reference: Zhang, Gupta, Lian, Liu, *Staleness-aware Async-SGD for Distributed Deep Learning*, IJCAI 2016,
 arXiv:1511.05950, equations 2 and 3. The paper's splitting parameter is n = W/c, from 1 to W: set c = ⌊W/n⌋.
@@ -30,18 +30,14 @@ class SoftSync(Scheme):
 
     learning_rate: Rate = 0.2
     """Step size η of gradients that are at most one update late."""
-    buffer_size: Period = 2
-    """Gradients c that make an update together."""
-
-    @property
-    def messages_per_update(self):
-        return self.buffer_size
+    messages_per_update: Period = 2  # pyright: ignore[reportIncompatibleMethodOverride]
+    """Number c of gradients that make one update."""
 
     def global_variables(self, center):
         return {"buffer": 0 * center}
 
     def server_update(self, server, message, staleness):
         gathered = server.buffer + message / tf.maximum(staleness, 1.0)
-        sgd(server.center, tf.where(server.completes, gathered, 0.0) / self.buffer_size, self.learning_rate)
+        sgd(server.center, tf.where(server.completes, gathered, 0.0) / self.messages_per_update, self.learning_rate)
         server.buffer.assign(tf.where(server.completes, 0.0, gathered))
         return server.center

@@ -13,7 +13,7 @@ import pytest
 import scheduled
 from scipy import integrate, special, stats
 
-from distsgd.algorithms import SSP, AllReduce, AsyncSGD, LocalSGD, SyncSGD
+from distsgd.algorithms import SSP, AllReduce, AsyncSGD, LocalSGD, SoftSync, SyncSGD
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.virtual_time.durations import WorkerPlan
 from distsgd.common.virtual_time.platform import Machines, Platform
@@ -68,6 +68,15 @@ def test_mean_staleness_is_the_other_workers_on_any_machines(machines):
     end = min(at[found.trace["worker"] == k].max() for k in range(workers))  # then the first has no more rounds
     counted = (at < end) & (found.trace["version"] > 5 * workers)
     assert found.trace["staleness"][counted].mean() == pytest.approx(workers - 1, rel=0.03)
+
+
+@pytest.mark.parametrize("n", [1, 15, 30])
+def test_the_staleness_of_n_softsync_is_about_n_and_rarely_twice_that(n):
+    """Figure 1 of Zhang et al. 2016, on 30 learners of about the same speed."""
+    scheme = SoftSync(messages_per_update=30 // n)
+    staleness = middle(happens(scheme, 30, 100, compute="lognormal:sigma=0.1"), "staleness")
+    assert staleness.mean() == pytest.approx(29 / 30 * n, rel=0.05)
+    assert np.mean(staleness > 2 * n) < 1e-3
 
 
 @pytest.mark.parametrize(

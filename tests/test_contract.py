@@ -326,7 +326,7 @@ class Fresh(FedBuff):
 def test_a_dropped_message_does_not_count_for_an_update(backend, tmp_path):
     machines = {"platform": Platform(compute="exponential")} if backend == "simulation" else {}
     cluster = Cluster.local(3, ps=2, backend=backend, **machines)
-    model, scheme = quadratic([1.0, -2.0, 0.5]), Fresh(buffer_size=2, **SHORT)
+    model, scheme = quadratic([1.0, -2.0, 0.5]), Fresh(messages_per_update=2, **SHORT)
     options = {"batch_size": 4, "record": "full", "run_dir": tmp_path / "run", "verbose": False}
     options |= {"schedule": [0, 1, 2, 2, 1, 0, 2, 1, 0, 0, 0, 1]} if backend == "threads" else {"steps": 16}
     train(model, ONES, scheme, cluster=cluster, **options)
@@ -350,7 +350,7 @@ def test_a_dropped_message_does_not_count_for_an_update(backend, tmp_path):
 
 
 def test_a_run_ends_with_an_update_not_with_a_message(tmp_path):
-    run(FedBuff(buffer_size=3, **SHORT), tmp_path, "simulation", steps=40, stop_at_version=5)
+    run(FedBuff(messages_per_update=3, **SHORT), tmp_path, "simulation", steps=40, stop_at_version=5)
     assert ended(tmp_path)["updates"] == 5
 
 
@@ -361,7 +361,7 @@ class Waits(FedBuff):
 
 def test_several_messages_make_an_update_only_of_an_asynchronous_rule(tmp_path):
     with pytest.raises(UserError, match=r"asynchronously.*messages_per_update=3, sync=Barrier\(\)"):
-        run(Waits(buffer_size=3), tmp_path)
+        run(Waits(messages_per_update=3), tmp_path)
 
 
 # Rounds, steps and random numbers.

@@ -48,7 +48,9 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "adag": ADAG(distance_scale=1e-5, communication_period=3),  # a distance at which the scale matters
     "dc_asgd": DCASGD(compensation=100.0),  # a strength at which it matters
     "ringmaster": Ringmaster(delay_threshold=2),
-    "fedbuff": FedBuff(staleness_exponent=2.0, buffer_size=2, communication_period=3),  # an exponent that matters
+    "fedbuff": FedBuff(
+        staleness_exponent=2.0, messages_per_update=2, communication_period=3
+    ),  # an exponent that matters
     "sync_sgd_lr": SyncSGDLR(learning_rates=(0.3, 0.1, 0.05), reduction="mean"),
     "signsgd_mv": SignSGDMV(weight_decay=0.1),
     "slowmo": SlowMo(slow_learning_rate=0.8),
