@@ -13,6 +13,7 @@ from .ringmaster import Ringmaster as Ringmaster
 from .delay_adaptive import DelayAdaptive as DelayAdaptive
 from .rescaled_asgd import RescaledASGD as RescaledASGD
 from .ringleader import Ringleader as Ringleader
+from .malenia import Malenia as Malenia
 from .softsync import SoftSync as SoftSync
 from .dynsgd import DynSGD as DynSGD
 from .fedbuff import FedBuff as FedBuff

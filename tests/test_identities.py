@@ -33,6 +33,7 @@ from distsgd.algorithms import (
     Hierarchical,
     Hogwild,
     LocalSGD,
+    Malenia,
     MultiGPU,
     RescaledASGD,
     Ringleader,
@@ -75,6 +76,7 @@ ONE_WORKER = [
     DelayAdaptive(learning_rate=ETA),
     RescaledASGD(learning_rate=ETA),
     Ringleader(learning_rate=ETA),
+    Malenia(learning_rate=ETA),
     SoftSync(learning_rate=ETA, messages_per_update=1),
     FedBuff(learning_rate=ETA, messages_per_update=1, communication_period=4),
     DynSGD(learning_rate=ETA, communication_period=4),
@@ -332,6 +334,24 @@ def test_a_ringleader_moves_with_the_table_of_all_workers_once_for_each_in_a_cyc
     np.testing.assert_allclose(at, [0, 0, -3, -3, -6.5, -3, -14.5, centers[-1]], rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("enough", "messages", "moves"),
+    [
+        (1.0, [(0, 1), (0, 3), (1, 4), (0, 100), (1, 6), (0, 2)], [0, 0, (2 + 4) / 2, 0, 0, (6 + 2) / 2]),
+        (1.5, [(0, 1), (0, 3), (1, 4), (1, 8), (0, 100), (1, 1)], [0, 0, 0, (2 + 6) / 2, 0, 0]),
+    ],
+    ids=str,
+)
+def test_malenia_waits_for_enough_gradients_at_one_center_and_ignores_older_ones(enough, messages, moves):
+    group = Group(Malenia(learning_rate=1.0, gradients_per_worker=enough), np.zeros(1), workers=2)
+    centers = []
+    for k, gradient in messages:
+        group.step(k, np.array([float(gradient)]))
+        centers.append(group.center[0])
+        assert group.params(k) == group.center
+    np.testing.assert_allclose(centers, -np.cumsum(moves), rtol=1e-5)
+
+
 TIMES = (1, 2, 5, 20)  # of a gradient of each worker; worker k has the minimum k
 
 
@@ -352,6 +372,7 @@ def test_fast_workers_draw_async_sgd_to_their_minimum_and_no_scheme_that_is_fair
         (asynchronous_rules.async_sgd, 0.005, 0.6),
         (asynchronous_rules.rescaled_asgd, 0.005, 1.5),
         (buffered_rules.ringleader, 0.05, 1.5),  # 4 updates in the 35 messages of 20 s
+        (functools.partial(buffered_rules.malenia, s=1), 0.2, 1.5),  # one update
     ):
         path = rule(np.array([4.0]), slope, order, 4, eta=eta)
         assert np.mean(path[-35:]) == pytest.approx(mean, abs=0.01)

@@ -243,6 +243,7 @@ TRANSCRIPTIONS = {
     "delay_adaptive": _in_order(asynchronous_rules.delay_adaptive),
     "rescaled_asgd": _in_order(asynchronous_rules.rescaled_asgd),
     "ringleader": _in_order(buffered_rules.ringleader),
+    "malenia": _in_order(buffered_rules.malenia, s="gradients_per_worker"),
     "softsync": _in_order(buffered_rules.softsync, buffered=True, alpha="learning_rate", c="messages_per_update"),
     "dynsgd": _in_order(asynchronous_rules.dynsgd),
     "fedbuff": _in_order(
@@ -307,7 +308,7 @@ TRANSCRIPTIONS = {
 
 # Workers use a reply only as the point of the next gradient, and send only that gradient, which a codec may round.
 PUSH_GRADIENTS = (
-    "async_sgd", "dc_asgd", "ringmaster", "delay_adaptive", "rescaled_asgd", "ringleader", "softsync",
+    "async_sgd", "dc_asgd", "ringmaster", "delay_adaptive", "rescaled_asgd", "ringleader", "malenia", "softsync",
     "hierarchical", "ssp", "sync_sgd",
 )  # fmt: skip
 

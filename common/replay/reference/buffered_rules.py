@@ -100,3 +100,31 @@ def ringleader(
         at[k] = given[k]
         path.append(x)
     return path
+
+
+def malenia(
+    start: np.ndarray, gradient: Gradient, order: Sequence[int], workers: int, *, eta: float, s: float
+) -> list[np.ndarray]:
+    """Execute method 6 of the paper, with S = s n: returns x after each gradient, whether or not it makes a step.
+
+    A gradient that was asked for at the present x is kept, another ignored; its worker is asked again. While
+    (1/n Σ 1/B_i)^−1 < S/n, wait for the next; then x ← x − η 1/n Σ g_i/B_i. ~k in `order` is a lost worker k that
+    starts anew from x, unasked.
+    """
+    x, t, path, iteration = start.copy(), [0] * workers, [], 0
+    at, asked = [start.copy()] * workers, [0] * workers
+    kept: list[list[np.ndarray]] = [[] for _ in range(workers)]
+    for k in order:
+        if k < 0:
+            at[~k] = x
+            continue
+        g = gradient(at[k], k, t[k])
+        t[k] += 1
+        if asked[k] == iteration:
+            kept[k].append(g)
+            if all(kept) and workers / sum(1 / len(gradients) for gradients in kept) > s * (1 - 1e-5):
+                x = x - eta * np.mean([np.mean(gradients, axis=0) for gradients in kept], axis=0)
+                kept, iteration = [[] for _ in range(workers)], iteration + 1
+        at[k], asked[k] = x, iteration
+        path.append(x)
+    return path
