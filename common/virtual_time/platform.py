@@ -13,7 +13,7 @@ import math
 import re
 import tomllib
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -154,7 +154,7 @@ class Platform(CheckedCall):
     phases:slow=10,probability=0.02,length=1 or recorded:path=steps.npy,block=32."""
     step_factors: str | None = None
     """Factors on the step time of the workers, in turn, as in 0.58,0.75,1.51, or 3,1*7 for one slow worker among
-    eight; or lognormal:sigma=0.6."""
+    eight; or lognormal:sigma=0.6; or roots:noise=1, which is 1 + √i + noise |N(0, i + 1)| for worker i, from 0."""
     cores: int | None = None
     """Number of cores that all workers share for the arithmetic of their steps, if they are on one machine."""
     core_ms: float | None = None
@@ -213,7 +213,7 @@ class Machines:
     Attributes:
         step: mean time of a local step.
         model: the distribution of step times.
-        spread: variation of workers' speeds: factors in turn, or the sigma of a lognormal.
+        step_factors: the factor on the step time of each worker, [W], as a function of W and the seed.
         cores: number of cores that workers share; each step takes `core` nanoseconds of one of them.
         uplink, downlink, ps_link: bandwidths.
         link_sigma: variation of workers' links.
@@ -241,19 +241,13 @@ class Machines:
         rates = (bytes_per_nanosecond(name, given[name]) for name in BANDWIDTHS)
         self.uplink, self.downlink, self.ps_link, self.ps_rate = rates
         self.latency, self.service = (nanoseconds(name, given[name]) for name in ("latency", "service"))
-        self.model, self.spread = model(given["compute"]), _spread(given["step_factors"])
+        self.model, self.step_factors = model(given["compute"]), _step_factors(given["step_factors"])
         self.latency_sigma, self.fifo = given["latency_sigma"], given["sharing"] == "fifo"
         self.failures = _failures(given["failures"])
 
     def region_of(self, workers: int) -> list[int]:
         """Return the region of each worker, [W]."""
         return [self.places[k % len(self.places)] for k in range(workers)]
-
-    def step_factors(self, workers: int, seed: int) -> np.ndarray:
-        """Return the factor on the step time of each worker, [W]."""
-        if isinstance(self.spread, list):
-            return np.array([self.spread[k % len(self.spread)] for k in range(workers)])
-        return lognormal_factors(uniforms(seed, "speed", range(workers), [0])[:, 0], self.spread)
 
     def expected_steps(self, workers: int, seed: int) -> np.ndarray:
         """Return the mean time of a local step of each worker while the others are idle, [W], in nanoseconds."""
@@ -269,10 +263,26 @@ class Machines:
         return np.exp(self.link_sigma * ndtri((number + 0.5) / CLASSES))
 
 
-def lognormal(*, sigma: float = 0.6) -> float:
-    """Return the sigma of workers' speeds, which are drawn once."""
+Factors = Callable[[int, int], np.ndarray]  # of the number of workers and a seed: a factor for each worker, [W]
+
+
+def lognormal(*, sigma: float = 0.6) -> Factors:
+    """Return lognormal factors, drawn once."""
     at_most(MOST_SIGMA, sigma=sigma)
-    return sigma
+    return lambda workers, seed: lognormal_factors(uniforms(seed, "speed", range(workers), [0])[:, 0], sigma)
+
+
+def roots(*, noise: float = 0.0) -> Factors:
+    """Return 1 + √i + noise |N(0, i + 1)| for worker i, drawn once: the machines of Ringmaster's authors."""
+    at_most(MOST_FACTOR / 1e5, noise=noise)
+
+    def factors(workers: int, seed: int) -> np.ndarray:
+        from scipy.special import ndtri
+
+        i = np.arange(workers)
+        return 1 + np.sqrt(i) + noise * np.abs(ndtri(uniforms(seed, "speed", i, [0])[:, 0])) * np.sqrt(i + 1)
+
+    return factors
 
 
 def crashes(*, every: str = "1h", down: str = "1min") -> tuple[int, int]:
@@ -283,11 +293,12 @@ def crashes(*, every: str = "1h", down: str = "1min") -> tuple[int, int]:
     return times
 
 
-def _spread(text: str) -> list[float] | float:
-    """Parse step_factors: a list of factors, or the sigma of a lognormal."""
+def _step_factors(text: str) -> Factors:
+    """Parse step_factors: a list of factors, or a distribution."""
     if text[:1].isalpha() and not text.startswith(("nan", "inf")):
-        _, options = parse("model of step_factors", text, {"lognormal": lognormal})
-        return lognormal(**options)
+        known = {"lognormal": lognormal, "roots": roots}
+        name, options = parse("model of step_factors", text, known)
+        return known[name](**options)
     parts = [part for part, number in _repeated("step_factors", text.split(",")) for _ in range(number)]
     try:
         found = [float(part) for part in parts]
@@ -298,7 +309,7 @@ def _spread(text: str) -> list[float] | float:
             f"step_factors must be positive numbers, as in 0.58,0.75,1.51 or 3,1*7, from {1 / MOST_FACTOR:g} to "
             f"{MOST_FACTOR:g}. Received: {text!r}"
         )
-    return found
+    return lambda workers, seed: np.resize(found, workers)
 
 
 def _regions(text: str) -> tuple[list[tuple[int, float]], list[int]]:
