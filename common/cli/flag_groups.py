@@ -56,7 +56,8 @@ class Options:
     """Number of parameter server tasks; each holds an equal slice of the center."""
     dataset: str | None = None
     """Data set: digits (the default; a simulation generates data), synthetic, mnist1d, text, mnist, fashion_mnist,
-    cifar10, sparse or libsvm; with options of its own as in synthetic:features=50 or libsvm:path=train.svm."""
+    cifar10, sparse or libsvm; or a problem of theory: quadratic, least_squares or logistic. With options of its own as
+    in synthetic:features=50, libsvm:path=train.svm or quadratic:dim=1729,noise=0.01."""
     data: str | None = None
     """Data of your own instead of a data set: a Python file and a function in it that returns (x, y) or (train,
     validation), as in my_data.py:load."""

@@ -42,7 +42,7 @@ def find_problem(options: Options) -> tuple[Dataset, str, ModelRecipe, Any]:
         parse("model", options.model, models.MODELS)
     if options.data is None and not in_file(options.model):
         dataset = named.load(options.dataset or "")
-        name = models.name_for(options.model, dataset.kind)
+        name = models.name_for(options.model, dataset.kind, dataset.model)
         return dataset, name, ModelRecipe.named(name, dataset.shape, dataset.classes, options.run.seed), None
     set_here(options.run.kernels)
     import_tensorflow()
@@ -56,7 +56,7 @@ def find_problem(options: Options) -> tuple[Dataset, str, ModelRecipe, Any]:
             "the models by name need class numbers in y, and x as one array: give --model my_model.py:build. Received: "
             f"--data {options.data}"
         )
-    name = models.name_for(options.model, dataset.kind)
+    name = models.name_for(options.model, dataset.kind, dataset.model)
     recipe = ModelRecipe.named(name, dataset.shape, dataset.classes, options.run.seed)
     return dataset, name, recipe, recipe.build()
 

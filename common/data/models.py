@@ -22,6 +22,7 @@ from ..lazy import keras, tf
 from ..spec import parse
 from ..worker.flat_model import FlatModel, _check
 from .dataset import num_examples
+from .problems import linear_model, quadratic_model, value_of_output
 
 
 def transformer(shape: tuple[int, ...], classes: int, *, layers: int = 2, width: int = 64, heads: int = 4) -> Any:
@@ -130,20 +131,25 @@ class ModelRecipe:
         known = {**(MODELS[name].__kwdefaults__ or {}), **options}
         if name in CHECKS:
             CHECKS[name](shape, **known)
-        sparse = name == "logistic"
 
         def build() -> Any:
             keras.utils.set_random_seed(seed)
             model = MODELS[name](shape, classes, **options)
-            if sparse:
-                loss: Any = keras.losses.BinaryCrossentropy(from_logits=True)
-                metric: Any = keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0)
-            else:
-                loss, metric = keras.losses.SparseCategoricalCrossentropy(from_logits=True), "accuracy"
-            model.compile(loss=loss, metrics=[metric])
+            loss, *metrics = _loss_and_metrics(name)
+            model.compile(loss=loss, metrics=metrics)
             return model
 
-        return cls(build, sparse, products=PASSES * PRODUCTS[name](shape, classes, **known))
+        return cls(build, name == "logistic", products=PASSES * PRODUCTS[name](shape, classes, **known))
+
+
+def _loss_and_metrics(name: str) -> tuple[Any, ...]:
+    """Return the loss of a model by name, and its metrics."""
+    if name == "logistic":
+        accuracy = keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0)
+        return keras.losses.BinaryCrossentropy(from_logits=True), accuracy
+    if name in PROBLEMS:
+        return ("mse",) if name == "linear" else (value_of_output,)
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True), "accuracy"
 
 
 def _products(model: Any) -> float:
@@ -265,7 +271,12 @@ def logistic(shape: tuple[int, ...], classes: int) -> Any:
     return keras.Model((indices, values), layers.Dot(axes=1)([layers.Reshape((-1,))(weights), values]))
 
 
-MODELS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (softmax, mlp, cnn, logistic, transformer)}
+PROBLEMS: dict[str, Callable[..., Any]] = {"linear": linear_model, "quadratic": quadratic_model}
+
+MODELS: dict[str, Callable[..., Any]] = {
+    **{f.__name__: f for f in (softmax, mlp, cnn, logistic, transformer)},
+    **PROBLEMS,
+}
 
 CHECKS: dict[str, Callable[..., Any]] = {  # checks of shape and options, before a task builds the model
     "cnn": lambda shape, **_: image_side(shape),
@@ -279,6 +290,8 @@ PRODUCTS: dict[str, Callable[..., float]] = {  # multiplications of a forward pa
     "mlp": lambda shape, classes, *, hidden: sum(a * b for a, b in pairwise((math.prod(shape), *hidden, classes))),
     "cnn": lambda shape, classes, *, filters: _of_cnn(image_side(shape), *shape[2:], classes=classes, filters=filters),
     "logistic": lambda shape, classes: 0,
+    "linear": lambda shape, classes: shape[0],
+    "quadratic": lambda shape, classes, *, dim, noise, minima: dim,
     "transformer": lambda shape, classes, *, layers, width, heads: (
         shape[0] * width * (layers * (12 * width + 2 * shape[0]) + classes)
     ),
@@ -290,13 +303,22 @@ def _of_cnn(side: int, channels: int = 1, *, classes: int, filters: int) -> floa
     return 9 * side**2 * channels * filters + 2 * filters * pooled * (9 * filters + classes)
 
 
-MADE_FOR = {"logistic": "sparse", "transformer": "text"}  # kinds of data; the others take dense examples
+# Kinds of data; the others take dense examples.
+MADE_FOR = {"logistic": "sparse", "transformer": "text", **{name: name for name in PROBLEMS}}
 
 
-def name_for(text: str | None, kind: str) -> str:
-    """Return the model of a command line, or the usual one, for a data set of that kind (see `Dataset.kind`)."""
-    usual = {made_for: name for name, made_for in MADE_FOR.items()}.get(kind, "mlp")
+def name_for(text: str | None, kind: str, only: str = "") -> str:
+    """Return the model of a command line, or the usual one, for a data set of that kind (see `Dataset.kind`).
+
+    Args:
+        text: the model of the command line; None for the usual one.
+        kind: kind of the data set.
+        only: the only model for the data set, with its options, if there is just one.
+    """
+    usual = only or {made_for: name for name, made_for in MADE_FOR.items()}.get(kind, "mlp")
     text = text or usual
+    if only and text != only:
+        raise UserError(f"the data set needs the model {only}: leave --model out. Received: --model {text}")
     name = parse("model", text, MODELS)[0]
     if (made_for := MADE_FOR.get(name, "dense")) != kind:
         need = f"a {kind} data set needs the model {usual}" if kind in MADE_FOR.values() else ""

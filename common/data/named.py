@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import UserError
 from ..files import standard_error_to
 from .mnist1d import mnist1d
+from .problems import least_squares, logistic, quadratic
 from .recipes import RECIPES, Dataset, make
 from .sparse_data import libsvm
 from .text import text
@@ -60,6 +61,7 @@ def cifar10() -> Dataset:
 DATASETS: dict[str, Callable[..., Dataset]] = {
     **RECIPES,
     **{f.__name__: f for f in (mnist1d, text, mnist, fashion_mnist, cifar10, libsvm)},
+    **{f.__name__: f for f in (quadratic, least_squares, logistic)},
 }
 
 

@@ -28,6 +28,7 @@ class Dataset:
     classes: int  # 0 if y does not hold class numbers
     features: int = 0  # of a sparse problem: x is (indices, values)
     text: bool = False  # x and y are numbers of characters, [examples, context] each
+    model: str = ""  # the only model for these data, with its options
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -36,8 +37,8 @@ class Dataset:
 
     @property
     def kind(self) -> str:
-        """Kind of input that a model must accept: 'text', 'sparse' or 'dense'."""
-        return "text" if self.text else "sparse" if self.features else "dense"
+        """Kind of input that a model must accept: 'text', 'sparse', 'dense', or the name of the only model."""
+        return self.model.partition(":")[0] or ("text" if self.text else "sparse" if self.features else "dense")
 
 
 def check_room(examples: int, numbers: int) -> None:
@@ -79,8 +80,7 @@ def synthetic(
     cluster = rng.integers(2 * classes, size=total)
     x, y = np.empty((total, features), np.float32), (cluster % classes).astype(np.int32)
     for rows in (slice(start, start + ROWS) for start in range(0, total, ROWS)):  # temporary arrays are large
-        shift = rng.standard_normal((len(cluster[rows]), features))
-        x[rows] = centers[cluster[rows]] + noise * shift / np.sqrt(features)
+        x[rows] = centers[cluster[rows]] + noise * rng.standard_normal((len(x[rows]), features)) / np.sqrt(features)
     return Dataset((x[:examples], y[:examples]), (x[examples:], y[examples:]), classes=classes)
 
 

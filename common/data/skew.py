@@ -1,4 +1,4 @@
-"""Label skew: shards of equal size with unequal proportions of labels, `--skew dirichlet:alpha=0.1`."""
+"""Label skew: shards of equal size with unequal proportions of labels, `--skew dirichlet:alpha=0.1` or `sorted`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,23 @@ def _drawn(wanted: np.ndarray, left: np.ndarray, size: int, rng: np.random.Gener
     return taken
 
 
-SKEWS: dict[str, Callable[..., np.ndarray]] = {"dirichlet": dirichlet}
+def by_label(labels: np.ndarray, order: np.ndarray, workers: int, rng: np.random.Generator) -> np.ndarray:
+    """Sort the examples by label, and give each worker an equal part: the limit of `dirichlet` with alpha 0.
+
+    Args:
+        labels: [examples], any numbers.
+        order: [examples], the order in which the examples of a label are taken.
+        workers: number of shards.
+        rng: not used.
+
+    Returns:
+        Row numbers, [workers, examples // workers].
+    """
+    size = len(labels) // workers
+    return order[np.argsort(labels[order], kind="stable")][: workers * size].reshape(workers, size)
+
+
+SKEWS: dict[str, Callable[..., np.ndarray]] = {"dirichlet": dirichlet, "sorted": by_label}
 
 
 def parsed(spec: Any) -> tuple[Callable[..., np.ndarray], dict[str, Any]]:

@@ -223,10 +223,10 @@ def _computed(run_dir: Path, config: Mapping[str, Any], jumps: bool, load: Calla
     averages = config["ema_decay"] is not None  # losses are those of the average
     return {
         "steps": config["steps_per_worker"],
-        "gradient": _on_batches(config, dataset.train[1], on_rows),
+        "gradient": on_batches(config, dataset.train[1], on_rows),
         "sparse": bool(dataset.features) and not whole and not averages,
         "shapes": shapes,
-        "losses": _losses(run_dir) if jumps and loss is not None and not averages else {},
+        "losses": recorded_losses(run_dir) if jumps and loss is not None and not averages else {},
         "loss": loss,
     }
 
@@ -248,7 +248,7 @@ MODELS: Mapping[str, Callable[..., tuple[int, ...]]] = {  # sizes of hidden laye
     "softmax": lambda: (), "mlp": lambda *, hidden=(128,): hidden, "logistic": lambda: (),
 }  # fmt: skip
 
-SKEWS: Mapping[str, Callable[..., float]] = {"dirichlet": lambda *, alpha=0.1: alpha}  # alpha
+ALPHAS: Mapping[str, Callable[..., float]] = {"dirichlet": lambda *, alpha=0.1: alpha, "sorted": lambda: 0.0}
 
 
 def _model(config: Mapping[str, Any], dataset: Dataset) -> tuple[gradients.GradientOnRows, list[tuple[int, ...]], Any]:
@@ -271,7 +271,7 @@ def _model(config: Mapping[str, Any], dataset: Dataset) -> tuple[gradients.Gradi
     return on_rows, shapes, loss
 
 
-def _on_batches(config: Mapping[str, Any], labels: np.ndarray, on_rows: gradients.GradientOnRows) -> gradients.Gradient:
+def on_batches(config: Mapping[str, Any], labels: np.ndarray, on_rows: gradients.GradientOnRows) -> gradients.Gradient:
     """Return the gradient of worker k's t-th batch, as config.json describes batches."""
     workers, size = config["workers"], config["batch_size"]
     if size > (shard := len(labels) // workers):
@@ -281,13 +281,13 @@ def _on_batches(config: Mapping[str, Any], labels: np.ndarray, on_rows: gradient
         )
     skew = None
     if config["skew"] is not None:
-        rule, options = parse("skew", config["skew"], SKEWS)
-        skew = labels, SKEWS[rule](**options)
+        rule, options = parse("skew", config["skew"], ALPHAS)
+        skew = labels, ALPHAS[rule](**options)
     drawn = {"workers": workers, "seed": config["seed"], "batch_size": size, "skew": skew}
     return gradients.batch_gradient(on_rows, examples=len(labels), **drawn)
 
 
-def _losses(run_dir: Path) -> dict[int, float]:
+def recorded_losses(run_dir: Path) -> dict[int, float]:
     """Return the recorded losses on the test data, by the version of the center."""
     rows = [row for row in record_format.read_rows(run_dir / "metrics.jsonl") if row.get("kind") == "center"]
     found = {row["version"]: row.get("test_loss") for row in rows if type(row.get("version")) is int}

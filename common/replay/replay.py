@@ -19,6 +19,7 @@ from ..record_format import read_config
 from ..spec import parse
 from .adapters import TRANSCRIPTIONS, rounded
 from .comparison import NO_ROOM, Verdict, judge
+from .problem_runs import of_problem
 from .recorded import RecordedRun, read_run
 from .scripted import recorded_gradients
 
@@ -68,7 +69,8 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> RecordedRun:
         parse("model", config["model"], MODELS)
     except UserError as error:
         raise _unnamed(run_dir, error) from None
-    return read_run(run_dir, equations, given, load)
+    jumps = name in equations and equations[name].jumps
+    return read_run(run_dir, equations, given, load, known=of_problem(run_dir, config, jumps, load))
 
 
 def _unnamed(run_dir: Path, error: UserError) -> UserError:

@@ -107,8 +107,8 @@ class RunOptions:
     seed: int = 0
     """Random seed for initial weights, data sharding and batch order."""
     skew: str | None = None
-    """Unequal distribution of labels over the workers, as in dirichlet:alpha=0.1: each worker draws its own
-    proportions, and with a small alpha it has few labels."""
+    """Unequal distribution of labels over the workers: dirichlet:alpha=0.1 (each worker draws its own proportions, and
+    with a small alpha it has few labels), or sorted (equal parts of the examples, sorted by label)."""
     run_dir: Path | None = None
     """Folder for the results of the run; the default is a new one in runs/, to which runs/latest then points. In a
     folder that holds checkpoints, such as `latest`, the run resumes from them."""

@@ -29,19 +29,20 @@ def skewed_rows(seed: int, labels: np.ndarray, workers: int, alpha: float) -> li
     The examples of each label lie in the order of the permutation. One after the other, each worker draws
     q ~ Dirichlet(alpha p), p the frequency of each label, then a multinomial count of each label, and takes these from
     the front. If a label is used up, missing examples are drawn again from the others, by q, or by their remaining
-    numbers if q is zero for all of them.
+    numbers if q is zero for all of them. With alpha = 0 the shards are equal parts of the examples sorted by label.
     """
     rng = np.random.default_rng([seed, 0])
     permutation = rng.permutation(len(labels))
     queues = {label: [row for row in permutation if labels[row] == label] for label in sorted(set(labels.tolist()))}
+    if alpha == 0:
+        return np.split(np.concatenate([*queues.values()])[: len(labels) // workers * workers], workers)
     p = np.array([len(queue) for queue in queues.values()]) / len(labels)
     shards = []
     for _ in range(workers):
         q, shard = rng.dirichlet(alpha * p), [[] for _ in queues]
         while missing := len(labels) // workers - sum(map(len, shard)):
             weights = np.array([q_i if queue else 0.0 for q_i, queue in zip(q, queues.values(), strict=True)])
-            if weights.max() == 0:
-                weights = np.array([float(len(queue)) for queue in queues.values()])
+            weights = weights if weights.any() else np.array([float(len(queue)) for queue in queues.values()])
             draw = rng.multinomial(missing, weights / weights.sum())
             for part, queue, count in zip(shard, queues.values(), draw, strict=True):
                 part += queue[:count]
@@ -111,8 +112,7 @@ def mlp_loss(x: np.ndarray, y: np.ndarray, sizes: Sequence[int]) -> Callable[[np
 
     def loss(params: np.ndarray) -> float:
         logits = _activations(_layers(params, sizes), x)[-1]
-        logits = logits - logits.max(axis=1, keepdims=True)
-        return float(np.mean(np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(y)), y]))
+        return float(np.mean(np.logaddexp.reduce(logits, axis=1) - logits[np.arange(len(y)), y]))
 
     return loss
 

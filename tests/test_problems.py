@@ -1,0 +1,192 @@
+"""Problems of theory: the quadratic of Nesterov, least squares, logistic regression as of LIBSVM's data sets."""
+
+import json
+
+import numpy as np
+import pytest
+
+from distsgd.algorithms import SCHEMES
+from distsgd.common.cli.main import dispatch
+from distsgd.common.data import named
+from distsgd.common.data.dataset import shard_rows
+from distsgd.common.data.models import ModelRecipe, name_for
+from distsgd.common.data.problems import quadratic_noise
+from distsgd.common.errors import UserError
+from distsgd.common.replay.comparison import judge
+from distsgd.common.replay.reference import gradients, objectives
+from distsgd.common.replay.replay import read
+from distsgd.common.virtual_time.platform import Machines, Platform
+
+
+def tridiagonal(size):
+    return (2 * np.eye(size) - np.eye(size, k=1) - np.eye(size, k=-1)) / 4
+
+
+def built(spec):
+    """The data set, its model, and the gradient of a batch at a point."""
+    import tensorflow as tf
+
+    dataset = named.load(spec)
+    model = ModelRecipe.named(
+        name_for(None, dataset.kind, dataset.model), dataset.shape, dataset.classes, seed=0
+    ).flat()
+
+    def gradient(x, rows):
+        batch = [tf.constant(part[rows]) for part in dataset.train]
+        loss, parts, *_ = model.gradient(tf.constant(x, tf.float32), tf.zeros([0]), [], [], batch)
+        return float(loss), np.concatenate([part.numpy() for part in parts])
+
+    return dataset, model, gradient
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_the_gradients_of_the_quadratic_are_a_x_minus_b_and_their_noise(size):
+    dataset, model, gradient = built(f"quadratic:dim={size},noise=0.3,minima=3,examples=30")
+    a, b, x = tridiagonal(size), -np.eye(1, size)[0] / 4, np.linspace(-1, 2, size)
+    np.testing.assert_allclose(model.pack(), np.sqrt(size) * np.eye(1, size)[0], rtol=1e-6)
+    for n in (0, 1, 5):
+        s = n % 3 - 1
+        wanted = a @ (x - s) - b + 0.3 * quadratic_noise(n, size)
+        np.testing.assert_allclose(gradient(x, [n])[1], wanted, atol=1e-6)
+    rows = np.array([3, 4, 8])
+    reference = objectives.quadratic_gradient(b, lambda n: 0.3 * quadratic_noise(n, size), 3)
+    np.testing.assert_allclose(gradient(x, rows)[1], reference(x, rows), atol=1e-6)
+    assert dataset.train[1].tolist() == [0, 1, 2] * 10
+
+
+def test_the_test_loss_of_the_quadratic_is_the_distance_from_its_minimum():
+    import tensorflow as tf
+
+    dataset, model, _ = built("quadratic:dim=5,noise=0.3,minima=2,examples=10")
+    a, b, x = tridiagonal(5), -np.eye(1, 5)[0] / 4, np.arange(5.0)
+    least = np.linalg.solve(a, b)
+    wanted = x @ a @ x / 2 - b @ x - (least @ a @ least / 2 - b @ least)
+    batch = [tf.constant(part) for part in dataset.test]
+    loss, *_ = model.gradient(tf.constant(x, tf.float32), tf.zeros([0]), [], [], batch)
+    assert float(loss) == pytest.approx(wanted, rel=1e-6)
+    assert objectives.quadratic_loss(b)(x) == pytest.approx(wanted, rel=1e-12)
+    assert objectives.quadratic_loss(b)(least) == pytest.approx(0, abs=1e-15)
+
+
+def test_the_noise_of_the_quadratic_has_mean_0_and_deviation_1():
+    noise = np.stack([quadratic_noise(n, 200) for n in range(200)])
+    assert abs(noise.mean()) < 0.02
+    assert noise.std() == pytest.approx(1, abs=0.01)
+    assert abs(np.corrcoef(noise[:-1].ravel(), noise[1:].ravel())[0, 1]) < 0.02
+
+
+def test_sorted_shards_give_each_worker_a_minimum_of_its_own():
+    dataset = named.load("quadratic:dim=2,minima=4,examples=41")
+    shards = shard_rows(dataset.train, 4, seed=3, skew="sorted")
+    assert [set(dataset.train[1][rows]) for rows in shards] == [{0}, {1}, {2}, {3}]
+    reference = gradients.skewed_rows(3, dataset.train[1], 4, 0.0)
+    np.testing.assert_array_equal(shards, reference)
+
+
+def test_least_squares_has_the_gradient_of_its_residuals():
+    dataset, model, gradient = built("least_squares:examples=40,features=6,condition=100")
+    (x, y), w, rows = dataset.train, np.linspace(-1, 1, 6), np.array([1, 5, 7])
+    loss, slope = gradient(w, rows)
+    assert loss == pytest.approx(np.mean((x[rows] @ w - y[rows]) ** 2), rel=1e-5)
+    np.testing.assert_allclose(slope, objectives.least_squares_gradient(x, y)(w, rows), rtol=1e-4, atol=1e-6)
+    assert not model.pack().any()
+    assert x[:, 0].std() == pytest.approx(10 * x[:, -1].std(), rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("like", "examples", "features", "active"), [("a9a", 32561, 123, 14), ("phishing", 11055, 68, 30)]
+)
+def test_logistic_regression_has_the_size_of_its_model(like, examples, features, active):
+    dataset = named.load(f"logistic:like={like}")
+    (indices, values), y = dataset.train
+    assert (len(y), dataset.features, dataset.kind) == (examples, features, "sparse")
+    assert indices.shape == values.shape == (examples, active)
+    assert all(len(set(row)) == active for row in indices[:50].tolist())
+    assert (indices.min(), indices.max()) == (0, features - 1)
+    assert 0.2 < y.mean() < 0.8
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("quadratic:dim=3,minima=9,examples=4", "examples must be at least minima. Received: examples=4, minima=9"),
+        ("least_squares:condition=0.5", "condition must be at least 1. Received: condition=0.5"),
+        ("logistic:like=a8a", "has no likeness of 'a8a'. Did you mean a9a"),
+    ],
+)
+def test_impossible_problems_are_refused(text, says):
+    with pytest.raises(UserError, match=says):
+        named.load(text)
+
+
+def test_a_problem_has_one_model():
+    dataset = named.load("quadratic:dim=3,noise=0.5")
+    assert name_for(None, dataset.kind, dataset.model) == "quadratic:dim=3,noise=0.5,minima=1"
+    with pytest.raises(UserError, match=r"needs the model quadratic:dim=3,noise=0\.5,minima=1: leave --model out"):
+        name_for("mlp", dataset.kind, dataset.model)
+    with pytest.raises(UserError, match=r"the model quadratic needs a quadratic data set"):
+        name_for("quadratic", "dense")
+
+
+RUNS = [
+    ("ringmaster", "simulation", "quadratic:dim=20,noise=0.1", ["--delay-threshold", "2"]),
+    ("signsgd_mv", "simulation", "quadratic:dim=20,noise=0.1", []),
+    ("local_sgd", "threads", "quadratic:dim=20,noise=0.1,minima=3", ["--skew", "sorted"]),
+    ("async_sgd", "simulation", "least_squares:examples=300,features=8", ["--l2", "0.1"]),
+    ("sync_sgd", "simulation", "logistic:like=phishing", ["--learning-rate", "0.01"]),
+]
+
+
+@pytest.mark.parametrize(("name", "backend", "dataset", "flags"), RUNS, ids=[f"{run[0]}-{run[1]}" for run in RUNS])
+def test_a_run_on_a_problem_gets_nearer_to_its_minimum_and_replays(name, backend, dataset, flags, tmp_path, capsys):
+    run_dir = tmp_path / "run"
+    arguments = [name, "--dataset", dataset, "--backend", backend, "--workers", "3", "--steps", "40", *flags]
+    assert dispatch([*arguments, "--batch-size", "4", "--run-dir", str(run_dir)]) == 0
+    capsys.readouterr()
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    losses = [row["test_loss"] for row in rows if row.get("kind") == "center"]
+    assert losses[-1] < losses[0]
+    assert judge(read(run_dir, SCHEMES)).agrees
+
+
+def test_asynchronous_sgd_is_biased_to_the_minima_of_fast_workers(tmp_path, capsys):
+    """f_i = ¼ (x − a_i)² with speeds 1, 2, 5, 20: it comes to rest at Σ (a_i / τ_i) / Σ (1 / τ_i), not at the mean."""
+    arguments = [
+        "async_sgd",
+        "--dataset",
+        "quadratic:dim=1,minima=4,examples=4000",
+        "--skew",
+        "sorted",
+        "--workers",
+        "4",
+    ]
+    machines = [
+        "--backend",
+        "simulation",
+        "--step-factors",
+        "1,2,5,20",
+        "--learning-rate",
+        "0.002",
+        "--batch-size",
+        "1",
+    ]
+    assert (
+        dispatch(
+            [*arguments, *machines, "--steps", "8000", "--stop-at-version", "8000", "--run-dir", str(tmp_path / "run")]
+        )
+        == 0
+    )
+    capsys.readouterr()
+    with np.load(tmp_path / "run" / "center.npz") as file:
+        found = float(file["center"][0]) + 0.5 + 1.5  # from the first minimum, x* − 1.5
+    a, speed = np.arange(4), 1 / np.array([1, 2, 5, 20])
+    assert found == pytest.approx(a @ speed / speed.sum(), abs=0.02)  # 0.6
+
+
+def test_steps_may_take_as_long_as_those_of_ringmasters_authors():
+    times = Machines(Platform(step_factors="roots:noise=1")).step_factors(6174, seed=5)
+    least = 1 + np.sqrt(np.arange(6174))
+    z = (times - least) / np.sqrt(np.arange(1, 6175))
+    assert (z > 0).all()
+    assert np.mean(z**2) == pytest.approx(1, abs=0.05)
+    np.testing.assert_allclose(Machines(Platform(step_factors="roots")).step_factors(9, seed=5), least[:9])
