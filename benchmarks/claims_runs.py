@@ -8,6 +8,7 @@ thousand gradients takes a tenth of a second here, which hundreds of runs for tu
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from typing import Any
@@ -19,6 +20,7 @@ from ..common.cluster.fingerprint import source_digest
 from ..common.record_format import EVENTS
 from ..common.replay.adapters import TRANSCRIPTIONS
 from ..common.replay.recorded import Hyperparameters, RecordedRun, Transcription
+from ..common.replay.reference.gradients import Gradient
 from ..common.server.traffic import Traffic
 from ..common.virtual_time.platform import Platform
 from ..common.virtual_time.schedule import EventLoop, EventSchedule
@@ -111,27 +113,50 @@ def execute(run: ClaimRun) -> dict[str, list[float]]:
             raise Diverged
         return problem.gradient(x, k, t)
 
-    recorded = RecordedRun(
-        algorithm=run.scheme,
-        hyperparameters=Hyperparameters({own.name: getattr(scheme, own.name) for own in fields(scheme)}),
-        equations=EQUATIONS[run.scheme],
-        workers=run.workers,
-        steps=run.steps,
-        start=problem.start,
-        trace=dict(schedule.trace),
-        center=problem.start,
-        gradient=gradient,
-        result={"updates": int(schedule.trace["version"][-1]) + 1, "recovery": {"evicted": []}},
-        shapes=problem.shapes,
-    )
     try:
         with np.errstate(over="ignore", invalid="ignore"):
-            path = recorded.equations.execute(recorded, recorded.hyperparameters)
+            path = centers(scheme, schedule.trace, problem.start, gradient, run.workers, run.steps, problem.shapes)
         if not path[-1] @ path[-1] < HOPELESS**2:
             raise Diverged
     except Diverged:
         return {"updates": [], "gradients": [], "seconds": [], "loss": [], "accuracy": []}
     return _curve(path, schedule, scheme, run.steps, problem.measure)
+
+
+def centers(
+    scheme: Scheme,
+    trace: Mapping[str, np.ndarray],
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    steps: int,
+    shapes: Sequence[tuple[int, ...]] = (),
+) -> list[np.ndarray]:
+    """Execute the equations of a scheme in the order of a trace; return the center after each event or update.
+
+    Args:
+        scheme: the algorithm.
+        trace: the columns of `RECORD`.
+        start: initial center, [P].
+        gradient: gradient of worker k's t-th batch at x, as a function of (x, k, t).
+        workers: W.
+        steps: local steps of each worker.
+        shapes: shapes of the model's variables, if the algorithm needs them.
+    """
+    recorded = RecordedRun(
+        algorithm=scheme.name,
+        hyperparameters=Hyperparameters({own.name: getattr(scheme, own.name) for own in fields(scheme)}),
+        equations=EQUATIONS[scheme.name],
+        workers=workers,
+        steps=steps,
+        start=start,
+        trace=dict(trace),
+        center=start,
+        gradient=gradient,
+        result={"updates": int(trace["version"][-1]) + 1, "recovery": {"evicted": []}},
+        shapes=shapes,
+    )
+    return recorded.equations.execute(recorded, recorded.hyperparameters)
 
 
 def _order(run: ClaimRun, scheme: Scheme, parameters: int) -> EventSchedule:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from distsgd.algorithms import SCHEMES
+from distsgd.benchmarks import reproduced
 from distsgd.common.cli.main import dispatch
 from distsgd.common.data import named
 from distsgd.common.data.dataset import shard_rows
@@ -190,3 +191,20 @@ def test_steps_may_take_as_long_as_those_of_ringmasters_authors():
     assert (z > 0).all()
     assert np.mean(z**2) == pytest.approx(1, abs=0.05)
     np.testing.assert_allclose(Machines(Platform(step_factors="roots")).step_factors(9, seed=5), least[:9])
+
+
+def test_the_table_of_reproduced_experiments_shows_what_was_measured():
+    page, results = reproduced.PAGE.read_text(), json.loads(reproduced.RESULTS.read_text())
+    assert reproduced.with_table(page, results) == page
+    assert set(results) == {each.name for each in reproduced.EXPERIMENTS}
+    assert "**not reproduced**" in reproduced.EXPERIMENTS[0].row(results["ringmaster"] | {"ringmaster": [9.9] * 200})
+
+
+def test_top_1_without_memory_diverges_by_the_factor_of_the_paper():
+    (memory,) = (each for each in reproduced.EXPERIMENTS if each.name == "memory")
+    assert memory.agrees(memory.measure())
+
+
+def test_an_unknown_experiment_is_one_line():
+    with pytest.raises(UserError, match=r"unknown experiment 'bais'\. Did you mean bias"):
+        reproduced.Options(names=("bais",))

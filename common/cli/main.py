@@ -58,6 +58,7 @@ ROWS: tuple[tuple[str, str, Callable[[list[str]], int] | str | None], ...] = (
     ("stragglers", "sync_sgd with backup workers, where some batches are late", "stragglers"),
     ("validate-simulation", "compare real runs with a simulation that was fitted to other runs", "validation"),
     ("claims [<name> ...]", "test claims of the papers in virtual time, with verdicts", "claims"),
+    ("reproduced [<name> ...]", "execute experiments of the papers with their settings", "reproduced"),
 )
 
 COMMANDS = {usage.split()[0]: run for usage, _, run in ROWS if run is not None}
