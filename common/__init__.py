@@ -16,6 +16,7 @@ PLACES = {
     "UserError": "errors",
     "join": "launch.join",
     "keep_warm": "launch.client",
+    "problem": "training",
     "train": "training",
 }
 

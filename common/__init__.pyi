@@ -9,7 +9,7 @@ from .launch.join import join
 from .optimizer import Optimizer
 from .record.callbacks import Callback
 from .tasks.options import Recovery
-from .training import Result, train
+from .training import Result, problem, train
 from .virtual_time.platform import Platform
 
 __all__ = [
@@ -25,5 +25,6 @@ __all__ = [
     "UserError",
     "join",
     "keep_warm",
+    "problem",
     "train",
 ]

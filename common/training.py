@@ -16,7 +16,8 @@ from .contract.checks import check_kind
 from .contract.scheme import Scheme
 from .data.examples import read
 from .data.inputs import first_batches, prepared
-from .data.models import ModelRecipe
+from .data.models import ModelRecipe, name_for
+from .data.named import load
 from .data.trial import try_out
 from .errors import UserError
 from .launch.run import run
@@ -142,6 +143,31 @@ def train(
     if verbose and in_notebook():
         Console().print(summary(metrics))
     return Result(model, record.history(), metrics, job.run_dir)
+
+
+def problem(dataset: str, model: str | None = None, *, seed: int = 0) -> tuple[Any, Any, Any]:
+    """Return a compiled Keras model, training data and validation data by their names on the command line.
+
+    Args:
+        dataset: a data set with its options, as in "quadratic:dim=1729,noise=0.01".
+        model: a model with its options; None for the usual model of these data.
+        seed: random seed for the initial weights.
+
+    Example:
+        >>> from distsgd import AsyncSGD, Cluster, problem, train
+        >>> model, data, validation_data = problem("quadratic:dim=20,noise=0.1")
+        >>> cluster = Cluster.local(workers=2, backend="threads")
+        >>> how = {"validation_data": validation_data, "verbose": False, "steps": 50}
+        >>> result = train(model, data, AsyncSGD(), cluster=cluster, **how)
+        >>> result.metrics["test_loss"] < 1.0
+        True
+
+    Raises:
+        UserError: a name or an option is unknown, or the model is not for these data.
+    """
+    found = load(dataset)
+    recipe = ModelRecipe.named(name_for(model, found.kind, found.model), found.shape, found.classes, seed)
+    return recipe.build(), found.train, found.test
 
 
 def try_on_a_batch(job: Job, model: Any) -> None:

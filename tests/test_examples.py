@@ -22,6 +22,7 @@ from distsgd.common import (
     Scheme,
     join,
     keep_warm,
+    problem,
     train,
 )
 
@@ -34,7 +35,7 @@ HOW = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 # In this order: the others use the model, the data and the result of the first.
 OFFERED = (
     train, Result, Recovery, Callback, Platform, keep_warm, Group, Optimizer,
-    Cluster.local, Cluster.at, Cluster.from_tf_config, Cluster.from_slurm,
+    Cluster.local, Cluster.at, Cluster.from_tf_config, Cluster.from_slurm, problem,
 )  # fmt: skip
 
 

@@ -36,8 +36,7 @@ def skewed_rows(seed: int, labels: np.ndarray, workers: int, alpha: float) -> li
     queues = {label: [row for row in permutation if labels[row] == label] for label in sorted(set(labels.tolist()))}
     if alpha == 0:
         return np.split(np.concatenate([*queues.values()])[: len(labels) // workers * workers], workers)
-    p = np.array([len(queue) for queue in queues.values()]) / len(labels)
-    shards = []
+    p, shards = np.array([len(queue) for queue in queues.values()]) / len(labels), []
     for _ in range(workers):
         q, shard = rng.dirichlet(alpha * p), [[] for _ in queues]
         while missing := len(labels) // workers - sum(map(len, shard)):
