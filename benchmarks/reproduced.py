@@ -21,10 +21,12 @@ from rich.progress import track
 
 from ..algorithms.async_sgd import AsyncSGD
 from ..algorithms.ef_sgd import EFSGD
+from ..algorithms.signsgd_mv import SignSGDMV
 from ..common.arguments import nearest
 from ..common.cli import flags
 from ..common.contract import Scheme
 from ..common.errors import UserError
+from ..common.replay.reference import asynchronous_rules
 from ..common.replay.reference.gradients import Gradient
 from ..common.virtual_time.platform import Platform
 from ..common.virtual_time.schedule import EventLoop
@@ -172,6 +174,51 @@ def _memory() -> Numbers:
     return {"growth": float((lost[-1, 0] / lost[-2, 0] - 1) / rate), "left": float(kept[-1] @ kept[-1])}
 
 
+# The stability of elastic averaging.
+
+RATES = {"r05": 0.5, "r10": 1.0, "r15": 1.5}
+
+
+def _stability() -> Numbers:
+    """Find the largest moving rate α at which AEASGD of three workers in turn does not diverge on ½ x², by halving."""
+
+    def diverges(rate: float, moving_rate: float) -> bool:
+        order, rounds = [0, 1, 2] * 400, 400
+        walk = asynchronous_rules.aeasgd(
+            np.ones(1), lambda x, k, t: x, order, 3, eta=rate, alpha=moving_rate, period=1, steps=rounds
+        )
+        early, late = np.abs(np.ravel(walk))[300:600], np.abs(np.ravel(walk))[-300:]
+        return bool(late.max() > early.max())
+
+    found = {}
+    for name, rate in RATES.items():
+        low, high = 0.0, 2.0
+        for _ in range(14):
+            middle = (low + high) / 2
+            low, high = (low, middle) if diverges(rate, middle) else (middle, high)
+        found[name] = low
+    return found
+
+
+# Signs of skewed noise.
+
+
+def _signs() -> Numbers:
+    """Return the mean step, in units of η, of signs and of signs with error feedback on x / 4."""
+    drawn = np.where(np.random.default_rng(0).random(100_000) < 0.25, 4.0, -1.0)
+    schemes = {
+        "signs": SignSGDMV(learning_rate=1e-3, momentum=0.0),
+        "memory": EFSGD(learning_rate=1e-3, compressor="sign"),
+    }
+    return {
+        name: float(
+            path(scheme, np.zeros(1), lambda x, k, t: drawn[t : t + 1], workers=1, steps=len(drawn))[-1, 0]
+            / (1e-3 * len(drawn))
+        )
+        for name, scheme in schemes.items()
+    }
+
+
 EXPERIMENTS = [
     Experiment(
         "ringmaster",
@@ -213,6 +260,24 @@ EXPERIMENTS = [
         _memory,
         "1 + {growth:.4f} η; with memory, η = 0.02, ‖x‖² = {left:.0e} after 3000 steps",
         lambda found: abs(found["growth"] - 11 / 6) < 1e-9 and found["left"] < 1e-20,
+    ),
+    Experiment(
+        "signs",
+        "`signsgd_mv`, `ef_sgd`",
+        "Karimireddy et al. 2019 (arXiv:1901.09847), counterexample 1: f = x / 4, gradients 4 (probability 1/4) and −1",
+        "signs move x by η / 2 a step, away from the minimum; with error feedback it moves by −η / 4, as SGD",
+        _signs,
+        "{signs:.3f} η; with error feedback {memory:.3f} η",
+        lambda found: abs(found["signs"] - 0.5) < 0.01 and abs(found["memory"] + 0.25) < 0.03,
+    ),
+    Experiment(
+        "stability",
+        "`aeasgd`",
+        "Zhang et al. 2015 (arXiv:1412.6651), stability of the round-robin scheme: ½ x², period 1",
+        "stable for α ≤ (4 − 2 η) / (4 − η): 0.857, 0.667, 0.400 at η = 0.5, 1, 1.5, for any number of workers",
+        _stability,
+        "{r05:.3f}, {r10:.3f}, {r15:.3f} (3 workers)",
+        lambda found: all(abs(found[name] - (4 - 2 * eta) / (4 - eta)) < 0.001 for name, eta in RATES.items()),
     ),
 ]
 
