@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..data.models import PROBLEMS
 from ..data.problems import quadratic_noise
 from ..data.recipes import Dataset
+from ..errors import UserError
 from ..spec import parse
 from .recorded import on_batches, recorded_losses
 from .reference import gradients, objectives
@@ -31,27 +30,30 @@ def of_problem(run_dir: Path, config: Mapping[str, Any], jumps: bool, load: Call
     name = config["model"].partition(":")[0]
     if name not in PROBLEMS:
         return {}
-    dataset, options = load(config["dataset"]), parse("model", config["model"], PROBLEMS)[1]
-    on_rows, loss, size = _linear(dataset) if name == "linear" else _quadratic(**options)
+    dataset = load(config["dataset"])
+    if dataset.model != config["model"]:
+        raise UserError(f"the model {name} is not for the data set {config['dataset']}")
+    on_rows, loss, shape = _linear(dataset) if name == "linear" else _quadratic(config["model"])
     if config["l2"] or config["clip_norm"] is not None:
         on_rows = gradients.regularized(on_rows, config["l2"], config["clip_norm"])
     return {
         "steps": config["steps_per_worker"],
         "gradient": on_batches(config, dataset.train[1], on_rows),
-        "shapes": [(size,)] if name == "quadratic" else [(size, 1)],
+        "shapes": [shape],
         "losses": recorded_losses(run_dir) if jumps and config["ema_decay"] is None else {},
         "loss": loss,
     }
 
 
-def _linear(dataset: Dataset) -> tuple[gradients.GradientOnRows, objectives.Loss, int]:
-    x, y = dataset.train
-    return objectives.least_squares_gradient(x, y), objectives.least_squares_loss(*dataset.test), x.shape[1]
+Problem = tuple[gradients.GradientOnRows, objectives.Loss, tuple[int, ...]]  # gradient, test loss, shape of x
 
 
-def _quadratic(
-    dim: int = 1729, noise: float = 0.0, minima: int = 1
-) -> tuple[gradients.GradientOnRows, objectives.Loss, int]:
-    b = -np.eye(1, dim)[0] / 4
-    gradient = objectives.quadratic_gradient(b, lambda n: noise * quadratic_noise(n, dim), minima)
-    return gradient, objectives.quadratic_loss(b), dim
+def _linear(dataset: Dataset) -> Problem:
+    (x, y), test = dataset.train, dataset.test
+    return objectives.least_squares_gradient(x, y), objectives.least_squares_loss(*test), (x.shape[1], 1)
+
+
+def _quadratic(model: str) -> Problem:
+    options = parse("model", model, PROBLEMS)[1]  # all of them are in the name, see `quadratic`
+    gradient = objectives.quadratic_gradient(lambda n, d: options["noise"] * quadratic_noise(n, d), options["minima"])
+    return gradient, objectives.quadratic_loss, (options["dim"],)

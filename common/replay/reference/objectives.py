@@ -17,27 +17,29 @@ def times_a(x: np.ndarray) -> np.ndarray:
     return (2 * x - left - right) / 4
 
 
-def quadratic_gradient(b: np.ndarray, noise: Callable[[int], np.ndarray], minima: int) -> GradientOnRows:
-    """Return the mean of A (x − s 1) − b + ξ_n over rows n, with s = n mod M − (M − 1) / 2 for M minima."""
+def quadratic_gradient(noise: Callable[[int, int], np.ndarray], minima: int) -> GradientOnRows:
+    """Return the mean of A (x − s 1) − b + ξ_n over rows n, with s = n mod M − (M − 1) / 2 for M minima.
+
+    b = ¼ (−1, 0, ...); `noise` is a function of n and d that returns ξ_n, [d].
+    """
 
     def gradient(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
         total = 0 * x
         for n in rows.tolist():
             s = n % minima - (minima - 1) / 2
-            total += times_a(x - s) - b.astype(x.dtype) + noise(n).astype(x.dtype)
-        return total / len(rows)
+            total += times_a(x - s) + noise(n, len(x)).astype(x.dtype)
+        mean = total / len(rows)
+        mean[0] += 1 / 4
+        return mean
 
     return gradient
 
 
-def quadratic_loss(b: np.ndarray) -> Loss:
+def quadratic_loss(x: np.ndarray) -> float:
     """Return f(x) − f*, where f(x) = ½ xᵀA x − bᵀx with b = ¼ (−1, 0, ...) is least at xᵢ = i / (d + 1) − 1."""
-    least = np.arange(1, len(b) + 1) / (len(b) + 1) - 1
-
-    def f(x: np.ndarray) -> float:
-        return float(x @ times_a(x) / 2 - b @ x)
-
-    return lambda x: f(x) - f(least)
+    least = np.arange(1, len(x) + 1) / (len(x) + 1) - 1
+    f, f_least = (v @ times_a(v) / 2 + v[0] / 4 for v in (x, least))
+    return float(f - f_least)
 
 
 def least_squares_gradient(x: np.ndarray, y: np.ndarray) -> GradientOnRows:
