@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import track
 
 from ..algorithms.async_sgd import AsyncSGD
+from ..algorithms.diloco import DiLoCo
 from ..algorithms.ef_sgd import EFSGD
 from ..algorithms.signsgd_mv import SignSGDMV
 from ..common.arguments import nearest
@@ -200,6 +201,35 @@ def _stability() -> Numbers:
     return found
 
 
+# The noise of two-phase optimizers.
+
+LOCAL_STEPS, INNER, OUTER, COORDINATES = 10, 0.1, 0.7, 20000
+
+
+def _two_phases() -> Numbers:
+    """Return the stationary variance of the center on ½ x² with noise of variance 1, for 1 and 4 workers."""
+    gradient = lambda x, k, t: x + np.random.default_rng([k, t]).standard_normal(len(x))  # noqa: E731
+    scheme = DiLoCo(
+        communication_period=LOCAL_STEPS,
+        inner_optimizer="sgd",
+        learning_rate=INNER,
+        outer_learning_rate=OUTER,
+        momentum=0.0,
+    )
+    found = {}
+    for workers in (1, 4):
+        walk = path(scheme, np.zeros(COORDINATES), gradient, workers=workers, steps=40 * LOCAL_STEPS)
+        found[f"W{workers}"] = float(np.mean(walk[20:] ** 2))
+    return found
+
+
+def _two_phase_variance(workers: int) -> float:
+    """Return ε² η² (1 − q^2H) / (W (1 − q²) (1 − c²)), with q = 1 − η and c = 1 − ε (1 − q^H)."""
+    q = 1 - INNER
+    c = 1 - OUTER * (1 - q**LOCAL_STEPS)
+    return OUTER**2 * INNER**2 * (1 - q ** (2 * LOCAL_STEPS)) / (workers * (1 - q**2) * (1 - c**2))
+
+
 # Signs of skewed noise.
 
 
@@ -260,6 +290,17 @@ EXPERIMENTS = [
         _memory,
         "1 + {growth:.4f} η; with memory, η = 0.02, ‖x‖² = {left:.0e} after 3000 steps",
         lambda found: abs(found["growth"] - 11 / 6) < 1e-9 and found["left"] < 1e-20,
+    ),
+    Experiment(
+        "two-phases",
+        "`diloco`",
+        "Agarwala 2026 (arXiv:2603.26954), two-phase optimizers on noisy least squares; ours are ½ x², SGD inside with "
+        "η = 0.1, 10 local steps, outer SGD with ε = 0.7",
+        f"closed form of the stationary variance: {_two_phase_variance(1):.5f} (1 worker), "
+        f"{_two_phase_variance(4):.5f} (4 workers); SGD has {INNER**2 / (1 - (1 - INNER) ** 2):.5f}",
+        _two_phases,
+        "{W1:.5f}, {W4:.5f}",
+        lambda found: all(abs(found[f"W{w}"] / _two_phase_variance(w) - 1) < 0.01 for w in (1, 4)),
     ),
     Experiment(
         "signs",

@@ -111,6 +111,9 @@ def sums(arrays):
         ("mnist1d", (4000, 1000), (-42792.76, 869706), (-14839.71, 216597)),
         ("sparse", (8192, 2048), (3235599098, -8898, 196268), (813332411, -10910, 50530)),
         ("sparse:examples=40,features=64,collisions=0.5", (40, 10), (351359, 38, 495), (80845, 74, 14)),
+        ("quadratic:minima=7,examples=100", (98, 1), (299536, 14069), (0, 0)),
+        ("least_squares", (4096, 1024), (20817.78, 6057.16), (-2866.51, 4895.33)),
+        ("logistic:like=mushrooms", (8124, 2031), (453824151, 8188251, 295043), (113975012, 2046262, 74330)),
     ],
 )
 def test_a_named_data_set_is_the_same_everywhere_and_each_time(spec, sizes, train, test):
