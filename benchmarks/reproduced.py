@@ -1,9 +1,9 @@
-"""`bash run.sh reproduced [NAME ...]`: experiments and closed forms of papers; their numbers beside ours.
+"""`bash run.sh reproduced [NAME ...]`: experiments of papers; the expected numbers beside ours.
 
-A claim (`claims`) is tested where it can show, mostly on our tasks, and tuned. Here nothing is tuned: settings or a
-closed form are those of the paper, and a row is reproduced if our numbers agree. The order of the events is that of
-virtual time, the arithmetic that of the equations in NumPy. Another experiment is a function that returns numbers by
-name, and an entry of `EXPERIMENTS`.
+A claim (`claims`) is tested where it can show, mostly on our tasks, and tuned. Here nothing is tuned: a paper states the
+result, or it follows from the paper's equations in closed form, and our numbers agree or do not. The order of the
+events is that of virtual time, the arithmetic that of the equations in NumPy. Another experiment is a function that
+returns numbers by name, and an entry of `EXPERIMENTS`.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ class Experiment:
         name: its name on the command line.
         schemes: the algorithms of the catalogue that it is about.
         source: the paper, the place in it, and the settings.
-        theirs: what the paper says, with its numbers.
+        expected: the result that the paper states, or that follows from its equations in closed form.
         measure: returns our numbers, by name.
         ours: a format of these numbers.
-        agrees: returns True if they agree with the paper.
+        agrees: returns True if they agree with the expected ones.
         draw: returns a figure like that of the paper; None if it has none.
     """
 
     name: str
     schemes: str
     source: str
-    theirs: str
+    expected: str
     measure: Callable[[], Numbers]
     ours: str
     agrees: Callable[[Numbers], bool]
@@ -70,7 +70,7 @@ class Experiment:
     def row(self, numbers: Numbers) -> str:
         """Return a row of the table."""
         verdict = "reproduced" if self.agrees(numbers) else "**not reproduced**"
-        cells = self.schemes, self.source, self.theirs, self.ours.format(**numbers), verdict
+        cells = self.schemes, self.source, self.expected, self.ours.format(**numbers), verdict
         return f"| {' | '.join(cells)} | `bash run.sh reproduced {self.name}` |"
 
 
@@ -296,7 +296,7 @@ EXPERIMENTS = [
         "`diloco`",
         "Agarwala 2026 (arXiv:2603.26954), two-phase optimizers on noisy least squares; ours are ½ x², SGD inside with "
         "η = 0.1, 10 local steps, outer SGD with ε = 0.7",
-        f"closed form of the stationary variance: {_two_phase_variance(1):.5f} (1 worker), "
+        f"a stationary variance, in closed form, of {_two_phase_variance(1):.5f} (1 worker), "
         f"{_two_phase_variance(4):.5f} (4 workers); SGD has {INNER**2 / (1 - (1 - INNER) ** 2):.5f}",
         _two_phases,
         "{W1:.5f}, {W4:.5f}",
@@ -339,7 +339,7 @@ class Options:
 
 def with_table(text: str, results: Mapping[str, Numbers]) -> str:
     """Return the text of the page with the table of what was measured."""
-    rows = ["| schemes | experiment | the paper | ours | | command |", "|---|---|---|---|---|---|"]
+    rows = ["| schemes | experiment | expected | ours | | command |", "|---|---|---|---|---|---|"]
     rows += [each.row(results[each.name]) for each in EXPERIMENTS if each.name in results]
     table = "\n".join(rows)
     pattern = r"(<!-- reproduced -->\n).*?(<!-- end -->)"
@@ -350,7 +350,7 @@ def main(arguments: list[str]) -> int:
     """Measure, save and show; return the exit code."""
     options: Options = flags.read(
         "run.sh reproduced",
-        "Experiments of the papers with the papers' settings.",
+        "Experiments of papers with their settings; expected numbers beside ours.",
         arguments,
         {"options": Options},
         positional="names",
@@ -361,7 +361,7 @@ def main(arguments: list[str]) -> int:
         if not options.names or each.name in options.names:
             numbers = results[each.name] = each.measure()
             verdict = "reproduced" if each.agrees(numbers) else "not reproduced"
-            console.print(f"[bold]{each.name}[/]: {verdict}: {each.ours.format(**numbers)} (the paper: {each.theirs})")
+            console.print(f"[bold]{each.name}[/]: {verdict}: {each.ours.format(**numbers)} (expected: {each.expected})")
             if each.draw:
                 each.draw(numbers).savefig(RESULTS.parent / f"reproduced-{each.name}.png", dpi=110)
             write(
