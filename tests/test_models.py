@@ -152,7 +152,11 @@ def test_a_transformer_whose_heads_do_not_divide_its_width_is_refused():
         (lambda: keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), "no loss"),
         (lambda: compiled(keras.layers.Dense(1, dtype="float64"), shape=(2,)), "float32"),
         (lambda: compiled(keras.layers.Flatten(), shape=(2,)), "no trainable"),
-        (lambda: with_own_step(), r"OwnStep has its own train_step, .* compute_loss"),
+        (
+            lambda: with_own_step(),
+            r"OwnStep has its own train_step, .* compute_loss.* distsgd.Optimizer, .*distsgd.join",
+        ),
+        (lambda: stateful(), r"layer gru\w* is stateful: .* Leave stateful=True out"),
         (lambda: compiled(keras.layers.Dense(2, kernel_constraint="non_neg"), shape=(2,)), "NonNeg of .*kernel"),
         (lambda: compiled(keras.layers.Dense(2, dtype="mixed_float16"), shape=(2,)), "mixed_bfloat16"),
         (
@@ -175,6 +179,12 @@ def with_own_step():
             raise AssertionError
 
     model = OwnStep([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    return model
+
+
+def stateful():
+    model = keras.Sequential([keras.Input(batch_shape=(4, 3, 2)), keras.layers.GRU(2, stateful=True)])
     model.compile(loss="mse")
     return model
 

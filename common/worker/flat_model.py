@@ -180,7 +180,8 @@ def _check(model: Any) -> None:
     if kind.train_step is not keras.Model.train_step:
         raise UserError(
             f"class {kind.__name__} has its own train_step, which is not used here: the algorithm takes the step. Put "
-            "the loss into compute_loss(self, x, y, y_pred, sample_weight, training) instead"
+            "the loss into compute_loss(self, x, y, y_pred, sample_weight, training), or keep train_step: in model.fit "
+            "with distsgd.Optimizer, or as a loop with distsgd.join"
         )
     if not getattr(model, "compiled", False) and kind.compute_loss is keras.Model.compute_loss:
         raise UserError("the model has no loss: call model.compile(loss=...) first")
@@ -199,6 +200,11 @@ def _check(model: Any) -> None:
             raise UserError(f"{v.path} (float8) is set by Keras' own optimizers alone, which are not used: use float32")
     for layer in model._flatten_layers():
         _check_lookup(layer)
+        if getattr(layer, "stateful", False):
+            raise UserError(
+                f"layer {layer.name} is stateful: it continues the sequences of the batch before, and workers draw "
+                "their batches at random. Leave stateful=True out"
+            )
         if computes_in_float16(layer) and any(v.trainable for v in layer._trainable_variables):
             raise UserError(
                 f"layer {layer.name} trains in float16, which needs loss scaling, and that is part of Keras' "
