@@ -15,7 +15,7 @@ from .cluster.fingerprint import given_name, model_digest
 from .contract.checks import check_kind
 from .contract.scheme import Scheme
 from .data.examples import read
-from .data.inputs import first_batches, prepared
+from .data.inputs import build_on, first_batches, prepared
 from .data.models import ModelRecipe, name_for
 from .data.named import load
 from .data.trial import try_out
@@ -75,7 +75,7 @@ def train(
     is unchanged, and `run_dir` holds the log of that task.
 
     Args:
-        model: a built Keras 3 model, compiled with a loss. Its optimizer is not used. It receives the weights of the
+        model: a Keras 3 model, compiled with a loss. Its optimizer is not used. It receives the weights of the
             center at the end. Rejected are models with their own `train_step`, with constraints on trainable
             variables, with trainable variables other than float32, or that train in float16.
         data: (x, y) or (x, y, sample_weight), or x alone for a model whose loss needs no labels. Each is an array, or
@@ -130,6 +130,7 @@ def train(
     if validation_data is not None:
         validation_data, _ = read(validation_data, "validation_data", model)
     data, validation_data = prepared(data, validation_data, validation_split, class_weight)
+    build_on(data, model, cluster.workers)
     job = make_job(scheme, ModelRecipe.of(model), data, validation_data, cluster, how)
     try_on_a_batch(job, model)
     config = {**describe(job, dataset="own data", model=given_name(model)), "architecture": model_digest(model)}

@@ -364,6 +364,22 @@ def test_an_optimizer_that_is_not_used_is_named():
         assert (found is None) if name is None else found.startswith(name)
 
 
+def without_input(*layers):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([*layers, LAYERS.Dense(1)])
+    model.compile(loss="mse")
+    return model
+
+
+@pytest.mark.parametrize("data", [(X, Y), elements()().batch(BATCH), lambda: elements()().batch(BATCH)])
+def test_a_model_without_an_input_is_built_on_the_data(data, tmp_path):
+    result = run(model := without_input(LAYERS.Dense(3)), data, tmp_path, validation_data=(X, Y))
+    assert model.input_shape == (None, 4)
+    assert result.metrics["test_loss"] == pytest.approx(model.evaluate(X, Y, verbose=0), rel=1e-4)
+    with pytest.raises(UserError, match=r"the model does not take a batch of data: .* Received: x float32 \(1, 4\)"):
+        run(without_input(LAYERS.Conv2D(3, 3)), data, tmp_path / "wrong", validation_data=(X, Y))
+
+
 @keras.saving.register_keras_serializable("tests")
 class Coded(keras.Model):
     """An autoencoder, whose loss needs no labels."""

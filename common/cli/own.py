@@ -14,7 +14,7 @@ from ..arguments import nearest
 from ..cluster.fingerprint import model_digest
 from ..data import models, named
 from ..data.examples import arrays_of, read, yields_batches
-from ..data.inputs import first_batches, sharding
+from ..data.inputs import build_on, first_batches, sharding
 from ..data.models import ModelRecipe, plain
 from ..data.recipes import Dataset
 from ..data.trial import try_out
@@ -50,6 +50,7 @@ def find_problem(options: Options) -> tuple[Dataset, str, ModelRecipe, Any]:
     model = own_model(options.model or "") if in_file(options.model) else None
     dataset = named.load(options.dataset or "") if options.data is None else own_data(options, model)
     if model is not None:
+        build_on(dataset.train, model, options.workers)
         return dataset, options.model or "", ModelRecipe.of(model), model
     if not dataset.classes:
         raise UserError(

@@ -89,6 +89,31 @@ def first_batches(train: Any, test: Any, size: int, workers: int) -> tuple[Any, 
     return _batch(train, size), None if test is None else _batch(test, size)
 
 
+def build_on(data: Any, model: Any, workers: int) -> None:
+    """Build a Keras model without an `Input` for the shapes of these data, as Keras' `fit` does.
+
+    Args:
+        data: nested arrays, or a data function.
+        model: Keras model; one that is built stays as it is.
+        workers: number of workers that share the data.
+
+    Raises:
+        UserError: the model does not take the data.
+    """
+    if not isinstance(model, keras.Model) or model.built:
+        return
+    batch, _ = first_batches(sharding(data) if callable(data) else data, None, 1, workers)
+    try:
+        if isinstance(model, keras.Sequential) and hasattr(batch[0], "shape"):
+            model.build((None, *batch[0].shape[1:]))  # a call would give its input a batch size
+        else:
+            model(batch[0])
+    except Exception as error:
+        raise UserError(
+            f"the model does not take a batch of data: {plain(error)}. Received: {described(batch)}"
+        ) from None
+
+
 def _batch(data: Any, size: int) -> Any:
     """Return the first `size` examples of a data set's first batch; of arrays, those of `diagnostic_batch`."""
     if isinstance(data, tuple):
