@@ -47,7 +47,7 @@ from .messages.cut import even_sizes
 from .messages.message import as_message, sent_by
 from .messages.ops import is_finite
 from .messages.stand_in import Row
-from .messages.structure import Structure
+from .messages.structure import Structure, check_eager
 from .sync.store import Message
 from .turns import Now, Turns
 
@@ -459,6 +459,7 @@ class Group:
             UserError: the worker has to wait, or the gradient does not fit the parameters; nothing was done.
             Diverged: a message is not finite; the center is that before it.
         """
+        check_eager("step")
         k, vector = self._ready_worker(k), self._structure.vector(gradient, "gradient")
         self._operations.given = vector, None if loss is None else tf.cast(loss, tf.float32)
         self._turns.step(k)

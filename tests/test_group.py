@@ -336,6 +336,12 @@ def test_gradients_that_do_not_fit_are_refused_in_one_line_and_change_nothing():
     assert group.version == 0
 
 
+def test_step_in_a_function_of_tensorflow_is_refused():
+    group = Group(SyncSGD(), np.ones(2), workers=1)
+    with pytest.raises(UserError, match=r"step would be called only once, when the tf.function around it is traced"):
+        tf.function(lambda: group.step(0, np.ones(2)), autograph=False)()
+
+
 def test_message_that_is_not_finite_leaves_the_center():
     group = Group(AsyncSGD(), np.ones(2), workers=2)
     with pytest.raises(Diverged, match=r"^worker 1 has a message that is not finite, at version 0 of the center"):

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import distsgd
 from distsgd.algorithms import SCHEMES
 from distsgd.common import Group, UserError
 from distsgd.common.cli.main import dispatch
 from distsgd.common.cli.own import problem_of_run
+from distsgd.common.launch.join import JoinedWorker
 from distsgd.common.launch.script import MOST_PENDING, Echo
 from distsgd.common.record import checkpoint
 from distsgd.common.record_format import read_config
@@ -508,6 +510,13 @@ def test_output_of_a_script_is_a_stream_with_bounded_lines(tmp_path):
         assert len(echo.line) == MOST_PENDING
         echo.write("\n")
     assert lines == ["end", "y"]
+
+
+def test_a_step_in_a_function_of_tensorflow_is_refused():
+    worker = JoinedWorker.__new__(JoinedWorker)
+    for call in worker.stepped, lambda: worker.step(np.ones(3)):
+        with pytest.raises(UserError, match=r"would be called only once, .* let the function return the gradients"):
+            tf.function(call, autograph=False)()
 
 
 def test_join_needs_launch():

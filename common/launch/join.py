@@ -19,7 +19,7 @@ import numpy as np
 from ..contract.scheme import Scheme
 from ..errors import Interrupted, UserError
 from ..lazy import tf
-from ..messages.structure import Structure
+from ..messages.structure import Structure, check_eager
 from ..record.gradient_log import GradientLog
 from ..record_format import read_arrays
 from ..tasks.calls import ObserverCalls
@@ -133,6 +133,7 @@ class JoinedWorker:
         Raises:
             UserError: the gradient does not fit the variables; nothing was done.
         """
+        check_eager("step")
         self._give(self._arrays.vector(gradient, "gradient"), loss)
 
     def stepped(self, loss: Any = None) -> None:
@@ -147,6 +148,7 @@ class JoinedWorker:
         Raises:
             UserError: the scheme has no `inner_optimizer`; nothing was done.
         """
+        check_eager("stepped")
         if not self._scheme.has_inner_optimizer:
             raise UserError(
                 f"{self._scheme.name} has no inner_optimizer, so that another optimizer cannot make its local steps: "

@@ -12,6 +12,15 @@ from ..lazy import tf
 from ..sync.store import Tensor
 
 
+def check_eager(call: str) -> None:
+    """Raise `UserError` inside a `tf.function`, which makes a Python call only once: when it is traced."""
+    if tf.inside_function():
+        raise UserError(
+            f"{call} would be called only once, when the tf.function around it is traced: let the function return the "
+            f"gradients, and call {call} outside of it"
+        )
+
+
 class Structure:
     """The structure of the caller's parameters.
 
