@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 from importlib.util import find_spec
@@ -19,7 +20,7 @@ from distsgd.common import Group, UserError
 from distsgd.common.cli.main import dispatch
 from distsgd.common.cli.own import problem_of_run
 from distsgd.common.launch.join import JoinedWorker
-from distsgd.common.launch.script import MOST_PENDING, Echo
+from distsgd.common.launch.script import MOST_PENDING, Echo, of_network
 from distsgd.common.record import checkpoint
 from distsgd.common.record_format import read_config
 from runs import wait_until
@@ -510,6 +511,18 @@ def test_output_of_a_script_is_a_stream_with_bounded_lines(tmp_path):
         assert len(echo.line) == MOST_PENDING
         echo.write("\n")
     assert lines == ["end", "y"]
+
+
+@pytest.mark.parametrize(("network", "is_named"), [(["lo"], True), (["lo", "eth0"], False)])
+def test_an_error_of_the_internet_names_the_private_network(monkeypatch, network, is_named):
+    monkeypatch.setattr(socket, "if_nameindex", lambda: list(enumerate(network, 1)))
+    for cause, is_of_network in (
+        (socket.gaierror(socket.EAI_AGAIN, "no name"), True),
+        (FileNotFoundError(2, "x"), False),
+    ):
+        error = RuntimeError("cannot load the data")
+        error.__context__ = cause
+        assert ("--isolation off" in of_network(error)) == (is_named and is_of_network)
 
 
 def test_a_step_in_a_function_of_tensorflow_is_refused():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import runpy
+import socket
 import sys
 import threading
 import time
@@ -34,6 +36,8 @@ from .terms import USAGE, names_of_joins, of_later_join, place_of_terms
 LINES = 8  # of the standard error of a script, in an error
 
 MOST_PENDING = 1 << 16  # characters of a line of a script that has not ended
+
+UNREACHABLE = (errno.ENETUNREACH, socket.EAI_AGAIN, socket.EAI_NONAME)
 
 MOST_CHARACTERS = 1500  # of the traceback of a script in an error
 
@@ -131,7 +135,7 @@ def run_script(launched: Launched) -> None:
         if end.code:
             raise TaskFailed(f"{name}: {end.code}") from None
     except BaseException as error:
-        raise TaskFailed(f"{name} failed\n{_traceback(error, script)}") from error
+        raise TaskFailed(f"{name} failed\n{_traceback(error, script)}{of_network(error)}") from error
     finally:
         echo.write("\n" if echo.line else "")  # a last line may have no newline
     if not launched.states:
@@ -149,6 +153,17 @@ def _traceback(error: BaseException, script: Script) -> str:
     while len(lines) > 1 and sum(map(len, lines)) > MOST_CHARACTERS:
         del lines[0]
     return "".join(lines)
+
+
+def of_network(error: BaseException | None) -> str:
+    """Return a line on the private network for an exception of a script that has not reached the internet from it."""
+    if [name for _, name in socket.if_nameindex()] != ["lo"]:
+        return ""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in UNREACHABLE:
+            return "\nThe processes have a private network, without the internet: start launch with --isolation off"
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def follow_joins(
