@@ -281,7 +281,30 @@ def test_a_taken_port_in_a_slurm_step_adds_how_to_get_others(monkeypatch):
 
 @pytest.mark.parametrize("others", [thorough(0), slow(1)])
 def test_the_command_line_needs_no_more_than_flags_or_tf_config(others, tmp_path):
-    """The ps by flags, the chief and the other workers by TF_CONFIG: they cannot tell the difference."""
+    result, ps = by_flags_and_tf_config(tmp_path, "downpour", "--epochs=3", others=others)
+    assert (result["outcome"], result["workers"], result["ps"], result["steps"]) == ("completed", 1 + others, 1, 132)
+    assert "ps-0: completed" in ps[0]
+    assert re.search(r"port \d+, open to any program that can reach it", ps[1])
+    assert (tmp_path / "chief" / "model.keras").exists()
+    assert replay(tmp_path / "chief", SCHEMES).agrees
+
+
+@pytest.mark.thorough
+def test_a_script_needs_no_more_than_flags_or_tf_config(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    last = [str(script), str(tmp_path), "SyncSGD(learning_rate=0.1)", "AsyncSGD(learning_rate=0.5)"]
+    result, _ = by_flags_and_tf_config(tmp_path, "launch", last=last)
+    assert (result["outcome"], result["workers"], result["steps"]) == ("completed", 2, 40)
+    with np.load(tmp_path / "chief" / "center.npz") as saved:
+        np.testing.assert_allclose(saved["center"], np.full(3, 0.5 + 0.5 * 0.9**20), rtol=1e-5)
+
+
+def by_flags_and_tf_config(folder, *words, last=(), others=1):
+    """Start the ps by flags, the chief and the other workers by TF_CONFIG: they cannot tell the difference.
+
+    Returns the result that the chief prints, and both outputs of the ps.
+    """
     with contextlib.ExitStack() as stack:
         probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2 + others)]
         ps, chief, *workers = (f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes)
@@ -290,8 +313,8 @@ def test_the_command_line_needs_no_more_than_flags_or_tf_config(others, tmp_path
 
     def start(*flags, task=None):
         extra = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": task, "index": 0}})} if task else {}
-        command = [sys.executable, "-m", "distsgd.common.cli.main", "downpour", "--epochs=3", *flags]
-        options = {"cwd": tmp_path, "env": environment | extra, "text": True}
+        command = [sys.executable, "-m", "distsgd.common.cli.main", *words, *flags, *last]
+        options = {"cwd": folder, "env": environment | extra, "text": True}
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
     flags = [f"--ps_hosts={ps}", f"--worker-hosts={','.join([chief, *workers])}", "--job_name=ps", "--task-index=0"]
@@ -300,12 +323,7 @@ def test_the_command_line_needs_no_more_than_flags_or_tf_config(others, tmp_path
     ]  # fmt: skip
     outputs = [program.communicate(timeout=400) for program in programs]
     assert not any(program.returncode for program in programs), outputs
-    result = json.loads(outputs[-2][0].splitlines()[-1])
-    assert (result["outcome"], result["workers"], result["ps"], result["steps"]) == ("completed", 1 + others, 1, 132)
-    assert "ps-0: completed" in outputs[-1][0]
-    assert f"port {ps.rpartition(':')[2]}, open to any program that can reach it" in outputs[-1][1]
-    assert (tmp_path / "chief" / "model.keras").exists()
-    assert replay(tmp_path / "chief", SCHEMES).agrees
+    return json.loads(outputs[-2][0].splitlines()[-1]), outputs[-1]
 
 
 # Coming back.

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import slurm as own
@@ -20,6 +21,13 @@ ADDRESSES = """
 import json
 from distsgd.common.cluster.discovery import from_slurm
 print(json.dumps(from_slurm(1).addresses.as_dict()))
+"""
+SCRIPT = """
+import distsgd, numpy as np
+w = np.ones(3, np.float32)
+with distsgd.join(distsgd.SyncSGD(learning_rate=0.1), w) as worker:
+    for step in range(20):
+        worker.step(w - worker.index)
 """
 
 
@@ -91,6 +99,18 @@ def test_two_jobs_on_the_same_nodes_train_with_the_readmes_command(slurm, start,
     roles = ", step 0: task 0 on n1 is ps 0; tasks 1 to 2 on n2 to n3 are workers 0 to 1.\n"
     assert roles in (tmp_path / "wide").read_text()
     assert ", step 0: tasks 0 to 1 on n1 to n2 are workers 0 to 1.\n" in (tmp_path / "narrow").read_text()
+
+
+@pytest.mark.thorough
+def test_a_script_finds_its_roles(slurm, start, tmp_path):
+    script, run_dir = tmp_path / "script.py", tmp_path / "run"
+    script.write_text(SCRIPT)
+    launch = ["bash", "run.sh", "launch", "--cluster", "slurm", "--run-dir", run_dir, script]
+    assert start("output", "srun", "-N3", *launch).wait(PATIENCE) == 0
+    found = result(run_dir)
+    assert (found["algorithm"], found["outcome"], found["workers"], found["steps"]) == ("sync_sgd", "completed", 2, 40)
+    with np.load(run_dir / "center.npz") as saved:
+        np.testing.assert_allclose(saved["center"], np.full(3, 0.5 + 0.5 * 0.9**20), rtol=1e-5)
 
 
 def test_tasks_of_a_step_agree_on_ports_of_their_own(slurm):
