@@ -67,6 +67,10 @@ def test_files_and_classes_are_short():
                 assert (node.end_lineno or 0) - node.lineno < MOST_LINES_OF_A_CLASS, f"{name(path)}: {node.name}"
 
 
+def test_distributed_sgd_stays_on_one_page():
+    assert lines_of((ROOT / "common" / "group.py").read_text()) <= 300
+
+
 def test_no_two_modules_and_no_two_classes_of_common_share_a_name():
     modules = [path.stem for path in FILES if path.is_relative_to(ROOT / "common") and path.stem != "__init__"]
     trees = [ast.parse(path.read_text()) for path in FILES if path.is_relative_to(ROOT / "common")]
