@@ -177,9 +177,12 @@ def test_a_reply_travels_with_the_next_message_and_the_last_with_the_farewell():
         assert rounds[:, REPLIED].tolist() == replies
         assert (rounds[1:, BEGUN] >= replies[:2]).all()
         before = worker
-        harness.worker(0)
+        now = harness.worker(0)
         before.calls.set_finished(replied)  # it does not have its slot any more
         assert harness.observer.ends()[0, 1] == -1
+        now.calls.set_finished(replied + 1)
+        before.calls.set_finished(replied)
+        assert harness.observer.ends()[0, 1] == replied + 1
 
 
 def test_a_restored_state_has_its_releases_and_no_later_replies():

@@ -109,6 +109,19 @@ def test_a_message_that_is_not_finite_is_kept_from_the_center_and_counted():
         assert harness.run("refused").tolist() == [1]
 
 
+def test_the_end_of_a_former_holder_does_not_end_its_successor():
+    with Harness(SyncSGD()) as harness:
+        before, now, other = harness.worker(0), harness.worker(0), harness.worker(1)
+        before.calls.set_finished(7)
+        assert before.run("deregister").tolist() == [False] * 2
+        flags = harness.observer.worker_flags()
+        assert (flags.finished.tolist(), flags.active.tolist()) == ([False] * 2, [True] * 2)
+        waiting = other.starts()
+        now.round()
+        waiting.result(200)
+        assert now.run("deregister").tolist() == [True, False]
+
+
 def test_a_token_for_the_former_holder_of_a_slot_is_void():
     with Harness(SyncSGD()) as harness:
         harness.worker(0)

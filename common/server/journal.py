@@ -107,11 +107,9 @@ class Journal:
             return [self.released.assign(tf.where(flags, self.transactions.now, self.released))]
 
     def finish(self, slot: WorkerSlot, replied: Any) -> Any:
-        """Note when a worker that has finished received its last reply, unless it does not have its slot any more."""
+        """Note when a worker that has finished received its last reply."""
         with tf.device(self.device):
-            holder = tf.gather(self.transactions.incarnations, slot.index)
-            known = tf.where(tf.equal(holder, slot.incarnation[0]), replied, tf.constant(UNKNOWN, tf.int64))
-            return Row(self.replied, slot.index).write(known)
+            return Row(self.replied, slot.index).write(replied)
 
     def ends(self) -> Any:
         """Return the times at which the last message of each worker was released and replied to, [W, 2]."""

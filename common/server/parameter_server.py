@@ -78,7 +78,7 @@ class ParameterServer:
             center.snapshots = SnapshotBuffer(multiples, center.slices, members.states)
 
         # The interface of synchronization rules, see `sync.store`.
-        self.lock, self.exclusive = transactions.lock, transactions.exclusive
+        self.lock, self.exclusive, self.holds = transactions.lock, transactions.exclusive, transactions.holds
         self.slices, self.each_slice = center.slices, center.each_slice
         self.receive, self.reply = center.receive, center.reply
         self.merge, self.weighted = center.merge, center.weighted
@@ -195,9 +195,18 @@ class ParameterServer:
             self.membership.wake(flags)
 
     def finish(self, slot: WorkerSlot, replied: Any) -> Any:
-        """Mark a worker as finished; `replied` is the time of its last reply."""
-        with tf.device(self.devices[0]), tf.control_dependencies([self.journal.finish(slot, replied)]):
-            return self.write(self.finished, slot, True)
+        """Mark a worker as finished at the time of its last reply, `replied`; no effect if it has lost its slot.
+
+        Worker 1 is taken for dead and started again. The end of the old process must not end the slot of the new one.
+        """
+
+        def act() -> None:
+            self.journal.finish(slot, replied)
+            self.write(self.finished, slot, True)
+
+        with self.lock([]), tf.device(self.devices[0]):
+            when(self.holds(slot), act)
+        return tf.constant(True)
 
     def is_ending(self) -> Any:
         """Return True if workers shall leave: the run was stopped, or its last update has been made."""

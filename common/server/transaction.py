@@ -100,6 +100,11 @@ class Transactions:
             fine = tf.stack([right, *conditions()])
             return tf.raw_ops.Assert(condition=tf.reduce_all(fine), data=[REFUSED, here, fine, self.version])
 
+    def holds(self, slot: WorkerSlot) -> Any:
+        """Return True if the caller is the holder of the slot, not a former one; under the lock."""
+        with tf.device(self.device):
+            return tf.equal(tf.gather(self.incarnations, slot.index), slot.incarnation[0])
+
     def check(self, conditions: Sequence[Any]) -> Any:
         """Refuse a request that fails one of the conditions. It reads the version, so earlier writes to it are done."""
         with tf.device(self.device):

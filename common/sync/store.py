@@ -61,6 +61,7 @@ The record and the workers:
     store_state(slot, state)                write this worker's row of `states`
     when(condition, action, otherwise)      run `action` if a scalar holds; returns a tensor that is ready afterwards
     only(slot)                              flags [W] that are True for this worker alone
+    holds(slot)                             True if the caller has the slot: no other process has joined as this worker
     count(flags)                            the number of flags that are set
 """
 

@@ -189,9 +189,12 @@ class Synchronization:
             return self._go_on_without(ps, evicted & enough)
 
     def deregister(self, ps: Store, slot: WorkerSlot) -> Tensor:
-        """Remove the worker in `slot`, which has done all its rounds, from those awaited; returns its flag, [W]."""
+        """Remove the worker in `slot`, which has done all its rounds, from those awaited; returns its flag, [W].
+
+        No effect, and no flag, if another process has joined as this worker.
+        """
         with ps.exclusive(), tf.device(ps.devices[0]):
-            return self._go_on_without(ps, ps.only(slot))
+            return self._go_on_without(ps, ps.only(slot) & ps.holds(slot))
 
     def _go_on_without(self, ps: Store, gone: Tensor) -> Tensor:
         with tf.control_dependencies(ps.close_slots(gone)):
