@@ -23,7 +23,8 @@ from distsgd.common.launch.join import JoinedWorker
 from distsgd.common.launch.script import MOST_PENDING, Echo, of_network
 from distsgd.common.record import checkpoint
 from distsgd.common.record_format import read_config
-from runs import wait_until
+from distsgd.common.tasks.handoff import Handoff
+from runs import in_thread, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAD = """
@@ -548,3 +549,27 @@ def test_join_needs_launch():
 def test_launch_refuses_other_words(words, said):
     with pytest.raises(UserError, match=said):
         dispatch(["launch", *words])
+
+
+def test_a_call_that_a_recovery_has_abandoned_gets_no_gradient_of_the_script():
+    handoff, points = Handoff(2), [np.full(2, k, np.float32) for k in range(3)]
+    before = handoff.begin_call()
+    waiting = in_thread(lambda: handoff.take(points[0], False, before))
+    np.testing.assert_array_equal(handoff.point(), points[0])
+    now = handoff.begin_call()
+    with pytest.raises(RuntimeError, match="abandoned"):
+        waiting.result(10)
+    handoff.give(points[2], 1.0)  # at the point of the former call
+    taken = in_thread(lambda: handoff.take(points[1], False, now))
+    np.testing.assert_array_equal(handoff.point(), points[1])
+    for may_end in (False, True):  # the former call makes its next step
+        with pytest.raises(RuntimeError, match="abandoned"):
+            handoff.take(points[0], may_end, before)
+    handoff.give(points[2], 3.0)
+    gradient, loss, is_point, more = taken.result(10)
+    np.testing.assert_array_equal(gradient, points[2])
+    assert (loss, is_point, more, handoff.taken) == (3, False, True, 1)
+    handoff.leave()
+    assert not handoff.take(points[0], True, now)[-1]
+    with pytest.raises(StopIteration):
+        handoff.take(points[0], False, handoff.begin_call())

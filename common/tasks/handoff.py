@@ -25,20 +25,35 @@ class Handoff:
         self._point: np.ndarray | None = None  # until the graph has taken its gradient
         self._given: list[tuple[np.ndarray, np.float32, bool]] = []  # for the present point, if known; see `take`
         self._number = self._shown = 0  # of the present point, and of the one that the script has read last
+        self._call = 0  # number of the newest call of the graph
         self._nothing = np.zeros(size, np.float32)
         self._over = False
         self._failure: BaseException | None = None
         self._ended = False
         self.taken = 0
 
-    def take(self, point: np.ndarray, may_end: bool) -> tuple[np.ndarray, np.float32, bool, bool]:
+    def begin_call(self) -> int:
+        """Begin a call of the graph, and return its number; calls that a recovery has abandoned get no more gradients.
+
+        A call cannot be cancelled. The call of round 7 computes while the ps is lost; the worker joins again, and
+        repeats round 7. Without the numbers, the next `take` of the old call would displace that of the new one.
+        """
+        with self._changed:
+            self._call, self._point = self._call + 1, None
+            self._changed.notify_all()
+            return self._call
+
+    def take(self, point: np.ndarray, may_end: bool, call: int) -> tuple[np.ndarray, np.float32, bool, bool]:
         """Show a point to the script and wait for its gradient; called by the graph, see `Parameters.take`."""
         with self._changed:
-            self._point, self._given, self._number = point, [], self._number + 1
-            number, self.taken = self._number, self.taken if may_end else 0
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._given or self._over or self._number > number)
-            if self._given and self._number == number:
+            if call == self._call:
+                self._point, self._given, self._number = point, [], self._number + 1
+                self.taken = self.taken if may_end else 0
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._given or self._over or self._call != call)
+            if call != self._call:
+                raise RuntimeError("a recovery has abandoned this call")
+            if self._given:
                 self._point, self.taken = None, self.taken + 1
                 return *self._given.pop(), True
         if not may_end:

@@ -85,7 +85,8 @@ class ScriptLoop(WorkerLoop):
         """Run one round; raises `Left` if the script has left before its first step."""
         (rows,) = batches
         before = self.progress.rounds, self.progress.steps, self.progress.replied
-        call = partial(self.calls.rounds, event, np.stack(batches), before, limited=False)
+        number = np.full_like(rows, self.handoff.begin_call())  # in place of rows: the data are the script's
+        call = partial(self.calls.rounds, event, number[None], before, limited=False)
         try:
             if self.calls.graph.sees_waiting:
                 done = self.barrier.first(call)

@@ -38,11 +38,15 @@ class FedReplica:
         self.fed = [], []
 
     def gradient(self, params: Any, rows: Any) -> tuple[Any, Any]:
-        """Build the wait for the loss and the gradient [P] of the script at `params` [P]."""
-        del rows
+        """Build the wait for the loss and the gradient [P] of the script at `params` [P].
+
+        Args:
+            params: the point.
+            rows: the number of the call, in place of the rows of a batch.
+        """
         with tf.device(CPU):
-            kinds = [tf.float32, tf.float32, tf.bool, tf.bool]
-            gradient, loss, is_point, more = tf.numpy_function(self.model.take, [params, self.may_end], kinds)
+            kinds, inputs = [tf.float32, tf.float32, tf.bool, tf.bool], [params, self.may_end, rows[0]]
+            gradient, loss, is_point, more = tf.numpy_function(self.model.take, inputs, kinds)
         self.is_point, self.more = tf.ensure_shape(is_point, []), tf.ensure_shape(more, [])
         return tf.ensure_shape(loss, []), tf.ensure_shape(gradient, [self.model.size])
 

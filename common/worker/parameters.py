@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-Take = Callable[[np.ndarray, bool], tuple[np.ndarray, np.float32, bool, bool]]
+Take = Callable[[np.ndarray, bool, int], tuple[np.ndarray, np.float32, bool, bool]]
 
 
-def not_joined(point: np.ndarray, may_end: bool) -> Any:
+def not_joined(point: np.ndarray, may_end: bool, call: int) -> Any:
     """Stand for the script in tasks that have no workers."""
     raise NotImplementedError
 
@@ -27,7 +27,8 @@ class Parameters:
         take: returns gradient and loss at a point [P], False, and True; called by the graph of a worker. If the
             optimizer of the script has made the step, the point after the step stands for the gradient, and the first
             truth value is True. If the script has left its loop, it returns zeros, and False as the last value, or
-            raises StopIteration unless the round may end there.
+            raises StopIteration unless the round may end there. Its other arguments are True if it may, and the number
+            of the call.
     """
 
     shapes: Sequence[tuple[int, ...]]
