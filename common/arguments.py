@@ -84,14 +84,15 @@ def close_to(name: str, known: Iterable[str]) -> list[str]:
     """Return up to three known names that `name` may mean, the nearest first, without regard to dashes and case.
 
     A name is near if whole words are too many or missing, as in `num_workers` for `workers` or `period` for
-    `communication_period`, or if they differ in at most a third of the letters of `name`.
+    `communication_period`, or if they differ in at most a third of the letters of `name`, and half of those of a word.
     """
     word, words = _plain(name), {text: _plain(text) for text in known}
     if synonyms := [text for text, own in words.items() if own == SYNONYMS.get(word)]:
         return synonyms
     edits = {text: _edits(word, own) for text, own in words.items()}
     inside = [text for text, own in words.items() if _is_part(own, word)]
-    close = sorted((text for text in words if edits[text] <= len(word) // 3), key=edits.__getitem__)
+    near = (text for text, own in words.items() if edits[text] <= len(word) // 3 and _has_near_words(word, own))
+    close = sorted(near, key=edits.__getitem__)
     return (inside or close or [text for text, own in words.items() if _is_part(word, own)])[:3]
 
 
@@ -111,6 +112,12 @@ def _plain(name: str) -> str:
 def _is_part(part: str, whole: str) -> bool:
     """Return True if the words of one name, between its underscores, are words of another."""
     return f"_{part}_" in f"_{whole}_"
+
+
+def _has_near_words(one: str, other: str) -> bool:
+    """Return False if a word is another one, as in `inner_optimizer` for `server_optimizer`."""
+    mine, its = one.split("_"), other.split("_")
+    return len(mine) != len(its) or all(_edits(a, b) <= (len(a) + 1) // 2 for a, b in zip(mine, its, strict=True))
 
 
 def _edits(one: str, other: str) -> int:

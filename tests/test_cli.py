@@ -141,6 +141,7 @@ def test_help_shows_flags_of_the_algorithm_and_common_ones_with_defaults(run_mai
         (["resume"], "unknown algorithm or command 'resume'. It is an option, as in: downpour --resume ..."),
         (["runs"], "unknown algorithm or command 'runs'. See --help"),
         (["downpour", "--lr", "3"], "unknown option --lr of downpour. Did you mean --learning-rate?"),
+        (["fedopt", "--inner-optimizer", "lion"], "unknown option --inner-optimizer of fedopt. See fedopt --help"),
         (["diloco", "--period", "3"], "unknown option --period of diloco. Did you mean --communication-period?"),
         (["downpour", "--config", "x"], "unknown option --config of downpour. See downpour --help"),
         (["downpour", "--shuffle"], "unknown option --shuffle of downpour. In this package each worker shuffles its"),
