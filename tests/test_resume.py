@@ -201,6 +201,8 @@ def test_a_completed_run_that_is_asked_for_more_steps_is_the_longer_one(tmp_path
     again = record(EFSGD(), tmp_path / "run", steps=20, **keep)
     assert again.result["recovery"]["resumed_from"] == 10
     np.testing.assert_array_equal(again.center, longer.center)
+    now = again.result["examples_per_second"] * again.result["seconds_training"]
+    assert now == pytest.approx(2 * 10 * 4, rel=0.1)  # without those before it was resumed
     again.earlier_step_targets = [10]
     assert again.error() < 1e-5  # no worker has begun anew
 

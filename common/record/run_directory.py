@@ -245,7 +245,8 @@ class RunRecord:
         steps = last.get("steps", sum(self.steps.values()))  # the count of the ps at the end is the exact one
         examples = steps * config["batch_size"] if "batch_size" in config else None  # a script has batches of its own
         if seconds and examples is not None:
-            rate = examples / seconds
+            before = sum(e["first"] for e in self.finished.values()) if self.faults.resumption else 0
+            rate = (examples - before * config["batch_size"]) / seconds
         shares = Shares(**last["round"]) if last.get("round") else None
         # Only of a run in virtual time: its machines and real durations. All other times are virtual there.
         simulated = {name: _rounded(value) for name, value in self.simulated.items()}

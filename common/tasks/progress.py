@@ -36,6 +36,7 @@ class Progress:
         restoration: number of the restoration of the state that the worker has joined.
         replied: time of the reply to the last round, or `UNKNOWN`.
         stopping: the run ends now.
+        first: number of local steps that were done when the first round began.
         started, ended: times of the begin of the first and the end of the last round, on the clock `time.monotonic`.
     """
 
@@ -49,6 +50,7 @@ class Progress:
 
     def begin(self) -> None:
         """Start the clock of the rounds."""
+        self.first = self.steps
         self.started = self.ended = self.reported = time.monotonic()
 
     def joined(self, now: Joined) -> None:
@@ -120,6 +122,7 @@ class Progress:
             event="finished",
             worker=self.index,
             steps=self.steps,
+            first=self.first,
             rounds=self.rounds,
             started=self.started,
             ended=self.ended,
