@@ -100,7 +100,10 @@ def orthogonal(matrix: np.ndarray) -> np.ndarray:
     """Execute O, by Newton and Schulz: X ← M/‖M‖, then five times X ← a X + (b A + c A²) X with A = X Xᵀ.
 
     The result is near U Vᵀ for M = U S Vᵀ: its singular values are about 1.
+    O(M) = O(Mᵀ)ᵀ, where A is smaller if M is tall.
     """
+    if matrix.shape[0] > matrix.shape[1]:
+        return orthogonal(matrix.T).T
     x = matrix / (np.linalg.norm(matrix) + 1e-7)
     for _ in range(5):
         a = x @ x.T
