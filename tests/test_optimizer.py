@@ -16,6 +16,17 @@ from doubles import PerWorker, RandomPart, Weighed
 TOLERANCE = 1e-5
 BATCH = 4
 SCHEMES = CATALOGUE | {"dc_asgd": DCASGD(compensation=2.0)}  # here a larger one diverges
+# One of each kind of variables and operations; the others have the same.
+KINDS = {
+    "adag", "all_reduce", "async_diloco", "dc_asgd, adaptive", "diloco", "downpour", "easgd", "ef_sgd",
+    "ef_sgd with signs", "fedopt with yogi", "signsgd_mv", "ssp", "sync_sgd with a backup worker",
+}  # fmt: skip
+
+
+def marked(fast, slow):
+    """Return the names of all schemes; those in neither set are for the thorough tests."""
+    marks = {name: pytest.mark.slow if name in slow else pytest.mark.thorough for name in SCHEMES if name not in fast}
+    return [pytest.param(name, marks=marks.get(name, ())) for name in SCHEMES]
 
 
 def data(steps):
@@ -70,7 +81,7 @@ def grouped(scheme, steps, *, workers, order=None, **how: Any):
 FAST = {"downpour", "easgd", "all_reduce", "ssp", "sync_sgd with a backup worker", "downpour with a warm start"}
 
 
-@pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in SCHEMES])
+@pytest.mark.parametrize("name", marked(FAST, SCHEMES))
 def test_center_is_that_of_a_group_on_the_same_order(name):
     scheme = SCHEMES[name]
     workers, steps = workers_of(scheme), 126 if scheme.period >= 10 else 31
@@ -194,10 +205,7 @@ def changed_after(model, steps):
     return model, other
 
 
-SLOW_CHANGED = [n for n in SCHEMES if n not in {"local_sgd", "downpour with a warm start", "all_reduce"}]
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW_CHANGED else n for n in SCHEMES])
+@pytest.mark.parametrize("name", marked({"local_sgd", "downpour with a warm start", "all_reduce"}, KINDS))
 def test_weights_that_were_changed_begin_a_new_run(name):
     scheme = SCHEMES[name]
     workers = workers_of(scheme)
@@ -297,11 +305,12 @@ def test_several_outputs_losses_and_metrics_work():
     assert "one_mse" in history
 
 
-@pytest.mark.parametrize("name", [n if n == "downpour" else pytest.param(n, marks=pytest.mark.slow) for n in SCHEMES])
+@pytest.mark.parametrize("name", marked({"downpour"}, KINDS))
 def test_xla_computes_the_same(name):
-    workers, steps = workers_of(SCHEMES[name]), 126 if SCHEMES[name].period >= 10 else 31
-    one, other = (trained(SCHEMES[name], steps, workers=workers, jit_compile=jit) for jit in (False, True))
-    assert distance(one, other) < TOLERANCE
+    scheme = SCHEMES[name]
+    workers, steps = workers_of(scheme), 126 if scheme.period >= 10 else 31
+    found = trained(scheme, steps, workers=workers, jit_compile=True)
+    assert distance(found, grouped(scheme, steps, workers=workers)) < TOLERANCE
 
 
 # What is refused.
