@@ -106,10 +106,12 @@ class Journal:
         with tf.device(self.device):
             return [self.released.assign(tf.where(flags, self.transactions.now, self.released))]
 
-    def finish(self, slot: WorkerSlot, replied: Any) -> Any:
-        """Note when a worker that has finished received its last reply."""
+    def finish(self, slot: WorkerSlot, replied: Any, condition: Any) -> Any:
+        """Note when a worker that has finished received its last reply, if the condition holds."""
         with tf.device(self.device):
-            return Row(self.replied, slot.index).write(replied)
+            return Row(self.replied, slot.index).write(
+                tf.where(condition, replied, tf.gather(self.replied, slot.index))
+            )
 
     def ends(self) -> Any:
         """Return the times at which the last message of each worker was released and replied to, [W, 2]."""

@@ -199,14 +199,11 @@ class ParameterServer:
 
         Worker 1 is taken for dead and started again. The end of the old process must not end the slot of the new one.
         """
-
-        def act() -> None:
-            self.journal.finish(slot, replied)
-            self.write(self.finished, slot, True)
-
-        with self.lock([]), tf.device(self.devices[0]):
-            when(self.holds(slot), act)
-        return tf.constant(True)
+        with self.lock([]) as held, tf.device(self.devices[0]):
+            mine = self.holds(slot)
+            self.journal.finish(slot, replied, mine)
+            self.write(self.finished, slot, mine | tf.gather(self.finished, slot.index))
+        return held.released
 
     def is_ending(self) -> Any:
         """Return True if workers shall leave: the run was stopped, or its last update has been made."""

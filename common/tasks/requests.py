@@ -241,7 +241,7 @@ class WorkerRequests:
         with tf.device(own.device):
             return own.clock.assign(steps).op if hasattr(own, "clock") else tf.no_op()
 
-    @request(traced=True)
+    @request()
     def set_finished(own: Any, replied: int) -> None:
         """Mark this worker as finished: it has done all its rounds, and received its last reply at time `replied`."""
         return own.ps.finish(own.slot, replied)
